@@ -1,0 +1,1 @@
+"""The published rivals, behind the same interface as every other placer."""

@@ -1,0 +1,126 @@
+"""Recipes: named functions that return a complete configuration of the chain.
+
+A recipe is the only place where sizes and counts are chosen; each part's own config says what they mean.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from dreamshard.tables import Optimizer, Precision
+from dreamshard.training import TrainingConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadConfig:
+    """Which tables to ingest.
+
+    Attributes:
+        source: a shipped workload's name, or a path to a `.pt`, `.pt.gz`, `.tsv`, `.tsv.gz` or `.csv` file.
+        num_tables: how many tables to take, or None for all.
+        max_table_bytes: leave out tables that take more bytes as fp32 weights, or None for no limit.
+        batch_size: training samples per batch of lookups.
+        dim: one dimension for every table, `mixed` for dims 4 to 128 drawn per table; a source that knows its own
+            dims keeps them with None.
+        seed: of the draw of tables, dims and lookups.
+    """
+
+    source: str = "meta-dlrm-2021"
+    num_tables: int | None = None
+    max_table_bytes: int | None = None
+    batch_size: int = 65_536
+    dim: int | str | None = "mixed"
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TasksConfig:
+    """Placement tasks drawn from the pool's training and test halves."""
+
+    tables_per_task: int = 20
+    num_devices: int = 2
+    memory_bytes: int = 2 * 2**30
+    num_train: int = 50
+    num_test: int = 10
+    precision: Precision = "fp32"
+    optimizer: Optimizer = "sgd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureConfig:
+    """How a testbed measures one placement."""
+
+    warmups: int = 3
+    repeats: int = 15
+    timeout_s: float = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """How placers are compared on the test tasks: every placement is measured `repeats` times, interleaved."""
+
+    repeats: int = 2
+    budget_ms: float = 50.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything the chain needs to know, except where things are stored."""
+
+    name: str
+    workload: WorkloadConfig = field(default_factory=WorkloadConfig)
+    tasks: TasksConfig = field(default_factory=TasksConfig)
+    testbed: str = "auto"
+    measure: MeasureConfig = field(default_factory=MeasureConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+
+def default() -> Recipe:
+    """Meta's 2021 tables that fit a small machine, 20 per task on two devices; minutes on two cores."""
+    return Recipe(
+        name="default",
+        workload=WorkloadConfig(num_tables=160, max_table_bytes=64 * 2**20, batch_size=2048),
+        tasks=TasksConfig(tables_per_task=20, num_devices=2, memory_bytes=2**30),
+    )
+
+
+def smoke() -> Recipe:
+    """The whole chain in little: proves that every stage works, not that the placement is good."""
+    return Recipe(
+        name="smoke",
+        workload=WorkloadConfig(num_tables=48, max_table_bytes=16 * 2**20, batch_size=512),
+        tasks=TasksConfig(tables_per_task=8, num_devices=2, memory_bytes=2**29, num_train=8, num_test=4),
+        measure=MeasureConfig(repeats=5),
+        training=TrainingConfig(iterations=2, placements_per_iteration=5, cost_steps=100, policy_updates=5),
+        evaluation=EvaluationConfig(repeats=1),
+    )
+
+
+def dlrm_50x4() -> Recipe:
+    """The paper's setting on the simulated testbed: 50 tables of Meta's 2021 data set on four devices."""
+    return Recipe(
+        name="dlrm_50x4",
+        workload=WorkloadConfig(dim=16, max_table_bytes=2**30, batch_size=65_536),
+        tasks=TasksConfig(tables_per_task=50, num_devices=4, memory_bytes=16 * 2**30, num_test=50, precision="fp16"),
+        testbed="simulated",
+    )
+
+
+RECIPES: dict[str, Callable[[], Recipe]] = {"default": default, "smoke": smoke, "dlrm_50x4": dlrm_50x4}
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe called `name`.
+
+    Raises:
+        ValueError: there is none of that name; the message lists those there are.
+    """
+    if name not in RECIPES:
+        raise ValueError(f"there is no recipe {name!r}, so there is nothing to run; choose one of {sorted(RECIPES)}")
+    return RECIPES[name]()
+
+
+def with_overrides(base: Recipe, *, testbed: str | None = None, source: str | None = None) -> Recipe:
+    """`base` on another testbed or another source of tables."""
+    chosen = replace(base, testbed=testbed) if testbed else base
+    return replace(chosen, workload=replace(chosen.workload, source=source)) if source else chosen

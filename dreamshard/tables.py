@@ -1,0 +1,129 @@
+"""Embedding tables as a batch of columns.
+
+Belongs here: what a table *is* (size, width, how it is looked up) and the bytes it takes. Where tables come from is
+in `workloads/`, what they cost in `testbeds/`, and what a network sees of them in `features.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+Precision = Literal["fp32", "fp16"]
+Optimizer = Literal["sgd", "rowwise_adagrad"]
+
+NUM_BINS = 17
+"""Access-count bins: (0,1], (1,2], (2,4], ... (16384,32768], (32768, inf)."""
+
+BYTES_PER_WEIGHT: dict[Precision, int] = {"fp32": 4, "fp16": 2}
+BYTES_PER_ROW_STATE: dict[Optimizer, int] = {"sgd": 0, "rowwise_adagrad": 4}
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Embedding tables; index `t` names the same table in every field.
+
+    `lookups`, `unique_rows` and `bins` describe one batch of training samples, so `lookups / pooling_factor` is that
+    batch's size.
+
+    Attributes:
+        names: `T` names, unique.
+        rows: `[T]` hash size, at least 1.
+        dim: `[T]` embedding dimension, a multiple of 4.
+        pooling_factor: `[T]` mean lookups per sample; 0 for a table nobody looks up.
+        bins: `[T, 17]` share of the distinct rows looked up that a batch looks up (0,1], (1,2], (2,4] ... times.
+        lookups: `[T]` lookups in the batch.
+        unique_rows: `[T]` distinct rows looked up in the batch.
+    """
+
+    names: tuple[str, ...]
+    rows: Int[Tensor, " T"]
+    dim: Int[Tensor, " T"]
+    pooling_factor: Float[Tensor, " T"]
+    bins: Float[Tensor, "T 17"]
+    lookups: Int[Tensor, " T"]
+    unique_rows: Int[Tensor, " T"]
+
+    def __post_init__(self) -> None:
+        if len(set(self.names)) != len(self.names):
+            twice = sorted({name for name in self.names if self.names.count(name) > 1})
+            raise ValueError(
+                f"table names {twice[:5]} occur more than once; a placement names each table, "
+                "so rename them to be unique"
+            )
+        if (self.rows < 1).any():
+            bad = [self.names[t] for t in (self.rows < 1).nonzero().flatten().tolist()]
+            raise ValueError(
+                f"tables {bad[:5]} have fewer than 1 row, so nothing can be looked up in them; "
+                "give the hash size in `rows`"
+            )
+        if (self.dim < 1).any() or (self.dim % 4 != 0).any():
+            bad_dims = self.dim[(self.dim < 1) | (self.dim % 4 != 0)].unique().tolist()
+            raise ValueError(
+                f"embedding dims {bad_dims[:5]} are not positive multiples of 4, which the fused operator requires; "
+                "pad them with round_up_dim() before building Tables"
+            )
+        if (self.pooling_factor < 0).any() or not self.pooling_factor.isfinite().all():
+            raise ValueError(
+                "pooling factors must be finite and not negative, since they count lookups per sample; "
+                f"got {self.pooling_factor[~(self.pooling_factor >= 0)][:5].tolist()}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def select(self, index: Sequence[int] | Int[Tensor, " S"]) -> "Tables":
+        """The tables at `index`, in that order."""
+        chosen = torch.as_tensor(index, dtype=torch.int64)
+        return Tables(
+            tuple(self.names[t] for t in chosen.tolist()),
+            *(getattr(self, field.name)[chosen] for field in fields(self) if field.name != "names"),
+        )
+
+    def named(self, names: Sequence[str]) -> "Tables":
+        """The tables called `names`, in that order.
+
+        Raises:
+            ValueError: a name is not among the tables.
+        """
+        position = {name: t for t, name in enumerate(self.names)}
+        missing = [name for name in names if name not in position]
+        if missing:
+            raise ValueError(
+                f"tables {missing[:5]} are not among the {len(self)} tables of this pool, so they cannot be selected; "
+                "ingest them first, or use the dataset version that holds them"
+            )
+        return self.select([position[name] for name in names])
+
+    def memory_bytes(self, precision: Precision, optimizer: Optimizer) -> Int[Tensor, " T"]:
+        """Bytes a device needs to hold each table: weights and the optimizer's state."""
+        weights = self.rows * self.dim * BYTES_PER_WEIGHT[precision]
+        return weights + self.rows * BYTES_PER_ROW_STATE[optimizer]
+
+    @classmethod
+    def from_csv(cls, path: str | Path, defaults: "Tables | None" = None) -> "Tables":
+        """Tables of a CSV or Parquet file; see `dreamshard.workloads.csv.read_tables`."""
+        from dreamshard.workloads.csv import read_tables
+
+        return read_tables(Path(path), defaults).tables
+
+
+def round_up_dim(dim: Int[Tensor, " T"]) -> Int[Tensor, " T"]:
+    """The next multiple of 4, which is what the fused operator pads a row to."""
+    return (dim + 3) // 4 * 4
+
+
+def concatenate(parts: Sequence[Tables]) -> Tables:
+    """All tables of `parts`, in order."""
+    return Tables(
+        tuple(name for part in parts for name in part.names),
+        *(
+            torch.cat([getattr(part, field.name) for part in parts])
+            for field in fields(Tables)
+            if field.name != "names"
+        ),
+    )

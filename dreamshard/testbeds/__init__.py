@@ -1,0 +1,1 @@
+"""Where costs come from: real ranks, or a model of an accelerator."""

@@ -1,0 +1,68 @@
+"""The one protocol of all testbeds, and what a testbed is told when it is made."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from dreamshard.costs import CostSample
+from dreamshard.placement import Placement
+from dreamshard.tasks import PlacementTask
+from dreamshard.workloads.lookups import LookupSource
+
+
+class MeasurementError(RuntimeError):
+    """A placement could not be measured; earlier samples are not affected."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestbedSetup:
+    """What a testbed may need to know.
+
+    Attributes:
+        num_devices: devices of the tasks it will measure.
+        batch_size: training samples per pass.
+        lookups: gives a table's lookups by name.
+        seed: for whatever the testbed draws.
+        warmups: passes before the timed ones.
+        repeats: timed passes per measurement.
+        timeout_s: after which a measurement that has not ended is an error.
+    """
+
+    __test__ = False  # not a pytest class
+
+    num_devices: int
+    batch_size: int
+    lookups: LookupSource
+    seed: int = 0
+    warmups: int = 3
+    repeats: int = 15
+    timeout_s: float = 300.0
+
+
+@runtime_checkable
+class Testbed(Protocol):
+    """Anything that can say what a placement costs.
+
+    Attributes:
+        name: how cost samples call it, e.g. `cluster`.
+        hardware: what ran, e.g. `NVIDIA H200 x8`; a simulated one starts with `simulated`.
+        max_devices: the most devices a task may have, or None for any number.
+    """
+
+    __test__ = False
+
+    name: str
+    hardware: str
+    max_devices: int | None
+
+    def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
+        """Measure one legal placement.
+
+        Raises:
+            MeasurementError: a rank died, hung, or ran out of memory.
+            ValueError: the placement is not legal for the task, or the task has more devices than the testbed.
+        """
+        ...
+
+    def close(self) -> None:
+        """End whatever the testbed started."""
+        ...

@@ -1,0 +1,1 @@
+"""The story: Prefect flows over the library, and the `dreamshard` command."""

@@ -1,0 +1,1 @@
+"""Where things rest: Parquet, DuckDB and MLflow."""
