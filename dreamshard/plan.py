@@ -1,0 +1,183 @@
+"""A placement as a file: what `dreamshard place` writes and what a trainer or a later `--current` reads.
+
+A plan names tables and column ranges, so it says what a placement means without the tables at hand. The TorchRec form
+is in `torchrec.py`.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dreamshard.costs import PHASES, DeviceCosts
+from dreamshard.placement import Placement, device_memory_bytes
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """Columns `column_start` to `column_end` (exclusive) of a table, on one device."""
+
+    table: str
+    device: int
+    column_start: int
+    column_end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Which device holds which columns of which table.
+
+    Attributes:
+        num_devices: `D`.
+        placer: who placed, e.g. `dreamshard 3` or `size_greedy`.
+        shards: one per table for table-wise placements.
+        overall_ms: predicted cost of the slowest device, or None where no cost network was at hand.
+        devices: per device the predicted phases in ms (where known), its bytes and its number of tables.
+    """
+
+    num_devices: int
+    placer: str
+    shards: tuple[Shard, ...]
+    overall_ms: float | None = None
+    devices: tuple[Mapping[str, float], ...] = field(default_factory=tuple)
+
+    def __post_init__(self) -> None:
+        names = [(shard.table, shard.column_start) for shard in self.shards]
+        if len(set(names)) != len(names):
+            twice = sorted({name for name, _ in names if [n for n, _ in names].count(name) > 1})
+            raise ValueError(
+                f"the plan holds tables {twice[:5]} twice, so it is unclear which device answers for them; "
+                "keep one entry per table and column range"
+            )
+        bad = [shard for shard in self.shards if not 0 <= shard.device < self.num_devices]
+        if bad:
+            raise ValueError(
+                f"the plan puts {bad[0].table!r} on device {bad[0].device}, but it has devices "
+                f"0..{self.num_devices - 1}; correct `device` or `num_devices`"
+            )
+        empty = [shard for shard in self.shards if not 0 <= shard.column_start < shard.column_end]
+        if empty:
+            raise ValueError(
+                f"the plan gives {empty[0].table!r} the columns {empty[0].column_start} to {empty[0].column_end}, "
+                "which hold nothing; column_start must be at least 0 and below column_end"
+            )
+
+    def to_json(self) -> str:
+        """The plan as the text of PLAN.json."""
+        return json.dumps(
+            {
+                "num_devices": self.num_devices,
+                "placer": self.placer,
+                "predicted": {"overall_ms": self.overall_ms, "devices": [dict(device) for device in self.devices]},
+                "shards": [asdict(shard) for shard in self.shards],
+            },
+            indent=2,
+        )
+
+    def to_csv(self) -> str:
+        """One row per shard: table, device, column_start, column_end."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, ["table", "device", "column_start", "column_end"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(shard) for shard in self.shards)
+        return text.getvalue()
+
+    def placement(self, tables: Tables) -> Placement:
+        """The device of each of `tables`, in their order.
+
+        Raises:
+            ValueError: the plan lacks a table, holds only some of its columns, or splits it over devices.
+        """
+        by_table = {shard.table: shard for shard in self.shards}
+        missing = [name for name in tables.names if name not in by_table]
+        if missing:
+            raise ValueError(
+                f"the plan does not place tables {missing[:5]} ({len(missing)} of {len(tables)}), so it is no placement "
+                "of these tables; use the plan that was made for them"
+            )
+        for name, dim in zip(tables.names, tables.dim.tolist(), strict=True):
+            shard = by_table[name]
+            if (shard.column_start, shard.column_end) != (0, dim):
+                raise ValueError(
+                    f"the plan gives columns {shard.column_start} to {shard.column_end} of {name!r}, which has {dim}; "
+                    "only plans that keep each table whole can be read as a placement"
+                )
+        return Placement(torch.tensor([by_table[name].device for name in tables.names]), self.num_devices)
+
+
+def make_plan(task: PlacementTask, placement: Placement, placer: str, predicted: DeviceCosts | None = None) -> Plan:
+    """The plan that says `placement` of `task`; `predicted` holds `[D]` milliseconds per phase."""
+    room = device_memory_bytes(task.table_bytes, placement.device[None], task.num_devices)[0].tolist()
+    devices: list[dict[str, float]] = [
+        {"memory_bytes": room[d], "tables": len(placement.tables_of(d))} for d in range(task.num_devices)
+    ]
+    overall_ms = None
+    if predicted is not None:
+        overall_ms = round(float(predicted.overall_ms()), 4)
+        for d, phases in enumerate(predicted.phases_ms().tolist()):
+            devices[d] |= {f"{phase}_ms": round(ms, 4) for phase, ms in zip(PHASES, phases, strict=True)}
+    shards = tuple(
+        Shard(table=name, device=device, column_start=0, column_end=dim)
+        for name, device, dim in zip(
+            task.tables.names, placement.device.tolist(), task.tables.dim.tolist(), strict=True
+        )
+    )
+    return Plan(
+        num_devices=task.num_devices, placer=placer, shards=shards, overall_ms=overall_ms, devices=tuple(devices)
+    )
+
+
+def parse_plan(text: str, source: str = "the plan") -> Plan:
+    """The plan that the text of a PLAN.json says.
+
+    Raises:
+        ValueError: the text is no JSON, or not of a plan's form.
+    """
+    try:
+        read = json.loads(text)
+        shards = tuple(_shard(entry) for entry in read["shards"])
+        predicted = read.get("predicted") or {}
+        return Plan(
+            num_devices=int(read["num_devices"]),
+            placer=str(read.get("placer", "unknown")),
+            shards=shards,
+            overall_ms=predicted.get("overall_ms"),
+            devices=tuple(predicted.get("devices", ())),
+        )
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{source} is not a plan ({type(error).__name__}: {error}), so it cannot be compared or used; give the JSON "
+            'that `dreamshard place --format json` writes: {"num_devices", "placer", "predicted", "shards"}'
+        ) from error
+
+
+def read_plan(path: str | Path) -> Plan:
+    """The plan in the file at `path`.
+
+    Raises:
+        ValueError: there is no such file, or it is not a plan.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"there is no plan at {file}, so nothing can be compared with it; check the path")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not text, so it is not a plan; give the JSON that `dreamshard place` wrote") from error
+    return parse_plan(text, str(file))
+
+
+def _shard(entry: dict[str, Any]) -> Shard:
+    return Shard(
+        table=str(entry["table"]),
+        device=int(entry["device"]),
+        column_start=int(entry["column_start"]),
+        column_end=int(entry["column_end"]),
+    )

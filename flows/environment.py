@@ -1,0 +1,46 @@
+"""What the environment must say before Prefect and MLflow are first imported.
+
+Both read their settings on import, so this module imports neither; `cli.py` calls it first of all.
+"""
+
+import os
+from pathlib import Path
+
+QUIET = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+    "ALEMBIC_LOG_LEVEL": "ERROR",
+}
+"""No telemetry, and two processes of MLflow's server instead of fifteen."""
+
+
+def home() -> Path:
+    """The home folder: `DREAMSHARD_HOME`, or `.dreamshard` in the current folder."""
+    return Path(os.environ.get("DREAMSHARD_HOME", ".dreamshard")).absolute()
+
+
+def prepare(home_folder: Path | None = None, *, log_level: str = "INFO") -> Path:
+    """Point Prefect and MLflow into the home; what the caller's environment already says is kept.
+
+    Args:
+        home_folder: overrides `DREAMSHARD_HOME`.
+        log_level: of Prefect's console and API logs.
+
+    Returns:
+        The home, absolute, so that processes in other folders see the same one.
+    """
+    folder = (home_folder or home()).expanduser().absolute()
+    os.environ["DREAMSHARD_HOME"] = str(folder)
+    wanted = QUIET | {
+        "PREFECT_HOME": str(folder / "prefect"),
+        "PREFECT_LOCAL_STORAGE_PATH": str(folder / "results"),
+        "PREFECT_LOGGING_LEVEL": log_level,
+        "PREFECT_SERVER_EPHEMERAL_ENABLED": "true",
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",  # migrations on a slow disk took 25 s
+    }
+    for name, value in wanted.items():
+        os.environ.setdefault(name, value)
+    return folder
