@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from dreamshard.costs import CostSample
-from dreamshard.placement import Placement
+from dreamshard.placement import Placement, device_memory_bytes
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.lookups import LookupSource
 
@@ -66,3 +66,28 @@ class Testbed(Protocol):
     def close(self) -> None:
         """End whatever the testbed started."""
         ...
+
+
+def check_placement(task: PlacementTask, placement: Placement, max_devices: int | None) -> None:
+    """Refuse what cannot be measured, before anything is started.
+
+    Raises:
+        ValueError: the placement is not legal for the task, or the task has more devices than the testbed.
+    """
+    if max_devices is not None and task.num_devices > max_devices:
+        raise ValueError(
+            f"{task.name} has {task.num_devices} devices, but this testbed has {max_devices}, so some shards could not "
+            "be measured; ask for fewer devices, or use the testbed `simulated`"
+        )
+    if placement.num_devices != task.num_devices or len(placement.device) != len(task.tables):
+        raise ValueError(
+            f"the placement puts {len(placement.device)} tables on {placement.num_devices} devices, but {task.name} has "
+            f"{len(task.tables)} tables and {task.num_devices} devices; measure a placement made for this task"
+        )
+    if not task.is_legal(placement):
+        held = device_memory_bytes(task.table_bytes, placement.device[None], task.num_devices)[0]  # [D]
+        fullest = int(held.argmax())
+        raise ValueError(
+            f"the placement puts {int(held[fullest]) / 2**30:.3g} GiB of tables of {task.name} on device {fullest}, which "
+            f"has {task.memory_bytes / 2**30:.3g} GiB, so it would run out of memory; move tables to other devices"
+        )

@@ -1,0 +1,237 @@
+"""The model behind the simulated testbed: additive loads per table, and what a device takes to work through their sum.
+
+Belongs here: arithmetic only, batched over placements, in float64. A table becomes a row of loads (`table_loads`), a
+device's shard is the sum of its tables' rows, and `phase_costs` turns sums into milliseconds. Moving one table
+therefore changes two sums by one row each, which is what makes long annealing cheap. The time is not additive:
+
+- kernels are launched once per shard, and a shard with little work does not fill the device;
+- the threads that share a row are chosen by the widest table of the shard, so narrow tables beside it idle lanes;
+- rows looked up again are served from the cache as far as the hottest rows of the tables in flight fit into it;
+- the backward pass sorts all indices of the shard, with one more pass for every 8 bits of its total rows;
+- the all-to-all ends when the largest sender has sent, so all devices wait for the largest sum of dims.
+
+Convention of a step: the global batch is `batch_size`. A device looks up the whole batch for its own tables; the
+all-to-all then leaves it with `batch_size / D` samples of all tables. Pooled vectors and gradients are fp32.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dreamshard.costs import DeviceCosts
+from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, NUM_BINS, Optimizer, Precision, Tables
+from dreamshard.testbeds.specs import AcceleratorSpec
+
+SECTOR_BYTES = 32  # the least that L2 fetches from memory (CUDA C++ best practices guide, "Coalesced access")
+VECTOR_BYTES = 4  # bytes per element of pooled vectors and gradients
+INDEX_BYTES = 4  # int32 indices
+OFFSET_BYTES = 8  # int64 offsets
+GROUPS = (8, 16, 32)  # threads that share a row where the widest dim is <= 32, <= 64, above (fbgemm's TBE kernels)
+STEP_INSTRUCTIONS = 24  # warp instructions per 4 elements a thread of a row: address, load, four FMA, loop
+ISSUE_PER_CLOCK = 2.0  # warp instructions a multiprocessor sustains of its 4 per clock on gathers
+BANDWIDTH_SHARE = 0.8  # of the peak bandwidth that random gathers reach
+WAVES_TO_FILL = 2.0  # waves of resident warps at which a kernel reaches half of the device's speed
+FORWARD_KERNELS = 2  # bounds check, lookup
+BACKWARD_KERNELS = 9  # linearise, sort (two fixed), run lengths, scan, long rows, gradient by row, optimizer
+SORT_PAIR_BYTES = 2 * (8 + 4)  # read and write one 64-bit key and its 32-bit value
+PREPARE_BYTES = 24 + 20  # per lookup: write the linear index and its sample; run lengths and scan
+RADIX_BITS = 8.0  # of the key per sorting pass (CUB's onesweep)
+
+# Columns of the loads. Everything is a plain sum over the tables of a shard.
+COUNT, DIM, ROWS, LOOKUPS, UNIQUE = 0, 1, 2, 3, 4
+STREAM_BYTES, READ_BYTES, FIRST_BYTES = 5, 6, 7  # forward: indices and outputs; row reads; of these the first ones
+GRAD_READ_BYTES, GRAD_BYTES, UPDATE_BYTES = 8, 9, 10  # backward: gradient reads; gradients; rows and state written
+ABOVE_32, ABOVE_64 = 11, 12  # tables with a dim above 32, above 64
+STEPS = 13  # three columns: warp steps with 8, 16, 32 threads a row
+HOT_BYTES = STEPS + len(GROUPS)  # 17 columns: bytes of distinct rows, most often looked up first
+AGAIN_BYTES = HOT_BYTES + NUM_BINS  # 17 columns: bytes of reads of those rows after the first
+NUM_LOADS = AGAIN_BYTES + NUM_BINS
+
+
+def table_loads(tables: Tables, batch_size: int, precision: Precision, optimizer: Optimizer) -> Float[Tensor, "T K"]:
+    """What each table alone asks of its device, one column per kind of load, in float64.
+
+    Statistics of another batch size are scaled: lookups by the pooling factor, distinct rows in proportion, at most
+    the table's rows.
+    """
+    double = torch.float64
+    dim, rows = tables.dim.to(double), tables.rows.to(double)  # [T]
+    lookups = tables.pooling_factor.to(double) * batch_size
+    distinct = tables.unique_rows.to(double) / tables.lookups.to(double).clamp(min=1)
+    unique = torch.minimum(torch.minimum(lookups * distinct, rows), lookups)
+    row_bytes = _sectors(dim * BYTES_PER_WEIGHT[precision])
+    state_bytes = SECTOR_BYTES if BYTES_PER_ROW_STATE[optimizer] else 0
+    grad_bytes = _sectors(dim * VECTOR_BYTES)
+
+    loads = torch.zeros(len(tables), NUM_LOADS, dtype=double)
+    loads[:, COUNT] = 1
+    loads[:, DIM] = dim
+    loads[:, ROWS] = rows
+    loads[:, LOOKUPS] = lookups
+    loads[:, UNIQUE] = unique
+    loads[:, STREAM_BYTES] = lookups * INDEX_BYTES + batch_size * (OFFSET_BYTES + dim * VECTOR_BYTES)
+    loads[:, READ_BYTES] = lookups * row_bytes
+    loads[:, FIRST_BYTES] = unique * row_bytes
+    loads[:, GRAD_READ_BYTES] = lookups * grad_bytes
+    loads[:, GRAD_BYTES] = torch.minimum(lookups, torch.full_like(lookups, batch_size)) * grad_bytes
+    loads[:, UPDATE_BYTES] = 2 * unique * (row_bytes + state_bytes)
+    loads[:, ABOVE_32] = (dim > 32).to(double)
+    loads[:, ABOVE_64] = (dim > 64).to(double)
+    for i, threads in enumerate(GROUPS):
+        loads[:, STEPS + i] = lookups * (dim / (4 * threads)).ceil() * threads / 32
+    hot, again = _reuse(tables, lookups, unique)  # [T, 17]
+    loads[:, HOT_BYTES:AGAIN_BYTES] = hot * row_bytes[:, None]
+    loads[:, AGAIN_BYTES:] = again * row_bytes[:, None]
+    return loads
+
+
+def shard_loads(loads: Float[Tensor, "T K"], device: Int[Tensor, "B T"], num_devices: int) -> Float[Tensor, "B D K"]:
+    """Sum the tables' loads per device; negative entries of `device` are not placed yet."""
+    holds = device[:, None, :] == torch.arange(num_devices)[None, :, None]  # [B, D, T]
+    return holds.to(loads.dtype) @ loads
+
+
+def phase_costs(loads: Float[Tensor, "*B D K"], batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:
+    """Milliseconds per phase and device for shards of these summed loads; a device without tables computes for 0 ms."""
+    busy = loads[..., COUNT] > 0.5  # [*B, D]
+    comm_s = exchange_s(loads[..., DIM], batch_size, spec)
+    return DeviceCosts(
+        forward_compute_ms=torch.where(busy, _forward_s(loads, batch_size, spec), 0.0) * 1e3,
+        forward_comm_ms=comm_s * 1e3,
+        backward_comm_ms=comm_s * 1e3,
+        backward_compute_ms=torch.where(busy, _backward_s(loads, batch_size, spec), 0.0) * 1e3,
+    )
+
+
+def exchange_s(sum_dims: Float[Tensor, "*B D"], batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, "*B D"]:
+    """Seconds of one all-to-all of pooled vectors: every device waits for the one with most to send.
+
+    A device sends `batch_size / D` samples of its vectors to each other device. It never receives more than the
+    largest sender sends, so sending alone decides.
+    """
+    num_devices = sum_dims.shape[-1]
+    if num_devices == 1:
+        return torch.zeros_like(sum_dims)
+    per_peer_bytes = sum_dims.amax(dim=-1, keepdim=True) * VECTOR_BYTES * batch_size / num_devices  # [*B, 1]
+    near = min(num_devices, spec.devices_per_node) - 1
+    far = num_devices - 1 - near
+    seconds = near * per_peer_bytes / spec.link_bytes_per_s + spec.link_latency_s
+    if far:
+        network = far * per_peer_bytes / spec.network_bytes_per_s + spec.network_latency_s
+        seconds = torch.maximum(seconds, network)
+    return seconds.expand_as(sum_dims).clone()
+
+
+def _forward_s(loads: Float[Tensor, "*B D K"], batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, "*B D"]:
+    read_again = loads[..., AGAIN_BYTES:].sum(dim=-1) - _served_from_cache(loads, batch_size, spec)
+    memory_bytes = loads[..., STREAM_BYTES] + loads[..., FIRST_BYTES] + read_again
+    cache_bytes = loads[..., STREAM_BYTES] + loads[..., READ_BYTES]
+    seconds = _slowest(memory_bytes, cache_bytes, _warp_steps(loads), spec)
+    return seconds / _filled(batch_size * loads[..., COUNT], spec) + FORWARD_KERNELS * spec.launch_s
+
+
+def _backward_s(loads: Float[Tensor, "*B D K"], batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, "*B D"]:
+    passes = (loads[..., ROWS].clamp(min=2).log2() / RADIX_BITS).ceil()
+    sort_bytes = loads[..., LOOKUPS] * (PREPARE_BYTES + SORT_PAIR_BYTES * passes)
+    grads_in_flight = loads[..., GRAD_BYTES] * _in_flight_share(loads[..., COUNT], batch_size, spec)
+    kept = (spec.l2_bytes / grads_in_flight.clamp(min=1)).clamp(max=1)
+    grads_again = (loads[..., GRAD_READ_BYTES] - loads[..., GRAD_BYTES]).clamp(min=0) * (1 - kept)
+    update_bytes = loads[..., UPDATE_BYTES]
+    seconds = _slowest(
+        loads[..., GRAD_BYTES] + grads_again + update_bytes,
+        loads[..., GRAD_READ_BYTES] + update_bytes,
+        _warp_steps(loads),
+        spec,
+    )
+    sort_s = sort_bytes / (BANDWIDTH_SHARE * spec.memory_bytes_per_s)
+    launch_s = (BACKWARD_KERNELS + passes) * spec.launch_s
+    # Sorting parallelises over lookups, the update over distinct rows.
+    sort_s = sort_s / _filled(loads[..., LOOKUPS] / 32, spec)
+    return seconds / _filled(loads[..., UNIQUE], spec) + sort_s + launch_s
+
+
+def _slowest(
+    memory_bytes: Float[Tensor, "*B D"],
+    cache_bytes: Float[Tensor, "*B D"],
+    warp_steps: Float[Tensor, "*B D"],
+    spec: AcceleratorSpec,
+) -> Float[Tensor, "*B D"]:
+    """The roofline: memory, cache and instruction issue overlap, so the slowest of them decides."""
+    memory_s = memory_bytes / (BANDWIDTH_SHARE * spec.memory_bytes_per_s)
+    cache_s = cache_bytes / (BANDWIDTH_SHARE * spec.l2_bytes_per_s)
+    issue_s = warp_steps * STEP_INSTRUCTIONS / (ISSUE_PER_CLOCK * spec.num_sms * spec.clock_hz)
+    return torch.maximum(torch.maximum(memory_s, cache_s), issue_s)
+
+
+def _warp_steps(loads: Float[Tensor, "*B D K"]) -> Float[Tensor, "*B D"]:
+    """Steps of whole warps, by the thread group that the widest table of the shard asks for."""
+    narrow, middle, wide = (loads[..., STEPS + i] for i in range(len(GROUPS)))
+    above_32, above_64 = loads[..., ABOVE_32] > 0.5, loads[..., ABOVE_64] > 0.5
+    return torch.where(above_64, wide, torch.where(above_32, middle, narrow))
+
+
+def _filled(warps: Float[Tensor, "*B D"], spec: AcceleratorSpec) -> Float[Tensor, "*B D"]:
+    """Share of the device's speed that this many warps of work reach; 1 for a great many."""
+    warps = warps.clamp(min=1)
+    return warps / (warps + WAVES_TO_FILL * spec.resident_warps)
+
+
+def _in_flight_share(count: Float[Tensor, "*B D"], batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, "*B D"]:
+    """Share of a shard's tables worked on at once: kernels go table by table, a warp per sample, and runs overlap."""
+    return ((2 + spec.resident_warps / batch_size) / count.clamp(min=1)).clamp(max=1)
+
+
+def _served_from_cache(loads: Float[Tensor, "*B D K"], batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, "*B D"]:
+    """Bytes of repeated reads that find their row in the cache, which the most often used rows fill first."""
+    share = _in_flight_share(loads[..., COUNT], batch_size, spec)  # [*B, D]
+    hot = loads[..., HOT_BYTES:AGAIN_BYTES] * share[..., None]  # [*B, D, 17]
+    hotter = hot.cumsum(dim=-1) - hot
+    kept = ((spec.l2_bytes - hotter) / hot.clamp(min=1)).clamp(min=0, max=1)
+    return (loads[..., AGAIN_BYTES:] * kept).sum(dim=-1)
+
+
+def _reuse(
+    tables: Tables, lookups: Float[Tensor, " T"], unique: Float[Tensor, " T"]
+) -> tuple[Float[Tensor, "T 17"], Float[Tensor, "T 17"]]:
+    """Distinct rows, and reads of them after the first, by how often a row is read; most often first.
+
+    A bin's rows are taken at the middle of its range, scaled so that all reads add up to the table's lookups.
+    """
+    middle = torch.tensor([1.0] + [0.75 * 2**j for j in range(1, NUM_BINS)], dtype=torch.float64)  # [17]
+    share = tables.bins.to(torch.float64)
+    share = share / share.sum(dim=1, keepdim=True).clamp(min=1e-12)
+    rows = unique[:, None] * share  # [T, 17]
+    more = rows * (middle - 1)  # reads after the first, before scaling
+    again = more * ((lookups - unique) / more.sum(dim=1).clamp(min=1e-12)).clamp(min=0)[:, None]
+    unbinned = (more.sum(dim=1) <= 0)[:, None] * (lookups - unique).clamp(min=0)[:, None]
+    again = again + unbinned * share  # bins that claim no reuse where the counts say there is some
+    return rows.flip(1), again.flip(1)
+
+
+def _sectors(num_bytes: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
+    return (num_bytes / SECTOR_BYTES).ceil() * SECTOR_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableLoads:
+    """The loads of one task's tables on one accelerator, computed once for many placements.
+
+    Attributes:
+        loads: `[T, K]` one row per table.
+        batch_size: global batch of a step.
+        spec: the accelerator.
+    """
+
+    loads: Float[Tensor, "T K"]
+    batch_size: int
+    spec: AcceleratorSpec
+
+    def device_costs(self, device: Int[Tensor, "B T"], num_devices: int) -> DeviceCosts:
+        """`[B, D]` costs of `B` placements."""
+        return self.costs_of_sums(shard_loads(self.loads, device, num_devices))
+
+    def costs_of_sums(self, sums: Float[Tensor, "*B D K"]) -> DeviceCosts:
+        """Costs of shards whose summed loads the caller keeps, e.g. to move one table at a time."""
+        return phase_costs(sums, self.batch_size, self.spec)

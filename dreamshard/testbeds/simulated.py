@@ -1,0 +1,99 @@
+"""The testbed without a device: a roofline of a named accelerator, for tests, planning and scale."""
+
+import hashlib
+from dataclasses import replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from dreamshard.costs import CostSample, DeviceCosts
+from dreamshard.placement import Placement
+from dreamshard.tables import Optimizer, Precision, Tables
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.base import TestbedSetup, check_placement
+from dreamshard.testbeds.roofline import TableLoads, table_loads
+from dreamshard.testbeds.specs import AcceleratorSpec
+
+DEFAULT_NOISE = 0.01
+
+
+class SimulatedTestbed:
+    """Costs from the model in `roofline.py`; needs only the tables' statistics, not their lookups.
+
+    The same seed, task and placement always give the same costs, in whatever order they are measured.
+
+    Attributes:
+        name: `simulated`.
+        hardware: `simulated ` and the accelerator.
+        max_devices: None: any number, over as many nodes as it takes.
+        spec: the accelerator.
+        noise: standard deviation of each measured phase, relative to the model's time.
+    """
+
+    name = "simulated"
+    max_devices: int | None = None
+
+    def __init__(self, setup: TestbedSetup, spec: AcceleratorSpec, noise: float = DEFAULT_NOISE) -> None:
+        if not 0 <= noise < 1:
+            raise ValueError(f"measurement noise is a relative standard deviation in [0, 1), got {noise}")
+        self.setup = setup
+        self.spec = spec
+        self.noise = noise
+        self.hardware = f"simulated {spec.name}"
+
+    def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
+        """The model's costs with measurement noise drawn from the seed and the content of task and placement.
+
+        Raises:
+            ValueError: the placement is not legal for the task.
+        """
+        check_placement(task, placement, self.max_devices)
+        costs = self.device_costs(
+            task.tables, placement.device[None], task.num_devices, task.precision, task.optimizer
+        ).phases_ms()[0]  # [D, 4]
+        generator = torch.Generator().manual_seed(self._seed_of(task, placement))
+        factors = 1 + self.noise * torch.randn(costs.shape, generator=generator, dtype=costs.dtype)
+        measured = DeviceCosts.from_phases((costs * factors.clamp(min=0)).to(torch.float32))
+        return CostSample(
+            task=task,
+            placement=placement,
+            costs=measured,
+            overall_ms=float(measured.overall_ms()),
+            spread_ms=0.0,
+            repeats=1,
+            clock="model",
+            testbed=self.name,
+            hardware=self.hardware,
+            batch_size=self.setup.batch_size,
+        )
+
+    def device_costs(
+        self,
+        tables: Tables,
+        device: Int[Tensor, "B T"],
+        num_devices: int,
+        precision: Precision = "fp32",
+        optimizer: Optimizer = "sgd",
+    ) -> DeviceCosts:
+        """`[B, D]` costs of `B` placements of the same tables, without noise, in float64."""
+        return self.table_loads(tables, precision, optimizer).device_costs(device, num_devices)
+
+    def table_loads(self, tables: Tables, precision: Precision = "fp32", optimizer: Optimizer = "sgd") -> TableLoads:
+        """What of the model does not depend on the placement; keep it to cost many placements of the same tables."""
+        loads = table_loads(tables, self.setup.batch_size, precision, optimizer)
+        return TableLoads(loads=loads, batch_size=self.setup.batch_size, spec=self.spec)
+
+    def without_noise(self) -> "SimulatedTestbed":
+        """The same testbed measuring the model's exact costs."""
+        return SimulatedTestbed(replace(self.setup), self.spec, noise=0.0)
+
+    def close(self) -> None:
+        """Nothing was started, so there is nothing to end."""
+
+    def _seed_of(self, task: PlacementTask, placement: Placement) -> int:
+        tables = task.tables
+        words = [self.setup.seed, self.setup.batch_size, self.spec.name, task.precision, task.optimizer]
+        words += [tables.names, tables.rows.tolist(), tables.dim.tolist()]
+        words += [placement.num_devices, placement.device.tolist()]
+        return int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:7])

@@ -1,0 +1,163 @@
+"""Accelerators by name: the figures the simulated testbed's roofline needs, each with its public source.
+
+Belongs here: what a datasheet or a published microbenchmark says of a device and of the links around it. What follows
+from the figures is in `roofline.py`.
+"""
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceleratorSpec:
+    """One kind of accelerator in the nodes it usually comes in.
+
+    Attributes:
+        name: how cost samples call it.
+        memory_bytes: device memory.
+        memory_bytes_per_s: peak bandwidth of the device memory.
+        l2_bytes: last-level cache, shared by the whole device.
+        l2_bytes_per_s: measured read bandwidth of that cache.
+        num_sms: streaming multiprocessors.
+        warps_per_sm: warps that one multiprocessor keeps resident.
+        clock_hz: boost clock.
+        launch_s: from one kernel's end to the next one's first instruction.
+        link_bytes_per_s: to the other devices of the node, one direction.
+        link_latency_s: of one all-to-all within a node.
+        devices_per_node: devices that reach each other by that link.
+        network_bytes_per_s: each device's share of the node's network, one direction.
+        network_latency_s: of one all-to-all across nodes.
+
+    Raises:
+        ValueError: a figure is not above zero.
+    """
+
+    name: str
+    memory_bytes: int
+    memory_bytes_per_s: float
+    l2_bytes: int
+    l2_bytes_per_s: float
+    num_sms: int
+    warps_per_sm: int
+    clock_hz: float
+    launch_s: float
+    link_bytes_per_s: float
+    link_latency_s: float
+    devices_per_node: int
+    network_bytes_per_s: float
+    network_latency_s: float
+
+    def __post_init__(self) -> None:
+        bad = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "name" and getattr(self, f.name) <= 0}
+        if bad:
+            raise ValueError(
+                f"the accelerator {self.name!r} has figures that are not above zero: {bad}; each divides or bounds a "
+                "cost, so give the datasheet's value in the unit of the field's name"
+            )
+
+    @property
+    def resident_warps(self) -> int:
+        """Warps the whole device keeps in flight."""
+        return self.num_sms * self.warps_per_sm
+
+
+# Launch: 3-6 us between dependent kernels of one stream from a framework (Zhang et al., "A Study of Single and
+# Multi-device Synchronization Methods in Nvidia GPUs", IPDPS 2020, arXiv 2004.05371; older hosts are slower).
+# All-to-all latencies: NCCL's tuning table (nccl/src/graph/tuning.cc) puts a hop at 5-7 us over NVLink, about
+# 10-14 us over PCIe or the network; a grouped send/receive over a node or several adds its launch and set-up.
+RTX2080TI = AcceleratorSpec(
+    name="rtx2080ti",
+    memory_bytes=11 * 2**30,  # NVIDIA Turing architecture whitepaper (WP-09183), appendix A: 11 GB GDDR6
+    memory_bytes_per_s=616e9,  # same table: 616 GB/s
+    l2_bytes=5632 * 2**10,  # same table: 5632 KB
+    l2_bytes_per_s=1.87e12,  # 64 B/clk a slice as Jia et al. 2019 (arXiv 1903.07486) measure on T4: 1.27 TB/s x 68/40 SMs
+    num_sms=68,  # same whitepaper
+    warps_per_sm=32,  # CUDA programming guide, compute capability 7.5
+    clock_hz=1.545e9,  # same whitepaper: reference boost
+    launch_s=6e-6,
+    link_bytes_per_s=12e9,  # PCIe 3.0 x16: 15.75 GB/s less protocol; these cards have no NVSwitch
+    link_latency_s=30e-6,
+    devices_per_node=8,
+    network_bytes_per_s=1.25e9,  # one 100 Gb/s adapter shared by eight, one each direction: 12.5 GB/s less 10 ways
+    network_latency_s=60e-6,
+)
+V100 = AcceleratorSpec(
+    name="v100",
+    memory_bytes=32 * 2**30,  # V100 datasheet, SXM2: 32 GB HBM2
+    memory_bytes_per_s=900e9,  # same: 900 GB/s
+    l2_bytes=6 * 2**20,  # Volta architecture whitepaper (WP-08608): 6144 KB
+    l2_bytes_per_s=2.155e12,  # Jia et al. 2018 (arXiv 1804.06826), table 3.1: 2155 GB/s measured
+    num_sms=80,  # Volta whitepaper
+    warps_per_sm=64,  # CUDA programming guide, compute capability 7.0
+    clock_hz=1.53e9,  # Volta whitepaper: boost
+    launch_s=5e-6,
+    link_bytes_per_s=150e9,  # V100 datasheet: NVLink 300 GB/s, both directions together
+    link_latency_s=20e-6,
+    devices_per_node=8,  # DGX-1
+    network_bytes_per_s=6.25e9,  # DGX-1 datasheet: four 100 Gb/s EDR adapters for eight devices
+    network_latency_s=50e-6,
+)
+A100 = AcceleratorSpec(
+    name="a100",
+    memory_bytes=80 * 2**30,  # A100 80GB datasheet, SXM: 80 GB HBM2e
+    memory_bytes_per_s=2039e9,  # same: 2039 GB/s
+    l2_bytes=40 * 2**20,  # Ampere GA100 whitepaper: 40 MB
+    l2_bytes_per_s=7.2e12,  # same: 5120 B per clock at 1.41 GHz
+    num_sms=108,  # same
+    warps_per_sm=64,  # CUDA programming guide, compute capability 8.0
+    clock_hz=1.41e9,  # same whitepaper: boost
+    launch_s=4e-6,
+    link_bytes_per_s=300e9,  # datasheet: NVLink 600 GB/s, both directions together
+    link_latency_s=18e-6,
+    devices_per_node=8,  # DGX A100
+    network_bytes_per_s=25e9,  # DGX A100 datasheet: eight 200 Gb/s HDR adapters
+    network_latency_s=40e-6,
+)
+H100 = AcceleratorSpec(
+    name="h100",
+    memory_bytes=80 * 2**30,  # H100 datasheet, SXM: 80 GB HBM3
+    memory_bytes_per_s=3350e9,  # same: 3.35 TB/s
+    l2_bytes=50 * 2**20,  # Hopper GH100 whitepaper: 50 MB
+    l2_bytes_per_s=5.6e12,  # Chips and Cheese, "Nvidia's H100: Funny L2, and Tons of Bandwidth" (2023): 5.5-5.7 TB/s on PCIe
+    num_sms=132,  # same whitepaper, SXM5
+    warps_per_sm=64,  # CUDA programming guide, compute capability 9.0
+    clock_hz=1.83e9,  # same whitepaper: boost under load
+    launch_s=3.5e-6,
+    link_bytes_per_s=450e9,  # datasheet: NVLink 900 GB/s, both directions together
+    link_latency_s=16e-6,
+    devices_per_node=8,  # DGX H100
+    network_bytes_per_s=50e9,  # DGX H100 datasheet: eight 400 Gb/s adapters
+    network_latency_s=35e-6,
+)
+H200 = AcceleratorSpec(
+    name="h200",
+    memory_bytes=141 * 10**9,  # H200 datasheet, SXM: 141 GB HBM3e
+    memory_bytes_per_s=4800e9,  # same: 4.8 TB/s
+    l2_bytes=50 * 2**20,  # the same GH100 chip
+    l2_bytes_per_s=5.6e12,  # the same GH100 chip
+    num_sms=132,
+    warps_per_sm=64,
+    clock_hz=1.83e9,
+    launch_s=3.5e-6,
+    link_bytes_per_s=450e9,  # datasheet: NVLink 900 GB/s, both directions together
+    link_latency_s=16e-6,
+    devices_per_node=8,  # DGX H200
+    network_bytes_per_s=50e9,  # DGX H200 datasheet: eight 400 Gb/s adapters
+    network_latency_s=35e-6,
+)
+
+SPECS: dict[str, AcceleratorSpec] = {spec.name: spec for spec in (RTX2080TI, V100, A100, H100, H200)}
+"""Presets by name."""
+
+DEFAULT_SPEC = RTX2080TI.name
+"""The paper's device."""
+
+
+def accelerator(name: str) -> AcceleratorSpec:
+    """The preset called `name`.
+
+    Raises:
+        ValueError: there is none of that name; the message lists those there are.
+    """
+    if name not in SPECS:
+        raise ValueError(f"there is no accelerator {name!r} to simulate; choose one of {sorted(SPECS)}")
+    return SPECS[name]
