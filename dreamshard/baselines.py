@@ -1,0 +1,121 @@
+"""Rules of thumb: take tables in descending order of one figure, give each to the legal device with the least of it.
+
+The four greedy rules are those of DreamShard's evaluation (section 4.1 of the paper); `random` draws a legal device.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dreamshard.placement import Placement
+from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+
+
+@dataclass(frozen=True)
+class RandomPlacer:
+    """A legal device for each table, drawn evenly; the same task gets the same placement."""
+
+    seed: int = 0
+    name: str = "random"
+
+    def place(self, task: PlacementTask) -> Placement:
+        """Raises NoPlacementError where neither chance nor first-fit by size finds room."""
+        key = sum(ord(letter) * 31**i for i, letter in enumerate(task.name)) % 2**31
+        generator = torch.Generator().manual_seed(self.seed * 2**31 + key)
+        priority = torch.rand(len(task.tables), task.num_devices, generator=generator)  # [T, D]
+        order = torch.randperm(len(task.tables), generator=generator)
+        device = _fill(task, order, lambda _loads, t: priority[t], torch.ones(len(task.tables)))
+        return Placement(device if device is not None else pack_by_size(task), task.num_devices)
+
+
+@dataclass(frozen=True)
+class GreedyPlacer:
+    """Descending by one figure per table, each to the legal device with the least of it."""
+
+    name: str
+
+    def place(self, task: PlacementTask) -> Placement:
+        """Raises NoPlacementError where neither this order nor the order by size finds room."""
+        figure = _FIGURES[self.name](task.tables)  # [T]
+        order = torch.argsort(figure, descending=True, stable=True)
+        device = _fill(task, order, lambda loads, _t: loads, figure)
+        return Placement(device if device is not None else pack_by_size(task), task.num_devices)
+
+
+def _size(tables: Tables) -> Float[Tensor, " T"]:
+    return (tables.rows * tables.dim).double()
+
+
+def _dim(tables: Tables) -> Float[Tensor, " T"]:
+    return tables.dim.double()
+
+
+def _lookup(tables: Tables) -> Float[Tensor, " T"]:
+    return tables.dim * tables.pooling_factor.double()
+
+
+def _size_lookup(tables: Tables) -> Float[Tensor, " T"]:
+    return _lookup(tables) * _size(tables)
+
+
+_FIGURES = {
+    "size_greedy": _size,
+    "dim_greedy": _dim,
+    "lookup_greedy": _lookup,
+    "size_lookup_greedy": _size_lookup,
+}
+
+RULES_OF_THUMB = tuple(_FIGURES)
+"""Names of the greedy rules; the best of them on a set of tasks is what a placer has to beat."""
+
+
+def baselines(seed: int = 0) -> dict[str, Placer]:
+    """Random and the four rules of thumb, by name."""
+    placers: list[Placer] = [RandomPlacer(seed), *(GreedyPlacer(name) for name in _FIGURES)]
+    return {placer.name: placer for placer in placers}
+
+
+def pack_by_size(task: PlacementTask) -> Int[Tensor, " T"]:
+    """Largest table first, each to the device with the most room left: finds room where little is left.
+
+    Raises:
+        NoPlacementError: it does not fit even so.
+    """
+    size = task.table_bytes
+    device = _fill(task, torch.argsort(size, descending=True, stable=True), lambda loads, _t: loads, size.double())
+    if device is None:
+        device = _fill(task, torch.argsort(size, descending=True, stable=True), lambda loads, _t: -loads, size.double())
+    if device is None:
+        raise NoPlacementError(
+            f"found no placement of the {len(task.tables)} tables of {task.name} on {task.num_devices} devices of "
+            f"{task.memory_bytes / 2**30:.3g} GiB: they need {int(size.sum()) / 2**30:.3g} GiB in all, which leaves too "
+            "little slack to pack them; give the devices more memory or add one"
+        )
+    return device
+
+
+def _fill(
+    task: PlacementTask,
+    order: Int[Tensor, " T"],
+    rank: Callable[[Float[Tensor, " D"], int], Float[Tensor, " D"]],
+    load: Float[Tensor, " T"],
+) -> Int[Tensor, " T"] | None:
+    """Give each table in `order` to the device of least `rank` that has room; None where none has."""
+    table_bytes = task.table_bytes
+    device = torch.full((len(order),), -1, dtype=torch.int64)
+    loads = torch.zeros(task.num_devices, dtype=torch.float64)
+    used = torch.zeros(task.num_devices, dtype=torch.int64)
+    for t in order.tolist():
+        room = used + table_bytes[t] <= task.memory_bytes  # [D]
+        if not room.any():
+            return None
+        choice = int(torch.where(room, rank(loads, t).double(), torch.inf).argmin())
+        device[t] = choice
+        loads[choice] += load[t]
+        used[choice] += table_bytes[t]
+    return device

@@ -1,0 +1,187 @@
+"""Networks that predict what a placement costs from its tables.
+
+Both kinds share one shape, so that the MDP can keep sums instead of recomputing them: `encode` turns each table into a
+latent vector that is *added* over the tables of a device, `phases_ms` turns each device's sum into milliseconds. An
+empty device has the zero vector.
+
+- `PaperCostNetwork`: DreamShard's (arXiv 2210.02023, section 3.1 and appendix B.1), on its 21 features.
+- `StructuredCostNetwork`: positive work per table and phase, summed, times a bounded correction for what fusion changes.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dreamshard.features import FEATURES, NUM_PAPER_FEATURES, Normaliser
+
+Architecture = Literal["structured", "paper"]
+
+_COMPUTE = (0, 3)  # of PHASES: forward_compute, backward_compute
+_COMM = (1, 2)  # forward_comm, backward_comm
+
+
+def mlp(sizes: tuple[int, ...]) -> nn.Sequential:
+    """Linear layers with ReLU between them."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+class CostNetwork(nn.Module):
+    """What the MDP, the search and training ask of a cost network; see the module's docstring."""
+
+    architecture: Architecture
+    latent_size: int
+
+    def encode(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
+        """Latent vector of each table, to be summed over the tables of a device."""
+        raise AssertionError("a subclass says how")
+
+    def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:
+        """Milliseconds per device and phase, in the order of `dreamshard.costs.PHASES`."""
+        raise AssertionError("a subclass says how")
+
+    def after_ms(self, sums: Float[Tensor, "*B D L"], latent: Float[Tensor, "*B L"]) -> Float[Tensor, "*B D 4"]:
+        """Phases of each device if the table of `latent` went there, and there alone."""
+        return self.phases_ms(sums + latent.unsqueeze(-2))
+
+    def overall_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B"]:
+        """The slowest device's sum of phases."""
+        return self.phases_ms(sums).sum(dim=-1).max(dim=-1).values
+
+
+class PaperCostNetwork(CostNetwork):
+    """Table MLP 21-128-32, sum, heads 32-64-1; max over devices of the sums, then 32-64-1 for the overall cost.
+
+    The paper predicts no forward communication (its measurement contains the waiting for other devices); here both
+    directions move the same bytes, so the one communication head stands for both.
+    """
+
+    architecture: Architecture = "paper"
+    latent_size = 32
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = mlp((NUM_PAPER_FEATURES, 128, self.latent_size))
+        self.heads = nn.ModuleList(mlp((self.latent_size, 64, 1)) for _ in range(3))
+        self.overall = mlp((self.latent_size, 64, 1))
+
+    def encode(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
+        """See `CostNetwork.encode`."""
+        latent: Tensor = self.table(normalised[..., :NUM_PAPER_FEATURES])
+        return latent
+
+    def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:
+        """See `CostNetwork.phases_ms`."""
+        forward, comm, backward = (head(sums).squeeze(-1) for head in self.heads)  # [*B, D] each
+        return torch.stack([forward, comm, comm, backward], dim=-1)
+
+    def overall_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B"]:
+        """The overall head on the largest latents."""
+        overall: Tensor = self.overall(sums.max(dim=-2).values).squeeze(-1)
+        return overall
+
+
+class StructuredCostNetwork(CostNetwork):
+    """An ensemble of `members` structured predictors, evaluated together; the prediction is their mean.
+
+    Compute, per phase: each table does work `pooling x dim x exp(linear(log dim, log rows, log pooling, their squares,
+    reuse))`; a device costs `launch + sum of work x exp(correction)`, where a small net bounded to a factor of e^+-1.5
+    sees the logarithm of the sum, how concentrated it is, and how many tables, lookups and distinct bytes share it.
+    Communication: `latency + a x own + b x largest + c x received`, in bytes that leave or reach a device.
+    """
+
+    architecture: Architecture = "structured"
+    _INPUTS = ("log_dim", "log_rows", "log_pooling", "log_reuse", "log_unique", "hot_share")
+    _SHARED = 4  # per table: distinct work, dim, lookups, count
+
+    def __init__(self, normaliser: Normaliser, members: int = 4, hidden: int = 16) -> None:
+        super().__init__()
+        self.members, self.hidden = members, hidden
+        self.latent_size = 4 * members + self._SHARED
+        columns = [FEATURES.index(name) for name in self._INPUTS]
+        self.columns = columns
+        self.register_buffer("mean", normaliser.mean[columns].clone())  # [Z] to undo the normalisation
+        self.register_buffer("std", normaliser.std[columns].clone())
+        inputs = len(columns) + 3
+        self.log_scale = nn.Parameter(torch.zeros(members, 2))
+        self.slope = nn.Parameter(0.01 * torch.randn(members, 2, inputs))
+        self.launch = nn.Parameter(torch.full((members, 2), -4.0))
+        self.hidden_weight = nn.Parameter(torch.randn(members, 2, 6, hidden) / math.sqrt(6))
+        self.hidden_bias = nn.Parameter(0.1 * torch.randn(members, 2, hidden))
+        self.output_weight = nn.Parameter(0.01 * torch.randn(members, 2, hidden))
+        self.comm = nn.Parameter(torch.full((members, 2, 4), -3.0))
+        self.register_buffer("scale_ms", torch.ones(4))
+
+    def encode(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
+        """Per member and compute phase work and its square, then the shared sums."""
+        z = normalised[..., self.columns]  # [*B, Z]
+        dim, _rows, pooling, _reuse, unique, _hot = (z * self.std + self.mean).unbind(-1)  # logs [*B]
+        seen = torch.cat([z, 0.3 * z[..., :3].square()], dim=-1)  # [*B, Z+3]
+        exponent = torch.einsum("...z,mpz->...mp", seen, self.slope) + self.log_scale
+        work = (dim + pooling)[..., None, None].exp() * exponent.clamp(-15, 8).exp() / 100  # [*B, M, 2]
+        work = work.flatten(-2)
+        shared = torch.stack([(dim + unique).exp() / 100, dim.exp() / 100, pooling.exp() / 10], dim=-1)
+        return torch.cat([work, work.square(), shared, torch.ones_like(shared[..., :1])], dim=-1)
+
+    def member_phases_ms(
+        self, sums: Float[Tensor, "*B D L"], before: Float[Tensor, "*B D L"] | None = None
+    ) -> Float[Tensor, "*B D M 4"]:
+        """Milliseconds as each member predicts them.
+
+        Args:
+            sums: of each device.
+            before: where given, `sums` are alternatives: device `d` has `sums[d]` while all others have `before`.
+        """
+        per_member = sums[..., : 4 * self.members].unflatten(-1, (2, self.members, 2))
+        work, square = per_member.unbind(-3)  # [*B, D, M, 2]
+        distinct, dims, lookups, count = sums[..., 4 * self.members :, None, None].unbind(-3)  # [*B, D, 1, 1]
+        present = (count > 0.5).to(work.dtype)
+        log_work = (work + 1e-6).log()
+        seen = torch.stack(
+            [
+                0.5 * log_work,
+                2 * (square + 1e-12).sqrt() / (work + 1e-6),
+                (0.5 * (count + 1e-3).log() - 1).expand_as(work),
+                (0.5 * (distinct + 1e-3).log()).expand_as(work),
+                (0.5 * (dims + 1e-3).log()).expand_as(work),
+                (0.5 * (lookups + 1e-3).log()).expand_as(work),
+            ],
+            dim=-1,
+        )  # [*B, D, M, 2, 6]
+        hidden = torch.einsum("...mpi,mpih->...mph", seen, self.hidden_weight) + self.hidden_bias
+        correction = 1.5 * torch.tanh((hidden.relu() * self.output_weight).sum(-1) / 1.5)  # [*B, D, M, 2]
+        compute = present * (torch.nn.functional.softplus(self.launch) + work * correction.exp())
+        forward, backward = (compute * self.scale_ms[list(_COMPUTE)]).unbind(-1)  # [*B, D, M]
+        others = dims[..., 0, 0] if before is None else before[..., 4 * self.members + 1]
+        to, back = (self._comm(dims[..., 0, 0], others) * self.scale_ms[list(_COMM)]).unbind(-1)
+        return torch.stack([forward, to, back, backward], dim=-1)
+
+    def _comm(self, dims: Float[Tensor, "*B D"], others: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D M 2"]:
+        """Relative cost of both all-to-alls: of a device with `dims` where the devices have `others` besides."""
+        num_devices = dims.shape[-1]
+        share = (num_devices - 1) / num_devices
+        own = dims * share
+        largest = torch.maximum(own, others.max(dim=-1, keepdim=True).values * share)
+        received = (others.sum(dim=-1, keepdim=True) - others) / num_devices
+        seen = torch.stack([torch.ones_like(own), own, largest, received], dim=-1)  # [*B, D, 4]
+        return torch.einsum("...i,mpi->...mp", seen, torch.nn.functional.softplus(self.comm))
+
+    def after_ms(self, sums: Float[Tensor, "*B D L"], latent: Float[Tensor, "*B L"]) -> Float[Tensor, "*B D 4"]:
+        """See `CostNetwork.after_ms`; a device may become the one whose dims govern the all-to-all."""
+        return self.member_phases_ms(sums + latent.unsqueeze(-2), sums).mean(dim=-2)
+
+    def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:
+        """The mean over the members."""
+        return self.member_phases_ms(sums).mean(dim=-2)
+
+    @torch.no_grad()
+    def calibrate(self, sums: Float[Tensor, "*B D L"], phases_ms: Float[Tensor, "*B D 4"]) -> None:
+        """Set the scale of each phase from measured costs, once, so that training starts at the right magnitude."""
+        predicted = self.phases_ms(sums)
+        over = tuple(range(predicted.dim() - 1))
+        self.scale_ms *= phases_ms.mean(dim=over).clamp(min=1e-4) / predicted.mean(dim=over).clamp(min=1e-9)

@@ -1,0 +1,73 @@
+"""What the networks see of a table.
+
+The first 21 columns are DreamShard's features (dim, rows, pooling factor, size, 17 access-count bins); the rest is what
+physics says: logarithms, work and footprint. One `Normaliser` is fitted on the training pool and travels with the
+model: a table looks the same in every task. (The authors' code z-scores per task, so that it does not.)
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dreamshard.tables import NUM_BINS, Tables
+
+PAPER_FEATURES = ("dim", "rows", "pooling_factor", "size", *(f"bin_{j}" for j in range(NUM_BINS)))
+PHYSICAL_FEATURES = ("log_dim", "log_rows", "log_pooling", "log_reuse", "log_unique", "hot_share")
+FEATURES = PAPER_FEATURES + PHYSICAL_FEATURES
+NUM_PAPER_FEATURES = len(PAPER_FEATURES)
+
+_LEAST_POOLING = 1e-3  # a table nobody looks up still has a logarithm
+_HOT_BIN = 6  # rows looked up more than 32 times in a batch
+
+
+def features(tables: Tables) -> Float[Tensor, "T F"]:
+    """Raw features in the order of `FEATURES`; `log_unique` is of distinct rows looked up per sample."""
+    rows, dim, pooling = tables.rows.double(), tables.dim.double(), tables.pooling_factor.double()
+    lookups, unique = tables.lookups.double(), tables.unique_rows.double()
+    reuse = (lookups + 1) / (unique + 1)  # [T] mean lookups per distinct row
+    midpoint = 0.75 * 2.0 ** torch.arange(NUM_BINS, dtype=torch.float64)  # [17] of (2^(j-1), 2^j]
+    mass = tables.bins.double() * midpoint  # [T, 17] lookups per bin, up to a factor
+    hot = mass[:, _HOT_BIN:].sum(1) / mass.sum(1).clamp(min=1e-12)  # [T]
+    columns = [
+        torch.stack([dim, rows, pooling, rows * dim], dim=1),
+        tables.bins.double(),
+        torch.stack(
+            [
+                dim.log(),
+                rows.log(),
+                (pooling + _LEAST_POOLING).log(),
+                reuse.log(),
+                (pooling / reuse + _LEAST_POOLING).log(),
+                hot,
+            ],
+            dim=1,
+        ),
+    ]
+    return torch.cat(columns, dim=1).float()  # [T, F]
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """Global mean and spread of each feature over the training pool.
+
+    Attributes:
+        mean: `[F]`.
+        std: `[F]`, 1 where a feature is constant.
+    """
+
+    mean: Float[Tensor, " F"]
+    std: Float[Tensor, " F"]
+
+    @classmethod
+    def fit(cls, pool: Tables) -> "Normaliser":
+        """Statistics of `pool`."""
+        raw = features(pool).double()
+        std = raw.std(dim=0, correction=0)
+        constant = std < 1e-9 * (1 + raw.mean(dim=0).abs())
+        return cls(raw.mean(dim=0).float(), torch.where(constant, 1.0, std).float())
+
+    def __call__(self, tables: Tables) -> Float[Tensor, "T F"]:
+        """Normalised features of any tables, in the pool or not."""
+        return (features(tables) - self.mean) / self.std

@@ -1,0 +1,218 @@
+"""Algorithm 1 of DreamShard: measure placements drawn from the policy, fit the cost network, improve the policy; again.
+
+Pure: whoever calls decides where placements are measured and where states are kept. All randomness comes from the
+state's generator, which is saved with it, so a run that was interrupted ends with the same bits as one that was not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+
+from dreamshard.cost_network import Architecture, CostNetwork, PaperCostNetwork, StructuredCostNetwork
+from dreamshard.costs import CostSample
+from dreamshard.features import Normaliser
+from dreamshard.mdp import episodes_of
+from dreamshard.placement import Placement
+from dreamshard.placer import NoPlacementError
+from dreamshard.policy_network import PolicyKind, PolicyNetwork
+from dreamshard.rollout import rollout
+from dreamshard.search import DreamShardPlacer
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from dreamshard.train_cost import CostData, fit, prediction_error
+from dreamshard.train_policy import update
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """Algorithm 1's figures (appendix B.5 of the paper) and what this implementation adds.
+
+    Attributes:
+        iterations: rounds of measuring and learning.
+        placements_per_iteration: measured per round.
+        cost_steps: optimizer steps of the cost network per round.
+        cost_batch: samples per step.
+        policy_updates: per round.
+        episodes: rollouts per policy update.
+        entropy_weight: of the entropy bonus.
+        cost_network: `structured`, or `paper` for DreamShard's own.
+        policy: `lookahead`, or `paper` for DreamShard's own.
+        cost_learning_rate: at the start; falls linearly to a twentieth over the run.
+        policy_learning_rate: the same.
+    """
+
+    iterations: int = 10
+    placements_per_iteration: int = 10
+    cost_steps: int = 300
+    cost_batch: int = 64
+    policy_updates: int = 10
+    episodes: int = 10
+    entropy_weight: float = 0.001
+    cost_network: Architecture = "structured"
+    policy: PolicyKind = "lookahead"
+    cost_learning_rate: float = 1e-2
+    policy_learning_rate: float = 5e-4
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, int | float) and value <= 0 and each.name != "entropy_weight":
+                raise ValueError(f"{each.name} is {value}, but training needs it above 0; raise it")
+
+
+@dataclass
+class TrainingState:
+    """Everything a run needs to go on.
+
+    Attributes:
+        config: of the run.
+        iteration: rounds completed.
+        normaliser: fitted on the training pool.
+        generator: the only source of randomness.
+    """
+
+    config: TrainingConfig
+    iteration: int
+    normaliser: Normaliser
+    cost_network: CostNetwork
+    policy: PolicyNetwork
+    cost_optimizer: torch.optim.Optimizer
+    policy_optimizer: torch.optim.Optimizer
+    generator: torch.Generator
+
+
+@dataclass(frozen=True)
+class CostFit:
+    """Figures of one round's fit.
+
+    Attributes:
+        loss: mean training loss.
+        heldout_mape: relative error on the round's new placements before they were fitted; None in the first round.
+        heldout_spearman: rank correlation there; None in the first round.
+    """
+
+    loss: float
+    heldout_mape: float | None
+    heldout_spearman: float | None
+
+
+@dataclass(frozen=True)
+class PolicyUpdate:
+    """Figures of one round's policy updates: means over the updates; see `train_policy.UpdateFigures`."""
+
+    loss: float
+    reward: float
+    entropy: float
+
+
+def start_training(pool: Tables, config: TrainingConfig, seed: int) -> TrainingState:
+    """Untrained networks and the normaliser of `pool`; `seed` decides everything random that follows."""
+    normaliser = Normaliser.fit(pool)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = new_cost_network(config.cost_network, normaliser)
+        policy = PolicyNetwork(config.policy)
+    return TrainingState(
+        config,
+        0,
+        normaliser,
+        network,
+        policy,
+        torch.optim.Adam(network.parameters(), lr=config.cost_learning_rate, fused=True),
+        torch.optim.Adam(policy.parameters(), lr=config.policy_learning_rate, fused=True),
+        torch.Generator().manual_seed(seed),
+    )
+
+
+def new_cost_network(architecture: Architecture, normaliser: Normaliser) -> CostNetwork:
+    """An untrained network; weights from torch's global generator."""
+    return PaperCostNetwork() if architecture == "paper" else StructuredCostNetwork(normaliser)
+
+
+def propose(state: TrainingState, tasks: Sequence[PlacementTask]) -> list[tuple[PlacementTask, Placement]]:
+    """This round's placements to measure, each on a task drawn from `tasks`.
+
+    Raises:
+        NoPlacementError: eight draws in a row end over capacity.
+    """
+    proposals: list[tuple[PlacementTask, Placement]] = []
+    draws = 0
+    while len(proposals) < state.config.placements_per_iteration:
+        task = tasks[int(torch.randint(len(tasks), (), generator=state.generator))]
+        episodes = episodes_of([task], state.cost_network, state.normaliser)
+        taken = rollout(state.policy, state.cost_network, episodes, state.generator)
+        if bool(taken.feasible[0]):
+            proposals.append((task, Placement(taken.device[0], task.num_devices)))
+        draws += 1
+        if draws > 8 * state.config.placements_per_iteration:
+            raise NoPlacementError(
+                f"the policy found room in only {len(proposals)} of {draws} placements, so there is too little to learn "
+                f"from; give the devices of the tasks more than {tasks[0].memory_bytes / 2**30:.3g} GiB"
+            )
+    return proposals
+
+
+def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
+    """Fit the cost network to all samples so far; the last `placements_per_iteration` are this round's.
+
+    Raises:
+        TrainingDivergedError: the loss is not finite.
+    """
+    config, network = state.config, state.cost_network
+    _decay(state)
+    data = CostData.of(samples, state.normaliser)
+    held_out = None
+    if state.iteration == 0 and isinstance(network, StructuredCostNetwork):
+        network.calibrate(data.sums(network), data.phases_ms)
+    if state.iteration > 0:
+        fresh = CostData.of(samples[-config.placements_per_iteration :], state.normaliser)
+        held_out = prediction_error(network, fresh)
+    loss = fit(
+        network,
+        state.cost_optimizer,
+        data,
+        steps=config.cost_steps,
+        batch=config.cost_batch,
+        generator=state.generator,
+    )
+    return CostFit(loss, held_out.mape if held_out else None, held_out.spearman if held_out else None)
+
+
+def improve_policy(state: TrainingState, tasks: Sequence[PlacementTask]) -> PolicyUpdate:
+    """This round's policy updates on the estimated MDP; completes the round.
+
+    Raises:
+        TrainingDivergedError: the loss is not finite.
+    """
+    figures = []
+    for _ in range(state.config.policy_updates):
+        task = tasks[int(torch.randint(len(tasks), (), generator=state.generator))]
+        episodes = episodes_of([task], state.cost_network, state.normaliser).repeat(state.config.episodes)
+        figures.append(
+            update(
+                state.policy,
+                state.policy_optimizer,
+                state.cost_network,
+                episodes,
+                entropy_weight=state.config.entropy_weight,
+                generator=state.generator,
+            )
+        )
+    state.iteration += 1
+    mean = [sum(getattr(each, name) for each in figures) / len(figures) for name in ("loss", "reward", "entropy")]
+    return PolicyUpdate(*mean)
+
+
+def make_placer(state: TrainingState) -> DreamShardPlacer:
+    """The placer this state has learnt so far."""
+    return DreamShardPlacer(state.cost_network, state.policy, state.normaliser)
+
+
+def _decay(state: TrainingState) -> None:
+    """Linear decay over the rounds, down to a twentieth."""
+    left = max(1 - state.iteration / state.config.iterations, 0.05)
+    for group in state.cost_optimizer.param_groups:
+        group["lr"] = state.config.cost_learning_rate * left
+    for group in state.policy_optimizer.param_groups:
+        group["lr"] = state.config.policy_learning_rate * left
