@@ -5,10 +5,12 @@ latent vector that is *added* over the tables of a device, `phases_ms` turns eac
 empty device has the zero vector.
 
 - `PaperCostNetwork`: DreamShard's (arXiv 2210.02023, section 3.1 and appendix B.1), on its 21 features.
-- `StructuredCostNetwork`: positive work per table and phase, summed, times a bounded correction for what fusion changes.
+- `StructuredCostNetwork`: positive work per table and phase, summed, times a bounded correction for what fusion
+  changes.
 """
 
 import math
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -26,7 +28,7 @@ _COMM = (1, 2)  # forward_comm, backward_comm
 def mlp(sizes: tuple[int, ...]) -> nn.Sequential:
     """Linear layers with ReLU between them."""
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+    for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 

@@ -42,10 +42,11 @@ class Episodes:
     def repeat(self, times: int) -> "Episodes":
         """Each episode `times` times over, side by side."""
         return Episodes(
-            *(
-                value.repeat_interleave(times, dim=0)
-                for value in (self.order, self.features, self.latents, self.table_bytes, self.reference_ms)
-            ),
+            self.order.repeat_interleave(times, dim=0),
+            self.features.repeat_interleave(times, dim=0),
+            self.latents.repeat_interleave(times, dim=0),
+            self.table_bytes.repeat_interleave(times, dim=0),
+            self.reference_ms.repeat_interleave(times, dim=0),
             self.num_devices,
             self.capacity_bytes,
         )

@@ -12,13 +12,12 @@ class NoPlacementError(ValueError):
 
 @runtime_checkable
 class Placer(Protocol):
-    """Turns a task into a placement.
+    """Turns a task into a placement."""
 
-    Attributes:
-        name: how tables and the command line call it.
-    """
-
-    name: str
+    @property
+    def name(self) -> str:
+        """How tables and the command line call it."""
+        ...
 
     def place(self, task: PlacementTask) -> Placement:
         """A legal placement.

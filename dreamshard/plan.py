@@ -170,7 +170,9 @@ def read_plan(path: str | Path) -> Plan:
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not text, so it is not a plan; give the JSON that `dreamshard place` wrote") from error
+        raise ValueError(
+            f"{file} is not text, so it is not a plan; give the JSON that `dreamshard place` wrote"
+        ) from error
     return parse_plan(text, str(file))
 
 

@@ -48,11 +48,11 @@ class PolicyNetwork(nn.Module):
         else:
             self.table = mlp((len(FEATURES), 128, _LATENT))
             self.cost = mlp((11, 64, _LATENT))
-            self.score = mlp((3 * _LATENT, 64, 1))
-            self.greed = nn.Parameter(torch.tensor(3.0))
-            last = self.score[-1]
+            last = nn.Linear(64, 1)
             nn.init.normal_(last.weight, std=1e-3)
             nn.init.zeros_(last.bias)
+            self.score = nn.Sequential(nn.Linear(3 * _LATENT, 64), nn.ReLU(), last)
+            self.greed = nn.Parameter(torch.tensor(3.0))
 
     def encode(self, features: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
         """Latent of each table, to be summed over a device's tables."""

@@ -115,4 +115,6 @@ def log_probs(
 
 
 def _stack(views: list[DeviceView]) -> DeviceView:
-    return DeviceView(*(torch.stack([getattr(v, name) for v in views], dim=1) for name in ("before", "after", "memory")))
+    return DeviceView(
+        *(torch.stack([getattr(v, name) for v in views], dim=1) for name in ("before", "after", "memory"))
+    )

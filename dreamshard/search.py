@@ -125,9 +125,7 @@ def cost_greedy(network: CostNetwork, episodes: Episodes) -> Int[Tensor, "B T"]:
     return torch.empty_like(taken).scatter_(1, episodes.order, taken)
 
 
-def shard_sums(
-    latents: Float[Tensor, "T L"], device: Int[Tensor, "B T"], num_devices: int
-) -> Float[Tensor, "B D L"]:
+def shard_sums(latents: Float[Tensor, "T L"], device: Int[Tensor, "B T"], num_devices: int) -> Float[Tensor, "B D L"]:
     """Latents summed over each device's tables."""
     sums = latents.new_zeros(device.shape[0], num_devices, latents.shape[1])
     index = device[:, :, None].expand(-1, -1, latents.shape[1])

@@ -110,9 +110,7 @@ def loss(network: CostNetwork, data: CostData, chosen: Int[Tensor, " B"]) -> Flo
     total = error.sum(-1)  # [B, D, M]
     robust = torch.nn.functional.smooth_l1_loss
     zero = torch.zeros(())
-    return 10 * (
-        robust(error, zero.expand_as(error), beta=0.05) + robust(total, zero.expand_as(total), beta=0.05)
-    )
+    return 10 * (robust(error, zero.expand_as(error), beta=0.05) + robust(total, zero.expand_as(total), beta=0.05))
 
 
 def fit(
@@ -135,7 +133,7 @@ def fit(
         chosen = torch.randperm(size, generator=generator)[: min(batch, size)]
         value = loss(network, data, chosen)
         optimizer.zero_grad(set_to_none=True)
-        value.backward()
+        torch.autograd.backward(value)
         optimizer.step()
         total += value.detach()
     mean = float(total) / max(steps, 1)

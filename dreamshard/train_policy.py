@@ -67,7 +67,7 @@ def update(
             "look at the cost network's predictions, or lower the learning rate"
         )
     optimizer.zero_grad(set_to_none=True)
-    loss.backward()
+    torch.autograd.backward(loss)
     torch.nn.utils.clip_grad_norm_(policy.parameters(), 10.0)
     optimizer.step()
     reward = -(taken.overall_ms / episodes.reference_ms).mean()

@@ -108,7 +108,11 @@ class PolicyUpdate:
 
 def start_training(pool: Tables, config: TrainingConfig, seed: int) -> TrainingState:
     """Untrained networks and the normaliser of `pool`; `seed` decides everything random that follows."""
-    normaliser = Normaliser.fit(pool)
+    return untrained(Normaliser.fit(pool), config, seed)
+
+
+def untrained(normaliser: Normaliser, config: TrainingConfig, seed: int) -> TrainingState:
+    """The state before the first round."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = new_cost_network(config.cost_network, normaliser)

@@ -1,0 +1,203 @@
+"""Compare placers on the same held-out tasks, on a testbed: measured, interleaved, paired."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy import stats
+
+from dreamshard.baselines import RULES_OF_THUMB
+from dreamshard.costs import CostSample, DeviceCosts
+from dreamshard.placement import Placement
+from dreamshard.placer import Placer
+from dreamshard.tasks import PlacementTask
+
+Measure = Callable[[PlacementTask, Placement], CostSample]
+
+
+@dataclass(frozen=True)
+class EvaluationRow:
+    """One placer on one task.
+
+    Attributes:
+        overall_ms: mean over the repeats of the slowest device's sum.
+        predicted_ms: what the candidate's cost network says of this placement.
+        legal: whether the placement fits the devices.
+        place_ms: time to find the placement.
+        costs: `[D]` of the first repeat.
+    """
+
+    placer: str
+    task: PlacementTask
+    placement: Placement
+    overall_ms: float
+    predicted_ms: float
+    legal: bool
+    place_ms: float
+    costs: DeviceCosts
+
+
+@dataclass(frozen=True)
+class PairedComparison:
+    """Relative gain of one placer over another, task by task.
+
+    Attributes:
+        mean_gain: mean over tasks of `1 - cost / reference's cost`; above zero where it is cheaper.
+        low: lower end of the 95 % interval of that mean (Student's t, paired); minus infinity for a single task.
+        high: upper end.
+        num_tasks: tasks compared.
+    """
+
+    mean_gain: float
+    low: float
+    high: float
+    num_tasks: int
+
+
+@dataclass(frozen=True)
+class PlacerSummary:
+    """One line of the table that an evaluation ends with.
+
+    Attributes:
+        overall_ms: mean measured cost over the tasks.
+        over_random: gain over random; None for random itself.
+        over_best_baseline: gain over the best rule of thumb; None for that rule itself.
+        legal: whether every placement was.
+        place_ms: mean time to place.
+    """
+
+    placer: str
+    overall_ms: float
+    predicted_ms: float
+    over_random: PairedComparison | None
+    over_best_baseline: PairedComparison | None
+    legal: bool
+    place_ms: float
+
+
+def evaluate(
+    placers: Mapping[str, Placer],
+    tasks: Sequence[PlacementTask],
+    measure: Measure,
+    *,
+    predict_ms: Callable[[PlacementTask, Placement], float],
+    repeats: int,
+    seed: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[EvaluationRow]:
+    """Place every task with every placer, then measure all placements, interleaved, `repeats` times.
+
+    The order within each repeat is drawn anew, so that a drift of the machine's speed favours nobody. Placements that
+    several placers agree on are measured for each of them.
+
+    Raises:
+        NoPlacementError: a placer finds no room for a task; before anything is measured.
+        ValueError: a placer returned an illegal placement.
+    """
+    found: dict[tuple[str, int], tuple[Placement, float]] = {}
+    for i, task in enumerate(tasks):
+        for name, placer in placers.items():
+            began = clock()
+            placement = placer.place(task)
+            found[name, i] = (placement, 1000 * (clock() - began))
+            if not task.is_legal(placement):
+                raise ValueError(
+                    f"placer {name!r} put the tables of {task.name} where devices have no room, so it cannot "
+                    "be trained with; mend the placer or leave it out"
+                )
+    samples: dict[tuple[str, int], list[CostSample]] = {key: [] for key in found}
+    generator = torch.Generator().manual_seed(seed)
+    keys = list(found)
+    for _ in range(repeats):
+        for k in torch.randperm(len(keys), generator=generator).tolist():
+            name, i = keys[k]
+            samples[name, i].append(measure(tasks[i], found[name, i][0]))
+    return [
+        EvaluationRow(
+            name,
+            tasks[i],
+            placement,
+            sum(sample.overall_ms for sample in samples[name, i]) / repeats,
+            predict_ms(tasks[i], placement),
+            True,
+            place_ms,
+            samples[name, i][0].costs,
+        )
+        for (name, i), (placement, place_ms) in found.items()
+    ]
+
+
+def compare(rows: Sequence[EvaluationRow], placer: str, reference: str) -> PairedComparison:
+    """Paired gain of `placer` over `reference` on the tasks both have.
+
+    Raises:
+        ValueError: they have no task in common.
+    """
+    cost = {(row.placer, row.task.name): row.overall_ms for row in rows}
+    shared = [task for name, task in cost if name == placer and (reference, task) in cost]
+    if not shared:
+        raise ValueError(
+            f"{placer!r} and {reference!r} have no task in common, so there is nothing to compare; "
+            "evaluate both on the same tasks"
+        )
+    gains = [1 - cost[placer, task] / cost[reference, task] for task in shared]
+    mean = sum(gains) / len(gains)
+    if len(gains) == 1:
+        return PairedComparison(mean, -math.inf, math.inf, 1)
+    deviation = math.sqrt(sum((gain - mean) ** 2 for gain in gains) / (len(gains) - 1))
+    half = float(stats.t.ppf(0.975, len(gains) - 1)) * deviation / math.sqrt(len(gains))
+    return PairedComparison(mean, mean - half, mean + half, len(gains))
+
+
+def mean_overall_ms(rows: Sequence[EvaluationRow], placer: str) -> float:
+    """Mean measured cost of a placer over its tasks."""
+    costs = [row.overall_ms for row in rows if row.placer == placer]
+    return sum(costs) / len(costs)
+
+
+def best_baseline(rows: Sequence[EvaluationRow]) -> str:
+    """The rule of thumb with the lowest mean measured cost."""
+    present = [name for name in RULES_OF_THUMB if any(row.placer == name for row in rows)]
+    return min(present, key=lambda name: mean_overall_ms(rows, name))
+
+
+def summarise(rows: Sequence[EvaluationRow]) -> list[PlacerSummary]:
+    """One line per placer, dearest first."""
+    names = list(dict.fromkeys(row.placer for row in rows))
+    best = best_baseline(rows)
+    lines = []
+    for name in names:
+        own = [row for row in rows if row.placer == name]
+        lines.append(
+            PlacerSummary(
+                name,
+                mean_overall_ms(rows, name),
+                sum(row.predicted_ms for row in own) / len(own),
+                compare(rows, name, "random") if name != "random" and "random" in names else None,
+                compare(rows, name, best) if name != best else None,
+                all(row.legal for row in own),
+                sum(row.place_ms for row in own) / len(own),
+            )
+        )
+    return sorted(lines, key=lambda line: -line.overall_ms)
+
+
+def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
+    """Relative error of the predicted overall cost, and its mean rank correlation within a task.
+
+    Placements that several placers share count once.
+    """
+    distinct = {(row.task.name, tuple(row.placement.device.tolist())): row for row in rows}
+    errors = [abs(row.predicted_ms - row.overall_ms) / row.overall_ms for row in distinct.values()]
+    by_task: dict[str, list[EvaluationRow]] = {}
+    for row in distinct.values():
+        by_task.setdefault(row.task.name, []).append(row)
+    ranks = [
+        float(stats.spearmanr([r.predicted_ms for r in group], [r.overall_ms for r in group]).statistic)
+        for group in by_task.values()
+        if len(group) > 2
+    ]
+    finite = [rank for rank in ranks if math.isfinite(rank)]
+    return sum(errors) / len(errors), sum(finite) / len(finite) if finite else math.nan

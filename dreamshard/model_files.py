@@ -1,0 +1,141 @@
+"""Placers and training states as folders: tensors in safetensors, everything else in JSON. Nothing is pickled.
+
+A folder is written under a temporary name and renamed, so a killed writer leaves nothing a reader can see.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from dreamshard.cost_network import StructuredCostNetwork
+from dreamshard.features import FEATURES, Normaliser
+from dreamshard.policy_network import PolicyNetwork
+from dreamshard.search import DreamShardPlacer
+from dreamshard.training import TrainingConfig, TrainingState, new_cost_network, untrained
+
+_FORMAT = 1
+_WEIGHTS = "weights.safetensors"
+_CONFIG = "config.json"
+
+
+def save_placer(placer: DreamShardPlacer, folder: Path) -> None:
+    """Write `placer` as `folder`, replacing what is there."""
+    config = {
+        "format": _FORMAT,
+        "features": list(FEATURES),
+        "cost_network": placer.cost_network.architecture,
+        "policy": placer.policy.kind,
+        "rollouts": placer.rollouts,
+        "budget_ms": placer.budget_ms,
+    }
+    if isinstance(placer.cost_network, StructuredCostNetwork):
+        config |= {"members": placer.cost_network.members, "hidden": placer.cost_network.hidden}
+    _write(folder, _tensors(placer.cost_network, placer.policy, placer.normaliser), config)
+
+
+def load_placer(folder: Path) -> DreamShardPlacer:
+    """The placer that `save_placer` wrote.
+
+    Raises:
+        ValueError: `folder` holds no such placer, or one with other features than this version's.
+    """
+    tensors, config = _read(folder)
+    normaliser = Normaliser(tensors["normaliser.mean"], tensors["normaliser.std"])
+    if config["cost_network"] == "structured":
+        network = StructuredCostNetwork(normaliser, config["members"], config["hidden"])
+    else:
+        network = new_cost_network(config["cost_network"], normaliser)  # type: ignore[assignment]
+    policy = PolicyNetwork(config["policy"])
+    _restore(network, "cost_network", tensors)
+    _restore(policy, "policy", tensors)
+    return DreamShardPlacer(network, policy, normaliser, config["rollouts"], config["budget_ms"])
+
+
+def save_state(state: TrainingState, folder: Path) -> None:
+    """Write a training state as `folder`, replacing what is there."""
+    tensors = _tensors(state.cost_network, state.policy, state.normaliser)
+    tensors["generator"] = state.generator.get_state()
+    for prefix, optimizer in (("cost_optimizer", state.cost_optimizer), ("policy_optimizer", state.policy_optimizer)):
+        for index, moments in optimizer.state_dict()["state"].items():
+            tensors |= {f"{prefix}.{index}.{name}": value for name, value in moments.items()}
+    config = {"format": _FORMAT, "features": list(FEATURES), "iteration": state.iteration}
+    _write(folder, tensors, config | {"training": asdict(state.config)})
+
+
+def load_state(folder: Path) -> TrainingState:
+    """The state that `save_state` wrote; it goes on with the same bits.
+
+    Raises:
+        ValueError: `folder` holds no such state.
+    """
+    tensors, config = _read(folder)
+    normaliser = Normaliser(tensors["normaliser.mean"], tensors["normaliser.std"])
+    state = untrained(normaliser, TrainingConfig(**config["training"]), seed=0)
+    _restore(state.cost_network, "cost_network", tensors)
+    _restore(state.policy, "policy", tensors)
+    for prefix, optimizer in (("cost_optimizer", state.cost_optimizer), ("policy_optimizer", state.policy_optimizer)):
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            if name.startswith(f"{prefix}."):
+                _, index, moment = name.split(".")
+                moments.setdefault(int(index), {})[moment] = value
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
+    state.generator.set_state(tensors["generator"])
+    state.iteration = config["iteration"]
+    return state
+
+
+def _tensors(network: nn.Module, policy: nn.Module, normaliser: Normaliser) -> dict[str, Tensor]:
+    tensors = {f"cost_network.{name}": value for name, value in network.state_dict().items()}
+    tensors |= {f"policy.{name}": value for name, value in policy.state_dict().items()}
+    return tensors | {"normaliser.mean": normaliser.mean, "normaliser.std": normaliser.std}
+
+
+def _restore(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> None:
+    cut = len(prefix) + 1
+    module.load_state_dict({name[cut:]: value for name, value in tensors.items() if name.startswith(f"{prefix}.")})
+
+
+def _write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary / _WEIGHTS)
+    (temporary / _CONFIG).write_text(json.dumps(config, indent=1))
+    if folder.exists():
+        shutil.rmtree(folder)
+    temporary.rename(folder)
+
+
+def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        config = json.loads((folder / _CONFIG).read_text())
+        tensors = load_file(folder / _WEIGHTS)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ValueError(
+            f"{folder} holds no readable model ({error}), so nothing can be loaded from it; give a folder that has "
+            f"{_CONFIG} and {_WEIGHTS}"
+        ) from error
+    if config.get("format") != _FORMAT or config.get("features") != list(FEATURES):
+        raise ValueError(
+            f"the model in {folder} has format {config.get('format')} or features this version does not compute, so "
+            "its predictions would be wrong; train it again with this version"
+        )
+    return tensors, config
+
+
+def placer_digest(folder: Path) -> str:
+    """Twelve hexadecimal digits that name the content of a saved placer."""
+    digest = hashlib.sha256()
+    for name in (_CONFIG, _WEIGHTS):
+        digest.update((folder / name).read_bytes())
+    return digest.hexdigest()[:12]
