@@ -93,8 +93,8 @@ def pack_by_size(task: PlacementTask) -> Int[Tensor, " T"]:
     if device is None:
         raise NoPlacementError(
             f"found no placement of the {len(task.tables)} tables of {task.name} on {task.num_devices} devices "
-            f"of {task.memory_bytes / 2**30:.3g} GiB: they need {int(size.sum()) / 2**30:.3g} GiB in all, which leaves too "
-            "little slack to pack them; give the devices more memory or add one"
+            f"of {task.memory_bytes / 2**30:.3g} GiB: they need {int(size.sum()) / 2**30:.3g} GiB in all, which leaves "
+            "too little slack to pack them; give the devices more memory or add one"
         )
     return device
 

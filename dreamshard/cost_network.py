@@ -98,6 +98,9 @@ class StructuredCostNetwork(CostNetwork):
     """
 
     architecture: Architecture = "structured"
+    mean: Tensor
+    std: Tensor
+    scale_ms: Tensor
     _INPUTS = ("log_dim", "log_rows", "log_pooling", "log_reuse", "log_unique", "hot_share")
     _SHARED = 4  # per table: distinct work, dim, lookups, count
 

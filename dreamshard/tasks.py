@@ -43,8 +43,8 @@ class PlacementTask:
         largest = int(table_bytes.argmax())
         if int(table_bytes[largest]) > self.memory_bytes:
             raise ValueError(
-                f"table {self.tables.names[largest]!r} of {self.name} needs {_gib(int(table_bytes[largest]))}, more than "
-                f"the {_gib(self.memory_bytes)} of a device, so no placement is legal; give devices more memory, "
+                f"table {self.tables.names[largest]!r} of {self.name} needs {_gib(int(table_bytes[largest]))}, more "
+                f"than the {_gib(self.memory_bytes)} of a device, so no placement is legal; give devices more memory, "
                 "halve the precision, or split the table by columns"
             )
         total, room = int(table_bytes.sum()), self.num_devices * self.memory_bytes

@@ -151,8 +151,8 @@ def propose(state: TrainingState, tasks: Sequence[PlacementTask]) -> list[tuple[
         draws += 1
         if draws > 8 * state.config.placements_per_iteration:
             raise NoPlacementError(
-                f"the policy found room in only {len(proposals)} of {draws} placements, so there is too little to learn "
-                f"from; give the devices of the tasks more than {tasks[0].memory_bytes / 2**30:.3g} GiB"
+                f"the policy found room in only {len(proposals)} of {draws} placements, so there is too little to "
+                f"learn from; give the devices of the tasks more than {tasks[0].memory_bytes / 2**30:.3g} GiB"
             )
     return proposals
 

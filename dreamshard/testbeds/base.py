@@ -27,8 +27,6 @@ class TestbedSetup:
         timeout_s: after which a measurement that has not ended is an error.
     """
 
-    __test__ = False  # not a pytest class
-
     num_devices: int
     batch_size: int
     lookups: LookupSource
@@ -47,8 +45,6 @@ class Testbed(Protocol):
         hardware: what ran, e.g. `NVIDIA H200 x8`; a simulated one starts with `simulated`.
         max_devices: the most devices a task may have, or None for any number.
     """
-
-    __test__ = False
 
     name: str
     hardware: str

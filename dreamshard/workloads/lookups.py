@@ -3,9 +3,15 @@
 An Arrow list array *is* (offsets, values), so a file reaches the fused operator without a copy.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -16,7 +22,7 @@ class Lookups:
 
     Attributes:
         indices: `[N]` row indices, sample after sample; int32, or int64 where rows need it.
-        offsets: `[B+1]` sample `b` looks up `indices[offsets[b]:offsets[b+1]]`; starts at 0, ends at N.
+        offsets: `[B+1]` sample `b` looks up `indices[offsets[b]:offsets[b+1]]`; starts at 0, ends at N; int32 or int64.
     """
 
     indices: Int[Tensor, " N"]
@@ -26,6 +32,12 @@ class Lookups:
     def batch_size(self) -> int:
         """Samples in the batch."""
         return len(self.offsets) - 1
+
+    def first(self, batch_size: int) -> "Lookups":
+        """The first `batch_size` samples, or all where there are fewer; shares memory."""
+        if batch_size >= self.batch_size:
+            return self
+        return Lookups(self.indices[: int(self.offsets[batch_size])], self.offsets[: batch_size + 1])
 
 
 @dataclass(frozen=True)
@@ -40,3 +52,145 @@ class WorkloadTable:
 
 LookupSource = Callable[[str], Lookups]
 """Gives a table's lookups by its name; picklable, so that a rank in another process can use it."""
+
+
+@dataclass(frozen=True)
+class LookupFiles:
+    """Lookups of tables that lie in one Parquet file each; a `LookupSource`.
+
+    Attributes:
+        paths: table name to file.
+        batch_size: take the first so many samples of each file, or None for all.
+    """
+
+    paths: Mapping[str, Path | str]
+    batch_size: int | None = field(default=None)
+
+    def __call__(self, name: str) -> Lookups:
+        """Read the lookups of table `name`.
+
+        Raises:
+            ValueError: there is no file for that table, or the file is not one of lookups, or it has too few samples.
+        """
+        if name not in self.paths:
+            raise ValueError(
+                f"there are no lookups of table {name!r} among the {len(self.paths)} files, so it cannot be measured; "
+                "ingest the workload that holds it"
+            )
+        lookups = read_lookups(self.paths[name])
+        if self.batch_size is not None and lookups.batch_size < self.batch_size:
+            raise ValueError(
+                f"{self.paths[name]} holds {lookups.batch_size} samples, fewer than the batch of {self.batch_size} to "
+                "measure; ingest with a larger batch_size or measure a smaller one"
+            )
+        return lookups if self.batch_size is None else lookups.first(self.batch_size)
+
+
+def write_lookups(path: str | Path, lookups: Lookups) -> None:
+    """Write one table's batch to `path` atomically: one column `indices`, one row per sample.
+
+    Raises:
+        ValueError: offsets do not start at 0, do not end at N, or exceed what a file of one batch can hold.
+    """
+    last = int(lookups.offsets[-1])
+    if int(lookups.offsets[0]) != 0 or last != len(lookups.indices):
+        raise ValueError(
+            f"offsets run from {int(lookups.offsets[0])} to {last}, but there are {len(lookups.indices)} indices; "
+            "samples would get the wrong rows, so make offsets start at 0 and end at the number of indices"
+        )
+    if last >= 2**31:
+        raise ValueError(f"a batch of {last} lookups is more than one Arrow list array holds; use a smaller batch")
+    values = pa.array(lookups.indices.numpy())
+    kind = pa.list_(pa.field("element", values.type, nullable=False))
+    samples = pa.ListArray.from_arrays(pa.array(lookups.offsets.to(torch.int32).numpy()), values, type=kind)
+    table = pa.table([samples], schema=pa.schema([pa.field("indices", kind, nullable=False)]))
+    target = Path(path)
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            pq.write_table(
+                table,
+                file,
+                row_group_size=max(1, lookups.batch_size),  # one chunk when read, hence no copy
+                compression="none",  # compressing random row numbers takes longer than ingesting them
+                use_dictionary=False,
+                write_statistics=False,
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_lookups(path: str | Path, rows: int | None = None) -> Lookups:
+    """Read what `write_lookups` wrote; the tensors share the file's buffers and must not be written to.
+
+    Args:
+        path: the file.
+        rows: hash size to check the indices against, or None to check only that they are not negative.
+
+    Raises:
+        ValueError: the file is missing, truncated, not of the format, or has indices outside the table.
+    """
+    try:
+        table = pq.read_table(path, memory_map=True, partitioning=None)
+    except FileNotFoundError:
+        raise ValueError(f"there is no lookups file {path}; ingest the workload again to make it") from None
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(
+            f"{path} cannot be read as Parquet ({_first_line(error)}), so its table cannot be measured; "
+            "it may be truncated: remove it and ingest again"
+        ) from error
+    kinds = (pa.int32(), pa.int64())
+    column = table.column("indices") if table.column_names == ["indices"] else None
+    if column is None or not pa.types.is_list(column.type) or column.type.value_type not in kinds:
+        raise ValueError(
+            f"{path} has columns {[f'{f.name}: {f.type}' for f in table.schema][:5]}, not the one column "
+            "`indices: list<int32 or int64>` of lookups; name a file that ingest wrote"
+        )
+    samples = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [_empty(column.type)])
+    lookups = Lookups(_tensor(samples.flatten()), _tensor(samples.offsets))
+    if samples.null_count or samples.values.null_count or int(lookups.offsets[0]) != 0:
+        raise ValueError(f"{path} has missing values or a cut list where lookups should be; ingest the table again")
+    check_indices(lookups.indices, rows, str(path))
+    return lookups
+
+
+def check_indices(indices: Int[Tensor, " N"], rows: int | None, name: str) -> None:
+    """Check that every index names a row of the table.
+
+    Raises:
+        ValueError: one does not.
+    """
+    if not len(indices):
+        return
+    low, high = (int(bound) for bound in indices.aminmax())
+    if low < 0:
+        raise ValueError(f"{name} has a negative index ({low}), which names no row; indices must be 0 or more")
+    if rows is not None and high >= rows:
+        raise ValueError(
+            f"{name} has index {high} outside the table of {rows} rows, so the lookup would read past its end; "
+            "give the hash size the indices were made with"
+        )
+
+
+def index_dtype(rows: int) -> torch.dtype:
+    """int32, or int64 for a table whose rows need it."""
+    return torch.int32 if rows <= 2**31 else torch.int64
+
+
+def _tensor(array: Any) -> Tensor:
+    return torch.from_dlpack(array) if len(array) else torch.empty(0, dtype=_dtype(array))
+
+
+def _dtype(array: Any) -> torch.dtype:
+    return torch.int32 if array.type == pa.int32() else torch.int64
+
+
+def _empty(kind: Any) -> Any:
+    return pa.array([], type=kind)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
