@@ -8,28 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.training import TrainingConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkloadConfig:
-    """Which tables to ingest.
-
-    Attributes:
-        source: a shipped workload's name, or a path to a `.pt`, `.pt.gz`, `.tsv`, `.tsv.gz` or `.csv` file.
-        num_tables: how many tables to take, or None for all.
-        max_table_bytes: leave out tables that take more bytes as fp32 weights, or None for no limit.
-        batch_size: training samples per batch of lookups.
-        dim: one dimension for every table, `mixed` for dims 4 to 128 drawn per table; a source that knows its own
-            dims keeps them with None.
-        seed: of the draw of tables, dims and lookups.
-    """
-
-    source: str = "meta-dlrm-2021"
-    num_tables: int | None = None
-    max_table_bytes: int | None = None
-    batch_size: int = 65_536
-    dim: int | str | None = "mixed"
-    seed: int = 0
+from dreamshard.workloads.config import WorkloadConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -181,7 +181,7 @@ def index_dtype(rows: int) -> torch.dtype:
 
 
 def _tensor(array: Any) -> Tensor:
-    return torch.from_dlpack(array) if len(array) else torch.empty(0, dtype=_dtype(array))
+    return torch.utils.dlpack.from_dlpack(array) if len(array) else torch.empty(0, dtype=_dtype(array))
 
 
 def _dtype(array: Any) -> torch.dtype:

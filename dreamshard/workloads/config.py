@@ -1,0 +1,38 @@
+"""What to ingest; how a recipe names it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadConfig:
+    """Which tables to ingest.
+
+    Attributes:
+        source: a shipped workload's name, or a path to a `.pt`, `.pt.gz`, `.tsv`, `.tsv.gz` or `.csv` file.
+        num_tables: how many tables to take, or None for all.
+        max_table_bytes: leave out tables that take more bytes as fp32 weights, or None for no limit.
+        batch_size: training samples per batch of lookups.
+        dim: one dimension for every table, `mixed` for dims 4 to 128 drawn per table; a source that knows its own
+            dims keeps them with None.
+        seed: of the draw of tables, dims and lookups.
+
+    Raises:
+        ValueError: a count is not positive, or the dimension is neither a multiple of 4, `mixed` nor None.
+    """
+
+    source: str = "meta-dlrm-2021"
+    num_tables: int | None = None
+    max_table_bytes: int | None = None
+    batch_size: int = 65_536
+    dim: int | str | None = "mixed"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("num_tables", "max_table_bytes", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}, so no table or no sample would be left; give at least 1")
+        if isinstance(self.dim, str) and self.dim != "mixed":
+            raise ValueError(f"dim is {self.dim!r}; give a number, 'mixed', or nothing to keep the source's own dims")
+        if isinstance(self.dim, int) and (self.dim < 4 or self.dim % 4):
+            raise ValueError(f"dim is {self.dim}, but the fused operator takes multiples of 4; round it up")

@@ -1,0 +1,158 @@
+"""The tables of Meta's data sets as far as they are published: sizes, pooling, and how many rows of each access count.
+
+Rows and pooling follow AutoShard's extremes and means, spread over the tables by a low-discrepancy sequence; how hot
+a table is differs by table. The number of rows per table and bin is fitted, so that all tables together have the
+published totals and histograms: iterative proportional fitting (Deming and Stephan, 1940) of lookups per table and bin.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from dreamshard.tables import NUM_BINS
+from dreamshard.workloads.published import (
+    MAX_POOLING,
+    MAX_ROWS,
+    MEAN_ROWS,
+    Published,
+    Vector,
+    count_laws,
+    published,
+)
+
+Matrix = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+HEAT_SPREAD = 0.35
+"""Standard deviation over tables of the tilt of a table's lookups towards hot bins, per bin in log odds."""
+LOG_POOLING_SPREAD = 1.6
+"""Standard deviation of log pooling factors before they saturate: a median of about 4 for a mean of 16."""
+ROWS_PER_POOLING = 8
+"""Rows are at least so many times the pooling factor: a smaller table would look each row up many times a sample."""
+FULLEST = 0.9
+"""Share of a table's rows that a batch looks up at most, as far as fitted."""
+FIT_ROUNDS = 60
+
+
+@dataclass(frozen=True)
+class Population:
+    """Metadata of all tables of one data set; `t` is a table's position.
+
+    Attributes:
+        batch_size: `B` of the full batch.
+        rows: `[T]` hash sizes.
+        rows_by_bin: `[T, 17]` how many rows of a table the full batch looks up (0,1], (1,2], (2,4] ... times.
+        shares: `[T, 36]` each table's part of what is published, scaled to mean 1 for totals: a subset of the
+            tables that keeps the means of these keeps the totals and both histograms.
+    """
+
+    batch_size: int
+    rows: Counts
+    rows_by_bin: Counts
+    shares: Matrix
+
+
+@cache
+def population(name: str) -> Population:
+    """The tables of `meta-dlrm-2021` or `meta-dlrm-2022`; always the same ones."""
+    stats = published(name)
+    means = np.asarray([law.mean for law in count_laws(name)])  # [17]
+    rows, lookups = _sizes(stats)
+    fitted = _fit(stats, rows, lookups, means)  # [T, 17]
+    rows_by_bin = _whole_rows(fitted, means)
+    rows = np.maximum(rows, rows_by_bin.sum(axis=1))
+    by_bin = rows_by_bin * means  # [T, 17] lookups
+    parts = [
+        by_bin.sum(axis=1, keepdims=True) / by_bin.sum(),
+        rows_by_bin.sum(axis=1, keepdims=True) / rows_by_bin.sum(),
+        by_bin / by_bin.sum(),
+        rows_by_bin / rows_by_bin.sum(),
+    ]
+    return Population(stats.batch_size, rows, rows_by_bin, np.concatenate(parts, axis=1) * stats.num_tables)
+
+
+def _sizes(stats: Published) -> tuple[Counts, Vector]:
+    """`[T]` rows and `[T]` lookups per table, with the published means and extremes."""
+    num_tables = stats.num_tables
+    spread = (_ranks(num_tables, 0) + 0.5) / num_tables
+    logs = np.asarray([NormalDist().inv_cdf(level) for level in spread]) * LOG_POOLING_SPREAD
+    target = stats.lookups / stats.batch_size / num_tables
+    left, right = -10.0, 10.0
+    for _ in range(60):  # bisection on the log median
+        middle = (left + right) / 2
+        pooling = _saturate(np.exp(logs + middle))
+        left, right = (middle, right) if pooling.mean() < target else (left, middle)
+    pooling[pooling.argmin()] = 0.0
+
+    levels = _ranks(num_tables, 1) / (num_tables - 1)  # exactly 0 to 1
+    left, right = 0.1, 20.0
+    for _ in range(60):  # bisection on the exponent
+        middle = (left + right) / 2
+        left, right = (middle, right) if (levels**middle).mean() * MAX_ROWS > MEAN_ROWS else (left, middle)
+    rows = np.round(MAX_ROWS * levels**left)
+    idle, smallest = int(pooling.argmin()), int(rows.argmin())
+    rows[[idle, smallest]] = rows[[smallest, idle]]
+    return np.maximum(rows, np.ceil(ROWS_PER_POOLING * pooling).clip(min=1)).astype(
+        np.int64
+    ), pooling * stats.batch_size
+
+
+def _saturate(pooling: Vector) -> Vector:
+    """Bend large values towards a bound, the largest to `MAX_POOLING`."""
+    bent = pooling / (pooling + MAX_POOLING)
+    return np.asarray(bent * (MAX_POOLING / bent.max()))
+
+
+def _ranks(num_tables: int, axis: int) -> npt.NDArray[np.int64]:
+    """Ranks of one axis of the R3 sequence (Roberts, 2018), whose points spread evenly over all axes together."""
+    root = 1.2207440846057596  # x ** 4 = x + 1
+    points = np.arange(1, num_tables + 1) * root ** -(axis + 1) % 1
+    return points.argsort().argsort()
+
+
+def _fit(stats: Published, rows: Counts, lookups: Vector, means: Vector) -> Matrix:
+    """`[T, 17]` lookups per table and bin: rows add up to `lookups`, columns to the published share of all lookups."""
+    heat = np.asarray([NormalDist().inv_cdf(level) for level in (_ranks(len(rows), 2) + 0.5) / len(rows)])
+    bins = np.arange(NUM_BINS)
+    columns = lookups.sum() * stats.lookup_share / stats.lookup_share.sum()
+    allowed = (means <= lookups[:, None] / 4) | (bins == 0)  # a bin of rows hotter than the table holds nothing
+    fitted: Matrix = columns * np.exp(HEAT_SPREAD * heat[:, None] * (bins - NUM_BINS / 2)) * allowed
+    for _ in range(FIT_ROUNDS):
+        fitted *= columns / fitted.sum(axis=0)
+        fitted *= (lookups / fitted.sum(axis=1).clip(min=1e-9))[:, None]
+        fitted = _within_rows(fitted, (FULLEST * rows).astype(np.float64), means)
+    return fitted
+
+
+def _within_rows(fitted: Matrix, room: Vector, means: Vector) -> Matrix:
+    """Tilt tables that look up more distinct rows than they have towards hotter bins, lookups unchanged."""
+    crowded = np.flatnonzero((fitted / means).sum(axis=1) > room)
+    if not len(crowded):
+        return fitted
+    part, totals = fitted[crowded], fitted[crowded].sum(axis=1, keepdims=True)
+    low, high = np.zeros((len(crowded), 1)), np.full((len(crowded), 1), 60.0)
+    for _ in range(40):  # bisection on the tilt by 1 / mean in logs
+        middle = (low + high) / 2
+        tilted = part * np.exp(-middle * (1 / means) ** 0.25)
+        tilted *= totals / tilted.sum(axis=1, keepdims=True).clip(min=1e-9)
+        over = ((tilted / means).sum(axis=1) > room[crowded])[:, None]
+        low, high = np.where(over, middle, low), np.where(over, high, middle)
+    result = fitted.copy()
+    result[crowded] = tilted
+    return result
+
+
+def _whole_rows(fitted: Matrix, means: Vector) -> Counts:
+    """Whole numbers of rows per table and bin; lookups that rounding leaves over pass on to the next colder bin."""
+    rows_by_bin = np.zeros(fitted.shape, dtype=np.int64)
+    carry = np.zeros(len(fitted))
+    for j in reversed(range(fitted.shape[1])):
+        wanted = fitted[:, j] + carry
+        share = (np.arange(1, len(fitted) + 1) * (0.6180339887 + 0.1 * j)) % 1  # dither: no bin loses by rounding
+        rows_by_bin[:, j] = np.floor(wanted.clip(min=0) / means[j] + (0.5 if j == 0 else share))
+        carry = np.where(fitted.sum(axis=1) > 0, wanted - rows_by_bin[:, j] * means[j], 0.0)
+    rows_by_bin[fitted.sum(axis=1) == 0] = 0
+    return rows_by_bin

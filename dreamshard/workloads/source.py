@@ -1,0 +1,107 @@
+"""What every source of tables gives: what there is, at once; the lookups, one table at a time."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dreamshard.workloads.config import WorkloadConfig
+from dreamshard.workloads.lookups import WorkloadTable
+
+MIXED_DIMS = (4, 8, 16, 32, 64, 128)
+MIXED_WEIGHTS = (0.15, 0.20, 0.25, 0.20, 0.12, 0.08)
+"""Narrow dims are common, wide ones rare, as in NVIDIA's and MLPerf's lists."""
+
+DEFAULT_DIM = 16
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Tables of one source; nothing large is in memory until a table is asked for.
+
+    Attributes:
+        description: one line for people: what the tables are and how many.
+        names: the tables' names, in order.
+        table: gives a table with its lookups by its position; positions may be asked in any order and from threads.
+    """
+
+    description: str
+    names: tuple[str, ...]
+    table: Callable[[int], WorkloadTable]
+
+    @property
+    def num_tables(self) -> int:
+        """How many tables `tables()` yields."""
+        return len(self.names)
+
+    def tables(self) -> Iterator[WorkloadTable]:
+        """The tables in order, one in memory at a time."""
+        for t in range(self.num_tables):
+            yield self.table(t)
+
+
+def table_dims(config: WorkloadConfig, num_tables: int, own: Sequence[int] | None = None) -> npt.NDArray[np.int64]:
+    """`[T]` dimension of each table: one for all, drawn, or the source's own; table `t`'s depends on no other table."""
+    if isinstance(config.dim, int):
+        return np.full(num_tables, config.dim, dtype=np.int64)
+    if config.dim is None:
+        return np.asarray(own if own is not None else [DEFAULT_DIM] * num_tables, dtype=np.int64)
+    draws = np.random.default_rng([config.seed, 1]).random(num_tables)
+    return np.asarray(MIXED_DIMS, dtype=np.int64)[np.searchsorted(np.cumsum(MIXED_WEIGHTS)[:-1], draws, side="right")]
+
+
+def choose_tables(
+    config: WorkloadConfig,
+    rows: npt.NDArray[np.int64],
+    dims: npt.NDArray[np.int64],
+    shares: npt.NDArray[np.float64] | None = None,
+) -> npt.NDArray[np.int64]:
+    """Positions of the tables that the config asks for, in the source's order.
+
+    Args:
+        config: how many, and how large at most.
+        rows: `[T]` hash sizes.
+        dims: `[T]` dimensions.
+        shares: `[T, K]` quantities whose totals a choice should hold in proportion, or None for a plain draw.
+
+    Raises:
+        ValueError: the source has fewer tables of that size.
+    """
+    fits = np.ones(len(rows), dtype=bool)
+    if config.max_table_bytes is not None:
+        fits = rows * dims * 4 <= config.max_table_bytes
+    eligible = np.flatnonzero(fits)
+    wanted = len(eligible) if config.num_tables is None else config.num_tables
+    if wanted > len(eligible) or not len(eligible):
+        limit = (
+            "" if config.max_table_bytes is None else f" of at most {config.max_table_bytes / 2**20:.4g} MiB as fp32"
+        )
+        raise ValueError(
+            f"{config.source} has {len(eligible)} tables{limit}, fewer than the {max(1, wanted)} asked for; "
+            "ask for fewer tables, allow larger ones, or choose another workload"
+        )
+    if wanted == len(eligible):
+        return eligible
+    generator = np.random.default_rng([config.seed, 2])
+    if shares is None:
+        return np.sort(eligible[generator.permutation(len(eligible))[:wanted]])
+    return np.sort(eligible[_balanced(shares[eligible], wanted, generator)])
+
+
+def _balanced(
+    shares: npt.NDArray[np.float64], wanted: int, generator: np.random.Generator, exchanges: int = 400
+) -> npt.NDArray[np.int64]:
+    """Draw positions, then exchange tables while that brings the means of `shares` nearer to the population's."""
+    centred = shares - shares.mean(axis=0)  # [T, K]
+    order = generator.permutation(len(shares))
+    inside, outside = order[:wanted], order[wanted:]
+    excess = centred[inside].sum(axis=0)  # [K]
+    for _ in range(exchanges):
+        leaves = int(generator.integers(len(inside)))
+        after = excess - centred[inside[leaves]] + centred[outside]  # [O, K]
+        enters = int((after**2).sum(axis=1).argmin())
+        if (after[enters] ** 2).sum() < (excess**2).sum():
+            excess = after[enters]
+            inside[leaves], outside[enters] = outside[enters], inside[leaves]
+    return inside

@@ -1,0 +1,50 @@
+"""The Zipf law that lookups are drawn from where nothing better is known: sampling and expectation.
+
+The law is the power law on [1, rows + 1) rounded down, so that rank k has the share of the area under x ** -alpha
+between k and k + 1. Its distribution function has a closed form, which serves any number of rows.
+"""
+
+from functools import lru_cache
+from math import gcd
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dreamshard.tables import NUM_BINS
+
+ALPHA = 1.05
+EXACT_RANKS = 4096
+RANK_GROUPS = 2000
+
+
+def draw_ranks(rows: int, num_lookups: int, generator: np.random.Generator, alpha: float) -> npt.NDArray[np.int64]:
+    """Draw `num_lookups` ranks in 0..rows-1; rank 0 is the hottest."""
+    draws = generator.random(num_lookups)
+    if abs(alpha - 1) < 1e-9:
+        ranks = np.exp(draws * np.log(rows + 1.0))
+    else:
+        ranks = (1 + draws * ((rows + 1.0) ** (1 - alpha) - 1)) ** (1 / (1 - alpha))
+    return np.asarray(np.minimum(ranks.astype(np.int64) - 1, rows - 1))
+
+
+def scatter(ranks: npt.NDArray[np.int64], rows: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Map ranks in 0..rows-1 one to one to rows all over the table, as hashing does: an affine permutation."""
+    step = max(1, int(rows * (0.55 + 0.2 * generator.random())))
+    while gcd(step, rows) != 1:
+        step += 1
+    return (ranks * step + int(generator.integers(rows))) % rows
+
+
+@lru_cache(maxsize=4096)
+def expected_counts(rows: int, num_lookups: int, alpha: float = ALPHA) -> tuple[float, ...]:
+    """`[17]` expected number of distinct rows per access-count bin; their sum is the expected distinct rows."""
+    edges = np.unique(np.geomspace(1, rows + 1, RANK_GROUPS).astype(np.int64))
+    edges = np.union1d(np.arange(1, min(rows + 1, EXACT_RANKS) + 1), np.append(edges, rows + 1)).astype(np.float64)
+    area = np.log(edges) if abs(alpha - 1) < 1e-9 else edges ** (1 - alpha) / (1 - alpha)
+    ranks = torch.from_numpy(np.diff(edges))  # [G] rows of each group
+    mean = torch.from_numpy(num_lookups * np.diff(area) / (area[-1] - area[0])) / ranks  # [G] lookups of each row
+    bounds = torch.tensor([0.0, *(2.0**j for j in range(NUM_BINS - 1))], dtype=torch.float64)[:, None]  # [17, 1]
+    at_most = torch.special.gammaincc(bounds + 1, mean.clamp(min=1e-300)[None])  # [17, G] Poisson
+    shares = torch.diff(torch.cat([at_most, torch.ones_like(at_most[:1])]), dim=0)  # [17, G]
+    return tuple((shares.clamp(min=0) * ranks).sum(dim=1).tolist())
