@@ -1,0 +1,183 @@
+"""The fused operator of one device's tables: lookup and pooling forward, gradient and optimizer backward.
+
+Belongs here: building fbgemm's table-batched embedding operator and its input. fbgemm is imported when the first
+operator is built, so everything that needs no device works without it.
+
+Building an operator for every placement would allocate and fill gigabytes each time, and fresh zero pages would make
+lookups look cheap (they all map to one page of memory). So the weights of every operator of a rank lie in one arena,
+which is filled once and grows to the largest shard seen.
+"""
+
+import functools
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dreamshard.tables import Optimizer, Precision, Tables
+from dreamshard.workloads.lookups import Lookups
+
+LEARNING_RATE = 0.01
+WEIGHT_DTYPE: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16}
+INDEX_DTYPE = {"cpu": torch.int64, "cuda": torch.int32}
+"""What each build of the operator takes without a conversion; a shard with more rows than int32 holds takes int64."""
+
+
+@dataclass(frozen=True)
+class ShardLookups:
+    """The lookups of all tables of a shard, table after table, as the operator takes them.
+
+    Attributes:
+        indices: `[N]` rows, table after table, sample after sample.
+        offsets: `[T*B+1]` of the same type; bag `t * B + b` is sample `b` of table `t`.
+    """
+
+    indices: Int[Tensor, " N"]
+    offsets: Int[Tensor, " T*B+1"]
+
+    def to(self, device: torch.device) -> "ShardLookups":
+        """The same lookups on `device`."""
+        return ShardLookups(self.indices.to(device), self.offsets.to(device))
+
+
+class WeightArena:
+    """Memory for one shard's weights at a time, filled once and handed to operator after operator."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._memory = torch.empty(0, dtype=torch.uint8, device=device)
+
+    def weights(self, num_weights: int, dtype: torch.dtype) -> Float[Tensor, " W"]:
+        """`[W]` weights; the ones handed out before share their memory and must no longer be in use."""
+        num_bytes = num_weights * dtype.itemsize
+        if num_bytes > self._memory.numel():
+            self._memory = torch.empty(0, dtype=torch.uint8, device=self.device)  # free before taking more
+            self._memory = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+            self._memory[: num_bytes // 2 * 2].view(torch.float16).fill_(0.01)  # finite in both precisions
+        return self._memory[:num_bytes].view(dtype)
+
+
+def require_fbgemm() -> None:
+    """Check that fbgemm is installed.
+
+    Raises:
+        ValueError: it is not; the message says what to install.
+    """
+    if importlib.util.find_spec("fbgemm_gpu") is None:
+        raise ValueError(
+            "real measurements need fbgemm's operators, which are not installed; install 'dreamshard[cpu]', or "
+            "'dreamshard[cuda]' where there is an NVIDIA GPU, or use the testbed `simulated`"
+        )
+
+
+def build_operator(
+    tables: Tables, precision: Precision, optimizer: Optimizer, device: torch.device, arena: WeightArena | None = None
+) -> torch.nn.Module:
+    """The fused operator of `tables` on `device`; call it with indices and offsets to get `[B, sum of dims]` fp32.
+
+    Args:
+        arena: where its weights lie; without one they are the operator's own, and zero.
+
+    Raises:
+        ValueError: fbgemm is not installed.
+    """
+    on_cpu = device.type == "cpu"
+    fb = _fbgemm()
+    location = fb.EmbeddingLocation.HOST if on_cpu else fb.EmbeddingLocation.DEVICE
+    compute = fb.ComputeDevice.CPU if on_cpu else fb.ComputeDevice.CUDA
+    shapes = zip(tables.rows.tolist(), tables.dim.tolist(), strict=True)
+    operator: torch.nn.Module = fb.Operator(
+        [(rows, dim, location, compute) for rows, dim in shapes],
+        weights_precision={"fp32": fb.SparseType.FP32, "fp16": fb.SparseType.FP16}[precision],
+        output_dtype=fb.SparseType.FP32,
+        optimizer={"sgd": fb.OptimType.EXACT_SGD, "rowwise_adagrad": fb.OptimType.EXACT_ROWWISE_ADAGRAD}[optimizer],
+        learning_rate=LEARNING_RATE,
+        bounds_check_mode=fb.BoundsCheckMode.NONE,  # lookups are checked once, when they are read
+        device=device,
+    )
+    num_weights = int((tables.rows * tables.dim).sum())
+    dtype = WEIGHT_DTYPE[precision]
+    weights = arena.weights(num_weights, dtype) if arena else torch.zeros(num_weights, dtype=dtype, device=device)
+    if on_cpu:
+        operator.weights_host = torch.nn.Parameter(weights)
+    else:
+        operator.weights_dev = weights
+    return operator
+
+
+def shard_lookups(lookups: Sequence[Lookups], batch_size: int, index_dtype: torch.dtype) -> ShardLookups:
+    """The first `batch_size` samples of each table, table after table.
+
+    Raises:
+        ValueError: a table has fewer samples.
+    """
+    indices, offsets, start = [], [], 0
+    for table in lookups:
+        if table.batch_size < batch_size:
+            raise ValueError(
+                f"lookups of {table.batch_size} samples cannot fill a batch of {batch_size}; ingest the workload "
+                "with a larger batch, or measure with a smaller one"
+            )
+        end = int(table.offsets[batch_size])
+        indices.append(table.indices[:end].to(index_dtype))
+        offsets.append(table.offsets[:batch_size].to(index_dtype) + start)
+        start += end
+    offsets.append(torch.tensor([start], dtype=index_dtype))
+    return ShardLookups(torch.cat(indices), torch.cat(offsets))
+
+
+def check_lookups(name: str, rows: int, lookups: Lookups) -> None:
+    """Refuse lookups that the operator would read out of bounds.
+
+    Raises:
+        ValueError: an index lies outside the table.
+    """
+    if len(lookups.indices) and not 0 <= int(lookups.indices.min()) <= int(lookups.indices.max()) < rows:
+        low, high = int(lookups.indices.min()), int(lookups.indices.max())
+        raise ValueError(
+            f"the lookups of table {name!r} hold indices from {low} to {high}, but the table has rows 0..{rows - 1}; "
+            "the operator would read foreign memory, so correct `rows` or the lookups and ingest again"
+        )
+
+
+@dataclass(frozen=True)
+class _Fbgemm:
+    """The names of fbgemm used here, and its operator without weights of its own."""
+
+    Operator: Any
+    BoundsCheckMode: Any
+    ComputeDevice: Any
+    EmbeddingLocation: Any
+    OptimType: Any
+    SparseType: Any
+
+
+@functools.cache
+def _fbgemm() -> _Fbgemm:
+    require_fbgemm()
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+        ComputeDevice,
+        SplitTableBatchedEmbeddingBagsCodegen,
+    )
+
+    class OperatorWithoutWeights(SplitTableBatchedEmbeddingBagsCodegen):  # type: ignore[misc]
+        """Takes one weight instead of all when it is built; the caller sets the real ones."""
+
+        def _apply_split(self, split: Any, prefix: str, *args: Any, **options: Any) -> None:
+            if prefix == "weights":
+                split = type(split)(  # a dataclass or a named tuple, depending on fbgemm's version
+                    dev_size=min(split.dev_size, 1),
+                    host_size=min(split.host_size, 1),
+                    uvm_size=split.uvm_size,
+                    placements=split.placements,
+                    offsets=split.offsets,
+                )
+            super()._apply_split(split, prefix, *args, **options)
+
+    return _Fbgemm(OperatorWithoutWeights, BoundsCheckMode, ComputeDevice, EmbeddingLocation, EmbOptimType, SparseType)
