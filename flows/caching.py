@@ -1,0 +1,65 @@
+"""When a finished task's result may be used again: same inputs, same library.
+
+Prefect's own policies hash a task's lines only; the library function behind a thin task may change without them, and a
+stale result would be returned. So the key also holds a hash of the library's source.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from prefect.cache_policies import CacheKeyFnPolicy
+from prefect.context import TaskRunContext
+
+import dreamshard
+import storage
+
+NOT_CONTENT = ("run",)
+"""Arguments that say where to report to, not what to compute."""
+
+
+@cache
+def library_hash() -> str:
+    """Hash of all source of `dreamshard` and `storage`, and of the versions of what they compute with."""
+    digest = hashlib.sha256()
+    for package in (dreamshard, storage):
+        root = Path(str(package.__file__)).parent
+        for file in sorted(root.rglob("*.py")):
+            digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())
+    for library in ("torch", "numpy"):
+        digest.update(importlib.metadata.version(library).encode())
+    return digest.hexdigest()[:16]
+
+
+def content_key(*parts: Any) -> str:
+    """16 hex digits that stand for `parts` (numbers, text, lists, dataclasses) and the library's source."""
+    text = json.dumps([*parts, library_hash()], sort_keys=True, default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Path | set | frozenset):
+        return sorted(map(str, value)) if not isinstance(value, Path) else str(value)
+    raise TypeError(f"{type(value).__name__} cannot be part of a cache key; pass a path, an id or a dataclass instead")
+
+
+def file_hash(path: Path) -> str:
+    """Hash of a file's bytes, read in blocks."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def _on_content(context: TaskRunContext, arguments: Mapping[str, Any]) -> str:
+    content = {name: value for name, value in arguments.items() if name not in NOT_CONTENT}
+    return f"{context.task.name.replace(' ', '-')}-{content_key(context.task.name, content)}"
+
+
+ON_CONTENT = CacheKeyFnPolicy(cache_key_fn=_on_content)
+"""The cache policy of every step whose result depends on its arguments and the library alone."""

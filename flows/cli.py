@@ -1,0 +1,176 @@
+"""The `dreamshard` command: parses, calls a flow or a library function, shows what came back.
+
+Prefect, MLflow and torch are imported inside the commands: `--help` answers at once, and the environment is prepared first.
+"""
+
+import sys
+import threading
+import warnings
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Annotated
+
+import typer
+
+from flows import cli_inspect, cli_place, terminal
+from flows.cli_options import HomeOption, JsonOption, RecipeOption, SeedOption, TestbedOption, enter
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Learns what embedding tables cost on your hardware, and which GPU should hold which.",
+)
+app.command("place")(cli_place.place)
+app.command("models")(cli_inspect.models)
+app.command("sql")(cli_inspect.sql)
+app.command("doctor")(cli_inspect.doctor)
+
+_debug = False
+
+
+@app.callback()
+def _global(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and Prefect's logs.")] = False,
+) -> None:
+    """Set what holds for every command; `--debug` is also understood after the command."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; exits 0 when done, 1 with one sentence on stderr, 2 on wrong usage."""
+    global _debug  # noqa: PLW0603 - read by the hook below, which Python calls without arguments of ours
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    _debug = "--debug" in given
+    sys.excepthook = _one_sentence
+    if not _debug:
+        warnings.simplefilter("ignore")
+    app([word for word in given if word != "--debug"])
+
+
+def _one_sentence(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What a person sees of an error; Python then exits with 1."""
+    if _debug:
+        sys.__excepthook__(kind, error, trace)
+        return
+    expected = isinstance(error, ValueError | OSError | RuntimeError)
+    prefix = "" if expected else f"{kind.__name__}: "
+    terminal.fail(f"{prefix}{error}" + ("" if expected else "; run again with --debug and report what it shows"))
+
+
+@app.command()
+def run(
+    recipe: RecipeOption = "default",
+    seed: SeedOption = 0,
+    testbed: TestbedOption = None,
+    source: Annotated[str | None, typer.Option("--source", help="Other tables than the recipe's.")] = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The whole chain in this process: ingest, measure, learn, evaluate, promote. Needs no server."""
+    from flows import cli_run
+
+    enter(home, debug=_debug)
+    cli_run.run_chain({"recipe": recipe, "seed": seed, "testbed": testbed, "source": source}, as_json=as_json)
+
+
+@app.command()
+def ingest(
+    source: Annotated[str, typer.Argument(help="A .pt, .pt.gz, .tsv, .tsv.gz or .csv file, or a shipped workload's name.")],
+    name: Annotated[str | None, typer.Option("--name", help="What to call the data set.")] = None,
+    recipe: RecipeOption = "default",
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tables and their lookups into the lake."""
+    from flows import cli_run
+
+    enter(home, debug=_debug)
+    cli_run.run_stage("ingest", {"recipe": recipe, "source": source, "name": name}, as_json=as_json)
+
+
+@app.command()
+def profile(
+    recipe: RecipeOption = "default",
+    seed: SeedOption = 0,
+    testbed: TestbedOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the placements of the next training iteration."""
+    from flows import cli_run
+
+    enter(home, debug=_debug)
+    cli_run.run_stage("profile", {"recipe": recipe, "seed": seed, "testbed": testbed}, as_json=as_json)
+
+
+@app.command()
+def train(
+    recipe: RecipeOption = "default",
+    seed: SeedOption = 0,
+    testbed: TestbedOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train the cost network and the policy: all iterations that are left."""
+    from flows import cli_run
+
+    enter(home, debug=_debug)
+    cli_run.run_stage("train", {"recipe": recipe, "seed": seed, "testbed": testbed}, as_json=as_json)
+
+
+@app.command()
+def evaluate(
+    recipe: RecipeOption = "default",
+    seed: SeedOption = 0,
+    testbed: TestbedOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the trained placer with every rule of thumb and the champion on held-out tasks."""
+    from flows import cli_run
+
+    enter(home, debug=_debug)
+    cli_run.run_stage("evaluate", {"recipe": recipe, "seed": seed, "testbed": testbed}, as_json=as_json)
+
+
+@app.command()
+def promote(
+    recipe: RecipeOption = "default",
+    seed: SeedOption = 0,
+    testbed: TestbedOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Register the trained placer and make it champion if it beats the one in use."""
+    from flows import cli_run
+
+    enter(home, debug=_debug)
+    cli_run.run_stage("promote", {"recipe": recipe, "seed": seed, "testbed": testbed}, as_json=as_json)
+
+
+@app.command()
+def up(
+    home: HomeOption = None,
+    prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Tried first.")] = 4200,
+    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Tried first.")] = 5000,
+) -> None:
+    """Prefect's server, MLflow's server, a worker and all deployments, until Ctrl-C."""
+    import signal
+
+    folder = enter(home, debug=_debug)
+    from flows.servers import running, wait_for_any
+    from storage.settings import Settings
+
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    terminal.ERR.print("starting Prefect, MLflow and a worker; the first time takes half a minute")
+    settings = Settings.load()
+    with running(folder, settings.tracking_uri, prefect_port=prefect_port, mlflow_port=mlflow_port) as addresses:
+        terminal.OUT.print(f"Prefect  {addresses.prefect}/deployments", highlight=False)
+        terminal.OUT.print(f"MLflow   {addresses.mlflow}", highlight=False)
+        terminal.OUT.print(f"home     {folder} (logs in {folder / 'logs'})", highlight=False, soft_wrap=True)
+        terminal.OUT.print("Start `retrain` from Prefect's Deployments page. Ctrl-C ends everything.", highlight=False)
+        ended = wait_for_any(addresses.processes, stop)
+    if ended is not None:
+        raise RuntimeError(f"{ended} ended by itself, so the others were ended too; see {folder / 'logs' / ended}.log")

@@ -1,0 +1,37 @@
+"""Options that several commands share, and the one way in which a command enters the home."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.environment import prepare
+
+HomeOption = Annotated[
+    Path | None,
+    typer.Option("--home", help="Where everything is kept.", envvar="DREAMSHARD_HOME", show_default=".dreamshard"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for programs.")]
+RecipeOption = Annotated[str, typer.Option("--recipe", help="A complete configuration by name.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Of every draw; the same seed gives the same bits.")]
+TestbedOption = Annotated[
+    str | None,
+    typer.Option(
+        "--testbed",
+        help="auto, cluster, simulated, simulated:PRESET or package.module:factory.",
+        show_default="the recipe's",
+    ),
+]
+
+
+def enter(home: Path | None, *, debug: bool = False) -> Path:
+    """Prepare the environment for the home and check that it can be written.
+
+    Raises:
+        ValueError: the home cannot be written.
+    """
+    folder = prepare(home, log_level="INFO" if debug else "CRITICAL")
+    from storage.settings import Settings
+
+    Settings.load()
+    return folder

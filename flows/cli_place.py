@@ -1,0 +1,138 @@
+"""`dreamshard place`: a placement for one's own tables, now."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from flows import terminal
+from flows.cli_options import HomeOption, enter
+
+if TYPE_CHECKING:
+    from dreamshard.placer import Placer
+    from dreamshard.plan import Plan
+    from dreamshard.search import DreamShardPlacer
+    from dreamshard.tables import Tables
+    from dreamshard.tasks import PlacementTask
+
+
+def place(
+    tables: Annotated[Path, typer.Argument(help="CSV or Parquet (name, rows, dim, pooling_factor, bin_0..16), or TorchRec-style JSON.")],
+    devices: Annotated[int, typer.Option("--devices", min=1, help="How many devices.")],
+    memory_gb: Annotated[float, typer.Option("--memory-gb", min=0.001, help="Room for tables on each, GiB.")],
+    placer: Annotated[str, typer.Option("--placer", help="champion, a version, or a rule of thumb.")] = "champion",
+    budget_ms: Annotated[float | None, typer.Option("--budget-ms", min=0, help="Time for the search.")] = None,
+    current: Annotated[Path | None, typer.Option("--current", help="The PLAN.json in use: shows what moves.")] = None,
+    form: Annotated[Literal["json", "csv", "torchrec"], typer.Option("--format", help="Of the plan.")] = "json",
+    out: Annotated[Path | None, typer.Option("--out", help="Write the plan here instead of stdout.")] = None,
+    precision: Annotated[Literal["fp32", "fp16"], typer.Option("--precision", help="Of the weights.")] = "fp32",
+    optimizer: Annotated[Literal["sgd", "rowwise_adagrad"], typer.Option("--optimizer", help="Its state takes room.")] = "sgd",
+    home: HomeOption = None,
+) -> None:
+    """A placement of TABLES: the plan on stdout or in a file, figures on stderr."""
+    enter(home)
+    from dreamshard.plan import make_plan, read_plan
+    from dreamshard.tasks import PlacementTask
+
+    task = PlacementTask(
+        _read(tables), devices, round(memory_gb * 2**30), precision=precision, optimizer=optimizer, name=tables.name
+    )
+    before = read_plan(current) if current else None
+    chosen, name = find_placer(placer)
+    oracle = _oracle(chosen)
+    placement = chosen.place(task, budget_ms) if oracle is chosen and oracle is not None else chosen.place(task)  # type: ignore[call-arg]
+    plan = make_plan(task, placement, name, oracle.predict(task, placement) if oracle else None)
+    if before is not None:
+        _show_moves(task, before, plan)
+    _write(plan_text(plan, form, task), out)
+    if plan.overall_ms is not None:
+        _note(f"{name}: predicted {plan.overall_ms:.3f} ms for {len(task.tables)} tables on {devices} devices")
+
+
+def find_placer(name: str) -> "tuple[Placer, str]":
+    """The placer called `name` and what a plan calls it.
+
+    Raises:
+        ValueError: there is none; the message lists those there are.
+    """
+    from dreamshard.baselines import baselines
+    from storage import registry
+
+    rules: dict[str, Any] = dict(baselines())
+    if name in rules:
+        return rules[name], name
+    if name != "champion" and not name.isdigit():
+        raise ValueError(
+            f"there is no placer {name!r}, so nothing can place the tables; choose champion, a version's number, or one "
+            f"of {sorted(rules)}"
+        )
+    return registry.load_placer(name), f"dreamshard {name}"
+
+
+def plan_text(plan: "Plan", form: str, task: "PlacementTask") -> str:
+    """The plan in the form asked for."""
+    if form == "json":
+        return plan.to_json()
+    if form == "csv":
+        return plan.to_csv()
+    try:
+        from dreamshard import torchrec as bridge
+    except ImportError as error:
+        raise ValueError(
+            f"torchrec cannot be imported ({error}), so there is no ShardingPlan to write; install it with "
+            "`pip install --no-deps torchrec==1.8.0`, or use --format json"
+        ) from error
+    rows = dict(zip(task.tables.names, task.tables.rows.tolist(), strict=True))
+    return bridge.to_json(bridge.sharding_plan(plan, rows))
+
+
+def _read(path: Path) -> "Tables":
+    from dreamshard.workloads.csv import read_tables
+    from storage.lake import Lake
+    from storage.settings import Settings
+
+    lake = Lake(Settings.load().lake_root)
+    versions = lake.dataset_versions()
+    found = read_tables(path, lake.read_dataset(versions[-1]) if versions else None)
+    if found.defaulted:
+        _note(f"{path} lacks {', '.join(found.defaulted)}: taken from the mean of the tables ingested last")
+    return found.tables
+
+
+def _oracle(placer: "Placer") -> "DreamShardPlacer | None":
+    """Who predicts costs: the placer itself if it can, else the champion if there is one."""
+    from dreamshard.search import DreamShardPlacer
+    from storage import registry
+
+    if isinstance(placer, DreamShardPlacer):
+        return placer
+    try:
+        champion = registry.load_placer("champion")
+    except ValueError:
+        return None  # no champion yet: a rule of thumb needs none to place
+    return champion if isinstance(champion, DreamShardPlacer) else None
+
+
+def _show_moves(task: "PlacementTask", before: "Plan", after: "Plan") -> None:
+    from dreamshard.placement import moves
+
+    found = moves(task.tables.names, task.table_bytes, before.placement(task.tables), after.placement(task.tables))
+    total = sum(move.memory_bytes for move in found)
+    _note(f"{len(found)} of {len(task.tables)} tables move, {total / 2**30:.3g} GiB in all:")
+    for move in found:
+        _note(f"  {move.table}: device {move.source} -> {move.target}, {move.memory_bytes / 2**20:.4g} MiB")
+
+
+def _write(text: str, out: Path | None) -> None:
+    if out is None:
+        typer.echo(text, nl=not text.endswith("\n"))
+        return
+    temporary = out.with_name(f"{out.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(out)
+    _note(f"wrote {out}")
+
+
+def _note(line: str) -> None:
+    terminal.ERR.print(line, highlight=False, markup=False, soft_wrap=True)

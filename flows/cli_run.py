@@ -1,0 +1,79 @@
+"""The commands that run flows in this process: `run` and one per stage."""
+
+import contextlib
+import importlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from flows import terminal
+
+STAGE_FLOWS = {
+    "ingest": "flows.ingest:ingest",
+    "profile": "flows.profile:profile",
+    "train": "flows.train:train",
+    "evaluate": "flows.evaluate:evaluate",
+    "promote": "flows.promote:promote",
+}
+
+
+def run_chain(parameters: Mapping[str, Any], *, as_json: bool) -> None:
+    """Run the chain and show what came of it."""
+    from flows import evaluations
+    from flows.parameters import configure
+    from flows.report import summary_rows
+
+    configure(parameters["recipe"], testbed=parameters["testbed"], source=parameters["source"])  # fail before the server starts
+    began = time.monotonic()
+    with in_process(), terminal.progress_bars(quiet=as_json):
+        outcome = _flow("flows.retrain:retrain")(**parameters)
+    report = evaluations.load(outcome["evaluation"])
+    if as_json:
+        terminal.print_json({**outcome, "summary": report["summary"], "best_baseline": report["best_baseline"]})
+        return
+    terminal.print_table(summary_rows(report), title=f"Held-out tasks on {outcome['testbed']} (95 % intervals, paired by task)")
+    _say(f"Version {outcome['version']} is {outcome['alias']}: {outcome['reason']}")
+    _say(f"Done in {time.monotonic() - began:.0f} s. Everything lies in {os.environ['DREAMSHARD_HOME']}:")
+    for name, place in outcome["where"].items():
+        _say(f"  {name:<12} {place}")
+    _say("Next:")
+    _say("  dreamshard models")
+    _say('  dreamshard sql "select hardware, avg(overall_ms) from cost_samples group by 1"')
+    _say("  dreamshard place TABLES.csv --devices 8 --memory-gb 80")
+
+
+def run_stage(name: str, parameters: Mapping[str, Any], *, as_json: bool) -> None:
+    """Run one stage's flow on what is in the home and show what came of it."""
+    with in_process(), terminal.progress_bars(quiet=as_json):
+        outcome: dict[str, Any] = _flow(STAGE_FLOWS[name])(**{key: value for key, value in parameters.items() if value is not None})
+    if as_json:
+        terminal.print_json(outcome)
+        return
+    table = outcome.pop("table", None)
+    if table:
+        terminal.print_table(table)
+    for key, value in outcome.items():
+        _say(f"{key}: {terminal.shown(value)}")
+
+
+@contextlib.contextmanager
+def in_process() -> Iterator[None]:
+    """Prefect's settings for flows of this process: a temporary server of its own unless one is named, no heartbeats."""
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    for name in ("alembic", "mlflow", "prefect", "httpx", "distributed"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        yield
+
+
+def _flow(entrypoint: str) -> Callable[..., Any]:
+    module, _, name = entrypoint.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def _say(line: str) -> None:
+    terminal.OUT.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,77 @@
+"""The report of an evaluation, on disk: `<home>/evaluations/<key>.json`, plain figures for tables, plots and decisions."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dreamshard.costs import PHASES
+from dreamshard.evaluation import EvaluationRow, best_baseline, compare, summarise
+from flows.checkpoints import write_json
+from storage.settings import Settings
+
+CANDIDATE = "dreamshard"
+"""The name of the placer that was just trained; the champion in use is called `champion VERSION`."""
+
+Report = dict[str, Any]
+"""`key`, `candidate`, `best_baseline`, `rival`, `summary` (one entry per placer), `comparisons`, `rows`."""
+
+
+def rival_name(version: str) -> str:
+    """What an evaluation calls the champion in use."""
+    return f"champion {version}"
+
+
+def make_report(key: str, rows: Sequence[EvaluationRow], rival: str | None) -> Report:
+    """The figures of `rows`; `rival` is the champion's version if it was measured too."""
+    baseline = best_baseline(rows)
+    references = {"random", baseline} | ({rival_name(rival)} if rival else set())
+    return {
+        "key": key,
+        "candidate": CANDIDATE,
+        "best_baseline": baseline,
+        "rival": rival,
+        "summary": [asdict(summary) for summary in summarise(rows, CANDIDATE)],
+        "comparisons": {name: asdict(compare(rows, CANDIDATE, name)) for name in sorted(references)},
+        "rows": [_plain(row) for row in rows],
+    }
+
+
+def path(key: str) -> Path:
+    """Where the report `key` lies."""
+    return Path(Settings.load().home) / "evaluations" / f"{key}.json"
+
+
+def save(report: Report) -> None:
+    """Write the report, all of it or nothing."""
+    target = path(report["key"])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_json(target, report)
+
+
+def load(key: str) -> Report:
+    """The report `key`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    file = path(key)
+    if not file.is_file():
+        raise ValueError(f"there is no evaluation {key} in {file.parent}, so nothing can be promoted by it; run `dreamshard evaluate`")
+    found: Report = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def _plain(row: EvaluationRow) -> dict[str, Any]:
+    phases = row.costs.phases_ms().tolist()
+    return {
+        "placer": row.placer,
+        "task": row.task.name,
+        "device": row.placement.device.tolist(),
+        "overall_ms": row.overall_ms,
+        "predicted_ms": row.predicted_ms,
+        "legal": row.legal,
+        "place_ms": row.place_ms,
+        "devices": [dict(zip(PHASES, device, strict=True)) for device in phases],
+    }

@@ -1,0 +1,93 @@
+"""The parameters of all flows: what Prefect's form shows, and the complete configuration they stand for.
+
+Names, descriptions, choices and bounds live in these annotations, so that the form, the API and the command agree.
+"""
+
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
+
+from dreamshard.recipes import RECIPES, Recipe, recipe, with_overrides
+
+RecipeName = Annotated[
+    str,
+    Field(
+        title="Recipe",
+        description="A complete configuration by name; every field below that is filled in overrides it.",
+        json_schema_extra={"enum": sorted(RECIPES)},
+    ),
+]
+Seed = Annotated[
+    int,
+    Field(title="Seed", ge=0, le=2**31 - 1, description="Of every draw: tasks, weights, episodes. The same seed gives the same bits."),
+]
+TestbedName = Annotated[
+    str | None,
+    Field(
+        title="Testbed",
+        description="Where costs come from: auto, cluster, simulated, simulated:PRESET, or one of your own as package.module:factory. Empty: the recipe's.",
+        examples=["auto", "cluster", "simulated", "simulated:v100"],
+    ),
+]
+Source = Annotated[
+    str | None,
+    Field(
+        title="Tables from",
+        description="A shipped workload's name, or a path to a .pt, .pt.gz, .tsv, .tsv.gz or .csv file. Empty: the recipe's.",
+        examples=["meta-dlrm-2021", "mlperf-dlrm-dcnv2"],
+    ),
+]
+NumDevices = Annotated[
+    int | None, Field(title="Devices", ge=1, le=4096, description="Devices to place tables on. Empty: the recipe's.")
+]
+MemoryGb = Annotated[
+    float | None,
+    Field(title="Memory per device, GiB", gt=0, le=100_000, description="Room for tables on each device. Empty: the recipe's."),
+]
+TablesPerTask = Annotated[
+    int | None, Field(title="Tables per task", ge=1, le=100_000, description="Tables in each placement task. Empty: the recipe's.")
+]
+Iterations = Annotated[
+    int | None,
+    Field(title="Iterations", ge=1, le=1000, description="Rounds of measure, fit, improve. Empty: the recipe's (the paper: 10)."),
+]
+PlacementsPerIteration = Annotated[
+    int | None,
+    Field(
+        title="Placements per iteration",
+        ge=1,
+        le=10_000,
+        description="Placements measured on the testbed in each round. Empty: the recipe's (the paper: 10).",
+    ),
+]
+
+
+def configure(
+    name: str,
+    *,
+    testbed: str | None = None,
+    source: str | None = None,
+    num_devices: int | None = None,
+    memory_gb: float | None = None,
+    tables_per_task: int | None = None,
+    iterations: int | None = None,
+    placements_per_iteration: int | None = None,
+) -> Recipe:
+    """The recipe called `name` with everything else that is given in its place.
+
+    Raises:
+        ValueError: there is no such recipe; the message lists those there are.
+    """
+    base = with_overrides(recipe(name), testbed=testbed or None, source=source or None)
+    tasks = {
+        "num_devices": num_devices,
+        "memory_bytes": None if memory_gb is None else round(memory_gb * 2**30),
+        "tables_per_task": tables_per_task,
+    }
+    training = {"iterations": iterations, "placements_per_iteration": placements_per_iteration}
+    return replace(base, tasks=replace(base.tasks, **_given(tasks)), training=replace(base.training, **_given(training)))
+
+
+def _given(values: dict[str, int | None]) -> dict[str, int]:
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,200 @@
+"""`dreamshard up`: Prefect's server, MLflow's server, a worker and all deployments, on this machine, until told to end.
+
+Nothing here knows what the flows do. Every process is started as a child and ended by its id, with all its descendants.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+from flows.environment import QUIET
+
+LOOPBACK = "127.0.0.1"
+POOL = "dreamshard"
+PROJECT = Path(__file__).resolve().parent.parent
+STARTUP_S = 180.0
+"""The first start creates two databases; 25 s were seen on an idle machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addresses:
+    """Where the servers answer, and the processes behind them.
+
+    Attributes:
+        prefect: its UI; the API is at `/api`.
+        mlflow: its UI and API.
+        environment: what a process needs to use them.
+        processes: by name; the first that ends takes the others with it.
+    """
+
+    prefect: str
+    mlflow: str
+    environment: Mapping[str, str]
+    processes: Mapping[str, "subprocess.Popen[bytes]"]
+
+
+def free_port(preferred: int) -> int:
+    """`preferred` if nothing listens there, else a port the system chooses."""
+    for port in (preferred, 0):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise OSError("no free port on the loopback interface, so no server can listen; close some and try again")
+
+
+@contextmanager
+def running(home: Path, tracking_uri: str, *, prefect_port: int = 4200, mlflow_port: int = 5000) -> Iterator[Addresses]:
+    """All servers, the worker and the deployments, while the block runs.
+
+    Args:
+        home: where databases and logs lie.
+        tracking_uri: MLflow's store. A server's address (http) is used as it is and no MLflow server is started.
+        prefect_port: tried first.
+        mlflow_port: tried first.
+
+    Raises:
+        RuntimeError: a server did not start, or a deployment failed; the message ends with its last lines.
+    """
+    logs = home / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    prefect = f"http://{LOOPBACK}:{free_port(prefect_port)}"
+    mlflow = tracking_uri if tracking_uri.startswith("http") else f"http://{LOOPBACK}:{free_port(mlflow_port)}"
+    environment = _environment(home, prefect, mlflow)
+    with ExitStack() as ending:
+        processes: dict[str, subprocess.Popen[bytes]] = {}
+
+        def start(name: str, command: Sequence[str]) -> None:
+            processes[name] = ending.enter_context(_process(name, command, environment, logs))
+
+        start("prefect", ["prefect", "server", "start", "--host", LOOPBACK, "--port", prefect.rpartition(":")[2]])
+        if mlflow != tracking_uri:
+            start("mlflow", _mlflow_command(tracking_uri, mlflow.rpartition(":")[2], home))
+            _wait_for(f"{mlflow}/health", processes["mlflow"], logs / "mlflow.log")
+        _wait_for(f"{prefect}/api/health", processes["prefect"], logs / "prefect.log")
+        _run(["prefect", "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment, logs)
+        _run(["prefect", "--no-prompt", "deploy", "--all"], environment, logs)
+        start("worker", ["prefect", "worker", "start", "--pool", POOL, "--type", "process", "--limit", "2"])
+        yield Addresses(prefect=prefect, mlflow=mlflow, environment=environment, processes=processes)
+
+
+def wait_for_any(processes: Mapping[str, "subprocess.Popen[bytes]"], stop: threading.Event) -> str | None:
+    """Block until `stop` is set or one of the processes ends; the name of the one that did."""
+    ended: list[str] = []
+
+    def watch(name: str, process: "subprocess.Popen[bytes]") -> None:
+        process.wait()
+        ended.append(name)
+        stop.set()
+
+    for name, process in processes.items():
+        threading.Thread(target=watch, args=(name, process), daemon=True).start()
+    stop.wait()
+    return ended[0] if ended else None
+
+
+def end(process: "subprocess.Popen[bytes]", patience_s: float = 10.0) -> None:
+    """End a process and all its descendants: asked first, killed if they stay."""
+    try:
+        family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    except psutil.NoSuchProcess:
+        process.wait()
+        return
+    process.terminate()
+    _, alive = psutil.wait_procs(family, timeout=patience_s)
+    for member in alive:
+        if member.is_running():
+            member.kill()
+    psutil.wait_procs(alive, timeout=patience_s)
+    process.wait()
+
+
+def _environment(home: Path, prefect: str, mlflow: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        **QUIET,
+        "DREAMSHARD_HOME": str(home),
+        "PREFECT_HOME": str(home / "prefect"),
+        "PREFECT_LOCAL_STORAGE_PATH": str(home / "results"),
+        "PREFECT_API_URL": f"{prefect}/api",
+        "PREFECT_LOGGING_LEVEL": "INFO",
+        "MLFLOW_TRACKING_URI": mlflow,
+        "PYTHONPATH": os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+
+
+def _mlflow_command(store: str, port: str, home: Path) -> list[str]:
+    artifacts = (home / "mlartifacts").as_uri()
+    return [
+        "mlflow", "server", "--backend-store-uri", store, "--default-artifact-root", artifacts, "--no-serve-artifacts",
+        "--host", LOOPBACK, "--port", port, "--workers", "1",
+    ]  # fmt: skip
+
+
+@contextmanager
+def _process(
+    name: str, command: Sequence[str], environment: Mapping[str, str], logs: Path
+) -> Iterator["subprocess.Popen[bytes]"]:
+    with (logs / f"{name}.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            env=environment,
+            cwd=PROJECT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # the terminal's Ctrl-C reaches us alone, who then end all in order
+        )
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], logs: Path) -> None:
+    log = logs / "deploy.log"
+    with log.open("ab") as file:
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            env=environment,
+            cwd=PROJECT,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise RuntimeError(f"`{' '.join(command)}` failed, so no flow can be started: {_last_lines(log)}; see {log}")
+
+
+def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Until the server answers; `process.wait` is the pause, so that a server that dies is noticed at once."""
+    tries = int(STARTUP_S / 0.2)
+    for _ in range(tries):
+        try:
+            if httpx.get(url, timeout=5.0).status_code == httpx.codes.OK:
+                return
+        except httpx.TransportError:
+            pass  # not listening yet
+        try:
+            process.wait(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            continue
+        raise RuntimeError(f"the server for {url} ended while starting: {_last_lines(log)}; see {log}")
+    raise RuntimeError(f"{url} did not answer within {STARTUP_S:.0f} s, so nothing can be run on it; see {log}")
+
+
+def _last_lines(log: Path) -> str:
+    return " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])

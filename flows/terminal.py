@@ -1,0 +1,99 @@
+"""What the command shows: progress bars on stderr, tables and JSON on stdout, one sentence where something is wrong."""
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+OUT = Console()
+ERR = Console(stderr=True)
+
+
+@contextmanager
+def progress_bars(*, quiet: bool) -> Iterator[None]:
+    """Show a bar per stage, with what is left of it, while the block runs."""
+    from flows.progress import STAGES, listening
+
+    if quiet:
+        yield
+        return
+    bars = Progress(
+        TextColumn("{task.description:<9}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+        console=ERR,
+    )
+    rows: dict[str, TaskID] = {}
+    on_terminal = ERR.is_terminal
+
+    def show(stage: str, done: int, total: int, note: str) -> None:
+        if not on_terminal:
+            if done == total:
+                ERR.print(f"{_position(stage, STAGES)} {stage}: {total} of {total} {note}".rstrip(), highlight=False, markup=False)
+            return
+        if stage not in rows:
+            rows[stage] = bars.add_task(stage, total=total, note="")
+        bars.update(rows[stage], completed=done, total=total, note=note, refresh=True)
+
+    with listening(show):
+        if not on_terminal:
+            yield
+            return
+        with bars:
+            yield
+
+
+def _position(stage: str, stages: Mapping[str, int]) -> str:
+    return f"[{list(stages).index(stage) + 1}/{len(stages)}]"
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
+    """A table of `rows`; numbers to the right."""
+    if not rows:
+        OUT.print(f"{title}: none" if title else "no rows")
+        return
+    table = Table(title=title or None, title_justify="left", header_style="bold")
+    for name, value in rows[0].items():
+        table.add_column(name, justify="right" if isinstance(value, int | float) else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(shown(value) for value in row.values()))
+    OUT.print(table)
+
+
+def shown(value: Any) -> str:
+    """A value as a person reads it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def print_json(content: Any) -> None:
+    """`content` as standard JSON on stdout: what is not finite becomes null."""
+    sys.stdout.write(json.dumps(_finite(content), indent=2, default=str) + "\n")
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, float) and not math.isfinite(content):
+        return None
+    if isinstance(content, Mapping):
+        return {str(name): _finite(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return content
+
+
+def fail(sentence: str) -> None:
+    """One sentence on stderr."""
+    ERR.print(f"dreamshard: {' '.join(sentence.split())}", style="red", highlight=False, markup=False, soft_wrap=True)
