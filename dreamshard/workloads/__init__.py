@@ -4,9 +4,12 @@ Belongs here: readers and generators of lookups, and what a batch of lookups say
 `storage/`'s business.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from dreamshard.workloads.config import WorkloadConfig
+from dreamshard.workloads.criteo import open_criteo
+from dreamshard.workloads.dlrm import open_dlrm
 from dreamshard.workloads.lookups import (
     LookupFiles,
     Lookups,
@@ -36,7 +39,12 @@ __all__ = [
     "write_lookups",
 ]
 
-FILE_KINDS = (".pt", ".pt.gz", ".tsv", ".tsv.gz", ".csv", ".parquet", ".json")
+READERS: dict[Callable[[WorkloadConfig, Path], Workload], tuple[str, ...]] = {
+    open_dlrm: (".pt", ".pt.gz"),
+    open_criteo: (".tsv", ".tsv.gz"),
+    open_list: (".csv", ".parquet", ".json"),
+}
+"""Which files each reader takes, by how their names end."""
 
 
 def shipped() -> list[str]:
@@ -55,12 +63,13 @@ def open_workload(config: WorkloadConfig) -> Workload:
         return open_meta(config)
     if source in shipped_lists():
         return open_list(config, DATA / f"{source}.csv")
-    kind = next((kind for kind in FILE_KINDS if source.endswith(kind)), None)
+    readers = {kind: reader for reader, kinds in READERS.items() for kind in kinds}
+    kind = next((kind for kind in readers if source.endswith(kind)), None)
     if kind is None:
         raise ValueError(
             f"there is no workload {source!r}, so there are no tables to ingest; name one of {', '.join(shipped())}, "
-            f"or a file that ends in one of {', '.join(FILE_KINDS)}"
+            f"or a file that ends in one of {', '.join(readers)}"
         )
     if not Path(source).is_file():
         raise ValueError(f"there is no file {source}, so there are no tables to ingest; check the path")
-    return open_list(config, Path(source))
+    return readers[kind](config, Path(source))

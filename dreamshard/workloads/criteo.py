@@ -1,0 +1,110 @@
+"""Criteo's click logs: tab-separated label, 13 integer and 26 hexadecimal categorical columns, plain or gzipped.
+
+A missing value is empty and becomes row 0. Any other value v becomes row 1 + v mod (rows - 1), where rows is the
+column's cardinality in Criteo Kaggle: no pass over the file to build a dictionary, the same row for the same value in
+every file and day, and rows bounded, at the price of collisions. (DLRM's preprocessing builds a dictionary per file.)
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv
+import torch
+
+from dreamshard.workloads.config import WorkloadConfig
+from dreamshard.workloads.csv import list_tables
+from dreamshard.workloads.lookups import Lookups, WorkloadTable
+from dreamshard.workloads.source import Workload, choose_tables, table_dims
+from dreamshard.workloads.synthetic import DATA
+
+NUMERIC = ("label", *(f"I{i}" for i in range(1, 14)))
+CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))
+HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
+BLOCK_BYTES = 2**23
+
+
+def open_criteo(config: WorkloadConfig, path: Path) -> Workload:
+    """The 26 tables of a `.tsv` or `.tsv.gz`, one lookup per sample each; the file's first `batch_size` lines.
+
+    Args:
+        config: which of the tables, dims (16 if none is given), and how many samples at most.
+        path: the file; no more of it is read than the samples asked for.
+
+    Raises:
+        ValueError: the file is empty, truncated, or a line is not of the format.
+    """
+    listed = list_tables(DATA / "criteo-kaggle.csv")
+    rows = np.asarray([table.rows for table in listed], dtype=np.int64)
+    dims = table_dims(config, len(CATEGORICAL))
+    chosen = choose_tables(config, rows, dims)
+    values = _read(path, config.batch_size, [CATEGORICAL[t] for t in chosen])
+    offsets = torch.arange(len(values[0]) + 1)
+
+    def table(position: int) -> WorkloadTable:
+        t = int(chosen[position])
+        hashed = values[position]  # [B], -1 where missing
+        indices = np.where(hashed < 0, 0, 1 + hashed % max(1, rows[t] - 1)).astype(np.int32)
+        return WorkloadTable(CATEGORICAL[t], int(rows[t]), int(dims[t]), Lookups(torch.from_numpy(indices), offsets))
+
+    return Workload(
+        f"{len(chosen)} of the 26 tables of {path.name}, {len(values[0])} samples",
+        tuple(CATEGORICAL[t] for t in chosen),
+        table,
+    )
+
+
+def _read(path: Path, num_samples: int, columns: list[str]) -> list[npt.NDArray[np.int64]]:
+    """Values of each column, `[B]`, -1 where missing."""
+    parts: list[list[npt.NDArray[np.int64]]] = [[] for _ in columns]
+    done = 0
+    try:
+        for block in _blocks(path):
+            take = block.slice(0, num_samples - done)
+            for part, name in zip(parts, columns, strict=True):
+                part.append(_values(take.column(name), f"{path}, column {name}", done))
+            done += take.num_rows
+            if done >= num_samples:
+                break
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(
+            f"{path} is not a Criteo log or is truncated ({str(error).splitlines()[0][:200]}); each line has a label, "
+            "13 integers and 26 hexadecimal values, separated by tabs: download it again"
+        ) from error
+    if not done:
+        raise ValueError(f"{path} is empty, so there are no lookups to ingest; download it again")
+    return [np.concatenate(part) for part in parts]
+
+
+def _blocks(path: Path) -> Iterator[pa.RecordBatch]:
+    with (
+        pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None) as stream,
+        pyarrow.csv.open_csv(
+            stream,
+            read_options=pyarrow.csv.ReadOptions(column_names=[*NUMERIC, *CATEGORICAL], block_size=BLOCK_BYTES),
+            parse_options=pyarrow.csv.ParseOptions(delimiter="\t", quote_char=False),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types={**dict.fromkeys(NUMERIC, pa.int64()), **dict.fromkeys(CATEGORICAL, pa.string())},
+                null_values=[""],
+                strings_can_be_null=True,
+            ),
+        ) as reader,
+    ):
+        yield from reader
+
+
+def _values(column: pa.StringArray, where: str, first_line: int) -> npt.NDArray[np.int64]:
+    encoded = column.dictionary_encode()
+    known = []
+    for text in encoded.dictionary.to_pylist():
+        if len(text) > 8 or not HEXADECIMAL.issuperset(text):
+            line = first_line + column.index(text).as_py() + 1
+            raise ValueError(
+                f"{where}, line {line}: {text!r} is not a hexadecimal number of up to 8 digits, so it names no "
+                "category; mend or remove that line"
+            )
+        known.append(int(text, 16))
+    codes = encoded.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)
+    return np.asarray(np.asarray([*known, -1], dtype=np.int64)[codes])
