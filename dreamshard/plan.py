@@ -45,8 +45,8 @@ class Plan:
     num_devices: int
     placer: str
     shards: tuple[Shard, ...]
-    overall_ms: float | None = None
-    devices: tuple[Mapping[str, float], ...] = field(default_factory=tuple)
+    overall_ms: int | float | None = None
+    devices: tuple[Mapping[str, int | float], ...] = field(default_factory=tuple)
 
     def __post_init__(self) -> None:
         names = [(shard.table, shard.column_start) for shard in self.shards]
@@ -115,7 +115,7 @@ class Plan:
 def make_plan(task: PlacementTask, placement: Placement, placer: str, predicted: DeviceCosts | None = None) -> Plan:
     """The plan that says `placement` of `task`; `predicted` holds `[D]` milliseconds per phase."""
     room = device_memory_bytes(task.table_bytes, placement.device[None], task.num_devices)[0].tolist()
-    devices: list[dict[str, float]] = [
+    devices: list[dict[str, int | float]] = [
         {"memory_bytes": room[d], "tables": len(placement.tables_of(d))} for d in range(task.num_devices)
     ]
     overall_ms = None

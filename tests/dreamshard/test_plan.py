@@ -1,0 +1,91 @@
+import json
+
+import pytest
+import torch
+
+from dreamshard.costs import DeviceCosts
+from dreamshard.placement import Placement
+from dreamshard.plan import Plan, Shard, make_plan, parse_plan, read_plan
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+
+
+def tables(rows=(10, 20, 30), dim=(4, 8, 4)) -> Tables:
+    count = len(rows)
+    return Tables(
+        tuple(f"t{i}" for i in range(count)),
+        torch.tensor(rows),
+        torch.tensor(dim),
+        torch.ones(count),
+        torch.zeros(count, 17),
+        torch.ones(count, dtype=torch.int64),
+        torch.ones(count, dtype=torch.int64),
+    )
+
+
+def plan() -> Plan:
+    return make_plan(PlacementTask(tables(), 2, 2**20), Placement(torch.tensor([1, 0, 1]), 2), "size_greedy")
+
+
+def test_a_plan_read_back_from_its_json_is_the_same_plan():
+    assert parse_plan(plan().to_json()) == plan()
+
+
+def test_a_plan_gives_the_placement_it_was_made_of_whatever_the_order_of_the_tables():
+    assert plan().placement(tables()).device.tolist() == [1, 0, 1]
+    assert plan().placement(tables().select([2, 1, 0])).device.tolist() == [1, 0, 1]
+    assert plan().placement(tables().select([1, 0])).device.tolist() == [0, 1]
+
+
+def test_a_plan_says_the_bytes_and_tables_of_each_device():
+    # device 0 holds t1: 20 rows x 8 columns x 4 bytes; device 1 holds t0 and t2: (10 + 30) x 4 x 4
+    assert plan().devices == ({"memory_bytes": 640, "tables": 1}, {"memory_bytes": 640, "tables": 2})
+
+
+def test_a_plan_with_predictions_says_the_slowest_device_and_the_phases_of_each():
+    costs = DeviceCosts.from_phases(torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0]]))
+    made = make_plan(PlacementTask(tables(), 2, 2**20), Placement(torch.tensor([1, 0, 1]), 2), "dreamshard", costs)
+    assert made.overall_ms == 10.0
+    assert made.devices[0]["backward_compute_ms"] == 4.0
+    read = json.loads(made.to_json())
+    assert set(read) == {"num_devices", "placer", "predicted", "shards"}
+    assert read["predicted"]["devices"][1]["forward_comm_ms"] == 1.0
+
+
+def test_the_csv_of_a_plan_has_one_row_per_shard():
+    assert plan().to_csv().splitlines() == ["table,device,column_start,column_end", "t0,1,0,4", "t1,0,0,8", "t2,1,0,4"]
+
+
+def test_a_plan_that_lacks_a_table_is_refused_with_the_tables_name():
+    with pytest.raises(ValueError, match="t3"):
+        plan().placement(tables((10, 20, 30, 40), (4, 8, 4, 4)))
+
+
+def test_a_plan_that_holds_half_a_tables_columns_is_no_placement():
+    half = Plan(num_devices=1, placer="x", shards=(Shard(table="t0", device=0, column_start=0, column_end=4),))
+    with pytest.raises(ValueError, match="columns 0 to 4"):
+        half.placement(tables((10,), (8,)))
+
+
+@pytest.mark.parametrize(
+    ("shards", "match"),
+    [
+        ([{"table": "a", "device": 2, "column_start": 0, "column_end": 4}], "device 2"),
+        ([{"table": "a", "device": 0, "column_start": 4, "column_end": 4}], "hold nothing"),
+        ([{"table": "a", "device": 0, "column_start": 0, "column_end": 4}] * 2, "twice"),
+        ([{"table": "a", "device": 0}], "not a plan"),
+        ("text", "not a plan"),
+    ],
+)
+def test_a_plan_that_contradicts_itself_is_refused(shards, match):
+    with pytest.raises(ValueError, match=match):
+        parse_plan(json.dumps({"num_devices": 2, "placer": "x", "shards": shards}))
+
+
+def test_a_missing_or_truncated_plan_file_is_one_clear_error(tmp_path):
+    with pytest.raises(ValueError, match="no plan at"):
+        read_plan(tmp_path / "none.json")
+    cut = tmp_path / "cut.json"
+    cut.write_text(plan().to_json()[:40])
+    with pytest.raises(ValueError, match="is not a plan"):
+        read_plan(cut)
