@@ -6,8 +6,10 @@ The four greedy rules are those of DreamShard's evaluation (section 4.1 of the p
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.placement import Placement
@@ -27,7 +29,7 @@ class RandomPlacer:
         """Raises NoPlacementError where neither chance nor first-fit by size finds room."""
         key = sum(ord(letter) * 31**i for i, letter in enumerate(task.name)) % 2**31
         generator = torch.Generator().manual_seed(self.seed * 2**31 + key)
-        priority = torch.rand(len(task.tables), task.num_devices, generator=generator)  # [T, D]
+        priority = torch.rand(len(task.tables), task.num_devices, generator=generator).double().numpy()  # [T, D]
         order = torch.randperm(len(task.tables), generator=generator)
         device = _fill(task, order, lambda _loads, t: priority[t], torch.ones(len(task.tables)))
         return Placement(device if device is not None else pack_by_size(task), task.num_devices)
@@ -102,20 +104,19 @@ def pack_by_size(task: PlacementTask) -> Int[Tensor, " T"]:
 def _fill(
     task: PlacementTask,
     order: Int[Tensor, " T"],
-    rank: Callable[[Float[Tensor, " D"], int], Float[Tensor, " D"]],
+    rank: Callable[[NDArray[np.float64], int], NDArray[np.float64]],
     load: Float[Tensor, " T"],
 ) -> Int[Tensor, " T"] | None:
     """Give each table in `order` to the device of least `rank` that has room; None where none has."""
-    table_bytes = task.table_bytes
-    device = torch.full((len(order),), -1, dtype=torch.int64)
-    loads = torch.zeros(task.num_devices, dtype=torch.float64)
-    used = torch.zeros(task.num_devices, dtype=torch.int64)
+    table_bytes, added = task.table_bytes.numpy(), load.double().numpy()
+    device = np.full(len(order), -1, np.int64)
+    loads = np.zeros(task.num_devices)
+    left = np.full(task.num_devices, task.memory_bytes, np.int64)
     for t in order.tolist():
-        room = used + table_bytes[t] <= task.memory_bytes  # [D]
-        if not room.any():
+        choice = int(np.where(left >= table_bytes[t], rank(loads, t), np.inf).argmin())
+        if left[choice] < table_bytes[t]:
             return None
-        choice = int(torch.where(room, rank(loads, t).double(), torch.inf).argmin())
         device[t] = choice
-        loads[choice] += load[t]
-        used[choice] += table_bytes[t]
-    return device
+        loads[choice] += added[t]
+        left[choice] -= table_bytes[t]
+    return torch.from_numpy(device)

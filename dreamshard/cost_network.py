@@ -102,6 +102,7 @@ class StructuredCostNetwork(CostNetwork):
     std: Tensor
     scale_ms: Tensor
     _INPUTS = ("log_dim", "log_rows", "log_pooling", "log_reuse", "log_unique", "hot_share")
+    bound = 1.5  # of the correction's exponent
     _SHARED = 4  # per table: distinct work, dim, lookups, count
 
     def __init__(self, normaliser: Normaliser, members: int = 4, hidden: int = 16) -> None:
@@ -159,7 +160,7 @@ class StructuredCostNetwork(CostNetwork):
             dim=-1,
         )  # [*B, D, M, 2, 6]
         hidden = torch.einsum("...mpi,mpih->...mph", seen, self.hidden_weight) + self.hidden_bias
-        correction = 1.5 * torch.tanh((hidden.relu() * self.output_weight).sum(-1) / 1.5)  # [*B, D, M, 2]
+        correction = self.bound * torch.tanh((hidden.relu() * self.output_weight).sum(-1) / self.bound)  # [*B, D, M, 2]
         compute = present * (torch.nn.functional.softplus(self.launch) + work * correction.exp())
         forward, backward = (compute * self.scale_ms[list(_COMPUTE)]).unbind(-1)  # [*B, D, M]
         others = dims[..., 0, 0] if before is None else before[..., 4 * self.members + 1]

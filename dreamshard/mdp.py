@@ -1,18 +1,22 @@
 """The estimated MDP: place one table after another; what it costs is what the cost network predicts.
 
-State per device: the sum of its tables' latents and the memory used. Sums are incremental: a step adds one latent to
-one device. Nothing here touches hardware. All functions take `B` episodes of the same number of tables and devices.
+State per device: the sum of its tables' latents, its predicted costs, and the memory used. Sums are incremental: a step
+adds one latent to one device and evaluates that device. Nothing here touches hardware. All functions take `B` episodes
+of the same number of tables and devices.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.cost_network import CostNetwork
 from dreamshard.features import Normaliser
+from dreamshard.shard_costs import Loads, ShardCosts, refresh
 from dreamshard.tasks import PlacementTask
 
 
@@ -52,17 +56,17 @@ class Episodes:
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class State:
-    """Where episodes stand.
+    """Where episodes stand; `step` changes it in place, since a copy per step would cost more than the step.
 
     Attributes:
-        sums: `[B, D, L]` latents summed over each device's tables; zero for an empty device.
+        loads: `[B, D]` devices.
         used_bytes: `[B, D]`.
     """
 
-    sums: Float[Tensor, "B D L"]
-    used_bytes: Int[Tensor, "B D"]
+    loads: Loads
+    used_bytes: NDArray[np.int64]
 
 
 @torch.no_grad()
@@ -95,31 +99,42 @@ def episodes_of(tasks: Sequence[PlacementTask], network: CostNetwork, normaliser
     )
 
 
-def start(episodes: Episodes) -> State:
+def start(costs: ShardCosts, batch: int, num_devices: int) -> State:
     """All devices empty."""
-    batch, latent = episodes.latents.shape[0], episodes.latents.shape[2]
-    return State(
-        episodes.latents.new_zeros(batch, episodes.num_devices, latent),
-        episodes.table_bytes.new_zeros(batch, episodes.num_devices),
-    )
+    return State(costs.empty(batch, num_devices), np.zeros((batch, num_devices), np.int64))
 
 
-def legal_devices(episodes: Episodes, state: State, t: int) -> Bool[Tensor, "B D"]:
-    """Devices that have room for table `t`: the one mask of sampling, loss and greedy choice.
+def legal_devices(
+    used_bytes: NDArray[np.int64], table_bytes: NDArray[np.int64], capacity_bytes: int
+) -> NDArray[np.bool_]:
+    """`[B, D]` devices that have room for a table of `[B]` bytes: the one mask of sampling, loss and greedy choice.
 
     Where no device has room, the one with the most is let through, so that a softmax over legal devices stays defined;
     such an episode ends over capacity and `Rollout.feasible` says so.
     """
-    room = episodes.capacity_bytes - state.used_bytes  # [B, D]
-    fits = room >= episodes.table_bytes[:, t, None]
-    stuck = ~fits.any(dim=1, keepdim=True)  # [B, 1]
-    return fits | (stuck & (room == room.max(dim=1, keepdim=True).values))
+    fits = used_bytes <= (capacity_bytes - table_bytes)[:, None]
+    if fits.all():
+        return fits
+    stuck = ~fits.any(axis=1, keepdims=True)  # [B, 1]
+    result: NDArray[np.bool_] = fits | (stuck & (used_bytes == used_bytes.min(axis=1, keepdims=True)))
+    return result
 
 
-def step(episodes: Episodes, state: State, t: int, device: Int[Tensor, " B"]) -> State:
-    """Put table `t` on `device`."""
-    batch = torch.arange(len(device))
-    sums, used = state.sums.clone(), state.used_bytes.clone()
-    sums[batch, device] += episodes.latents[:, t]
-    used[batch, device] += episodes.table_bytes[:, t]
-    return State(sums, used)
+def step(
+    costs: ShardCosts,
+    state: State,
+    latent: NDArray[np.float32],
+    table_bytes: NDArray[np.int64],
+    device: NDArray[np.int64],
+) -> None:
+    """Put one table per episode, of `latent` `[B, L]` and `table_bytes` `[B]`, on `device` `[B]`."""
+    episode = np.arange(len(device))
+    state.loads.sums[episode, device] += latent
+    state.used_bytes[episode, device] += table_bytes
+    refresh(costs, state.loads, episode, device)
+
+
+def after_ms(costs: ShardCosts, state: State, latent: NDArray[np.float32]) -> NDArray[np.float32]:
+    """`[B, D]` predicted sum of each device once it also holds the table of `latent` `[B, L]`."""
+    sums = state.loads.sums
+    return costs.added_ms(state.loads, latent) + costs.comm_ms(sums + latent[:, None, :], sums)

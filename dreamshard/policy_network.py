@@ -1,8 +1,12 @@
 """Networks that score devices for the next table; softmax over the legal ones is the policy.
 
+A logit is `device code . table code - greed x cost of the device with the table`. Device codes depend on what a device
+holds, so a step changes one of them; table codes are known beforehand. That makes a rollout cheap.
+
 - `paper`: DreamShard's: a table MLP summed per device, the device's predicted costs through 3-64-32, one linear layer.
-- `lookahead` also sees the table being placed and what each device would cost with it; its logit starts at minus that
-  cost, so that an untrained policy is a soft greedy one, and means the same at every number of tables and devices.
+  It does not see the table being placed: its table code is 1 and its greed 0.
+- `lookahead` sees the table and what each device would cost with it. It starts as a soft greedy rule and means the same
+  at every number of tables and devices, since costs are relative and sums are per table of an even share.
 """
 
 from dataclasses import dataclass
@@ -18,20 +22,22 @@ from dreamshard.features import FEATURES, NUM_PAPER_FEATURES
 PolicyKind = Literal["lookahead", "paper"]
 
 _LATENT = 32
+COST_COLUMNS = 3
+"""What a policy sees of a device's predicted cost: forward compute, backward compute, communication."""
 
 
 @dataclass(frozen=True)
 class DeviceView:
-    """What a policy sees of each device before one step; costs relative to `Episodes.reference_ms`.
+    """What a policy sees of each device before a step; costs relative to `Episodes.reference_ms`.
 
     Attributes:
-        before: `[..., D, 4]` predicted phases without the table.
-        after: `[..., D, 4]` predicted phases with it.
+        costs: `[..., D, 3]` predicted forward compute, backward compute and communication.
+        after: `[..., D]` predicted sum with the table being placed.
         memory: `[..., D]` share of the capacity used.
     """
 
-    before: Float[Tensor, "*B D 4"]
-    after: Float[Tensor, "*B D 4"]
+    costs: Float[Tensor, "*B D 3"]
+    after: Float[Tensor, "*B D"]
     memory: Float[Tensor, "*B D"]
 
 
@@ -41,47 +47,47 @@ class PolicyNetwork(nn.Module):
     def __init__(self, kind: PolicyKind = "lookahead") -> None:
         super().__init__()
         self.kind: PolicyKind = kind
+        inputs = NUM_PAPER_FEATURES if kind == "paper" else len(FEATURES)
+        self.inputs = inputs
+        self.table = mlp((inputs, 128, _LATENT))
         if kind == "paper":
-            self.table = mlp((NUM_PAPER_FEATURES, 128, _LATENT))
-            self.cost = mlp((3, 64, _LATENT))
-            self.score: nn.Module = nn.Linear(2 * _LATENT, 1)
+            self.cost = mlp((COST_COLUMNS, 64, _LATENT))
+            self.score = nn.Linear(2 * _LATENT, 1)
         else:
-            self.table = mlp((len(FEATURES), 128, _LATENT))
-            self.cost = mlp((11, 64, _LATENT))
-            last = nn.Linear(64, 1)
-            nn.init.normal_(last.weight, std=1e-3)
-            nn.init.zeros_(last.bias)
-            self.score = nn.Sequential(nn.Linear(3 * _LATENT, 64), nn.ReLU(), last)
+            self.device = mlp((_LATENT + COST_COLUMNS + 1, 64, _LATENT))
+            self.wish = mlp((inputs, 64, _LATENT))
             self.greed = nn.Parameter(torch.tensor(3.0))
+            last = self.wish[-1]
+            assert isinstance(last, nn.Linear)
+            nn.init.normal_(last.weight, std=1e-2)
+            nn.init.zeros_(last.bias)
 
     def encode(self, features: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
         """Latent of each table, to be summed over a device's tables."""
-        seen = features[..., :NUM_PAPER_FEATURES] if self.kind == "paper" else features
-        latent: Tensor = self.table(seen.clamp(-10, 10))
+        latent: Tensor = self.table(features[..., : self.inputs].clamp(-10, 10))
         return latent
 
-    def forward(
-        self,
-        sums: Float[Tensor, "*B D L"],
-        table: Float[Tensor, "*B L"],
-        view: DeviceView,
-        tables_per_device: float,
-    ) -> Float[Tensor, "*B D"]:
-        """Logit per device.
-
-        Args:
-            sums: latents summed over the tables each device holds.
-            table: latent of the table being placed.
-            view: predicted costs.
-            tables_per_device: `T / D`; keeps sums of the same size whatever the task's.
-        """
+    def table_codes(self, features: Float[Tensor, "*B F"]) -> Float[Tensor, "*B K"]:
+        """What each table asks of a device."""
         if self.kind == "paper":
-            cost = self.cost(view.before[..., [0, 3, 2]])
-            paper: Tensor = self.score(torch.cat([sums, cost], dim=-1)).squeeze(-1)
-            return paper
-        total_before = view.before.sum(-1, keepdim=True)
-        total_after = view.after.sum(-1, keepdim=True)
-        seen = torch.cat([view.before, view.after, total_before, total_after, view.memory[..., None]], dim=-1)
-        here = table.unsqueeze(-2).expand(*sums.shape[:-1], table.shape[-1])
-        scored: Tensor = self.score(torch.cat([sums / tables_per_device, here, self.cost(seen)], dim=-1)).squeeze(-1)
-        return scored - self.greed.exp() * total_after.squeeze(-1)
+            return torch.ones_like(features[..., :1])
+        code: Tensor = self.wish(features.clamp(-10, 10))
+        return code
+
+    def device_codes(
+        self,
+        sums: Float[Tensor, "*B L"],
+        costs: Float[Tensor, "*B 3"],
+        memory: Float[Tensor, "*B"],
+        tables_per_device: float,
+    ) -> Float[Tensor, "*B K"]:
+        """What each device offers; `tables_per_device` is the task's `T / D`."""
+        if self.kind == "paper":
+            code: Tensor = self.score(torch.cat([sums, self.cost(costs)], dim=-1))
+            return code
+        offered: Tensor = self.device(torch.cat([sums / tables_per_device, costs, memory[..., None]], dim=-1))
+        return offered
+
+    def greediness(self) -> Float[Tensor, ""]:
+        """Weight of the predicted cost with the table."""
+        return torch.zeros(()) if self.kind == "paper" else self.greed.exp()

@@ -35,10 +35,14 @@ class MeasureConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """How placers are compared on the test tasks: every placement is measured `repeats` times, interleaved."""
+    """How placers are compared on the test tasks: every placement is measured `repeats` times, interleaved.
+
+    Attributes:
+        budget_ms: for the placer's search; None for its default, which grows with the task.
+    """
 
     repeats: int = 2
-    budget_ms: float = 50.0
+    budget_ms: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """Turn a policy and a cost network into the best placement found within a time budget.
 
 Starts: the policy's greedy rollout, sampled rollouts in one batch, greedy on the cost network, and every rule of thumb.
-The best legal start by predicted cost is then improved by moves and swaps of tables of the slowest device. The result
-is never predicted to be worse than any start.
+The legal starts are improved by local search, the most promising first, until time is out. The result is never
+predicted to be worse than any start.
 """
 
 import time
@@ -18,16 +18,26 @@ from dreamshard.baselines import baselines, pack_by_size
 from dreamshard.cost_network import CostNetwork
 from dreamshard.costs import DeviceCosts
 from dreamshard.features import Normaliser
+from dreamshard.local_search import improve
 from dreamshard.mdp import Episodes, episodes_of
 from dreamshard.placement import Placement, is_legal
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy_network import PolicyNetwork
 from dreamshard.rollout import rollout
+from dreamshard.shard_costs import shard_costs
 from dreamshard.tasks import PlacementTask
 
 Clock = Callable[[], float]
 
-DEFAULT_BUDGET_MS = 50.0
+_LEAST_BUDGET_MS = 40.0
+_BUDGET_MS_PER_CELL = 0.0075  # per table and device
+_SAMPLED_CELLS = 40_000  # rollouts x tables x devices that are worth sampling
+_IMPROVED_STARTS = 4
+
+
+def default_budget_ms(task: PlacementTask) -> float:
+    """40 ms for small tasks, growing with tables times devices: 0.77 s at 800 x 128."""
+    return max(_LEAST_BUDGET_MS, _BUDGET_MS_PER_CELL * len(task.tables) * task.num_devices)
 
 
 @dataclass(frozen=True)
@@ -35,8 +45,8 @@ class DreamShardPlacer:
     """A trained policy and cost network.
 
     Attributes:
-        rollouts: sampled besides the greedy one.
-        budget_ms: for local search, from the call on; the starts are always finished.
+        rollouts: the most that are sampled besides the greedy one.
+        budget_ms: for local search, from the call on; None for `default_budget_ms`. The starts are always finished.
         clock: seconds; what the budget is held against.
     """
 
@@ -44,7 +54,7 @@ class DreamShardPlacer:
     policy: PolicyNetwork
     normaliser: Normaliser
     rollouts: int = 16
-    budget_ms: float = DEFAULT_BUDGET_MS
+    budget_ms: float | None = None
     clock: Clock = field(default=time.perf_counter, repr=False)
     name: str = "dreamshard"
 
@@ -52,17 +62,39 @@ class DreamShardPlacer:
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """The best placement found.
 
+        Args:
+            budget_ms: instead of the placer's own.
+
         Raises:
             NoPlacementError: nothing fits the devices' memory.
         """
-        deadline = self.clock() + (self.budget_ms if budget_ms is None else budget_ms) / 1000
+        budget = budget_ms if budget_ms is not None else self.budget_ms
+        deadline = self.clock() + (default_budget_ms(task) if budget is None else budget) / 1000
         episodes = episodes_of([task], self.cost_network, self.normaliser)
-        latents = self.cost_network.encode(self.normaliser(task.tables))  # [T, L]
-        starts = self._starts(task, episodes)  # [S, T]
-        cost = _predict(self.cost_network, latents, starts, task.num_devices)  # [S]
-        best = int(cost.argmin())
-        device = improve(self.cost_network, latents, task, starts[best], lambda: self.clock() >= deadline)
-        return Placement(device, task.num_devices)
+        latents = torch.empty_like(episodes.latents[0])
+        latents[episodes.order[0]] = episodes.latents[0]  # [T, L] in the task's order
+        found = self._starts(task, episodes)  # [S, T]
+        cost = predict_ms(self.cost_network, latents, found, task.num_devices)  # [S]
+        ranked = torch.argsort(cost, stable=True)
+        costs = shard_costs(self.cost_network)
+        improved = [found[ranked[0]]]
+        for start in ranked[:_IMPROVED_STARTS].tolist():
+            if self.clock() >= deadline:
+                break
+            improved.append(
+                improve(
+                    costs,
+                    latents,
+                    task.table_bytes,
+                    task.memory_bytes,
+                    found[start],
+                    task.num_devices,
+                    lambda: self.clock() >= deadline,
+                )
+            )
+        ends = torch.stack(improved)
+        best = int(predict_ms(self.cost_network, latents, ends, task.num_devices).argmin())
+        return Placement(ends[best], task.num_devices)
 
     @torch.no_grad()
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
@@ -75,15 +107,16 @@ class DreamShardPlacer:
     def predict_overall_ms(self, task: PlacementTask, placement: Placement) -> float:
         """Predicted cost of the slowest device."""
         latents = self.cost_network.encode(self.normaliser(task.tables))
-        return float(_predict(self.cost_network, latents, placement.device[None], task.num_devices)[0])
+        return float(predict_ms(self.cost_network, latents, placement.device[None], task.num_devices)[0])
 
     def _starts(self, task: PlacementTask, episodes: Episodes) -> Int[Tensor, "S T"]:
-        """Every legal start: rollouts, greedy on the cost network, rules of thumb; packing by size if none is."""
+        """Every legal start; packing by size if there is none."""
         found = [rollout(self.policy, self.cost_network, episodes, None)]
-        if self.rollouts:
+        sampled = min(self.rollouts, _SAMPLED_CELLS // (len(task.tables) * task.num_devices))
+        if sampled:
             generator = torch.Generator().manual_seed(0)  # the same task gets the same placement
-            found.append(rollout(self.policy, self.cost_network, episodes.repeat(self.rollouts), generator))
-        starts = [taken.device[taken.feasible] for taken in found]
+            found.append(rollout(self.policy, self.cost_network, episodes.repeat(sampled), generator))
+        starts = [taken.device for taken in found]
         starts.append(cost_greedy(self.cost_network, episodes))
         for placer in baselines().values():
             try:
@@ -93,6 +126,23 @@ class DreamShardPlacer:
         together = torch.cat(starts)
         legal = together[is_legal(task.table_bytes, together, task.num_devices, task.memory_bytes)]
         return legal if len(legal) else pack_by_size(task)[None]
+
+
+@dataclass(frozen=True)
+class PolicyPlacer:
+    """The policy alone: one greedy rollout."""
+
+    cost_network: CostNetwork
+    policy: PolicyNetwork
+    normaliser: Normaliser
+    name: str = "policy"
+
+    @torch.no_grad()
+    def place(self, task: PlacementTask) -> Placement:
+        """Raises NoPlacementError where neither the policy nor packing by size finds room."""
+        episodes = episodes_of([task], self.cost_network, self.normaliser)
+        taken = rollout(self.policy, self.cost_network, episodes, None)
+        return Placement(taken.device[0] if bool(taken.feasible[0]) else pack_by_size(task), task.num_devices)
 
 
 @dataclass(frozen=True)
@@ -114,14 +164,18 @@ class GreedyCostPlacer:
 @torch.no_grad()
 def cost_greedy(network: CostNetwork, episodes: Episodes) -> Int[Tensor, "B T"]:
     """Greedy placements, not necessarily legal where memory is tight."""
-    state = mdp.start(episodes)
-    actions = []
-    for t in range(episodes.order.shape[1]):
-        after = network.after_ms(state.sums, episodes.latents[:, t]).sum(-1)  # [B, D]
-        action = after.masked_fill(~mdp.legal_devices(episodes, state, t), torch.inf).argmin(dim=1)
-        state = mdp.step(episodes, state, t, action)
-        actions.append(action)
-    taken = torch.stack(actions, dim=1)
+    costs = shard_costs(network)
+    batch, num_tables = episodes.order.shape
+    state = mdp.start(costs, batch, episodes.num_devices)
+    latents, table_bytes = episodes.latents.numpy(), episodes.table_bytes.numpy()
+    taken = torch.empty(batch, num_tables, dtype=torch.int64)
+    for t in range(num_tables):
+        after = mdp.after_ms(costs, state, latents[:, t])
+        legal = mdp.legal_devices(state.used_bytes, table_bytes[:, t], episodes.capacity_bytes)
+        after[~legal] = float("inf")
+        action = after.argmin(axis=1)
+        mdp.step(costs, state, latents[:, t], table_bytes[:, t], action)
+        taken[:, t] = torch.from_numpy(action)
     return torch.empty_like(taken).scatter_(1, episodes.order, taken)
 
 
@@ -132,60 +186,8 @@ def shard_sums(latents: Float[Tensor, "T L"], device: Int[Tensor, "B T"], num_de
     return sums.scatter_add_(1, index, latents.expand(device.shape[0], -1, -1))
 
 
-@torch.no_grad()
-def improve(
-    network: CostNetwork,
-    latents: Float[Tensor, "T L"],
-    task: PlacementTask,
-    device: Int[Tensor, " T"],
-    out_of_time: Callable[[], bool],
-    least_gain: float = 1e-3,
-) -> Int[Tensor, " T"]:
-    """Move and swap tables of the slowest device while that is predicted to gain more than `least_gain` of the cost."""
-    table_bytes, current = task.table_bytes, device.clone()
-    sums = shard_sums(latents, current[None], task.num_devices)[0]  # [D, L]
-    best = float(network.overall_ms(sums))
-    while not out_of_time():
-        slowest = int(network.phases_ms(sums).sum(-1).argmax())
-        first, second, target = _neighbours(table_bytes, current, slowest, task)
-        if len(first) == 0:
-            break
-        change = torch.where(second[:, None] >= 0, latents[second], 0.0) - latents[first]  # [C, L] on the slowest
-        trial = sums.repeat(len(first), 1, 1)
-        rows = torch.arange(len(first))
-        trial[:, slowest] += change
-        trial[rows, target] -= change
-        cost = network.overall_ms(trial)  # [C]
-        choice = int(cost.argmin())
-        if float(cost[choice]) >= best * (1 - least_gain):
-            break
-        best = float(cost[choice])
-        current[first[choice]] = target[choice]
-        if int(second[choice]) >= 0:
-            current[second[choice]] = slowest
-        sums = shard_sums(latents, current[None], task.num_devices)[0]
-    return current
-
-
-def _neighbours(
-    table_bytes: Int[Tensor, " T"], device: Int[Tensor, " T"], slowest: int, task: PlacementTask
-) -> tuple[Int[Tensor, " C"], Int[Tensor, " C"], Int[Tensor, " C"]]:
-    """Legal moves and swaps: a table of the slowest device, one of another device (or -1), and that device."""
-    used = torch.zeros(task.num_devices, dtype=torch.int64).scatter_add(0, device, table_bytes)
-    inside = torch.nonzero(device == slowest).flatten()
-    outside = torch.nonzero(device != slowest).flatten()
-    others = torch.tensor([d for d in range(task.num_devices) if d != slowest], dtype=torch.int64)
-    moved, to = (grid.flatten() for grid in torch.meshgrid(inside, others, indexing="ij"))
-    fits = used[to] + table_bytes[moved] <= task.memory_bytes
-    out, back = (grid.flatten() for grid in torch.meshgrid(inside, outside, indexing="ij"))
-    growth = table_bytes[out] - table_bytes[back]
-    swappable = (used[device[back]] + growth <= task.memory_bytes) & (used[slowest] - growth <= task.memory_bytes)
-    first = torch.cat([moved[fits], out[swappable]])
-    second = torch.cat([torch.full_like(moved[fits], -1), back[swappable]])
-    return first, second, torch.cat([to[fits], device[back[swappable]]])
-
-
-def _predict(
+def predict_ms(
     network: CostNetwork, latents: Float[Tensor, "T L"], device: Int[Tensor, "B T"], num_devices: int
 ) -> Float[Tensor, " B"]:
+    """Predicted overall cost of many placements of the same tables."""
     return network.overall_ms(shard_sums(latents, device, num_devices))

@@ -71,4 +71,4 @@ def update(
     torch.nn.utils.clip_grad_norm_(policy.parameters(), 10.0)
     optimizer.step()
     reward = -(taken.overall_ms / episodes.reference_ms).mean()
-    return UpdateFigures(float(loss), float(reward), float(entropy.detach().mean()))
+    return UpdateFigures(float(loss.detach()), float(reward), float(entropy.detach().mean()))
