@@ -22,11 +22,11 @@ class Lookups:
 
     Attributes:
         indices: `[N]` row indices, sample after sample; int32, or int64 where rows need it.
-        offsets: `[B+1]` sample `b` looks up `indices[offsets[b]:offsets[b+1]]`; starts at 0, ends at N; int32 or int64.
+        offsets: `[O]`, O = B+1: sample `b` looks up `indices[offsets[b]:offsets[b+1]]`; starts at 0, ends at N; int32 or int64.
     """
 
     indices: Int[Tensor, " N"]
-    offsets: Int[Tensor, " B+1"]
+    offsets: Int[Tensor, " O"]
 
     @property
     def batch_size(self) -> int:
