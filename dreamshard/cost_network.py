@@ -143,29 +143,29 @@ class StructuredCostNetwork(CostNetwork):
             sums: of each device.
             before: where given, `sums` are alternatives: device `d` has `sums[d]` while all others have `before`.
         """
-        per_member = sums[..., : 4 * self.members].unflatten(-1, (2, self.members, 2))
-        work, square = per_member.unbind(-3)  # [*B, D, M, 2]
-        distinct, dims, lookups, count = sums[..., 4 * self.members :, None, None].unbind(-3)  # [*B, D, 1, 1]
-        present = (count > 0.5).to(work.dtype)
-        log_work = (work + 1e-6).log()
+        pairs, batch = 2 * self.members, sums.shape[:-1]
+        flat = sums.reshape(-1, sums.shape[-1]).T  # [L, N]
+        work, square = flat[:pairs], flat[pairs : 2 * pairs]  # [2M, N]
+        count = flat[-1]
+        shared = 0.5 * (flat[-4:] + 1e-3).log()  # [4, N] distinct, dims, lookups, count
         seen = torch.stack(
             [
-                0.5 * log_work,
+                0.5 * (work + 1e-6).log(),
                 2 * (square + 1e-12).sqrt() / (work + 1e-6),
-                (0.5 * (count + 1e-3).log() - 1).expand_as(work),
-                (0.5 * (distinct + 1e-3).log()).expand_as(work),
-                (0.5 * (dims + 1e-3).log()).expand_as(work),
-                (0.5 * (lookups + 1e-3).log()).expand_as(work),
+                (shared[3] - 1).expand_as(work),
+                *(value.expand_as(work) for value in shared[:3]),
             ],
-            dim=-1,
-        )  # [*B, D, M, 2, 6]
-        hidden = torch.einsum("...mpi,mpih->...mph", seen, self.hidden_weight) + self.hidden_bias
-        correction = self.bound * torch.tanh((hidden.relu() * self.output_weight).sum(-1) / self.bound)  # [*B, D, M, 2]
-        compute = present * (torch.nn.functional.softplus(self.launch) + work * correction.exp())
-        forward, backward = (compute * self.scale_ms[list(_COMPUTE)]).unbind(-1)  # [*B, D, M]
-        others = dims[..., 0, 0] if before is None else before[..., 4 * self.members + 1]
-        to, back = (self._comm(dims[..., 0, 0], others) * self.scale_ms[list(_COMM)]).unbind(-1)
-        return torch.stack([forward, to, back, backward], dim=-1)
+            dim=1,
+        )  # [2M, 6, N]
+        weight = self.hidden_weight.reshape(pairs, 6, self.hidden).mT
+        hidden = torch.baddbmm(self.hidden_bias.reshape(pairs, self.hidden, 1), weight, seen).relu()  # [2M, H, N]
+        output = (self.output_weight.reshape(pairs, 1, self.hidden) @ hidden).squeeze(1) / self.bound
+        launch = torch.nn.functional.softplus(self.launch).reshape(pairs, 1)
+        compute = (count > 0.5) * (launch + work * (self.bound * output.tanh()).exp())  # [2M, N]
+        compute = compute.T.reshape(*batch, self.members, 2) * self.scale_ms[list(_COMPUTE)]  # [*B, D, M, 2]
+        dims = sums[..., -3]
+        comm = self._comm(dims, dims if before is None else before[..., -3]) * self.scale_ms[list(_COMM)]
+        return torch.cat([compute[..., :1], comm, compute[..., 1:]], dim=-1)
 
     def _comm(self, dims: Float[Tensor, "*B D"], others: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D M 2"]:
         """Relative cost of both all-to-alls: of a device with `dims` where the devices have `others` besides."""
