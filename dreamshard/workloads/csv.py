@@ -176,26 +176,26 @@ def _listed(record: Mapping[str, Any], where: str) -> ListedTable:
     name = record.get("name")
     if name is None or not str(name).strip():
         raise ValueError(f"{where}: the table has no name, so a placement cannot name it; fill in `name`")
-    rows, dim = _number(record, "rows", where, integer=True), _number(record, "dim", where, integer=True)
+    rows, dim = _integer(record, "rows", where), _integer(record, "dim", where)
     if rows is None or dim is None:
         raise ValueError(f"{where}: rows or dim of table {name!r} is empty, so its size is unknown; fill both in")
     if rows < 1:
-        raise ValueError(f"{where}: rows is {rows:g}, so nothing can be looked up; give the hash size, at least 1")
+        raise ValueError(f"{where}: rows is {rows}, so nothing can be looked up; give the hash size, at least 1")
     if dim < 1 or dim % 4:
-        raise ValueError(f"{where}: dim is {dim:g}, but the fused operator takes positive multiples of 4; round it up")
-    lookups = _number(record, "lookups", where, integer=True)
-    unique = _number(record, "unique_rows", where, integer=True)
+        raise ValueError(f"{where}: dim is {dim}, but the fused operator takes positive multiples of 4; round it up")
+    lookups = _integer(record, "lookups", where)
+    unique = _integer(record, "unique_rows", where)
     if unique is not None and unique > min(rows, rows if lookups is None else lookups):
         raise ValueError(
-            f"{where}: unique_rows is {unique:g}, more than the table's rows or lookups; count distinct rows of a batch"
+            f"{where}: unique_rows is {unique}, more than the table's rows or lookups; count distinct rows of a batch"
         )
     return ListedTable(
         str(name).strip(),
-        int(rows),
-        int(dim),
+        rows,
+        dim,
         _pooling(record, where),
-        None if lookups is None else int(lookups),
-        None if unique is None else int(unique),
+        lookups,
+        unique,
         _bins(record, where),
     )
 
@@ -228,19 +228,29 @@ def _bins(record: Mapping[str, Any], where: str) -> tuple[float, ...] | None:
     return tuple(given)
 
 
-def _number(record: Mapping[str, Any], column: str, where: str, *, integer: bool = False) -> float | None:
+def _number(record: Mapping[str, Any], column: str, where: str, kind: str = "a number") -> float | None:
     """A finite number that is not negative, or None where there is none."""
     value = record.get(column)
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
-    kind = "a whole number" if integer else "a number"
     try:
         number = float(value)
     except (TypeError, ValueError):
         raise ValueError(f"{where}: {column} is {value!r}, not {kind}; mend that value") from None
-    if not 0 <= number < float("inf") or (integer and number != int(number)):
+    if not 0 <= number < float("inf"):
         raise ValueError(f"{where}: {column} is {value!r}; it must be {kind}, finite and not negative")
-    return int(value) if integer and not isinstance(value, float) and str(value).strip().isdigit() else number
+    return number
+
+
+def _integer(record: Mapping[str, Any], column: str, where: str) -> int | None:
+    """A whole number that is not negative, exact however large, or None where there is none."""
+    number = _number(record, column, where, "a whole number")
+    if number is None:
+        return None
+    if number != int(number):
+        raise ValueError(f"{where}: {column} is {record[column]!r}, not a whole number; mend that value")
+    digits = str(record[column]).strip()
+    return int(digits) if digits.isdigit() else int(number)
 
 
 def _fill(table: ListedTable, defaults: Tables | None) -> tuple[ListedTable, list[str]]:

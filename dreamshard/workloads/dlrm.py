@@ -44,7 +44,7 @@ class DlrmFile:
 
     name: str
     indices: Int[Tensor, " N"]
-    offsets: Int[Tensor, " TB+1"]
+    offsets: Int[Tensor, " M"]
     lengths: Int[Tensor, "T B"]
 
     def segment(self, t: int, batch_size: int) -> Lookups:
@@ -197,7 +197,7 @@ def _checked(name: str, content: Any) -> DlrmFile:
     return DlrmFile(name, indices, offsets, lengths)
 
 
-def _check_lengths(name: str, t: int, lengths: Int[Tensor, " B"], offsets: Int[Tensor, " B+1"]) -> None:
+def _check_lengths(name: str, t: int, lengths: Int[Tensor, " B"], offsets: Int[Tensor, " O"]) -> None:
     if int(lengths.min()) < 0:
         b = int(lengths.argmin())
         raise ValueError(

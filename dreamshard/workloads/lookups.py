@@ -22,7 +22,8 @@ class Lookups:
 
     Attributes:
         indices: `[N]` row indices, sample after sample; int32, or int64 where rows need it.
-        offsets: `[O]`, O = B+1: sample `b` looks up `indices[offsets[b]:offsets[b+1]]`; starts at 0, ends at N; int32 or int64.
+        offsets: `[O]`, O = B+1: sample `b` looks up `indices[offsets[b]:offsets[b+1]]`; starts at 0, ends at N; int32
+            or int64.
     """
 
     indices: Int[Tensor, " N"]
@@ -150,9 +151,9 @@ def read_lookups(path: str | Path, rows: int | None = None) -> Lookups:
             "`indices: list<int32 or int64>` of lookups; name a file that ingest wrote"
         )
     samples = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [_empty(column.type)])
-    lookups = Lookups(_tensor(samples.flatten()), _tensor(samples.offsets))
-    if samples.null_count or samples.values.null_count or int(lookups.offsets[0]) != 0:
-        raise ValueError(f"{path} has missing values or a cut list where lookups should be; ingest the table again")
+    if samples.null_count or samples.values.null_count:
+        raise ValueError(f"{path} has missing values where lookups should be; ingest the table again")
+    lookups = Lookups(_tensor(samples.values), _tensor(samples.offsets))
     check_indices(lookups.indices, rows, str(path))
     return lookups
 

@@ -1,0 +1,64 @@
+import gzip
+
+import pytest
+
+from dreamshard.workloads import WorkloadConfig, open_workload
+
+
+def line(label="0", numbers=("1",) * 13, categories=("a",) * 26):
+    return "\t".join([label, *numbers, *categories]) + "\n"
+
+
+def read(path, **config):
+    return list(open_workload(WorkloadConfig(source=str(path), **{"dim": None, **config})).tables())
+
+
+def test_each_categorical_column_is_a_table_with_one_lookup_per_sample(tmp_path):
+    first = ("05db9164", "") + ("1f",) * 24
+    (tmp_path / "d.tsv").write_text(line(categories=first) + line("1", ("", *["-2"] * 12)))
+    tables = read(tmp_path / "d.tsv")
+    assert [table.name for table in tables] == [f"C{i}" for i in range(1, 27)]
+    assert (tables[0].rows, tables[0].dim) == (1460, 16)
+    assert tables[0].lookups.indices.tolist() == [1 + 0x05DB9164 % 1459, 1 + 0xA]
+    assert tables[1].lookups.indices.tolist() == [0, 1 + 0xA]  # missing is row 0
+    assert tables[0].lookups.offsets.tolist() == [0, 1, 2]
+    assert all(int(table.lookups.indices.max()) < table.rows for table in tables)
+
+
+def test_a_gzipped_log_reads_the_same(tmp_path):
+    (tmp_path / "d.tsv.gz").write_bytes(gzip.compress(line().encode()))
+    assert read(tmp_path / "d.tsv.gz")[0].lookups.indices.tolist() == [11]
+
+
+def test_no_more_samples_are_taken_than_the_batch(tmp_path):
+    (tmp_path / "d.tsv").write_text(line() * 5)
+    assert {table.lookups.batch_size for table in read(tmp_path / "d.tsv", batch_size=3)} == {3}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "empty|Empty"),
+        (line() + "0\t1\t2\n", "not a Criteo log or is truncated.*40"),
+        (line() + line(numbers=("x",) * 13), "not a Criteo log or is truncated.*'x'"),
+        (line() + line(categories=("g",) * 26), "column C1, line 2: 'g' is not a hexadecimal"),
+        (line(categories=("-5",) * 26), "line 1: '-5' is not a hexadecimal"),
+    ],
+)
+def test_a_file_that_is_not_a_criteo_log_is_one_clear_sentence(tmp_path, content, message):
+    (tmp_path / "d.tsv").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path / "d.tsv")
+
+
+def test_a_truncated_gzipped_log_is_one_clear_sentence(tmp_path):
+    whole = gzip.compress("".join(line(str(i % 2)) for i in range(1000)).encode())
+    (tmp_path / "d.tsv.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="is truncated"):
+        read(tmp_path / "d.tsv.gz")
+
+
+def test_a_file_that_only_calls_itself_gzipped_is_refused(tmp_path):
+    (tmp_path / "d.tsv.gz").write_text(line())
+    with pytest.raises(ValueError, match="is not a Criteo log or is truncated"):
+        read(tmp_path / "d.tsv.gz")

@@ -1,0 +1,144 @@
+import gzip
+import os
+import zipfile
+
+import pytest
+import torch
+
+from dreamshard.workloads import WorkloadConfig, open_workload
+
+INDICES = torch.tensor([4, 4, 1, 0, 9])
+LENGTHS = torch.tensor([[2, 0, 1], [0, 1, 1]])  # two tables, three samples
+OFFSETS = torch.tensor([0, 2, 2, 3, 3, 4, 5])
+
+
+def save(path, indices=INDICES, offsets=OFFSETS, lengths=LENGTHS):
+    torch.save((indices, offsets, lengths), path)
+    return path
+
+
+def read(path, **config):
+    return list(open_workload(WorkloadConfig(source=str(path), **{"dim": 8, **config})).tables())
+
+
+def packed(path):
+    target = path.with_name(path.name + ".gz")
+    target.write_bytes(gzip.compress(path.read_bytes()))
+    return target
+
+
+def test_tables_have_the_rows_their_largest_index_needs_and_their_own_samples(tmp_path):
+    first, second = read(save(tmp_path / "d.pt"))
+    assert (first.name, first.rows, first.dim) == ("t0000", 5, 8)
+    assert first.lookups.indices.tolist() == [4, 4, 1]
+    assert first.lookups.offsets.tolist() == [0, 2, 2, 3]
+    assert (second.rows, second.lookups.indices.tolist()) == (10, [0, 9])
+    assert second.lookups.offsets.tolist() == [0, 0, 1, 2]
+    assert second.lookups.indices.dtype == torch.int32
+
+
+def test_a_gzipped_file_reads_the_same_and_leaves_nothing_behind(tmp_path):
+    path = packed(save(tmp_path / "d.pt"))
+    tables = read(path)
+    assert [table.lookups.indices.tolist() for table in tables] == [[4, 4, 1], [0, 9]]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["d.pt", "d.pt.gz"]
+
+
+def test_a_smaller_batch_is_the_first_samples_of_the_file(tmp_path):
+    first, second = read(save(tmp_path / "d.pt"), batch_size=2)
+    assert (first.lookups.indices.tolist(), second.lookups.indices.tolist()) == ([4, 4], [0])
+    assert (first.rows, second.rows) == (5, 10)  # of the whole file
+
+
+def test_rows_names_and_dims_are_read_from_a_list_beside_the_file(tmp_path):
+    (tmp_path / "d.tables.csv").write_text("name,rows,dim\nuser,100,32\nitem,10,64\n")
+    tables = read(save(tmp_path / "d.pt"), dim=None)
+    assert [(table.name, table.rows, table.dim) for table in tables] == [("user", 100, 32), ("item", 10, 64)]
+
+
+def test_an_index_outside_the_rows_given_is_refused(tmp_path):
+    (tmp_path / "d.tables.csv").write_text("name,rows,dim\nuser,100,32\nitem,9,64\n")
+    with pytest.raises(ValueError, match=r"table 1 of d.pt has index 9 outside the table of 9 rows"):
+        read(save(tmp_path / "d.pt"))
+
+
+def test_a_list_beside_the_file_with_other_tables_is_refused(tmp_path):
+    (tmp_path / "d.tables.csv").write_text("name,rows,dim\nuser,100,32\n")
+    with pytest.raises(ValueError, match=r"lists 1 tables, but .* holds 2"):
+        read(save(tmp_path / "d.pt"))
+
+
+def test_tables_larger_than_the_limit_are_left_out(tmp_path):
+    assert [table.name for table in read(save(tmp_path / "d.pt"), max_table_bytes=5 * 8 * 4)] == ["t0000"]
+
+
+def test_a_missing_file_is_one_clear_sentence(tmp_path):
+    with pytest.raises(ValueError, match="there is no file"):
+        read(tmp_path / "d.pt")
+
+
+def test_a_truncated_file_is_one_clear_sentence(tmp_path):
+    path = save(tmp_path / "d.pt")
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(ValueError, match=r"d.pt is truncated or not a file of torch.save"):
+        read(path)
+
+
+def test_a_truncated_gzipped_file_is_one_clear_sentence_and_leaves_nothing_behind(tmp_path):
+    path = packed(save(tmp_path / "d.pt"))
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match="truncated or not gzipped"):
+        read(path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["d.pt", "d.pt.gz"]
+
+
+def test_a_file_that_only_calls_itself_gzipped_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="truncated or not gzipped"):
+        read(save(tmp_path / "d.pt").rename(tmp_path / "d.pt.gz"))
+
+
+def test_another_zip_file_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "d.pt", "w") as archive:
+        archive.writestr("a", "b")
+    with pytest.raises(ValueError, match="something else than tensors or is damaged"):
+        read(tmp_path / "d.pt")
+
+
+class RunsCode:
+    def __reduce__(self):
+        return os.mkdir, (os.environ["DREAMSHARD_TEST_TRAP"],)
+
+
+def test_a_file_that_would_run_code_when_unpickled_does_not(tmp_path, monkeypatch):
+    trap = tmp_path / "trap"
+    monkeypatch.setenv("DREAMSHARD_TEST_TRAP", str(trap))
+    torch.save((INDICES, OFFSETS, RunsCode()), tmp_path / "d.pt")
+    with pytest.raises(ValueError, match="objects that could run code are not loaded"):
+        read(tmp_path / "d.pt")
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize("content", [INDICES, {"indices": INDICES}, (INDICES, OFFSETS), (INDICES, OFFSETS, 3)])
+def test_a_file_of_other_things_is_refused(tmp_path, content):
+    torch.save(content, tmp_path / "d.pt")
+    with pytest.raises(ValueError, match="no lookups can be read"):
+        read(tmp_path / "d.pt")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"indices": torch.tensor([4, 4, 1, 0, -9])}, r"table 1 of d.pt has a negative index \(-9\)"),
+        ({"lengths": LENGTHS.float()}, "lengths of type torch.float32"),
+        ({"indices": INDICES.double()}, "indices of type torch.float64"),
+        ({"lengths": LENGTHS.flatten()}, r"lengths of shape \[6\]"),
+        ({"lengths": LENGTHS[:1]}, "7 offsets for lengths of shape"),
+        ({"lengths": torch.tensor([[2, -1, 2], [0, 1, 1]])}, "length -1 at table 0, sample 1"),
+        ({"lengths": torch.tensor([[2, 0, 1], [1, 0, 1]])}, "length 1 at table 1, sample 0, but the offsets"),
+        ({"offsets": torch.tensor([0, 2, 2, 3, 3, 4, 6])}, "offsets from 0 to 6 for 5 indices"),
+        ({"offsets": torch.tensor([0, 2, 1, 3, 3, 4, 5])}, "length 0 at table 0, sample 1, but the offsets"),
+    ],
+)
+def test_inconsistent_lookups_are_refused_with_the_place(tmp_path, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        read(save(tmp_path / "d.pt", **wrong))

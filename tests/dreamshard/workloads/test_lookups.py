@@ -1,0 +1,101 @@
+import pickle
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from dreamshard.workloads.lookups import LookupFiles, Lookups, read_lookups, write_lookups
+
+THREE_SAMPLES = Lookups(torch.tensor([5, 2, 2, 7], dtype=torch.int32), torch.tensor([0, 2, 2, 4]))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_lookups_come_back_from_parquet_as_they_were_written(tmp_path, dtype):
+    write_lookups(tmp_path / "t.parquet", Lookups(THREE_SAMPLES.indices.to(dtype), THREE_SAMPLES.offsets))
+    read = read_lookups(tmp_path / "t.parquet", rows=8)
+    assert read.indices.dtype == dtype
+    assert read.indices.tolist() == [5, 2, 2, 7]
+    assert read.offsets.tolist() == [0, 2, 2, 4]
+
+
+def test_a_file_of_lookups_has_one_list_per_sample(tmp_path):
+    write_lookups(tmp_path / "t.parquet", THREE_SAMPLES)
+    assert pq.read_table(tmp_path / "t.parquet").to_pydict() == {"indices": [[5, 2], [], [2, 7]]}
+
+
+def test_a_table_nobody_looks_up_can_be_written_and_read(tmp_path):
+    nothing = Lookups(torch.empty(0, dtype=torch.int32), torch.zeros(4, dtype=torch.int64))
+    write_lookups(tmp_path / "t.parquet", nothing)
+    read = read_lookups(tmp_path / "t.parquet", rows=1)
+    assert (read.batch_size, len(read.indices)) == (3, 0)
+
+
+def test_writing_leaves_no_temporary_file_and_replaces_what_was_there(tmp_path):
+    (tmp_path / "t.parquet").write_text("old")
+    write_lookups(tmp_path / "t.parquet", THREE_SAMPLES)
+    assert [file.name for file in tmp_path.iterdir()] == ["t.parquet"]
+    assert read_lookups(tmp_path / "t.parquet").batch_size == 3
+
+
+def test_offsets_that_do_not_cover_the_indices_are_not_written(tmp_path):
+    with pytest.raises(ValueError, match="offsets run from 0 to 3, but there are 4 indices"):
+        write_lookups(tmp_path / "t.parquet", Lookups(THREE_SAMPLES.indices, torch.tensor([0, 2, 3])))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_index_outside_the_table_is_refused_on_reading(tmp_path):
+    write_lookups(tmp_path / "t.parquet", THREE_SAMPLES)
+    with pytest.raises(ValueError, match="index 7 outside the table of 7 rows"):
+        read_lookups(tmp_path / "t.parquet", rows=7)
+
+
+def test_a_negative_index_is_refused_on_reading(tmp_path):
+    write_lookups(tmp_path / "t.parquet", Lookups(torch.tensor([3, -1]), torch.tensor([0, 2])))
+    with pytest.raises(ValueError, match=r"negative index \(-1\)"):
+        read_lookups(tmp_path / "t.parquet")
+
+
+def test_a_missing_file_of_lookups_is_one_clear_sentence(tmp_path):
+    with pytest.raises(ValueError, match="there is no lookups file"):
+        read_lookups(tmp_path / "t.parquet")
+
+
+def test_a_truncated_file_of_lookups_is_one_clear_sentence(tmp_path):
+    write_lookups(tmp_path / "t.parquet", THREE_SAMPLES)
+    content = (tmp_path / "t.parquet").read_bytes()
+    (tmp_path / "t.parquet").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match="cannot be read as Parquet"):
+        read_lookups(tmp_path / "t.parquet")
+
+
+@pytest.mark.parametrize("column", [pa.array([1, 2]), pa.array([[0.5]]), pa.array([["a"]])])
+def test_a_parquet_file_of_something_else_is_refused(tmp_path, column):
+    pq.write_table(pa.table({"indices": column}), tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match="not the one column"):
+        read_lookups(tmp_path / "t.parquet")
+
+
+@pytest.mark.parametrize("rows", [[[1], None], [[1, None]]])
+def test_missing_values_in_a_file_of_lookups_are_refused(tmp_path, rows):
+    pq.write_table(pa.table({"indices": pa.array(rows, pa.list_(pa.int32()))}), tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match="missing values"):
+        read_lookups(tmp_path / "t.parquet")
+
+
+def test_lookup_files_survive_pickling_and_give_the_first_samples(tmp_path):
+    write_lookups(tmp_path / "t.parquet", THREE_SAMPLES)
+    source = pickle.loads(pickle.dumps(LookupFiles({"t": tmp_path / "t.parquet"}, batch_size=2)))
+    assert source("t").indices.tolist() == [5, 2]
+    assert source("t").offsets.tolist() == [0, 2, 2]
+
+
+def test_lookup_files_name_the_table_they_do_not_have():
+    with pytest.raises(ValueError, match="no lookups of table 'u'"):
+        LookupFiles({})("u")
+
+
+def test_lookup_files_refuse_a_batch_that_is_too_small(tmp_path):
+    write_lookups(tmp_path / "t.parquet", THREE_SAMPLES)
+    with pytest.raises(ValueError, match="holds 3 samples, fewer than the batch of 4"):
+        LookupFiles({"t": tmp_path / "t.parquet"}, batch_size=4)("t")

@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+import torch
+
+from dreamshard.tables import NUM_BINS, concatenate
+from dreamshard.workloads import WorkloadConfig, open_workload, statistics
+from dreamshard.workloads.meta import meta_lookups
+from dreamshard.workloads.population import population
+from dreamshard.workloads.published import META_WORKLOADS, count_laws, published
+from dreamshard.workloads.statistics import access_counts, bin_counts
+
+
+def test_the_published_statistics_are_read_from_the_first_block():
+    stats = published("meta-dlrm-2021")
+    assert (stats.num_tables, stats.batch_size) == (856, 65_536)
+    assert (stats.lookups, stats.unique_rows) == (887_017_990, 128_435_723)
+    assert (stats.unique_share[0], stats.unique_share[4], stats.unique_share[16]) == (0.473, 0.072, 0)
+    assert (stats.lookup_share[0], stats.lookup_share[4], stats.lookup_share[16]) == (0.069, 0.121, 0.019)
+    assert (published("meta-dlrm-2022").num_tables, published("meta-dlrm-2022").batch_size) == (788, 131_072)
+
+
+def test_counts_of_a_bin_lie_in_the_bin_and_have_its_mean():
+    for j, law in enumerate(count_laws("meta-dlrm-2021")):
+        counts = law.draw(2000, np.random.default_rng(0))
+        assert bin_counts(counts)[j] == 2000
+        assert counts.mean() == pytest.approx(law.mean, rel=0.01)
+
+
+@pytest.mark.parametrize("name", META_WORKLOADS)
+def test_planned_tables_have_the_published_totals_and_histograms(name):
+    stats, tables = published(name), population(name)
+    rows = tables.rows_by_bin.sum(axis=0)  # [17]
+    lookups = rows * [law.mean for law in count_laws(name)]
+    assert lookups.sum() == pytest.approx(stats.lookups, rel=0.01)
+    assert rows.sum() == pytest.approx(stats.unique_rows, rel=0.01)
+    assert rows / rows.sum() == pytest.approx(stats.unique_share, abs=0.01)
+    assert lookups / lookups.sum() == pytest.approx(stats.lookup_share, abs=0.01)
+
+
+def test_sizes_have_the_extremes_and_means_that_autoshard_gives():
+    tables = population("meta-dlrm-2021")
+    pooling = tables.rows_by_bin @ [law.mean for law in count_laws("meta-dlrm-2021")] / 65_536
+    assert (tables.rows.min(), tables.rows.max()) == (1, 12_543_670)
+    assert tables.rows.mean() == pytest.approx(4_107_458, rel=0.01)
+    assert (pooling.min(), pooling.max()) == (0, pytest.approx(193, rel=0.01))
+    assert pooling.mean() == pytest.approx(15.8, rel=0.01)
+
+
+@pytest.mark.parametrize("name", META_WORKLOADS)
+def test_no_table_is_looked_up_in_more_rows_than_it_has(name):
+    tables = population(name)
+    assert (tables.rows_by_bin.sum(axis=1) <= tables.rows).all()
+    assert (tables.rows_by_bin >= 0).all()
+
+
+def test_tables_differ_widely_in_reuse():
+    tables = population("meta-dlrm-2021")
+    unique = tables.rows_by_bin.sum(axis=1).clip(min=1)
+    reuse = tables.rows_by_bin @ [law.mean for law in count_laws("meta-dlrm-2021")] / unique
+    assert np.quantile(reuse, 0.1) < 4 < 60 < np.quantile(reuse, 0.9)
+
+
+def test_a_tenth_of_the_tables_fits_what_is_published_in_proportion():
+    stats = published("meta-dlrm-2021")
+    rows, lookups = np.zeros(NUM_BINS), np.zeros(NUM_BINS)
+    workload = open_workload(WorkloadConfig(num_tables=86))
+    for table in workload.tables():
+        counts = access_counts(table.lookups.indices.numpy(), table.rows)
+        rows += bin_counts(counts)
+        lookups += bin_counts(counts, weights=counts)
+    share = workload.num_tables / stats.num_tables
+    assert lookups.sum() == pytest.approx(stats.lookups * share, rel=0.03)
+    assert rows.sum() == pytest.approx(stats.unique_rows * share, rel=0.03)
+    assert rows / rows.sum() == pytest.approx(stats.unique_share, abs=0.03)
+    assert lookups / lookups.sum() == pytest.approx(stats.lookup_share, abs=0.03)
+
+
+def test_the_first_samples_are_statistically_those_of_the_full_batch():
+    t = 3
+    full, first = meta_lookups("meta-dlrm-2021", t, 65_536, 0), meta_lookups("meta-dlrm-2021", t, 4096, 0)
+    assert first.offsets.tolist() == full.offsets[:4097].tolist()
+    rows = int(population("meta-dlrm-2021").rows[t])
+    cut = access_counts(full.first(4096).indices.numpy(), rows)
+    thinned = access_counts(first.indices.numpy(), rows)
+    assert len(first.indices) == len(full.first(4096).indices)
+    assert len(thinned) == pytest.approx(len(cut), rel=0.02)
+    assert bin_counts(thinned) / len(thinned) == pytest.approx(bin_counts(cut) / len(cut), abs=0.02)
+
+
+@pytest.mark.parametrize(("num_tables", "mebibytes", "batch_size"), [(160, 64, 256), (48, 16, 256)])
+def test_the_recipes_find_enough_small_tables_of_mixed_dims(num_tables, mebibytes, batch_size):
+    config = WorkloadConfig(num_tables=num_tables, max_table_bytes=mebibytes * 2**20, batch_size=batch_size)
+    tables = concatenate([statistics(table) for table in open_workload(config).tables()])
+    assert len(tables) == num_tables
+    assert int(tables.memory_bytes("fp32", "sgd").max()) <= mebibytes * 2**20
+    assert len(set(tables.dim.tolist())) >= 4
+
+
+def test_a_table_is_the_same_in_every_subset_and_run():
+    few, more = (open_workload(WorkloadConfig(num_tables=n, batch_size=32)) for n in (400, 700))
+    name = next(name for name in few.names if name in more.names)
+    one, other = few.table(few.names.index(name)), more.table(more.names.index(name))
+    assert torch.equal(one.lookups.indices, other.lookups.indices)
+    assert (one.rows, one.dim) == (other.rows, other.dim)
+
+
+def test_another_seed_draws_other_tables_and_lookups():
+    first, second = (open_workload(WorkloadConfig(num_tables=20, batch_size=32, seed=seed)) for seed in (0, 1))
+    assert first.names != second.names
+    assert not torch.equal(
+        meta_lookups("meta-dlrm-2021", 0, 32, 0).indices, meta_lookups("meta-dlrm-2021", 0, 32, 1).indices
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"num_tables": 857}, "has 856 tables, fewer than the 857"),
+        ({"num_tables": 400, "max_table_bytes": 2**20}, "tables of at most 1 MiB as fp32, fewer than the 400"),
+        ({"batch_size": 65_537}, "one batch of 65536 samples"),
+    ],
+)
+def test_more_than_the_data_set_has_is_one_clear_sentence(config, message):
+    with pytest.raises(ValueError, match=message):
+        open_workload(WorkloadConfig(**config))

@@ -1,0 +1,91 @@
+import pytest
+import torch
+
+from dreamshard.workloads import WorkloadConfig, open_workload, shipped, statistics
+from dreamshard.workloads.csv import list_tables
+from dreamshard.workloads.synthetic import DATA, shipped_lists
+
+TINY = WorkloadConfig(source="nvidia-synthetic-tiny", batch_size=64, dim=None)
+
+
+def test_every_shipped_list_names_its_tables_and_its_source():
+    sources = (DATA / "SOURCES.md").read_text()
+    counts = {name: len(list_tables(DATA / f"{name}.csv")) for name in shipped_lists()}
+    assert counts["mlperf-dlrm-dcnv2"] == 26
+    assert (counts["nvidia-synthetic-tiny"], counts["nvidia-synthetic-colossal"]) == (55, 2002)
+    assert all(name.split("-")[0] in sources for name in counts)
+
+
+def test_shipped_workloads_are_the_lists_and_metas_two():
+    assert {"meta-dlrm-2021", "meta-dlrm-2022", "criteo-kaggle"} <= set(shipped())
+
+
+def test_a_table_looked_up_by_two_features_has_both_features_lookups():
+    first = next(open_workload(TINY).tables())
+    assert first.lookups.offsets[:3].tolist() == [0, 11, 22]  # 1 + 10
+    assert (first.rows, first.dim) == (10_000, 8)
+
+
+def test_the_same_seed_gives_the_same_lookups_and_another_seed_others():
+    def lookups(seed):
+        tables = open_workload(WorkloadConfig(source="criteo-kaggle", batch_size=64, seed=seed)).tables()
+        return torch.cat([table.lookups.indices for table in tables]).tolist()
+
+    assert lookups(1) == lookups(1)
+    assert lookups(1) != lookups(2)
+
+
+def test_a_subset_of_the_tables_has_the_same_lookups_as_in_the_whole():
+    whole = {table.name: table for table in open_workload(TINY).tables()}
+    part = list(open_workload(WorkloadConfig(**{**vars(TINY), "num_tables": 5})).tables())
+    assert len(part) == 5
+    for table in part:
+        assert table.lookups.indices.tolist() == whole[table.name].lookups.indices.tolist()
+
+
+def test_ones_own_list_of_tables_is_a_workload(tmp_path):
+    (tmp_path / "t.csv").write_text("name,rows,dim,pooling_factor\nuser,100,8,1.5\nitem,5,16,0\n")
+    workload = open_workload(WorkloadConfig(source=str(tmp_path / "t.csv"), batch_size=10, dim=None))
+    assert workload.num_tables == 2
+    user, item = (statistics(table) for table in workload.tables())
+    assert (user.names[0], float(user.pooling_factor), int(user.dim)) == ("user", 1.5, 8)
+    assert int(item.lookups) == 0
+
+
+@pytest.mark.parametrize(("dim", "expected"), [(32, {32}), (None, {16})])
+def test_dims_are_one_number_or_the_sources_own(dim, expected):
+    workload = open_workload(WorkloadConfig(source="criteo-kaggle", batch_size=4, dim=dim))
+    assert {table.dim for table in workload.tables()} == expected
+
+
+def test_mixed_dims_are_drawn_per_table_by_the_seed():
+    def dims(seed):
+        workload = open_workload(WorkloadConfig(source="criteo-kaggle", batch_size=4, dim="mixed", seed=seed))
+        return [table.dim for table in workload.tables()]
+
+    assert set(dims(0)) <= {4, 8, 16, 32, 64, 128}
+    assert len(set(dims(0))) > 2
+    assert dims(0) == dims(0) != dims(1)
+
+
+def test_more_tables_than_there_are_is_one_clear_sentence():
+    with pytest.raises(ValueError, match="criteo-kaggle has 26 tables, fewer than the 27 asked for"):
+        open_workload(WorkloadConfig(source="criteo-kaggle", num_tables=27))
+
+
+def test_no_table_within_the_size_limit_is_one_clear_sentence():
+    with pytest.raises(ValueError, match="has 0 tables of at most"):
+        open_workload(WorkloadConfig(source="criteo-kaggle", max_table_bytes=8))
+
+
+def test_an_unknown_workload_lists_those_there_are_and_the_kinds_of_files():
+    with pytest.raises(ValueError, match=r"no workload 'nonsense'.*meta-dlrm-2021.*\.pt\.gz.*\.csv"):
+        open_workload(WorkloadConfig(source="nonsense"))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"num_tables": 0}, {"batch_size": 0}, {"max_table_bytes": -1}, {"dim": "wide"}, {"dim": 6}, {"dim": 0}]
+)
+def test_a_config_that_asks_for_nothing_or_nonsense_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"give|round"):
+        WorkloadConfig(**wrong)

@@ -1,0 +1,31 @@
+import numpy as np
+import pytest
+
+from dreamshard.workloads.statistics import access_counts, bin_counts
+from dreamshard.workloads.zipf import ALPHA, draw_ranks, expected_counts, scatter
+
+
+def test_scattering_gives_every_row_once():
+    assert sorted(scatter(np.arange(12), 12, np.random.default_rng(0)).tolist()) == list(range(12))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_ranks_stay_within_the_table(rows):
+    ranks = draw_ranks(rows, 1000, np.random.default_rng(0), ALPHA)
+    assert set(ranks.tolist()) == set(range(rows))
+
+
+def test_a_rank_is_drawn_in_proportion_to_the_area_under_the_power_law():
+    ranks = draw_ranks(2, 100_000, np.random.default_rng(0), 2.0)
+    # areas under x ** -2: 1/2 from 1 to 2, 1/6 from 2 to 3
+    assert (ranks == 0).mean() == pytest.approx(3 / 4, abs=0.01)
+
+
+def test_expected_counts_agree_with_a_draw():
+    rows, lookups = 50_000, 200_000
+    drawn = bin_counts(access_counts(draw_ranks(rows, lookups, np.random.default_rng(0), ALPHA), rows))
+    assert np.asarray(expected_counts(rows, lookups)) == pytest.approx(drawn, rel=0.06, abs=12)
+
+
+def test_a_table_nobody_looks_up_has_no_distinct_rows():
+    assert sum(expected_counts(100, 0)) == pytest.approx(0)
