@@ -1,1 +1,1 @@
-"""Where things rest: Parquet, DuckDB and MLflow."""
+"""Where things rest: Parquet (`lake`), DuckDB (`catalog`) and MLflow (`registry`), all under one home (`settings`)."""

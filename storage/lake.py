@@ -1,0 +1,264 @@
+"""The lake: Parquet datasets, append-only, each file written atomically and named by its content.
+
+    lookups/<content>.parquet                                          one table's batch, shared by datasets
+    tables/dataset_version=<v>/tables.parquet                          one row per table
+    tasks/dataset_version=<v>/split=<s>/<task set>.parquet             one row per task
+    cost_samples/testbed=<t>/dataset_version=<v>/<run>.<iteration>.<content>.parquet      one row per device
+    evaluations/testbed=<t>/dataset_version=<v>/<run>.<content>.parquet                   one row per placer and task
+
+Whoever writes the same content again adds nothing; a killed writer leaves at most a `.tmp` file, which no reader looks
+at. Queries belong in `catalog`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from dreamshard.costs import CostSample
+from dreamshard.evaluation import EvaluationRow
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, statistics, write_lookups
+from storage import records, schemas
+from storage.parquet_files import content_id, partition, read, write
+from storage.records import Row
+
+
+class Lake:
+    """Everything that was ingested and measured, below one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def write_table_lookups(self, table: WorkloadTable, described: Tables | None = None) -> Path:
+        """Keep the lookups of one table, unless they are there; datasets that share the table share the file.
+
+        Args:
+            table: with its batch of lookups.
+            described: `statistics(table)` if it is at hand, which saves counting twice.
+
+        Returns:
+            The file, named by the content of `described`.
+        """
+        path = self.root / _lookups_file(statistics(table) if described is None else described)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_lookups(path, table.lookups)
+        return path
+
+    def lookup_source(self, version: str, batch_size: int | None = None) -> LookupFiles:
+        """Lookups of the tables of dataset `version` by name; picklable, reads a file when asked for its table.
+
+        Args:
+            batch_size: take the first so many samples, or None for all.
+
+        Raises:
+            ValueError: there is no such dataset.
+        """
+        found = self._dataset(version)
+        files = zip(found.column("name").to_pylist(), found.column("lookups_file").to_pylist(), strict=True)
+        return LookupFiles({name: self.root / file for name, file in files}, batch_size)
+
+    def write_dataset(self, tables: Tables, version: str, source: str) -> Path:
+        """Keep the tables of a dataset, unless they are there.
+
+        Args:
+            version: `dataset_version(tables)`.
+            source: where the tables come from, for people.
+
+        Raises:
+            ValueError: `version` is not the content hash of `tables`.
+        """
+        if version != dataset_version(tables):
+            raise ValueError(
+                f"dataset {version!r} is not the version of these {len(tables)} tables ({dataset_version(tables)}), so "
+                "other tables would be read under that name; pass dataset_version(tables)"
+            )
+        path = self._dataset_path(version)
+        if not path.exists():
+            files = [_lookups_file(tables.select([t])) for t in range(len(tables))]
+            write(path, records.tables_to_rows(tables, version, source, files))
+        return path
+
+    def read_dataset(self, version: str) -> Tables:
+        """The tables of dataset `version`.
+
+        Raises:
+            ValueError: there is no such dataset, or its file cannot be read.
+        """
+        return records.tables_from_rows(self._dataset(version))
+
+    def dataset_versions(self) -> list[str]:
+        """Versions of all datasets, the one written last at the end."""
+        paths = (self.root / "tables").glob("dataset_version=*/tables.parquet")
+        found = [read(path, ["dataset_version", "created_at"]).slice(0, 1).to_pylist()[0] for path in paths]
+        return [row["dataset_version"] for row in sorted(found, key=lambda row: row["created_at"])]
+
+    def write_tasks(
+        self,
+        tasks: Sequence[PlacementTask],
+        dataset_version: str,
+        split: str,
+        key: str | None = None,
+        seed: int | None = None,
+    ) -> str:
+        """Keep tasks of a dataset, unless they are there.
+
+        Args:
+            split: `train` or `test`.
+            key: names the tasks drawn together; by default the hash of their content.
+            seed: with which they were drawn, for people.
+
+        Returns:
+            The key.
+
+        Raises:
+            ValueError: other tasks lie under that key.
+        """
+        rows = [records.task_to_row(task) for task in tasks]
+        chosen = content_id(rows) if key is None else key
+        path = self._tasks_path(dataset_version, split, chosen)
+        where = {"dataset_version": dataset_version, "split": split, "task_set": chosen, "seed": seed}
+        stamp = {"created_at": records.now()}
+        if not path.exists():
+            full = [where | stamp | row | {"position": i} for i, row in enumerate(rows)]
+            write(path, pa.Table.from_pylist(full, schema=schemas.TASKS))
+        elif read(path, list(rows[0])).to_pylist() != rows:
+            raise ValueError(
+                f"{path} holds other tasks than these {len(rows)} of the same key {chosen!r}, and a key must mean "
+                "the same tasks for good; give them another key"
+            )
+        return chosen
+
+    def read_tasks(self, dataset_version: str, split: str, key: str) -> list[PlacementTask]:
+        """The tasks of one key, in the order in which they were drawn.
+
+        Raises:
+            ValueError: there are none; the message lists the keys there are.
+        """
+        path = self._tasks_path(dataset_version, split, key)
+        if not path.exists():
+            known = sorted(file.stem for file in path.parent.glob("*.parquet"))
+            raise ValueError(
+                f"there are no {split} tasks {key!r} of dataset {dataset_version}, so there is nothing to place; draw "
+                f"them first, or use one of {known}"
+            )
+        pool = self.read_dataset(dataset_version)
+        rows = read(path).sort_by("position").to_pylist()
+        return [records.task_from_row(row, pool) for row in rows]
+
+    def append_cost_samples(
+        self, samples: Sequence[CostSample], run_key: str, iteration: int, dataset_version: str
+    ) -> list[str]:
+        """Keep measurements, all at once; those that are there already are left out.
+
+        Args:
+            run_key: of the training they belong to.
+            iteration: of that training, from 1.
+            dataset_version: of the tables that were measured.
+
+        Returns:
+            The id of each sample, a hash of its content.
+        """
+        origin: Row = {"run_key": run_key, "iteration": iteration, "dataset_version": dataset_version}
+        found = [records.sample_to_rows(sample, **origin) for sample in samples]
+        ids = [rows[0]["sample_id"] for rows in found]
+        start = f"{quote(run_key, safe='')}.{iteration:04}"
+        known = self._known("cost_samples", start, "sample_id")
+        fresh = {rows[0]["sample_id"]: rows for rows in found if rows[0]["sample_id"] not in known}
+        for testbed in sorted({rows[0]["testbed"] for rows in fresh.values()}):
+            own = [row for rows in fresh.values() for row in rows if row["testbed"] == testbed]
+            folder = partition(self.root / "cost_samples", testbed=testbed, dataset_version=dataset_version)
+            name = f"{start}.{content_id([row['sample_id'] for row in own])}.parquet"
+            write(folder / name, pa.Table.from_pylist(own, schema=schemas.MEASUREMENTS))
+        return ids
+
+    def read_cost_samples(
+        self, run_key: str | None = None, dataset_version: str | None = None, hardware: str | None = None
+    ) -> list[CostSample]:
+        """Measurements as they were appended, ordered by iteration and time; costs are float32 as testbeds give them.
+
+        Args:
+            run_key: only of this training.
+            dataset_version: only of this dataset.
+            hardware: only measured on this.
+
+        Raises:
+            ValueError: a file cannot be read, or a sample's dataset is not in the lake.
+        """
+        version = "*" if dataset_version is None else quote(dataset_version, safe="")
+        run = "*" if run_key is None else quote(run_key, safe="")
+        files = (self.root / "cost_samples").glob(f"testbed=*/dataset_version={version}/{run}.*.parquet")
+        found = [read(file) for file in files]
+        rows = pa.concat_tables(found).to_pylist() if found else []
+        rows = [row for row in rows if hardware in (None, row["hardware"]) and run_key in (None, row["run_key"])]
+        rows.sort(key=lambda row: (row["iteration"], row["created_at"]))
+        pools = {name: self.read_dataset(name) for name in {row["dataset_version"] for row in rows}}
+        samples: list[CostSample] = []
+        for name, pool in sorted(pools.items()):
+            samples += records.samples_from_rows([row for row in rows if row["dataset_version"] == name], pool)
+        return samples
+
+    def append_evaluations(
+        self,
+        rows: Sequence[EvaluationRow],
+        model_version: str | None,
+        run_key: str,
+        *,
+        dataset_version: str,
+        testbed: str,
+        hardware: str,
+    ) -> list[str]:
+        """Keep what an evaluation found, all at once; rows that are there already are left out.
+
+        Args:
+            model_version: of the registered model that was evaluated; None where it is not registered yet.
+            run_key: of the evaluation.
+
+        Returns:
+            The id of each row, a hash of its content.
+        """
+        found = [
+            records.evaluation_to_row(
+                row,
+                model_version=model_version,
+                run_key=run_key,
+                dataset_version=dataset_version,
+                testbed=testbed,
+                hardware=hardware,
+            )
+            for row in rows
+        ]
+        known = self._known("evaluations", quote(run_key, safe=""), "evaluation_id")
+        fresh = [row for row in found if row["evaluation_id"] not in known]
+        if fresh:
+            folder = partition(self.root / "evaluations", testbed=testbed, dataset_version=dataset_version)
+            name = f"{quote(run_key, safe='')}.{content_id([row['evaluation_id'] for row in fresh])}.parquet"
+            write(folder / name, pa.Table.from_pylist(fresh, schema=schemas.EVALUATIONS))
+        return [row["evaluation_id"] for row in found]
+
+    def _known(self, dataset: str, start: str, column: str) -> set[str]:
+        files = (self.root / dataset).glob(f"testbed=*/dataset_version=*/{start}.*.parquet")
+        return {value for file in files for value in read(file, [column]).column(column).to_pylist()}
+
+    def _dataset_path(self, version: str) -> Path:
+        return partition(self.root / "tables", dataset_version=version) / "tables.parquet"
+
+    def _tasks_path(self, version: str, split: str, key: str) -> Path:
+        return partition(self.root / "tasks", dataset_version=version, split=split) / f"{quote(key, safe='')}.parquet"
+
+    def _dataset(self, version: str) -> pa.Table:
+        path = self._dataset_path(version)
+        if not path.exists():
+            raise ValueError(
+                f"there is no dataset {version!r} in {self.root}, so there are no tables to work on; ingest it, or "
+                f"use one of {self.dataset_versions()}"
+            )
+        return read(path)
+
+
+def _lookups_file(one_table: Tables) -> str:
+    """Where the lookups of a table lie, by what they say of it: what a dataset's version is made of as well."""
+    return f"lookups/{dataset_version(one_table)}.parquet"

@@ -1,0 +1,60 @@
+"""Parquet files that appear whole or not at all, and one clear error for those that cannot be read."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+def write(path: Path, table: pa.Table) -> None:
+    """Write `table` to `path`: temporary name, fsync, rename, fsync of the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            pq.write_table(table, file, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # so that the rename itself outlives a power cut
+    finally:
+        os.close(folder)
+
+
+def read(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read one file of the lake.
+
+    Raises:
+        ValueError: it cannot be read, or lacks a column; the message names the file.
+    """
+    try:
+        return pq.read_table(path, columns=None if columns is None else list(columns), partitioning=None)
+    except (pa.ArrowException, OSError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise ValueError(
+            f"{path} cannot be read as Parquet ({reason}), so what it holds is lost to this run; it may be truncated "
+            "or of another origin: remove it and run the stage that writes it again"
+        ) from error
+
+
+def partition(root: Path, **values: str) -> Path:
+    """`root/name=value/...`, with everything but letters, digits and `_.-~` escaped."""
+    for name, value in values.items():
+        root = root / f"{name}={quote(value, safe='')}"
+    return root
+
+
+def content_id(content: Any) -> str:
+    """Sixteen hexadecimal digits of anything that JSON can hold."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
