@@ -1,7 +1,8 @@
 """Where costs come from: real ranks, or a model of an accelerator."""
 
 import importlib
-from typing import Any
+import logging
+from typing import Any, Literal
 
 import torch
 
@@ -12,6 +13,8 @@ from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup, ch
 from dreamshard.testbeds.cluster import ClusterTestbed
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.testbeds.specs import DEFAULT_SPEC, SPECS, accelerator
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["MeasurementError", "Testbed", "TestbedSetup", "open_testbed", "testbed_names"]
 
@@ -36,7 +39,7 @@ def open_testbed(name: str, setup: TestbedSetup) -> Testbed:
         ValueError: there is none of that name (the message lists those there are), or what it needs is not there.
     """
     if name in ("auto", "cluster"):
-        return ClusterTestbed(setup, "cuda" if 0 < setup.num_devices <= torch.cuda.device_count() else "cpu")
+        return ClusterTestbed(setup, _device_type(setup.num_devices))
     if name == "cluster:cpu":
         return ClusterTestbed(setup, "cpu")
     if name == "cluster:cuda":
@@ -47,6 +50,20 @@ def open_testbed(name: str, setup: TestbedSetup) -> Testbed:
     if detail and kind not in ("auto", "cluster"):
         return _own_testbed(name, setup)
     raise ValueError(f"there is no testbed {name!r}, so nothing can be measured; choose one of {testbed_names()}")
+
+
+def _device_type(num_devices: int) -> Literal["cpu", "cuda"]:
+    """`cuda` if there is a GPU for each device, else `cpu`; says so where GPUs are left unused."""
+    num_gpus = torch.cuda.device_count()
+    if 0 < num_gpus < num_devices:
+        logger.warning(
+            "this machine has %d GPUs for %d devices, so costs are measured on its CPU, one rank per device; they say "
+            "little of GPUs. Ask for at most %d devices to measure on CUDA",
+            num_gpus,
+            num_devices,
+            num_gpus,
+        )
+    return "cuda" if num_gpus >= num_devices else "cpu"
 
 
 class _OwnTestbed:
@@ -86,13 +103,13 @@ def _own_testbed(name: str, setup: TestbedSetup) -> Testbed:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"testbed {name!r} cannot be opened, because there is no module {error.name!r}; give package.module:factory "
-            f"with the module on PYTHONPATH, or choose one of {testbed_names()}"
+            f"testbed {name!r} cannot be opened, because there is no module {error.name!r}; put it on PYTHONPATH, or "
+            f"choose one of {testbed_names()}"
         ) from error
     if not hasattr(module, factory_name):
         raise ValueError(
-            f"testbed {name!r} cannot be opened, because module {module_name!r} has no {factory_name!r}; name a function "
-            "that takes a TestbedSetup"
+            f"testbed {name!r} cannot be opened, because module {module_name!r} has no {factory_name!r}; name a "
+            "function that takes a TestbedSetup"
         )
     inner = getattr(module, factory_name)(setup)
     if not callable(getattr(inner, "measure", None)):

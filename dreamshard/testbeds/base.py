@@ -77,13 +77,13 @@ def check_placement(task: PlacementTask, placement: Placement, max_devices: int 
         )
     if placement.num_devices != task.num_devices or len(placement.device) != len(task.tables):
         raise ValueError(
-            f"the placement puts {len(placement.device)} tables on {placement.num_devices} devices, but {task.name} has "
-            f"{len(task.tables)} tables and {task.num_devices} devices; measure a placement made for this task"
+            f"the placement puts {len(placement.device)} tables on {placement.num_devices} devices, but {task.name} "
+            f"has {len(task.tables)} tables and {task.num_devices} devices; measure a placement made for this task"
         )
     if not task.is_legal(placement):
         held = device_memory_bytes(task.table_bytes, placement.device[None], task.num_devices)[0]  # [D]
         fullest = int(held.argmax())
         raise ValueError(
-            f"the placement puts {int(held[fullest]) / 2**30:.3g} GiB of tables of {task.name} on device {fullest}, which "
-            f"has {task.memory_bytes / 2**30:.3g} GiB, so it would run out of memory; move tables to other devices"
+            f"the placement puts {int(held[fullest]) / 2**30:.3g} GiB of tables of {task.name} on device {fullest}, "
+            f"which has {task.memory_bytes / 2**30:.3g} GiB, so it would run out of memory; move tables elsewhere"
         )

@@ -6,12 +6,16 @@ hosts need nothing here but the elastic launcher's rendezvous.
 
 import atexit
 import os
+import pickle
 import platform
+import threading
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from dreamshard.costs import CostSample, DeviceCosts
 from dreamshard.placement import Placement
@@ -47,8 +51,16 @@ class ClusterTestbed:
                 f"testbed cluster:cuda needs a GPU for each of {setup.num_devices} devices, but this machine has "
                 f"{num_gpus}; ask for fewer devices, or use cluster:cpu or simulated"
             )
+        try:
+            self._pickled_setup = pickle.dumps(setup)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ValueError(
+                f"the lookups {setup.lookups!r} cannot be sent to the ranks of a cluster ({error}); give a function or "
+                "an object of a class at the top level of a module"
+            ) from error
         self.setup = setup
         self.device_type = device_type
+        self._in_turn = threading.Lock()
         self.max_devices: int | None = setup.num_devices
         self.hardware = _hardware(device_type, setup.num_devices)
         self._ranks: Ranks | None = None
@@ -63,6 +75,12 @@ class ClusterTestbed:
             ValueError: the placement is not legal for the task, or the task has more devices than the testbed.
         """
         check_placement(task, placement, self.max_devices)
+        with self._in_turn:
+            passes = self._measure(task, placement)
+        return self._sample(task, placement, passes)
+
+    def _measure(self, task: PlacementTask, placement: Placement) -> Float[Tensor, "R D 4"]:
+        """Timed passes of all ranks; ends the ranks where there is trouble."""
         try:
             ranks = self._ranks_for(task.num_devices)
             ranks.tell(Job(task, placement))
@@ -73,7 +91,7 @@ class ClusterTestbed:
         except BaseException:
             self._end_ranks()  # interrupted: half an answer must not become the next one's
             raise
-        return self._sample(task, placement, torch.stack(passes, dim=1))
+        return torch.stack(passes, dim=1)
 
     def close(self) -> None:
         """End all ranks; nothing is left running."""
@@ -88,7 +106,7 @@ class ClusterTestbed:
         if self._ranks is not None and self._ranks.num_ranks != num_devices:
             self._end_ranks()
         if self._ranks is None:
-            self._ranks = Ranks(num_devices, self.device_type, self.setup)
+            self._ranks = Ranks(num_devices, self.device_type, self._pickled_setup)
         return self._ranks
 
     def _end_ranks(self) -> None:
@@ -96,7 +114,7 @@ class ClusterTestbed:
             ranks, self._ranks = self._ranks, None
             ranks.end()
 
-    def _sample(self, task: PlacementTask, placement: Placement, passes: torch.Tensor) -> CostSample:
+    def _sample(self, task: PlacementTask, placement: Placement, passes: Float[Tensor, "R D 4"]) -> CostSample:
         """Medians and spread of `[R, D, 4]` timed passes."""
         costs = DeviceCosts.from_phases(passes.median(dim=0).values.to(torch.float32))  # [D, 4]
         slowest = passes.sum(dim=2).max(dim=1).values  # [R]
@@ -120,9 +138,9 @@ def _measurement_error(trouble: RankTrouble, task: PlacementTask, placement: Pla
     held = [task.tables.names[t] for t in placement.tables_of(trouble.rank)]
     tables = ", ".join(held[:5]) + (", ..." if len(held) > 5 else "") if held else "no tables"
     error = MeasurementError(
-        f"rank {trouble.rank} of {task.num_devices} {trouble.what} while measuring {task.name} with {len(held)} tables on "
-        f"it ({tables}), so this placement has no cost; all ranks were ended, earlier samples are kept, and the next "
-        "measurement starts new ranks"
+        f"measuring {task.name} failed on rank {trouble.rank} of {task.num_devices} while {trouble.stage}, with "
+        f"{len(held)} tables on it ({tables}): {trouble.what}. All ranks were ended; earlier samples are kept, and the "
+        "next measurement starts new ranks"
     )
     if trouble.detail:
         error.add_note(f"rank {trouble.rank}:\n{trouble.detail}")
@@ -139,7 +157,7 @@ def _hardware(device_type: str, num_devices: int) -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {"torch": torch.__version__}
+    found = {"torch": str(torch.__version__)}
     for package in ("fbgemm-gpu", "fbgemm-gpu-cpu"):
         try:
             found[package] = version(package)

@@ -23,7 +23,6 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.cluster_worker import ADDRESS_FILE, STAGES, Failed, Hello, Job, Measured, Stage, Start
 
 START_TIMEOUT_S = 120.0
@@ -33,17 +32,19 @@ DUMP_S = 1.0  # for a hanging rank to write down where it hangs
 LOG_LINES = 60
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class RankTrouble(Exception):  # noqa: N818 - caught where it becomes a MeasurementError
     """What went wrong on which rank.
 
     Attributes:
         rank: the rank at fault.
-        what: what it did, as the rest of a sentence that begins with the rank.
+        stage: what it was doing, one of `STAGES`.
+        what: what happened.
         detail: traceback or last lines of its output.
     """
 
     rank: int
+    stage: str
     what: str
     detail: str
 
@@ -51,11 +52,16 @@ class RankTrouble(Exception):  # noqa: N818 - caught where it becomes a Measurem
 class Ranks:
     """`num_ranks` processes that are up, from construction to `end`.
 
+    Args:
+        num_ranks: one per device.
+        device_type: `cpu` or `cuda`.
+        pickled_setup: the testbed's setup.
+
     Raises:
         RankTrouble: a rank did not start.
     """
 
-    def __init__(self, num_ranks: int, device_type: str, setup: TestbedSetup) -> None:
+    def __init__(self, num_ranks: int, device_type: str, pickled_setup: bytes) -> None:
         self.num_ranks = num_ranks
         self._folder = tempfile.TemporaryDirectory(prefix="dreamshard-cluster-")
         self._connections: dict[int, Connection] = {}
@@ -71,8 +77,7 @@ class Ranks:
             (Path(self._folder.name) / ADDRESS_FILE).write_text(json.dumps(address))
             self._launcher.start()
             self._accept(server, key)
-        start = Start(list(sys.path), pickle.dumps(setup), device_type)
-        self.tell(start)
+        self.tell(Start(list(sys.path), pickled_setup, device_type))
 
     def tell(self, message: Start | Job | None) -> None:
         """Send `message` to every rank.
@@ -107,7 +112,7 @@ class Ranks:
                 if isinstance(message, Measured):
                     answers[rank] = message
                 elif isinstance(message, Failed):
-                    trouble = RankTrouble(rank, f"raised {message.error} ({message.stage})", message.traceback)
+                    trouble = RankTrouble(rank, message.stage, message.error, message.traceback)
                     if message.stage != STAGES[-1]:
                         raise trouble
                     suspect = suspect or trouble
@@ -141,7 +146,8 @@ class Ranks:
 
     def _launch(self, ended: Connection) -> None:
         """Run the elastic launcher until all ranks have ended."""
-        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # failures are reported from here
+        for chatty in ("torch.distributed.elastic", "torchelastic-events-null"):
+            logging.getLogger(chatty).setLevel(logging.CRITICAL)  # failures are reported from here
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -169,10 +175,10 @@ class Ranks:
             ready = wait([server, self._ended], max(0.0, deadline - time.monotonic()))
             if server not in ready:
                 missing = min(set(range(self.num_ranks)) - set(self._pids))
-                why = "ended before it was ready" if ready else f"was not ready after {START_TIMEOUT_S:g} s"
+                why = "it ended before it was ready" if ready else f"it was not ready after {START_TIMEOUT_S:g} s"
                 detail = self._launch_error or self._log_of(missing)
                 self.end()
-                raise RankTrouble(missing, why, detail)
+                raise RankTrouble(missing, STAGES[0], why, detail)
             accepted, _ = server.accept()
             connection = Connection(accepted.detach())
             deliver_challenge(connection, key)
@@ -195,20 +201,19 @@ class Ranks:
         self._kill(all_but=rank)
         self._wait_for_launcher(END_TIMEOUT_S)
         failure = self._failures.get(rank)
-        how = "ended"
+        how = "it ended"
         if failure is not None:
-            how = f"exited with code {failure.exitcode}"
+            how = f"it exited with code {failure.exitcode}"
             if failure.exitcode < 0:
-                how = f"was killed by {signal.Signals(-failure.exitcode).name}"
+                how = f"it was killed by {signal.Signals(-failure.exitcode).name}"
             if failure.exitcode == -signal.SIGKILL:
                 how += ", as the system does to a process for which there is no memory"
-        return RankTrouble(rank, f"{how} ({self._stages[rank]})", self._log_of(rank))
+        return RankTrouble(rank, self._stages[rank], how, self._log_of(rank))
 
     def _hang_of(self, silent: list[int], timeout_s: float) -> RankTrouble:
         """The rank that is furthest behind is the one the others wait for."""
         rank = min(silent, key=lambda rank: STAGES.index(self._stages[rank]))
-        what = f"did not answer within {timeout_s:g} s ({self._stages[rank]})"
-        return RankTrouble(rank, what, self._log_of(rank))
+        return RankTrouble(rank, self._stages[rank], f"no answer within {timeout_s:g} s", self._log_of(rank))
 
     def _kill(self, all_but: int | None = None) -> None:
         for rank, pid in self._pids.items():

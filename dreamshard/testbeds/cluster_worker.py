@@ -107,9 +107,15 @@ class Channel:
         """Receive in a thread from now on, so that a testbed that is gone ends this rank even while it computes."""
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def receive(self) -> object:
-        """The testbed's next message."""
-        return pickle.loads(self._received.get())
+    def receive_start(self) -> Start:
+        """The testbed's first message."""
+        start: Start = pickle.loads(self._received.get())
+        return start
+
+    def receive_job(self) -> Job | None:
+        """The testbed's next message; None to end."""
+        job: Job | None = pickle.loads(self._received.get())
+        return job
 
     def send(self, message: object) -> None:
         """Tell the testbed; by value, since torch's own pickling would share memory between processes."""
@@ -142,8 +148,7 @@ def main(folder: Path) -> None:
     channel.listen()
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     channel.send(Hello(rank, os.getpid()))
-    start = channel.receive()
-    assert isinstance(start, Start)
+    start = channel.receive_start()
     sys.path[:] = start.path
     setup: TestbedSetup = pickle.loads(start.setup)
     torch.set_num_threads(1)
@@ -162,8 +167,7 @@ def main(folder: Path) -> None:
 def _serve(channel: Channel, setup: TestbedSetup, measurer: RankMeasurer) -> None:
     """Measure what comes until the testbed sends None."""
     channel.enter("waiting for a placement")
-    while (job := channel.receive()) is not None:
-        assert isinstance(job, Job)
+    while (job := channel.receive_job()) is not None:
         faulthandler.dump_traceback_later(setup.timeout_s)  # to stderr, which the testbed reads
         measured = measurer.measure(job.task, job.placement)
         faulthandler.cancel_dump_traceback_later()

@@ -33,11 +33,11 @@ class ShardLookups:
 
     Attributes:
         indices: `[N]` rows, table after table, sample after sample.
-        offsets: `[T*B+1]` of the same type; bag `t * B + b` is sample `b` of table `t`.
+        offsets: `[M]`, M = T*B+1, of the same type; bag `t * B + b` is sample `b` of table `t`.
     """
 
     indices: Int[Tensor, " N"]
-    offsets: Int[Tensor, " T*B+1"]
+    offsets: Int[Tensor, " M"]
 
     def to(self, device: torch.device) -> "ShardLookups":
         """The same lookups on `device`."""

@@ -16,7 +16,7 @@ class AcceleratorSpec:
         memory_bytes: device memory.
         memory_bytes_per_s: peak bandwidth of the device memory.
         l2_bytes: last-level cache, shared by the whole device.
-        l2_bytes_per_s: measured read bandwidth of that cache.
+        l2_bytes_per_s: read bandwidth of that cache, as microbenchmarks found it where there are any.
         num_sms: streaming multiprocessors.
         warps_per_sm: warps that one multiprocessor keeps resident.
         clock_hz: boost clock.
@@ -69,15 +69,16 @@ RTX2080TI = AcceleratorSpec(
     memory_bytes=11 * 2**30,  # NVIDIA Turing architecture whitepaper (WP-09183), appendix A: 11 GB GDDR6
     memory_bytes_per_s=616e9,  # same table: 616 GB/s
     l2_bytes=5632 * 2**10,  # same table: 5632 KB
-    l2_bytes_per_s=1.87e12,  # 64 B/clk a slice as Jia et al. 2019 (arXiv 1903.07486) measure on T4: 1.27 TB/s x 68/40 SMs
+    # Jia et al. 2019 (arXiv 1903.07486) measure 1270 GB/s on T4, of the same family: times 5.5/4 MB and 1.545/1.59 GHz.
+    l2_bytes_per_s=1.70e12,
     num_sms=68,  # same whitepaper
     warps_per_sm=32,  # CUDA programming guide, compute capability 7.5
     clock_hz=1.545e9,  # same whitepaper: reference boost
     launch_s=6e-6,
-    link_bytes_per_s=12e9,  # PCIe 3.0 x16: 15.75 GB/s less protocol; these cards have no NVSwitch
+    link_bytes_per_s=6e9,  # PCIe 3.0 x16 is 15.75 GB/s; GeForce Turing has no peer access over it, so bytes pass twice
     link_latency_s=30e-6,
     devices_per_node=8,
-    network_bytes_per_s=1.25e9,  # one 100 Gb/s adapter shared by eight, one each direction: 12.5 GB/s less 10 ways
+    network_bytes_per_s=1.25e9,  # one 100 Gb/s adapter shared by eight, less protocol
     network_latency_s=60e-6,
 )
 V100 = AcceleratorSpec(
@@ -117,7 +118,7 @@ H100 = AcceleratorSpec(
     memory_bytes=80 * 2**30,  # H100 datasheet, SXM: 80 GB HBM3
     memory_bytes_per_s=3350e9,  # same: 3.35 TB/s
     l2_bytes=50 * 2**20,  # Hopper GH100 whitepaper: 50 MB
-    l2_bytes_per_s=5.6e12,  # Chips and Cheese, "Nvidia's H100: Funny L2, and Tons of Bandwidth" (2023): 5.5-5.7 TB/s on PCIe
+    l2_bytes_per_s=5.6e12,  # Chips and Cheese, "Nvidia's H100: Funny L2, and Tons of Bandwidth" (2023): 5.5-5.7 TB/s
     num_sms=132,  # same whitepaper, SXM5
     warps_per_sm=64,  # CUDA programming guide, compute capability 9.0
     clock_hz=1.83e9,  # same whitepaper: boost under load

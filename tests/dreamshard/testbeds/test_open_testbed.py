@@ -1,0 +1,88 @@
+"""Testbeds by name."""
+
+import logging
+
+import pytest
+import torch
+from rank_lookups import EvenLookups, make_tables, make_task
+
+from dreamshard import testbeds
+from dreamshard.placement import Placement
+from dreamshard.testbeds import MeasurementError, Testbed, TestbedSetup, open_testbed
+from dreamshard.testbeds.cluster import ClusterTestbed
+
+SETUP = TestbedSetup(num_devices=2, batch_size=64, lookups=EvenLookups(64))
+
+
+def without_gpus(monkeypatch, count: int = 0):
+    monkeypatch.setattr(testbeds.torch.cuda, "device_count", lambda: count)
+
+
+def test_simulated_is_the_papers_accelerator_unless_another_is_named():
+    assert open_testbed("simulated", SETUP).hardware == "simulated rtx2080ti"
+    assert open_testbed("simulated:h200", SETUP).hardware == "simulated h200"
+
+
+@pytest.mark.parametrize("name", ["auto", "cluster", "cluster:cpu"])
+def test_without_gpus_a_cluster_has_ranks_on_the_cpu(monkeypatch, name):
+    without_gpus(monkeypatch)
+    bed = open_testbed(name, SETUP)
+    assert isinstance(bed, ClusterTestbed)
+    assert bed.device_type == "cpu"
+    assert "2 ranks" in bed.hardware
+    bed.close()
+
+
+def test_with_fewer_gpus_than_devices_auto_takes_the_cpu_and_says_so(monkeypatch, caplog):
+    without_gpus(monkeypatch, count=1)
+    with caplog.at_level(logging.WARNING):
+        bed = open_testbed("auto", SETUP)
+    assert bed.device_type == "cpu"
+    assert "1 GPUs for 2 devices" in caplog.text
+    bed.close()
+
+
+def test_a_cluster_on_cuda_needs_a_gpu_per_device(monkeypatch):
+    without_gpus(monkeypatch, count=1)
+    with pytest.raises(ValueError, match="GPU for each of 2 devices, but this machine has 1"):
+        open_testbed("cluster:cuda", SETUP)
+
+
+@pytest.mark.parametrize("name", ["cloud", "cluster:tpu", "auto:x", ""])
+def test_an_unknown_name_is_refused_with_the_names_there_are(name):
+    with pytest.raises(ValueError, match=r"no testbed.*auto.*cluster.*simulated:a100.*package.module:factory"):
+        open_testbed(name, SETUP)
+
+
+def test_ones_own_testbed_needs_only_to_measure():
+    bed = open_testbed("own_testbed:factory", SETUP)
+    assert isinstance(bed, Testbed)
+    assert bed.name == "own_testbed:factory"
+    task = make_task(make_tables([4, 4, 4]))
+    assert bed.measure(task, Placement(torch.tensor([0, 0, 1]), 2)).overall_ms == 8
+    bed.close()
+
+
+def test_ones_own_testbed_is_not_asked_for_what_is_not_legal():
+    task = make_task(make_tables([4, 4, 4]))
+    with pytest.raises(ValueError, match="2 tables on 2 devices"):
+        open_testbed("own_testbed:factory", SETUP).measure(task, Placement(torch.tensor([0, 1]), 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module:factory", "no module 'no_such_module'"),
+        ("own_testbed:missing", "has no 'missing'"),
+        ("own_testbed:nothing", "without measure"),
+    ],
+)
+def test_ones_own_testbed_that_cannot_be_made_is_refused(name, message):
+    with pytest.raises(ValueError, match=message):
+        open_testbed(name, SETUP)
+
+
+def test_an_answer_that_is_no_cost_sample_is_an_error():
+    task = make_task(make_tables([4, 4, 4]))
+    with pytest.raises(MeasurementError, match="returned float"):
+        open_testbed("own_testbed:wrong", SETUP).measure(task, Placement(torch.tensor([0, 0, 1]), 2))
