@@ -1,0 +1,277 @@
+"""Runs in MLflow: one parent per chain, a child per stage, and what they log.
+
+Everything goes through the client, never through MLflow's active run, so that two chains in one process do not mix.
+`registry` holds the versions of the placer.
+"""
+
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from dreamshard.tables import Tables
+from storage.settings import Settings, quiet_environment
+
+quiet_environment()  # MLflow decides on its telemetry when it is first imported
+
+import mlflow  # noqa: E402
+import mlflow.data  # noqa: E402
+import pandas as pd  # noqa: E402
+from mlflow import MlflowClient  # noqa: E402
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag  # noqa: E402
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+EXPERIMENT = "dreamshard"
+CHAIN_KEY = "dreamshard.chain"
+STAGE = "dreamshard.stage"
+_PARENT = "mlflow.parentRunId"
+_BATCH = 100  # parameters that MLflow takes at once
+
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+
+
+def client(settings: Settings) -> MlflowClient:
+    """MLflow's client for the home's runs and versions; makes `settings` what MLflow's own functions use."""
+    mlflow.set_tracking_uri(settings.tracking_uri)
+    mlflow.set_registry_uri(settings.tracking_uri)
+    return MlflowClient(settings.tracking_uri, settings.tracking_uri)
+
+
+def start_chain(
+    settings: Settings,
+    name: str,
+    *,
+    key: str | None = None,
+    params: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> str:
+    """Open the parent run of a chain.
+
+    Args:
+        name: how MLflow shows it, e.g. `retrain`.
+        key: names this chain across restarts: the run of the same key that did not finish goes on. None for a new run.
+        params: of the whole chain; nested mappings become `outer.inner`.
+        tags: anything worth searching for.
+
+    Returns:
+        The run's id.
+    """
+    tracking = client(settings)
+    labels = {CHAIN_KEY: key} if key else {}
+    run = _open(tracking, _experiment(tracking, settings), name, labels, resume=key is not None, tags=tags)
+    if params:
+        log_params(settings, run, params)
+    return run
+
+
+def child_run(
+    settings: Settings,
+    parent: str,
+    stage: str,
+    *,
+    params: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> str:
+    """Open the run of a stage below its chain's; one that was opened before and did not finish goes on.
+
+    Returns:
+        The run's id.
+    """
+    tracking = client(settings)
+    experiment = tracking.get_run(parent).info.experiment_id
+    run = _open(tracking, experiment, stage, {_PARENT: parent, STAGE: stage}, resume=True, tags=tags)
+    if params:
+        log_params(settings, run, params)
+    return run
+
+
+def end(settings: Settings, run: str, status: Status = "FINISHED") -> None:
+    """Close a run."""
+    client(settings).set_terminated(run, status)
+
+
+@contextmanager
+def chain(
+    settings: Settings,
+    name: str,
+    *,
+    key: str | None = None,
+    params: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> Iterator[str]:
+    """`start_chain`, closed as FINISHED or FAILED (KILLED where interrupted) when the block ends."""
+    run = start_chain(settings, name, key=key, params=params, tags=tags)
+    with _closing(settings, run):
+        yield run
+
+
+@contextmanager
+def stage(
+    settings: Settings,
+    parent: str,
+    name: str,
+    *,
+    params: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> Iterator[str]:
+    """`child_run`, closed as FINISHED or FAILED (KILLED where interrupted) when the block ends."""
+    run = child_run(settings, parent, name, params=params, tags=tags)
+    with _closing(settings, run):
+        yield run
+
+
+def log_params(settings: Settings, run: str, params: Mapping[str, Any]) -> None:
+    """Log parameters; nested mappings become `outer.inner`. The same values again change nothing."""
+    found = [Param(name, str(value)) for name, value in _flatten(params)]
+    for start in range(0, len(found), _BATCH):
+        client(settings).log_batch(run, params=found[start : start + _BATCH])
+
+
+def log_metrics(settings: Settings, run: str, metrics: Mapping[str, float | None], step: int | None = None) -> None:
+    """Log metrics in one batch; those that are None or not finite are left out.
+
+    Args:
+        step: the iteration; what is already there for this step is left as it is, so that a resumed chain may say
+            everything again. None for figures of the whole run.
+    """
+    tracking = client(settings)
+    values = {name: float(value) for name, value in metrics.items() if value is not None and math.isfinite(value)}
+    if step is not None:
+        known = tracking.get_run(run).data.metrics
+        values = {
+            name: value
+            for name, value in values.items()
+            if name not in known or all(old.step != step for old in tracking.get_metric_history(run, name))
+        }
+    now_ms = int(time.time() * 1000)
+    if values:
+        tracking.log_batch(run, [Metric(name, value, now_ms, step or 0) for name, value in values.items()])
+
+
+def log_dataset(
+    settings: Settings, run: str, version: str, tables: Tables, source: str, context: str = "training"
+) -> None:
+    """Log a dataset version as an input of a run: its digest is the version, its profile counts tables and lookups.
+
+    Args:
+        tables: of the dataset.
+        source: where they come from, e.g. the workload's name.
+        context: what the run uses them for.
+    """
+    frame = pd.DataFrame(
+        {
+            "name": list(tables.names),
+            "rows": tables.rows.numpy(),
+            "dim": tables.dim.numpy(),
+            "pooling_factor": tables.pooling_factor.double().numpy(),
+        }
+    )
+    folder = str(settings.lake_root / "tables" / f"dataset_version={version}")
+    described = mlflow.data.from_pandas(frame, source=folder, name=source, digest=version)
+    entity = Dataset.from_dictionary(described.to_dict())
+    client(settings).log_inputs(run, [DatasetInput(entity, [InputTag("mlflow.data.context", context)])])
+
+
+def log_figures(settings: Settings, run: str, figures: Mapping[str, "Figure"]) -> None:
+    """Log plots as `plots/NAME.png`."""
+    for name, figure in figures.items():
+        client(settings).log_figure(run, figure, f"plots/{name}.png")
+
+
+def log_table(settings: Settings, run: str, rows: Sequence[Mapping[str, Any]], name: str = "evaluation") -> None:
+    """Log rows as the table `tables/NAME.json`, which MLflow's UI shows and compares; once per run."""
+    tracking, file = client(settings), f"tables/{name}.json"
+    if rows and all(entry.path != file for entry in tracking.list_artifacts(run, "tables")):
+        tracking.log_table(run, pd.DataFrame([dict(row) for row in rows]), file)
+
+
+def set_tags(settings: Settings, run: str, tags: Mapping[str, Any]) -> None:
+    """Set tags of a run, e.g. addresses of what belongs to it."""
+    client(settings).log_batch(run, tags=[RunTag(name, str(value)) for name, value in tags.items()])
+
+
+def run_address(settings: Settings, run: str) -> str:
+    """Where people see the run: its page if `tracking_uri` is a server, else the database and the run's id."""
+    if not settings.tracking_uri.startswith("http"):
+        return f"{settings.tracking_uri} run {run}"
+    experiment = client(settings).get_run(run).info.experiment_id
+    return f"{settings.tracking_uri.rstrip('/')}/#/experiments/{experiment}/runs/{run}"
+
+
+def mlflow_server_command(settings: Settings, port: int) -> list[str]:
+    """The command that serves the home's runs, versions and files on the loopback interface, in two processes.
+
+    New experiments keep their files in the home, so that `dreamshard run` without a server reads them as well; the
+    environment needs `MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false`, which `quiet_environment` sets.
+    """
+    store = settings.tracking_uri
+    if store.startswith("http"):
+        raise ValueError(
+            f"MLFLOW_TRACKING_URI is {store}, a server that runs already; there is nothing to start for it"
+        )
+    return [
+        *(sys.executable, "-m", "mlflow", "server"),
+        *("--backend-store-uri", store),
+        *("--default-artifact-root", settings.artifact_root),
+        *("--artifacts-destination", settings.artifact_root),
+        "--serve-artifacts",
+        *("--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
+    ]
+
+
+def _experiment(tracking: MlflowClient, settings: Settings) -> str:
+    found = tracking.get_experiment_by_name(EXPERIMENT)
+    if found is not None:
+        return str(found.experiment_id)
+    own = not settings.tracking_uri.startswith("http")  # a server says itself where its files go
+    location = f"{settings.artifact_root}/{EXPERIMENT}" if own else None
+    return str(tracking.create_experiment(EXPERIMENT, artifact_location=location))
+
+
+def _open(
+    tracking: MlflowClient,
+    experiment: str,
+    name: str,
+    labels: Mapping[str, str],
+    *,
+    resume: bool,
+    tags: Mapping[str, str] | None,
+) -> str:
+    """A new run, or the newest unfinished one that carries `labels`, reopened."""
+    if resume:
+        wanted = [f"tags.`{label}` = '{value}'" for label, value in labels.items()]
+        query = " and ".join([*wanted, "attributes.status != 'FINISHED'"])
+        found: Sequence[Run] = tracking.search_runs(
+            [experiment], query, max_results=1, order_by=["attributes.start_time DESC"]
+        )
+        if found:
+            tracking.update_run(found[0].info.run_id, status="RUNNING")
+            return str(found[0].info.run_id)
+    user = {"mlflow.user": os.environ.get("USER", "dreamshard"), "mlflow.source.name": "dreamshard"}
+    return str(tracking.create_run(experiment, tags=user | dict(labels) | dict(tags or {}), run_name=name).info.run_id)
+
+
+@contextmanager
+def _closing(settings: Settings, run: str) -> Iterator[None]:
+    status: Status = "FAILED"
+    try:
+        yield
+        status = "FINISHED"
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        status = "KILLED"
+        raise
+    finally:
+        end(settings, run, status)
+
+
+def _flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in params.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
