@@ -122,26 +122,12 @@ def shard_lookups(lookups: Sequence[Lookups], batch_size: int, index_dtype: torc
                 f"lookups of {table.batch_size} samples cannot fill a batch of {batch_size}; ingest the workload "
                 "with a larger batch, or measure with a smaller one"
             )
-        end = int(table.offsets[batch_size])
-        indices.append(table.indices[:end].to(index_dtype))
-        offsets.append(table.offsets[:batch_size].to(index_dtype) + start)
-        start += end
+        first = table.first(batch_size)
+        indices.append(first.indices.to(index_dtype))
+        offsets.append(first.offsets[:batch_size].to(index_dtype) + start)
+        start += int(first.offsets[batch_size])
     offsets.append(torch.tensor([start], dtype=index_dtype))
     return ShardLookups(torch.cat(indices), torch.cat(offsets))
-
-
-def check_lookups(name: str, rows: int, lookups: Lookups) -> None:
-    """Refuse lookups that the operator would read out of bounds.
-
-    Raises:
-        ValueError: an index lies outside the table.
-    """
-    if len(lookups.indices) and not 0 <= int(lookups.indices.min()) <= int(lookups.indices.max()) < rows:
-        low, high = int(lookups.indices.min()), int(lookups.indices.max())
-        raise ValueError(
-            f"the lookups of table {name!r} hold indices from {low} to {high}, but the table has rows 0..{rows - 1}; "
-            "the operator would read foreign memory, so correct `rows` or the lookups and ingest again"
-        )
 
 
 @dataclass(frozen=True)

@@ -199,7 +199,7 @@ def _reuse(
 
     A bin's rows are taken at the middle of its range, scaled so that all reads add up to the table's lookups.
     """
-    middle = torch.tensor([1.0] + [0.75 * 2**j for j in range(1, NUM_BINS)], dtype=torch.float64)  # [17]
+    middle = torch.tensor([1.0] + [0.75 * 2**j + 0.5 for j in range(1, NUM_BINS)], dtype=torch.float64)  # [17]
     share = tables.bins.to(torch.float64)
     share = share / share.sum(dim=1, keepdim=True).clamp(min=1e-12)
     rows = unique[:, None] * share  # [T, 17]

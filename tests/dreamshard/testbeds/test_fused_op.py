@@ -10,7 +10,6 @@ from dreamshard.testbeds.fused_op import (
     LEARNING_RATE,
     WeightArena,
     build_operator,
-    check_lookups,
     require_fbgemm,
     shard_lookups,
 )
@@ -103,13 +102,6 @@ def test_fewer_samples_than_the_batch_are_refused():
     _, lookups = two_tables()
     with pytest.raises(ValueError, match="3 samples cannot fill a batch of 4"):
         shard_lookups(lookups, 4, torch.int64)
-
-
-def test_an_index_outside_the_table_is_refused():
-    _, lookups = two_tables()
-    check_lookups("second", 20, lookups[1])
-    with pytest.raises(ValueError, match=r"'second'.*from 3 to 19.*rows 0..18"):
-        check_lookups("second", 19, lookups[1])
 
 
 def test_without_fbgemm_the_error_says_what_to_install(monkeypatch):
