@@ -15,7 +15,7 @@ import pyarrow.csv
 import torch
 
 from dreamshard.workloads.config import WorkloadConfig
-from dreamshard.workloads.csv import list_tables
+from dreamshard.workloads.listed import list_tables
 from dreamshard.workloads.lookups import Lookups, WorkloadTable
 from dreamshard.workloads.source import Workload, choose_tables, table_dims
 from dreamshard.workloads.synthetic import DATA

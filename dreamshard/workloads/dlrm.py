@@ -23,7 +23,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.workloads.config import WorkloadConfig
-from dreamshard.workloads.csv import list_tables
+from dreamshard.workloads.listed import list_tables
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
 from dreamshard.workloads.source import Workload, choose_tables, table_dims
 

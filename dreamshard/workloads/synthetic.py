@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from dreamshard.workloads.config import WorkloadConfig
-from dreamshard.workloads.csv import ListedTable, list_tables
+from dreamshard.workloads.listed import ListedTable, list_tables
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, index_dtype
 from dreamshard.workloads.source import Workload, choose_tables, table_dims
 from dreamshard.workloads.zipf import ALPHA, draw_ranks, scatter

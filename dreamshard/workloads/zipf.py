@@ -30,7 +30,7 @@ def draw_ranks(rows: int, num_lookups: int, generator: np.random.Generator, alph
 
 def scatter(ranks: npt.NDArray[np.int64], rows: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
     """Map ranks in 0..rows-1 one to one to rows all over the table, as hashing does: an affine permutation."""
-    step = max(1, int(rows * (0.55 + 0.2 * generator.random())))
+    step = max(1, min(int(rows * (0.55 + 0.2 * generator.random())), 2**62 // rows))  # products fit 64 bits
     while gcd(step, rows) != 1:
         step += 1
     return (ranks * step + int(generator.integers(rows))) % rows

@@ -55,6 +55,12 @@ def test_without_a_pool_a_zipf_law_fills_in_bins_that_add_up_to_one(tmp_path):
     assert float(found.tables.bins.sum()) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("defaults", [None, pool()])
+def test_a_table_nobody_looks_up_gets_no_distinct_rows_and_empty_bins(tmp_path, defaults):
+    found = read_tables(written(tmp_path / "t.csv", "name,rows,dim,pooling_factor\nx,100,8,0\n"), defaults)
+    assert (int(found.tables.lookups), int(found.tables.unique_rows), float(found.tables.bins.sum())) == (0, 0, 0)
+
+
 def test_lookups_by_feature_add_up_to_the_pooling_factor(tmp_path):
     found = read_tables(written(tmp_path / "t.csv", "name,rows,dim,lookups_per_sample_by_feature\nx,10,8,1+30\n"))
     assert float(found.tables.pooling_factor) == 31

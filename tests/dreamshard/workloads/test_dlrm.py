@@ -72,6 +72,15 @@ def test_tables_larger_than_the_limit_are_left_out(tmp_path):
     assert [table.name for table in read(save(tmp_path / "d.pt"), max_table_bytes=5 * 8 * 4)] == ["t0000"]
 
 
+def test_a_table_is_read_only_when_its_turn_comes(tmp_path):
+    tables = open_workload(
+        WorkloadConfig(source=str(save(tmp_path / "d.pt", indices=torch.tensor([4, 4, 1, 0, -9]))))
+    ).tables()
+    assert next(tables).rows == 5
+    with pytest.raises(ValueError, match="table 1 of"):
+        next(tables)
+
+
 def test_a_missing_file_is_one_clear_sentence(tmp_path):
     with pytest.raises(ValueError, match="there is no file"):
         read(tmp_path / "d.pt")

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from dreamshard.workloads import WorkloadConfig, open_workload, shipped, statistics
-from dreamshard.workloads.csv import list_tables
+from dreamshard.workloads.listed import list_tables
 from dreamshard.workloads.synthetic import DATA, shipped_lists
 
 TINY = WorkloadConfig(source="nvidia-synthetic-tiny", batch_size=64, dim=None)

@@ -9,6 +9,13 @@ def test_scattering_gives_every_row_once():
     assert sorted(scatter(np.arange(12), 12, np.random.default_rng(0)).tolist()) == list(range(12))
 
 
+def test_rows_of_a_huge_table_are_scattered_without_overflow():
+    rows = 5 * 10**10
+    found = scatter(np.asarray([0, 1, rows - 2, rows - 1]), rows, np.random.default_rng(0))
+    assert len(set(found.tolist())) == 4
+    assert 0 <= found.min() <= found.max() < rows
+
+
 @pytest.mark.parametrize("rows", [1, 2, 7])
 def test_ranks_stay_within_the_table(rows):
     ranks = draw_ranks(rows, 1000, np.random.default_rng(0), ALPHA)
