@@ -97,6 +97,7 @@ class StructuredShardCosts:
 
     def compute(self, sums: Array) -> tuple[Array, Array, Array]:
         """See `ShardCosts`; shards must not be empty."""
+        sums = np.maximum(sums, 0)  # taking a table away leaves rounding behind
         work = sums[:, : self.pairs] + np.float32(1e-6)  # [N, 2M]
         shared = 0.5 * np.log(sums[:, [-1, -4, -3, -2]] + np.float32(1e-3))  # [N, 4] count, distinct, dims, lookups
         shared[:, 0] -= 1
