@@ -6,10 +6,15 @@ earlier one, killed or finished.
 
 import json
 import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dreamshard.training import TrainingState, load_state, save_state
+from dreamshard.model_files import load_state, save_state
+from dreamshard.search import DreamShardPlacer
+from dreamshard.training import TrainingState, make_placer
 from storage.settings import Settings
 
 Metrics = dict[str, float]
@@ -23,16 +28,17 @@ def folder(key: str) -> Path:
 
 def last_iteration(key: str) -> int | None:
     """The newest complete iteration of the training run, or None before its start."""
-    found = [int(path.name.removeprefix("iteration_")) for path in folder(key).glob("iteration_[0-9][0-9]*") if path.is_dir()]
+    found = [
+        int(path.name.removeprefix("iteration_")) for path in folder(key).glob("iteration_[0-9][0-9]*") if path.is_dir()
+    ]
     return max(found, default=None)
 
 
-def save(key: str, name: str, state: TrainingState, metrics: Metrics | None = None) -> None:
+def save(key: str, name: str, state: TrainingState, kept: Metrics) -> None:
     """Save the state as `name`, its figures first: a checkpoint that exists has them."""
     target = folder(key)
     target.mkdir(parents=True, exist_ok=True)
-    if metrics is not None:
-        write_json(target / f"{name}.json", metrics)
+    write_json(target / f"{name}.json", kept)
     save_state(state, target / name)
 
 
@@ -51,15 +57,59 @@ def load(key: str, name: str) -> TrainingState:
     return load_state(path)
 
 
+def require(key: str, name: str, command: str) -> None:
+    """Check that the step before has left its state.
+
+    Raises:
+        ValueError: it has not.
+    """
+    if not (folder(key) / name).is_dir():
+        raise ValueError(
+            f"the step before has not been run for training {key}, so there is nothing to go on from; run {command}"
+        )
+
+
+def placer(key: str, iteration: int, budget_ms: float | None) -> DreamShardPlacer:
+    """The placer learnt by the end of the iteration, with `budget_ms` for its search."""
+    return replace(make_placer(load(key, iteration_name(iteration))), budget_ms=budget_ms)
+
+
 def iteration_name(iteration: int) -> str:
     """The name of a complete iteration's checkpoint; iteration 0 is the untrained start."""
     return f"iteration_{iteration:02}"
 
 
-def metrics(key: str, iteration: int) -> Metrics:
-    """The figures of one complete iteration."""
-    found: Metrics = json.loads((folder(key) / f"{iteration_name(iteration)}.json").read_text())
+def figures(key: str, name: str) -> Metrics:
+    """The figures kept with the state saved as `name`."""
+    found: Metrics = json.loads((folder(key) / f"{name}.json").read_text())
     return found
+
+
+def discard(key: str, *names: str) -> None:
+    """Remove states that a complete iteration has made superfluous."""
+    for name in names:
+        shutil.rmtree(folder(key) / name)
+
+
+def is_complete(key: str, iteration: int) -> bool:
+    """Whether the iteration has its checkpoint."""
+    return (folder(key) / iteration_name(iteration)).is_dir()
+
+
+def history(key: str) -> list[Metrics]:
+    """The figures of all complete iterations, in order."""
+    return [figures(key, iteration_name(iteration)) for iteration in range(1, (last_iteration(key) or 0) + 1)]
+
+
+def save_proposals(key: str, iteration: int, drawn: Sequence[tuple[str, list[int]]]) -> None:
+    """Keep which placements an iteration drew: task name and devices, in order."""
+    write_json(folder(key) / f"{iteration_name(iteration)}.proposals.json", drawn)
+
+
+def proposals(key: str, iteration: int) -> list[tuple[str, list[int]]]:
+    """The placements an iteration drew, in order."""
+    read = json.loads((folder(key) / f"{iteration_name(iteration)}.proposals.json").read_text())
+    return [(name, device) for name, device in read]
 
 
 def write_json(path: Path, content: Any) -> None:

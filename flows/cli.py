@@ -38,7 +38,7 @@ def _global(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits 0 when done, 1 with one sentence on stderr, 2 on wrong usage."""
-    global _debug  # noqa: PLW0603 - read by the hook below, which Python calls without arguments of ours
+    global _debug
     given = list(sys.argv[1:] if arguments is None else arguments)
     _debug = "--debug" in given
     sys.excepthook = _one_sentence
@@ -75,7 +75,9 @@ def run(
 
 @app.command()
 def ingest(
-    source: Annotated[str, typer.Argument(help="A .pt, .pt.gz, .tsv, .tsv.gz or .csv file, or a shipped workload's name.")],
+    source: Annotated[
+        str, typer.Argument(help="A .pt, .pt.gz, .tsv, .tsv.gz or .csv file, or a shipped workload's name.")
+    ],
     name: Annotated[str | None, typer.Option("--name", help="What to call the data set.")] = None,
     recipe: RecipeOption = "default",
     home: HomeOption = None,
@@ -165,8 +167,7 @@ def up(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     terminal.ERR.print("starting Prefect, MLflow and a worker; the first time takes half a minute")
-    settings = Settings.load()
-    with running(folder, settings.tracking_uri, prefect_port=prefect_port, mlflow_port=mlflow_port) as addresses:
+    with running(Settings.load(), prefect_port=prefect_port, mlflow_port=mlflow_port) as addresses:
         terminal.OUT.print(f"Prefect  {addresses.prefect}/deployments", highlight=False)
         terminal.OUT.print(f"MLflow   {addresses.mlflow}", highlight=False)
         terminal.OUT.print(f"home     {folder} (logs in {folder / 'logs'})", highlight=False, soft_wrap=True)

@@ -31,7 +31,9 @@ def models(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
 
 def sql(
-    query: Annotated[str, typer.Argument(help="Over tables, tasks, cost_samples, device_costs, placements, evaluations.")],
+    query: Annotated[
+        str, typer.Argument(help="Over tables, tasks, cost_samples, device_costs, placements, evaluations.")
+    ],
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -124,7 +126,9 @@ def _devices() -> dict[str, Any]:
 
     if torch.cuda.is_available():
         return _check("devices", "ok", f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}")
-    advice = "" if shutil.which("nvidia-smi") is None else "the driver answers but torch sees no GPU: install the cuda extra"
+    advice = (
+        "" if shutil.which("nvidia-smi") is None else "the driver answers but torch sees no GPU: install the cuda extra"
+    )
     return _check("devices", "ok", f"no GPU; {os.cpu_count()} CPU cores: testbeds cluster (CPU) and simulated", advice)
 
 
@@ -145,4 +149,9 @@ def _home(folder: Path) -> dict[str, Any]:
     free = shutil.disk_usage(folder).free
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     advice = "" if free > 2 * 2**30 else "less than 2 GiB left on this disk: free some or use --home elsewhere"
-    return _check("home", "ok" if not advice else "other", f"{folder}, {size / 2**20:.0f} MiB, {free / 2**30:.0f} GiB free", advice)
+    return _check(
+        "home",
+        "ok" if not advice else "other",
+        f"{folder}, {size / 2**20:.0f} MiB, {free / 2**30:.0f} GiB free",
+        advice,
+    )

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def place(
-    tables: Annotated[Path, typer.Argument(help="CSV or Parquet (name, rows, dim, pooling_factor, bin_0..16), or TorchRec-style JSON.")],
+    tables: Annotated[
+        Path,
+        typer.Argument(help="CSV or Parquet (name, rows, dim, pooling_factor, bin_0..16), or TorchRec-style JSON."),
+    ],
     devices: Annotated[int, typer.Option("--devices", min=1, help="How many devices.")],
     memory_gb: Annotated[float, typer.Option("--memory-gb", min=0.001, help="Room for tables on each, GiB.")],
     placer: Annotated[str, typer.Option("--placer", help="champion, a version, or a rule of thumb.")] = "champion",
@@ -27,7 +30,9 @@ def place(
     form: Annotated[Literal["json", "csv", "torchrec"], typer.Option("--format", help="Of the plan.")] = "json",
     out: Annotated[Path | None, typer.Option("--out", help="Write the plan here instead of stdout.")] = None,
     precision: Annotated[Literal["fp32", "fp16"], typer.Option("--precision", help="Of the weights.")] = "fp32",
-    optimizer: Annotated[Literal["sgd", "rowwise_adagrad"], typer.Option("--optimizer", help="Its state takes room.")] = "sgd",
+    optimizer: Annotated[
+        Literal["sgd", "rowwise_adagrad"], typer.Option("--optimizer", help="Its state takes room.")
+    ] = "sgd",
     home: HomeOption = None,
 ) -> None:
     """A placement of TABLES: the plan on stdout or in a file, figures on stderr."""

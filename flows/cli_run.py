@@ -25,7 +25,9 @@ def run_chain(parameters: Mapping[str, Any], *, as_json: bool) -> None:
     from flows.parameters import configure
     from flows.report import summary_rows
 
-    configure(parameters["recipe"], testbed=parameters["testbed"], source=parameters["source"])  # fail before the server starts
+    configure(
+        parameters["recipe"], testbed=parameters["testbed"], source=parameters["source"]
+    )  # fail before the server starts
     began = time.monotonic()
     with in_process(), terminal.progress_bars(quiet=as_json):
         outcome = _flow("flows.retrain:retrain")(**parameters)
@@ -33,7 +35,9 @@ def run_chain(parameters: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         terminal.print_json({**outcome, "summary": report["summary"], "best_baseline": report["best_baseline"]})
         return
-    terminal.print_table(summary_rows(report), title=f"Held-out tasks on {outcome['testbed']} (95 % intervals, paired by task)")
+    terminal.print_table(
+        summary_rows(report), title=f"Held-out tasks on {outcome['testbed']} (95 % intervals, paired by task)"
+    )
     _say(f"Version {outcome['version']} is {outcome['alias']}: {outcome['reason']}")
     _say(f"Done in {time.monotonic() - began:.0f} s. Everything lies in {os.environ['DREAMSHARD_HOME']}:")
     for name, place in outcome["where"].items():
@@ -47,7 +51,9 @@ def run_chain(parameters: Mapping[str, Any], *, as_json: bool) -> None:
 def run_stage(name: str, parameters: Mapping[str, Any], *, as_json: bool) -> None:
     """Run one stage's flow on what is in the home and show what came of it."""
     with in_process(), terminal.progress_bars(quiet=as_json):
-        outcome: dict[str, Any] = _flow(STAGE_FLOWS[name])(**{key: value for key, value in parameters.items() if value is not None})
+        outcome: dict[str, Any] = _flow(STAGE_FLOWS[name])(
+            **{key: value for key, value in parameters.items() if value is not None}
+        )
     if as_json:
         terminal.print_json(outcome)
         return
@@ -61,10 +67,14 @@ def run_stage(name: str, parameters: Mapping[str, Any], *, as_json: bool) -> Non
 @contextlib.contextmanager
 def in_process() -> Iterator[None]:
     """Prefect's settings for flows of this process: a temporary server of its own unless one is named, no heartbeats."""
+    from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     for name in ("alembic", "mlflow", "prefect", "httpx", "distributed"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    get_client(
+        sync_client=True
+    )  # starts the temporary server before the setting below, which its environment cannot hold
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         yield
 

@@ -6,15 +6,7 @@ Both read their settings on import, so this module imports neither; `cli.py` cal
 import os
 from pathlib import Path
 
-QUIET = {
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-    "GIT_PYTHON_REFRESH": "quiet",
-    "ALEMBIC_LOG_LEVEL": "ERROR",
-}
-"""No telemetry, and two processes of MLflow's server instead of fifteen."""
+from storage.settings import quiet_environment
 
 
 def home() -> Path:
@@ -34,12 +26,13 @@ def prepare(home_folder: Path | None = None, *, log_level: str = "INFO") -> Path
     """
     folder = (home_folder or home()).expanduser().absolute()
     os.environ["DREAMSHARD_HOME"] = str(folder)
-    wanted = QUIET | {
+    quiet_environment()
+    wanted = {
         "PREFECT_HOME": str(folder / "prefect"),
         "PREFECT_LOCAL_STORAGE_PATH": str(folder / "results"),
         "PREFECT_LOGGING_LEVEL": log_level,
         "PREFECT_SERVER_EPHEMERAL_ENABLED": "true",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",  # migrations on a slow disk took 25 s
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",  # 25 s were seen
     }
     for name, value in wanted.items():
         os.environ.setdefault(name, value)

@@ -6,9 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dreamshard.baselines import baselines
 from dreamshard.costs import PHASES
-from dreamshard.evaluation import EvaluationRow, best_baseline, compare, summarise
+from dreamshard.evaluation import EvaluationRow, best_baseline, compare, prediction_figures, summarise
+from dreamshard.placer import Placer
+from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from flows.checkpoints import write_json
+from storage import registry
 from storage.settings import Settings
 
 CANDIDATE = "dreamshard"
@@ -23,16 +27,33 @@ def rival_name(version: str) -> str:
     return f"champion {version}"
 
 
-def make_report(key: str, rows: Sequence[EvaluationRow], rival: str | None) -> Report:
-    """The figures of `rows`; `rival` is the champion's version if it was measured too."""
+def contestants(candidate: DreamShardPlacer, rival: str | None, seed: int) -> dict[str, Placer]:
+    """Every placer that is compared: rules of thumb, greedy on the cost network, the candidate, the champion in use."""
+    placers: dict[str, Placer] = {
+        **baselines(seed),
+        "cost_greedy": GreedyCostPlacer(candidate.cost_network, candidate.normaliser),
+        CANDIDATE: candidate,
+    }
+    if rival is not None:
+        placers[rival_name(rival)] = registry.load_placer(rival)
+    return placers
+
+
+def make_report(key: str, training: str, rows: Sequence[EvaluationRow], rival: str | None, testbed: str) -> Report:
+    """The figures of `rows`; `rival` is the champion's version if it was measured too, `testbed` the hardware."""
     baseline = best_baseline(rows)
+    mape, spearman = prediction_figures(rows)
     references = {"random", baseline} | ({rival_name(rival)} if rival else set())
     return {
         "key": key,
+        "training": training,
+        "testbed": testbed,
+        "predicted_mape": mape,
+        "predicted_spearman": spearman,
         "candidate": CANDIDATE,
         "best_baseline": baseline,
         "rival": rival,
-        "summary": [asdict(summary) for summary in summarise(rows, CANDIDATE)],
+        "summary": [asdict(summary) for summary in summarise(rows)],
         "comparisons": {name: asdict(compare(rows, CANDIDATE, name)) for name in sorted(references)},
         "rows": [_plain(row) for row in rows],
     }
@@ -58,9 +79,27 @@ def load(key: str) -> Report:
     """
     file = path(key)
     if not file.is_file():
-        raise ValueError(f"there is no evaluation {key} in {file.parent}, so nothing can be promoted by it; run `dreamshard evaluate`")
+        raise ValueError(
+            f"there is no evaluation {key} in {file.parent}, so nothing can be promoted by it; run `dreamshard evaluate`"
+        )
     found: Report = json.loads(file.read_text(encoding="utf-8"))
     return found
+
+
+def newest(training: str) -> Report:
+    """The latest report on a training.
+
+    Raises:
+        ValueError: it has not been evaluated.
+    """
+    files = sorted(path("x").parent.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in files:
+        report: Report = json.loads(file.read_text(encoding="utf-8"))
+        if report["training"] == training:
+            return report
+    raise ValueError(
+        f"training {training} has not been evaluated, so nothing can be promoted by it; run `dreamshard evaluate`"
+    )
 
 
 def _plain(row: EvaluationRow) -> dict[str, Any]:

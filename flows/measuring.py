@@ -7,18 +7,16 @@ Ranks take seconds to start, so they start when the first measurement asks for t
 import hashlib
 import importlib
 import inspect
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from dreamshard.recipes import MeasureConfig, Recipe
-from dreamshard.testbeds import open_testbed
+from dreamshard.testbeds import open_testbed, testbed_names
 from dreamshard.testbeds.base import Testbed, TestbedSetup
+from dreamshard.workloads.lookups import Lookups, LookupSource
 from storage.lake import Lake
 from storage.settings import Settings
 
@@ -29,7 +27,8 @@ class TestbedReference:
 
     Attributes:
         name: as on the command line.
-        identity: what the name means on this machine: hardware, or the source of one's own testbed.
+        kind: what the testbed calls itself.
+        identity: what the name means on this machine: hardware, and the source of one's own testbed.
         num_devices: devices of the tasks.
         batch_size: training samples per pass.
         dataset: version of the tables whose lookups are run.
@@ -40,6 +39,7 @@ class TestbedReference:
     __test__ = False  # not a pytest class
 
     name: str
+    kind: str
     identity: str
     num_devices: int
     batch_size: int
@@ -51,28 +51,42 @@ class TestbedReference:
 _open: ContextVar[dict[TestbedReference, Testbed] | None] = ContextVar("_open", default=None)
 
 
+def lake() -> Lake:
+    """The lake of the home."""
+    return Lake(Settings.load().lake_root)
+
+
+def check(config: Recipe) -> None:
+    """Say at once, before anything is ingested, that a testbed does not exist.
+
+    Raises:
+        ValueError: it does not; the message lists those there are.
+    """
+    open_testbed(
+        config.testbed, _setup(config.tasks.num_devices, config.workload.batch_size, 0, config.measure, _none)
+    ).close()
+
+
 def reference(config: Recipe, dataset: str, seed: int) -> TestbedReference:
-    """The testbed that `config` asks for."""
-    return TestbedReference(
+    """The testbed that `config` asks for, measuring the lookups of `dataset`; kept open until the flow ends."""
+    setup = _setup(config.tasks.num_devices, _batch_size(dataset), seed, config.measure, lake().lookup_source(dataset))
+    testbed = open_testbed(config.testbed, setup)
+    wanted = TestbedReference(
         name=config.testbed,
-        identity=identity(config.testbed),
-        num_devices=config.tasks.num_devices,
-        batch_size=config.workload.batch_size,
+        kind=testbed.name,
+        identity=" ".join([testbed.hardware, *_own_source(config.testbed)]),
+        num_devices=setup.num_devices,
+        batch_size=setup.batch_size,
         dataset=dataset,
         seed=seed,
         measure=config.measure,
     )
-
-
-def identity(name: str) -> str:
-    """What a testbed's name stands for here, so that results of other hardware are never taken for this one's."""
-    if name.startswith("simulated"):
-        return "simulated"
-    if ":" in name:
-        return _source_hash(name)
-    if torch.cuda.is_available():
-        return f"{torch.cuda.get_device_name(0)} x{torch.cuda.device_count()}"
-    return f"{platform.node()} {platform.processor() or platform.machine()}"
+    opened = _open.get()
+    if opened is None or wanted in opened:
+        testbed.close()
+    else:
+        opened[wanted] = testbed
+    return wanted
 
 
 @contextmanager
@@ -106,25 +120,38 @@ def borrowed(wanted: TestbedReference) -> Iterator[Testbed]:
 
 
 def _start(wanted: TestbedReference) -> Testbed:
-    lake = Lake(Settings.load().lake_root)
+    lookups = lake().lookup_source(wanted.dataset)
     return open_testbed(
-        wanted.name,
-        TestbedSetup(
-            num_devices=wanted.num_devices,
-            batch_size=wanted.batch_size,
-            lookups=lake.lookup_source(wanted.dataset),
-            seed=wanted.seed,
-            warmups=wanted.measure.warmups,
-            repeats=wanted.measure.repeats,
-            timeout_s=wanted.measure.timeout_s,
-        ),
+        wanted.name, _setup(wanted.num_devices, wanted.batch_size, wanted.seed, wanted.measure, lookups)
     )
 
 
-def _source_hash(name: str) -> str:
-    module_name = name.partition(":")[0]
-    try:
-        source = inspect.getsourcefile(importlib.import_module(module_name))
-    except ModuleNotFoundError:
-        return name  # opening it says what is wrong, in a sentence
-    return name if source is None else f"{name} {hashlib.sha256(Path(source).read_bytes()).hexdigest()[:12]}"
+def _setup(num_devices: int, batch_size: int, seed: int, measure: MeasureConfig, lookups: LookupSource) -> TestbedSetup:
+    return TestbedSetup(
+        num_devices=num_devices,
+        batch_size=batch_size,
+        lookups=lookups,
+        seed=seed,
+        warmups=measure.warmups,
+        repeats=measure.repeats,
+        timeout_s=measure.timeout_s,
+    )
+
+
+def _none(name: str) -> Lookups:
+    raise ValueError(f"the lookups of {name!r} were asked for before anything was ingested; measure after ingesting")
+
+
+def _batch_size(dataset: str) -> int:
+    """Samples per batch of the dataset's lookups."""
+    tables = lake().read_dataset(dataset)
+    busiest = int(tables.pooling_factor.argmax())
+    return max(1, round(int(tables.lookups[busiest]) / max(float(tables.pooling_factor[busiest]), 1e-9)))
+
+
+def _own_source(name: str) -> list[str]:
+    """Hash of the source of one's own testbed: another version of it may measure other costs."""
+    if name in testbed_names() or name.startswith("simulated"):
+        return []
+    source = inspect.getsourcefile(importlib.import_module(name.partition(":")[0]))
+    return [] if source is None else [hashlib.sha256(Path(source).read_bytes()).hexdigest()[:12]]

@@ -20,7 +20,12 @@ RecipeName = Annotated[
 ]
 Seed = Annotated[
     int,
-    Field(title="Seed", ge=0, le=2**31 - 1, description="Of every draw: tasks, weights, episodes. The same seed gives the same bits."),
+    Field(
+        title="Seed",
+        ge=0,
+        le=2**31 - 1,
+        description="Of every draw: tasks, weights, episodes. The same seed gives the same bits.",
+    ),
 ]
 TestbedName = Annotated[
     str | None,
@@ -38,19 +43,34 @@ Source = Annotated[
         examples=["meta-dlrm-2021", "mlperf-dlrm-dcnv2"],
     ),
 ]
+Dataset = Annotated[
+    str | None,
+    Field(title="Dataset version", description="Of the tables to work on, as `ingest` returned it. Empty: the newest."),
+]
 NumDevices = Annotated[
     int | None, Field(title="Devices", ge=1, le=4096, description="Devices to place tables on. Empty: the recipe's.")
 ]
 MemoryGb = Annotated[
     float | None,
-    Field(title="Memory per device, GiB", gt=0, le=100_000, description="Room for tables on each device. Empty: the recipe's."),
+    Field(
+        title="Memory per device, GiB",
+        gt=0,
+        le=100_000,
+        description="Room for tables on each device. Empty: the recipe's.",
+    ),
 ]
 TablesPerTask = Annotated[
-    int | None, Field(title="Tables per task", ge=1, le=100_000, description="Tables in each placement task. Empty: the recipe's.")
+    int | None,
+    Field(title="Tables per task", ge=1, le=100_000, description="Tables in each placement task. Empty: the recipe's."),
 ]
 Iterations = Annotated[
     int | None,
-    Field(title="Iterations", ge=1, le=1000, description="Rounds of measure, fit, improve. Empty: the recipe's (the paper: 10)."),
+    Field(
+        title="Iterations",
+        ge=1,
+        le=1000,
+        description="Rounds of measure, fit, improve. Empty: the recipe's (the paper: 10).",
+    ),
 ]
 PlacementsPerIteration = Annotated[
     int | None,
@@ -86,7 +106,9 @@ def configure(
         "tables_per_task": tables_per_task,
     }
     training = {"iterations": iterations, "placements_per_iteration": placements_per_iteration}
-    return replace(base, tasks=replace(base.tasks, **_given(tasks)), training=replace(base.training, **_given(training)))
+    return replace(
+        base, tasks=replace(base.tasks, **_given(tasks)), training=replace(base.training, **_given(training))
+    )
 
 
 def _given(values: dict[str, int | None]) -> dict[str, int]:

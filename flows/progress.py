@@ -53,7 +53,9 @@ def publish(stage: str, done: int, total: int, note: str = "") -> None:
     advance(stage, done, total, note)
     artifact = _artifact.get()
     if artifact is not None:
-        update_progress_artifact(artifact, overall_percent(stage, done, total), f"{stage}: {done} of {total} {note}".strip())
+        update_progress_artifact(
+            artifact, overall_percent(stage, done, total), f"{stage}: {done} of {total} {note}".strip()
+        )
 
 
 def overall_percent(stage: str, done: int, total: int) -> float:

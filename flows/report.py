@@ -78,9 +78,9 @@ def evaluation_metrics(report: Report) -> Metrics:
 def plots(report: Report, history: Sequence[Metrics]) -> dict[str, Figure]:
     """The three plots by file name."""
     return {
-        "placement.png": plot_placements(report),
-        "predicted_vs_measured.png": plot_predictions(report),
-        "learning_curve.png": plot_learning(history),
+        "placement": plot_placements(report),
+        "predicted_vs_measured": plot_predictions(report),
+        "learning_curve": plot_learning(history),
     }
 
 
@@ -126,7 +126,11 @@ def plot_learning(history: Sequence[Metrics]) -> Figure:
     axis.plot(steps, [entry["measured_cost_ms"] for entry in history], marker="o", label="measured cost, ms")
     axis.set(xlabel="iteration", ylabel="mean measured cost, ms")
     error = axis.twinx()
-    known = [(step, entry["cost_heldout_mape"]) for step, entry in zip(steps, history, strict=True) if "cost_heldout_mape" in entry]
+    known = [
+        (step, entry["cost_heldout_mape"])
+        for step, entry in zip(steps, history, strict=True)
+        if "cost_heldout_mape" in entry
+    ]
     error.plot([step for step, _ in known], [100 * value for _, value in known], color="#dd8452", marker="s")
     error.set_ylabel("held-out error of the cost network, %", color="#dd8452")
     return figure
@@ -137,12 +141,17 @@ def publish_report(report: Report, history: Sequence[Metrics], reason: str, link
     if FlowRunContext.get() is None:
         return
     create_table_artifact(summary_rows(report), key="dreamshard-evaluation", description=reason)
-    create_markdown_artifact(markdown_report(report, history, reason, links), key="dreamshard-report", description=reason)
+    create_markdown_artifact(
+        markdown_report(report, history, reason, links), key="dreamshard-report", description=reason
+    )
 
 
 def markdown_report(report: Report, history: Sequence[Metrics], reason: str, links: Mapping[str, str]) -> str:
     """The report: outcome, evaluation, one placement in figures, learning curve, pictures, links."""
-    curve = [{"iteration": step + 1} | {name: f"{value:.4g}" for name, value in entry.items()} for step, entry in enumerate(history)]
+    curve = [
+        {"iteration": step + 1} | {name: f"{value:.4g}" for name, value in entry.items()}
+        for step, entry in enumerate(history)
+    ]
     names = list(dict.fromkeys(name for entry in curve for name in entry))
     parts = [
         "# dreamshard",

@@ -1,21 +1,32 @@
 """The page to read first: the whole chain, from tables to champion.
 
-Each line below is a step of `steps.py`; what a step computes is in the one library function it names.
+Each line of `retrain` is a Prefect task of `steps.py` or `steps_promotion.py`; what it computes is in the one library
+function it names. The flows of single stages (`ingest.py`, `profile.py`, ...) are made of the same steps.
 """
 
 from typing import Any
 
 from prefect import flow
 
-from flows import reporting, steps
-from flows.measuring import reference, testbeds
+from flows import measuring, steps, steps_promotion, tracking
+from flows.ingest import ingest_workload
 from flows.parameters import (
-    Iterations, MemoryGb, NumDevices, PlacementsPerIteration, RecipeName, Seed, Source, TablesPerTask, TestbedName, configure,
-)  # fmt: skip
+    Iterations,
+    MemoryGb,
+    NumDevices,
+    PlacementsPerIteration,
+    RecipeName,
+    Seed,
+    Source,
+    TablesPerTask,
+    TestbedName,
+    configure,
+)
 from flows.progress import progress_artifact
+from flows.train import train_placer
 
 
-@flow(name="retrain", log_prints=False)
+@flow(name="retrain", persist_result=True, result_serializer="json")
 def retrain(
     recipe: RecipeName = "default",
     seed: Seed = 0,
@@ -28,4 +39,31 @@ def retrain(
     placements_per_iteration: PlacementsPerIteration = None,
 ) -> dict[str, Any]:
     """Tables -> cost samples -> placer -> evaluation -> champion."""
-    ...
+    config = configure(
+        recipe,
+        testbed=testbed,
+        source=source,
+        num_devices=num_devices,
+        memory_gb=memory_gb,
+        tables_per_task=tables_per_task,
+        iterations=iterations,
+        placements_per_iteration=placements_per_iteration,
+    )
+    measuring.check(config)
+    with tracking.chain("retrain", config, seed) as chain, measuring.testbeds(), progress_artifact():
+        with chain.stage("ingest") as run:
+            dataset = ingest_workload(config.workload)
+            tasks = steps.draw_tasks(dataset, config.tasks, seed)
+            tracking.log_dataset(run, dataset, config.workload.source)
+        bench = measuring.reference(config, dataset, seed)
+        with chain.stage("train") as run:
+            training = train_placer(run, dataset, tasks, config.training, bench)
+        with chain.stage("evaluate") as run:
+            rival = steps_promotion.champion_to_beat(training)
+            report = steps_promotion.evaluate_placers(
+                training, config.training.iterations, dataset, tasks, config.evaluation, bench, rival
+            )
+            tracking.log_evaluation(run, report)
+        with chain.stage("promote") as run:
+            version = steps_promotion.register(run, training, dataset, report, config.evaluation.budget_ms)
+            return steps_promotion.promote(run, version, training, report)

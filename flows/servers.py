@@ -16,10 +16,12 @@ from pathlib import Path
 import httpx
 import psutil
 
-from flows.environment import QUIET
+from storage.runs import mlflow_server_command
+from storage.settings import QUIET, Settings
 
 LOOPBACK = "127.0.0.1"
 POOL = "dreamshard"
+PREFECT = (sys.executable, "-m", "prefect")
 PROJECT = Path(__file__).resolve().parent.parent
 STARTUP_S = 180.0
 """The first start creates two databases; 25 s were seen on an idle machine."""
@@ -56,18 +58,19 @@ def free_port(preferred: int) -> int:
 
 
 @contextmanager
-def running(home: Path, tracking_uri: str, *, prefect_port: int = 4200, mlflow_port: int = 5000) -> Iterator[Addresses]:
+def running(settings: Settings, *, prefect_port: int = 4200, mlflow_port: int = 5000) -> Iterator[Addresses]:
     """All servers, the worker and the deployments, while the block runs.
 
     Args:
-        home: where databases and logs lie.
-        tracking_uri: MLflow's store. A server's address (http) is used as it is and no MLflow server is started.
+        settings: where databases and logs lie. A tracking URI that is a server's address (http) is used as it is and
+            no MLflow server is started.
         prefect_port: tried first.
         mlflow_port: tried first.
 
     Raises:
         RuntimeError: a server did not start, or a deployment failed; the message ends with its last lines.
     """
+    home, tracking_uri = settings.home, settings.tracking_uri
     logs = home / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     prefect = f"http://{LOOPBACK}:{free_port(prefect_port)}"
@@ -79,14 +82,14 @@ def running(home: Path, tracking_uri: str, *, prefect_port: int = 4200, mlflow_p
         def start(name: str, command: Sequence[str]) -> None:
             processes[name] = ending.enter_context(_process(name, command, environment, logs))
 
-        start("prefect", ["prefect", "server", "start", "--host", LOOPBACK, "--port", prefect.rpartition(":")[2]])
+        start("prefect", [*PREFECT, "server", "start", "--host", LOOPBACK, "--port", prefect.rpartition(":")[2]])
         if mlflow != tracking_uri:
-            start("mlflow", _mlflow_command(tracking_uri, mlflow.rpartition(":")[2], home))
+            start("mlflow", mlflow_server_command(settings, int(mlflow.rpartition(":")[2])))
             _wait_for(f"{mlflow}/health", processes["mlflow"], logs / "mlflow.log")
         _wait_for(f"{prefect}/api/health", processes["prefect"], logs / "prefect.log")
-        _run(["prefect", "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment, logs)
-        _run(["prefect", "--no-prompt", "deploy", "--all"], environment, logs)
-        start("worker", ["prefect", "worker", "start", "--pool", POOL, "--type", "process", "--limit", "2"])
+        _run([*PREFECT, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment, logs)
+        _run([*PREFECT, "--no-prompt", "deploy", "--all"], environment, logs)
+        start("worker", [*PREFECT, "worker", "start", "--pool", POOL, "--type", "process", "--limit", "2"])
         yield Addresses(prefect=prefect, mlflow=mlflow, environment=environment, processes=processes)
 
 
@@ -135,21 +138,13 @@ def _environment(home: Path, prefect: str, mlflow: str) -> dict[str, str]:
     }
 
 
-def _mlflow_command(store: str, port: str, home: Path) -> list[str]:
-    artifacts = (home / "mlartifacts").as_uri()
-    return [
-        "mlflow", "server", "--backend-store-uri", store, "--default-artifact-root", artifacts, "--no-serve-artifacts",
-        "--host", LOOPBACK, "--port", port, "--workers", "1",
-    ]  # fmt: skip
-
-
 @contextmanager
 def _process(
     name: str, command: Sequence[str], environment: Mapping[str, str], logs: Path
 ) -> Iterator["subprocess.Popen[bytes]"]:
     with (logs / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", *command],
+            command,
             env=environment,
             cwd=PROJECT,
             stdin=subprocess.DEVNULL,
@@ -167,7 +162,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], logs: Path) -> 
     log = logs / "deploy.log"
     with log.open("ab") as file:
         done = subprocess.run(
-            [sys.executable, "-m", *command],
+            command,
             env=environment,
             cwd=PROJECT,
             stdin=subprocess.DEVNULL,

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-OUT = Console()
+OUT = Console() if sys.stdout.isatty() else Console(width=140)
 ERR = Console(stderr=True)
 
 
@@ -36,8 +36,12 @@ def progress_bars(*, quiet: bool) -> Iterator[None]:
 
     def show(stage: str, done: int, total: int, note: str) -> None:
         if not on_terminal:
-            if done == total:
-                ERR.print(f"{_position(stage, STAGES)} {stage}: {total} of {total} {note}".rstrip(), highlight=False, markup=False)
+            if done == total and stage in STAGES:
+                ERR.print(
+                    f"{_position(stage, STAGES)} {stage}: {total} of {total} {note}".rstrip(),
+                    highlight=False,
+                    markup=False,
+                )
             return
         if stage not in rows:
             rows[stage] = bars.add_task(stage, total=total, note="")

@@ -1,0 +1,57 @@
+"""What a stage on its own starts from: the configuration, and what earlier stages left in the home."""
+
+from dataclasses import dataclass
+
+from dreamshard.recipes import Recipe
+from flows import checkpoints, measuring, steps
+from flows.measuring import TestbedReference, lake
+from flows.parameters import configure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """A configuration, and the dataset and tasks it is applied to."""
+
+    config: Recipe
+    dataset: str
+    tasks: str
+
+
+def inputs(recipe: str, seed: int, testbed: str | None, dataset: str | None) -> Inputs:
+    """The recipe on a dataset of the home; its tasks are drawn if they have not been.
+
+    Args:
+        dataset: a version, or None for the one ingested last.
+
+    Raises:
+        ValueError: nothing has been ingested, or not this version.
+    """
+    config = configure(recipe, testbed=testbed)
+    measuring.check(config)
+    known = lake().dataset_versions()
+    if not known:
+        raise ValueError(
+            "nothing has been ingested into this home, so there are no tables to work on; run `dreamshard ingest`"
+        )
+    if dataset is not None and dataset not in known:
+        raise ValueError(
+            f"there is no dataset {dataset!r} in this home; choose one of {known[-5:]}, or run `dreamshard ingest`"
+        )
+    chosen = dataset or known[-1]
+    return Inputs(config=config, dataset=chosen, tasks=steps.draw_tasks(chosen, config.tasks, seed))
+
+
+def started_training(given: Inputs, bench: TestbedReference) -> tuple[str, int]:
+    """The training of these inputs and the number of its last complete iteration.
+
+    Raises:
+        ValueError: it has not been started.
+    """
+    key = steps.training_key(given.dataset, given.tasks, given.config.training, bench)
+    last = checkpoints.last_iteration(key)
+    if last is None:
+        raise ValueError(
+            f"there is no training of recipe {given.config.name!r} with seed {bench.seed} on {bench.identity} in this "
+            "home, so there is nothing to go on from; run `dreamshard profile` or `dreamshard train` with the same options"
+        )
+    return key, last

@@ -1,0 +1,24 @@
+"""One measuring step of Algorithm 1 on its own: what the next training iteration will be fitted to."""
+
+from typing import Any
+
+from prefect import flow
+
+from flows import checkpoints, measuring, steps, tracking
+from flows.home import inputs
+from flows.parameters import Dataset, RecipeName, Seed, TestbedName
+
+
+@flow(name="profile", persist_result=True, result_serializer="json")
+def profile(
+    recipe: RecipeName = "default", seed: Seed = 0, testbed: TestbedName = None, dataset: Dataset = None
+) -> dict[str, Any]:
+    """Policy of the last checkpoint -> placements -> cost samples in the lake."""
+    given = inputs(recipe, seed, testbed, dataset)
+    with tracking.chain("profile", given.config, seed) as chain, measuring.testbeds(), chain.stage("profile") as run:
+        bench = measuring.reference(given.config, given.dataset, seed)
+        training = steps.start_training(given.dataset, given.tasks, given.config.training, bench)
+        iteration = (checkpoints.last_iteration(training) or 0) + 1
+        figures = steps.measure_placements(training, iteration, given.dataset, given.tasks, bench)
+        tracking.log_iteration(run, iteration, figures)
+    return {"training": training, "iteration": iteration, "testbed": bench.identity} | figures

@@ -1,0 +1,125 @@
+"""The Prefect tasks of the second half: evaluate, register, promote, and what MLflow is told on the way."""
+
+from typing import Any
+
+from prefect import get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.tasks import exponential_backoff
+
+from dreamshard.costs import CostSample
+from dreamshard.evaluation import PairedComparison, evaluate
+from dreamshard.placement import Placement
+from dreamshard.recipes import EvaluationConfig
+from dreamshard.tasks import PlacementTask
+from flows import checkpoints, evaluations, report, tracking
+from flows.caching import ON_CONTENT, content_key
+from flows.decision import Decision, decide
+from flows.measuring import TestbedReference, borrowed, lake
+from flows.progress import advance, publish
+from flows.steps import measurement_failed
+
+_BACKOFF = exponential_backoff(2)
+
+
+@task(name="find the champion", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF)
+def champion_to_beat(training: str) -> str | None:
+    """Version of the champion, unless there is none or it came out of this very training."""
+    version = tracking.champion()
+    if version is None or tracking.version_tags(version).get("training") == tracking.origin(training):
+        return None
+    return version
+
+
+@task(
+    name="evaluate placers",
+    cache_policy=ON_CONTENT,
+    persist_result=True,
+    result_serializer="json",
+    retries=1,
+    retry_delay_seconds=_BACKOFF,
+    retry_condition_fn=measurement_failed,
+)
+def evaluate_placers(
+    training: str,
+    iteration: int,
+    dataset: str,
+    tasks: str,
+    config: EvaluationConfig,
+    testbed: TestbedReference,
+    rival: str | None,
+) -> str:
+    """Held-out tasks x placers -> measured costs in the lake and a report; returns the report's key.
+
+    Args:
+        training: whose checkpoint at `iteration` is the candidate.
+        rival: version of the champion in use, measured on the same tasks; None where there is none.
+
+    Raises:
+        NoPlacementError: a task fits no placement; before anything is measured.
+        MeasurementError: a rank died or hung, twice.
+    """
+    key = content_key(training, iteration, dataset, tasks, config, testbed, rival)
+    candidate = checkpoints.placer(training, iteration, config.budget_ms)
+    heldout = lake().read_tasks(dataset, "test", tasks)
+    contestants = evaluations.contestants(candidate, rival, testbed.seed)
+    total, done = config.repeats * len(contestants) * len(heldout), 0
+    with borrowed(testbed) as bench:
+
+        def measure(drawn: PlacementTask, placement: Placement) -> CostSample:
+            nonlocal done
+            sample = bench.measure(drawn, placement)
+            done += 1
+            advance("evaluate", done, total, drawn.name)
+            return sample
+
+        rows = evaluate(
+            contestants,
+            heldout,
+            measure,
+            predict_ms=candidate.predict_overall_ms,
+            repeats=config.repeats,
+            seed=testbed.seed,
+        )
+    lake().append_evaluations(rows, None, key, dataset_version=dataset, testbed=testbed.kind, hardware=testbed.identity)
+    evaluations.save(evaluations.make_report(key, training, rows, rival, testbed.identity))
+    get_run_logger().info("evaluated %s on %s", ", ".join(contestants), ", ".join(drawn.name for drawn in heldout))
+    publish("evaluate", 1, 1, f"{len(contestants)} placers on {len(heldout)} held-out tasks")
+    return key
+
+
+@task(name="register version", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF)
+def register(run: str, training: str, dataset: str, evaluation: str, budget_ms: float | None) -> str:
+    """Candidate -> version in MLflow's registry, once per training; returns its number."""
+    found = tracking.version_of(training)
+    if found is None:
+        last = checkpoints.last_iteration(training) or 0
+        tags = {"training": tracking.origin(training), "dataset": dataset, "evaluation": evaluation}
+        found = tracking.register(run, checkpoints.placer(training, last, budget_ms), tags)
+    publish("register", 1, 1, f"version {found}")
+    return found
+
+
+@task(name="promote", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF)
+def promote(run: str, version: str, training: str, evaluation: str) -> dict[str, Any]:
+    """Figures -> alias, with the why on the version; returns the chain's outcome."""
+    figures = evaluations.load(evaluation)
+    gains = {name: PairedComparison(**gain) for name, gain in figures["comparisons"].items()}
+    rival, baseline = figures["rival"], figures["best_baseline"]
+    decision = decide(rival, gains.get(evaluations.rival_name(rival)) if rival else None, baseline, gains[baseline])
+    if tracking.champion() == version:
+        decision = Decision(alias="champion", reason=f"already the champion; {decision.reason}")
+    else:
+        tracking.set_alias(version, decision.alias, decision.reason, report.evaluation_metrics(figures))
+    get_run_logger().info("version %s is %s: %s", version, decision.alias, decision.reason)
+    publish("promote", 1, 1, f"version {version} is {decision.alias}")
+    outcome = {
+        "version": version,
+        "alias": decision.alias,
+        "reason": decision.reason,
+        "testbed": figures["testbed"],
+        "training": training,
+        "evaluation": evaluation,
+        "where": tracking.where(run, evaluation, training),
+    }
+    report.publish_report(figures, checkpoints.history(training), decision.reason, outcome["where"])
+    return outcome

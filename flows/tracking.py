@@ -1,0 +1,73 @@
+"""What the flows tell MLflow: one parent run per chain, a child per stage, and the versions of the placer.
+
+The words of the flows in terms of `storage.runs` and `storage.registry`; nothing here decides anything.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from prefect.context import FlowRunContext
+
+from dreamshard.recipes import Recipe
+from flows import checkpoints, evaluations, report
+from flows.measuring import lake
+from storage import catalog, runs
+from storage.settings import Settings
+
+
+@dataclass(frozen=True)
+class Chain:
+    """An open parent run."""
+
+    run: str
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[str]:
+        """A child run for the block; failed if the block fails. Gives the child's id."""
+        settings = Settings.load()
+        with runs.stage(settings, self.run, name) as run:
+            yield run
+        catalog.write_catalog(settings)
+
+
+@contextmanager
+def chain(name: str, config: Recipe, seed: int) -> Iterator[Chain]:
+    """The parent run of a flow; it goes on where the same Prefect run was interrupted."""
+    context = FlowRunContext.get()
+    flow_run = None if context is None or context.flow_run is None else context.flow_run
+    key = None if flow_run is None else str(flow_run.id)
+    tags = {} if flow_run is None else {"prefect.flow_run": flow_run.name, "prefect.flow_run_id": str(flow_run.id)}
+    with runs.chain(Settings.load(), name, key=key, params={**asdict(config), "seed": seed}, tags=tags) as run:
+        yield Chain(run)
+
+
+def log_dataset(run: str, dataset: str, source: str) -> None:
+    """The dataset version as an input of the run."""
+    runs.log_dataset(Settings.load(), run, dataset, lake().read_dataset(dataset), source)
+
+
+def log_iteration(run: str, iteration: int, figures: checkpoints.Metrics) -> None:
+    """The figures of one iteration, as one batch."""
+    runs.log_metrics(Settings.load(), run, figures, step=iteration)
+
+
+def log_evaluation(run: str, evaluation: str) -> None:
+    """Figures, plots and the table of an evaluation."""
+    settings, figures = Settings.load(), evaluations.load(evaluation)
+    runs.log_metrics(settings, run, report.evaluation_metrics(figures))
+    runs.log_figures(settings, run, report.plots(figures, checkpoints.history(figures["training"])))
+    runs.log_table(settings, run, report.summary_rows(figures))
+
+
+def where(run: str, evaluation: str, training: str) -> dict[str, str]:
+    """Where everything lies, for people."""
+    settings = Settings.load()
+    return {
+        "lake": str(settings.lake_root),
+        "catalog": str(settings.catalog_path),
+        "checkpoints": str(checkpoints.folder(training)),
+        "evaluation": str(evaluations.path(evaluation)),
+        "MLflow run": runs.run_address(settings, run),
+    }

@@ -1,0 +1,46 @@
+"""Algorithm 1 to its end: measure, fit, improve, checkpoint; as often as the recipe says.
+
+`profile.py`, `train_cost.py` and `train_policy.py` are the three steps of one iteration on their own.
+"""
+
+from typing import Any
+
+from prefect import flow
+
+from dreamshard.training import TrainingConfig
+from flows import checkpoints, measuring, steps, tracking
+from flows.checkpoints import iteration_name
+from flows.home import inputs
+from flows.measuring import TestbedReference
+from flows.parameters import Dataset, RecipeName, Seed, TestbedName
+
+
+def train_placer(run: str, dataset: str, tasks: str, config: TrainingConfig, bench: TestbedReference) -> str:
+    """All iterations that have no checkpoint yet; returns the training's key.
+
+    The loop holds tasks, not flows: a task costs milliseconds, a flow more than a second.
+    """
+    training = steps.start_training(dataset, tasks, config, bench)
+    for iteration in range(1, config.iterations + 1):
+        if not checkpoints.is_complete(training, iteration):
+            steps.measure_placements(training, iteration, dataset, tasks, bench)
+            steps.fit_cost_network(training, iteration)
+            steps.improve_policy(training, iteration, dataset, tasks)
+        tracking.log_iteration(run, iteration, checkpoints.figures(training, iteration_name(iteration)))
+    return training
+
+
+@flow(name="train", persist_result=True, result_serializer="json")
+def train(
+    recipe: RecipeName = "default", seed: Seed = 0, testbed: TestbedName = None, dataset: Dataset = None
+) -> dict[str, Any]:
+    """Cost samples -> cost network -> policy: all iterations that are left."""
+    given = inputs(recipe, seed, testbed, dataset)
+    with tracking.chain("train", given.config, seed) as chain, measuring.testbeds(), chain.stage("train") as run:
+        bench = measuring.reference(given.config, given.dataset, seed)
+        training = train_placer(run, given.dataset, given.tasks, given.config.training, bench)
+    return {
+        "training": training,
+        "checkpoints": str(checkpoints.folder(training)),
+        "table": [{"iteration": step + 1} | figures for step, figures in enumerate(checkpoints.history(training))],
+    }

@@ -1,0 +1,28 @@
+"""One fitting step of Algorithm 1 on its own: the cost network learns from everything measured so far."""
+
+from typing import Any
+
+from prefect import flow
+
+from flows import checkpoints, measuring, steps, tracking
+from flows.home import inputs, started_training
+from flows.parameters import Dataset, RecipeName, Seed, TestbedName
+
+
+@flow(name="train-cost", persist_result=True, result_serializer="json")
+def train_cost(
+    recipe: RecipeName = "default", seed: Seed = 0, testbed: TestbedName = None, dataset: Dataset = None
+) -> dict[str, Any]:
+    """Cost samples of `profile` -> cost network."""
+    given = inputs(recipe, seed, testbed, dataset)
+    with (
+        tracking.chain("train-cost", given.config, seed) as chain,
+        measuring.testbeds(),
+        chain.stage("train-cost") as run,
+    ):
+        bench = measuring.reference(given.config, given.dataset, seed)
+        training, last = started_training(given, bench)
+        checkpoints.require(training, "measured", "dreamshard profile")
+        figures = steps.fit_cost_network(training, last + 1)
+        tracking.log_iteration(run, last + 1, figures)
+    return {"training": training, "iteration": last + 1} | figures

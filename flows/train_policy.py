@@ -1,0 +1,28 @@
+"""One policy step of Algorithm 1 on its own: closes the iteration that `profile` and `train_cost` began."""
+
+from typing import Any
+
+from prefect import flow
+
+from flows import checkpoints, measuring, steps, tracking
+from flows.home import inputs, started_training
+from flows.parameters import Dataset, RecipeName, Seed, TestbedName
+
+
+@flow(name="train-policy", persist_result=True, result_serializer="json")
+def train_policy(
+    recipe: RecipeName = "default", seed: Seed = 0, testbed: TestbedName = None, dataset: Dataset = None
+) -> dict[str, Any]:
+    """Cost network -> policy, without hardware; ends with the iteration's checkpoint."""
+    given = inputs(recipe, seed, testbed, dataset)
+    with (
+        tracking.chain("train-policy", given.config, seed) as chain,
+        measuring.testbeds(),
+        chain.stage("train-policy") as run,
+    ):
+        bench = measuring.reference(given.config, given.dataset, seed)
+        training, last = started_training(given, bench)
+        checkpoints.require(training, "fitted", "dreamshard profile, then the flow train-cost")
+        figures = steps.improve_policy(training, last + 1, given.dataset, given.tasks)
+        tracking.log_iteration(run, last + 1, figures)
+    return {"training": training, "iteration": last + 1} | figures

@@ -1,0 +1,52 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dreamshard.recipes import smoke
+from flows import caching
+from flows.caching import content_key, file_hash, library_hash
+
+
+@pytest.fixture
+def fresh_hash():
+    library_hash.cache_clear()
+    yield
+    library_hash.cache_clear()
+
+
+def test_equal_inputs_have_one_key_and_any_other_input_has_another():
+    assert content_key("dataset", smoke(), 0) == content_key("dataset", smoke(), 0)
+    assert content_key("dataset", smoke(), 0) != content_key("dataset", smoke(), 1)
+    assert content_key("dataset", smoke(), 0) != content_key("dataset", replace(smoke(), testbed="simulated"), 0)
+
+
+def test_a_changed_library_file_changes_every_key(tmp_path, monkeypatch, fresh_hash):
+    package = tmp_path / "library"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "deep.py").write_text("x = 1\n")
+
+    class Library:
+        __file__ = str(package / "__init__.py")
+
+    monkeypatch.setattr(caching, "dreamshard", Library)
+    before = content_key("same")
+    (package / "deep.py").write_text("x = 2\n")
+    library_hash.cache_clear()
+    assert content_key("same") != before
+
+
+def test_a_file_is_known_by_its_bytes_not_its_name(tmp_path):
+    first, second = tmp_path / "a", tmp_path / "b"
+    first.write_bytes(b"tables")
+    second.write_bytes(b"tables")
+    assert file_hash(first) == file_hash(second)
+    second.write_bytes(b"other")
+    assert file_hash(first) != file_hash(second)
+
+
+def test_what_is_no_plain_content_is_refused_as_a_key():
+    with pytest.raises(TypeError, match="cannot be part of a cache key"):
+        content_key(object())
+    assert content_key(Path("x")) == content_key("x")

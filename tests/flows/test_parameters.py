@@ -1,0 +1,30 @@
+import pytest
+from prefect.utilities.callables import parameter_schema
+
+from dreamshard.recipes import RECIPES, smoke
+from flows.parameters import configure
+from flows.retrain import retrain
+
+
+def test_the_form_has_names_descriptions_choices_and_bounds():
+    fields = parameter_schema(retrain.fn).model_dump()["properties"]
+    assert all("title" in field and "description" in field for field in fields.values()), fields
+    assert fields["recipe"]["enum"] == sorted(RECIPES)
+    assert fields["seed"]["minimum"] == 0
+    number = next(choice for choice in fields["iterations"]["anyOf"] if choice["type"] == "integer")
+    assert (number["minimum"], number["maximum"]) == (1, 1000)
+
+
+def test_an_unknown_recipe_is_refused_with_those_there_are():
+    with pytest.raises(ValueError, match=r"no recipe 'big'.*smoke"):
+        configure("big")
+
+
+def test_fields_that_are_filled_in_override_the_recipe_and_empty_ones_do_not():
+    assert configure("smoke") == smoke()
+    chosen = configure("smoke", testbed="simulated", num_devices=4, memory_gb=1.5, iterations=3)
+    assert chosen.testbed == "simulated"
+    assert chosen.tasks.num_devices == 4
+    assert chosen.tasks.memory_bytes == 3 * 2**29
+    assert chosen.training.iterations == 3
+    assert chosen.tasks.tables_per_task == smoke().tasks.tables_per_task
