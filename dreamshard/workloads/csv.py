@@ -1,13 +1,16 @@
 """Tables of a list, complete: what the list does not say is filled in and named in `defaulted`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from dreamshard.tables import NUM_BINS, Tables
-from dreamshard.workloads.listed import ListedTable, list_tables
+from dreamshard.workloads.listed import ListedTable, check_records, list_tables
 from dreamshard.workloads.zipf import expected_counts
+
+__all__ = ["TablesFile", "check_records", "fill_tables", "list_tables", "read_tables"]
 
 DEFAULT_BATCH_SIZE = 65_536
 FILLABLE = ("pooling_factor", "lookups", "unique_rows", "bins")
