@@ -62,6 +62,19 @@ def list_tables(path: str | Path) -> list[ListedTable]:
     records = readers[file.suffix](file)
     if not records:
         raise ValueError(f"{file} lists no tables, so there is nothing to place; add one line per table")
+    return check_records(records)
+
+
+def check_records(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[ListedTable]:
+    """Check records of any origin.
+
+    Args:
+        records: where each record stands, for messages (`tables.csv, line 3`), and its columns as `list_tables` reads
+            them; None and empty strings are missing values.
+
+    Raises:
+        ValueError: a record is wrong or a name occurs twice; the message says where.
+    """
     tables = [_listed(record, where) for where, record in records]
     seen: dict[str, str] = {}
     for (where, _), table in zip(records, tables, strict=True):
