@@ -1,0 +1,106 @@
+"""Pools and tasks for benchmarks: Meta's tables from the published statistics, without drawing their lookups."""
+
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Literal
+
+import numpy as np
+import torch
+
+from dreamshard.tables import Tables, concatenate
+from dreamshard.tasks import PlacementTask, split_pool
+from dreamshard.testbeds.base import TestbedSetup
+from dreamshard.testbeds.simulated import SimulatedTestbed
+from dreamshard.testbeds.specs import DEFAULT_SPEC, accelerator
+from dreamshard.workloads.config import WorkloadConfig
+from dreamshard.workloads.lookups import Lookups
+from dreamshard.workloads.population import population
+from dreamshard.workloads.published import count_laws
+from dreamshard.workloads.source import table_dims
+
+Dims = Literal["dim16", "mixed"]
+Memory = Literal["generous", "tight"]
+
+BATCH = 65_536
+ALL_DIMS: tuple[Dims, ...] = ("dim16", "mixed")
+
+
+@dataclass(frozen=True)
+class Size:
+    """Tables and devices of a task."""
+
+    tables: int
+    devices: int
+
+    def __str__(self) -> str:
+        return f"{self.tables}x{self.devices}"
+
+
+TRAINED = Size(50, 4)
+SIZES = (Size(20, 4), TRAINED, Size(100, 8), Size(200, 8), Size(800, 128))
+
+
+@cache
+def meta_tables(source: str, dims: Dims) -> Tables:
+    """All tables of a Meta data set as its fitted population says: rows, lookups and distinct rows per bin."""
+    tables = population(source)
+    config = WorkloadConfig(source=source, dim=16 if dims == "dim16" else "mixed")
+    unique = tables.rows_by_bin.sum(axis=1)
+    means = np.asarray([law.mean for law in count_laws(source)])
+    lookups = np.maximum(np.rint(tables.rows_by_bin @ means).astype(np.int64), unique)
+    return Tables(
+        tuple(f"{source}/t{t:04}" for t in range(len(unique))),
+        torch.from_numpy(tables.rows),
+        torch.from_numpy(table_dims(config, len(unique))),
+        torch.from_numpy(lookups / tables.batch_size),
+        torch.from_numpy(tables.rows_by_bin / np.maximum(unique, 1)[:, None]),
+        torch.from_numpy(lookups),
+        torch.from_numpy(unique),
+    )
+
+
+@cache
+def pools(dims: Dims) -> tuple[Tables, Tables]:
+    """Tables to train on, half of the 2021 data set, and tables never seen: its other half and the 2022 data set."""
+    train, test = split_pool(meta_tables("meta-dlrm-2021", dims), torch.Generator().manual_seed(0))
+    return train, concatenate([test, meta_tables("meta-dlrm-2022", dims)])
+
+
+def tasks(pool: Tables, size: Size, count: int, seed: int, memory: Memory = "generous") -> list[PlacementTask]:
+    """Seeded tasks; devices have three times an even share of memory, or 1.2 times where it is tight.
+
+    A device always has room for the largest table and a little more, or no placement would be legal.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    slack, largest_slack = (3.0, 1.5) if memory == "generous" else (1.2, 1.05)
+    found = []
+    for i in range(count):
+        tables = pool.select(torch.randperm(len(pool), generator=generator)[: size.tables])
+        table_bytes = tables.memory_bytes("fp16", "sgd").double()
+        room = max(slack * float(table_bytes.sum()) / size.devices, largest_slack * float(table_bytes.max()))
+        found.append(PlacementTask(tables, size.devices, int(room), "fp16", "sgd", f"{size}-{memory}-{seed}-{i:03}"))
+    return found
+
+
+def large_task(size: Size, dims: Dims = "mixed") -> PlacementTask:
+    """One task of any size: the unseen tables over and over under new names."""
+    pool = pools(dims)[1]
+    times = -(-size.tables // len(pool))
+    tables = concatenate([_renamed(pool, copy) for copy in range(times)])
+    return tasks(tables, size, 1, seed=0)[0]
+
+
+def simulated(name: str = DEFAULT_SPEC, noise: float = 0.01) -> SimulatedTestbed:
+    """The simulated testbed, which needs no lookups."""
+    return SimulatedTestbed(
+        TestbedSetup(num_devices=4, batch_size=BATCH, lookups=_no_lookups), accelerator(name), noise
+    )
+
+
+def _renamed(pool: Tables, copy: int) -> Tables:
+    rest = {each.name: getattr(pool, each.name) for each in fields(pool) if each.name != "names"}
+    return Tables(names=tuple(f"{name}#{copy}" for name in pool.names), **rest)
+
+
+def _no_lookups(name: str) -> Lookups:
+    raise AssertionError(f"the simulated testbed asked for the lookups of {name}")
