@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import queue
+import shutil
 import sys
 import threading
 import traceback
@@ -98,8 +99,9 @@ class Failed:
 class Channel:
     """A rank's connection to the testbed; the end of it is the end of the rank."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, folder: Path) -> None:
         self._connection = connection
+        self._folder = folder
         self._received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._stage = STAGES[0]
 
@@ -137,13 +139,15 @@ class Channel:
             while True:
                 self._received.put(self._connection.recv_bytes())
         except (EOFError, OSError):
+            shutil.rmtree(self._folder, ignore_errors=True)  # which the testbed can no longer do
             os._exit(1)  # the testbed is gone; the main thread may be in an exchange that never ends
 
 
 def main(folder: Path) -> None:
     """Be one rank."""
     address = json.loads((folder / ADDRESS_FILE).read_text())
-    channel = Channel(Client((address["host"], address["port"]), authkey=bytes.fromhex(address["key"])))
+    connection = Client((address["host"], address["port"]), authkey=bytes.fromhex(address["key"]))
+    channel = Channel(connection, folder)
     sys.excepthook = channel.report
     channel.listen()
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])

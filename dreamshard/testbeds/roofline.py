@@ -38,6 +38,7 @@ BACKWARD_KERNELS = 9  # linearise, sort (two fixed), run lengths, scan, long row
 SORT_PAIR_BYTES = 2 * (8 + 4)  # read and write one 64-bit key and its 32-bit value
 PREPARE_BYTES = 24 + 20  # per lookup: write the linear index and its sample; run lengths and scan
 RADIX_BITS = 8.0  # of the key per sorting pass (CUB's onesweep)
+MEMBERSHIP_ENTRIES = 2**22  # of the [B, D, T] membership that is in memory at once
 
 # Columns of the loads. Everything is a plain sum over the tables of a shard.
 COUNT, DIM, ROWS, LOOKUPS, UNIQUE = 0, 1, 2, 3, 4
@@ -89,8 +90,9 @@ def table_loads(tables: Tables, batch_size: int, precision: Precision, optimizer
 
 def shard_loads(loads: Float[Tensor, "T K"], device: Int[Tensor, "B T"], num_devices: int) -> Float[Tensor, "B D K"]:
     """Sum the tables' loads per device; negative entries of `device` are not placed yet."""
-    holds = device[:, None, :] == torch.arange(num_devices)[None, :, None]  # [B, D, T]
-    return holds.to(loads.dtype) @ loads
+    at_once = max(1, MEMBERSHIP_ENTRIES // (num_devices * device.shape[1]))
+    devices = torch.arange(num_devices)[None, :, None]
+    return torch.cat([(part[:, None, :] == devices).to(loads.dtype) @ loads for part in device.split(at_once)])
 
 
 def phase_costs(loads: Float[Tensor, "*B D K"], batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:

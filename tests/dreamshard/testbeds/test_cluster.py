@@ -38,7 +38,7 @@ def placement(*device: int, num_devices: int = 2) -> Placement:
 
 def have_ended(pids: list[int]) -> bool:
     """Whether all processes end within a few seconds."""
-    running = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    running = [process for process in psutil.process_iter() if process.pid in pids]
     _, alive = psutil.wait_procs(running, timeout=10)
     return not alive
 
@@ -125,6 +125,18 @@ def test_a_rank_that_is_killed_is_one_error_with_its_signal():
     assert children() == before
 
 
+def test_a_rank_that_is_killed_between_measurements_is_told_apart_from_the_ranks_that_end_with_it():
+    bed = open_cluster()
+    bed.measure(make_task(TABLES), placement(0, 0, 1))
+    pids = bed.rank_pids()
+    os.kill(pids[1], signal.SIGKILL)
+    assert have_ended(pids)
+    with pytest.raises(MeasurementError, match=r"rank 1 of 2 while waiting for a placement.*killed by SIGKILL"):
+        bed.measure(make_task(TABLES), placement(0, 0, 1))
+    assert bed.measure(make_task(TABLES), placement(0, 0, 1)).overall_ms > 0
+    bed.close()
+
+
 def test_a_rank_that_hangs_is_one_error_with_where_it_hangs():
     before = children()
     bed = open_cluster(FaultyLookups(BATCH, fault="hang"), timeout_s=1.0)
@@ -156,14 +168,14 @@ def test_a_source_of_lookups_that_no_rank_can_get_is_refused():
         open_cluster(lambda name: EvenLookups(BATCH)(name))
 
 
-def test_ranks_end_when_the_process_that_started_them_is_killed():
+def test_ranks_end_and_tidy_up_when_the_process_that_started_them_is_killed(tmp_path):
     script = (
         "import test_cluster as t; bed = t.open_cluster(t.FaultyLookups(t.BATCH, fault='hang'));"
         "bed.measure(t.make_task(t.TABLES), t.placement(0, 0, 1)); print(*bed.rank_pids(), flush=True);"
         "bed.measure(t.make_task(t.WITH_FAULTY), t.placement(0, 1))"
     )
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": path}
+    environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path)}
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment)
     assert parent.stdout is not None
     pids = [int(pid) for pid in parent.stdout.readline().split()]
@@ -172,6 +184,7 @@ def test_ranks_end_when_the_process_that_started_them_is_killed():
     parent.wait()
     parent.stdout.close()
     assert have_ended(pids)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.cuda

@@ -5,6 +5,7 @@ import torch
 from rank_lookups import EvenLookups, make_tables, make_task
 
 from dreamshard.placement import Placement
+from dreamshard.testbeds import roofline
 from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.testbeds.specs import H100, V100
@@ -62,6 +63,14 @@ def test_a_batch_of_placements_costs_what_each_costs_alone():
     together = bed.device_costs(tables, device, 3, "fp16", "rowwise_adagrad").phases_ms()
     alone = torch.cat([bed.device_costs(tables, row[None], 3, "fp16", "rowwise_adagrad").phases_ms() for row in device])
     torch.testing.assert_close(together, alone)
+
+
+def test_a_batch_too_large_for_memory_at_once_costs_the_same_in_parts(monkeypatch):
+    device = torch.randint(0, 3, (20, len(DIMS)), generator=torch.Generator().manual_seed(0))
+    bed, tables = make_testbed(), make_tables(DIMS)
+    whole = bed.device_costs(tables, device, 3).phases_ms()
+    monkeypatch.setattr(roofline, "MEMBERSHIP_ENTRIES", 3 * 3 * len(DIMS))
+    torch.testing.assert_close(bed.device_costs(tables, device, 3).phases_ms(), whole)
 
 
 def test_without_noise_a_measurement_is_the_models_cost():
