@@ -39,21 +39,10 @@ def sql(
 ) -> None:
     """Ask DuckDB over everything in the lake."""
     enter(home)
-    import duckdb
-
     from storage import catalog
     from storage.settings import Settings
 
-    with catalog.connect(Settings.load()) as connection:
-        try:
-            result = connection.sql(query)
-        except duckdb.Error as error:
-            raise ValueError(
-                f"DuckDB cannot answer this: {error}; the views are tables, tasks, cost_samples, device_costs, "
-                "placements and evaluations (`describe cost_samples` lists columns)"
-            ) from error
-        columns = result.columns if result is not None else []
-        rows = [dict(zip(columns, row, strict=True)) for row in (result.fetchall() if result is not None else [])]
+    rows = catalog.query(Settings.load(), query)
     if as_json:
         terminal.print_json(rows)
         return

@@ -4,7 +4,7 @@ Names, descriptions, choices and bounds live in these annotations, so that the f
 """
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -111,5 +111,5 @@ def configure(
     )
 
 
-def _given(values: dict[str, int | None]) -> dict[str, int]:
+def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}

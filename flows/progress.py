@@ -34,7 +34,8 @@ def progress_artifact() -> Iterator[None]:
     if FlowRunContext.get() is None:
         yield
         return
-    token = _artifact.set(create_progress_artifact(0.0, key="dreamshard-progress", description="starting"))
+    artifact = create_progress_artifact(0.0, key="dreamshard-progress", description="starting")
+    token = _artifact.set(artifact if isinstance(artifact, UUID) else None)  # a coroutine only in async flows
     try:
         yield
     finally:

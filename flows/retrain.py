@@ -65,5 +65,5 @@ def retrain(
             )
             tracking.log_evaluation(run, report)
         with chain.stage("promote") as run:
-            version = steps_promotion.register(run, training, dataset, report, config.evaluation.budget_ms)
+            version = steps_promotion.register(chain.run, training, dataset, report, config.evaluation.budget_ms)
             return steps_promotion.promote(run, version, training, report)

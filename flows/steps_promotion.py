@@ -25,9 +25,7 @@ _BACKOFF = exponential_backoff(2)
 def champion_to_beat(training: str) -> str | None:
     """Version of the champion, unless there is none or it came out of this very training."""
     version = tracking.champion()
-    if version is None or tracking.version_tags(version).get("training") == tracking.origin(training):
-        return None
-    return version
+    return None if version is None or tracking.came_from(version, training) else version
 
 
 @task(
@@ -90,11 +88,10 @@ def evaluate_placers(
 @task(name="register version", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF)
 def register(run: str, training: str, dataset: str, evaluation: str, budget_ms: float | None) -> str:
     """Candidate -> version in MLflow's registry, once per training; returns its number."""
-    found = tracking.version_of(training)
+    iteration = checkpoints.last_iteration(training) or 0
+    found = tracking.version_of(training, iteration)
     if found is None:
-        last = checkpoints.last_iteration(training) or 0
-        tags = {"training": tracking.origin(training), "dataset": dataset, "evaluation": evaluation}
-        found = tracking.register(run, checkpoints.placer(training, last, budget_ms), tags)
+        found = tracking.register(run, training, iteration, dataset, evaluation, budget_ms)
     publish("register", 1, 1, f"version {found}")
     return found
 
@@ -109,7 +106,7 @@ def promote(run: str, version: str, training: str, evaluation: str) -> dict[str,
     if tracking.champion() == version:
         decision = Decision(alias="champion", reason=f"already the champion; {decision.reason}")
     else:
-        tracking.set_alias(version, decision.alias, decision.reason, report.evaluation_metrics(figures))
+        tracking.set_alias(version, decision, evaluation)
     get_run_logger().info("version %s is %s: %s", version, decision.alias, decision.reason)
     publish("promote", 1, 1, f"version {version} is {decision.alias}")
     outcome = {

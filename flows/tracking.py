@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from prefect.context import FlowRunContext
 
+from dreamshard.model_files import save_placer
 from dreamshard.recipes import Recipe
 from flows import checkpoints, evaluations, report
+from flows.decision import Decision
 from flows.measuring import lake
-from storage import catalog, runs
+from storage import catalog, registry, runs
 from storage.settings import Settings
 
 
@@ -59,6 +62,43 @@ def log_evaluation(run: str, evaluation: str) -> None:
     runs.log_metrics(settings, run, report.evaluation_metrics(figures))
     runs.log_figures(settings, run, report.plots(figures, checkpoints.history(figures["training"])))
     runs.log_table(settings, run, report.summary_rows(figures))
+
+
+def champion() -> str | None:
+    """The version in use, or None."""
+    return registry.champion(Settings.load())
+
+
+def came_from(version: str, training: str) -> bool:
+    """Whether a version is the outcome of a training."""
+    return registry.version_tags(Settings.load(), version).get("training") == training
+
+
+def version_of(training: str, iteration: int) -> str | None:
+    """The version that a training's iteration was registered as, or None."""
+    return registry.find_version(Settings.load(), {"training": training, "iteration": iteration})
+
+
+def register(run: str, training: str, iteration: int, dataset: str, evaluation: str, budget_ms: float | None) -> str:
+    """The placer learnt by the end of the iteration as the next version, with its figures on `run`."""
+    figures = checkpoints.history(training)[-1] | report.evaluation_metrics(evaluations.load(evaluation))
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "placer"
+        save_placer(checkpoints.placer(training, iteration, budget_ms), folder)
+        return registry.register_placer(
+            Settings.load(),
+            folder,
+            run,
+            metrics=figures,
+            tags={"training": training, "iteration": iteration, "dataset": dataset, "evaluation": evaluation},
+            pool=lake().read_dataset(dataset),
+        )
+
+
+def set_alias(version: str, decision: Decision, evaluation: str) -> None:
+    """The alias that was decided on, and why."""
+    figures = {name: f"{value:.6g}" for name, value in report.evaluation_metrics(evaluations.load(evaluation)).items()}
+    registry.set_alias(Settings.load(), version, decision.alias, decision.reason, figures)
 
 
 def where(run: str, evaluation: str, training: str) -> dict[str, str]:
