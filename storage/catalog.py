@@ -15,10 +15,11 @@ from storage.settings import Settings
 
 VIEWS = ("tables", "tasks", "cost_samples", "device_costs", "placements", "evaluations")
 
+# nothing is downloaded, ever
 _QUIET: dict[str, Any] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
-}  # nothing is downloaded, ever
+}
 
 
 def connect(settings: Settings) -> duckdb.DuckDBPyConnection:

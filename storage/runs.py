@@ -4,6 +4,7 @@ Everything goes through the client, never through MLflow's active run, so that t
 `registry` holds the versions of the placer.
 """
 
+import json
 import math
 import os
 import sys
@@ -18,10 +19,10 @@ from storage.settings import Settings, quiet_environment
 quiet_environment()  # MLflow decides on its telemetry when it is first imported
 
 import mlflow  # noqa: E402
-import mlflow.data  # noqa: E402
-import pandas as pd  # noqa: E402
+import pandas as pd  # type: ignore[import-untyped]  # noqa: E402
 from mlflow import MlflowClient  # noqa: E402
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag  # noqa: E402
+from mlflow.types import ColSpec, DataType, Schema, TensorSpec  # noqa: E402
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,6 +32,13 @@ CHAIN_KEY = "dreamshard.chain"
 STAGE = "dreamshard.stage"
 _PARENT = "mlflow.parentRunId"
 _BATCH = 100  # parameters that MLflow takes at once
+
+_DATASET_COLUMNS = {
+    "name": DataType.string,
+    "rows": DataType.long,
+    "dim": DataType.long,
+    "pooling_factor": DataType.double,
+}
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -163,17 +171,16 @@ def log_dataset(
         source: where they come from, e.g. the workload's name.
         context: what the run uses them for.
     """
-    frame = pd.DataFrame(
-        {
-            "name": list(tables.names),
-            "rows": tables.rows.numpy(),
-            "dim": tables.dim.numpy(),
-            "pooling_factor": tables.pooling_factor.double().numpy(),
-        }
+    folder = settings.lake_root / "tables" / f"dataset_version={version}"
+    columns: list[ColSpec | TensorSpec] = [ColSpec(kind, name) for name, kind in _DATASET_COLUMNS.items()]
+    entity = Dataset(
+        name=source,
+        digest=version,
+        source_type="local",
+        source=json.dumps({"uri": str(folder)}),
+        schema=json.dumps({"mlflow_colspec": Schema(columns).to_dict()}),
+        profile=json.dumps({"num_tables": len(tables), "num_lookups": int(tables.lookups.sum())}),
     )
-    folder = str(settings.lake_root / "tables" / f"dataset_version={version}")
-    described = mlflow.data.from_pandas(frame, source=folder, name=source, digest=version)
-    entity = Dataset.from_dictionary(described.to_dict())
     client(settings).log_inputs(run, [DatasetInput(entity, [InputTag("mlflow.data.context", context)])])
 
 
@@ -211,9 +218,7 @@ def mlflow_server_command(settings: Settings, port: int) -> list[str]:
     """
     store = settings.tracking_uri
     if store.startswith("http"):
-        raise ValueError(
-            f"MLFLOW_TRACKING_URI is {store}, a server that runs already; there is nothing to start for it"
-        )
+        raise ValueError(f"MLFLOW_TRACKING_URI is {store}, a server that runs already; use it as it is")
     return [
         *(sys.executable, "-m", "mlflow", "server"),
         *("--backend-store-uri", store),
