@@ -8,10 +8,11 @@ class WorkloadConfig:
     """Which tables to ingest.
 
     Attributes:
-        source: a shipped workload's name, or a path to a `.pt`, `.pt.gz`, `.tsv`, `.tsv.gz` or `.csv` file.
+        source: a shipped workload's name, or a path to a file: Meta's `.pt` or `.pt.gz`, Criteo's `.tsv` or `.tsv.gz`, or
+            a list of tables as `.csv`, `.parquet` or `.json`.
         num_tables: how many tables to take, or None for all.
         max_table_bytes: leave out tables that take more bytes as fp32 weights, or None for no limit.
-        batch_size: training samples per batch of lookups.
+        batch_size: training samples per batch of lookups: the source's first ones, fewer where a file has fewer.
         dim: one dimension for every table, `mixed` for dims 4 to 128 drawn per table; a source that knows its own
             dims keeps them with None.
         seed: of the draw of tables, dims and lookups.
