@@ -8,8 +8,8 @@ class WorkloadConfig:
     """Which tables to ingest.
 
     Attributes:
-        source: a shipped workload's name, or a path to a file: Meta's `.pt` or `.pt.gz`, Criteo's `.tsv` or `.tsv.gz`, or
-            a list of tables as `.csv`, `.parquet` or `.json`.
+        source: a shipped workload's name, or a path to a file: Meta's `.pt` or `.pt.gz`, Criteo's `.tsv` or `.tsv.gz`,
+            or a list of tables as `.csv`, `.parquet` or `.json`.
         num_tables: how many tables to take, or None for all.
         max_table_bytes: leave out tables that take more bytes as fp32 weights, or None for no limit.
         batch_size: training samples per batch of lookups: the source's first ones, fewer where a file has fewer.
