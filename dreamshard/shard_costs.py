@@ -8,7 +8,7 @@ devices is taken to first order: `before + rates . work`, where the rates are th
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ class Loads:
     rates: Array
 
 
+@runtime_checkable
 class ShardCosts(Protocol):
     """Incremental costs of shards."""
 

@@ -1,0 +1,53 @@
+"""What a table is and the bytes it takes."""
+
+import pytest
+import torch
+from small_instances import tables_of
+
+from dreamshard.tables import concatenate, round_up_dim
+
+
+def test_memory_is_weights_and_a_state_per_row():
+    tables = tables_of([10, 100], dim=[4, 16])
+    assert tables.memory_bytes("fp32", "sgd").tolist() == [10 * 4 * 4, 100 * 16 * 4]
+    assert tables.memory_bytes("fp16", "sgd").tolist() == [10 * 4 * 2, 100 * 16 * 2]
+    assert tables.memory_bytes("fp32", "rowwise_adagrad").tolist() == [10 * 4 * 4 + 10 * 4, 100 * 16 * 4 + 100 * 4]
+
+
+def test_select_keeps_the_order_asked_for():
+    tables = tables_of([10, 20, 30])
+    assert tables.select([2, 0]).names == ("t2", "t0")
+    assert tables.named(["t1", "t0"]).rows.tolist() == [20, 10]
+
+
+def test_a_name_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match="absent"):
+        tables_of([10]).named(["absent"])
+
+
+def test_concatenated_tables_come_in_order():
+    both = concatenate([tables_of([1, 2], prefix="a"), tables_of([3], prefix="b")])
+    assert both.names == ("a0", "a1", "b0")
+    assert both.rows.tolist() == [1, 2, 3]
+
+
+def test_two_tables_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="t0.*more than once"):
+        concatenate([tables_of([1]), tables_of([2])])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rows": [0]}, "fewer than 1 row"),
+        ({"rows": [5], "dim": [6]}, r"dims \[6\]"),
+        ({"rows": [5], "pooling": [-1.0]}, "pooling factors"),
+    ],
+)
+def test_wrong_figures_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        tables_of(**wrong)
+
+
+def test_dims_round_up_to_multiples_of_four():
+    assert round_up_dim(torch.tensor([1, 4, 5, 127])).tolist() == [4, 4, 8, 128]

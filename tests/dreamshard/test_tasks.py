@@ -1,0 +1,79 @@
+"""Placement tasks and how they are drawn."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from small_instances import ROW_BYTES, pool_of, tables_of, task_of
+
+from dreamshard.placement import Placement
+from dreamshard.tasks import PlacementTask, sample_tasks, split_pool
+
+
+def draw(pool, seed, count=3, size=2, room=2**30):
+    return sample_tasks(pool, count, size, 2, room, torch.Generator().manual_seed(seed))
+
+
+@given(num_tables=st.integers(2, 40), seed=st.integers(0, 2**31))
+def test_the_halves_of_a_pool_are_disjoint_and_hold_every_table(num_tables, seed):
+    pool = tables_of([10] * num_tables)
+    train, test = split_pool(pool, torch.Generator().manual_seed(seed))
+    assert not set(train.names) & set(test.names)
+    assert set(train.names) | set(test.names) == set(pool.names)
+    assert abs(len(train) - len(test)) <= 1
+
+
+def test_the_same_seed_draws_the_same_tasks_and_another_seed_others():
+    pool = pool_of(30)
+    names = [[task.tables.names for task in draw(pool, seed)] for seed in (0, 0, 1)]
+    assert names[0] == names[1] != names[2]
+
+
+def test_a_task_has_each_table_once_and_is_named_by_its_number():
+    tasks = draw(pool_of(5), seed=0, size=5)
+    assert [task.name for task in tasks] == ["task-000", "task-001", "task-002"]
+    assert all(len(set(task.tables.names)) == 5 for task in tasks)
+
+
+def test_task_sizes_are_drawn_from_the_choices():
+    sizes = {len(task.tables) for task in draw(pool_of(10), seed=0, count=30, size=[2, 7])}
+    assert sizes == {2, 7}
+
+
+def test_a_task_larger_than_its_pool_is_refused():
+    with pytest.raises(ValueError, match="6 tables cannot be drawn from a pool of 5"):
+        draw(pool_of(5), seed=0, size=6)
+
+
+def test_a_table_larger_than_a_device_is_named():
+    with pytest.raises(ValueError, match=r"'t1'.*no placement is legal"):
+        task_of([5, 11], num_devices=4, room_rows=10)
+
+
+def test_tables_larger_than_all_devices_together_are_refused():
+    with pytest.raises(ValueError, match="2 devices together"):
+        task_of([7, 7, 7], num_devices=2, room_rows=10)
+
+
+def test_a_task_that_exactly_fills_its_devices_is_a_task():
+    task = task_of([10, 10], num_devices=2, room_rows=10)
+    assert task.is_legal(Placement(torch.tensor([0, 1]), 2))
+    assert not task.is_legal(Placement(torch.tensor([0, 0]), 2))
+
+
+def test_a_task_without_tables_or_devices_is_refused():
+    with pytest.raises(ValueError, match="no tables"):
+        task_of([], num_devices=2, room_rows=10)
+    with pytest.raises(ValueError, match="0 devices"):
+        task_of([1], num_devices=0, room_rows=10)
+
+
+def test_half_precision_halves_the_bytes_of_a_task():
+    task = PlacementTask(tables_of([8]), 1, 8 * ROW_BYTES, precision="fp16")
+    assert task.table_bytes.tolist() == [8 * ROW_BYTES // 2]
+
+
+def test_a_placement_of_another_number_of_tables_or_devices_is_not_legal():
+    task = task_of([1, 1], num_devices=2, room_rows=10)
+    assert not task.is_legal(Placement(torch.tensor([0, 1, 1]), 2))
+    assert not task.is_legal(Placement(torch.tensor([0, 1]), 3))
