@@ -104,6 +104,13 @@ def recipe(name: str) -> Recipe:
 
 
 def with_overrides(base: Recipe, *, testbed: str | None = None, source: str | None = None) -> Recipe:
-    """`base` on another testbed or another source of tables."""
+    """`base` on another testbed or another source of tables.
+
+    Another source is taken whole and with its own dims; only sources that know none (Meta's) keep the recipe's.
+    """
     chosen = replace(base, testbed=testbed) if testbed else base
-    return replace(chosen, workload=replace(chosen.workload, source=source)) if source else chosen
+    if source is None or source == base.workload.source:
+        return chosen
+    knows_no_dims = source.startswith("meta-") or source.endswith((".pt", ".pt.gz"))
+    dim = base.workload.dim if knows_no_dims else None
+    return replace(chosen, workload=replace(base.workload, source=source, num_tables=None, dim=dim))
