@@ -1,6 +1,6 @@
 """The `dreamshard` command: parses, calls a flow or a library function, shows what came back.
 
-Prefect, MLflow and torch are imported inside the commands: `--help` answers at once, and the environment is prepared first.
+Prefect, MLflow and torch are imported inside the commands: `--help` answers at once, and the environment comes first.
 """
 
 import sys
@@ -175,3 +175,7 @@ def up(
         ended = wait_for_any(addresses.processes, stop)
     if ended is not None:
         raise RuntimeError(f"{ended} ended by itself, so the others were ended too; see {folder / 'logs' / ended}.log")
+
+
+if __name__ == "__main__":
+    main()

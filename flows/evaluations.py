@@ -1,4 +1,4 @@
-"""The report of an evaluation, on disk: `<home>/evaluations/<key>.json`, plain figures for tables, plots and decisions."""
+"""The report of an evaluation, `<home>/evaluations/<key>.json`: plain figures for tables, plots and decisions."""
 
 import json
 from collections.abc import Sequence
@@ -80,7 +80,8 @@ def load(key: str) -> Report:
     file = path(key)
     if not file.is_file():
         raise ValueError(
-            f"there is no evaluation {key} in {file.parent}, so nothing can be promoted by it; run `dreamshard evaluate`"
+            f"there is no evaluation {key} in {file.parent}, so nothing can be promoted by it; "
+            "run `dreamshard evaluate`"
         )
     found: Report = json.loads(file.read_text(encoding="utf-8"))
     return found

@@ -52,6 +52,6 @@ def started_training(given: Inputs, bench: TestbedReference) -> tuple[str, int]:
     if last is None:
         raise ValueError(
             f"there is no training of recipe {given.config.name!r} with seed {bench.seed} on {bench.identity} in this "
-            "home, so there is nothing to go on from; run `dreamshard profile` or `dreamshard train` with the same options"
+            "home, so there is nothing to go on from; run `dreamshard train` with the same options first"
         )
     return key, last

@@ -9,7 +9,7 @@ from dreamshard.workloads import WorkloadConfig
 from flows import steps, tracking
 from flows.caching import file_hash
 from flows.measuring import lake
-from flows.parameters import RecipeName, Source, configure
+from flows.parameters import RecipeName, Source, configure, described
 
 
 def ingest_workload(workload: WorkloadConfig) -> str:
@@ -23,6 +23,7 @@ def ingest_workload(workload: WorkloadConfig) -> str:
 
 
 @flow(name="ingest", persist_result=True, result_serializer="json")
+@described
 def ingest(recipe: RecipeName = "default", source: Source = None) -> dict[str, Any]:
     """Source -> lookups, tables and a dataset version in the lake."""
     config = configure(recipe, source=source)

@@ -3,12 +3,16 @@
 Names, descriptions, choices and bounds live in these annotations, so that the form, the API and the command agree.
 """
 
+import inspect
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import Field
 
 from dreamshard.recipes import RECIPES, Recipe, recipe, with_overrides
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 RecipeName = Annotated[
     str,
@@ -31,7 +35,8 @@ TestbedName = Annotated[
     str | None,
     Field(
         title="Testbed",
-        description="Where costs come from: auto, cluster, simulated, simulated:PRESET, or one of your own as package.module:factory. Empty: the recipe's.",
+        description="Where costs come from: auto, cluster, simulated, simulated:PRESET, or your own as "
+        "package.module:factory. Empty: the recipe's.",
         examples=["auto", "cluster", "simulated", "simulated:v100"],
     ),
 ]
@@ -39,7 +44,8 @@ Source = Annotated[
     str | None,
     Field(
         title="Tables from",
-        description="A shipped workload's name, or a path to a .pt, .pt.gz, .tsv, .tsv.gz or .csv file. Empty: the recipe's.",
+        description="A shipped workload's name, or a path to a .pt, .pt.gz, .tsv, .tsv.gz or .csv file. "
+        "Empty: the recipe's.",
         examples=["meta-dlrm-2021", "mlperf-dlrm-dcnv2"],
     ),
 ]
@@ -81,6 +87,16 @@ PlacementsPerIteration = Annotated[
         description="Placements measured on the testbed in each round. Empty: the recipe's (the paper: 10).",
     ),
 ]
+
+
+def described(function: Function) -> Function:
+    """Put the fields' titles and descriptions into the docstring, the one place where Prefect's form looks for them."""
+    lines = ["", "", "Args:"]
+    for name, kind in get_type_hints(function, include_extras=True).items():
+        for field in getattr(kind, "__metadata__", ()):
+            lines.append(f"    {name}: {field.title}. {field.description}")
+    function.__doc__ = inspect.cleandoc(function.__doc__ or "") + "\n".join(lines)
+    return function
 
 
 def configure(

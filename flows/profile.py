@@ -6,10 +6,11 @@ from prefect import flow
 
 from flows import checkpoints, measuring, steps, tracking
 from flows.home import inputs
-from flows.parameters import Dataset, RecipeName, Seed, TestbedName
+from flows.parameters import Dataset, RecipeName, Seed, TestbedName, described
 
 
 @flow(name="profile", persist_result=True, result_serializer="json")
+@described
 def profile(
     recipe: RecipeName = "default", seed: Seed = 0, testbed: TestbedName = None, dataset: Dataset = None
 ) -> dict[str, Any]:

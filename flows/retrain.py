@@ -21,12 +21,14 @@ from flows.parameters import (
     TablesPerTask,
     TestbedName,
     configure,
+    described,
 )
 from flows.progress import progress_artifact
 from flows.train import train_placer
 
 
 @flow(name="retrain", persist_result=True, result_serializer="json")
+@described
 def retrain(
     recipe: RecipeName = "default",
     seed: Seed = 0,

@@ -12,7 +12,7 @@ from flows import checkpoints, measuring, steps, tracking
 from flows.checkpoints import iteration_name
 from flows.home import inputs
 from flows.measuring import TestbedReference
-from flows.parameters import Dataset, RecipeName, Seed, TestbedName
+from flows.parameters import Dataset, RecipeName, Seed, TestbedName, described
 
 
 def train_placer(run: str, dataset: str, tasks: str, config: TrainingConfig, bench: TestbedReference) -> str:
@@ -31,6 +31,7 @@ def train_placer(run: str, dataset: str, tasks: str, config: TrainingConfig, ben
 
 
 @flow(name="train", persist_result=True, result_serializer="json")
+@described
 def train(
     recipe: RecipeName = "default", seed: Seed = 0, testbed: TestbedName = None, dataset: Dataset = None
 ) -> dict[str, Any]:

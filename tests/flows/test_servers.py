@@ -1,0 +1,160 @@
+"""Real servers, real deployments, a real worker: the one module that pays for them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import httpx
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(280), pytest.mark.xdist_group("servers")]
+
+EXPECTED = {"retrain", "ingest", "profile", "train", "train-cost", "train-policy", "evaluate", "promote"}
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    from flows.servers import free_port, running
+    from storage.settings import Settings
+
+    home = tmp_path_factory.mktemp("servers")
+    settings = Settings.load({"DREAMSHARD_HOME": str(home)})
+    pids = []
+    with running(settings, prefect_port=free_port(0), mlflow_port=free_port(0)) as addresses:
+        pids = [process.pid for process in addresses.processes.values()]
+        pids += [child.pid for pid in pids for child in psutil.Process(pid).children(recursive=True)]
+        yield addresses, home
+    left = [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    assert left == [], "an ended `dreamshard up` left processes behind"
+
+
+def api(servers, path: str, **body):
+    answer = httpx.post(f"{servers[0].prefect}/api/{path}", json=body, timeout=30)
+    answer.raise_for_status()
+    return answer.json()
+
+
+def until(check, seconds: float):
+    """What `check` returns once it is true; servers give no event to wait for from outside."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = check()
+        if found:
+            return found
+        time.sleep(0.5)
+    raise AssertionError(f"{check.__name__} did not come true within {seconds} s")
+
+
+def deployment(servers, name: str) -> dict:
+    return next(each for each in api(servers, "deployments/filter") if each["name"] == name)
+
+
+def test_everything_is_deployed_with_form_fields_and_profiling_runs_one_at_a_time(servers):
+    found = {each["name"]: each for each in api(servers, "deployments/filter")}
+    assert set(found) == EXPECTED
+    fields = found["retrain"]["parameter_openapi_schema"]["properties"]
+    assert fields["recipe"]["enum"] == ["default", "dlrm_50x4", "smoke"]
+    assert fields["seed"]["minimum"] == 0
+    assert all(field["description"] and field["title"] for field in fields.values())
+    assert found["profile"]["global_concurrency_limit"]["limit"] == 1
+    assert found["profile"]["concurrency_options"]["collision_strategy"] == "ENQUEUE"
+
+
+def test_the_nightly_schedule_creates_runs(servers):
+    wanted = deployment(servers, "retrain")["id"]
+
+    def scheduled():
+        return api(
+            servers,
+            "flow_runs/filter",
+            flow_runs={"deployment_id": {"any_": [wanted]}, "state": {"type": {"any_": ["SCHEDULED"]}}},
+        )
+
+    runs = until(scheduled, 60)
+    assert all(run["auto_scheduled"] for run in runs)
+    assert all("T03:00:00" in run["expected_start_time"] for run in runs)
+
+
+def test_a_value_outside_the_forms_choices_is_refused_by_the_api(servers):
+    answer = httpx.post(
+        f"{servers[0].prefect}/api/deployments/{deployment(servers, 'retrain')['id']}/create_flow_run",
+        json={"parameters": {"recipe": "none such"}, "enforce_parameter_schema": True},
+        timeout=30,
+    )
+    assert answer.status_code in (409, 422)
+    assert "none such" in answer.text
+
+
+def test_a_smoke_run_started_over_the_api_ends_with_a_champion_and_its_artifacts(servers):
+    addresses, home = servers
+    run = api(
+        servers,
+        f"deployments/{deployment(servers, 'retrain')['id']}/create_flow_run",
+        parameters={"recipe": "smoke", "testbed": "simulated", "iterations": 1},
+    )
+
+    def finished():
+        state = httpx.get(f"{addresses.prefect}/api/flow_runs/{run['id']}", timeout=30).json()["state"]
+        return state if state["type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED") else None
+
+    state = until(finished, 200)
+    assert state["type"] == "COMPLETED", (state["message"], (home / "logs" / "worker.log").read_text()[-3000:])
+    outcome = result_of(addresses, run["id"])
+    assert outcome["version"] == "1"
+    assert outcome["testbed"].startswith("simulated")
+    artifacts = {each["key"]: each for each in api(servers, "artifacts/filter")}
+    assert {"dreamshard-progress", "dreamshard-evaluation", "dreamshard-report"} <= set(artifacts)
+    assert artifacts["dreamshard-progress"]["data"] == 100.0
+    assert "size_greedy" in artifacts["dreamshard-evaluation"]["data"]
+    assert addresses.mlflow in artifacts["dreamshard-report"]["data"]
+    version = httpx.get(
+        f"{addresses.mlflow}/api/2.0/mlflow/registered-models/alias",
+        params={"name": "dreamshard", "alias": outcome["alias"]},
+        timeout=30,
+    ).json()["model_version"]
+    assert version["version"] == "1"
+    assert {tag["key"] for tag in version["tags"]} >= {"reason", "dataset", "eval_overall_ms"}
+
+
+def result_of(addresses, flow_run: str) -> dict:
+    """The result of a flow run, read as another program would: over the API, from the home's storage."""
+    code = (
+        "import sys, json\n"
+        "from prefect.client.orchestration import get_client\n"
+        "with get_client(sync_client=True) as client:\n"
+        "    state = client.read_flow_run(sys.argv[1]).state\n"
+        "    print(json.dumps(state.result()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, flow_run],
+        env=dict(addresses.environment),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    import json
+
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_up_ends_everything_when_interrupted(tmp_path):
+    from flows.servers import free_port
+
+    environment = {**os.environ, "DREAMSHARD_HOME": str(tmp_path)}
+    environment.pop("PREFECT_HOME", None)
+    command = [sys.executable, "-m", "flows.cli", "up"]
+    command += ["--prefect-port", str(free_port(0)), "--mlflow-port", str(free_port(0))]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        line = process.stdout.readline()  # printed when everything answers
+        assert line.startswith("Prefect"), line
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) >= 3
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert alive == []
