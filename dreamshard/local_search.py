@@ -76,7 +76,7 @@ class _Search:
         if not better.any():
             return False
         best = int(np.where(better, after.max(axis=1) + 1e-3 * pair, np.inf).argmin())
-        self._take(out[best], back[best], slowest, int(to[best]))
+        self._take(int(out[best]), int(back[best]), slowest, int(to[best]))
         for target, rates in zip((slowest, int(to[best])), rates_from_to, strict=True):
             self.sums[target], self.compute[target] = sums[best, target], compute[best, target]
             self.rates[target] = rates[best]

@@ -7,6 +7,8 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -48,15 +50,16 @@ def load_placer(folder: Path) -> DreamShardPlacer:
         ValueError: `folder` holds no such placer, or one with other features than this version's.
     """
     tensors, config = _read(folder)
-    normaliser = Normaliser(tensors["normaliser.mean"], tensors["normaliser.std"])
-    if config["cost_network"] == "structured":
-        network = StructuredCostNetwork(normaliser, config["members"], config["hidden"])
-    else:
-        network = new_cost_network(config["cost_network"], normaliser)  # type: ignore[assignment]
-    policy = PolicyNetwork(config["policy"])
-    _restore(network, "cost_network", tensors)
-    _restore(policy, "policy", tensors)
-    return DreamShardPlacer(network, policy, normaliser, config["rollouts"], config["budget_ms"])
+    with _complete(folder):
+        normaliser = Normaliser(tensors["normaliser.mean"], tensors["normaliser.std"])
+        if config["cost_network"] == "structured":
+            network = StructuredCostNetwork(normaliser, config["members"], config["hidden"])
+        else:
+            network = new_cost_network(config["cost_network"], normaliser)  # type: ignore[assignment]
+        policy = PolicyNetwork(config["policy"])
+        _restore(network, "cost_network", tensors)
+        _restore(policy, "policy", tensors)
+        return DreamShardPlacer(network, policy, normaliser, config["rollouts"], config["budget_ms"])
 
 
 def save_state(state: TrainingState, folder: Path) -> None:
@@ -77,20 +80,36 @@ def load_state(folder: Path) -> TrainingState:
         ValueError: `folder` holds no such state.
     """
     tensors, config = _read(folder)
-    normaliser = Normaliser(tensors["normaliser.mean"], tensors["normaliser.std"])
-    state = untrained(normaliser, TrainingConfig(**config["training"]), seed=0)
-    _restore(state.cost_network, "cost_network", tensors)
-    _restore(state.policy, "policy", tensors)
-    for prefix, optimizer in (("cost_optimizer", state.cost_optimizer), ("policy_optimizer", state.policy_optimizer)):
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            if name.startswith(f"{prefix}."):
-                _, index, moment = name.split(".")
-                moments.setdefault(int(index), {})[moment] = value
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
-    state.generator.set_state(tensors["generator"])
-    state.iteration = config["iteration"]
-    return state
+    with _complete(folder):
+        normaliser = Normaliser(tensors["normaliser.mean"], tensors["normaliser.std"])
+        state = untrained(normaliser, TrainingConfig(**config["training"]), seed=0)
+        _restore(state.cost_network, "cost_network", tensors)
+        _restore(state.policy, "policy", tensors)
+        for prefix, optimizer in (
+            ("cost_optimizer", state.cost_optimizer),
+            ("policy_optimizer", state.policy_optimizer),
+        ):
+            moments: dict[int, dict[str, Tensor]] = {}
+            for name, value in tensors.items():
+                if name.startswith(f"{prefix}."):
+                    _, index, moment = name.split(".")
+                    moments.setdefault(int(index), {})[moment] = value
+            optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
+        state.generator.set_state(tensors["generator"])
+        state.iteration = config["iteration"]
+        return state
+
+
+@contextmanager
+def _complete(folder: Path) -> Iterator[None]:
+    """Refuse a folder whose files can be read but are not those of the model asked for."""
+    try:
+        yield
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"{folder} does not hold the complete model that was asked for ({error!r}), so it cannot be used; it was "
+            "changed after it was written, or is of another kind: save it again"
+        ) from error
 
 
 def _tensors(network: nn.Module, policy: nn.Module, normaliser: Normaliser) -> dict[str, Tensor]:
@@ -125,10 +144,10 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"{folder} holds no readable model ({error}), so nothing can be loaded from it; give a folder that has "
             f"{_CONFIG} and {_WEIGHTS}"
         ) from error
-    if config.get("format") != _FORMAT or config.get("features") != list(FEATURES):
+    if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("features") != list(FEATURES):
         raise ValueError(
-            f"the model in {folder} has format {config.get('format')} or features this version does not compute, so "
-            "its predictions would be wrong; train it again with this version"
+            f"the model in {folder} has a format or features other than this version's, so its predictions would be "
+            "wrong; train it again with this version"
         )
     return tensors, config
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_instances import ROW_BYTES, tables_of, task_of
 
-from dreamshard.baselines import RULES_OF_THUMB, RandomPlacer, baselines, pack_by_size
+from dreamshard.baselines import RULES_OF_THUMB, RandomPlacer, baselines
 from dreamshard.placement import device_memory_bytes
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.tasks import PlacementTask

@@ -32,7 +32,7 @@ def test_concatenated_tables_come_in_order():
 
 
 def test_two_tables_of_one_name_are_refused():
-    with pytest.raises(ValueError, match="t0.*more than once"):
+    with pytest.raises(ValueError, match=r"t0.*more than once"):
         concatenate([tables_of([1]), tables_of([2])])
 
 

@@ -1,0 +1,202 @@
+"""Placers compared: interleaved, paired, by hand."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from scipy import stats
+from small_instances import sample_of, task_of
+
+from dreamshard.costs import DeviceCosts
+from dreamshard.evaluation import (
+    EvaluationRow,
+    best_baseline,
+    compare,
+    evaluate,
+    mean_overall_ms,
+    prediction_figures,
+    summarise,
+)
+from dreamshard.placement import Placement
+from dreamshard.placer import NoPlacementError
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Always the same placement."""
+
+    name: str
+    device: tuple[int, ...]
+
+    def place(self, task):
+        return Placement(torch.tensor(self.device), task.num_devices)
+
+
+class NoRoom:
+    name = "no_room"
+
+    def place(self, task):
+        raise NoPlacementError(f"no room for {task.name}")
+
+
+class Recorder:
+    """Measures nothing: the n-th measurement costs n milliseconds."""
+
+    def __init__(self):
+        self.order = []
+
+    def __call__(self, task, placement):
+        self.order.append((task.name, tuple(placement.device.tolist())))
+        return sample_of(task, placement, [float(len(self.order)), 0.0])
+
+
+TASKS = [task_of([1, 1], 2, 1, name="one"), task_of([1, 1], 2, 1, name="two")]
+PLACERS = {"left": Fixed("left", (0, 1)), "right": Fixed("right", (1, 0))}
+
+
+def run(measure, placers=PLACERS, repeats=3, seed=0):
+    return evaluate(placers, TASKS, measure, predict_ms=lambda task, placement: 7.0, repeats=repeats, seed=seed)
+
+
+def row(placer, task, overall_ms, predicted_ms=1.0, device=(0, 1), place_ms=1.0):
+    of = task_of([1, 1], 2, 2, name=task)
+    costs = DeviceCosts.from_phases(torch.zeros(2, 4))
+    return EvaluationRow(
+        placer, of, Placement(torch.tensor(device), 2), overall_ms, predicted_ms, True, place_ms, costs
+    )
+
+
+def test_every_repeat_measures_every_placer_on_every_task_once():
+    measure = Recorder()
+    run(measure)
+    everything = {(task, device) for task in ("one", "two") for device in ((0, 1), (1, 0))}
+    repeats = [measure.order[i : i + 4] for i in (0, 4, 8)]
+    assert all(set(each) == everything and len(each) == 4 for each in repeats)
+
+
+def test_the_order_is_drawn_anew_for_each_repeat_and_fixed_by_the_seed():
+    first, again, other = Recorder(), Recorder(), Recorder()
+    for measure, seed in ((first, 0), (again, 0), (other, 1)):
+        run(measure, repeats=6, seed=seed)
+    assert first.order == again.order != other.order
+    assert len({tuple(first.order[i : i + 4]) for i in range(0, 24, 4)}) > 1
+
+
+def test_a_row_is_the_mean_over_its_repeats_with_the_prediction_beside_it():
+    measure = Recorder()
+    rows = run(measure)
+    assert [(row.placer, row.task.name) for row in rows] == [
+        ("left", "one"),
+        ("right", "one"),
+        ("left", "two"),
+        ("right", "two"),
+    ]
+    for each in rows:
+        key = (each.task.name, tuple(each.placement.device.tolist()))
+        measured = [n + 1 for n, seen in enumerate(measure.order) if seen == key]
+        assert each.overall_ms == pytest.approx(sum(measured) / 3)
+        assert float(each.costs.forward_compute_ms[0]) == measured[0]
+        assert (each.predicted_ms, each.legal) == (7.0, True)
+
+
+def test_a_task_without_a_placement_is_an_error_before_anything_is_measured():
+    measure = Recorder()
+    with pytest.raises(NoPlacementError, match="no room for one"):
+        run(measure, placers={**PLACERS, "no_room": NoRoom()})
+    assert measure.order == []
+
+
+def test_an_illegal_placement_is_an_error_before_anything_is_measured():
+    measure = Recorder()
+    with pytest.raises(ValueError, match="'both_on_one' put the tables of one"):
+        run(measure, placers={**PLACERS, "both_on_one": Fixed("both_on_one", (0, 0))})
+    assert measure.order == []
+
+
+def test_the_time_to_place_is_the_clocks():
+    ticks = iter([0.0, 0.5, 1.0, 1.25, 2.0, 2.0, 3.0, 3.0])
+    rows = evaluate(
+        PLACERS,
+        TASKS,
+        Recorder(),
+        predict_ms=lambda task, placement: 1.0,
+        repeats=1,
+        seed=0,
+        clock=lambda: next(ticks),
+    )
+    assert [row.place_ms for row in rows] == [500.0, 250.0, 0.0, 0.0]
+
+
+def test_the_paired_interval_is_students():
+    rows = [row("new", "a", 9.0), row("new", "b", 8.0), row("old", "a", 10.0), row("old", "b", 10.0)]
+    found = compare(rows, "new", "old")
+    # gains 0.1 and 0.2: mean 0.15, deviation 0.0707, t(0.975, 1) = 12.706: half a width of 12.706 x 0.05
+    assert found.mean_gain == pytest.approx(0.15)
+    assert (found.low, found.high) == pytest.approx((0.15 - 0.6353, 0.15 + 0.6353), abs=1e-4)
+    assert found.num_tasks == 2
+
+
+def test_the_paired_interval_is_scipys():
+    generator = torch.Generator().manual_seed(0)
+    new, old = torch.rand(2, 12, generator=generator).add(1).tolist()
+    rows = [row("new", str(i), ms) for i, ms in enumerate(new)] + [row("old", str(i), ms) for i, ms in enumerate(old)]
+    interval = stats.ttest_1samp([1 - a / b for a, b in zip(new, old, strict=True)], 0.0).confidence_interval(0.95)
+    found = compare(rows, "new", "old")
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+
+
+def test_one_task_says_nothing_of_the_spread():
+    found = compare([row("new", "a", 9.0), row("old", "a", 10.0)], "new", "old")
+    assert (found.mean_gain, found.low, found.high) == (pytest.approx(0.1), -float("inf"), float("inf"))
+
+
+def test_only_tasks_that_both_have_are_compared():
+    rows = [row("new", "a", 9.0), row("old", "a", 10.0), row("new", "b", 1.0), row("old", "c", 1.0)]
+    assert compare(rows, "new", "old").num_tasks == 1
+    with pytest.raises(ValueError, match="no task in common"):
+        compare([row("new", "a", 1.0), row("old", "b", 1.0)], "new", "old")
+
+
+TABLE = [
+    row("random", "a", 20.0),
+    row("dim_greedy", "a", 10.0, predicted_ms=12.0, place_ms=2.0),
+    row("size_greedy", "a", 12.0),
+    row("dreamshard", "a", 9.0),
+    row("random", "b", 30.0),
+    row("dim_greedy", "b", 20.0, predicted_ms=18.0, place_ms=4.0),
+    row("size_greedy", "b", 21.0),
+    row("dreamshard", "b", 18.0),
+]
+
+
+def test_the_best_baseline_is_the_cheapest_rule_of_thumb_not_chance_and_not_the_candidate():
+    assert best_baseline(TABLE) == "dim_greedy"
+    lucky = [*TABLE, row("random", "c", 0.1)]
+    assert best_baseline(lucky) == "dim_greedy"
+    assert mean_overall_ms(TABLE, "dim_greedy") == 15.0
+
+
+def test_a_summary_has_a_line_per_placer_dearest_first():
+    lines = {line.placer: line for line in summarise(TABLE)}
+    assert list(lines) == ["random", "size_greedy", "dim_greedy", "dreamshard"]
+    assert (lines["dim_greedy"].overall_ms, lines["dim_greedy"].predicted_ms, lines["dim_greedy"].place_ms) == (
+        15,
+        15,
+        3,
+    )
+    assert lines["random"].over_random is None
+    assert lines["dim_greedy"].over_best_baseline is None
+    assert lines["dreamshard"].over_best_baseline.mean_gain == pytest.approx(0.1)
+    assert lines["dreamshard"].over_random.mean_gain == pytest.approx((0.55 + 0.4) / 2)
+
+
+def test_prediction_error_counts_a_shared_placement_once():
+    rows = [
+        row("x", "a", 10.0, predicted_ms=11.0, device=(0, 0)),
+        row("y", "a", 10.0, predicted_ms=11.0, device=(0, 0)),
+        row("z", "a", 20.0, predicted_ms=10.0, device=(0, 1)),
+        row("w", "a", 30.0, predicted_ms=12.0, device=(1, 1)),
+    ]
+    error, rank = prediction_figures(rows)
+    assert error == pytest.approx((0.1 + 0.5 + 0.6) / 3)
+    assert rank == pytest.approx(0.5)  # ranks 2, 1, 3 against 1, 2, 3

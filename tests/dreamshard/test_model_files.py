@@ -1,0 +1,126 @@
+"""Models as folders: the same placer comes back, and what is no model is refused by name."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from small_instances import TINY, learnt, learnt_placer, pool_of
+
+from dreamshard.model_files import load_placer, load_state, placer_digest, save_placer, save_state
+from dreamshard.placement import Placement
+from dreamshard.tasks import PlacementTask
+from dreamshard.training import make_placer, start_training
+
+UNHURRIED_MS = 1e6
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_placer(learnt_placer(), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_loaded_placer_places_and_predicts_the_same(folder):
+    task, loaded = PlacementTask(pool_of(14), 3, 2**33), load_placer(folder)
+    before = learnt_placer().place(task, UNHURRIED_MS)
+    assert torch.equal(loaded.place(task, UNHURRIED_MS).device, before.device)
+    where = Placement(torch.arange(14) % 3, 3)
+    assert loaded.predict_overall_ms(task, where) == learnt_placer().predict_overall_ms(task, where)
+
+
+def test_the_papers_networks_are_kept_as_such(tmp_path):
+    config = replace(TINY, cost_network="paper", policy="paper")
+    placer = make_placer(start_training(pool_of(24), config, seed=0))
+    save_placer(placer, tmp_path / "model")
+    loaded = load_placer(tmp_path / "model")
+    assert (loaded.cost_network.architecture, loaded.policy.kind) == ("paper", "paper")
+
+
+def test_settings_of_the_placer_are_kept(tmp_path):
+    save_placer(replace(learnt_placer(), rollouts=3, budget_ms=7.0), tmp_path / "model")
+    loaded = load_placer(tmp_path / "model")
+    assert (loaded.rollouts, loaded.budget_ms) == (3, 7.0)
+
+
+def test_nothing_is_pickled_and_nothing_temporary_stays(folder):
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "weights.safetensors"]
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_saving_again_replaces_and_the_digest_follows_the_content(folder, tmp_path):
+    before = placer_digest(folder)
+    save_placer(learnt_placer(), tmp_path / "twin")
+    assert placer_digest(tmp_path / "twin") == before
+    save_placer(replace(learnt_placer(), rollouts=3), folder)
+    assert placer_digest(folder) != before
+    assert load_placer(folder).rollouts == 3
+
+
+def truncate(folder):
+    content = (folder / "weights.safetensors").read_bytes()
+    (folder / "weights.safetensors").write_bytes(content[: len(content) // 2])
+
+
+def change_config(folder, **values):
+    config = json.loads((folder / "config.json").read_text()) | values
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def leave_out_a_tensor(folder):
+    tensors = load_file(folder / "weights.safetensors")
+    tensors.pop("normaliser.mean")
+    save_file(tensors, folder / "weights.safetensors")
+
+
+def reshape_a_tensor(folder):
+    tensors = load_file(folder / "weights.safetensors")
+    name = next(name for name in tensors if name.startswith("policy."))
+    tensors[name] = torch.zeros(3, 3)
+    save_file(tensors, folder / "weights.safetensors")
+
+
+CORRUPTIONS = {
+    "weights missing": lambda folder: (folder / "weights.safetensors").unlink(),
+    "config missing": lambda folder: (folder / "config.json").unlink(),
+    "weights truncated": truncate,
+    "weights empty": lambda folder: (folder / "weights.safetensors").write_bytes(b""),
+    "config no JSON": lambda folder: (folder / "config.json").write_text("{"),
+    "config of another kind": lambda folder: (folder / "config.json").write_text("[1, 2]"),
+    "config without its keys": lambda folder: (folder / "config.json").write_text(
+        json.dumps({k: json.loads((folder / "config.json").read_text())[k] for k in ("format", "features")})
+    ),
+    "another format": lambda folder: change_config(folder, format=99),
+    "other features": lambda folder: change_config(folder, features=["dim"]),
+    "a tensor missing": leave_out_a_tensor,
+    "a tensor of another shape": reshape_a_tensor,
+}
+
+
+@pytest.mark.parametrize("corruption", sorted(CORRUPTIONS))
+def test_a_corrupt_placer_is_one_error_that_names_the_folder(folder, corruption):
+    CORRUPTIONS[corruption](folder)
+    with pytest.raises(ValueError, match="model") as error:
+        load_placer(folder)
+    assert str(folder) in str(error.value)
+
+
+@pytest.mark.parametrize("corruption", sorted(CORRUPTIONS))
+def test_a_corrupt_state_is_one_error_that_names_the_folder(tmp_path, corruption):
+    folder = tmp_path / "model"
+    save_state(learnt(), folder)
+    CORRUPTIONS[corruption](folder)
+    with pytest.raises(ValueError, match="model") as error:
+        load_state(folder)
+    assert str(folder) in str(error.value)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ValueError, match="absent holds no readable model"):
+        load_placer(tmp_path / "absent")
+
+
+def test_a_placer_is_not_read_as_a_state(folder):
+    with pytest.raises(ValueError, match="model"):
+        load_state(folder)

@@ -1,0 +1,147 @@
+"""Algorithm 1: a run is its seed, and an interrupted run is the run."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small_instances import TINY, learnt, pool_of, run_round, simulated, tiny_tasks
+
+from dreamshard.model_files import load_state, save_state
+from dreamshard.placer import NoPlacementError
+from dreamshard.tasks import PlacementTask, sample_tasks
+from dreamshard.training import TrainingConfig, fit_costs, improve_policy, make_placer, propose, start_training
+
+
+def rounds(state, count, samples=()):
+    samples = list(samples)
+    for _ in range(count):
+        samples = run_round(state, tiny_tasks(), samples)
+    return state, samples
+
+
+def bits(state):
+    named = {f"cost.{name}": value for name, value in state.cost_network.state_dict().items()}
+    named |= {f"policy.{name}": value for name, value in state.policy.state_dict().items()}
+    return named | {"generator": state.generator.get_state()}
+
+
+def same(one, other):
+    return all(torch.equal(value, bits(other)[name]) for name, value in bits(one).items())
+
+
+def begin(seed=0, config=TINY):
+    return start_training(pool_of(24), config, seed)
+
+
+def test_a_seed_gives_the_same_bits_and_another_seed_others():
+    (one, samples), (two, again), (other, _) = (rounds(begin(seed), 2) for seed in (3, 3, 4))
+    assert same(one, two)
+    assert [s.overall_ms for s in samples] == [s.overall_ms for s in again]
+    assert not same(one, other)
+
+
+def test_torchs_own_seed_does_not_matter():
+    torch.manual_seed(1)
+    one, _ = rounds(begin(), 1)
+    torch.manual_seed(2)
+    two, _ = rounds(begin(), 1)
+    assert same(one, two)
+
+
+@pytest.mark.parametrize("kind", ["structured", "paper"])
+def test_a_run_that_was_stopped_ends_with_the_same_bits(tmp_path, kind):
+    config = replace(TINY, cost_network=kind, policy="paper" if kind == "paper" else "lookahead")
+    uninterrupted, _ = rounds(begin(config=config), 3)
+    stopped, samples = rounds(begin(config=config), 2)
+    save_state(stopped, tmp_path / "state")
+    resumed, _ = rounds(load_state(tmp_path / "state"), 1, samples)
+    assert resumed.iteration == uninterrupted.iteration == 3
+    assert same(resumed, uninterrupted)
+
+
+def test_a_run_stopped_before_its_first_round_goes_on_too(tmp_path):
+    save_state(begin(), tmp_path / "state")
+    assert same(rounds(load_state(tmp_path / "state"), 1)[0], rounds(begin(), 1)[0])
+
+
+def test_a_run_stopped_between_fitting_and_improving_goes_on_too(tmp_path):
+    ends = []
+    for stops in (False, True):
+        state, tasks, testbed = begin(), tiny_tasks(), simulated()
+        samples = [testbed.measure(*proposal) for proposal in propose(state, tasks)]
+        fit_costs(state, samples)
+        if stops:
+            save_state(state, tmp_path / "state")
+            state = load_state(tmp_path / "state")
+        improve_policy(state, tasks)
+        ends.append(state)
+    assert same(*ends)
+
+
+def test_proposals_are_legal_and_as_many_as_asked_for():
+    state, tasks = begin(), tiny_tasks()
+    proposals = propose(state, tasks)
+    assert len(proposals) == TINY.placements_per_iteration
+    assert all(task.is_legal(placement) and any(task is each for each in tasks) for task, placement in proposals)
+
+
+def test_tasks_too_tight_for_the_policy_are_an_error_that_says_what_to_do():
+    pool = pool_of(3)
+    tight = PlacementTask(pool, 1, int(pool.memory_bytes("fp32", "sgd").sum()))
+    assert len(propose(begin(), [tight])) == TINY.placements_per_iteration
+    same_size = pool.select([int(pool.memory_bytes("fp32", "sgd").argmax())])
+    three = type(pool)(
+        ("a", "b", "c"),
+        *(getattr(same_size, name).repeat_interleave(3, 0) for name in ("rows", "dim", "pooling_factor")),
+        *(getattr(same_size, name).repeat_interleave(3, 0) for name in ("bins", "lookups", "unique_rows")),
+    )
+    size = int(three.memory_bytes("fp32", "sgd")[0])
+    with pytest.raises(NoPlacementError, match="give the devices of the tasks more than"):
+        propose(begin(), [PlacementTask(three, 2, size * 3 // 2)])  # room for the sum, not for any split
+
+
+def test_the_first_round_has_nothing_held_out_and_later_ones_have():
+    state, tasks, testbed = begin(), tiny_tasks(), simulated()
+    samples = [testbed.measure(*proposal) for proposal in propose(state, tasks)]
+    first = fit_costs(state, samples)
+    improve_policy(state, tasks)
+    samples += [testbed.measure(*proposal) for proposal in propose(state, tasks)]
+    second = fit_costs(state, samples)
+    assert first.heldout_mape is None
+    assert second.heldout_mape > 0
+    assert -1 <= second.heldout_spearman <= 1
+
+
+def test_learning_rates_fall_from_round_to_round():
+    state, samples, seen = begin(), [], []
+    for _ in range(TINY.iterations):
+        samples = run_round(state, tiny_tasks(), samples)
+        seen.append((state.cost_optimizer.param_groups[0]["lr"], state.policy_optimizer.param_groups[0]["lr"]))
+    assert seen[0] == (TINY.cost_learning_rate, TINY.policy_learning_rate)
+    assert seen[0] > seen[1] > seen[2] > (0, 0)
+
+
+def test_a_short_run_places_unseen_tasks_better_than_chance():
+    placer, testbed = make_placer(learnt()), simulated(noise=0.0)
+    tasks = sample_tasks(pool_of(40, seed=9), 6, 12, 4, 2**33, torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    for task in tasks:
+        found = testbed.measure(task, placer.place(task, budget_ms=1e6)).overall_ms
+        random = torch.randint(4, (40, 12), generator=generator)
+        drawn = testbed.device_costs(task.tables, random, 4).overall_ms().mean()
+        assert found < 0.8 * float(drawn)
+
+
+def test_training_leaves_its_samples_and_tasks_as_they_were():
+    tasks, testbed, state = tiny_tasks(), simulated(), begin()
+    samples = [testbed.measure(*proposal) for proposal in propose(state, tasks)]
+    before = [sample.costs.phases_ms().clone() for sample in samples]
+    fit_costs(state, samples)
+    improve_policy(state, tasks)
+    assert all(torch.equal(sample.costs.phases_ms(), old) for sample, old in zip(samples, before, strict=True))
+
+
+@pytest.mark.parametrize(("name", "zero"), [("iterations", 0), ("episodes", 0), ("cost_learning_rate", 0.0)])
+def test_a_count_or_rate_of_zero_is_refused_by_name(name, zero):
+    with pytest.raises(ValueError, match=f"{name} is 0"):
+        TrainingConfig(**{name: zero})
