@@ -123,7 +123,7 @@ def set_alias(
         ValueError: there is no such version.
     """
     registry = client(settings)
-    version = _find(settings, version).version
+    version = str(_find(settings, version).version)  # which the database hands out as a number
     now = aliases(settings)
     if alias == "champion":
         former = now.get("champion")

@@ -249,7 +249,7 @@ def _open(
 ) -> str:
     """A new run, or the newest unfinished one that carries `labels`, reopened."""
     if resume:
-        wanted = [f"tags.`{label}` = '{value}'" for label, value in labels.items()]
+        wanted = [f"tags.`{label}` = {_quoted(value)}" for label, value in labels.items()]
         query = " and ".join([*wanted, "attributes.status != 'FINISHED'"])
         found: Sequence[Run] = tracking.search_runs(
             [experiment], query, max_results=1, order_by=["attributes.start_time DESC"]
@@ -259,6 +259,11 @@ def _open(
             return str(found[0].info.run_id)
     user = {"mlflow.user": os.environ.get("USER", "dreamshard"), "mlflow.source.name": "dreamshard"}
     return str(tracking.create_run(experiment, tags=user | dict(labels) | dict(tags or {}), run_name=name).info.run_id)
+
+
+def _quoted(value: str) -> str:
+    """`value` as MLflow's search takes it; it knows no escapes, only two kinds of quotation marks."""
+    return f'"{value}"' if "'" in value else f"'{value}'"
 
 
 @contextmanager

@@ -1,0 +1,74 @@
+"""A home, a dataset of four tables that can be checked by hand, and samples measured on it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from stored_instances import make_sample, make_tables
+
+from dreamshard.costs import CostSample
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from dreamshard.workloads import dataset_version
+from storage.lake import Lake
+from storage.settings import Settings
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings.load({"DREAMSHARD_HOME": str(tmp_path / "home of o'neil")})
+
+
+@pytest.fixture
+def lake(settings: Settings) -> Lake:
+    return Lake(settings.lake_root)
+
+
+@pytest.fixture
+def tables() -> Tables:
+    return make_tables()
+
+
+@pytest.fixture
+def version(lake: Lake, tables: Tables) -> str:
+    """The tables' dataset version, in the lake."""
+    lake.write_dataset(tables, dataset_version(tables), "by hand")
+    return dataset_version(tables)
+
+
+@pytest.fixture
+def task(tables: Tables) -> PlacementTask:
+    return PlacementTask(tables.select([2, 0, 3]), 2, 10**6, "fp16", "rowwise_adagrad", "train-000")
+
+
+@pytest.fixture
+def sample(task: PlacementTask) -> CostSample:
+    return make_sample(task, [1, 0, 1])
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's tables without a row; making them takes seconds, copying them does not."""
+    from storage import registry
+
+    settings = Settings.load({"DREAMSHARD_HOME": str(tmp_path_factory.mktemp("database"))})
+    assert registry.aliases(settings) == {}
+    return settings.home / "mlflow.db"
+
+
+@pytest.fixture
+def mlflow_settings(settings: Settings, empty_database: Path) -> Settings:
+    """A home whose MLflow database is there."""
+    shutil.copy(empty_database, settings.home / "mlflow.db")
+    return settings
+
+
+@pytest.fixture(scope="session")
+def placer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved placer, untrained."""
+    from dreamshard.model_files import save_placer
+    from dreamshard.training import TrainingConfig, make_placer, start_training
+
+    folder = tmp_path_factory.mktemp("placer") / "any name"
+    save_placer(make_placer(start_training(make_tables(), TrainingConfig(), seed=0)), folder)
+    return folder

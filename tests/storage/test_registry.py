@@ -1,0 +1,130 @@
+import shutil
+from pathlib import Path
+
+import mlflow.pyfunc
+import pandas as pd
+import pytest
+import torch
+from mlflow.exceptions import MlflowException
+
+from dreamshard.model_files import load_placer
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from storage import registry, runs
+from storage.settings import Settings
+
+
+def register(settings: Settings, folder: Path, overall_ms: float = 3.0, **more) -> str:
+    with runs.chain(settings, "retrain") as run:
+        return registry.register_placer(settings, folder, run, metrics={"eval_overall_ms": overall_ms}, **more)
+
+
+@pytest.fixture
+def registered(mlflow_settings: Settings, placer_folder: Path, tables: Tables) -> Settings:
+    """A home with version 1."""
+    register(mlflow_settings, placer_folder, tags={"training": "first"}, pool=tables)
+    return mlflow_settings
+
+
+def test_a_version_places_as_the_placer_that_was_registered(registered: Settings, placer_folder: Path, tables: Tables):
+    task = PlacementTask(tables, 2, 10**6)
+    loaded, saved = registry.load_placer("1", registered), load_placer(placer_folder)
+    assert torch.equal(loaded.place(task).device, saved.place(task).device)
+    placement = saved.place(task)
+    assert torch.equal(loaded.predict(task, placement).phases_ms(), saved.predict(task, placement).phases_ms())
+
+
+def test_nothing_in_a_version_is_pickled(registered: Settings):
+    kinds = {path.suffix for path in (registered.home / "mlartifacts").rglob("*") if path.is_file()}
+    assert ".safetensors" in kinds
+    assert not kinds & {".pkl", ".pickle", ".pt", ".pth", ".bin", ".cloudpickle"}
+
+
+def test_an_alias_moves_and_the_former_champion_stays_known(registered: Settings, placer_folder: Path):
+    registry.set_alias(registered, "1", "champion", "the first")
+    second = register(registered, placer_folder)
+    registry.set_alias(registered, second, "challenger", "0.3 % worse")
+    assert registry.aliases(registered) == {"champion": "1", "challenger": "2"}
+    registry.set_alias(registered, second, "champion", "3.1 % better", {"gain": 0.031})
+    assert registry.aliases(registered) == {"champion": "2", "previous": "1"}
+    tags = registry.version_tags(registered, "champion")
+    assert (tags["alias"], tags["reason"], tags["gain"]) == ("champion", "3.1 % better", "0.031")
+    registry.set_alias(registered, second, "champion", "again")
+    assert registry.aliases(registered) == {"champion": "2", "previous": "1"}
+
+
+def test_versions_compare_side_by_side_under_the_same_names(registered: Settings, placer_folder: Path):
+    register(registered, placer_folder, 2.0)
+    registry.set_alias(registered, "2", "champion", "better")
+    registry.log_version_metrics(registered, "2", {"eval_gain_over_random": 0.2, "eval_place_ms": float("inf")})
+    newest, oldest = registry.versions(registered)
+    assert list(newest) == list(oldest)
+    assert (newest["version"], newest["aliases"], newest["reason"]) == ("2", "champion", "better")
+    assert (newest["eval_overall_ms"], oldest["eval_overall_ms"]) == (2.0, 3.0)
+    assert (newest["eval_gain_over_random"], oldest["eval_gain_over_random"]) == (0.2, None)
+    tracking = runs.client(registered)
+    found = tracking.search_logged_models([tracking.get_experiment_by_name(runs.EXPERIMENT).experiment_id])
+    assert all("eval_overall_ms" in {metric.key for metric in model.metrics} for model in found)
+
+
+def test_a_version_is_found_by_its_tags(registered: Settings):
+    assert registry.find_version(registered, {"training": "first"}) == "1"
+    assert registry.find_version(registered, {"training": "second"}) is None
+
+
+def test_an_empty_registry_says_what_to_do(mlflow_settings: Settings):
+    assert registry.versions(mlflow_settings) == []
+    assert registry.champion(mlflow_settings) is None
+    with pytest.raises(ValueError, match=r"no version 'champion'.*train one first"):
+        registry.load_placer("champion", mlflow_settings)
+
+
+@pytest.mark.parametrize("name", ["champion", "7", "best"])
+def test_a_name_that_is_none_lists_those_there_are(registered: Settings, name: str):
+    registry.set_alias(registered, "1", "challenger", "to show it")
+    with pytest.raises(ValueError, match=rf"no version '{name}'.*challenger \(version 1\), version 1"):
+        registry.load_placer(name, registered)
+
+
+def test_lost_files_of_a_version_are_one_clear_error(registered: Settings):
+    shutil.rmtree(registered.home / "mlartifacts")
+    with pytest.raises(ValueError, match="version 1"):
+        registry.load_placer("1", registered)
+
+
+def test_a_folder_without_a_placer_does_not_become_a_version(mlflow_settings: Settings, tmp_path: Path):
+    with pytest.raises(ValueError, match="holds no readable model"):
+        register(mlflow_settings, tmp_path)
+    assert registry.versions(mlflow_settings) == []
+
+
+FRAME = pd.DataFrame({"name": ["a", "b"], "rows": [1000, 2000], "dim": [16, 32], "pooling_factor": [1.0, 20.0]})
+ROOM = {"num_devices": 2, "memory_gb": 1.0}
+
+
+def test_mlflows_own_model_answers_one_row_per_table(registered: Settings):
+    runs.client(registered)
+    model = mlflow.pyfunc.load_model("models:/dreamshard/1")
+    answer = model.predict(FRAME, ROOM)
+    assert list(answer.columns) == ["table", "device", "column_start", "column_end", "device_ms", "overall_ms"]
+    assert answer["table"].tolist() == ["a", "b"]
+    assert answer["device"].isin([0, 1]).all()
+    assert answer["column_end"].tolist() == [16, 32]
+    assert answer["overall_ms"].eq(answer["device_ms"].max()).all()
+    assert model.metadata.get_input_schema().input_names()[:4] == ["name", "rows", "dim", "pooling_factor"]
+
+    for change, params, named in [
+        ({}, {}, "num_devices is 0"),
+        ({}, {"num_devices": 2}, "memory_gb is 0"),
+        ({}, ROOM | {"precision": "int4"}, "precision is 'int4'"),
+        ({}, ROOM | {"optimizer": "adam"}, "optimizer is 'adam'"),
+        ({}, ROOM | {"memory_gb": 1e-6}, "a device"),
+        ({"dim": [16, 33]}, ROOM, "dim is 33"),
+        ({"rows": [0, 1]}, ROOM, "rows is 0"),
+        ({"pooling_factor": [1.0, -1.0]}, ROOM, "pooling_factor is -1"),
+        ({"name": ["a", "a"]}, ROOM, "rename one of them"),
+        ({"bin_0": [1.0, 1.0]}, ROOM, "bin_1"),
+    ]:
+        with pytest.raises(MlflowException, match=named) as caught:
+            model.predict(FRAME.assign(**change), params)
+        assert caught.value.get_http_status_code() == 400
