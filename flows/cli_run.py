@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import logging
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -68,15 +69,28 @@ def run_stage(name: str, parameters: Mapping[str, Any], *, as_json: bool) -> Non
 def in_process() -> Iterator[None]:
     """Prefect's settings for flows of this process: a temporary server of its own unless one is named, no heartbeats."""
     from prefect.client.orchestration import get_client
+    from prefect.server.api.server import SubprocessASGIServer
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     for name in ("alembic", "mlflow", "prefect", "httpx", "distributed"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    get_client(
-        sync_client=True
-    )  # starts the temporary server before the setting below, which its environment cannot hold
+    get_client(sync_client=True)  # starts the temporary server, whose environment cannot hold the setting below
+    server = SubprocessASGIServer().server_process
+    if server is not None:
+        _end_with_us(server.pid)
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         yield
+
+
+def _end_with_us(pid: int) -> None:
+    """End the process when this one is gone, even by `kill -9`: a shell waits for our end of a pipe to close."""
+    subprocess.Popen(
+        ["sh", "-c", 'read -r _; kill "$0" 2>/dev/null', str(pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # a Ctrl-C in the terminal must not end the watcher first
+    )
 
 
 def _flow(entrypoint: str) -> Callable[..., Any]:

@@ -1,0 +1,47 @@
+"""Testbeds that fail on purpose, for `test_resume.py`: simulated costs, and one fault each."""
+
+import os
+import signal
+from pathlib import Path
+
+from dreamshard.testbeds import MeasurementError, open_testbed
+
+
+class Faulty:
+    """Measures like `simulated`; calls `fault` before each measurement with how many there have been."""
+
+    def __init__(self, setup, fault):
+        self._inner = open_testbed("simulated", setup)
+        self._fault = fault
+        self._count = 0
+        self.name = "faulty"
+        self.hardware = "simulated faults"
+
+    def measure(self, task, placement):
+        self._count += 1
+        self._fault(self._count, task)
+        return self._inner.measure(task, placement)
+
+
+def killed_once(setup):
+    """Kills the whole process at the 8th measurement of the first run in this home."""
+    mark = Path(os.environ["DREAMSHARD_HOME"]) / "killed"
+
+    def fault(count, task):
+        if count == 8 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return Faulty(setup, fault)
+
+
+def dying(setup):
+    """Loses a rank at the 4th measurement, and at every one after a restart."""
+    mark = Path(os.environ["DREAMSHARD_HOME"]) / "died"
+
+    def fault(count, task):
+        if count >= 4 or mark.exists():
+            mark.touch()
+            raise MeasurementError("rank 1 died while measuring train-000; look at its traceback")
+
+    return Faulty(setup, fault)
