@@ -20,7 +20,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.roofline import DIM, TableLoads, exchange_s
 from dreamshard.testbeds.simulated import SimulatedTestbed
 
-HOT, COLD = 2e-2, 1e-4
+HOT, COLD = 2e-2, 3e-4
 """First and last temperature, relative to the cost of the best start."""
 FROM_SLOWEST, FROM_WIDEST = 0.5, 0.7  # cumulative shares of candidates
 
@@ -44,8 +44,8 @@ def anneal(
     task: PlacementTask,
     *,
     steps: int = 3000,
-    chains: int = 8,
-    candidates: int = 16,
+    chains: int = 16,
+    candidates: int = 32,
     seed: int = 0,
     start: Placement | None = None,
 ) -> Annealed:

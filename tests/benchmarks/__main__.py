@@ -1,0 +1,132 @@
+"""Run benchmarks and print one Markdown table, row by row as they come.
+
+    python -m tests.benchmarks [names...] [--quick] [--write README.md]
+
+A name is a file's without `bench_`: `training`, `placing`, `quality`; all of them without names. `--write` replaces the
+text between the `<!-- benchmarks -->` markers of a file. A benchmark that fails is a row, and the exit code is 1.
+"""
+
+import argparse
+import importlib
+import inspect
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+MARKER = "<!-- benchmarks -->"
+HEADER = ("| what | measured | bar | reference | ratio |", "|---|---|---|---|---|")
+Benchmark = Callable[..., Iterable[dict[str, Any]]]
+
+
+def names() -> list[str]:
+    """Every benchmark there is, alphabetically."""
+    return sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
+
+
+def benchmark(name: str) -> Benchmark:
+    """The `rows` of one benchmark."""
+    package = __package__ or "tests.benchmarks"
+    found: Benchmark = importlib.import_module(f"{package}.bench_{name}").rows
+    return found
+
+
+def failed(row: dict[str, Any]) -> bool:
+    """Whether a row tells of a benchmark that broke."""
+    return "error" in row
+
+
+def collect(name: str, quick: bool, load: Callable[[str], Benchmark] = benchmark) -> Iterator[dict[str, Any]]:
+    """The rows of one benchmark; whatever breaks it, importing it included, becomes its last row."""
+    try:
+        rows = load(name)
+        takes_quick = "quick" in inspect.signature(rows).parameters
+        yield from rows(quick=quick) if takes_quick else rows()
+    except Exception as error:  # noqa: BLE001 - one broken benchmark must not hide the others; it is reported
+        traceback.print_exc(file=sys.stderr)
+        yield {"name": name, "error": f"{type(error).__name__}: {error}"}
+
+
+def line(row: dict[str, Any]) -> str:
+    """One row of the Markdown table; a key that is missing is an empty cell."""
+    if failed(row):
+        text = str(row["error"]).replace("\n", " ").replace("|", "\\|")
+        return f"| {row['name']} | failed: {text} | | | |"
+    unit = row.get("unit") or ""
+    value = _figure(row.get("value"))
+    cells = [
+        f"{value} {unit}".strip(),
+        _figure(row.get("bar")),
+        _figure(row.get("reference")),
+        _figure(row.get("ratio"), 3),
+    ]
+    return "| " + " | ".join([str(row["name"]), *cells]) + " |"
+
+
+def printed(
+    chosen: Sequence[str], *, quick: bool, load: Callable[[str], Benchmark] = benchmark
+) -> tuple[list[str], bool]:
+    """Print the table as it comes; returns its lines and whether all went well."""
+    lines = list(HEADER)
+    print("\n".join(lines), flush=True)
+    well = True
+    for name in chosen:
+        began = time.perf_counter()
+        for row in collect(name, quick, load):
+            lines.append(line(row))
+            print(lines[-1], flush=True)
+            well = well and not failed(row)
+        print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+    return lines, well
+
+
+def write(path: Path, lines: Sequence[str]) -> None:
+    """Replace the text between the two markers of `path`.
+
+    Raises:
+        ValueError: the file does not have exactly two markers.
+    """
+    parts = path.read_text().split(MARKER)
+    if len(parts) != 3:
+        raise ValueError(
+            f"{path} has {len(parts) - 1} markers {MARKER}, so it is not clear what to replace; put one before and one "
+            "after the place for the table"
+        )
+    parts[1] = "\n" + "\n".join(lines) + "\n"
+    path.write_text(MARKER.join(parts))
+
+
+def _figure(value: Any, digits: int = 4) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, int | float):
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.{digits}g}"
+    return str(value)
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(names())}; all without names")
+    parser.add_argument("--quick", action="store_true", help="one seed and fewer tasks, where a benchmark has them")
+    parser.add_argument("--write", type=Path, metavar="FILE", help=f"put the table between its {MARKER} markers")
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.names) - set(names()))
+    if unknown:
+        parser.error(f"there is no benchmark {unknown[0]!r}; choose of {', '.join(names())}")
+    torch.set_num_threads(1)
+    began = time.strftime("%Y-%m-%d")
+    lines, well = printed(arguments.names or names(), quick=arguments.quick)
+    if arguments.write:
+        note = f"\nMeasured {began}, one thread, Python {platform.python_version()}, torch {torch.__version__}."
+        write(arguments.write, [*lines, note])
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""CPU time to place: the policy alone, with search, and how both grow with tables and devices.
+
+The references are the authors' program on one core, which places by the policy alone.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from dreamshard.placement import Placement
+from dreamshard.search import PolicyPlacer
+from dreamshard.tasks import PlacementTask
+from dreamshard.training import TrainingState, make_placer
+
+from .measuring import Row, cpu_seconds, peak_bytes, row, trained
+from .pools import Size, large_task
+
+POLICY = ((Size(50, 4), 3.0, 26.0), (Size(800, 4), None, 720.0), (Size(800, 128), 60.0, 1120.0))
+SEARCH = ((Size(50, 4), 50.0), (Size(800, 128), 1000.0), (Size(2000, 128), 5000.0))
+HUGE = Size(10_000, 1024)
+BY_TABLES = tuple(Size(tables, 16) for tables in (100, 200, 400, 800, 1600))
+BY_DEVICES = tuple(Size(400, devices) for devices in (8, 16, 32, 64, 128))
+
+
+class _Places(Protocol):
+    def place(self, task: PlacementTask) -> Placement: ...
+
+
+def rows(quick: bool = False) -> Iterator[Row]:
+    """Every figure; the largest size last."""
+    state = trained("mixed", 0, 30)
+    policy, searching = _policy(state), make_placer(state)
+    repeats = 3 if quick else 9
+    for size, bar, reference in POLICY:
+        yield _placing("policy alone", policy, size, repeats, bar, reference)
+    for size, bar in SEARCH:
+        yield _placing("with search", searching, size, 3, bar, None)
+    for label, sizes in (("T at 16 devices", BY_TABLES), ("D at 400 tables", BY_DEVICES)):
+        times = [cpu_seconds(_placed(policy, size), 3)[0] for size in sizes]
+        varied = [size.tables if len({each.devices for each in sizes}) == 1 else size.devices for size in sizes]
+        yield row(f"policy alone: time grows as a power of {label}", exponent(varied, times), "exponent")
+    if not quick:
+        yield from _huge(searching)
+
+
+def exponent(sizes: list[int], times: list[float]) -> float:
+    """Slope of log time over log size, by least squares."""
+    return float(np.polyfit([math.log(size) for size in sizes], [math.log(each) for each in times], 1)[0])
+
+
+def _policy(state: TrainingState) -> PolicyPlacer:
+    return PolicyPlacer(state.cost_network, state.policy, state.normaliser)
+
+
+def _placed(placer: _Places, size: Size):
+    task = large_task(size)
+    return lambda: placer.place(task)
+
+
+def _placing(label: str, placer: _Places, size: Size, repeats: int, bar: float | None, reference: float | None) -> Row:
+    seconds, beside = cpu_seconds(_placed(placer, size), repeats)
+    return row(f"placing {size}, {label} {beside}", 1e3 * seconds, "ms CPU", bar, reference)
+
+
+def _huge(placer: _Places) -> Iterator[Row]:
+    """That it ends, legally, in what time, and how much memory this process has held at most by then."""
+    task, before = large_task(HUGE), peak_bytes()
+    began = time.process_time()
+    legal = task.is_legal(placer.place(task))
+    seconds = time.process_time() - began
+    yield row(f"placing {HUGE}, with search ({'legal' if legal else 'ILLEGAL'})", seconds, "s CPU")
+    yield row(f"placing {HUGE}: peak memory (before it {before / 2**20:.0f})", peak_bytes() / 2**20, "MiB")

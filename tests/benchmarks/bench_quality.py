@@ -1,0 +1,118 @@
+"""How good placements are: true cost over that of long annealing, on tasks of tables never seen.
+
+Trained at 50x4 only, from 100 placements measured with noise on the simulated testbed; placed in the default time
+budget. The references are what the authors' program reaches against annealing, on its own oracle of costs.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from dreamshard.baselines import RULES_OF_THUMB, baselines
+from dreamshard.placer import Placer
+from dreamshard.search import GreedyCostPlacer, PolicyPlacer
+from dreamshard.tasks import PlacementTask
+from dreamshard.training import TrainingState, make_placer
+
+from .annealing import anneal, true_ms
+from .measuring import Row, row, spread, trained
+from .pools import ALL_DIMS, SIZES, TRAINED, Dims, Memory, Size, pools, simulated, tasks
+
+BAR = 1.02
+AUTHORS = {("dim16", str(TRAINED)): 1.125, ("mixed", str(TRAINED)): 1.196}
+COUNTS = {"20x4": 10, "50x4": 10, "100x8": 6, "200x8": 5, "800x128": 3}
+QUICK_COUNT = 3
+ANNEALING_STEPS = 2000
+CURVE = (10, 30, 100, 300)
+EXACT = simulated(noise=0.0)
+
+
+@dataclass(frozen=True)
+class Set:
+    """Tasks that are judged together."""
+
+    dims: Dims
+    size: Size
+    memory: Memory
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.size}, {self.dims}" + (", tight memory" if self.memory == "tight" else "")
+
+
+def rows(quick: bool = False) -> Iterator[Row]:
+    """Every set, then how quality grows with what was measured."""
+    seeds = (0,) if quick else (0, 1, 2)
+    sets = [Set(dims, size, "generous", _count(size, quick)) for dims in ALL_DIMS for size in SIZES]
+    sets.append(Set("mixed", TRAINED, "tight", _count(TRAINED, quick)))
+    worse = 0
+    for each in sets:
+        found = _judged(each, seeds)
+        worse += found.pop("worse")
+        yield found
+    yield {
+        "name": "sets on which dreamshard is worse than the best rule of thumb",
+        "value": worse,
+        "unit": "",
+        "bar": 0,
+    }
+    yield from _curve(seeds, quick)
+
+
+def _count(size: Size, quick: bool) -> int:
+    return QUICK_COUNT if quick else COUNTS[str(size)]
+
+
+def _judged(each: Set, seeds: Sequence[int]) -> Row:
+    """Mean over the seeds, beside what else there is."""
+    by_rule = [_over_annealing(baselines()[rule], each) for rule in RULES_OF_THUMB]
+    states = [trained(each.dims, seed) for seed in seeds]
+    ours = [_over_annealing(make_placer(state), each) for state in states]
+    others = {
+        "cost_greedy": [
+            _over_annealing(GreedyCostPlacer(state.cost_network, state.normaliser), each) for state in states
+        ],
+        "policy": [_over_annealing(_policy(state), each) for state in states],
+    }
+    beside = "; ".join(f"{name} {_mean(values):.3f}" for name, values in others.items())
+    name = f"{each}: cost / annealing's {spread(ours, 1, '')}; {beside}; best rule of thumb {min(by_rule):.3f}"
+    found = row(name, _mean(ours), "", BAR, AUTHORS.get((each.dims, str(each.size))))
+    return {**found, "worse": _mean(ours) > min(by_rule)}
+
+
+def _curve(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
+    each = Set("mixed", TRAINED, "generous", _count(TRAINED, quick))
+    for measurements in CURVE:
+        states = [trained(each.dims, seed, measurements) for seed in seeds]
+        ours = [_over_annealing(make_placer(state), each) for state in states]
+        name = f"{each}: cost / annealing's from {measurements} measurements {spread(ours, 1, '')}"
+        yield row(name, _mean(ours), "", BAR if measurements >= 100 else None)
+
+
+def _policy(state: TrainingState) -> PolicyPlacer:
+    return PolicyPlacer(state.cost_network, state.policy, state.normaliser)
+
+
+def _over_annealing(placer: Placer, each: Set) -> float:
+    """Mean true cost over the mean of annealing's."""
+    total = 0.0
+    for task in _tasks(each):
+        placement = placer.place(task)
+        if not task.is_legal(placement):
+            raise AssertionError(f"{placer.name} placed {task.name} illegally")
+        total += true_ms(EXACT, task, placement)
+    return total / sum(_annealed(each))
+
+
+@cache
+def _tasks(each: Set) -> list[PlacementTask]:
+    return tasks(pools(each.dims)[1], each.size, each.count, seed=200, memory=each.memory)
+
+
+@cache
+def _annealed(each: Set) -> list[float]:
+    return [anneal(EXACT, task, steps=ANNEALING_STEPS).overall_ms for task in _tasks(each)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

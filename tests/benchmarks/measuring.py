@@ -1,0 +1,86 @@
+"""What benchmarks share: rows of the table, CPU time, and training on the simulated testbed."""
+
+import resource
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from dreamshard.cost_network import Architecture
+from dreamshard.costs import CostSample
+from dreamshard.training import (
+    TrainingConfig,
+    TrainingState,
+    fit_costs,
+    improve_policy,
+    propose,
+    start_training,
+)
+
+from .pools import TRAINED, Dims, pools, simulated, tasks
+
+Row = dict[str, Any]
+
+
+def row(
+    name: str,
+    value: float,
+    unit: str,
+    bar: float | None = None,
+    reference: float | None = None,
+    *,
+    more_is_better: bool = False,
+) -> Row:
+    """One line of the table; `ratio` above 1 beats the bar, or the reference where there is no bar."""
+    against = bar if bar is not None else reference
+    ratio = None if against is None or not value else (value / against if more_is_better else against / value)
+    return {"name": name, "value": value, "unit": unit, "bar": bar, "reference": reference, "ratio": ratio}
+
+
+def cpu_seconds(step: Callable[[], object], repeats: int) -> tuple[float, str]:
+    """Median CPU seconds of `step` after one unmeasured call, and the range as text to stand beside the name."""
+    step()
+    times = []
+    for _ in range(repeats):
+        began = time.process_time()
+        step()
+        times.append(time.process_time() - began)
+    return statistics.median(times), spread(times, 1e3, "ms")
+
+
+def spread(values: Sequence[float], factor: float, unit: str) -> str:
+    """`(3.1-3.4 ms, 5 runs)`."""
+    return f"({min(values) * factor:.3g}-{max(values) * factor:.3g} {unit}, {len(values)} runs)"
+
+
+def peak_bytes() -> int:
+    """The most memory this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@cache
+def trained(dims: Dims, seed: int, measurements: int = 100, cost_network: Architecture = "structured") -> TrainingState:
+    """A state trained at 50x4 on the simulated testbed from so many measured placements; for reading only.
+
+    Ten rounds as in Algorithm 1, or one per placement where there are fewer than ten.
+    """
+    rounds = min(10, measurements)
+    config = TrainingConfig(
+        iterations=rounds,
+        placements_per_iteration=measurements // rounds,
+        cost_network=cost_network,
+        cost_learning_rate=5e-4 if cost_network == "paper" else TrainingConfig.cost_learning_rate,
+    )
+    return run(start_training(pools(dims)[0], config, seed), dims)[0]
+
+
+def run(state: TrainingState, dims: Dims) -> tuple[TrainingState, list[CostSample]]:
+    """All rounds of `state.config`, and what was measured."""
+    drawn, testbed = tasks(pools(dims)[0], TRAINED, 50, seed=5), simulated()
+    samples: list[CostSample] = []
+    for _ in range(state.config.iterations):
+        samples += [testbed.measure(task, placement) for task, placement in propose(state, drawn)]
+        fit_costs(state, samples)
+        improve_policy(state, drawn)
+    return state, samples
