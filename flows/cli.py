@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.excepthook = _one_sentence
     if not _debug:
         warnings.simplefilter("ignore")
-    app([word for word in given if word != "--debug"])
+    typer.main.get_command(app)([word for word in given if word != "--debug"])  # app() would set its own hook
 
 
 def _one_sentence(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -52,9 +52,14 @@ def _one_sentence(kind: type[BaseException], error: BaseException, trace: Traceb
     if _debug:
         sys.__excepthook__(kind, error, trace)
         return
-    expected = isinstance(error, ValueError | OSError | RuntimeError)
-    prefix = "" if expected else f"{kind.__name__}: "
-    terminal.fail(f"{prefix}{error}" + ("" if expected else "; run again with --debug and report what it shows"))
+    terminal.fail(sentence(error))
+
+
+def sentence(error: BaseException) -> str:
+    """What happened, on one line; an error that nobody foresaw says how to report it."""
+    if isinstance(error, ValueError | OSError | RuntimeError):
+        return " ".join(str(error).split())
+    return f"{type(error).__name__}: {error}; run again with --debug and report what it shows"
 
 
 @app.command()

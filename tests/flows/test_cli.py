@@ -2,37 +2,59 @@
 
 import gzip
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 TABLES = "name,rows,dim,pooling_factor\nusers,1000000,64,1\nitems,200000,64,12.5\nwords,50000,32,30\n"
 
 
-def dreamshard(*arguments: str, home: Path, code: str = "from flows.cli import main; main()", **extra: str):
-    environment = {**os.environ, "DREAMSHARD_HOME": str(home), **extra}
-    environment.pop("PREFECT_HOME", None)
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+class Done:
+    """What a command left behind: its exit code, its output, and the sentence it would have shown."""
+
+    def __init__(self, result):
+        from flows.cli import sentence
+
+        self.returncode, self.stdout, self.stderr = result.exit_code, result.stdout, result.stderr
+        unexpected = result.exception is not None and not isinstance(result.exception, SystemExit)
+        self.sentence = sentence(result.exception) if unexpected else ""
 
 
-def failed_with(done, *words: str) -> None:
+@pytest.fixture
+def dreamshard(monkeypatch):
+    """Run a command in this process; the environment is as before afterwards."""
+    from flows.cli import app
+
+    def run(*arguments: str, home: Path) -> Done:
+        monkeypatch.setenv("DREAMSHARD_HOME", str(home))
+        return Done(CliRunner().invoke(app, list(arguments)))
+
+    return run
+
+
+def failed_with(done: Done, *words: str) -> None:
     assert done.returncode == 1, (done.stdout, done.stderr)
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("dreamshard: "), done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.sentence, done.stderr
+    assert "--debug" not in done.sentence, done.sentence
     for word in words:
-        assert word in last, last
+        assert word in done.sentence, done.sentence
+
+
+def test_an_error_is_one_sentence_on_stderr_and_with_debug_a_traceback(tmp_path):
+    code = "from flows.cli import main; main()"
+    command = [sys.executable, "-c", code, "run", "--recipe", "big", "--home", str(tmp_path)]
+    plain = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert plain.returncode == 1
+    assert plain.stdout == ""
+    assert plain.stderr.count("\n") == 1
+    assert plain.stderr.startswith("dreamshard: there is no recipe 'big'")
+    debug = subprocess.run([*command, "--debug"], capture_output=True, text=True, check=False, timeout=120)
+    assert debug.returncode == 1
+    assert "Traceback" in debug.stderr
 
 
 @pytest.fixture
@@ -47,52 +69,52 @@ def empty_home(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
-def test_wrong_usage_exits_with_2(empty_home):
+def test_wrong_usage_exits_with_2(dreamshard, empty_home):
     assert dreamshard("place", home=empty_home).returncode == 2
     assert dreamshard("run", "--seed", "-1", home=empty_home).returncode == 2
 
 
-def test_an_unknown_recipe_is_one_sentence_that_lists_those_there_are(empty_home):
+def test_an_unknown_recipe_is_one_sentence_that_lists_those_there_are(dreamshard, empty_home):
     failed_with(dreamshard("run", "--recipe", "big", home=empty_home), "'big'", "smoke", "default")
 
 
-def test_an_unknown_testbed_is_one_sentence_before_anything_is_ingested(tmp_path):
+def test_an_unknown_testbed_is_one_sentence_before_anything_is_ingested(dreamshard, tmp_path):
     failed_with(
         dreamshard("run", "--recipe", "smoke", "--testbed", "mainframe", home=tmp_path), "'mainframe'", "simulated"
     )
     assert not list((tmp_path / "lake").rglob("*.parquet"))
 
 
-def test_an_unknown_placer_is_one_sentence_that_lists_those_there_are(empty_home, tables):
-    done = dreamshard(
-        "place", str(tables), "--devices", "2", "--memory-gb", "1", "--placer", "magic", home=empty_home
-    )
+def test_an_unknown_placer_is_one_sentence_that_lists_those_there_are(dreamshard, empty_home, tables):
+    done = dreamshard("place", str(tables), "--devices", "2", "--memory-gb", "1", "--placer", "magic", home=empty_home)
     failed_with(done, "'magic'", "champion", "size_greedy")
 
 
-def test_a_champion_asked_for_before_there_is_one_is_one_sentence(empty_home, tables):
+def test_a_champion_asked_for_before_there_is_one_is_one_sentence(dreamshard, empty_home, tables):
     failed_with(dreamshard("place", str(tables), "--devices", "2", "--memory-gb", "1", home=empty_home), "champion")
 
 
-def test_a_home_that_cannot_be_written_is_one_sentence(tmp_path):
+def test_a_home_that_cannot_be_written_is_one_sentence(dreamshard, tmp_path):
     occupied = tmp_path / "occupied"
     occupied.write_text("a file")
     failed_with(dreamshard("models", home=occupied / "below"), str(occupied), "cannot be written")
 
 
-def test_a_missing_tables_file_is_one_sentence(empty_home, tmp_path):
+def test_a_missing_tables_file_is_one_sentence(dreamshard, empty_home, tmp_path):
     place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy")
     failed_with(dreamshard("place", str(tmp_path / "none.csv"), *place, home=empty_home), "none.csv")
 
 
-def test_a_tables_file_of_another_format_is_one_sentence(empty_home, tmp_path):
+def test_a_tables_file_of_another_format_is_one_sentence(dreamshard, empty_home, tmp_path):
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("colour,taste\nred,sweet\n")
     place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy")
     failed_with(dreamshard("place", str(wrong), *place, home=empty_home), "wrong.csv")
 
 
-def test_a_table_larger_than_every_device_is_one_sentence_and_no_plan_is_written(empty_home, tables, tmp_path):
+def test_a_table_larger_than_every_device_is_one_sentence_and_no_plan_is_written(
+    dreamshard, empty_home, tables, tmp_path
+):
     out = tmp_path / "plan.json"
     place = ("--devices", "2", "--memory-gb", "0.1", "--placer", "size_greedy", "--out", str(out))
     failed_with(dreamshard("place", str(tables), *place, home=empty_home), "'users'", "0.1 GiB")
@@ -100,16 +122,16 @@ def test_a_table_larger_than_every_device_is_one_sentence_and_no_plan_is_written
     assert list(tmp_path.glob("*.tmp")) == []
 
 
-def test_a_task_that_cannot_fit_is_one_sentence(empty_home, tables):
+def test_a_task_that_cannot_fit_is_one_sentence(dreamshard, empty_home, tables):
     place = ("--devices", "1", "--memory-gb", "0.26", "--placer", "size_greedy")
     failed_with(dreamshard("place", str(tables), *place, home=empty_home), "no placement is legal")
 
 
-def test_a_query_that_duckdb_cannot_answer_names_the_views(empty_home):
+def test_a_query_that_duckdb_cannot_answer_names_the_views(dreamshard, empty_home):
     failed_with(dreamshard("sql", "select * from nothing", home=empty_home), "cost_samples")
 
 
-def test_a_plan_that_is_no_plan_is_one_sentence(empty_home, tables, tmp_path):
+def test_a_plan_that_is_no_plan_is_one_sentence(dreamshard, empty_home, tables, tmp_path):
     current = tmp_path / "current.json"
     current.write_text("{}")
     place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy", "--current", str(current))
@@ -117,15 +139,15 @@ def test_a_plan_that_is_no_plan_is_one_sentence(empty_home, tables, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "torchrec"])
-def test_place_writes_each_form_and_says_what_moves(empty_home, tables, tmp_path, form):
+def test_place_writes_each_form_and_says_what_moves(dreamshard, empty_home, tables, tmp_path, form):
     out, place = tmp_path / "plan", ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy")
     first = dreamshard("place", str(tables), *place, "--out", str(tmp_path / "current.json"), home=empty_home)
-    assert first.returncode == 0, first.stderr
+    assert first.returncode == 0, first.sentence
     current = json.loads((tmp_path / "current.json").read_text())
     assert {shard["table"] for shard in current["shards"]} == {"users", "items", "words"}
     moved = ("--current", str(tmp_path / "current.json"), "--format", form, "--out", str(out))
     done = dreamshard("place", str(tables), *place[:-1], "lookup_greedy", *moved, home=empty_home)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.sentence
     assert "of 3 tables move" in done.stderr
     if form == "torchrec":
         from dreamshard.torchrec import from_json
@@ -156,7 +178,7 @@ def not_gzip(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("make", [truncated_pt, outside_pt, negative_lengths_pt, not_gzip])
-def test_a_damaged_source_is_one_sentence_and_the_lake_stays_as_it_was(tmp_path, make):
+def test_a_damaged_source_is_one_sentence_and_the_lake_stays_as_it_was(dreamshard, tmp_path, make):
     home = tmp_path / "home"
     source = make(tmp_path / "source.pt")
     failed_with(dreamshard("ingest", str(source), home=home), "source")
