@@ -99,7 +99,7 @@ class Plan:
         missing = [name for name in tables.names if name not in by_table]
         if missing:
             raise ValueError(
-                f"the plan does not place tables {missing[:5]} ({len(missing)} of {len(tables)}), so it is no placement "
+                f"the plan does not place tables {missing[:5]} ({len(missing)} of {len(tables)}), so it is no plan "
                 "of these tables; use the plan that was made for them"
             )
         for name, dim in zip(tables.names, tables.dim.tolist(), strict=True):
@@ -170,9 +170,7 @@ def read_plan(path: str | Path) -> Plan:
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{file} is not text, so it is not a plan; give the JSON that `dreamshard place` wrote"
-        ) from error
+        raise ValueError(f"{file} is not text, so it is no plan; give the JSON of `dreamshard place`") from error
     return parse_plan(text, str(file))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch.distributed._shard.metadata import ShardMetadata
-from torch.distributed._shard.sharding_spec import EnumerableShardingSpec
+from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
@@ -94,7 +94,7 @@ def from_json(text: str) -> ShardingPlan:
         )
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"this is not a TorchRec sharding plan ({type(error).__name__}: {error}), so no model can be sharded by it; "
+            f"this is not a TorchRec sharding plan ({type(error).__name__}: {error}), so no model can use it; "
             "give what `dreamshard place --format torchrec` wrote"
         ) from error
 

@@ -38,6 +38,7 @@ def place(
     """A placement of TABLES: the plan on stdout or in a file, figures on stderr."""
     enter(home)
     from dreamshard.plan import make_plan, read_plan
+    from dreamshard.search import DreamShardPlacer
     from dreamshard.tasks import PlacementTask
 
     task = PlacementTask(
@@ -46,7 +47,7 @@ def place(
     before = read_plan(current) if current else None
     chosen, name = find_placer(placer)
     oracle = _oracle(chosen)
-    placement = chosen.place(task, budget_ms) if oracle is chosen and oracle is not None else chosen.place(task)  # type: ignore[call-arg]
+    placement = chosen.place(task, budget_ms) if isinstance(chosen, DreamShardPlacer) else chosen.place(task)
     plan = make_plan(task, placement, name, oracle.predict(task, placement) if oracle else None)
     if before is not None:
         _show_moves(task, before, plan)
@@ -69,7 +70,7 @@ def find_placer(name: str) -> "tuple[Placer, str]":
         return rules[name], name
     if name != "champion" and not name.isdigit():
         raise ValueError(
-            f"there is no placer {name!r}, so nothing can place the tables; choose champion, a version's number, or one "
+            f"there is no placer {name!r}, so nothing can place the tables; give champion, a version's number, or one "
             f"of {sorted(rules)}"
         )
     return registry.load_placer(name), f"dreamshard {name}"

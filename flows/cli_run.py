@@ -67,7 +67,7 @@ def run_stage(name: str, parameters: Mapping[str, Any], *, as_json: bool) -> Non
 
 @contextlib.contextmanager
 def in_process() -> Iterator[None]:
-    """Prefect's settings for flows of this process: a temporary server of its own unless one is named, no heartbeats."""
+    """Prefect's settings for flows of this process: a temporary server unless one is named, no heartbeats."""
     from prefect.client.orchestration import get_client
     from prefect.server.api.server import SubprocessASGIServer
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings

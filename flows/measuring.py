@@ -104,7 +104,7 @@ def testbeds() -> Iterator[None]:
 
 @contextmanager
 def borrowed(wanted: TestbedReference) -> Iterator[Testbed]:
-    """The open testbed that `wanted` names, opened if need be; one that fails is ended, so that a retry starts afresh."""
+    """The testbed that `wanted` names, opened if need be; one that fails is ended, so that a retry starts afresh."""
     opened = _open.get()
     if opened is None:
         with testbeds(), borrowed(wanted) as testbed:

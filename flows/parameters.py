@@ -11,6 +11,8 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 from pydantic import Field
 
 from dreamshard.recipes import RECIPES, Recipe, recipe, with_overrides
+from dreamshard.workloads import WorkloadConfig
+from dreamshard.workloads.published import META_WORKLOADS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -52,6 +54,9 @@ Source = Annotated[
 Dataset = Annotated[
     str | None,
     Field(title="Dataset version", description="Of the tables to work on, as `ingest` returned it. Empty: the newest."),
+]
+DatasetName = Annotated[
+    str | None, Field(title="Name", description="What people call the data set. Empty: the source's name.")
 ]
 NumDevices = Annotated[
     int | None, Field(title="Devices", ge=1, le=4096, description="Devices to place tables on. Empty: the recipe's.")
@@ -115,7 +120,9 @@ def configure(
     Raises:
         ValueError: there is no such recipe; the message lists those there are.
     """
-    base = with_overrides(recipe(name), testbed=testbed or None, source=source or None)
+    base = with_overrides(recipe(name), testbed=testbed or None)
+    if source:
+        base = replace(base, workload=_workload(base.workload, source))
     tasks = {
         "num_devices": num_devices,
         "memory_bytes": None if memory_gb is None else round(memory_gb * 2**30),
@@ -124,6 +131,16 @@ def configure(
     training = {"iterations": iterations, "placements_per_iteration": placements_per_iteration}
     return replace(
         base, tasks=replace(base.tasks, **_given(tasks)), training=replace(base.training, **_given(training))
+    )
+
+
+def _workload(workload: WorkloadConfig, source: str) -> WorkloadConfig:
+    """Another source in the recipe's place: all its tables with their own dims, unless it is one of Meta's 856."""
+    if source in META_WORKLOADS:
+        return replace(workload, source=source)
+    own_dims = not source.endswith((".pt", ".pt.gz", ".tsv", ".tsv.gz"))
+    return replace(
+        workload, source=source, num_tables=None, max_table_bytes=None, dim=None if own_dims else workload.dim
     )
 
 

@@ -35,12 +35,13 @@ def measurement_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) ->
 
 
 @task(name="ingest tables", cache_policy=ON_CONTENT, persist_result=True, result_serializer="json")
-def ingest_tables(workload: WorkloadConfig, file: str | None) -> str:
+def ingest_tables(workload: WorkloadConfig, file: str | None, name: str) -> str:
     """Source -> lookups and tables in the lake; returns the dataset version.
 
     Args:
         workload: which tables.
         file: hash of the source's bytes where it is a file, so that a changed file is read again.
+        name: what people call the data set.
     """
     source = open_workload(workload)
     parts: list[Tables] = []
@@ -50,7 +51,7 @@ def ingest_tables(workload: WorkloadConfig, file: str | None) -> str:
         advance("ingest", len(parts), source.num_tables, table.name)
     tables = concatenate(parts)
     version = dataset_version(tables)
-    lake().write_dataset(tables, version, workload.source)
+    lake().write_dataset(tables, version, name)
     get_run_logger().info("ingested %d tables of %s as dataset %s", len(tables), workload.source, version)
     return version
 

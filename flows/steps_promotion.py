@@ -67,7 +67,8 @@ def evaluate_placers(
             nonlocal done
             sample = bench.measure(drawn, placement)
             done += 1
-            advance("evaluate", done, total, drawn.name)
+            if done < total:
+                advance("evaluate", done, total, drawn.name)
             return sample
 
         rows = evaluate(
@@ -81,7 +82,7 @@ def evaluate_placers(
     lake().append_evaluations(rows, None, key, dataset_version=dataset, testbed=testbed.kind, hardware=testbed.identity)
     evaluations.save(evaluations.make_report(key, training, rows, rival, testbed.identity))
     get_run_logger().info("evaluated %s on %s", ", ".join(contestants), ", ".join(drawn.name for drawn in heldout))
-    publish("evaluate", 1, 1, f"{len(contestants)} placers on {len(heldout)} held-out tasks")
+    publish("evaluate", total, total, f"{len(contestants)} placers on {len(heldout)} held-out tasks")
     return key
 
 
