@@ -13,8 +13,10 @@ import math
 from itertools import pairwise
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from scipy import optimize
 from torch import Tensor, nn
 
 from dreamshard.features import FEATURES, NUM_PAPER_FEATURES, Normaliser
@@ -23,6 +25,7 @@ Architecture = Literal["structured", "paper"]
 
 _COMPUTE = (0, 3)  # of PHASES: forward_compute, backward_compute
 _COMM = (1, 2)  # forward_comm, backward_comm
+_OUTLIER = 2.5  # medians of the absolute error, above which a sample of communication counts less
 
 
 def mlp(sizes: tuple[int, ...]) -> nn.Sequential:
@@ -94,13 +97,14 @@ class StructuredCostNetwork(CostNetwork):
     Compute, per phase: each table does work `pooling x dim x exp(linear(log dim, log rows, log pooling, their squares,
     reuse))`; a device costs `launch + sum of work x exp(correction)`, where a small net bounded to a factor of e^+-1.5
     sees the logarithm of the sum, how concentrated it is, and how many tables, lookups and distinct bytes share it.
-    Communication: `latency + a x own + b x largest + c x received`, in bytes that leave or reach a device.
+    Communication, the same for all members: `latency + a x own + b x largest + c x received` dims (`comm_inputs`).
     """
 
     architecture: Architecture = "structured"
     mean: Tensor
     std: Tensor
     scale_ms: Tensor
+    comm_ms: Tensor
     _INPUTS = ("log_dim", "log_rows", "log_pooling", "log_reuse", "log_unique", "hot_share")
     bound = 1.5  # of the correction's exponent
     _SHARED = 4  # per table: distinct work, dim, lookups, count
@@ -120,8 +124,8 @@ class StructuredCostNetwork(CostNetwork):
         self.hidden_weight = nn.Parameter(torch.randn(members, 2, 6, hidden) / math.sqrt(6))
         self.hidden_bias = nn.Parameter(0.1 * torch.randn(members, 2, hidden))
         self.output_weight = nn.Parameter(0.01 * torch.randn(members, 2, hidden))
-        self.comm = nn.Parameter(torch.full((members, 2, 4), -3.0))
-        self.register_buffer("scale_ms", torch.ones(4))
+        self.register_buffer("comm_ms", torch.zeros(2, 4))  # latency, own, largest, received; see `fit_comm`
+        self.register_buffer("scale_ms", torch.ones(2))
 
     def encode(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
         """Per member and compute phase work and its square, then the shared sums."""
@@ -162,20 +166,11 @@ class StructuredCostNetwork(CostNetwork):
         output = (self.output_weight.reshape(pairs, 1, self.hidden) @ hidden).squeeze(1) / self.bound
         launch = torch.nn.functional.softplus(self.launch).reshape(pairs, 1)
         compute = (count > 0.5) * (launch + work * (self.bound * output.tanh()).exp())  # [2M, N]
-        compute = compute.T.reshape(*batch, self.members, 2) * self.scale_ms[list(_COMPUTE)]  # [*B, D, M, 2]
+        compute = compute.T.reshape(*batch, self.members, 2) * self.scale_ms  # [*B, D, M, 2]
         dims = sums[..., -3]
-        comm = self._comm(dims, dims if before is None else before[..., -3]) * self.scale_ms[list(_COMM)]
+        comm = comm_inputs(dims, dims if before is None else before[..., -3]) @ self.comm_ms.T  # [*B, D, 2]
+        comm = comm.unsqueeze(-2).expand(*batch, self.members, 2)
         return torch.cat([compute[..., :1], comm, compute[..., 1:]], dim=-1)
-
-    def _comm(self, dims: Float[Tensor, "*B D"], others: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D M 2"]:
-        """Relative cost of both all-to-alls: of a device with `dims` where the devices have `others` besides."""
-        num_devices = dims.shape[-1]
-        share = (num_devices - 1) / num_devices
-        own = dims * share
-        largest = torch.maximum(own, others.max(dim=-1, keepdim=True).values * share)
-        received = (others.sum(dim=-1, keepdim=True) - others) / num_devices
-        seen = torch.stack([torch.ones_like(own), own, largest, received], dim=-1)  # [*B, D, 4]
-        return torch.einsum("...i,mpi->...mp", seen, torch.nn.functional.softplus(self.comm))
 
     def after_ms(self, sums: Float[Tensor, "*B D L"], latent: Float[Tensor, "*B L"]) -> Float[Tensor, "*B D 4"]:
         """See `CostNetwork.after_ms`; a device may become the one whose dims govern the all-to-all."""
@@ -186,8 +181,41 @@ class StructuredCostNetwork(CostNetwork):
         return self.member_phases_ms(sums).mean(dim=-2)
 
     @torch.no_grad()
-    def calibrate(self, sums: Float[Tensor, "*B D L"], phases_ms: Float[Tensor, "*B D 4"]) -> None:
-        """Set the scale of each phase from measured costs, once, so that training starts at the right magnitude."""
-        predicted = self.phases_ms(sums)
-        over = tuple(range(predicted.dim() - 1))
-        self.scale_ms *= phases_ms.mean(dim=over).clamp(min=1e-4) / predicted.mean(dim=over).clamp(min=1e-9)
+    def calibrate(self, sums: Float[Tensor, "S D L"], phases_ms: Float[Tensor, "S D 4"]) -> None:
+        """Set the scale of each compute phase from measured costs, once, so that training starts near them."""
+        predicted = self.phases_ms(sums)[..., list(_COMPUTE)]
+        measured = phases_ms[..., list(_COMPUTE)]
+        self.scale_ms *= measured.mean(dim=(0, 1)).clamp(min=1e-4) / predicted.mean(dim=(0, 1)).clamp(min=1e-9)
+
+    @torch.no_grad()
+    def fit_comm(self, sums: Float[Tensor, "S D L"], phases_ms: Float[Tensor, "S D 4"]) -> None:
+        """Fit both all-to-alls: non-negative least squares of the error relative to the sample's overall cost.
+
+        Three reweighted passes give less say to outliers (Huber's weights), since communication on a shared machine is
+        measured with long tails.
+        """
+        seen = comm_inputs(sums[..., -3], sums[..., -3]).flatten(0, 1).double().numpy()  # [N, 4]
+        overall = phases_ms.sum(-1).amax(dim=1, keepdim=True).expand(phases_ms.shape[:2])
+        weight = 1 / overall.flatten().double().numpy()
+        for row, phase in enumerate(_COMM):
+            measured = phases_ms[..., phase].flatten().double().numpy()
+            trust = np.ones_like(weight)
+            for _ in range(3):
+                solution = optimize.nnls(seen * (weight * trust)[:, None], measured * weight * trust)[0]
+                error = np.abs(seen @ solution - measured) * weight
+                trust = np.sqrt(np.minimum(1, _OUTLIER * (np.median(error) + 1e-9) / (error + 1e-12)))
+            self.comm_ms[row] = torch.from_numpy(solution).float()
+
+
+def comm_inputs(dims: Float[Tensor, "*B D"], others: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D 4"]:
+    """What an all-to-all depends on, in hundreds of dims: 1, those that leave a device, the largest, those that arrive.
+
+    Args:
+        dims: sum of dims of a device.
+        others: of the devices besides; where a device is an alternative, as it was before.
+    """
+    num_devices = dims.shape[-1]
+    share = (num_devices - 1) / num_devices
+    largest = torch.maximum(dims, others.max(dim=-1, keepdim=True).values)
+    received = (others.sum(dim=-1, keepdim=True) - others) / num_devices
+    return torch.stack([torch.ones_like(dims), dims * share, largest * share, received], dim=-1)

@@ -4,7 +4,8 @@ A training step passes four phases on every device: look the rows up (forward co
 (forward communication), exchange their gradients (backward communication), and update the rows (backward compute).
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -53,8 +54,26 @@ class DeviceCosts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Infeasible:
+    """A shard that did not fit on its device when it was measured.
+
+    Attributes:
+        device: of the placement.
+        asked_bytes: what the shard needs: weights, optimizer state, lookups, pooled vectors and their gradients.
+        free_bytes: what the device had for it.
+    """
+
+    device: int
+    asked_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class CostSample:
     """What one placement cost on a testbed.
+
+    Where a shard did not fit, `infeasible` says which, the costs are all 0 and `overall_ms` is infinite: nothing is
+    learnt from such a sample, and no placement is worse.
 
     Attributes:
         task: what was placed.
@@ -68,6 +87,7 @@ class CostSample:
         hardware: its hardware, e.g. `Intel Xeon x2`; simulated hardware says `simulated`.
         batch_size: training samples per pass.
         versions: library name to version.
+        infeasible: the shard that did not fit, or None where all were measured.
     """
 
     task: PlacementTask
@@ -81,6 +101,7 @@ class CostSample:
     hardware: str
     batch_size: int
     versions: Mapping[str, str] = field(default_factory=dict)
+    infeasible: Infeasible | None = None
 
     def __post_init__(self) -> None:
         if not self.costs.phases_ms().isfinite().all() or (self.costs.phases_ms() < 0).any():
@@ -88,3 +109,18 @@ class CostSample:
                 f"testbed {self.testbed!r} measured {self.costs.phases_ms().tolist()} ms for {self.task.name}; costs "
                 "must be finite and not negative, or everything learnt from them is wrong; check the testbed's clock"
             )
+        if (self.infeasible is None) != math.isfinite(self.overall_ms):
+            raise ValueError(
+                f"testbed {self.testbed!r} says {self.overall_ms} ms for {self.task.name} and infeasible="
+                f"{self.infeasible}; a sample is infinite exactly where a shard did not fit"
+            )
+
+
+def infeasible_costs(num_devices: int) -> DeviceCosts:
+    """`[D]` zeros, which stand for the costs of a placement that could not be measured."""
+    return DeviceCosts.from_phases(torch.zeros(num_devices, len(PHASES)))
+
+
+def feasible(samples: Iterable[CostSample]) -> list[CostSample]:
+    """The samples from which costs can be learnt."""
+    return [sample for sample in samples if sample.infeasible is None]

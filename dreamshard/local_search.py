@@ -1,8 +1,9 @@
-"""Improve a placement by the predicted cost: move a table off the slowest device, or swap it for another.
+"""Improve a placement by the predicted cost: move a table off a critical device, or swap it for another.
 
-Candidates are ranked by the first-order effect of each move and swap (one matrix product), and the most promising are
-evaluated exactly. A step is taken when it lowers the slower of the two devices it touches and does not raise the
-overall cost, so devices that tie for slowest are worked off one after another.
+Critical are the slowest device and the widest one, whose sum of dims governs the all-to-all for all. Candidates are
+ranked by the first-order effect of each move and swap (one matrix product), and the most promising are evaluated
+exactly. A step must lower the overall cost; or keep it and relieve the critical device without making another one
+critical, so that devices that tie are worked off one after another.
 """
 
 from collections.abc import Callable
@@ -13,12 +14,13 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dreamshard.shard_costs import Array, ShardCosts
+from dreamshard.shard_costs import Array, Exchange, ShardCosts
 
 Indices = NDArray[np.int64]
 
 _EXACT = 24  # candidates evaluated exactly per step
 _TOLERANCE = 1e-4  # of the overall cost: smaller gains are not worth a step
+_ROUNDING = 1e-3  # what taking the last table away may leave of a sum
 
 
 def improve(
@@ -32,13 +34,27 @@ def improve(
 ) -> Int[Tensor, " T"]:
     """A placement predicted to be no dearer than `device`, and legal if that is; stops at a local optimum."""
     search = _Search(costs, latents.numpy(), table_bytes.numpy(), capacity_bytes, device.numpy().copy(), num_devices)
-    while not out_of_time() and search.step():
-        pass
+    plateau = 0
+    while not out_of_time() and plateau <= 2 * num_devices:
+        before = search.overall_ms
+        if not (search.step(widest=False) or search.step(widest=True)):
+            break
+        plateau = 0 if search.overall_ms < before * (1 - _TOLERANCE) else plateau + 1
     return torch.from_numpy(search.device)
 
 
 class _Search:
-    """Where the search stands: per device sums, compute, rates and bytes."""
+    """Where the search stands.
+
+    Attributes:
+        device: `[T]`.
+        sums: `[D, L]`.
+        own_ms: `[D]` compute and own communication.
+        rates: `[D, R+1]` milliseconds per unit of a table's work and width.
+        work: `[T, R+1]`.
+        used: `[D]` bytes.
+        overall_ms: predicted.
+    """
 
     def __init__(
         self, costs: ShardCosts, latents: Array, table_bytes: Indices, capacity: int, device: Indices, num_devices: int
@@ -49,64 +65,98 @@ class _Search:
         self.sums = loads.sums[0]
         np.add.at(self.sums, device, latents)
         self.used = np.bincount(device, weights=table_bytes, minlength=num_devices).astype(np.int64)
-        self.empty_ms = (loads.forward_ms + loads.backward_ms)[0, 0]
-        self.compute, self.rates = self._compute(self.sums)
+        self.empty_ms = np.float32((loads.forward_ms + loads.backward_ms)[0, 0])
+        self.table_width = costs.table_width(latents)
+        self.compute_ms, rates = self._compute(self.sums)
+        self.work = np.concatenate([latents[:, : rates.shape[1]], self.table_width[:, None]], axis=1)
+        self.exchange = costs.exchange(self.sums)
+        per_width = np.full((num_devices, 1), self.exchange.own_ms_per_width, np.float32)
+        self.rates = np.concatenate([rates, per_width], axis=1)
+        self._settle()
 
-    def step(self) -> bool:
-        """Take the best improving move or swap; False where there is none."""
-        total = self.compute + self.costs.comm_ms(self.sums)  # [D]
-        slowest = int(total.argmax())
-        out, back, to = self._candidates(slowest, total)
+    def step(self, *, widest: bool) -> bool:
+        """Take the best step off the slowest or the widest device; False where none helps."""
+        source = int((self.exchange.width if widest else self.own_ms).argmax())
+        out, back, to = self._candidates(source)
         if len(out) == 0:
             return False
         change = np.where(back[:, None] >= 0, self.latents[back], np.float32(0)) - self.latents[out]  # [C, L]
-        sums = np.repeat(self.sums[None], len(out), axis=0)  # [C, D, L]
-        rows = np.arange(len(out))
-        sums[:, slowest] += change
-        sums[rows, to] -= change
-        compute = np.repeat(self.compute[None], len(out), axis=0)
-        rates_from_to = []
-        for touched in (np.full_like(to, slowest), to):
-            compute[rows, touched], rates = self._compute(sums[rows, touched])
-            rates_from_to.append(rates)
-        after = compute + self.costs.comm_ms(sums)  # [C, D]
-        pair = np.maximum(after[:, slowest], after[rows, to])
-        tolerance = _TOLERANCE * total[slowest]
-        better = (pair < total[slowest] - tolerance) & (after.max(axis=1) <= total[slowest] + 0.01 * tolerance)
+        sums = np.concatenate([self.sums[source] + change, self.sums[to] - change])  # [2C, L]
+        compute, rates = self._compute(sums)
+        half = len(out)
+        grown = np.where(back >= 0, self.table_width[back], np.float32(0)) - self.table_width[out]  # [C] on source
+        width = np.stack([self.exchange.width[source] + grown, self.exchange.width[to] - grown])  # [2, C]
+        shift = np.float32(self.exchange.own_ms_per_width) * grown
+        own = compute.reshape(2, half) + np.stack(
+            [self.exchange.own_ms[source] + shift, self.exchange.own_ms[to] - shift]
+        )
+        overall = self._overall(own.max(axis=0), width.max(axis=0), source, to)
+        tolerance = _TOLERANCE * self.overall_ms
+        if widest:
+            relieved = width.max(axis=0) < 0.999 * self.exchange.width[source]
+        else:
+            relieved = own.max(axis=0) < self.own_ms[source] - tolerance
+        better = (overall < self.overall_ms - tolerance) | (relieved & (overall <= self.overall_ms + 0.01 * tolerance))
         if not better.any():
             return False
-        best = int(np.where(better, after.max(axis=1) + 1e-3 * pair, np.inf).argmin())
-        self._take(int(out[best]), int(back[best]), slowest, int(to[best]))
-        for target, rates in zip((slowest, int(to[best])), rates_from_to, strict=True):
-            self.sums[target], self.compute[target] = sums[best, target], compute[best, target]
-            self.rates[target] = rates[best]
+        best = int(np.where(better, overall + 1e-3 * own.max(axis=0), np.inf).argmin())
+        target = int(to[best])
+        self._take(int(out[best]), int(back[best]), source, target)
+        for side, touched in ((best, source), (half + best, target)):
+            self.sums[touched], self.compute_ms[touched] = sums[side], compute[side]
+            self.rates[touched, :-1] = rates[side]
+        self._settle()
         return True
 
-    def _candidates(self, slowest: int, total: Array) -> tuple[Indices, Indices, Indices]:
-        """The most promising moves (`back` is -1) and swaps: table out, table back, and the device it goes to."""
-        inside = np.flatnonzero(self.device == slowest)  # [I]
-        work = self.latents[inside, : self.rates.shape[1]]  # [I, R]
-        leaves = work @ self.rates[slowest]  # [I]
-        arrives = work @ self.rates.T  # [I, D]
-        room = self.capacity - self.used  # [D]
-        moved = np.maximum((total[slowest] - leaves)[:, None], total + arrives)  # [I, D]
-        moved[self.table_bytes[inside][:, None] > room] = np.inf
-        moved[:, slowest] = np.inf
+    def _settle(self) -> None:
+        """Bring what follows from the sums up to date."""
+        self.exchange = self.costs.exchange(self.sums)
+        self.own_ms = self.compute_ms + self.exchange.own_ms
+        self.overall_ms = float(self.own_ms.max() + self.exchange.ms_per_width * self.exchange.width.max())
 
-        every = self.latents[:, : self.rates.shape[1]]  # [T, R]
-        frees = (every * self.rates[self.device]).sum(axis=1)  # [T] where it is
-        burdens = every @ self.rates[slowest]  # [T] on the slowest
-        swapped = np.maximum(
-            (total[slowest] - leaves)[:, None] + burdens, (total[self.device] - frees) + arrives[:, self.device]
+    def _overall(self, own_ms: Array, width: Array, source: int, to: Indices) -> Array:
+        """Overall cost where `source` and `to` become at most `own_ms` and `width`, the others staying."""
+        exchange: Exchange = self.exchange
+        slow = np.maximum(own_ms, _largest_besides(self.own_ms, source)[to])
+        wide = np.maximum(width, _largest_besides(exchange.width, source)[to])
+        overall: Array = slow + np.float32(exchange.ms_per_width) * wide
+        return overall
+
+    def _candidates(self, source: int) -> tuple[Indices, Indices, Indices]:
+        """The most promising moves (`back` is -1) and swaps: table out, table back, and the device it goes to."""
+        inside = np.flatnonzero(self.device == source)  # [I]
+        everywhere = np.arange(self.num_devices)
+        leaves = self.work[inside] @ self.rates[source]  # [I]
+        arrives = self.work[inside] @ self.rates.T  # [I, D]
+        room = self.capacity - self.used  # [D]
+        own, width = self.own_ms, self.exchange.width
+        lost = self.table_width[inside][:, None]  # [I, 1]
+        moved = self._overall(
+            np.maximum((own[source] - leaves)[:, None], own + arrives),
+            np.maximum(width[source] - lost, width + lost),
+            source,
+            everywhere,
+        )  # [I, D]
+        moved[self.table_bytes[inside][:, None] > room] = np.inf
+        moved[:, source] = np.inf
+
+        frees = np.einsum("tr,tr->t", self.work, self.rates[self.device])  # [T] where it is
+        burdens = self.work @ self.rates[source]  # [T] on the source
+        swap = self.table_width - lost  # [I, T] on the source
+        swapped = self._overall(
+            np.maximum((own[source] - leaves)[:, None] + burdens, (own[self.device] - frees) + arrives[:, self.device]),
+            np.maximum(width[source] + swap, width[self.device] - swap),
+            source,
+            self.device,
         )  # [I, T]
         growth = self.table_bytes[inside][:, None] - self.table_bytes  # [I, T] bytes that the other device gains
-        swapped[(growth > room[self.device]) | (-growth > room[slowest])] = np.inf
+        swapped[(growth > room[self.device]) | (-growth > room[source])] = np.inf
         swapped[:, inside] = np.inf
 
         score = np.concatenate([moved.ravel(), swapped.ravel()])
         count = min(_EXACT, len(score))
         chosen = np.argpartition(score, count - 1)[:count]
-        chosen = chosen[score[chosen] < 1.02 * total[slowest]]
+        chosen = chosen[score[chosen] < 1.02 * self.overall_ms]
         is_move = chosen < moved.size
         rest = np.where(is_move, 0, chosen - moved.size)
         out = inside[np.where(is_move, chosen // self.num_devices, rest // len(self.device))]
@@ -116,13 +166,27 @@ class _Search:
     def _compute(self, sums: Array) -> tuple[Array, Array]:
         """Compute milliseconds `[N]` and rates `[N, R]`; an empty device costs what the network says it does."""
         forward, backward, rates = self.costs.compute(sums)
-        return np.where(np.any(sums, axis=1), forward + backward, self.empty_ms), rates
+        return np.where(np.any(np.abs(sums) > _ROUNDING, axis=1), forward + backward, self.empty_ms), rates
 
-    def _take(self, out: int, back: int, slowest: int, to: int) -> None:
+    def _take(self, out: int, back: int, source: int, to: int) -> None:
         self.device[out] = to
-        self.used[slowest] -= self.table_bytes[out]
+        self.used[source] -= self.table_bytes[out]
         self.used[to] += self.table_bytes[out]
         if back >= 0:
-            self.device[back] = slowest
-            self.used[slowest] += self.table_bytes[back]
+            self.device[back] = source
+            self.used[source] += self.table_bytes[back]
             self.used[to] -= self.table_bytes[back]
+
+
+def _largest_besides(values: Array, one: int) -> Array:
+    """`[D]` the largest value besides that of `one` and of each device."""
+    others = values.copy()
+    others[one] = -np.inf
+    first = int(others.argmax())
+    largest = np.full_like(values, others[first])
+    others[first] = -np.inf
+    largest[first] = others.max()
+    if not np.isfinite(largest[first]):
+        largest[first] = 0.0
+    largest[~np.isfinite(largest)] = 0.0
+    return largest

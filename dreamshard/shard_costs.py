@@ -56,6 +56,31 @@ class ShardCosts(Protocol):
         """`[..., D]` both all-to-alls of each device; `others` as in `StructuredCostNetwork.member_phases_ms`."""
         ...
 
+    def table_width(self, latents: Array) -> Array:
+        """`[T]` what each table adds to its device's width."""
+        ...
+
+    def exchange(self, sums: Array) -> "Exchange":
+        """The same as `comm_ms`, taken apart into what each device causes and what the widest causes for all."""
+        ...
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Communication of devices as `own_ms + ms_per_width * (the largest width)`.
+
+    Attributes:
+        own_ms: `[D]`.
+        width: `[D]`; the largest governs everyone.
+        ms_per_width: milliseconds per unit of the largest width.
+        own_ms_per_width: by how much `own_ms` grows with one unit of width, the total being constant.
+    """
+
+    own_ms: Array
+    width: Array
+    ms_per_width: float
+    own_ms_per_width: float
+
 
 def refresh(costs: ShardCosts, loads: Loads, episode: NDArray[np.int64], device: NDArray[np.int64]) -> None:
     """Evaluate the one device per episode that changed."""
@@ -80,11 +105,10 @@ class StructuredShardCosts:
         self.output_weight = array(network.output_weight).reshape(pairs, network.hidden, 1) / network.bound
         self.bound = network.bound
         scale = array(network.scale_ms)
-        self.scale = np.tile(scale[[0, 3]], network.members) / network.members  # [2M]
+        self.scale = np.tile(scale, network.members) / np.float32(network.members)  # [2M]
         launch = array(torch.nn.functional.softplus(network.launch)).reshape(pairs) * self.scale
         self.launch_forward, self.launch_backward = float(launch[::2].sum()), float(launch[1::2].sum())
-        coefficients = array(torch.nn.functional.softplus(network.comm)).mean(axis=0) * scale[[1, 2]][:, None]  # [2, 4]
-        self.comm = coefficients.sum(axis=0)  # [4]: latency, own, largest, received
+        self.comm = array(network.comm_ms).sum(axis=0)  # [4]: latency, own, largest, received
 
     def empty(self, batch: int, num_devices: int) -> Loads:
         """See `ShardCosts`."""
@@ -101,9 +125,9 @@ class StructuredShardCosts:
         sums = np.maximum(sums, 0)  # taking a table away leaves rounding behind
         work = sums[:, : self.pairs] + np.float32(1e-6)  # [N, 2M]
         shared = 0.5 * np.log(sums[:, [-1, -4, -3, -2]] + np.float32(1e-3))  # [N, 4] count, distinct, dims, lookups
-        shared[:, 0] -= 1
+        shared[:, 0] -= np.float32(1)
         seen = np.empty((self.pairs, len(sums), 6), np.float32)
-        seen[..., 0] = (0.5 * np.log(work)).T
+        seen[..., 0] = (np.float32(0.5) * np.log(work)).T
         seen[..., 1] = (2 * np.sqrt(sums[:, self.pairs : 2 * self.pairs] + np.float32(1e-12)) / work).T
         seen[..., 2:] = shared
         hidden = seen @ self.hidden_weight
@@ -123,6 +147,21 @@ class StructuredShardCosts:
             forward, backward, _ = self.compute(latent)
             added = np.where(empty, (forward + backward)[:, None], added)
         return added
+
+    def exchange(self, sums: Array) -> Exchange:
+        """See `ShardCosts`."""
+        dims = sums[:, 2 * self.pairs + 1]
+        num_devices = len(dims)
+        share = (num_devices - 1) / num_devices
+        latency, own, largest, received = (float(value) for value in self.comm)
+        own_ms = np.float32(latency) + np.float32(own * share) * dims
+        own_ms += np.float32(received / num_devices) * (dims.sum() - dims)
+        return Exchange(own_ms, dims, largest * share, own * share - received / num_devices)
+
+    def table_width(self, latents: Array) -> Array:
+        """See `ShardCosts`."""
+        width: Array = latents[:, 2 * self.pairs + 1]
+        return width
 
     def comm_ms(self, sums: Array, others: Array | None = None) -> Array:
         """See `ShardCosts`."""
@@ -168,6 +207,14 @@ class PaperShardCosts:
         after = loads.sums + latent[:, None, :]
         added: Array = run_mlp(self.heads[0], after)[..., 0] + run_mlp(self.heads[2], after)[..., 0]
         return added
+
+    def exchange(self, sums: Array) -> Exchange:
+        """See `ShardCosts`; every device for itself."""
+        return Exchange(self.comm_ms(sums), np.zeros(len(sums), np.float32), 0.0, 0.0)
+
+    def table_width(self, latents: Array) -> Array:
+        """See `ShardCosts`; nothing is shared."""
+        return np.zeros(len(latents), np.float32)
 
     def comm_ms(self, sums: Array, others: Array | None = None) -> Array:
         """See `ShardCosts`; the paper's head knows nothing of other devices."""

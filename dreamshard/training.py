@@ -169,6 +169,8 @@ def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
     held_out = None
     if state.iteration == 0 and isinstance(network, StructuredCostNetwork):
         network.calibrate(data.sums(network), data.phases_ms)
+    if isinstance(network, StructuredCostNetwork):
+        network.fit_comm(data.sums(network), data.phases_ms)
     if state.iteration > 0:
         fresh = CostData.of(samples[-config.placements_per_iteration :], state.normaliser)
         held_out = prediction_error(network, fresh)

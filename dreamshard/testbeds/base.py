@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 from dreamshard.costs import CostSample
 from dreamshard.placement import Placement, device_memory_bytes
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.shard_cache import ShardCache
 from dreamshard.workloads.lookups import LookupSource
 
 
@@ -25,6 +26,8 @@ class TestbedSetup:
         warmups: passes before the timed ones.
         repeats: timed passes per measurement.
         timeout_s: after which a measurement that has not ended is an error.
+        memory_limit_bytes: a shard that asks for more does not fit, whatever the device has; None for no such limit.
+        shard_cache: of testbeds that measure shard by shard; None for one that lasts as long as the testbed.
     """
 
     num_devices: int
@@ -34,6 +37,8 @@ class TestbedSetup:
     warmups: int = 3
     repeats: int = 15
     timeout_s: float = 300.0
+    memory_limit_bytes: int | None = None
+    shard_cache: ShardCache | None = None
 
 
 @runtime_checkable
@@ -51,10 +56,10 @@ class Testbed(Protocol):
     max_devices: int | None
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
-        """Measure one legal placement.
+        """Measure one legal placement; where a shard does not fit its device, the sample says so.
 
         Raises:
-            MeasurementError: a rank died, hung, or ran out of memory.
+            MeasurementError: a rank died or hung.
             ValueError: the placement is not legal for the task, or the task has more devices than the testbed.
         """
         ...
