@@ -68,10 +68,9 @@ def _judged(each: Set, seeds: Sequence[int]) -> Row:
     by_rule = [_over_annealing(baselines()[rule], each) for rule in RULES_OF_THUMB]
     states = [trained(each.dims, seed) for seed in seeds]
     ours = [_over_annealing(make_placer(state), each) for state in states]
+    greedy = [GreedyCostPlacer(state.cost_network, state.normaliser) for state in states]
     others = {
-        "cost_greedy": [
-            _over_annealing(GreedyCostPlacer(state.cost_network, state.normaliser), each) for state in states
-        ],
+        "cost_greedy": [_over_annealing(placer, each) for placer in greedy],
         "policy": [_over_annealing(_policy(state), each) for state in states],
     }
     beside = "; ".join(f"{name} {_mean(values):.3f}" for name, values in others.items())
