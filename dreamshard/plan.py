@@ -153,7 +153,7 @@ def parse_plan(text: str, source: str = "the plan") -> Plan:
         )
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{source} is not a plan ({type(error).__name__}: {error}), so it cannot be compared or used; give the JSON "
+            f"{source} is not a plan ({type(error).__name__}: {error}), so it cannot be used; give the JSON "
             'that `dreamshard place --format json` writes: {"num_devices", "placer", "predicted", "shards"}'
         ) from error
 

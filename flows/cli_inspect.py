@@ -27,7 +27,14 @@ def models(home: HomeOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         terminal.print_json(found)
         return
-    terminal.print_table(found, title="Versions of dreamshard")
+    if not found:
+        terminal.OUT.print("no versions yet; `dreamshard run` trains the first", markup=False)
+        return
+    names = [name for name in found[0] if name not in ("version", "run", "reason")]
+    columns = {f"version {entry['version']}": entry for entry in reversed(found)}
+    terminal.print_table([{"": name} | {head: entry[name] for head, entry in columns.items()} for name in names])
+    for head, entry in columns.items():
+        terminal.OUT.print(f"{head}: {entry['reason']}", highlight=False, markup=False, soft_wrap=True)
 
 
 def sql(
