@@ -7,13 +7,22 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from dreamshard import training
+from dreamshard.train_cost import TrainingDivergedError
 
 HERE = Path(__file__).parent
 RUN = ("run", "--recipe", "smoke", "--json")
 
 
-def start(home: Path, testbed: str, code: str = "from flows.cli import main; main()") -> "subprocess.Popen[str]":
-    environment = {**os.environ, "DREAMSHARD_HOME": str(home), "PYTHONPATH": str(HERE)}
+def start(home: Path, testbed: str) -> "subprocess.Popen[str]":
+    code = "from flows.cli import main; main()"
+    environment = {
+        **os.environ,
+        "DREAMSHARD_HOME": str(home),
+        "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
+    }
     environment.pop("PREFECT_HOME", None)
     return subprocess.Popen(
         [sys.executable, "-c", code, *RUN, "--testbed", testbed],
@@ -53,25 +62,33 @@ def test_a_run_killed_in_its_second_iteration_goes_on_from_the_first(tmp_path):
     assert '"version": "1"' in out
 
 
-def test_a_rank_that_dies_twice_is_one_sentence_and_what_was_measured_stays(tmp_path):
-    code, _, err = finish(start(tmp_path, "faulty_testbeds:dying"))
-    assert code == 1
-    assert err.strip().splitlines()[-1] == "dreamshard: rank 1 died while measuring train-000; look at its traceback"
+@pytest.fixture
+def run_here(tmp_path, monkeypatch):
+    """Run the smoke recipe in this process; gives the exit code and the sentence shown."""
+    from flows.cli import app, sentence
+
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    monkeypatch.syspath_prepend(str(HERE))
+
+    def run(testbed: str) -> tuple[int, str]:
+        result = CliRunner().invoke(app, [*RUN, "--testbed", testbed])
+        return result.exit_code, sentence(result.exception) if result.exception else ""
+
+    return run
+
+
+def test_a_rank_that_dies_twice_is_one_sentence_and_what_was_measured_stays(tmp_path, run_here):
+    assert run_here("faulty_testbeds:dying") == (1, "rank 1 died while measuring train-000; look at its traceback")
     assert len(lake_files(tmp_path)) == 3
     assert iterations(tmp_path) == ["iteration_00"]
 
 
 @pytest.mark.parametrize("step", ["fit_costs", "improve_policy"])
-def test_a_nan_in_training_is_one_sentence_and_the_last_checkpoint_stays(tmp_path, step):
-    code = (
-        "from dreamshard import train_cost, training\n"
-        "def diverge(*_):\n"
-        "    raise train_cost.TrainingDivergedError('the loss is nan in step 3; lower the learning rate')\n"
-        f"training.{step} = diverge\n"
-        "from flows.cli import main; main()"
-    )
-    status, _, err = finish(start(tmp_path, "simulated", code))
-    assert status == 1
-    assert err.strip().splitlines()[-1] == "dreamshard: the loss is nan in step 3; lower the learning rate"
+def test_a_nan_in_training_is_one_sentence_and_the_last_checkpoint_stays(tmp_path, run_here, monkeypatch, step):
+    def diverge(*_):
+        raise TrainingDivergedError("the loss is nan in step 3; lower the learning rate")
+
+    monkeypatch.setattr(training, step, diverge)
+    assert run_here("simulated") == (1, "the loss is nan in step 3; lower the learning rate")
     assert iterations(tmp_path) == ["iteration_00"]
     assert list((tmp_path / "checkpoints").rglob("*.tmp")) == []
