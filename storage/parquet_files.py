@@ -1,9 +1,12 @@
 """Parquet files that appear whole or not at all, and one clear error for those that cannot be read."""
 
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,14 +14,17 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+ROWS_PER_GROUP = 122_880
+"""What DuckDB hands to one thread at a time: a third faster here than pyarrow's million."""
+
 
 def write(path: Path, table: pa.Table) -> None:
     """Write `table` to `path`: temporary name, fsync, rename, fsync of the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with temporary.open("wb") as file:
-            pq.write_table(table, file, compression="zstd")
+            pq.write_table(table, file, compression="zstd", row_group_size=ROWS_PER_GROUP)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -45,6 +51,18 @@ def read(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
             f"{path} cannot be read as Parquet ({reason}), so what it holds is lost to this run; it may be truncated "
             "or of another origin: remove it and run the stage that writes it again"
         ) from error
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Let one writer at a time, of any process of this machine, change what it has read; readers do not wait."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # ends with the process, however that ends
+        yield
+    finally:
+        os.close(handle)
 
 
 def partition(root: Path, **values: str) -> Path:

@@ -123,6 +123,7 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
             | dict(zip(schemas.PHASE_COLUMNS, phases[d], strict=True))
             | {
                 "device": d,
+                "device_ms": sum(phases[d]),
                 "memory_bytes": held_bytes[d],
                 "num_tables": len(shard),
                 "sum_dim": int(task.tables.dim[shard].sum()),

@@ -68,6 +68,7 @@ _MEASURED = [
 _DEVICE = [
     ("device", pa.int32()),
     *((name, pa.float32()) for name in PHASE_COLUMNS),
+    ("device_ms", pa.float32()),  # sum of the phases
     ("memory_bytes", _COUNT),  # of the tables on the device
     ("num_tables", pa.int32()),
     ("sum_dim", _COUNT),

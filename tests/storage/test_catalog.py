@@ -45,15 +45,12 @@ def test_a_sample_is_one_row_and_each_of_its_devices_is_one(settings: Settings, 
     assert by_hardware == [{"hardware": "simulated H100", "mean": pytest.approx(1 / 3)}]
     devices = catalog.query(
         settings,
-        "select device, num_tables, memory_bytes, sum_dim, single_table, shard_tables from device_costs "
+        "select device, device_ms, num_tables, memory_bytes, sum_dim, single_table, shard_tables from device_costs "
         "where testbed = 'simulated:h100' order by device",
     )
-    assert devices == [
-        {"device": 0, "num_tables": 1, "memory_bytes": 10 * (2 * 4 + 4), "sum_dim": 4, "single_table": "a",
-         "shard_tables": ["a"]},
-        {"device": 1, "num_tables": 2, "memory_bytes": 30 * (2 * 16 + 4) + 40 * (2 * 32 + 4), "sum_dim": 48,
-         "single_table": None, "shard_tables": ["d", "e"]},
-    ]  # fmt: skip
+    first, second = (tuple(row.values()) for row in devices)
+    assert first == (0, pytest.approx(1.0), 1, 10 * (2 * 4 + 4), 4, "a", ["a"])
+    assert second == (1, pytest.approx(2.0), 2, 30 * (2 * 16 + 4) + 40 * (2 * 32 + 4), 48, None, ["d", "e"])
 
 
 def test_an_empty_device_has_a_row_as_well(settings: Settings, filled: None):

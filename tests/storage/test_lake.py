@@ -128,7 +128,7 @@ def test_the_same_samples_again_add_nothing_even_among_new_ones(lake: Lake, samp
     before = files(lake)
     assert lake.append_cost_samples([sample], "run", 1, version) == first
     assert files(lake) == before
-    assert lake.append_cost_samples([sample, other], "run", 1, version)[0] == first[0]
+    assert lake.append_cost_samples([sample, other, other], "run", 1, version)[0] == first[0]
     assert len(lake.read_cost_samples("run")) == 2
 
 
@@ -200,3 +200,16 @@ def test_readers_see_whole_appends_only_while_a_writer_runs(lake: Lake, version:
     assert all(count % 2 == 0 for count in seen)
     assert seen == sorted(seen)
     assert len(lake.read_cost_samples("run")) == 40
+
+
+def test_writers_of_one_run_at_the_same_time_lose_nothing(lake: Lake, version: str, task: PlacementTask):
+    def write(base: float):
+        for i in range(10):
+            lake.append_cost_samples([make_sample(task, [0, 1, 0], ms=base + i)], "run", 1, version)
+
+    writers = [threading.Thread(target=write, args=(base,)) for base in (0.25, 0.75, 0.5)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(lake.read_cost_samples("run")) == 30
