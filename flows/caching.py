@@ -18,6 +18,7 @@ from prefect.context import TaskRunContext
 
 import dreamshard
 import storage
+from storage.settings import Settings
 
 NOT_CONTENT = ("run",)
 """Arguments that say where to report to, not what to compute."""
@@ -58,7 +59,8 @@ def file_hash(path: Path) -> str:
 
 def _on_content(context: TaskRunContext, arguments: Mapping[str, Any]) -> str:
     content = {name: value for name, value in arguments.items() if name not in NOT_CONTENT}
-    return f"{context.task.name.replace(' ', '-')}-{content_key(context.task.name, content)}"
+    home = str(Settings.load().home)  # a result names what lies in this home
+    return f"{context.task.name.replace(' ', '-')}-{content_key(context.task.name, content, home)}"
 
 
 ON_CONTENT = CacheKeyFnPolicy(cache_key_fn=_on_content)
