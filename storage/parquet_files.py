@@ -24,7 +24,9 @@ def write(path: Path, table: pa.Table) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with temporary.open("wb") as file:
-            pq.write_table(table, file, compression="zstd", row_group_size=ROWS_PER_GROUP)
+            pq.write_table(
+                table, file, compression="zstd", row_group_size=ROWS_PER_GROUP, use_dictionary=_texts(table.schema)
+            )
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -51,6 +53,12 @@ def read(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
             f"{path} cannot be read as Parquet ({reason}), so what it holds is lost to this run; it may be truncated "
             "or of another origin: remove it and run the stage that writes it again"
         ) from error
+
+
+def _texts(schema: pa.Schema) -> list[str]:
+    """Columns that repeat themselves; a dictionary of measured numbers makes files a quarter larger and slower."""
+    plain = [field.name for field in schema if field.type == pa.string()]
+    return plain + [f"{field.name}.list.element" for field in schema if field.type == pa.list_(pa.string())]
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 Belongs here: turning a request into a placement task and the placement into an answer. It imports `dreamshard` alone,
 which travels with the version, so that it can be served where nothing of the project is installed.
 
+    . .venv/bin/activate     # mlflow calls uvicorn by name, so it must be on PATH
+    export MLFLOW_TRACKING_URI=sqlite:///$PWD/.dreamshard/mlflow.db
     mlflow models serve -m models:/dreamshard@champion --env-manager local --port 5001
     curl 127.0.0.1:5001/invocations -H 'Content-Type: application/json' -d '{
         "dataframe_records": [{"name": "users", "rows": 1000000, "dim": 64, "pooling_factor": 12.5}, ...],
