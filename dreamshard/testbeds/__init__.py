@@ -1,4 +1,4 @@
-"""Where costs come from: real ranks, or a model of an accelerator."""
+"""Where costs come from: real ranks, one device standing for many, or a model of an accelerator."""
 
 import importlib
 import logging
@@ -11,8 +11,10 @@ from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup, check_placement
 from dreamshard.testbeds.cluster import ClusterTestbed
+from dreamshard.testbeds.emulated import EmulatedTestbed
+from dreamshard.testbeds.machine import device_model
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.testbeds.specs import DEFAULT_SPEC, SPECS, accelerator
+from dreamshard.testbeds.specs import DEFAULT_SPEC, SPECS, accelerator, spec_of
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +23,9 @@ __all__ = ["MeasurementError", "Testbed", "TestbedSetup", "open_testbed", "testb
 
 def testbed_names() -> list[str]:
     """Every name that `open_testbed` knows."""
-    presets = [f"simulated:{name}" for name in SPECS]
-    return ["auto", "cluster", "cluster:cpu", "cluster:cuda", "simulated", *presets, "package.module:factory"]
+    presets = [f"{kind}:{name}" for kind in ("simulated", "emulated") for name in SPECS]
+    fixed = ["auto", "cluster", "cluster:cpu", "cluster:cuda", "emulated", "simulated"]
+    return [*fixed, *presets, "package.module:factory"]
 
 
 testbed_names.__test__ = False  # type: ignore[attr-defined]  # not a pytest test
@@ -31,13 +34,17 @@ testbed_names.__test__ = False  # type: ignore[attr-defined]  # not a pytest tes
 def open_testbed(name: str, setup: TestbedSetup) -> Testbed:
     """The testbed called `name`.
 
-    `auto` and `cluster` are real ranks: on CUDA if the machine has a GPU for each device, else on CPU, which `hardware`
-    of the testbed and of every sample says. `simulated` is the paper's accelerator. `package.module:factory` calls the
-    factory with the setup; what it returns needs only `measure(task, placement)`.
+    `cluster` is real ranks: on CUDA if the machine has a GPU for each device, else on CPU. `emulated` measures every
+    shard on one device, a GPU if there is one, and takes the links from the accelerator named, or from the one that the
+    GPU is. `auto` is `cluster` on CUDA if there is a GPU for each device, else `emulated` if there is any, else
+    `cluster` on CPU. `simulated` is the paper's accelerator. `package.module:factory` calls the factory with the setup;
+    what it returns needs only `measure(task, placement)`. What ran is in `hardware` of the testbed and of every sample.
 
     Raises:
         ValueError: there is none of that name (the message lists those there are), or what it needs is not there.
     """
+    if name == "auto" and 0 < torch.cuda.device_count() < setup.num_devices:
+        return _emulated(setup, "")
     if name in ("auto", "cluster"):
         return ClusterTestbed(setup, _device_type(setup.num_devices))
     if name == "cluster:cpu":
@@ -47,6 +54,8 @@ def open_testbed(name: str, setup: TestbedSetup) -> Testbed:
     kind, _, detail = name.partition(":")
     if kind == "simulated":
         return SimulatedTestbed(setup, accelerator(detail or DEFAULT_SPEC))
+    if kind == "emulated":
+        return _emulated(setup, detail)
     if detail and kind not in ("auto", "cluster"):
         return _own_testbed(name, setup)
     raise ValueError(f"there is no testbed {name!r}, so nothing can be measured; choose one of {testbed_names()}")
@@ -64,6 +73,16 @@ def _device_type(num_devices: int) -> Literal["cpu", "cuda"]:
             num_gpus,
         )
     return "cuda" if num_gpus >= num_devices else "cpu"
+
+
+def _emulated(setup: TestbedSetup, target: str) -> EmulatedTestbed:
+    """One device for all; the links of `target`, of the GPU's own kind, or of the default preset."""
+    device_type: Literal["cpu", "cuda"] = "cuda" if torch.cuda.device_count() else "cpu"
+    spec = accelerator(target) if target else spec_of(device_model(device_type))
+    bed = EmulatedTestbed(setup, device_type, spec)
+    if device_type == "cpu":
+        logger.warning("this machine has no GPU, so shards are measured on its CPU; their costs say little of GPUs")
+    return bed
 
 
 class _OwnTestbed:

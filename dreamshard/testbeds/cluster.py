@@ -5,27 +5,25 @@ hosts need nothing here but the elastic launcher's rendezvous.
 """
 
 import atexit
+import math
 import os
 import pickle
-import platform
 import threading
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.costs import CostSample, DeviceCosts
+from dreamshard.costs import CostSample, DeviceCosts, Infeasible
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import MeasurementError, TestbedSetup, check_placement
+from dreamshard.testbeds.clocks import CLOCKS, interquartile_range
 from dreamshard.testbeds.cluster_ranks import Ranks, RankTrouble
 from dreamshard.testbeds.cluster_worker import Job
 from dreamshard.testbeds.fused_op import require_fbgemm
-
-CLOCKS = {"cpu": "thread_cpu", "cuda": "cuda_event"}
+from dreamshard.testbeds.machine import device_model, library_versions
 
 
 class ClusterTestbed:
@@ -70,28 +68,29 @@ class ClusterTestbed:
         """Measure one legal placement; see `Testbed`.
 
         Raises:
-            MeasurementError: a rank raised, died, hung, or ran out of memory. All ranks are ended then, and the next
-                measurement starts new ones.
+            MeasurementError: a rank raised, died, or hung. All ranks are ended then, and the next measurement starts
+                new ones. A shard that does not fit its device is none of these: the sample says so.
             ValueError: the placement is not legal for the task, or the task has more devices than the testbed.
         """
         check_placement(task, placement, self.max_devices)
         with self._in_turn:
-            passes = self._measure(task, placement)
-        return self._sample(task, placement, passes)
+            answers = self._measure(task, placement)
+        misfit = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
+        passes = [answer for answer in answers if isinstance(answer, Tensor)]
+        return self._sample(task, placement, misfit if misfit is not None else torch.stack(passes, dim=1))
 
-    def _measure(self, task: PlacementTask, placement: Placement) -> Float[Tensor, "R D 4"]:
-        """Timed passes of all ranks; ends the ranks where there is trouble."""
+    def _measure(self, task: PlacementTask, placement: Placement) -> list[Float[Tensor, "R 4"] | Infeasible]:
+        """Timed passes of each rank; ends the ranks where there is trouble."""
         try:
             ranks = self._ranks_for(task.num_devices)
             ranks.tell(Job(task, placement))
-            passes = [answer.phases_ms for answer in ranks.collect(self.setup.timeout_s)]
+            return [answer.phases_ms for answer in ranks.collect(self.setup.timeout_s)]
         except RankTrouble as trouble:
             self._end_ranks()
             raise _measurement_error(trouble, task, placement) from None
         except BaseException:
             self._end_ranks()  # interrupted: half an answer must not become the next one's
             raise
-        return torch.stack(passes, dim=1)
 
     def close(self) -> None:
         """End all ranks; nothing is left running."""
@@ -114,23 +113,26 @@ class ClusterTestbed:
             ranks, self._ranks = self._ranks, None
             ranks.end()
 
-    def _sample(self, task: PlacementTask, placement: Placement, passes: Float[Tensor, "R D 4"]) -> CostSample:
+    def _sample(
+        self, task: PlacementTask, placement: Placement, measured: Float[Tensor, "R D 4"] | Infeasible
+    ) -> CostSample:
         """Medians and spread of `[R, D, 4]` timed passes."""
+        fits = isinstance(measured, Tensor)
+        passes = measured if isinstance(measured, Tensor) else torch.zeros(1, task.num_devices, 4)
         costs = DeviceCosts.from_phases(passes.median(dim=0).values.to(torch.float32))  # [D, 4]
-        slowest = passes.sum(dim=2).max(dim=1).values  # [R]
-        quartiles = torch.quantile(slowest, torch.tensor([0.25, 0.75], dtype=slowest.dtype))
         return CostSample(
             task=task,
             placement=placement,
             costs=costs,
-            overall_ms=float(costs.overall_ms()),
-            spread_ms=float(quartiles[1] - quartiles[0]),
-            repeats=len(passes),
+            overall_ms=float(costs.overall_ms()) if fits else math.inf,
+            spread_ms=interquartile_range(passes.sum(dim=2).max(dim=1).values),
+            repeats=len(passes) if fits else 0,
             clock=CLOCKS[self.device_type],
             testbed=self.name,
             hardware=self.hardware,
             batch_size=self.setup.batch_size,
-            versions=_versions(),
+            versions=library_versions(),
+            infeasible=measured if isinstance(measured, Infeasible) else None,
         )
 
 
@@ -148,19 +150,5 @@ def _measurement_error(trouble: RankTrouble, task: PlacementTask, placement: Pla
 
 
 def _hardware(device_type: str, num_devices: int) -> str:
-    if device_type == "cuda":
-        return f"{torch.cuda.get_device_name(0)} x{num_devices}"
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{models[0] if models else platform.machine()} x{os.cpu_count()}, {num_devices} ranks"
-
-
-def _versions() -> dict[str, str]:
-    found = {"torch": str(torch.__version__)}
-    for package in ("fbgemm-gpu", "fbgemm-gpu-cpu"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    ranks = "" if device_type == "cuda" else f" x{os.cpu_count()}, {num_devices} ranks"
+    return device_model(device_type) + (ranks or f" x{num_devices}")

@@ -1,81 +1,20 @@
-"""One rank's share of measuring a placement: its operator, the exchange with the other ranks, and the clocks.
+"""One rank's share of measuring a placement: its operator, and the exchange with the other ranks.
 
-The same code runs on CPU (gloo) and CUDA (NCCL); only the clock differs. Compute on the CPU is timed as the CPU time of
-this one thread, because wall time varies by tens of per cent where processes share cores; communication is wall time.
-Every pass starts with cold caches: with warm ones a small shard looks much cheaper than it is beside a model.
+The same code runs on CPU (gloo) and CUDA (NCCL); only the clock differs.
 """
 
-import time
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.costs import PHASES
+from dreamshard.costs import PHASES, Infeasible
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
-from dreamshard.testbeds.fused_op import (
-    INDEX_DTYPE,
-    ShardLookups,
-    WeightArena,
-    build_operator,
-    shard_lookups,
-)
-from dreamshard.workloads.lookups import Lookups, check_indices
-
-FLUSH_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}
-"""Written before each compute phase; on CUDA also long enough to hide the time Python takes to launch the kernels."""
-CACHED_LOOKUP_BYTES = 2**30
-GRADIENT = 1e-4  # of every pooled element; small, so that weights stay finite over many passes
-INT32_LIMIT = 2**31 - 1
-
-
-class Clock(Protocol):
-    """Times a piece of work in milliseconds."""
-
-    def compute(self, work: Callable[[], Tensor]) -> tuple[Tensor, float]:
-        """The work's result, and how long the device worked on it."""
-        ...
-
-    def exchange(self, work: Callable[[], Tensor]) -> tuple[Tensor, float]:
-        """The work's result, and how long it took until this rank had sent and received all."""
-        ...
-
-
-class CpuClock:
-    """CPU time of the calling thread for compute, wall time for communication."""
-
-    def compute(self, work: Callable[[], Tensor]) -> tuple[Tensor, float]:
-        """See `Clock`; autograd runs CPU work in the calling thread, so backward is counted too."""
-        start = time.thread_time_ns()
-        result = work()
-        return result, (time.thread_time_ns() - start) / 1e6
-
-    def exchange(self, work: Callable[[], Tensor]) -> tuple[Tensor, float]:
-        """See `Clock`."""
-        start = time.perf_counter_ns()
-        result = work()
-        return result, (time.perf_counter_ns() - start) / 1e6
-
-
-class CudaClock:
-    """CUDA events on the current stream for both; the first event waits behind the flush, as the kernels do."""
-
-    def compute(self, work: Callable[[], Tensor]) -> tuple[Tensor, float]:
-        """See `Clock`."""
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        result = work()
-        end.record()
-        end.synchronize()
-        return result, start.elapsed_time(end)
-
-    exchange = compute
+from dreamshard.testbeds.shard_bench import GRADIENT, BuiltShard, DoesNotFitError, ShardBench
 
 
 class Exchange:
@@ -92,6 +31,11 @@ class Exchange:
         self._all = [samples[rank] * dims for dims in sum_dims]  # elements of own samples, by table's rank
         self._shape = (batch_size, sum_dims[rank])
         self._device = device
+
+    @property
+    def num_bytes(self) -> int:
+        """What both directions hold at once on this rank, fp32."""
+        return 4 * (2 * sum(self._all) + sum(self._own))
 
     def barrier(self) -> None:
         """Wait until every rank is here, so that waiting is not counted as communication."""
@@ -131,65 +75,52 @@ class RankMeasurer:
         self.rank = rank
         self.device = device
         self._enter = enter
-        self._arena = WeightArena(device)
-        self._clock: Clock = CpuClock() if device.type == "cpu" else CudaClock()
-        self._flush = torch.zeros(FLUSH_BYTES[device.type] // 4, device=device)
-        self._lookups: OrderedDict[str, Lookups] = OrderedDict()
+        self._bench = ShardBench(setup, device, enter)
 
-    def measure(self, task: PlacementTask, placement: Placement) -> Float[Tensor, "R 4"]:
-        """`[R, 4]` milliseconds of each timed pass and phase on this rank."""
+    def measure(self, task: PlacementTask, placement: Placement) -> Float[Tensor, "R 4"] | Infeasible:
+        """`[R, 4]` milliseconds of each timed pass and phase on this rank, or which rank's shard did not fit."""
         own = task.tables.select(placement.tables_of(self.rank))
-        self._enter("reading lookups")
-        lookups = [self._read(name, rows) for name, rows in zip(own.names, own.rows.tolist(), strict=True)]
-        self._enter("building the operator")
-        operator, shard = None, None
-        if len(own):
-            large = max(int(own.rows.max()), sum(len(table.indices) for table in lookups)) > INT32_LIMIT
-            index_dtype = torch.int64 if large else INDEX_DTYPE[self.device.type]
-            shard = shard_lookups(lookups, self.setup.batch_size, index_dtype).to(self.device)
-            operator = build_operator(own, task.precision, task.optimizer, self.device, self._arena)
         sum_dims = [int(task.tables.dim[placement.tables_of(d)].sum()) for d in range(placement.num_devices)]
         exchange = Exchange(sum_dims, self.setup.batch_size, self.rank, self.device)
+        shard, misfit = None, None
+        try:
+            if len(own):
+                shard = self._bench.build(own, task.precision, task.optimizer)
+            self._bench.within_memory(lambda: self._rehearse(exchange), exchange.num_bytes)
+        except DoesNotFitError as error:
+            misfit = error
         self._enter("exchanging with the other ranks")
+        infeasible = self._agree(misfit, placement.num_devices)
+        if infeasible is not None:
+            return infeasible
         exchange.barrier()
-        passes = [self._pass(operator, shard, exchange) for _ in range(self.setup.warmups + self.setup.repeats)]
+        passes = [self._pass(shard, exchange) for _ in range(self.setup.warmups + self.setup.repeats)]
         return torch.tensor(passes[self.setup.warmups :], dtype=torch.float64).reshape(-1, len(PHASES))
 
-    def _pass(
-        self, operator: torch.nn.Module | None, shard: ShardLookups | None, exchange: Exchange
-    ) -> tuple[float, float, float, float]:
+    def _rehearse(self, exchange: Exchange) -> None:
+        """Take the memory of an exchange once and give it back, before other ranks wait for it."""
+        torch.empty(exchange.num_bytes, dtype=torch.uint8, device=self.device)
+
+    def _agree(self, misfit: DoesNotFitError | None, num_devices: int) -> Infeasible | None:
+        """The first rank whose shard does not fit, which all ranks learn of; None if all fit."""
+        asked = (0, 0) if misfit is None else (misfit.asked_bytes, misfit.free_bytes)
+        own = torch.tensor(asked, dtype=torch.int64, device=self.device)
+        found = [torch.zeros_like(own) for _ in range(num_devices)]
+        dist.all_gather(found, own)
+        for rank, (asked_bytes, free_bytes) in enumerate(torch.stack(found).tolist()):
+            if asked_bytes:
+                return Infeasible(device=rank, asked_bytes=asked_bytes, free_bytes=free_bytes)
+        return None
+
+    def _pass(self, shard: BuiltShard | None, exchange: Exchange) -> tuple[float, float, float, float]:
         """The four phases of one training step, in the order of `PHASES`."""
         pooled, forward_ms = torch.empty(self.setup.batch_size, 0, device=self.device), 0.0
-        if operator is not None and shard is not None:
-            self._flush.add_(1)
-            pooled, forward_ms = self._clock.compute(lambda: operator(shard.indices, shard.offsets))
+        if shard is not None:
+            pooled, forward_ms = self._bench.forward(shard)
         gradient = exchange.gradient()
         exchange.barrier()
-        _, forward_comm_ms = self._clock.exchange(lambda: exchange.forward(pooled.detach()))
+        _, forward_comm_ms = self._bench.clock.exchange(lambda: exchange.forward(pooled.detach()))
         exchange.barrier()
-        own_gradient, backward_comm_ms = self._clock.exchange(lambda: exchange.backward(gradient))
-        backward_ms = 0.0
-        if operator is not None:
-            self._flush.add_(1)
-            _, backward_ms = self._clock.compute(lambda: _backward(pooled, own_gradient))
+        own_gradient, backward_comm_ms = self._bench.clock.exchange(lambda: exchange.backward(gradient))
+        backward_ms = self._bench.backward(pooled, own_gradient) if shard is not None else 0.0
         return forward_ms, forward_comm_ms, backward_comm_ms, backward_ms
-
-    def _read(self, name: str, rows: int) -> Lookups:
-        """The lookups of a table, from memory where they were read before; the oldest give way to new ones."""
-        if name in self._lookups:
-            self._lookups.move_to_end(name)
-        else:
-            self._lookups[name] = self.setup.lookups(name)
-            while len(self._lookups) > 1 and sum(map(_num_bytes, self._lookups.values())) > CACHED_LOOKUP_BYTES:
-                self._lookups.popitem(last=False)
-        check_indices(self._lookups[name].indices, rows, f"table {name}")  # the operator does not
-        return self._lookups[name]
-
-
-def _backward(pooled: Float[Tensor, "B S"], gradient: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
-    pooled.backward(gradient)
-    return gradient
-
-
-def _num_bytes(lookups: Lookups) -> int:
-    return lookups.indices.nbytes + lookups.offsets.nbytes

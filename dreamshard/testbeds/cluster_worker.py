@@ -25,6 +25,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
+from dreamshard.costs import Infeasible
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
@@ -82,9 +83,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Measured:
-    """A rank has measured: `[R, 4]` milliseconds per timed pass and phase."""
+    """A rank has measured: `[R, 4]` milliseconds per timed pass and phase, or which shard did not fit."""
 
-    phases_ms: Float[Tensor, "R 4"]
+    phases_ms: Float[Tensor, "R 4"] | Infeasible
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,11 @@ class WeightArena:
         self.device = device
         self._memory = torch.empty(0, dtype=torch.uint8, device=device)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes it holds now, which the next shard may use."""
+        return self._memory.numel()
+
     def weights(self, num_weights: int, dtype: torch.dtype) -> Float[Tensor, " W"]:
         """`[W]` weights; the ones handed out before share their memory and must no longer be in use."""
         num_bytes = num_weights * dtype.itemsize
@@ -125,8 +130,8 @@ def shard_lookups(lookups: Sequence[Lookups], batch_size: int, index_dtype: torc
         first = table.first(batch_size)
         indices.append(first.indices.to(index_dtype))
         offsets.append(first.offsets[:batch_size].to(index_dtype) + start)
-        start += int(first.offsets[batch_size])
-    offsets.append(torch.tensor([start], dtype=index_dtype))
+        start += len(first.indices)
+    offsets.append(torch.tensor([start], dtype=index_dtype, device=offsets[0].device))
     return ShardLookups(torch.cat(indices), torch.cat(offsets))
 
 

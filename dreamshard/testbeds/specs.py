@@ -162,3 +162,10 @@ def accelerator(name: str) -> AcceleratorSpec:
     if name not in SPECS:
         raise ValueError(f"there is no accelerator {name!r} to simulate; choose one of {sorted(SPECS)}")
     return SPECS[name]
+
+
+def spec_of(device: str) -> AcceleratorSpec:
+    """The preset of a device by the model that its driver reports; the default one where none matches."""
+    words = device.lower().replace("-", " ").split()
+    found = [spec for name, spec in SPECS.items() if name in words]
+    return found[0] if found else SPECS[DEFAULT_SPEC]

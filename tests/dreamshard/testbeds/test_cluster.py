@@ -146,12 +146,16 @@ def test_a_rank_that_hangs_is_one_error_with_where_it_hangs():
     assert children() == before
 
 
-def test_a_table_larger_than_memory_is_one_error():
-    tables = make_tables([4, 4], rows=2**46)
-    bed = open_cluster()
-    with pytest.raises(MeasurementError, match=r"rank 0 of 2 while building the operator.*(memory|allocate)"):
-        bed.measure(make_task(tables, memory_bytes=2**60), placement(0, 0))
-    bed.close()
+def test_a_shard_larger_than_memory_is_a_sample_that_says_so_and_the_ranks_stay_up(cluster):
+    large = make_tables([4, 4], rows=2**44)
+    pids = cluster.rank_pids()
+    sample = cluster.measure(make_task(large, memory_bytes=2**60), placement(1, 1))
+    assert sample.infeasible.device == 1
+    assert sample.infeasible.asked_bytes > 2 * 2**44 * 4 * 4 > sample.infeasible.free_bytes > 0
+    assert sample.overall_ms == float("inf")
+    assert sample.costs.phases_ms().abs().sum() == 0
+    assert cluster.measure(make_task(TABLES), placement(0, 0, 1)).infeasible is None
+    assert not pids or cluster.rank_pids() == pids
 
 
 def test_lookups_outside_the_table_are_one_error():

@@ -10,6 +10,7 @@ from dreamshard import testbeds
 from dreamshard.placement import Placement
 from dreamshard.testbeds import MeasurementError, Testbed, TestbedSetup, open_testbed
 from dreamshard.testbeds.cluster import ClusterTestbed
+from dreamshard.testbeds.emulated import EmulatedTestbed
 
 SETUP = TestbedSetup(num_devices=2, batch_size=64, lookups=EvenLookups(64))
 
@@ -33,13 +34,35 @@ def test_without_gpus_a_cluster_has_ranks_on_the_cpu(monkeypatch, name):
     bed.close()
 
 
-def test_with_fewer_gpus_than_devices_auto_takes_the_cpu_and_says_so(monkeypatch, caplog):
+def test_with_fewer_gpus_than_devices_a_cluster_takes_the_cpu_and_says_so(monkeypatch, caplog):
     without_gpus(monkeypatch, count=1)
     with caplog.at_level(logging.WARNING):
-        bed = open_testbed("auto", SETUP)
+        bed = open_testbed("cluster", SETUP)
     assert bed.device_type == "cpu"
     assert "1 GPUs for 2 devices" in caplog.text
     bed.close()
+
+
+def test_with_one_gpu_for_many_devices_auto_emulates_on_it_with_its_own_links(monkeypatch):
+    without_gpus(monkeypatch, count=1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    bed = open_testbed("auto", SETUP)
+    assert isinstance(bed, EmulatedTestbed)
+    assert (bed.device_type, bed.target.name) == ("cuda", "h200")
+    assert bed.hardware == "NVIDIA H200 for each device, links of h200"
+    bed.close()
+
+
+def test_emulated_without_a_gpu_measures_on_the_cpu_and_says_so(monkeypatch, caplog):
+    without_gpus(monkeypatch)
+    with caplog.at_level(logging.WARNING):
+        bed = open_testbed("emulated:a100", SETUP)
+    assert (bed.device_type, bed.target.name) == ("cpu", "a100")
+    assert "no GPU" in caplog.text
+    with pytest.raises(ValueError, match="no accelerator 'abacus'"):
+        open_testbed("emulated:abacus", SETUP)
 
 
 def test_a_cluster_on_cuda_needs_a_gpu_per_device(monkeypatch):

@@ -1,0 +1,222 @@
+"""One device standing for many, on the CPU's kernels."""
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rank_lookups import EvenLookups, make_tables, make_task
+
+from dreamshard.costs import Infeasible
+from dreamshard.placement import Placement
+from dreamshard.testbeds import emulated
+from dreamshard.testbeds.base import Testbed, TestbedSetup
+from dreamshard.testbeds.emulated import EmulatedTestbed
+from dreamshard.testbeds.shard_bench import ShardBench, asked_bytes
+from dreamshard.testbeds.shard_cache import ShardMemory, shard_key
+from dreamshard.testbeds.specs import H100, V100, spec_of
+
+BATCH = 64
+TABLES = make_tables([4, 8, 128], rows=500)
+
+
+def setup_of(**changes) -> TestbedSetup:
+    given = {"num_devices": 2, "batch_size": BATCH, "lookups": EvenLookups(BATCH), "warmups": 1, "repeats": 3}
+    return TestbedSetup(**{**given, **changes})
+
+
+def testbed(target=V100, **changes) -> EmulatedTestbed:
+    return EmulatedTestbed(setup_of(**changes), "cpu", target)
+
+
+testbed.__test__ = False
+
+
+def placement(*device: int, num_devices: int = 2) -> Placement:
+    return Placement(torch.tensor(device), num_devices)
+
+
+@pytest.fixture
+def measured(monkeypatch) -> list[tuple[str, ...]]:
+    """Names of the tables of every shard that is measured, in order."""
+    found = []
+    real = emulated.measure_shard
+
+    def spy(bench, tables, task):
+        found.append(tables.names)
+        return real(bench, tables, task)
+
+    monkeypatch.setattr(emulated, "measure_shard", spy)
+    return found
+
+
+def test_one_device_measures_the_shard_of_each_and_says_whose_links_it_assumes():
+    bed = testbed()
+    sample = bed.measure(make_task(TABLES), placement(0, 0, 1))
+    assert isinstance(bed, Testbed)
+    assert (sample.testbed, sample.clock, sample.repeats) == ("emulated", "thread_cpu", 3)
+    assert sample.hardware.endswith("for each device, links of v100")
+    assert (sample.costs.phases_ms() > 0).all()
+    assert sample.overall_ms == pytest.approx(sample.costs.device_ms().max().item())
+    assert sample.versions["torch"] == str(torch.__version__)
+
+
+def test_a_shard_is_measured_once_however_many_placements_hold_it(measured):
+    bed, task = testbed(), make_task(TABLES)
+    first = bed.measure(task, placement(0, 0, 1))
+    again = bed.measure(task, placement(1, 1, 0))
+    assert measured == [("table-0", "table-1"), ("table-2",)]
+    assert again.costs.forward_compute_ms.tolist() == first.costs.forward_compute_ms.flip(0).tolist()
+
+
+def test_a_cache_outlives_its_testbed_but_not_a_change_of_what_is_measured(measured):
+    cache, task = ShardMemory(), make_task(TABLES)
+    testbed(shard_cache=cache).measure(task, placement(0, 0, 0))
+    testbed(shard_cache=cache, target=H100).measure(task, placement(1, 1, 1))
+    assert len(measured) == 1
+    testbed(shard_cache=cache).measure(replace(task, precision="fp16"), placement(0, 0, 0))
+    testbed(shard_cache=cache).measure(replace(task, optimizer="rowwise_adagrad"), placement(0, 0, 0))
+    testbed(shard_cache=cache, batch_size=32).measure(task, placement(0, 0, 0))
+    testbed(shard_cache=cache, repeats=5).measure(task, placement(0, 0, 0))
+    assert len(measured) == 5
+    testbed(shard_cache=cache, repeats=4).measure(task, placement(0, 0, 0))
+    assert len(measured) == 5
+
+
+def test_the_key_of_a_shard_knows_its_hardware_versions_and_tables():
+    def key(tables=TABLES, hardware="H200", torch_version="2.13"):
+        return shard_key(
+            tables, "fp16", "sgd", hardware=hardware, versions={"torch": torch_version}, batch_size=64
+        ).content
+
+    assert key() == key(tables=TABLES.select([2, 0, 1]))
+    assert len({key(), key(hardware="H100"), key(torch_version="2.11"), key(tables=TABLES.select([0, 1]))}) == 4
+
+
+def test_communication_follows_the_largest_sum_of_dims_over_the_links_of_the_target():
+    sample = testbed().measure(make_task(TABLES), placement(0, 0, 1))
+    seconds = 128 * 4 * BATCH / 2 / V100.link_bytes_per_s + V100.link_latency_s
+    assert sample.costs.forward_comm_ms.tolist() == pytest.approx([1e3 * seconds] * 2, rel=1e-5)
+    assert sample.costs.backward_comm_ms.tolist() == pytest.approx([1e3 * seconds] * 2, rel=1e-5)
+
+
+def test_more_devices_than_a_node_has_send_over_the_network():
+    where = placement(0, 9, 11, num_devices=12)
+    sample = testbed().measure(make_task(TABLES, num_devices=12), where)
+    share = 128 * 4 * BATCH / 12
+    seconds = max(
+        7 * share / V100.link_bytes_per_s + V100.link_latency_s,
+        4 * share / V100.network_bytes_per_s + V100.network_latency_s,
+    )
+    assert sample.costs.forward_comm_ms.tolist() == pytest.approx([1e3 * seconds] * 12, rel=1e-5)
+    assert (sample.costs.forward_compute_ms > 0).tolist() == [d in (0, 9, 11) for d in range(12)]
+
+
+def test_a_task_on_one_device_exchanges_nothing():
+    costs = testbed().measure(make_task(TABLES, 1), placement(0, 0, 0, num_devices=1)).costs
+    assert costs.forward_comm_ms.item() == costs.backward_comm_ms.item() == 0
+
+
+def test_shards_lie_in_one_arena_that_is_filled_only_when_it_grows():
+    bench = ShardBench(setup_of(), torch.device("cpu"))
+    large = bench.build(TABLES, "fp32", "sgd").operator.weights_host
+    small = bench.build(TABLES.select([0]), "fp16", "sgd").operator.weights_host
+    assert small.data_ptr() == large.data_ptr()
+    assert small.isfinite().all()
+
+
+def test_a_shard_over_the_limit_is_a_sample_marked_infeasible_with_the_bytes_asked_and_free():
+    task = make_task(TABLES)
+    asked = asked_bytes(TABLES.select([2]), "fp32", "sgd", BATCH, 2 * BATCH)
+    assert asked == 500 * 128 * 4 + 2 * 4 * BATCH * 128 + 4 * (2 * BATCH + BATCH)
+    bed = testbed(memory_limit_bytes=asked - 1)
+    sample = bed.measure(task, placement(0, 0, 1))
+    assert sample.infeasible == Infeasible(device=1, asked_bytes=asked, free_bytes=asked - 1)
+    assert sample.overall_ms == math.inf
+    assert sample.costs.phases_ms().shape == (2, 4)
+    assert bed.measure(make_task(TABLES.select([0, 1])), placement(0, 1)).infeasible is None
+
+
+def test_a_shard_larger_than_the_machine_is_not_tried():
+    sample = testbed().measure(make_task(make_tables([4], rows=2**44), memory_bytes=2**60), placement(0))
+    assert sample.infeasible.asked_bytes > 2**48 > sample.infeasible.free_bytes > 0
+
+
+def test_a_device_that_runs_out_of_memory_half_way_is_infeasible_too(monkeypatch):
+    def runs_out(*arguments, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("dreamshard.testbeds.shard_bench.build_operator", runs_out)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    sample = testbed().measure(make_task(TABLES), placement(0, 0, 0))
+    assert sample.infeasible.device == 0
+    assert sample.infeasible.asked_bytes > 0
+
+
+def test_wide_and_narrow_tables_cost_as_much_alone_as_in_another_order():
+    bed = testbed(repeats=9)
+    wide = bed.shard(make_tables([128] * 4, rows=500), make_task(TABLES))
+    narrow = bed.shard(make_tables([4], rows=500), make_task(TABLES))
+    assert wide.forward_ms > narrow.forward_ms
+    assert (wide.num_tables, wide.sum_dim, wide.memory_bytes) == (4, 512, 4 * 500 * 128 * 4)
+
+
+def test_a_gpu_is_known_by_the_name_its_driver_reports():
+    assert spec_of("NVIDIA H200").name == "h200"
+    assert spec_of("NVIDIA A100-SXM4-80GB").name == "a100"
+    assert spec_of("Tesla V100-SXM2-32GB").name == "v100"
+    assert spec_of("Intel(R) Xeon(R)").name == "rtx2080ti"
+
+
+def test_without_a_gpu_cuda_is_refused():
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(ValueError, match="no GPU that torch can use"):
+        EmulatedTestbed(setup_of(), "cuda", H100)
+
+
+def test_measuring_needs_nothing_beyond_torch_fbgemm_numpy_pyarrow_tqdm_and_jaxtyping():
+    blocked = ["scipy", "matplotlib", "prefect", "mlflow", "duckdb", "safetensors", "pandas", "typer", "rich", "pydantic"]
+    script = (
+        "import sys\n"
+        f"for name in {blocked}: sys.modules[name] = None\n"
+        "import dreamshard.testbeds, dreamshard.workloads, dreamshard.collect\n"
+        "from rank_lookups import *\n"
+        "from dreamshard.testbeds import *\n"
+        "from dreamshard.placement import Placement\n"
+        "import torch\n"
+        "setup = TestbedSetup(num_devices=2, batch_size=64, lookups=EvenLookups(64), repeats=1)\n"
+        "task = make_task(make_tables([4, 8]))\n"
+        "print(open_testbed('emulated:h200', setup).measure(task, Placement(torch.tensor([0, 1]), 2)).testbed)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["emulated"], done.stderr
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+def test_on_cuda_a_shard_is_timed_with_events(precision, optimizer):
+    task = replace(make_task(TABLES), precision=precision, optimizer=optimizer)
+    sample = EmulatedTestbed(setup_of(), "cuda", H100).measure(task, placement(0, 0, 1))
+    assert sample.clock == "cuda_event"
+    assert (sample.costs.phases_ms() > 0).all()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_on_cuda_a_shard_larger_than_the_gpu_is_infeasible_and_the_next_one_is_measured():
+    bed = EmulatedTestbed(setup_of(), "cuda", H100)
+    sample = bed.measure(make_task(make_tables([256], rows=2**32), memory_bytes=2**50), placement(0))
+    assert sample.infeasible.asked_bytes > 2**42
+    assert bed.measure(make_task(TABLES), placement(0, 0, 1)).infeasible is None
