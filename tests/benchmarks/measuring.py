@@ -51,7 +51,10 @@ def cpu_seconds(step: Callable[[], object], repeats: int) -> tuple[float, str]:
 
 def spread(values: Sequence[float], factor: float, unit: str) -> str:
     """`(3.1-3.4 ms, 5 runs)`."""
-    return f"({min(values) * factor:.3g}-{max(values) * factor:.3g} {unit}, {len(values)} runs)"
+    if len(values) < 2:
+        return "(1 run)"
+    low, high = f"{min(values) * factor:.4g}", f"{max(values) * factor:.4g}"
+    return f"({low}-{high}{' ' + unit if unit else ''}, {len(values)} runs)"
 
 
 def peak_bytes() -> int:

@@ -78,12 +78,12 @@ def test_the_incremental_form_agrees_with_the_network(kind):
 
 
 @torch.no_grad()
-def test_calibration_brings_every_phase_to_the_measured_mean():
-    chosen = network("structured")
-    sums = shard_sums(chosen.encode(NORMALISER(POOL)), torch.randint(3, (16, 24)), 3)
-    measured = torch.tensor([1.0, 0.5, 0.25, 4.0]).expand(16, 3, 4).contiguous()
-    chosen.calibrate(sums, measured)
-    assert torch.allclose(chosen.phases_ms(sums).mean(dim=(0, 1)), measured[0, 0], rtol=1e-3)
+def test_calibration_brings_both_compute_phases_to_the_measured_mean():
+    chosen, generator = network("structured"), torch.Generator().manual_seed(0)
+    device = torch.randint(3, (16, 24), generator=generator)
+    sums = shard_sums(chosen.encode(NORMALISER(POOL)), device, 3)
+    chosen.calibrate(sums, torch.tensor([1.0, 0.5, 0.5, 4.0]).expand(16, 3, 4).contiguous())
+    assert torch.allclose(chosen.phases_ms(sums).mean(dim=(0, 1))[[0, 3]], torch.tensor([1.0, 4.0]), rtol=1e-3)
 
 
 @both

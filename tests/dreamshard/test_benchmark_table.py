@@ -1,0 +1,62 @@
+"""The command that runs benchmarks: one table, one broken benchmark is one row."""
+
+import pytest
+from benchmarks.__main__ import MARKER, line, names, printed, write
+
+
+def fine():
+    yield {"name": "speed", "value": 3.14159, "unit": "ms", "bar": 6.0, "ratio": 1.91}
+
+
+def breaks_after_a_row():
+    yield {"name": "first", "value": 1}
+    raise ValueError("two | lines\nof text")
+
+
+def takes_quick(quick=False):
+    return [{"name": "quick" if quick else "slow"}]
+
+
+ALL = {"fine": fine, "breaks": breaks_after_a_row, "quick": takes_quick}
+
+
+def test_missing_keys_are_empty_cells():
+    assert line({"name": "speed", "value": 3.14159, "unit": "ms", "bar": 6.0}) == "| speed | 3.142 ms | 6 |  |  |"
+    assert line({"name": "nothing"}) == "| nothing |  |  |  |  |"
+
+
+def test_a_benchmark_that_breaks_is_a_row_and_the_others_go_on(capsys):
+    lines, well = printed(["breaks", "fine"], quick=False, load=ALL.__getitem__)
+    assert not well
+    assert lines[2:4] == ["| first | 1 |  |  |  |", "| breaks | failed: ValueError: two \\| lines of text | | | |"]
+    assert lines[4].startswith("| speed |")
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_all_well_is_said():
+    assert printed(["fine"], quick=False, load=ALL.__getitem__)[1]
+
+
+def test_quick_reaches_the_benchmarks_that_know_it():
+    lines, well = printed(["quick", "fine"], quick=True, load=ALL.__getitem__)
+    assert well
+    assert lines[2] == "| quick |  |  |  |  |"
+
+
+def test_writing_replaces_what_is_between_the_markers_and_nothing_else(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{MARKER}\nold\n{MARKER}\nafter\n")
+    write(page, ["| new |"])
+    assert page.read_text() == f"before\n{MARKER}\n| new |\n{MARKER}\nafter\n"
+
+
+def test_a_page_without_a_place_for_the_table_is_left_alone(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"only one {MARKER}\n")
+    with pytest.raises(ValueError, match="1 markers"):
+        write(page, ["| new |"])
+    assert page.read_text() == f"only one {MARKER}\n"
+
+
+def test_every_benchmark_file_is_found():
+    assert {"training", "placing", "quality", "cost_network"} <= set(names())
