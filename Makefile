@@ -4,7 +4,8 @@ VENV ?= .venv
 PYTHON := $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 EXTRA := $(shell nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu)
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip
+LOG := $(VENV)/install.log
+comma := ,
 RECIPE ?= default
 SEED ?= 0
 TESTBED ?=
@@ -13,22 +14,23 @@ ARGS ?=
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: run test up bench format install install-test clean
 .DEFAULT_GOAL := run
 
 run: install ## the whole chain on this machine: RECIPE=default SEED=0 TESTBED=auto ARGS="..."
-	$(BIN)/dreamshard run --recipe $(RECIPE) --seed $(SEED) $(if $(TESTBED),--testbed $(TESTBED)) $(ARGS)
+	@$(BIN)/dreamshard run --recipe $(RECIPE) --seed $(SEED) $(if $(TESTBED),--testbed $(TESTBED)) $(ARGS)
 
 up: install ## Prefect, MLflow, a worker and all deployments; Ctrl-C ends them
-	$(BIN)/dreamshard up $(ARGS)
+	@$(BIN)/dreamshard up $(ARGS)
 
 test: install-test ## format, lint, types, import contracts, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 bench: install-test ## what is measured rather than asserted: quality and speed
 	$(BIN)/python -m tests.benchmarks $(ARGS)
@@ -43,19 +45,25 @@ clean: ## the environment only; the home folder with your results stays
 install: $(VENV)/.installed-$(EXTRA)
 install-test: $(VENV)/.installed-$(EXTRA)-test
 
+# Runs pip with $(1); what it says goes to $(LOG) and is shown only where it fails.
+pip = $(BIN)/python -m pip install --constraint constraints.txt $(1) >>$(LOG) 2>&1 || \
+	{ tail -n 30 $(LOG) >&2; echo "the installation failed; all of what pip said is in $(LOG)" >&2; exit 1; }
+
 # torchrec asks for `fbgemm-gpu` of any version and would pull the GPU build over the CPU one: it goes in without dependencies.
 # torch for a machine without a GPU is the same package; its CUDA libraries are simply not used.
 $(VENV)/.installed-$(EXTRA): pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[$(EXTRA)]' tensordict torchmetrics pyre-extensions
-	$(PIP) install --quiet --constraint constraints.txt --no-deps torchrec
-	touch $@
+	@echo "installing into $(VENV) (once, about 5 minutes; what pip says is in $(LOG))"
+	@$(call pip,pip setuptools)
+	@$(call pip,--editable '.[$(EXTRA)]' tensordict torchmetrics pyre-extensions)
+	@$(call pip,--no-deps torchrec)
+	@touch $@
 
 $(VENV)/.installed-$(EXTRA)-test: $(VENV)/.installed-$(EXTRA)
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[$(EXTRA),test]'
-	touch $@
+	@echo "installing the test tools (once, less than a minute)"
+	@$(call pip,--editable '.[$(EXTRA)$(comma)test]')
+	@touch $@
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || \
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null || \
 		{ echo "dreamshard needs Python 3.11 or 3.12, which is not on the PATH; install one of them" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --constraint constraints.txt pip setuptools
+	@$(PYTHON) -m venv $(VENV)
