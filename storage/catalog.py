@@ -1,4 +1,4 @@
-"""DuckDB over the lake: six views of its Parquet files, in memory for the program and as a file for other tools.
+"""DuckDB over the lake: seven views of its Parquet files, in memory for the program and as a file for other tools.
 
 Nothing is copied and no file is locked: a view reads what the lake holds at the moment of the query.
 """
@@ -13,7 +13,7 @@ import pyarrow as pa
 from storage import schemas
 from storage.settings import Settings
 
-VIEWS = ("tables", "tasks", "cost_samples", "device_costs", "placements", "evaluations")
+VIEWS = ("tables", "tasks", "cost_samples", "device_costs", "shard_costs", "placements", "evaluations")
 
 # nothing is downloaded, ever
 _QUIET: dict[str, Any] = {
@@ -23,7 +23,7 @@ _QUIET: dict[str, Any] = {
 
 
 def connect(settings: Settings) -> duckdb.DuckDBPyConnection:
-    """An in-memory database with the six views; close it when done.
+    """An in-memory database with the seven views; close it when done.
 
     A view whose files do not exist yet is empty and has its columns.
     """
@@ -91,6 +91,7 @@ _SOURCES: dict[str, tuple[str, pa.Schema, str]] = {
     "tasks": ("tasks", schemas.TASKS, ""),
     "cost_samples": ("cost_samples", schemas.COST_SAMPLES, "where device = 0"),
     "device_costs": ("cost_samples", schemas.DEVICE_COSTS, ""),
+    "shard_costs": ("shard_costs", schemas.SHARD_COSTS, ""),
     "evaluations": ("evaluations", schemas.EVALUATIONS, ""),
 }
 """View -> dataset, columns, and which of its rows. A sample's own row is the one of its device 0."""

@@ -4,6 +4,7 @@
     tables/dataset_version=<v>/tables.parquet                          one row per table
     tasks/dataset_version=<v>/split=<s>/<task set>.parquet             one row per task
     cost_samples/testbed=<t>/dataset_version=<v>/<run>.<iteration>.<content>.parquet      one row per device
+    shard_costs/hardware=<h>/<key>.<repeats>.parquet                   one row: a shard measured by itself
     evaluations/testbed=<t>/dataset_version=<v>/<run>.<content>.parquet                   one row per placer and task
 
 Whoever writes the same content again adds nothing; a killed writer leaves at most a `.tmp` file, which no reader looks

@@ -1,15 +1,17 @@
 """Core types to rows of the lake and back; nothing here touches a file."""
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import torch
 
-from dreamshard.costs import CostSample, DeviceCosts
+from dreamshard.costs import CostSample, DeviceCosts, Infeasible
 from dreamshard.evaluation import EvaluationRow
 from dreamshard.placement import Placement, device_memory_bytes
 from dreamshard.tables import Tables
@@ -92,6 +94,7 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
     """One row per device; device 0 carries the placement. `sample_id` is the hash of all that was measured."""
     task, device = sample.task, sample.placement.device
     phases = sample.costs.phases_ms().to(torch.float32).tolist()  # [D, 4]
+    fits = sample.infeasible is None
     whole: Row = {
         "run_key": run_key,
         "iteration": iteration,
@@ -105,13 +108,16 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
         "optimizer": task.optimizer,
         "num_devices": task.num_devices,
         "capacity_bytes": task.memory_bytes,
-        "overall_ms": sample.overall_ms,
-        "spread_ms": sample.spread_ms,
+        "overall_ms": sample.overall_ms if fits else None,
+        "spread_ms": sample.spread_ms if fits else None,
         "repeats": sample.repeats,
         "versions": json.dumps(dict(sample.versions), sort_keys=True),
     }
     placed = {"table_names": list(task.tables.names), "placement": device.tolist()}
-    whole |= {"sample_id": content_id([whole, placed, phases]), "created_at": now()}
+    misfit = {} if sample.infeasible is None else asdict(sample.infeasible)
+    identity = content_id([whole, placed, phases, *([misfit] if misfit else [])])
+    whole |= {"sample_id": identity, "created_at": now(), "infeasible_device": misfit.get("device")}
+    whole |= {name: misfit.get(name) for name in ("asked_bytes", "free_bytes")}
     held_bytes = device_memory_bytes(task.table_bytes, device[None], task.num_devices)[0].tolist()
     rows = []
     for d in range(task.num_devices):
@@ -120,10 +126,10 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
         rows.append(
             whole
             | (placed if d == 0 else dict.fromkeys(placed))
-            | dict(zip(schemas.PHASE_COLUMNS, phases[d], strict=True))
+            | dict(zip(schemas.PHASE_COLUMNS, phases[d] if fits else [None] * 4, strict=True))
             | {
                 "device": d,
-                "device_ms": sum(phases[d]),
+                "device_ms": sum(phases[d]) if fits else None,
                 "memory_bytes": held_bytes[d],
                 "num_tables": len(shard),
                 "sum_dim": int(task.tables.dim[shard].sum()),
@@ -167,18 +173,23 @@ def evaluation_to_row(
 
 def _sample(rows: Sequence[Row], pool: Tables) -> CostSample:
     first = rows[0]
-    phases = torch.tensor([[row[name] for name in schemas.PHASE_COLUMNS] for row in rows])  # [D, 4]
+    infeasible = None
+    if first.get("infeasible_device") is not None:
+        asked, free = first["asked_bytes"], first["free_bytes"]
+        infeasible = Infeasible(device=first["infeasible_device"], asked_bytes=asked, free_bytes=free)
+    phases = torch.tensor([[row[name] or 0.0 for name in schemas.PHASE_COLUMNS] for row in rows])  # [D, 4]
     task = task_from_row(first | {"memory_bytes": first["capacity_bytes"]}, pool)
     return CostSample(
         task=task,
         placement=Placement(torch.tensor(first["placement"]), first["num_devices"]),
         costs=DeviceCosts.from_phases(phases),
-        overall_ms=first["overall_ms"],
-        spread_ms=first["spread_ms"],
+        overall_ms=first["overall_ms"] if infeasible is None else math.inf,
+        spread_ms=first["spread_ms"] if infeasible is None else 0.0,
         repeats=first["repeats"],
         clock=first["clock"],
         testbed=first["testbed"],
         hardware=first["hardware"],
         batch_size=first["batch_size"],
         versions=json.loads(first["versions"]),
+        infeasible=infeasible,
     )

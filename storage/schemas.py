@@ -82,9 +82,12 @@ _SAMPLE = [
     ("optimizer", _TEXT),
     ("num_devices", pa.int32()),
     ("capacity_bytes", _COUNT),  # of each device
-    ("overall_ms", _MS),
+    ("overall_ms", _MS),  # null, as all milliseconds of the sample, where a shard did not fit
     ("spread_ms", _MS),
     ("repeats", pa.int32()),
+    ("infeasible_device", pa.int32()),  # whose shard did not fit; null where all did
+    ("asked_bytes", _COUNT),  # by that shard
+    ("free_bytes", _COUNT),  # on its device
     ("table_names", _TEXTS),
     ("placement", _DEVICES),  # device of each of table_names
     ("versions", _TEXT),  # JSON object: library to version
@@ -121,6 +124,28 @@ EVALUATIONS = pa.schema(
     ]
 )
 """One row per placer and test task."""
+
+SHARD_COSTS = pa.schema(
+    [
+        ("key", _TEXT),  # content of everything the costs depend on
+        ("tables", _TEXT),  # content of the shard's tables
+        ("hardware", _TEXT),
+        ("versions", _TEXT),  # JSON object: library to version
+        ("precision", _TEXT),
+        ("optimizer", _TEXT),
+        ("batch_size", _COUNT),
+        ("num_tables", pa.int32()),
+        ("sum_dim", _COUNT),
+        ("memory_bytes", _COUNT),
+        ("forward_ms", _MS),
+        ("backward_ms", _MS),
+        ("spread_ms", _MS),
+        ("repeats", pa.int32()),
+        ("clock", _TEXT),
+        ("created_at", _TIME),
+    ]
+)
+"""One row per shard measured by itself, for testbeds that measure shard by shard."""
 
 PLACEMENTS = pa.schema(
     [

@@ -5,17 +5,20 @@ from pathlib import Path
 import duckdb
 import pytest
 from stored_instances import make_evaluation, make_sample
+from test_shard_costs import COSTS, KEY
 
 from dreamshard.costs import CostSample
 from dreamshard.tasks import PlacementTask
 from storage import catalog, schemas
 from storage.lake import Lake
 from storage.settings import Settings
+from storage.shard_costs import LakeShardCache
 
 
 @pytest.fixture
 def filled(lake: Lake, sample: CostSample, task: PlacementTask, version: str) -> None:
     lake.write_tasks([task], version, "train", "set")
+    LakeShardCache(lake.root).put(KEY, COSTS)
     lake.append_cost_samples([sample, make_sample(task, [0, 0, 0], "cluster")], "run", 1, version)
     lake.append_evaluations(
         [make_evaluation(task, "random", 4.0)], None, "key", dataset_version=version, testbed="cluster", hardware="x"
