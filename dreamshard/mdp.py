@@ -19,6 +19,8 @@ from dreamshard.features import Normaliser
 from dreamshard.shard_costs import Loads, ShardCosts, refresh
 from dreamshard.tasks import PlacementTask
 
+_OWN_SHARE = 0.1  # of a device's own cost, beside the overall cost, in deciding where a table goes
+
 
 @dataclass(frozen=True)
 class Episodes:
@@ -135,6 +137,17 @@ def step(
 
 
 def after_ms(costs: ShardCosts, state: State, latent: NDArray[np.float32]) -> NDArray[np.float32]:
-    """`[B, D]` predicted sum of each device once it also holds the table of `latent` `[B, L]`."""
-    sums = state.loads.sums
-    return costs.added_ms(state.loads, latent) + costs.comm_ms(sums + latent[:, None, :], sums)
+    """`[B, D]` how dear it is to put the table of `latent` `[B, L]` on each device.
+
+    The overall cost after it, plus a tenth of what the device itself would then cost if it were the widest. The first
+    term alone leaves devices equal that neither it nor the all-to-all makes critical; the second alone lets compute and
+    dims end on different devices, whose sum is what everyone waits for.
+    """
+    loads = state.loads
+    compute, comm = costs.added_ms(loads, latent), costs.widest_comm_ms(loads.sums, latent)  # [B, D] each
+    slowest = (loads.forward_ms + loads.backward_ms).max(axis=1, keepdims=True)
+    widest = comm.max(axis=1, keepdims=True) - costs.table_comm_ms(latent, compute.shape[1])[:, None]
+    dear: NDArray[np.float32] = np.maximum(compute, slowest) + np.maximum(comm, widest)
+    compute += comm
+    dear += np.float32(_OWN_SHARE) * compute
+    return dear

@@ -60,6 +60,14 @@ class ShardCosts(Protocol):
         """`[T]` what each table adds to its device's width."""
         ...
 
+    def widest_comm_ms(self, sums: Array, latent: Array) -> Array:
+        """`[B, D]` both all-to-alls of each device with the table of `latent` `[B, L]`, if it were the widest then."""
+        ...
+
+    def table_comm_ms(self, latent: Array, num_devices: int) -> Array:
+        """`[B]` by how much the table of `latent` raises `widest_comm_ms`; 0 where that is not known beforehand."""
+        ...
+
     def exchange(self, sums: Array) -> "Exchange":
         """The same as `comm_ms`, taken apart into what each device causes and what the widest causes for all."""
         ...
@@ -148,6 +156,21 @@ class StructuredShardCosts:
             added = np.where(empty, (forward + backward)[:, None], added)
         return added
 
+    def widest_comm_ms(self, sums: Array, latent: Array) -> Array:
+        """See `ShardCosts`."""
+        dims = sums[..., 2 * self.pairs + 1] + latent[:, None, 2 * self.pairs + 1]
+        return self._slope(dims.shape[-1]) * dims + self.comm[0]
+
+    def table_comm_ms(self, latent: Array, num_devices: int) -> Array:
+        """See `ShardCosts`."""
+        comm: Array = self._slope(num_devices) * latent[:, 2 * self.pairs + 1]
+        return comm
+
+    def _slope(self, num_devices: int) -> np.float32:
+        """Milliseconds per dim of a device that is the widest."""
+        _, own, largest, received = self.comm
+        return np.float32(((own + largest) * (num_devices - 1) - received) / num_devices)
+
     def exchange(self, sums: Array) -> Exchange:
         """See `ShardCosts`."""
         dims = sums[:, 2 * self.pairs + 1]
@@ -207,6 +230,14 @@ class PaperShardCosts:
         after = loads.sums + latent[:, None, :]
         added: Array = run_mlp(self.heads[0], after)[..., 0] + run_mlp(self.heads[2], after)[..., 0]
         return added
+
+    def widest_comm_ms(self, sums: Array, latent: Array) -> Array:
+        """See `ShardCosts`."""
+        return self.comm_ms(sums + latent[:, None, :])
+
+    def table_comm_ms(self, latent: Array, num_devices: int) -> Array:
+        """See `ShardCosts`; depends on the device."""
+        return np.zeros(len(latent), np.float32)
 
     def exchange(self, sums: Array) -> Exchange:
         """See `ShardCosts`; every device for itself."""
