@@ -22,9 +22,9 @@ class EvaluationRow:
     """One placer on one task.
 
     Attributes:
-        overall_ms: mean over the repeats of the slowest device's sum.
+        overall_ms: mean over the repeats of the slowest device's sum; infinite where a shard did not fit.
         predicted_ms: what the candidate's cost network says of this placement.
-        legal: whether the placement fits the devices.
+        legal: whether the placement fits the devices, by the task's memory and when it was measured.
         place_ms: time to find the placement.
         costs: `[D]` of the first repeat.
     """
@@ -44,7 +44,8 @@ class PairedComparison:
     """Relative gain of one placer over another, task by task.
 
     Attributes:
-        mean_gain: mean over tasks of `1 - cost / reference's cost`; above zero where it is cheaper.
+        mean_gain: mean over tasks of `1 - cost / reference's cost`; above zero where it is cheaper. Minus infinity, as
+            are both ends, where a placement did not fit when it was measured; infinity where only the reference's did.
         low: lower end of the 95 % interval of that mean (Student's t, paired); minus infinity for a single task.
         high: upper end.
         num_tasks: tasks compared.
@@ -121,7 +122,7 @@ def evaluate(
             placement,
             sum(sample.overall_ms for sample in samples[name, i]) / repeats,
             predict_ms(tasks[i], placement),
-            True,
+            all(sample.infeasible is None for sample in samples[name, i]),
             place_ms,
             samples[name, i][0].costs,
         )
@@ -142,6 +143,10 @@ def compare(rows: Sequence[EvaluationRow], placer: str, reference: str) -> Paire
             f"{placer!r} and {reference!r} have no task in common, so there is nothing to compare; "
             "evaluate both on the same tasks"
         )
+    if not all(math.isfinite(cost[name, task]) for name in (placer, reference) for task in shared):
+        fits = all(math.isfinite(cost[placer, task]) for task in shared)
+        gain = math.inf if fits else -math.inf
+        return PairedComparison(gain, gain, gain, len(shared))
     gains = [1 - cost[placer, task] / cost[reference, task] for task in shared]
     mean = sum(gains) / len(gains)
     if len(gains) == 1:
@@ -187,9 +192,10 @@ def summarise(rows: Sequence[EvaluationRow]) -> list[PlacerSummary]:
 def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
     """Relative error of the predicted overall cost, and its mean rank correlation within a task.
 
-    Placements that several placers share count once.
+    Placements that several placers share count once, those that did not fit not at all.
     """
-    distinct = {(row.task.name, tuple(row.placement.device.tolist())): row for row in rows}
+    fitting = [row for row in rows if math.isfinite(row.overall_ms)]
+    distinct = {(row.task.name, tuple(row.placement.device.tolist())): row for row in fitting}
     errors = [abs(row.predicted_ms - row.overall_ms) / row.overall_ms for row in distinct.values()]
     by_task: dict[str, list[EvaluationRow]] = {}
     for row in distinct.values():
@@ -200,4 +206,5 @@ def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
         if len(group) > 2
     ]
     finite = [rank for rank in ranks if math.isfinite(rank)]
-    return sum(errors) / len(errors), sum(finite) / len(finite) if finite else math.nan
+    mape = sum(errors) / len(errors) if errors else math.nan
+    return mape, sum(finite) / len(finite) if finite else math.nan

@@ -1,8 +1,8 @@
 """Costs of shards as a data set: Parquet parts in one folder, or one file; complete in itself.
 
 A row is a shard: its tables with all their statistics, and what the device took for it. The part in writing is
-replaced, atomically, by one that holds a shard more, until it is full; so a collection that is cut off loses at most the
-shard it was at, and one that goes on begins where the last one ended.
+replaced, atomically, by one that holds a shard more, until it is full; so a collection that is cut off loses at most
+the shard it was at, and one that goes on begins where the last one ended.
 """
 
 import json

@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.cost_network import Architecture, CostNetwork, PaperCostNetwork, StructuredCostNetwork
-from dreamshard.costs import CostSample
+from dreamshard.costs import CostSample, feasible
 from dreamshard.features import Normaliser
 from dreamshard.mdp import episodes_of
 from dreamshard.placement import Placement
@@ -183,20 +183,23 @@ def _lopsided(task: PlacementTask, generator: torch.Generator) -> Int[Tensor, " 
 def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
     """Fit the cost network to all samples so far; the last `placements_per_iteration` are this round's.
 
+    Placements that did not fit their devices teach nothing and are left out.
+
     Raises:
+        ValueError: no placement did fit.
         TrainingDivergedError: the loss is not finite.
     """
     config, network = state.config, state.cost_network
     _decay(state)
-    data = CostData.of(samples, state.normaliser)
+    data = CostData.of(feasible(samples), state.normaliser)
+    fresh = feasible(samples[-config.placements_per_iteration :])
     held_out = None
     if state.iteration == 0 and isinstance(network, StructuredCostNetwork):
         network.calibrate(data.sums(network), data.phases_ms)
     if isinstance(network, StructuredCostNetwork):
         network.fit_comm(data.sums(network), data.phases_ms)
-    if state.iteration > 0:
-        fresh = CostData.of(samples[-config.placements_per_iteration :], state.normaliser)
-        held_out = prediction_error(network, fresh)
+    if state.iteration > 0 and fresh:
+        held_out = prediction_error(network, CostData.of(fresh, state.normaliser))
     loss = fit(
         network,
         state.cost_optimizer,

@@ -19,6 +19,7 @@ from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.workloads.lookups import Lookups, LookupSource
 from storage.lake import Lake
 from storage.settings import Settings
+from storage.shard_costs import LakeShardCache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +136,7 @@ def _setup(num_devices: int, batch_size: int, seed: int, measure: MeasureConfig,
         warmups=measure.warmups,
         repeats=measure.repeats,
         timeout_s=measure.timeout_s,
+        shard_cache=LakeShardCache(Settings.load().lake_root),
     )
 
 

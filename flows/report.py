@@ -25,6 +25,8 @@ def gain_text(gain: Mapping[str, float] | None) -> str:
     """A paired gain with its 95 % interval, e.g. `+4.2 % (+2.0 to +6.3)`."""
     if gain is None:
         return "-"
+    if math.isinf(gain["mean_gain"]):
+        return "did not fit" if gain["mean_gain"] < 0 else "fits where the other does not"
     if not math.isfinite(gain["low"]):
         return f"{100 * gain['mean_gain']:+.1f} %"
     return f"{100 * gain['mean_gain']:+.1f} % ({100 * gain['low']:+.1f} to {100 * gain['high']:+.1f})"
@@ -35,7 +37,7 @@ def summary_rows(report: Report) -> list[dict[str, Any]]:
     return [
         {
             "placer": line["placer"],
-            "measured ms": f"{line['overall_ms']:.3f}",
+            "measured ms": f"{line['overall_ms']:.3f}" if math.isfinite(line["overall_ms"]) else "did not fit",
             "predicted ms": f"{line['predicted_ms']:.3f}",
             "gain over random": gain_text(line["over_random"]),
             f"gain over {report['best_baseline']}": gain_text(line["over_best_baseline"]),
@@ -98,7 +100,8 @@ def plot_placements(report: Report) -> Figure:
             heights = [device[phase] for device in row["devices"]]
             axis.bar(devices, heights, bottom=bottom, color=colour, label=phase.replace("_", " "))
             bottom = [below + height for below, height in zip(bottom, heights, strict=True)]
-        axis.set(title=f"{placer}: {max(bottom):.2f} ms", xlabel="device", xticks=list(devices))
+        title = f"{max(bottom):.2f} ms" if row["legal"] else "did not fit"
+        axis.set(title=f"{placer}: {title}", xlabel="device", xticks=list(devices))
     axes[0].set_ylabel(f"measured ms, {task}")
     axes[1].legend(fontsize="small")
     return figure
@@ -109,9 +112,9 @@ def plot_predictions(report: Report) -> Figure:
     figure = Figure(figsize=(5, 5), layout="constrained")
     axis = figure.subplots()
     for placer in [line["placer"] for line in report["summary"]]:
-        rows = [row for row in report["rows"] if row["placer"] == placer]
+        rows = [row for row in report["rows"] if row["placer"] == placer and row["legal"]]
         axis.scatter([row["overall_ms"] for row in rows], [row["predicted_ms"] for row in rows], s=14, label=placer)
-    largest = max(max(row["overall_ms"], row["predicted_ms"]) for row in report["rows"])
+    largest = max((max(row["overall_ms"], row["predicted_ms"]) for row in report["rows"] if row["legal"]), default=1)
     axis.plot([0, largest], [0, largest], color="grey", linewidth=0.8)
     axis.set(xlabel="measured ms", ylabel="predicted ms", title="held-out placements")
     axis.legend(fontsize="x-small")

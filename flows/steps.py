@@ -5,6 +5,7 @@ library function it names; where it rests is in `storage`. Steps with `ON_CONTEN
 arguments nor the library changed; training goes by its checkpoints instead (`checkpoints.py`).
 """
 
+from math import isfinite
 from statistics import fmean
 from typing import Any
 
@@ -108,6 +109,7 @@ def measure_placements(training: str, iteration: int, dataset: str, tasks: str, 
 
     Raises:
         MeasurementError: a rank died or hung, twice.
+        ValueError: no placement fits the devices.
     """
     state = checkpoints.load(training, iteration_name(iteration - 1))
     proposals = algorithm.propose(state, lake().read_tasks(dataset, "train", tasks))
@@ -121,10 +123,17 @@ def measure_placements(training: str, iteration: int, dataset: str, tasks: str, 
             lake().append_cost_samples([known[identity]], training, iteration, dataset)
         costs.append(known[identity].overall_ms)
         advance("measure", len(costs), len(proposals), drawn.name)
+    fitting = [cost for cost in costs if isfinite(cost)]
+    if not fitting:
+        raise ValueError(
+            f"none of the {len(costs)} placements of iteration {iteration} fit the memory of {testbed.identity}, so there "
+            'is nothing to learn from; ask for more devices or less memory per device (`dreamshard sql "select '
+            'asked_bytes, free_bytes from cost_samples"` says how much was missing)'
+        )
     names = sorted({drawn.name for drawn, _ in proposals})
     get_run_logger().info("iteration %d: measured %d placements of %s", iteration, len(costs), ", ".join(names))
     checkpoints.save_proposals(training, iteration, [(drawn.name, found.device.tolist()) for drawn, found in proposals])
-    figures = {"measured_cost_ms": fmean(costs)}
+    figures = {"measured_cost_ms": fmean(fitting)}
     checkpoints.save(training, "measured", state, figures)
     return figures
 

@@ -1,13 +1,14 @@
 """Placers compared: interleaved, paired, by hand."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from scipy import stats
 from small_instances import sample_of, task_of
 
-from dreamshard.costs import DeviceCosts
+from dreamshard.costs import DeviceCosts, Infeasible
 from dreamshard.evaluation import (
     EvaluationRow,
     best_baseline,
@@ -200,3 +201,27 @@ def test_prediction_error_counts_a_shared_placement_once():
     error, rank = prediction_figures(rows)
     assert error == pytest.approx((0.1 + 0.5 + 0.6) / 3)
     assert rank == pytest.approx(0.5)  # ranks 2, 1, 3 against 1, 2, 3
+
+
+def test_a_placement_that_did_not_fit_loses_against_any_that_did_and_bends_no_other_figure():
+    task = task_of([1, 2, 3], 2, 10)
+    together = Placement(torch.tensor([0, 0, 0]), 2)
+
+    def measure(task, placement):
+        if torch.equal(placement.device, together.device):
+            misfit = Infeasible(device=0, asked_bytes=6, free_bytes=5)
+            empty = sample_of(task, placement, [0.0, 0.0])
+            return replace(empty, overall_ms=math.inf, infeasible=misfit)
+        return sample_of(task, placement, [2.0, 1.0])
+
+    placers = {name: Fixed(name, (0, 1, 1)) for name in ("random", "size_greedy")} | {
+        "dreamshard": Fixed("dreamshard", (0, 0, 0))
+    }
+    rows = evaluate(placers, [task], measure, predict_ms=lambda *_: 3.0, repeats=2, seed=0)
+    assert [row.legal for row in rows] == [True, True, False]
+    assert compare(rows, "dreamshard", "random").high == -math.inf
+    assert compare(rows, "random", "dreamshard").low == math.inf
+    assert best_baseline(rows) == "size_greedy"
+    assert prediction_figures(rows)[0] == pytest.approx(0.5)
+    summary = {line.placer: line for line in summarise(rows)}
+    assert (summary["dreamshard"].legal, summary["dreamshard"].overall_ms) == (False, math.inf)

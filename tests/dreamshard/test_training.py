@@ -1,11 +1,13 @@
 """Algorithm 1: a run is its seed, and an interrupted run is the run."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from small_instances import TINY, learnt, pool_of, run_round, simulated, tiny_tasks
 
+from dreamshard.costs import Infeasible, infeasible_costs
 from dreamshard.model_files import load_state, save_state
 from dreamshard.placer import NoPlacementError
 from dreamshard.tasks import PlacementTask, sample_tasks
@@ -145,3 +147,17 @@ def test_training_leaves_its_samples_and_tasks_as_they_were():
 def test_a_count_or_rate_of_zero_is_refused_by_name(name, zero):
     with pytest.raises(ValueError, match=f"{name} is 0"):
         TrainingConfig(**{name: zero})
+
+
+def test_placements_that_did_not_fit_are_not_learnt_from():
+    state, other = (start_training(pool_of(24), TINY, seed=0) for _ in range(2))
+    tasks = tiny_tasks()
+    samples = [simulated().measure(task, placement) for task, placement in propose(state, tasks)]
+    misfit = replace(
+        samples[0],
+        costs=infeasible_costs(2),
+        overall_ms=math.inf,
+        infeasible=Infeasible(device=0, asked_bytes=2, free_bytes=1),
+    )
+    propose(other, tasks)
+    assert fit_costs(state, [*samples, misfit]).loss == fit_costs(other, samples).loss

@@ -28,11 +28,8 @@ def setup_of(**changes) -> TestbedSetup:
     return TestbedSetup(**{**given, **changes})
 
 
-def testbed(target=V100, **changes) -> EmulatedTestbed:
+def bed_of(*, target=V100, **changes) -> EmulatedTestbed:
     return EmulatedTestbed(setup_of(**changes), "cpu", target)
-
-
-testbed.__test__ = False
 
 
 def placement(*device: int, num_devices: int = 2) -> Placement:
@@ -54,7 +51,7 @@ def measured(monkeypatch) -> list[tuple[str, ...]]:
 
 
 def test_one_device_measures_the_shard_of_each_and_says_whose_links_it_assumes():
-    bed = testbed()
+    bed = bed_of()
     sample = bed.measure(make_task(TABLES), placement(0, 0, 1))
     assert isinstance(bed, Testbed)
     assert (sample.testbed, sample.clock, sample.repeats) == ("emulated", "thread_cpu", 3)
@@ -65,7 +62,7 @@ def test_one_device_measures_the_shard_of_each_and_says_whose_links_it_assumes()
 
 
 def test_a_shard_is_measured_once_however_many_placements_hold_it(measured):
-    bed, task = testbed(), make_task(TABLES)
+    bed, task = bed_of(), make_task(TABLES)
     first = bed.measure(task, placement(0, 0, 1))
     again = bed.measure(task, placement(1, 1, 0))
     assert measured == [("table-0", "table-1"), ("table-2",)]
@@ -74,15 +71,15 @@ def test_a_shard_is_measured_once_however_many_placements_hold_it(measured):
 
 def test_a_cache_outlives_its_testbed_but_not_a_change_of_what_is_measured(measured):
     cache, task = ShardMemory(), make_task(TABLES)
-    testbed(shard_cache=cache).measure(task, placement(0, 0, 0))
-    testbed(shard_cache=cache, target=H100).measure(task, placement(1, 1, 1))
+    bed_of(shard_cache=cache).measure(task, placement(0, 0, 0))
+    bed_of(shard_cache=cache, target=H100).measure(task, placement(1, 1, 1))
     assert len(measured) == 1
-    testbed(shard_cache=cache).measure(replace(task, precision="fp16"), placement(0, 0, 0))
-    testbed(shard_cache=cache).measure(replace(task, optimizer="rowwise_adagrad"), placement(0, 0, 0))
-    testbed(shard_cache=cache, batch_size=32).measure(task, placement(0, 0, 0))
-    testbed(shard_cache=cache, repeats=5).measure(task, placement(0, 0, 0))
+    bed_of(shard_cache=cache).measure(replace(task, precision="fp16"), placement(0, 0, 0))
+    bed_of(shard_cache=cache).measure(replace(task, optimizer="rowwise_adagrad"), placement(0, 0, 0))
+    bed_of(shard_cache=cache, batch_size=32).measure(task, placement(0, 0, 0))
+    bed_of(shard_cache=cache, repeats=5).measure(task, placement(0, 0, 0))
     assert len(measured) == 5
-    testbed(shard_cache=cache, repeats=4).measure(task, placement(0, 0, 0))
+    bed_of(shard_cache=cache, repeats=4).measure(task, placement(0, 0, 0))
     assert len(measured) == 5
 
 
@@ -97,7 +94,7 @@ def test_the_key_of_a_shard_knows_its_hardware_versions_and_tables():
 
 
 def test_communication_follows_the_largest_sum_of_dims_over_the_links_of_the_target():
-    sample = testbed().measure(make_task(TABLES), placement(0, 0, 1))
+    sample = bed_of().measure(make_task(TABLES), placement(0, 0, 1))
     seconds = 128 * 4 * BATCH / 2 / V100.link_bytes_per_s + V100.link_latency_s
     assert sample.costs.forward_comm_ms.tolist() == pytest.approx([1e3 * seconds] * 2, rel=1e-5)
     assert sample.costs.backward_comm_ms.tolist() == pytest.approx([1e3 * seconds] * 2, rel=1e-5)
@@ -105,7 +102,7 @@ def test_communication_follows_the_largest_sum_of_dims_over_the_links_of_the_tar
 
 def test_more_devices_than_a_node_has_send_over_the_network():
     where = placement(0, 9, 11, num_devices=12)
-    sample = testbed().measure(make_task(TABLES, num_devices=12), where)
+    sample = bed_of().measure(make_task(TABLES, num_devices=12), where)
     share = 128 * 4 * BATCH / 12
     seconds = max(
         7 * share / V100.link_bytes_per_s + V100.link_latency_s,
@@ -116,7 +113,7 @@ def test_more_devices_than_a_node_has_send_over_the_network():
 
 
 def test_a_task_on_one_device_exchanges_nothing():
-    costs = testbed().measure(make_task(TABLES, 1), placement(0, 0, 0, num_devices=1)).costs
+    costs = bed_of().measure(make_task(TABLES, 1), placement(0, 0, 0, num_devices=1)).costs
     assert costs.forward_comm_ms.item() == costs.backward_comm_ms.item() == 0
 
 
@@ -132,7 +129,7 @@ def test_a_shard_over_the_limit_is_a_sample_marked_infeasible_with_the_bytes_ask
     task = make_task(TABLES)
     asked = asked_bytes(TABLES.select([2]), "fp32", "sgd", BATCH, 2 * BATCH)
     assert asked == 500 * 128 * 4 + 2 * 4 * BATCH * 128 + 4 * (2 * BATCH + BATCH)
-    bed = testbed(memory_limit_bytes=asked - 1)
+    bed = bed_of(memory_limit_bytes=asked - 1)
     sample = bed.measure(task, placement(0, 0, 1))
     assert sample.infeasible == Infeasible(device=1, asked_bytes=asked, free_bytes=asked - 1)
     assert sample.overall_ms == math.inf
@@ -141,7 +138,7 @@ def test_a_shard_over_the_limit_is_a_sample_marked_infeasible_with_the_bytes_ask
 
 
 def test_a_shard_larger_than_the_machine_is_not_tried():
-    sample = testbed().measure(make_task(make_tables([4], rows=2**44), memory_bytes=2**60), placement(0))
+    sample = bed_of().measure(make_task(make_tables([4], rows=2**44), memory_bytes=2**60), placement(0))
     assert sample.infeasible.asked_bytes > 2**48 > sample.infeasible.free_bytes > 0
 
 
@@ -151,13 +148,13 @@ def test_a_device_that_runs_out_of_memory_half_way_is_infeasible_too(monkeypatch
 
     monkeypatch.setattr("dreamshard.testbeds.shard_bench.build_operator", runs_out)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    sample = testbed().measure(make_task(TABLES), placement(0, 0, 0))
+    sample = bed_of().measure(make_task(TABLES), placement(0, 0, 0))
     assert sample.infeasible.device == 0
     assert sample.infeasible.asked_bytes > 0
 
 
 def test_wide_and_narrow_tables_cost_as_much_alone_as_in_another_order():
-    bed = testbed(repeats=9)
+    bed = bed_of(repeats=9)
     wide = bed.shard(make_tables([128] * 4, rows=500), make_task(TABLES))
     narrow = bed.shard(make_tables([4], rows=500), make_task(TABLES))
     assert wide.forward_ms > narrow.forward_ms
@@ -179,7 +176,18 @@ def test_without_a_gpu_cuda_is_refused():
 
 
 def test_measuring_needs_nothing_beyond_torch_fbgemm_numpy_pyarrow_tqdm_and_jaxtyping():
-    blocked = ["scipy", "matplotlib", "prefect", "mlflow", "duckdb", "safetensors", "pandas", "typer", "rich", "pydantic"]
+    blocked = [
+        "scipy",
+        "matplotlib",
+        "prefect",
+        "mlflow",
+        "duckdb",
+        "safetensors",
+        "pandas",
+        "typer",
+        "rich",
+        "pydantic",
+    ]
     script = (
         "import sys\n"
         f"for name in {blocked}: sys.modules[name] = None\n"
