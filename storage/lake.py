@@ -4,6 +4,7 @@
     tables/dataset_version=<v>/tables.parquet                          one row per table
     tasks/dataset_version=<v>/split=<s>/<task set>.parquet             one row per task
     cost_samples/testbed=<t>/dataset_version=<v>/<run>.<iteration>.<content>.parquet      one row per device
+    journal/...                                                        samples of an iteration that is not complete
     shard_costs/hardware=<h>/<key>.<repeats>.parquet                   one row: a shard measured by itself
     evaluations/testbed=<t>/dataset_version=<v>/<run>.<content>.parquet                   one row per placer and task
 
@@ -11,6 +12,7 @@ Whoever writes the same content again adds nothing; a killed writer leaves at mo
 at. Queries belong in `catalog`.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -155,9 +157,9 @@ class Lake:
     ) -> list[str]:
         """Keep measurements, those of one testbed all at once; those that are there already are left out.
 
-        Every call that adds something adds a file, which a query then opens (about 0.5 ms each): append an iteration's
-        samples together where losing them to a crash is cheap. A file is never replaced by a longer one, since a reader
-        may open it between its footer and its pages.
+        Every call that adds something adds a file, which a query then opens (about 0.5 ms each): samples that come one
+        by one go through `journal.collecting` instead. A file is never replaced by a longer one, since a reader may
+        open it between its footer and its pages.
 
         Args:
             run_key: of the training they belong to.
@@ -169,17 +171,21 @@ class Lake:
         """
         origin: Row = {"run_key": run_key, "iteration": iteration, "dataset_version": dataset_version}
         found = [records.sample_to_rows(sample, **origin) for sample in samples]
-        ids = [rows[0]["sample_id"] for rows in found]
-        start = f"{quote(run_key, safe='')}.{iteration:04}"
+        self.append_measurements([row for rows in found for row in rows])
+        return [rows[0]["sample_id"] for rows in found]
+
+    def append_measurements(self, rows: Sequence[Row]) -> None:
+        """Keep measurements as rows, one per device; a file for each testbed, dataset, run and iteration."""
+        groups: dict[tuple[Path, str], list[Row]] = defaultdict(list)
+        for row in rows:
+            groups[measurement_place(self.root / "cost_samples", row)].append(row)
         with exclusive(self.root / "cost_samples"):
-            known = self._known("cost_samples", start, "sample_id")
-            fresh = {rows[0]["sample_id"]: rows for rows in found if rows[0]["sample_id"] not in known}
-            for testbed in sorted({rows[0]["testbed"] for rows in fresh.values()}):
-                own = [row for rows in fresh.values() for row in rows if row["testbed"] == testbed]
-                folder = partition(self.root / "cost_samples", testbed=testbed, dataset_version=dataset_version)
-                name = f"{start}.{content_id([row['sample_id'] for row in own])}.parquet"
-                write(folder / name, pa.Table.from_pylist(own, schema=schemas.MEASUREMENTS))
-        return ids
+            for (folder, start), found in groups.items():
+                known = self._known("cost_samples", start, "sample_id")
+                fresh = {(row["sample_id"], row["device"]): row for row in found if row["sample_id"] not in known}
+                if fresh:
+                    name = f"{start}.{content_id([sample for sample, _ in fresh])}.parquet"
+                    write(folder / name, pa.Table.from_pylist(list(fresh.values()), schema=schemas.MEASUREMENTS))
 
     def read_cost_samples(
         self, run_key: str | None = None, dataset_version: str | None = None, hardware: str | None = None
@@ -263,6 +269,12 @@ class Lake:
                 f"use one of {self.dataset_versions()}"
             )
         return read(path)
+
+
+def measurement_place(root: Path, row: Row) -> tuple[Path, str]:
+    """The folder of a row of a measurement below `root`, and how the names of its run's and iteration's files start."""
+    folder = partition(root, testbed=row["testbed"], dataset_version=row["dataset_version"])
+    return folder, f"{quote(row['run_key'], safe='')}.{row['iteration']:04}"
 
 
 def _lookups_file(one_table: Tables) -> str:
