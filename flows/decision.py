@@ -1,5 +1,6 @@
 """Whether a candidate becomes champion, and why, in figures."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +18,9 @@ class Decision:
 def decide(
     rival: str | None, against_rival: PairedComparison | None, best_baseline: str, against_baseline: PairedComparison
 ) -> Decision:
-    """Compare on the same held-out tasks: a champion must be beaten beyond doubt, a rule of thumb must not win.
+    """Compare on the same held-out tasks: a champion must be beaten beyond doubt, the first must not lose to a rule.
+
+    Without a champion the candidate becomes it if its mean gain over the best rule of thumb is not negative.
 
     Args:
         rival: the champion's version, or None where there is no champion yet.
@@ -26,18 +29,22 @@ def decide(
         against_baseline: the candidate's gain over it.
     """
     if rival is not None and against_rival is not None:
-        figures = f"{_percent(against_rival)} against champion version {rival}"
+        figures = f"{_in_words(against_rival)} against champion version {rival}"
         if against_rival.low > 0:
             return Decision(alias="champion", reason=f"beats the champion: {figures}")
         return Decision(alias="challenger", reason=f"does not beat the champion beyond doubt: {figures}")
-    figures = f"{_percent(against_baseline)} against {best_baseline}, the best rule of thumb"
-    if against_baseline.high < 0:
-        return Decision(alias="challenger", reason=f"no champion yet, but worse than a rule of thumb: {figures}")
-    return Decision(alias="champion", reason=f"first champion: {figures}")
+    figures = f"{_in_words(against_baseline)} against {best_baseline}, the best rule of thumb"
+    if against_baseline.mean_gain >= 0:
+        return Decision(alias="champion", reason=f"first champion: {figures}")
+    return Decision(alias="challenger", reason=f"no champion yet, and dearer than a rule of thumb: {figures}")
 
 
-def _percent(gain: PairedComparison) -> str:
-    return (
-        f"{gain.mean_gain:+.1%} measured cost saved (95 % interval {gain.low:+.1%} to {gain.high:+.1%}, "
-        f"{gain.num_tasks} held-out tasks)"
+def _in_words(gain: PairedComparison) -> str:
+    if math.isinf(gain.mean_gain):
+        return f"{'the other' if gain.mean_gain > 0 else 'a placement'} did not fit its devices when measured,"
+    interval = (
+        f"95 % interval {gain.low:+.1%} to {gain.high:+.1%}, {gain.num_tasks} held-out tasks"
+        if math.isfinite(gain.low)
+        else "one held-out task"
     )
+    return f"{gain.mean_gain:+.1%} measured cost saved ({interval})"

@@ -1,8 +1,12 @@
+import math
+
 from dreamshard.evaluation import PairedComparison
 from flows.decision import decide
 
 BETTER = PairedComparison(0.05, 0.01, 0.09, 10)
 UNCLEAR = PairedComparison(0.02, -0.01, 0.05, 10)
+EQUAL = PairedComparison(0.0, 0.0, 0.0, 10)
+UNCLEAR_LOSS = PairedComparison(-0.01, -0.03, 0.01, 10)
 WORSE = PairedComparison(-0.05, -0.09, -0.01, 10)
 
 
@@ -14,10 +18,27 @@ def test_a_candidate_whose_interval_holds_zero_stays_challenger():
     assert decide("3", UNCLEAR, "dim_greedy", BETTER).alias == "challenger"
 
 
-def test_the_first_version_becomes_champion_unless_a_rule_of_thumb_is_clearly_better():
+def test_the_first_version_becomes_champion_unless_a_rule_of_thumb_is_cheaper_on_the_mean():
     assert decide(None, None, "dim_greedy", BETTER).alias == "champion"
     assert decide(None, None, "dim_greedy", UNCLEAR).alias == "champion"
+    assert decide(None, None, "dim_greedy", EQUAL).alias == "champion"
+    assert decide(None, None, "dim_greedy", UNCLEAR_LOSS).alias == "challenger"
     assert decide(None, None, "dim_greedy", WORSE).alias == "challenger"
+
+
+def test_a_challenger_without_a_champion_is_told_the_figures():
+    reason = decide(None, None, "dim_greedy", UNCLEAR_LOSS).reason
+    assert reason == (
+        "no champion yet, and dearer than a rule of thumb: -1.0% measured cost saved (95 % interval -3.0% to +1.0%, "
+        "10 held-out tasks) against dim_greedy, the best rule of thumb"
+    )
+
+
+def test_a_candidate_that_did_not_fit_its_devices_becomes_no_champion():
+    never = PairedComparison(-math.inf, -math.inf, -math.inf, 10)
+    assert decide("3", never, "dim_greedy", BETTER).alias == "challenger"
+    assert decide(None, None, "dim_greedy", never).alias == "challenger"
+    assert "did not fit" in decide(None, None, "dim_greedy", never).reason
 
 
 def test_the_reason_names_the_rival_and_the_figures():
