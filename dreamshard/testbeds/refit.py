@@ -1,0 +1,120 @@
+"""Bring an accelerator's effective figures nearer to what was measured on it.
+
+A datasheet says what a device reaches at best; the roofline needs what gathers reach. A few figures are scaled so that
+the model's compute times agree with measured shards: least squares of the logarithms, robust against outliers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float
+from scipy import optimize
+from torch import Tensor
+
+from dreamshard.costs import CostSample
+from dreamshard.testbeds.roofline import phase_costs, shard_loads, table_loads
+from dreamshard.testbeds.specs import AcceleratorSpec
+
+FIGURES = ("memory_bytes_per_s", "l2_bytes", "l2_bytes_per_s", "clock_hz", "launch_s")
+"""Bandwidth of memory, size and bandwidth of the cache, instruction issue, launch."""
+MOST = 8.0
+"""A figure is scaled by at most this factor either way."""
+TRUST = 0.1  # log errors above count less
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refit:
+    """A spec that agrees with measurements, and how much better it does.
+
+    Attributes:
+        spec: with the new figures.
+        scales: by which each of `FIGURES` was multiplied.
+        before_mape: mean relative error of a shard's compute time with the old figures.
+        after_mape: with the new ones.
+        num_shards: that were fitted.
+    """
+
+    spec: AcceleratorSpec
+    scales: dict[str, float]
+    before_mape: float
+    after_mape: float
+    num_shards: int
+
+    def __str__(self) -> str:
+        changes = ", ".join(f"{name} x {scale:.3g}" for name, scale in self.scales.items())
+        return (
+            f"{self.spec.name} on {self.num_shards} shards: error {self.before_mape:.1%} before, {self.after_mape:.1%} "
+            f"after ({changes})"
+        )
+
+
+def refit(spec: AcceleratorSpec, samples: Sequence[CostSample]) -> Refit:
+    """Fit `FIGURES` of `spec` to measured compute times.
+
+    Args:
+        spec: where to start from.
+        samples: placements on any number of devices, all of one batch size; devices without tables do not count.
+
+    Raises:
+        ValueError: there are no samples, or of several batch sizes.
+    """
+    batches = {sample.batch_size for sample in samples}
+    if len(batches) != 1:
+        raise ValueError(
+            f"{len(samples)} samples of batches {sorted(batches)} cannot be fitted together; give samples of one batch "
+            "size, and at least one"
+        )
+    batch_size = batches.pop()
+    loads, measured = _shards(samples, batch_size)  # [N, K], [N, 2]
+
+    def log_errors(log_scales: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        predicted = _compute_ms(_scaled(spec, log_scales), loads, batch_size)
+        return np.asarray((predicted / measured).log().flatten().numpy())
+
+    found = optimize.least_squares(
+        log_errors,
+        np.zeros(len(FIGURES)),
+        bounds=(-np.log(MOST), np.log(MOST)),
+        loss="soft_l1",
+        f_scale=TRUST,
+        diff_step=1e-2,  # the roofline has kinks, and the cache is a whole number of bytes
+    )
+    after = _scaled(spec, found.x)
+    return Refit(
+        spec=after,
+        scales={name: float(np.exp(log_scale)) for name, log_scale in zip(FIGURES, found.x, strict=True)},
+        before_mape=_mape(_compute_ms(spec, loads, batch_size), measured),
+        after_mape=_mape(_compute_ms(after, loads, batch_size), measured),
+        num_shards=len(measured),
+    )
+
+
+def _shards(samples: Sequence[CostSample], batch_size: int) -> tuple[Float[Tensor, "N K"], Float[Tensor, "N 2"]]:
+    """Summed loads, and milliseconds of forward and backward, of every device that holds a table."""
+    loads, measured = [], []
+    for sample in samples:
+        task = sample.task
+        own = table_loads(task.tables, batch_size, task.precision, task.optimizer)
+        sums = shard_loads(own, sample.placement.device[None], task.num_devices)[0]  # [D, K]
+        costs = torch.stack([sample.costs.forward_compute_ms, sample.costs.backward_compute_ms], dim=1).double()
+        busy = (costs > 0).all(dim=1)
+        loads.append(sums[busy])
+        measured.append(costs[busy])
+    return torch.cat(loads), torch.cat(measured)
+
+
+def _scaled(spec: AcceleratorSpec, log_scales: npt.NDArray[np.float64]) -> AcceleratorSpec:
+    scaled = {name: getattr(spec, name) * float(np.exp(x)) for name, x in zip(FIGURES, log_scales, strict=True)}
+    return replace(spec, **{**scaled, "l2_bytes": round(scaled["l2_bytes"])})
+
+
+def _compute_ms(spec: AcceleratorSpec, loads: Float[Tensor, "N K"], batch_size: int) -> Float[Tensor, "N 2"]:
+    costs = phase_costs(loads[:, None], batch_size, spec)
+    return torch.stack([costs.forward_compute_ms[:, 0], costs.backward_compute_ms[:, 0]], dim=1)
+
+
+def _mape(predicted: Float[Tensor, "N 2"], measured: Float[Tensor, "N 2"]) -> float:
+    return float((predicted.sum(dim=1) / measured.sum(dim=1) - 1).abs().mean())
