@@ -13,9 +13,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
+from prefect import get_run_logger
+from prefect.utilities.timeout import timeout
+
+from dreamshard.costs import CostSample
+from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig, Recipe
+from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed, testbed_names
-from dreamshard.testbeds.base import Testbed, TestbedSetup
+from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
 from dreamshard.workloads.lookups import Lookups, LookupSource
 from storage.lake import Lake
 from storage.settings import Settings
@@ -48,6 +54,9 @@ class TestbedReference:
     seed: int
     measure: MeasureConfig
 
+
+START_S = 120.0
+"""The most that a testbed may take to start before its first measurement."""
 
 _open: ContextVar[dict[TestbedReference, Testbed] | None] = ContextVar("_open", default=None)
 
@@ -118,6 +127,31 @@ def borrowed(wanted: TestbedReference) -> Iterator[Testbed]:
     except BaseException:
         opened.pop(wanted).close()
         raise
+
+
+def measure(wanted: TestbedReference, drawn: PlacementTask, placement: Placement) -> CostSample:
+    """What one placement costs, or an error in time: a testbed of one's own may not look at the clock itself.
+
+    Raises:
+        MeasurementError: a rank died, or nothing came back within the time limit; the testbed is ended.
+    """
+    limit_s = wanted.measure.timeout_s + min(wanted.measure.timeout_s, START_S)
+    tables = f"{len(drawn.tables)} tables on {drawn.num_devices} devices"
+    try:
+        with borrowed(wanted) as bench, timeout(limit_s):
+            sample = bench.measure(drawn, placement)
+    except TimeoutError as error:
+        names = ", ".join(drawn.tables.names[:5]) + (", ..." if len(drawn.tables) > 5 else "")
+        raise MeasurementError(
+            f"measuring {drawn.name} ({tables}: {names}) on {wanted.identity} gave no answer within {limit_s:g} s, so "
+            "the testbed was ended; earlier samples are kept: see what it waits for, then start again"
+        ) from error
+    except MeasurementError as error:
+        get_run_logger().error("%s with %s failed: %s", drawn.name, tables, error)
+        raise
+    slowest = int(sample.costs.device_ms().argmax())
+    get_run_logger().info("%s with %s: %.3f ms, slowest is device %d", drawn.name, tables, sample.overall_ms, slowest)
+    return sample
 
 
 def _start(wanted: TestbedReference) -> Testbed:

@@ -26,8 +26,9 @@ from dreamshard.workloads import WorkloadConfig, dataset_version, open_workload,
 from flows import checkpoints
 from flows.caching import ON_CONTENT, content_key
 from flows.checkpoints import Metrics, iteration_name
-from flows.measuring import TestbedReference, borrowed, lake
+from flows.measuring import TestbedReference, lake, measure
 from flows.progress import advance, publish
+from storage.journal import collecting
 
 
 def measurement_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
@@ -103,31 +104,31 @@ def start_training(dataset: str, tasks: str, config: TrainingConfig, testbed: Te
     retry_condition_fn=measurement_failed,
 )
 def measure_placements(training: str, iteration: int, dataset: str, tasks: str, testbed: TestbedReference) -> Metrics:
-    """Policy -> placements -> cost samples in the lake, each as it comes; returns their mean cost.
+    """Policy -> placements -> cost samples in the lake, each on disk as it comes; returns their mean cost.
 
     What an interrupted run has measured is not measured again: the placements drawn are the same.
 
     Raises:
-        MeasurementError: a rank died or hung, twice.
+        MeasurementError: a rank died or hung, twice; what was measured before is in the lake.
         ValueError: no placement fits the devices.
     """
     state = checkpoints.load(training, iteration_name(iteration - 1))
     proposals = algorithm.propose(state, lake().read_tasks(dataset, "train", tasks))
-    known = _measured(training)
     costs: list[float] = []
-    for drawn, placement in proposals:
-        identity = _identity(drawn.name, placement.device.tolist())
-        if identity not in known:
-            with borrowed(testbed) as bench:
-                known[identity] = bench.measure(drawn, placement)
-            lake().append_cost_samples([known[identity]], training, iteration, dataset)
-        costs.append(known[identity].overall_ms)
-        advance("measure", len(costs), len(proposals), drawn.name)
+    with collecting(lake(), training, iteration, dataset) as keep:
+        known = _measured(training)
+        for drawn, placement in proposals:
+            identity = _identity(drawn.name, placement.device.tolist())
+            if identity not in known:
+                known[identity] = measure(testbed, drawn, placement)
+                keep(known[identity])
+            costs.append(known[identity].overall_ms)
+            advance("measure", len(costs), len(proposals), drawn.name)
     fitting = [cost for cost in costs if isfinite(cost)]
     if not fitting:
         raise ValueError(
-            f"none of the {len(costs)} placements of iteration {iteration} fit the memory of {testbed.identity}, so there "
-            'is nothing to learn from; ask for more devices or less memory per device (`dreamshard sql "select '
+            f"none of the {len(costs)} placements of iteration {iteration} fit the memory of {testbed.identity}, so "
+            'there is nothing to learn from; ask for more devices or less memory per device (`dreamshard sql "select '
             'asked_bytes, free_bytes from cost_samples"` says how much was missing)'
         )
     names = sorted({drawn.name for drawn, _ in proposals})

@@ -14,7 +14,7 @@ from dreamshard.tasks import PlacementTask
 from flows import checkpoints, evaluations, report, tracking
 from flows.caching import ON_CONTENT, content_key
 from flows.decision import Decision, decide
-from flows.measuring import TestbedReference, borrowed, lake
+from flows.measuring import TestbedReference, lake, measure
 from flows.progress import advance, publish
 from flows.steps import measurement_failed
 
@@ -61,24 +61,23 @@ def evaluate_placers(
     heldout = lake().read_tasks(dataset, "test", tasks)
     contestants = evaluations.contestants(candidate, rival, testbed.seed)
     total, done = config.repeats * len(contestants) * len(heldout), 0
-    with borrowed(testbed) as bench:
 
-        def measure(drawn: PlacementTask, placement: Placement) -> CostSample:
-            nonlocal done
-            sample = bench.measure(drawn, placement)
-            done += 1
-            if done < total:
-                advance("evaluate", done, total, drawn.name)
-            return sample
+    def measured(drawn: PlacementTask, placement: Placement) -> CostSample:
+        nonlocal done
+        sample = measure(testbed, drawn, placement)
+        done += 1
+        if done < total:
+            advance("evaluate", done, total, drawn.name)
+        return sample
 
-        rows = evaluate(
-            contestants,
-            heldout,
-            measure,
-            predict_ms=candidate.predict_overall_ms,
-            repeats=config.repeats,
-            seed=testbed.seed,
-        )
+    rows = evaluate(
+        contestants,
+        heldout,
+        measured,
+        predict_ms=candidate.predict_overall_ms,
+        repeats=config.repeats,
+        seed=testbed.seed,
+    )
     lake().append_evaluations(rows, None, key, dataset_version=dataset, testbed=testbed.kind, hardware=testbed.identity)
     evaluations.save(evaluations.make_report(key, training, rows, rival, testbed.identity))
     get_run_logger().info("evaluated %s on %s", ", ".join(contestants), ", ".join(drawn.name for drawn in heldout))
