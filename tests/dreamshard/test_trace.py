@@ -12,7 +12,7 @@ COSTS = DeviceCosts.from_phases(torch.tensor([[3.0, 1.0, 1.0, 2.0], [2.0, 1.0, 1
 
 
 def span(device, name, start_ms, duration_ms):
-    return Span(device=device, name=name, start_ms=start_ms, duration_ms=duration_ms)
+    return Span(device=device, name=name, start_ms=float(start_ms), duration_ms=float(duration_ms))
 
 
 def test_devices_wait_for_the_slowest_before_they_exchange_and_at_the_end():
