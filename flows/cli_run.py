@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from flows import terminal
@@ -18,6 +19,7 @@ STAGE_FLOWS = {
     "evaluate": "flows.evaluate:evaluate",
     "promote": "flows.promote:promote",
 }
+NEXT_STAGE = {"ingest": "train", "profile": "train", "train": "evaluate", "evaluate": "promote"}
 
 
 def run_chain(parameters: Mapping[str, Any], *, as_json: bool) -> None:
@@ -36,33 +38,71 @@ def run_chain(parameters: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         terminal.print_json({**outcome, "summary": report["summary"], "best_baseline": report["best_baseline"]})
         return
-    terminal.print_table(
-        summary_rows(report), title=f"Held-out tasks on {outcome['testbed']} (95 % intervals, paired by task)"
-    )
-    _say(f"Version {outcome['version']} is {outcome['alias']}: {outcome['reason']}")
+    terminal.print_table(summary_rows(report), title=_title(outcome["testbed"]))
+    _show_promotion(outcome)
     _say(f"Done in {time.monotonic() - began:.0f} s. Everything lies in {os.environ['DREAMSHARD_HOME']}:")
-    for name, place in outcome["where"].items():
-        _say(f"  {name:<12} {place}")
-    _say("Next:")
-    _say("  dreamshard models")
-    _say('  dreamshard sql "select hardware, avg(overall_ms) from cost_samples group by 1"')
-    _say("  dreamshard place TABLES.csv --devices 8 --memory-gb 80")
+    _show_fields(outcome["where"])
+    _show_next(
+        "models",
+        'sql "select hardware, avg(overall_ms) from cost_samples group by 1"',
+        _place_example(outcome),
+    )
 
 
 def run_stage(name: str, parameters: Mapping[str, Any], *, as_json: bool) -> None:
-    """Run one stage's flow on what is in the home and show what came of it."""
+    """Run one stage's flow on what is in the home and show what came of it, and what comes next."""
+    given = {key: value for key, value in parameters.items() if value is not None}
     with in_process(), terminal.progress_bars(quiet=as_json):
-        outcome: dict[str, Any] = _flow(STAGE_FLOWS[name])(
-            **{key: value for key, value in parameters.items() if value is not None}
-        )
+        outcome: dict[str, Any] = _flow(STAGE_FLOWS[name])(**given)
     if as_json:
         terminal.print_json(outcome)
         return
+    if name == "promote":
+        _show_promotion(outcome)
+        _show_fields(outcome["where"])
+        _show_next("models", _place_example(outcome))
+        return
     table = outcome.pop("table", None)
     if table:
-        terminal.print_table(table)
-    for key, value in outcome.items():
-        _say(f"{key}: {terminal.shown(value)}")
+        terminal.print_table(table, title=_title(outcome["testbed"]) if name == "evaluate" else "")
+    _show_fields(outcome)
+    _show_next(f"{NEXT_STAGE[name]}{_options(given)}")
+
+
+def _title(testbed: str) -> str:
+    return f"Held-out tasks on {testbed} (95 % intervals, paired by task)"
+
+
+def _show_promotion(outcome: Mapping[str, Any]) -> None:
+    _say(f"Version {outcome['version']} is {outcome['alias']}: {outcome['reason']}")
+    if outcome["alias"] != "champion":
+        _say(f"It can be used all the same: --placer {outcome['version']}")
+
+
+def _show_fields(fields: Mapping[str, Any]) -> None:
+    width = max(len(name) for name in fields)
+    for name, value in fields.items():
+        _say(f"  {name.replace('_', ' '):<{width}}  {terminal.shown(value)}")
+
+
+def _show_next(*commands: str) -> None:
+    _say("Next:")
+    for command in commands:
+        _say(f"  {terminal.typed(command)}")
+
+
+def _place_example(outcome: Mapping[str, Any]) -> str:
+    """Placing tables that are there: MLPerf's, from the package's data."""
+    tables = os.path.relpath(Path(__file__).parents[1] / "dreamshard" / "workloads" / "data" / "mlperf-dlrm-dcnv2.csv")
+    placer = "" if outcome["alias"] == "champion" else f" --placer {outcome['version']}"
+    return f"place {tables} --devices 8 --memory-gb 40{placer}"
+
+
+def _options(parameters: Mapping[str, Any]) -> str:
+    """The options that the next stage needs to go on with this one's work."""
+    usual = {"recipe": "default", "seed": 0}
+    names = [name for name in ("recipe", "seed", "testbed") if name in parameters]
+    return "".join(f" --{name} {parameters[name]}" for name in names if parameters[name] != usual.get(name))
 
 
 @contextlib.contextmanager

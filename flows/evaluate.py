@@ -24,4 +24,4 @@ def evaluate(
             training, last, given.dataset, given.tasks, given.config.evaluation, bench, rival
         )
         tracking.log_evaluation(run, key)
-    return {"evaluation": key, "table": report.summary_rows(evaluations.load(key))}
+    return {"evaluation": key, "testbed": bench.identity, "table": report.summary_rows(evaluations.load(key))}

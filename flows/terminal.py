@@ -2,13 +2,24 @@
 
 import json
 import math
+import os
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 OUT = Console() if sys.stdout.isatty() else Console(width=140)
@@ -28,6 +39,7 @@ def progress_bars(*, quiet: bool) -> Iterator[None]:
         BarColumn(bar_width=30),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
         console=ERR,
     )
@@ -57,6 +69,14 @@ def progress_bars(*, quiet: bool) -> Iterator[None]:
 
 def _position(stage: str, stages: Mapping[str, int]) -> str:
     return f"[{list(stages).index(stage) + 1}/{len(stages)}]"
+
+
+def typed(command: str) -> str:
+    """`dreamshard COMMAND` as it works when typed in this folder: with the program's path and the home if need be."""
+    program, home = Path(sys.argv[0]), os.environ.get("DREAMSHARD_HOME", "")
+    known = program.name != "dreamshard" or shutil.which("dreamshard") == str(program.absolute())
+    elsewhere = home and Path(home) != Path(".dreamshard").absolute()
+    return f"{'dreamshard' if known else os.path.relpath(program)} {command}{f' --home {home}' if elsewhere else ''}"
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:

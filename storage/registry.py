@@ -226,7 +226,8 @@ def _find(settings: Settings, name: str) -> ModelVersion:
     there = [f"{alias} (version {version})" for alias, version in known.items()]
     there += [f"version {found.version}" for found in _all(settings)]
     raise ValueError(
-        f"there is no version {name!r} of {MODEL} at {settings.tracking_uri}, so nothing can be loaded; "
+        f"there is no {f'{name} yet' if name in ALIASES else f'version {name!r}'} of {MODEL} at "
+        f"{settings.tracking_uri}, so nothing can be loaded; "
         + (f"there are {', '.join(there)}" if there else "train one first with `dreamshard run`")
     )
 

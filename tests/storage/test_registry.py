@@ -75,14 +75,16 @@ def test_a_version_is_found_by_its_tags(registered: Settings):
 def test_an_empty_registry_says_what_to_do(mlflow_settings: Settings):
     assert registry.versions(mlflow_settings) == []
     assert registry.champion(mlflow_settings) is None
-    with pytest.raises(ValueError, match=r"no version 'champion'.*train one first"):
+    with pytest.raises(ValueError, match=r"no champion yet of .*train one first"):
         registry.load_placer("champion", mlflow_settings)
 
 
-@pytest.mark.parametrize("name", ["champion", "7", "best"])
-def test_a_name_that_is_none_lists_those_there_are(registered: Settings, name: str):
+@pytest.mark.parametrize(
+    ("name", "said"), [("champion", "champion yet"), ("7", "version '7'"), ("best", "version 'best'")]
+)
+def test_a_name_that_is_none_lists_those_there_are(registered: Settings, name: str, said: str):
     registry.set_alias(registered, "1", "challenger", "to show it")
-    with pytest.raises(ValueError, match=rf"no version '{name}'.*challenger \(version 1\), version 1"):
+    with pytest.raises(ValueError, match=rf"there is no {said} of .*challenger \(version 1\), version 1"):
         registry.load_placer(name, registered)
 
 
