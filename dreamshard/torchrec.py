@@ -1,6 +1,6 @@
-"""The bridge to TorchRec: its embedding modules as `Tables`, a plan as its `ShardingPlan`.
+"""The bridge to TorchRec: its embedding modules as `Tables`, a plan as its `ShardingPlan`, its planner as a rival.
 
-The only module that imports torchrec; nothing else imports this one, so the rest works without torchrec installed.
+The only module that imports torchrec; it is imported where it is called for, so the rest works without torchrec.
 """
 
 import json
@@ -10,11 +10,31 @@ from typing import Any
 import torch
 from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.estimator.estimator import EmbeddingPerfEstimatorFactory
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import (
+    HardwareConfig,
+    KernelConfig,
+    PlannerError,
+    ShardEstimator,
+    ShardingOption,
+    Storage,
+    Topology,
+    TopologyFactory,
+    TrainerConfig,
+)
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
+from dreamshard.placement import Placement
+from dreamshard.placer import NoPlacementError
 from dreamshard.plan import Plan, Shard
 from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.tasks import PlacementTask
 
 
 def tables_of(module: EmbeddingBagCollection, pooling_factors: Mapping[str, float] | None = None) -> Tables:
@@ -68,6 +88,59 @@ def sharding_plan(
     return ShardingPlan({module_path: parameters})
 
 
+def planned(
+    task: PlacementTask, *, memory_bytes_per_s: float | None = None, link_bytes_per_s: float | None = None
+) -> Placement:
+    """Where TorchRec's `EmbeddingShardingPlanner` puts the tables, each whole and in device memory (fused kernel).
+
+    The batch is the one that the tables' lookups were counted in, shared evenly by the devices.
+
+    Args:
+        memory_bytes_per_s: bandwidth of the devices' memory; None for TorchRec's default of 897 GiB/s.
+        link_bytes_per_s: between the devices of one host, which all are; None for TorchRec's default of 600 GiB/s.
+
+    Raises:
+        NoPlacementError: the planner finds no plan.
+    """
+    topology = TopologyFactory.create_topology(
+        TrainerConfig(world_size=task.num_devices, local_world_size=task.num_devices, hbm_cap_bytes=task.memory_bytes),
+        HardwareConfig(  # in bytes/ms
+            hbm_mem_bw=memory_bytes_per_s and memory_bytes_per_s / 1000,
+            intra_host_bw=link_bytes_per_s and link_bytes_per_s / 1000,
+        ),
+        KernelConfig(compute_device="cuda", use_hardware_based_bandwidth=True),  # None: the default
+    )
+    names = [f"t{t}" for t in range(len(task.tables))]
+    constraints = {
+        name: ParameterConstraints(
+            sharding_types=["table_wise"], compute_kernels=["fused"], pooling_factors=[max(pooling, 1e-6)]
+        )
+        for name, pooling in zip(names, task.tables.pooling_factor.tolist(), strict=True)
+    }
+    batch_size = max(1, round(_batch_size(task.tables) / task.num_devices))
+    sizes = _TableBytes(dict(zip(names, task.table_bytes.tolist(), strict=True)))
+    speed = EmbeddingPerfEstimatorFactory.create("default_estimator", topology=topology, constraints=constraints)
+    planner = EmbeddingShardingPlanner(
+        topology=topology,
+        batch_size=batch_size,
+        enumerator=EmbeddingEnumerator(topology, batch_size, constraints, [speed, sizes]),
+        storage_reservation=FixedPercentageStorageReservation(0.0),
+        stats=[],
+        constraints=constraints,
+        debug=False,
+    )
+    try:
+        plan = planner.plan(_module(task, names), [EmbeddingBagCollectionSharder()])
+    except PlannerError as error:
+        raise NoPlacementError(
+            f"TorchRec's planner found no plan of whole tables for the {len(names)} tables of {task.name} on "
+            f"{task.num_devices} devices of {task.memory_bytes / 2**30:.3g} GiB; give the devices more memory, add "
+            "one, or choose another placer"
+        ) from error
+    parameters = plan.plan[""]
+    return Placement(torch.tensor([parameters[name].ranks[0] for name in names]), task.num_devices)
+
+
 def to_json(plan: ShardingPlan) -> str:
     """The fields of each `ParameterSharding`, by module path and table name; `from_json` reads it back."""
     modules: dict[str, dict[str, Any]] = {}
@@ -97,6 +170,42 @@ def from_json(text: str) -> ShardingPlan:
             f"this is not a TorchRec sharding plan ({type(error).__name__}: {error}), so no model can use it; "
             "give what `dreamshard place --format torchrec` wrote"
         ) from error
+
+
+class _TableBytes(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped here
+    """The bytes that the task counts, instead of TorchRec's estimate of everything a device holds."""
+
+    def __init__(
+        self,
+        by_name: Mapping[str, int],
+        topology: Topology | None = None,
+        constraints: Mapping[str, ParameterConstraints] | None = None,
+    ) -> None:
+        del topology, constraints
+        self.by_name = by_name
+
+    def estimate(self, sharding_options: list[ShardingOption], sharder_data_map: Any) -> None:
+        """Sets the storage of each option, which is one whole table."""
+        del sharder_data_map
+        for option in sharding_options:
+            option.shards[0].storage = Storage(hbm=self.by_name[option.name], ddr=0)
+
+
+def _module(task: PlacementTask, names: list[str]) -> EmbeddingBagCollection:
+    """The task's tables as a TorchRec module that takes no memory."""
+    data_type = DataType.FP16 if task.precision == "fp16" else DataType.FP32
+    sizes = zip(names, task.tables.rows.tolist(), task.tables.dim.tolist(), strict=True)
+    configs = [
+        EmbeddingBagConfig(name=name, num_embeddings=rows, embedding_dim=dim, feature_names=[name], data_type=data_type)
+        for name, rows, dim in sizes
+    ]
+    return EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+
+
+def _batch_size(tables: Tables) -> float:
+    """Samples of the batch that the lookups were counted in."""
+    used = tables.pooling_factor > 0
+    return float((tables.lookups[used] / tables.pooling_factor[used]).median()) if bool(used.any()) else 1.0
 
 
 def _parameter(shards: list[Shard], rows: int, device_type: str, ranks_per_host: int) -> ParameterSharding:

@@ -1,0 +1,41 @@
+"""TorchRec's own planner (torchrec 1.8.0, `EmbeddingShardingPlanner`), held to whole tables on one device each.
+
+It rates a table by its lookups, rows' bytes and the bandwidths of its `Topology`, and partitions greedily by that. It
+measures nothing and is not trained. Memory is exactly the task's: bytes for tables on each device, with nothing held
+back for the planner's own estimates of dense parameters and inputs.
+"""
+
+from dataclasses import dataclass
+
+from dreamshard.placement import Placement
+from dreamshard.tasks import PlacementTask
+
+
+@dataclass(frozen=True)
+class TorchRecPlanner:
+    """TorchRec's planner as a placer.
+
+    Attributes:
+        memory_bytes_per_s: bandwidth of the devices' memory; None for TorchRec's default.
+        link_bytes_per_s: bandwidth between devices; None for TorchRec's default.
+    """
+
+    memory_bytes_per_s: float | None = None
+    link_bytes_per_s: float | None = None
+    name: str = "torchrec_planner"
+
+    def place(self, task: PlacementTask) -> Placement:
+        """Where TorchRec would put the tables.
+
+        Raises:
+            NoPlacementError: the planner finds no plan.
+            ValueError: torchrec is not installed.
+        """
+        try:
+            from dreamshard import torchrec as bridge
+        except ImportError as error:
+            raise ValueError(
+                f"torchrec cannot be imported ({error}), so its planner cannot place tables; install it with "
+                "`pip install --no-deps torchrec==1.8.0`, or choose another placer"
+            ) from error
+        return bridge.planned(task, memory_bytes_per_s=self.memory_bytes_per_s, link_bytes_per_s=self.link_bytes_per_s)
