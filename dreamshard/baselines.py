@@ -93,10 +93,12 @@ def pack_by_size(task: PlacementTask) -> Int[Tensor, " T"]:
     if device is None:
         device = _fill(task, torch.argsort(size, descending=True, stable=True), lambda loads, _t: -loads, size.double())
     if device is None:
+        largest = int(size.argmax())
         raise NoPlacementError(
-            f"found no placement of the {len(task.tables)} tables of {task.name} on {task.num_devices} devices "
-            f"of {task.memory_bytes / 2**30:.3g} GiB: they need {int(size.sum()) / 2**30:.3g} GiB in all, which leaves "
-            "too little slack to pack them; give the devices more memory or add one"
+            f"found no placement of whole tables for the {len(task.tables)} tables of {task.name} on "
+            f"{task.num_devices} devices of {task.memory_bytes / 2**30:.3g} GiB: they need {int(size.sum()) / 2**30:.3g} GiB in all, the "
+            f"largest ({task.tables.names[largest]!r}) {int(size[largest]) / 2**30:.3g} GiB; give the devices more "
+            "memory, add one, or use a placer that splits tables by columns"
         )
     return device
 

@@ -22,6 +22,7 @@ class EvaluationRow:
     """One placer on one task.
 
     Attributes:
+        task: in whole tables: where the placer split some by columns, their shards are tables here.
         overall_ms: mean over the repeats of the slowest device's sum; infinite where a shard did not fit.
         predicted_ms: what the candidate's cost network says of this placement.
         legal: whether the placement fits the devices, by the task's memory and when it was measured.
@@ -118,8 +119,7 @@ def evaluate(
     return [
         EvaluationRow(
             name,
-            tasks[i],
-            placement,
+            *tasks[i].sharded(placement),
             sum(sample.overall_ms for sample in samples[name, i]) / repeats,
             predict_ms(tasks[i], placement),
             all(sample.infeasible is None for sample in samples[name, i]),

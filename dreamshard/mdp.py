@@ -31,6 +31,7 @@ class Episodes:
         features: `[B, T, F]` normalised.
         latents: `[B, T, L]` of the cost network.
         table_bytes: `[B, T]`.
+        single_ms: `[B, T]` predicted cost of each table alone on one device.
         reference_ms: `[B]` predicted cost of all tables one by one, shared evenly by the devices: the scale in which a
             policy sees costs, so that it means the same in a small task and in a large one.
         num_devices: `D`.
@@ -41,6 +42,7 @@ class Episodes:
     features: Float[Tensor, "B T F"]
     latents: Float[Tensor, "B T L"]
     table_bytes: Int[Tensor, "B T"]
+    single_ms: Float[Tensor, "B T"]
     reference_ms: Float[Tensor, " B"]
     num_devices: int
     capacity_bytes: int
@@ -52,6 +54,7 @@ class Episodes:
             self.features.repeat_interleave(times, dim=0),
             self.latents.repeat_interleave(times, dim=0),
             self.table_bytes.repeat_interleave(times, dim=0),
+            self.single_ms.repeat_interleave(times, dim=0),
             self.reference_ms.repeat_interleave(times, dim=0),
             self.num_devices,
             self.capacity_bytes,
@@ -95,6 +98,7 @@ def episodes_of(tasks: Sequence[PlacementTask], network: CostNetwork, normaliser
         normalised.gather(1, order[:, :, None].expand_as(normalised)),
         latents.gather(1, order[:, :, None].expand_as(latents)),
         table_bytes.gather(1, order),
+        single_ms.gather(1, order),
         (single_ms.sum(dim=1) / first.num_devices).clamp(min=1e-6),
         first.num_devices,
         first.memory_bytes,

@@ -9,18 +9,33 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from dreamshard.tables import Tables
+
+
+@dataclass(frozen=True)
+class ColumnShard:
+    """Columns `start` to `end` of the task's table number `table`, placed on their own."""
+
+    table: int
+    start: int
+    end: int
+
 
 @dataclass(frozen=True)
 class Placement:
-    """One device per table.
+    """One device per table; or, where tables are split by columns, per column shard.
 
     Attributes:
-        device: `[T]` device index of each table of the task, in the task's order.
+        device: `[T]` device index of each table of the task, in the task's order; `[S]` of each shard where there are
+            `shards`.
         num_devices: `D`; entries of `device` lie in `0..D-1`.
+        shards: what `device` places, where some table is split; None where every table is whole.
+            `PlacementTask.sharded` turns both into a task and a placement of whole tables.
     """
 
     device: Int[Tensor, " T"]
     num_devices: int
+    shards: tuple[ColumnShard, ...] | None = None
 
     def __post_init__(self) -> None:
         if ((self.device < 0) | (self.device >= self.num_devices)).any():
@@ -29,17 +44,24 @@ class Placement:
                 f"the placement names devices {bad[:5]}, but the task has devices 0..{self.num_devices - 1}; "
                 "a table on such a device would be dropped"
             )
+        if self.shards is not None and len(self.shards) != len(self.device):
+            raise ValueError(
+                f"the placement has {len(self.shards)} column shards but devices for {len(self.device)}; "
+                "give one device per shard, or columns would be dropped"
+            )
 
     def tables_of(self, device: int) -> list[int]:
-        """Indices of the tables that `device` holds."""
+        """Indices of the tables (or shards) that `device` holds."""
         return torch.nonzero(self.device == device).flatten().tolist()
 
 
 @dataclass(frozen=True)
 class Move:
-    """A table that two placements put on different devices."""
+    """Columns of a table that two placements put on different devices."""
 
     table: str
+    start: int
+    end: int
     source: int
     target: int
     memory_bytes: int
@@ -63,8 +85,26 @@ def is_legal(
     return complete & (totals <= capacity_bytes).all(dim=1)
 
 
-def moves(names: tuple[str, ...], memory_bytes: Int[Tensor, " T"], before: Placement, after: Placement) -> list[Move]:
-    """The tables to move to get from `before` to `after`, largest first."""
-    changed = torch.nonzero(before.device != after.device).flatten().tolist()
-    found = [Move(names[t], int(before.device[t]), int(after.device[t]), int(memory_bytes[t])) for t in changed]
+def moves(tables: Tables, memory_bytes: Int[Tensor, " T"], before: Placement, after: Placement) -> list[Move]:
+    """The columns to move to get from `before` to `after`, largest first; whole tables where none is split."""
+    found = []
+    held = _columns_held(tables, before)
+    for shard, target in zip(_shards(tables, after), after.device.tolist(), strict=True):
+        for (start, end), source in held[shard.table].items():
+            low, high = max(start, shard.start), min(end, shard.end)
+            if low < high and source != target:
+                size = int(memory_bytes[shard.table]) * (high - low) // int(tables.dim[shard.table])
+                found.append(Move(tables.names[shard.table], low, high, source, target, size))
     return sorted(found, key=lambda move: -move.memory_bytes)
+
+
+def _shards(tables: Tables, placement: Placement) -> tuple[ColumnShard, ...]:
+    return placement.shards or tuple(ColumnShard(t, 0, dim) for t, dim in enumerate(tables.dim.tolist()))
+
+
+def _columns_held(tables: Tables, placement: Placement) -> list[dict[tuple[int, int], int]]:
+    """Per table: column range to device."""
+    held: list[dict[tuple[int, int], int]] = [{} for _ in tables.names]
+    for shard, device in zip(_shards(tables, placement), placement.device.tolist(), strict=True):
+        held[shard.table][shard.start, shard.end] = device
+    return held

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dreamshard.costs import PHASES, DeviceCosts
-from dreamshard.placement import Placement, device_memory_bytes
+from dreamshard.placement import ColumnShard, Placement, device_memory_bytes
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
@@ -90,44 +90,54 @@ class Plan:
         return text.getvalue()
 
     def placement(self, tables: Tables) -> Placement:
-        """The device of each of `tables`, in their order.
+        """The device of each of `tables`, in their order; of each column shard where a table is split.
 
         Raises:
-            ValueError: the plan lacks a table, holds only some of its columns, or splits it over devices.
+            ValueError: the plan lacks a table or some of its columns.
         """
-        by_table = {shard.table: shard for shard in self.shards}
+        by_table: dict[str, list[Shard]] = {}
+        for shard in self.shards:
+            by_table.setdefault(shard.table, []).append(shard)
         missing = [name for name in tables.names if name not in by_table]
         if missing:
             raise ValueError(
                 f"the plan does not place tables {missing[:5]} ({len(missing)} of {len(tables)}), so it is no plan "
                 "of these tables; use the plan that was made for them"
             )
-        for name, dim in zip(tables.names, tables.dim.tolist(), strict=True):
-            shard = by_table[name]
-            if (shard.column_start, shard.column_end) != (0, dim):
+        ordered = []
+        for t, (name, dim) in enumerate(zip(tables.names, tables.dim.tolist(), strict=True)):
+            own = sorted(by_table[name], key=lambda shard: shard.column_start)
+            ends = [0, *(shard.column_end for shard in own)]
+            if [shard.column_start for shard in own] != ends[:-1] or ends[-1] != dim:
+                ranges = ", ".join(f"{shard.column_start} to {shard.column_end}" for shard in own)
                 raise ValueError(
-                    f"the plan gives columns {shard.column_start} to {shard.column_end} of {name!r}, which has {dim}; "
-                    "only plans that keep each table whole can be read as a placement"
+                    f"the plan gives columns {ranges} of {name!r}, which has {dim}, so some would be dropped or held "
+                    "twice; use the plan that was made for these tables"
                 )
-        return Placement(torch.tensor([by_table[name].device for name in tables.names]), self.num_devices)
+            ordered += [(t, shard) for shard in own]
+        device = torch.tensor([shard.device for _, shard in ordered])
+        if len(ordered) == len(tables):
+            return Placement(device, self.num_devices)
+        shards = tuple(ColumnShard(t, shard.column_start, shard.column_end) for t, shard in ordered)
+        return Placement(device, self.num_devices, shards)
 
 
 def make_plan(task: PlacementTask, placement: Placement, placer: str, predicted: DeviceCosts | None = None) -> Plan:
     """The plan that says `placement` of `task`; `predicted` holds `[D]` milliseconds per phase."""
-    room = device_memory_bytes(task.table_bytes, placement.device[None], task.num_devices)[0].tolist()
+    whole_task, whole = task.sharded(placement)
+    room = device_memory_bytes(whole_task.table_bytes, whole.device[None], task.num_devices)[0].tolist()
     devices: list[dict[str, int | float]] = [
-        {"memory_bytes": room[d], "tables": len(placement.tables_of(d))} for d in range(task.num_devices)
+        {"memory_bytes": room[d], "tables": len(whole.tables_of(d))} for d in range(task.num_devices)
     ]
     overall_ms = None
     if predicted is not None:
         overall_ms = round(float(predicted.overall_ms()), 4)
         for d, phases in enumerate(predicted.phases_ms().tolist()):
             devices[d] |= {f"{phase}_ms": round(ms, 4) for phase, ms in zip(PHASES, phases, strict=True)}
+    held = placement.shards or [ColumnShard(t, 0, dim) for t, dim in enumerate(task.tables.dim.tolist())]
     shards = tuple(
-        Shard(table=name, device=device, column_start=0, column_end=dim)
-        for name, device, dim in zip(
-            task.tables.names, placement.device.tolist(), task.tables.dim.tolist(), strict=True
-        )
+        Shard(table=task.tables.names[part.table], device=device, column_start=part.start, column_end=part.end)
+        for part, device in zip(held, placement.device.tolist(), strict=True)
     )
     return Plan(
         num_devices=task.num_devices, placer=placer, shards=shards, overall_ms=overall_ms, devices=tuple(devices)

@@ -3,11 +3,15 @@
 Starts: the policy's greedy rollout, sampled rollouts in one batch, greedy on the cost network, and every rule of thumb.
 The legal starts are improved by local search, the most promising first, until time is out. The result is never
 predicted to be worse than any start.
+
+Tables that are a large part of what one device carries, or larger than a device, may be split by columns (`columns.py`): the
+same starts are made of the shards, and the search goes on with them where they are predicted to be cheaper.
 """
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -15,12 +19,13 @@ from torch import Tensor
 
 from dreamshard import mdp
 from dreamshard.baselines import baselines, pack_by_size
+from dreamshard.columns import splits, tight_splits
 from dreamshard.cost_network import CostNetwork
 from dreamshard.costs import DeviceCosts
 from dreamshard.features import Normaliser
 from dreamshard.local_search import LocalSearch
 from dreamshard.mdp import Episodes, episodes_of
-from dreamshard.placement import Placement, is_legal
+from dreamshard.placement import ColumnShard, Placement, is_legal
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy_network import PolicyNetwork
 from dreamshard.rollout import rollout
@@ -31,6 +36,7 @@ Clock = Callable[[], float]
 
 _SAMPLED_CELLS = 40_000  # rollouts x tables x devices that are worth sampling
 _IMPROVED_STARTS = 3
+_SPLIT_GAIN = 0.01  # of the predicted cost: splitting for less is not worth its bookkeeping
 _KICKS = 40  # restarts from the best placement, a few tables moved at random
 
 
@@ -41,12 +47,34 @@ def default_budget_ms(task: PlacementTask) -> float:
 
 
 @dataclass(frozen=True)
+class _Starts:
+    """Where a search may begin.
+
+    Attributes:
+        task: in whole tables, or in column shards.
+        shards: which columns they are; None for whole tables.
+        latents: `[T, L]`.
+        single_ms: `[T]` predicted cost of each table alone.
+        devices: `[S, T]` legal placements, the cheapest first; none where nothing was found to fit.
+        cost_ms: predicted for the first; infinite where there is none.
+    """
+
+    task: PlacementTask
+    shards: tuple[ColumnShard, ...] | None
+    latents: Float[Tensor, "T L"]
+    single_ms: Float[Tensor, " T"]
+    devices: Int[Tensor, "S T"]
+    cost_ms: float
+
+
+@dataclass(frozen=True)
 class DreamShardPlacer:
     """A trained policy and cost network.
 
     Attributes:
         rollouts: the most that are sampled besides the greedy one.
         budget_ms: for local search, from the call on; None for `default_budget_ms`. The starts are always finished.
+        columns: whether tables may be split by columns.
         clock: seconds; what the budget is held against.
     """
 
@@ -55,6 +83,7 @@ class DreamShardPlacer:
     normaliser: Normaliser
     rollouts: int = 4
     budget_ms: float | None = None
+    columns: bool = True
     clock: Clock = field(default=time.perf_counter, repr=False)
     name: str = "dreamshard"
 
@@ -70,23 +99,23 @@ class DreamShardPlacer:
         """
         budget = budget_ms if budget_ms is not None else self.budget_ms
         deadline = self.clock() + (default_budget_ms(task) if budget is None else budget) / 1000
-        episodes = episodes_of([task], self.cost_network, self.normaliser)
-        latents = torch.empty_like(episodes.latents[0])
-        latents[episodes.order[0]] = episodes.latents[0]  # [T, L] in the task's order
-        found = self._starts(task, episodes)  # [S, T]
-        cost = predict_ms(self.cost_network, latents, found, task.num_devices)  # [S]
-        starts = found[torch.argsort(cost, stable=True)[:_IMPROVED_STARTS]]
+        starts = self._best_starts(task)
         search = LocalSearch(
-            shard_costs(self.cost_network), latents, task.table_bytes, task.memory_bytes, task.num_devices
+            shard_costs(self.cost_network),
+            starts.latents,
+            starts.task.table_bytes,
+            task.memory_bytes,
+            task.num_devices,
         )
-        device = search.best_of(starts, _KICKS, lambda: self.clock() >= deadline)
-        ends = torch.stack([starts[0], device])
-        best = int(predict_ms(self.cost_network, latents, ends, task.num_devices).argmin())
-        return Placement(ends[best], task.num_devices)
+        found = search.best_of(starts.devices[:_IMPROVED_STARTS], _KICKS, lambda: self.clock() >= deadline)
+        ends = torch.stack([starts.devices[0], found])
+        best = int(predict_ms(self.cost_network, starts.latents, ends, task.num_devices).argmin())
+        return Placement(ends[best], task.num_devices, starts.shards)
 
     @torch.no_grad()
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
         """`[D]` predicted milliseconds per phase of any placement of `task`."""
+        task, placement = task.sharded(placement)
         latents = self.cost_network.encode(self.normaliser(task.tables))
         sums = shard_sums(latents, placement.device[None], task.num_devices)[0]
         return DeviceCosts.from_phases(self.cost_network.phases_ms(sums).clamp(min=0))
@@ -94,26 +123,57 @@ class DreamShardPlacer:
     @torch.no_grad()
     def predict_overall_ms(self, task: PlacementTask, placement: Placement) -> float:
         """Predicted cost of the slowest device."""
+        task, placement = task.sharded(placement)
         latents = self.cost_network.encode(self.normaliser(task.tables))
         return float(predict_ms(self.cost_network, latents, placement.device[None], task.num_devices)[0])
 
-    def _starts(self, task: PlacementTask, episodes: Episodes) -> Int[Tensor, "S T"]:
-        """Every legal start; packing by size if there is none."""
+    def _best_starts(self, task: PlacementTask) -> _Starts:
+        """Those of whole tables, unless splitting some by columns is needed or promises a cheaper placement.
+
+        Raises:
+            NoPlacementError: nothing fits, however fine the split.
+        """
+        best = self._starts(task)
+        if not self.columns:
+            return best if len(best.devices) else replace(best, devices=pack_by_size(task)[None])
+        for parts in splits(task, best.single_ms):
+            if int(parts.max()) > 1:
+                best = min(best, self._starts(*task.split(parts)), key=_promise)
+        if not len(best.devices):
+            for parts in tight_splits(task):
+                best = self._starts(*task.split(parts))
+                if len(best.devices):
+                    break
+        return best if len(best.devices) else replace(best, devices=pack_by_size(best.task)[None])
+
+    def _starts(self, task: PlacementTask, shards: tuple[ColumnShard, ...] | None = None) -> _Starts:
+        """Every legal start: rollouts, greedy on the cost network, rules of thumb, packing by size."""
+        episodes = episodes_of([task], self.cost_network, self.normaliser)
         found = [rollout(self.policy, self.cost_network, episodes, None)]
         sampled = min(self.rollouts, _SAMPLED_CELLS // (len(task.tables) * task.num_devices))
         if sampled:
             generator = torch.Generator().manual_seed(0)  # the same task gets the same placement
             found.append(rollout(self.policy, self.cost_network, episodes.repeat(sampled), generator))
-        starts = [taken.device for taken in found]
-        starts.append(cost_greedy(self.cost_network, episodes))
+        devices = [taken.device for taken in found]
+        devices.append(cost_greedy(self.cost_network, episodes))
         for placer in baselines().values():
             try:
-                starts.append(placer.place(task).device[None])
+                devices.append(placer.place(task).device[None])
             except NoPlacementError:
                 continue
-        together = torch.cat(starts)
+        together = torch.cat(devices)
         legal = together[is_legal(task.table_bytes, together, task.num_devices, task.memory_bytes)]
-        return legal if len(legal) else pack_by_size(task)[None]
+        back = episodes.order[0].argsort()  # from the order of placing to the task's
+        latents, single_ms = episodes.latents[0][back], episodes.single_ms[0][back]
+        cost = predict_ms(self.cost_network, latents, legal, task.num_devices)
+        ranked = torch.argsort(cost, stable=True)
+        cheapest = float(cost[ranked[0]]) if len(legal) else math.inf
+        return _Starts(task, shards, latents, single_ms, legal[ranked], cheapest)
+
+
+def _promise(starts: _Starts) -> float:
+    """The cheapest start, with what splitting has to gain to be worth it."""
+    return starts.cost_ms * (1 if starts.shards is None else 1 + _SPLIT_GAIN)
 
 
 @dataclass(frozen=True)

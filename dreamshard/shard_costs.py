@@ -159,7 +159,8 @@ class StructuredShardCosts:
     def widest_comm_ms(self, sums: Array, latent: Array) -> Array:
         """See `ShardCosts`."""
         dims = sums[..., 2 * self.pairs + 1] + latent[:, None, 2 * self.pairs + 1]
-        return self._slope(dims.shape[-1]) * dims + self.comm[0]
+        comm: Array = self._slope(dims.shape[-1]) * dims + self.comm[0]
+        return comm
 
     def table_comm_ms(self, latent: Array, num_devices: int) -> Array:
         """See `ShardCosts`."""

@@ -4,8 +4,9 @@ Belongs here: what a table *is* (size, width, how it is looked up) and the bytes
 in `workloads/`, what they cost in `testbeds/`, and what a network sees of them in `features.py`.
 """
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,8 @@ from torch import Tensor
 
 Precision = Literal["fp32", "fp16"]
 Optimizer = Literal["sgd", "rowwise_adagrad"]
+
+_SHARD = re.compile(r"(?P<table>.+)\[(?P<start>\d+):(?P<end>\d+)\]")
 
 NUM_BINS = 17
 """Access-count bins: (0,1], (1,2], (2,4], ... (16384,32768], (32768, inf)."""
@@ -85,12 +88,18 @@ class Tables:
         )
 
     def named(self, names: Sequence[str]) -> "Tables":
-        """The tables called `names`, in that order.
+        """The tables called `names`, in that order; `name[a:b]` is columns `a` to `b` of `name` (`shard_name`).
 
         Raises:
             ValueError: a name is not among the tables.
         """
         position = {name: t for t, name in enumerate(self.names)}
+        if any(name not in position and parent_name(name) in position for name in names):
+            whole = self.named([name if name in position else parent_name(name) for name in names])
+            ends = [
+                (0, dim) if name in position else _columns(name) for name, dim in zip(names, whole.dim, strict=True)
+            ]
+            return replace(whole, names=tuple(names), dim=torch.tensor([end - start for start, end in ends]))
         missing = [name for name in names if name not in position]
         if missing:
             raise ValueError(
@@ -110,6 +119,23 @@ class Tables:
         from dreamshard.workloads.csv import read_tables
 
         return read_tables(Path(path), defaults).tables
+
+
+def shard_name(table: str, start: int, end: int) -> str:
+    """How the columns `start` to `end` of a table are called where they are placed as a table of their own."""
+    return f"{table}[{start}:{end}]"
+
+
+def parent_name(name: str) -> str:
+    """The table whose columns `name` says, or `name` itself."""
+    found = _SHARD.fullmatch(name)
+    return found["table"] if found else name
+
+
+def _columns(name: str) -> tuple[int, int]:
+    found = _SHARD.fullmatch(name)
+    assert found is not None
+    return int(found["start"]), int(found["end"])
 
 
 def round_up_dim(dim: Int[Tensor, " T"]) -> Int[Tensor, " T"]:

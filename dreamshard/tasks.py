@@ -1,14 +1,18 @@
 """Placement tasks: tables to place on devices of a given size, and how they are drawn from a pool."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dreamshard.placement import Placement, is_legal
-from dreamshard.tables import Optimizer, Precision, Tables
+from dreamshard.placement import ColumnShard, Placement, is_legal
+from dreamshard.tables import Optimizer, Precision, Tables, shard_name
+
+_NARROWEST = 4  # columns of a shard: the fused operator takes multiples of 4
+_BY_TABLE = ("rows", "pooling_factor", "bins", "lookups", "unique_rows")  # what a column shard has of its table
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,8 @@ class PlacementTask:
         name: how logs and the lake call the task.
 
     Raises:
-        ValueError: no placement can be legal: a table is larger than a device, or all devices together are too small.
+        ValueError: no placement can be legal: four columns of a table are larger than a device, or all devices together
+            are too small.
     """
 
     tables: Tables
@@ -40,12 +45,13 @@ class PlacementTask:
         if self.num_devices < 1:
             raise ValueError(f"{self.name} asks for {self.num_devices} devices; a placement needs at least 1")
         table_bytes = self.table_bytes
-        largest = int(table_bytes.argmax())
-        if int(table_bytes[largest]) > self.memory_bytes:
+        narrowest = table_bytes * _NARROWEST // self.tables.dim
+        largest = int(narrowest.argmax())
+        if int(narrowest[largest]) > self.memory_bytes:
             raise ValueError(
-                f"table {self.tables.names[largest]!r} of {self.name} needs {_gib(int(table_bytes[largest]))}, more "
-                f"than the {_gib(self.memory_bytes)} of a device, so no placement is legal; give devices more memory, "
-                "halve the precision, or split the table by columns"
+                f"table {self.tables.names[largest]!r} of {self.name} needs {_gib(int(narrowest[largest]))} for "
+                f"{_NARROWEST} of its columns alone, more than the {_gib(self.memory_bytes)} of a device, so no "
+                "placement is legal even split by columns; give devices more memory or halve the precision"
             )
         total, room = int(table_bytes.sum()), self.num_devices * self.memory_bytes
         if total > room:
@@ -60,10 +66,70 @@ class PlacementTask:
         return self.tables.memory_bytes(self.precision, self.optimizer)
 
     def is_legal(self, placement: Placement) -> bool:
-        """Whether `placement` places every table of this task within every device's memory."""
-        if placement.num_devices != self.num_devices or len(placement.device) != len(self.tables):
+        """Whether `placement` places every column of every table within every device's memory."""
+        if placement.num_devices != self.num_devices:
             return False
-        return bool(is_legal(self.table_bytes, placement.device[None], self.num_devices, self.memory_bytes)[0])
+        if placement.shards is not None and not self._covers(placement.shards):
+            return False
+        task, whole = self.sharded(placement)
+        if len(whole.device) != len(task.tables):
+            return False
+        return bool(is_legal(task.table_bytes, whole.device[None], self.num_devices, self.memory_bytes)[0])
+
+    def split(self, parts: Int[Tensor, " T"]) -> tuple["PlacementTask", tuple[ColumnShard, ...]]:
+        """The task whose tables are column shards of this one's.
+
+        Args:
+            parts: into how many shards of about equal width, all multiples of 4, each table is split; 1 keeps it whole.
+
+        Returns:
+            That task, and which columns each of its tables is.
+
+        Raises:
+            ValueError: a table has too few columns for that many shards.
+        """
+        units = self.tables.dim // _NARROWEST  # [T]
+        if (parts < 1).any() or (parts > units).any():
+            worst = int((parts - units).argmax())
+            raise ValueError(
+                f"table {self.tables.names[worst]!r} has {int(self.tables.dim[worst])} columns, which do not make "
+                f"{int(parts[worst])} shards of a multiple of {_NARROWEST}; ask for 1 to {int(units[worst])}"
+            )
+        shards = []
+        for t, (pieces, all_units) in enumerate(zip(parts.tolist(), units.tolist(), strict=True)):
+            ends = [_NARROWEST * (all_units * piece // pieces) for piece in range(pieces + 1)]
+            shards += [ColumnShard(t, start, end) for start, end in pairwise(ends)]
+        placement = Placement(torch.zeros(len(shards), dtype=torch.int64), self.num_devices, tuple(shards))
+        return self.sharded(placement)[0], tuple(shards)
+
+    def sharded(self, placement: Placement) -> tuple["PlacementTask", Placement]:
+        """The same in whole tables: a task whose tables are the shards of `placement`, and each one's device.
+
+        A column shard is a table like any other, narrower and with the same lookups, called `name[start:end]`.
+        """
+        if placement.shards is None:
+            return self, placement
+        index = torch.tensor([shard.table for shard in placement.shards])
+        dim = torch.tensor([shard.end - shard.start for shard in placement.shards])
+        names = tuple(
+            self.tables.names[shard.table]
+            if shard.end - shard.start == int(self.tables.dim[shard.table])
+            else shard_name(self.tables.names[shard.table], shard.start, shard.end)
+            for shard in placement.shards
+        )
+        fields = {name: getattr(self.tables, name)[index] for name in _BY_TABLE}
+        return replace(self, tables=Tables(names=names, dim=dim, **fields)), Placement(
+            placement.device, placement.num_devices
+        )
+
+    def _covers(self, shards: tuple[ColumnShard, ...]) -> bool:
+        """Whether the shards are all columns of all tables, once each."""
+        reached = [0] * len(self.tables)
+        for shard in sorted(shards, key=lambda shard: (shard.table, shard.start)):
+            if not 0 <= shard.table < len(reached) or shard.start != reached[shard.table]:
+                return False
+            reached[shard.table] = shard.end
+        return reached == self.tables.dim.tolist()
 
 
 def split_pool(pool: Tables, generator: torch.Generator) -> tuple[Tables, Tables]:

@@ -63,7 +63,7 @@ def update(
     loss = policy_gradient_loss(log_prob, entropy, taken.overall_ms, taken.feasible, entropy_weight)
     if not torch.isfinite(loss):
         raise TrainingDivergedError(
-            f"the policy's loss became {float(loss)}, so its choices would be arbitrary; the last checkpoint is "
+            f"the policy's loss became {float(loss.detach())}, so its choices would be arbitrary; the last checkpoint is "
             "intact: look at the cost network's predictions, or lower the learning rate"
         )
     optimizer.zero_grad(set_to_none=True)

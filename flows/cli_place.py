@@ -123,7 +123,7 @@ def _oracle(placer: "Placer") -> "DreamShardPlacer | None":
 def _show_moves(task: "PlacementTask", before: "Plan", after: "Plan") -> None:
     from dreamshard.placement import moves
 
-    found = moves(task.tables.names, task.table_bytes, before.placement(task.tables), after.placement(task.tables))
+    found = moves(task.tables, task.table_bytes, before.placement(task.tables), after.placement(task.tables))
     total = sum(move.memory_bytes for move in found)
     _note(f"{len(found)} of {len(task.tables)} tables move, {total / 2**30:.3g} GiB in all:")
     for move in found:

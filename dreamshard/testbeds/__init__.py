@@ -96,7 +96,7 @@ class _OwnTestbed:
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """Measure one legal placement; see `Testbed`."""
-        check_placement(task, placement, self.max_devices)
+        task, placement = check_placement(task, placement, self.max_devices)
         sample = self._inner.measure(task, placement)
         if not isinstance(sample, CostSample):
             raise MeasurementError(

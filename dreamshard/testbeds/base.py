@@ -69,8 +69,13 @@ class Testbed(Protocol):
         ...
 
 
-def check_placement(task: PlacementTask, placement: Placement, max_devices: int | None) -> None:
+def check_placement(
+    task: PlacementTask, placement: Placement, max_devices: int | None
+) -> tuple[PlacementTask, Placement]:
     """Refuse what cannot be measured, before anything is started.
+
+    Returns:
+        Task and placement in whole tables (`PlacementTask.sharded`): what to measure.
 
     Raises:
         ValueError: the placement is not legal for the task, or the task has more devices than the testbed.
@@ -80,15 +85,18 @@ def check_placement(task: PlacementTask, placement: Placement, max_devices: int 
             f"{task.name} has {task.num_devices} devices, but this testbed has {max_devices}, so some shards could not "
             "be measured; ask for fewer devices, or use the testbed `simulated`"
         )
+    legal = task.is_legal(placement)
+    task, placement = task.sharded(placement)
     if placement.num_devices != task.num_devices or len(placement.device) != len(task.tables):
         raise ValueError(
             f"the placement puts {len(placement.device)} tables on {placement.num_devices} devices, but {task.name} "
             f"has {len(task.tables)} tables and {task.num_devices} devices; measure a placement made for this task"
         )
-    if not task.is_legal(placement):
+    if not legal:
         held = device_memory_bytes(task.table_bytes, placement.device[None], task.num_devices)[0]  # [D]
         fullest = int(held.argmax())
         raise ValueError(
             f"the placement puts {int(held[fullest]) / 2**30:.3g} GiB of tables of {task.name} on device {fullest}, "
             f"which has {task.memory_bytes / 2**30:.3g} GiB, so it would run out of memory; move tables elsewhere"
         )
+    return task, placement

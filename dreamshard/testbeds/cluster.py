@@ -72,7 +72,7 @@ class ClusterTestbed:
                 new ones. A shard that does not fit its device is none of these: the sample says so.
             ValueError: the placement is not legal for the task, or the task has more devices than the testbed.
         """
-        check_placement(task, placement, self.max_devices)
+        task, placement = check_placement(task, placement, self.max_devices)
         with self._in_turn:
             answers = self._measure(task, placement)
         misfit = next((answer for answer in answers if isinstance(answer, Infeasible)), None)

@@ -69,7 +69,7 @@ class EmulatedTestbed:
         Raises:
             ValueError: the placement is not legal for the task, or lookups are missing.
         """
-        check_placement(task, placement, self.max_devices)
+        task, placement = check_placement(task, placement, self.max_devices)
         shards: list[ShardCosts | None] = []
         infeasible: Infeasible | None = None
         with self._in_turn:

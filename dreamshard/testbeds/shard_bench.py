@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.tables import Optimizer, Precision, Tables
+from dreamshard.tables import Optimizer, Precision, Tables, parent_name
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.clocks import clock_of
 from dreamshard.testbeds.fused_op import INDEX_DTYPE, ShardLookups, WeightArena, build_operator, shard_lookups
@@ -160,7 +160,7 @@ class ShardBench:
         if key in self._lookups:
             self._lookups.move_to_end(key)
             return self._lookups[key]
-        found = self.setup.lookups(name).first(self.setup.batch_size)
+        found = self.setup.lookups(parent_name(name)).first(self.setup.batch_size)
         check_indices(found.indices, rows, f"table {name}")  # the operator does not
         kept = KEPT_LOOKUP_BYTES[self.device.type]
         if self.device.type == "cuda":

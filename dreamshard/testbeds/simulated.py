@@ -48,7 +48,7 @@ class SimulatedTestbed:
         Raises:
             ValueError: the placement is not legal for the task.
         """
-        check_placement(task, placement, self.max_devices)
+        task, placement = check_placement(task, placement, self.max_devices)
         costs = self.device_costs(
             task.tables, placement.device[None], task.num_devices, task.precision, task.optimizer
         ).phases_ms()[0]  # [D, 4]

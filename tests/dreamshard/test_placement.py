@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from dreamshard.placement import Move, Placement, device_memory_bytes, is_legal, moves
+from dreamshard.placement import ColumnShard, Move, Placement, device_memory_bytes, is_legal, moves
+from tests.dreamshard.small_instances import tables_of
 
 BYTES = torch.tensor([5, 3, 2])
 
@@ -34,6 +35,24 @@ def test_tables_of_a_device_are_listed():
 
 def test_moves_name_what_changed_largest_first():
     before, after = Placement(torch.tensor([0, 0, 1]), 2), Placement(torch.tensor([0, 1, 0]), 2)
-    names = ("a", "b", "c")
-    assert moves(names, BYTES, before, after) == [Move("b", 0, 1, 3), Move("c", 1, 0, 2)]
-    assert moves(names, BYTES, before, before) == []
+    tables = tables_of([1, 3, 2])
+    sizes = torch.tensor([1, 3, 2])
+    assert [
+        (move.table, move.source, move.target, move.memory_bytes) for move in moves(tables, sizes, before, after)
+    ] == [
+        ("t1", 0, 1, 3),
+        ("t2", 1, 0, 2),
+    ]
+    assert moves(tables, sizes, before, before) == []
+
+
+def test_a_split_table_moves_only_the_columns_that_change_device():
+    tables = tables_of([1], dim=8)
+    before = Placement(torch.tensor([0]), 2)
+    after = Placement(torch.tensor([0, 1]), 2, (ColumnShard(0, 0, 4), ColumnShard(0, 4, 8)))
+    assert moves(tables, torch.tensor([80]), before, after) == [Move("t0", 4, 8, 0, 1, 40)]
+
+
+def test_shards_need_a_device_each():
+    with pytest.raises(ValueError, match="2 column shards but devices for 1"):
+        Placement(torch.tensor([0]), 2, (ColumnShard(0, 0, 4), ColumnShard(0, 4, 8)))
