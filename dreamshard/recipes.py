@@ -6,6 +6,7 @@ A recipe is the only place where sizes and counts are chosen; each part's own co
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from dreamshard.shard_collection import CollectionConfig
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads.config import WorkloadConfig
@@ -47,7 +48,11 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything the chain needs to know, except where things are stored."""
+    """Everything the chain needs to know, except where things are stored.
+
+    Attributes:
+        collection: where given, `profile` collects costs of shards and `train` learns from those alone.
+    """
 
     name: str
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
@@ -56,6 +61,7 @@ class Recipe:
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    collection: CollectionConfig | None = None
 
 
 def default() -> Recipe:
@@ -89,7 +95,30 @@ def dlrm_50x4() -> Recipe:
     )
 
 
-RECIPES: dict[str, Callable[[], Recipe]] = {"default": default, "smoke": smoke, "dlrm_50x4": dlrm_50x4}
+def h200_costs() -> Recipe:
+    """Costs of shards on one H200: collected with `profile`, learnt from with `train`; `run` plans for eight of it."""
+    return Recipe(
+        name="h200_costs",
+        workload=WorkloadConfig(dim="mixed", batch_size=65_536),
+        tasks=TasksConfig(
+            tables_per_task=50,
+            num_devices=8,
+            memory_bytes=100 * 2**30,
+            precision="fp16",
+            optimizer="rowwise_adagrad",
+        ),
+        testbed="emulated:h200",
+        measure=MeasureConfig(warmups=2, repeats=9),
+        collection=CollectionConfig(),
+    )
+
+
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "default": default,
+    "smoke": smoke,
+    "dlrm_50x4": dlrm_50x4,
+    "h200_costs": h200_costs,
+}
 
 
 def recipe(name: str) -> Recipe:

@@ -43,8 +43,8 @@ class ShardTraining:
 
     stages: int = 10
     steps: int = 300
-    batch: int = 256
-    learning_rate: float = 1e-2
+    batch: int = 128
+    learning_rate: float = 4e-2
     policy_rounds: int = 10
     tables_per_task: int = 50
     num_devices: int = 8

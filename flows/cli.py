@@ -8,12 +8,12 @@ import threading
 import warnings
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from flows import cli_inspect, cli_place, terminal
-from flows.cli_options import HomeOption, JsonOption, RecipeOption, SeedOption, TestbedOption, enter
+from flows.cli_options import HomeOption, JsonOption, RecipeOption, SeedOption, TestbedOption, TraceOption, enter
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -100,14 +100,20 @@ def profile(
     recipe: RecipeOption = "default",
     seed: SeedOption = 0,
     testbed: TestbedOption = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", min=1, help="When a collection of costs ends.")] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Of a collection of costs.")
+    ] = "auto",
+    trace: TraceOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the placements of the next training iteration."""
+    """Measure the placements of the next training iteration; with --recipe h200_costs, shards on a GPU."""
     from flows import cli_run
 
     enter(home, debug=_debug)
-    cli_run.run_stage("profile", {"recipe": recipe, "seed": seed, "testbed": testbed}, as_json=as_json)
+    given = {"recipe": recipe, "seed": seed, "testbed": testbed, "seconds": seconds, "device": device}
+    cli_run.run_stage("profile", given, as_json=as_json, trace=trace)
 
 
 @app.command()
@@ -130,6 +136,7 @@ def evaluate(
     recipe: RecipeOption = "default",
     seed: SeedOption = 0,
     testbed: TestbedOption = None,
+    trace: TraceOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -137,7 +144,8 @@ def evaluate(
     from flows import cli_run
 
     enter(home, debug=_debug)
-    cli_run.run_stage("evaluate", {"recipe": recipe, "seed": seed, "testbed": testbed}, as_json=as_json)
+    given = {"recipe": recipe, "seed": seed, "testbed": testbed}
+    cli_run.run_stage("evaluate", given, as_json=as_json, trace=trace)
 
 
 @app.command()

@@ -18,9 +18,14 @@ TestbedOption = Annotated[
     str | None,
     typer.Option(
         "--testbed",
-        help="auto, cluster, simulated, simulated:PRESET or package.module:factory.",
+        help="auto, cluster, emulated[:PRESET], simulated[:PRESET] or package.module:factory.",
         show_default="the recipe's",
     ),
+]
+
+TraceOption = Annotated[
+    Path | None,
+    typer.Option("--trace", help="Write what was measured as a time line for chrome://tracing or Perfetto."),
 ]
 
 

@@ -63,15 +63,22 @@ def find_placer(name: str) -> "tuple[Placer, str]":
         ValueError: there is none; the message lists those there are.
     """
     from dreamshard.baselines import baselines
+    from dreamshard.recipes import RECIPES
+    from dreamshard.shipped import shipped_placer
     from storage import registry
+    from storage.settings import Settings
 
     rules: dict[str, Any] = dict(baselines())
     if name in rules:
         return rules[name], name
+    if f"{name}_costs" in RECIPES:
+        found = shipped_placer(name, [Settings.load().home / "placers"])
+        _note(f"{name}: {found}")
+        return found.placer, f"dreamshard {name}"
     if name != "champion" and not name.isdigit():
         raise ValueError(
-            f"there is no placer {name!r}, so nothing can place the tables; give champion, a version's number, or one "
-            f"of {sorted(rules)}"
+            f"there is no placer {name!r}, so nothing can place the tables; give champion, a version's number, h200, "
+            f"or one of {sorted(rules)}"
         )
     return registry.load_placer(name), f"dreamshard {name}"
 

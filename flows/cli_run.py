@@ -32,8 +32,9 @@ def run_chain(parameters: Mapping[str, Any], *, as_json: bool) -> None:
         parameters["recipe"], testbed=parameters["testbed"], source=parameters["source"]
     )  # fail before the server starts
     began = time.monotonic()
+    retrain = _flow("flows.retrain:retrain")
     with in_process(), terminal.progress_bars(quiet=as_json):
-        outcome = _flow("flows.retrain:retrain")(**parameters)
+        outcome = retrain(**parameters)
     report = evaluations.load(outcome["evaluation"])
     if as_json:
         terminal.print_json({**outcome, "summary": report["summary"], "best_baseline": report["best_baseline"]})
@@ -49,11 +50,22 @@ def run_chain(parameters: Mapping[str, Any], *, as_json: bool) -> None:
     )
 
 
-def run_stage(name: str, parameters: Mapping[str, Any], *, as_json: bool) -> None:
-    """Run one stage's flow on what is in the home and show what came of it, and what comes next."""
+def run_stage(name: str, parameters: Mapping[str, Any], *, as_json: bool, trace: Path | None = None) -> None:
+    """Run one stage's flow on what is in the home and show what came of it, and what comes next.
+
+    Args:
+        trace: where to write the time lines of what was measured.
+    """
     given = {key: value for key, value in parameters.items() if value is not None}
-    with in_process(), terminal.progress_bars(quiet=as_json):
-        outcome: dict[str, Any] = _flow(STAGE_FLOWS[name])(**given)
+    if trace is not None:
+        from flows import traces
+
+        traces.check(given["recipe"])
+    stage = _flow(STAGE_FLOWS[name])  # imported first: MLflow and Prefect set up their logging on import
+    with in_process(), terminal.progress_bars(quiet=as_json, numbered=False):
+        outcome: dict[str, Any] = stage(**given)
+    if trace is not None:
+        terminal.ERR.print(f"wrote the time lines of {traces.write(outcome, trace)} placements to {trace}")
     if as_json:
         terminal.print_json(outcome)
         return

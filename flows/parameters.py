@@ -6,7 +6,7 @@ Names, descriptions, choices and bounds live in these annotations, so that the f
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from pydantic import Field
 
@@ -91,6 +91,19 @@ PlacementsPerIteration = Annotated[
         le=10_000,
         description="Placements measured on the testbed in each round. Empty: the recipe's (the paper: 10).",
     ),
+]
+
+Seconds = Annotated[
+    float | None,
+    Field(
+        title="Seconds",
+        gt=0,
+        description="When to end a collection of costs, which goes on where it ended. Empty: when it is complete.",
+    ),
+]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"],
+    Field(title="Device", description="Of a collection of costs: a GPU if there is one, or as given."),
 ]
 
 

@@ -4,17 +4,25 @@ from typing import Any
 
 from prefect import flow
 
-from flows import checkpoints, measuring, steps, tracking
+from flows import checkpoints, collection, measuring, steps, tracking
 from flows.home import inputs
-from flows.parameters import Dataset, RecipeName, Seed, TestbedName, described
+from flows.parameters import Dataset, Device, RecipeName, Seconds, Seed, TestbedName, configure, described
 
 
 @flow(name="profile", persist_result=True, result_serializer="json")
 @described
 def profile(
-    recipe: RecipeName = "default", seed: Seed = 0, testbed: TestbedName = None, dataset: Dataset = None
+    recipe: RecipeName = "default",
+    seed: Seed = 0,
+    testbed: TestbedName = None,
+    dataset: Dataset = None,
+    seconds: Seconds = None,
+    device: Device = "auto",
 ) -> dict[str, Any]:
-    """Policy of the last checkpoint -> placements -> cost samples in the lake."""
+    """Policy of the last checkpoint -> placements -> cost samples in the lake; or costs of shards, by the recipe."""
+    config = configure(recipe, testbed=testbed)
+    if config.collection is not None:
+        return collection.profile_shards(config, seed, seconds, device)
     given = inputs(recipe, seed, testbed, dataset)
     with tracking.chain("profile", given.config, seed) as chain, measuring.testbeds(), chain.stage("profile") as run:
         bench = measuring.reference(given.config, given.dataset, seed)

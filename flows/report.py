@@ -10,15 +10,10 @@ from matplotlib.figure import Figure
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.context import FlowRunContext
 
+from dreamshard.costs import DeviceCosts
 from flows.checkpoints import Metrics
 from flows.evaluations import Report
-
-PHASE_COLOURS = {
-    "forward_compute": "#4c72b0",
-    "forward_comm": "#9ab3d9",
-    "backward_comm": "#f2b48a",
-    "backward_compute": "#dd8452",
-}
+from flows.timeline import PHASE_COLOURS, costs_of, plot_timeline
 
 
 def gain_text(gain: Mapping[str, float] | None) -> str:
@@ -78,8 +73,9 @@ def evaluation_metrics(report: Report) -> Metrics:
 
 
 def plots(report: Report, history: Sequence[Metrics]) -> dict[str, Figure]:
-    """The three plots by file name."""
-    return {
+    """The plots by file name; no time line where nothing shown did fit."""
+    timelines = {"timeline": plot_timeline(shown)} if (shown := _shown(report)) else {}
+    return timelines | {
         "placement": plot_placements(report),
         "predicted_vs_measured": plot_predictions(report),
         "learning_curve": plot_learning(history),
@@ -105,6 +101,13 @@ def plot_placements(report: Report) -> Figure:
     axes[0].set_ylabel(f"measured ms, {task}")
     axes[1].legend(fontsize="small")
     return figure
+
+
+def _shown(report: Report) -> dict[str, DeviceCosts]:
+    """Measured costs of one held-out task by the best rule of thumb and by the candidate, where they fit."""
+    task, names = report["rows"][0]["task"], (report["best_baseline"], report["candidate"])
+    rows = [row for row in report["rows"] if row["task"] == task and row["placer"] in names and row["legal"]]
+    return {f"{task}, {row['placer']}": costs_of(row["devices"]) for row in rows}
 
 
 def plot_predictions(report: Report) -> Figure:

@@ -9,13 +9,13 @@ from matplotlib.patches import Patch
 from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.trace import WAITING, spans
 
-COLOURS = {
+PHASE_COLOURS = {
     "forward_compute": "#4c72b0",
     "forward_comm": "#9ab3d9",
     "backward_comm": "#f2b48a",
     "backward_compute": "#dd8452",
-    WAITING: "#e8e8e8",
 }
+COLOURS = {**PHASE_COLOURS, WAITING: "#e8e8e8"}
 
 
 def plot_timeline(placements: Mapping[str, DeviceCosts]) -> Figure:

@@ -8,11 +8,11 @@ from typing import Any
 from prefect import flow
 
 from dreamshard.training import TrainingConfig
-from flows import checkpoints, measuring, steps, tracking
+from flows import checkpoints, collection, measuring, steps, tracking
 from flows.checkpoints import iteration_name
 from flows.home import inputs
 from flows.measuring import TestbedReference
-from flows.parameters import Dataset, RecipeName, Seed, TestbedName, described
+from flows.parameters import Dataset, RecipeName, Seed, TestbedName, configure, described
 
 
 def train_placer(run: str, dataset: str, tasks: str, config: TrainingConfig, bench: TestbedReference) -> str:
@@ -36,6 +36,9 @@ def train(
     recipe: RecipeName = "default", seed: Seed = 0, testbed: TestbedName = None, dataset: Dataset = None
 ) -> dict[str, Any]:
     """Cost samples -> cost network -> policy: all iterations that are left."""
+    config = configure(recipe, testbed=testbed)
+    if config.collection is not None:
+        return collection.train_on_shards(config, seed)
     given = inputs(recipe, seed, testbed, dataset)
     with tracking.chain("train", given.config, seed) as chain, measuring.testbeds(), chain.stage("train") as run:
         bench = measuring.reference(given.config, given.dataset, seed)

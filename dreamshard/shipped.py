@@ -1,0 +1,85 @@
+"""Placers learnt from costs of one kind of GPU, for people who have none at hand: `--placer h200`.
+
+A folder per accelerator holds what `model_files.save_placer` writes, and `measurements.json`: from which measurements.
+Folders are looked for in the home first and then among the package's data, which has only what was measured.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dreamshard.model_files import load_placer, save_placer
+from dreamshard.search import DreamShardPlacer
+
+PACKAGED = Path(__file__).parent / "models"
+MEASUREMENTS = "measurements.json"
+
+
+@dataclass(frozen=True)
+class ShippedPlacer:
+    """A placer and what it was learnt from.
+
+    Attributes:
+        placer: ready to place.
+        measurements: hardware, versions, dates, batch, precision, optimizer, number of shards, errors.
+    """
+
+    placer: DreamShardPlacer
+    measurements: Mapping[str, object]
+
+    def __str__(self) -> str:
+        found = self.measurements
+        dates = found["measured"]
+        when = f"{dates[0]} to {dates[-1]}" if isinstance(dates, list) else str(dates)
+        return (
+            f"learnt from {found['shards']} shards measured on {found['hardware']}, {when}, batch "
+            f"{found['batch_size']}, {found['precision']}, {found['optimizer']}"
+        )
+
+
+def is_of(accelerator: str, hardware: str) -> bool:
+    """Whether a device's model, as its driver reports it, is that accelerator."""
+    return accelerator in hardware.lower().replace("-", " ").split()
+
+
+def save_shipped(folder: Path, accelerator: str, placer: DreamShardPlacer, measurements: Mapping[str, object]) -> Path:
+    """Keep a placer for `--placer ACCELERATOR` in `folder`.
+
+    Raises:
+        ValueError: its costs were not measured on that accelerator.
+    """
+    hardware = str(measurements["hardware"])
+    if not is_of(accelerator, hardware):
+        raise ValueError(
+            f"these costs were measured on {hardware}, so a placer learnt from them must not be called "
+            f"{accelerator!r}; run `dreamshard profile --recipe {accelerator}_costs` where there is one"
+        )
+    target = folder / accelerator
+    save_placer(placer, target)
+    temporary = target / f"{MEASUREMENTS}.{os.getpid()}.tmp"
+    temporary.write_text(json.dumps(dict(measurements), indent=1), encoding="utf-8")
+    temporary.replace(target / MEASUREMENTS)
+    return target
+
+
+def shipped_placer(accelerator: str, folders: Sequence[Path] = ()) -> ShippedPlacer:
+    """The placer for an accelerator.
+
+    Args:
+        accelerator: a preset's name.
+        folders: where to look before the package's data.
+
+    Raises:
+        ValueError: there is none; the message says how to make one.
+    """
+    for folder in (*folders, PACKAGED):
+        if (folder / accelerator / MEASUREMENTS).is_file():
+            measurements = json.loads((folder / accelerator / MEASUREMENTS).read_text(encoding="utf-8"))
+            return ShippedPlacer(load_placer(folder / accelerator), measurements)
+    raise ValueError(
+        f"there is no placer learnt from costs of {accelerator}, because none have been measured on one yet; where "
+        f"there is one run `dreamshard profile --recipe {accelerator}_costs` and `dreamshard train --recipe "
+        f"{accelerator}_costs`, or place with `--placer champion` or a rule of thumb"
+    )
