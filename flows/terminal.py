@@ -27,8 +27,13 @@ ERR = Console(stderr=True)
 
 
 @contextmanager
-def progress_bars(*, quiet: bool) -> Iterator[None]:
-    """Show a bar per stage, with what is left of it, while the block runs."""
+def progress_bars(*, quiet: bool, numbered: bool = True) -> Iterator[None]:
+    """Show a bar per stage, with what is left of it, while the block runs; lines where there is no terminal.
+
+    Args:
+        quiet: show nothing.
+        numbered: say which of the chain's stages each line is.
+    """
     from flows.progress import STAGES, listening
 
     if quiet:
@@ -50,7 +55,7 @@ def progress_bars(*, quiet: bool) -> Iterator[None]:
         if not on_terminal:
             if done == total and stage in STAGES:
                 ERR.print(
-                    f"{_position(stage, STAGES)} {stage}: {total} of {total} {note}".rstrip(),
+                    f"{_position(stage, STAGES) if numbered else ''}{stage}: {total} of {total} {note}".rstrip(),
                     highlight=False,
                     markup=False,
                 )
@@ -68,7 +73,7 @@ def progress_bars(*, quiet: bool) -> Iterator[None]:
 
 
 def _position(stage: str, stages: Mapping[str, int]) -> str:
-    return f"[{list(stages).index(stage) + 1}/{len(stages)}]"
+    return f"[{list(stages).index(stage) + 1}/{len(stages)}] "
 
 
 def typed(command: str) -> str:
@@ -85,10 +90,12 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
         OUT.print(f"{title}: none" if title else "no rows")
         return
     table = Table(title=title or None, title_justify="left", header_style="bold")
-    for name, value in rows[0].items():
-        table.add_column(name, justify="right" if isinstance(value, int | float) else "left", overflow="fold")
+    names = list(dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row))
+    for name in names:
+        numeric = all(isinstance(row.get(name, 0), int | float) for row in rows)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(shown(value) for value in row.values()))
+        table.add_row(*(shown(row.get(name)) for name in names))
     OUT.print(table)
 
 
