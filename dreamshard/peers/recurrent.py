@@ -6,7 +6,7 @@ is compared is the policy alone. Which network scores the devices is in `rnn.py`
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,6 +27,7 @@ Objective = Callable[[CostNetwork, Tensor], Tensor]
 """From a cost network and the devices' sums `[B, D, L]` to what each episode is judged by, `[B]` milliseconds."""
 
 
+@runtime_checkable
 class Walk(Protocol):
     """A policy on its way through `B` episodes."""
 

@@ -1,0 +1,20 @@
+"""A cost network without training whose every prediction can be worked out by hand."""
+
+import torch
+
+from dreamshard.cost_network import StructuredCostNetwork
+from dreamshard.features import Normaliser
+from dreamshard.tables import Tables
+
+
+def plain(tables: Tables, ms_per_widest_hundred_dims: float = 0.0) -> tuple[StructuredCostNetwork, Normaliser]:
+    """Each compute phase costs `pooling x dim / 100` ms per table, each all-to-all so much per 100 dims of the widest
+    device, times the share that leaves it."""
+    normaliser = Normaliser.fit(tables)
+    network = StructuredCostNetwork(normaliser, members=1)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.zero_()
+        network.launch.fill_(-50.0)
+        network.comm_ms[:, 2] = ms_per_widest_hundred_dims
+    return network, normaliser

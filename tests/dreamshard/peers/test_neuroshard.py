@@ -1,0 +1,89 @@
+"""Greedy grid search: compute balanced, under the limit on dims that turns out best."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain_network import plain
+from small_instances import learnt, learnt_placer, pool_of, tables_of, task_of
+
+from dreamshard.baselines import RandomPlacer
+from dreamshard.peers.neuroshard import NeuroShardPlacer, Shards, grid_search
+from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.tasks import PlacementTask
+
+PLENTY = 2**30
+
+
+def learnt_rival():
+    return NeuroShardPlacer(learnt().cost_network, learnt().normaliser)
+
+
+def narrow_and_two_wide():
+    """Pooling x dim is 128, 64 and 64; sums of dims are 4, 64 and 64."""
+    return tables_of([100, 100, 100], [4, 64, 64], [32.0, 1.0, 1.0])
+
+
+def test_compute_alone_is_balanced_where_communication_is_free():
+    task = PlacementTask(narrow_and_two_wide(), 2, PLENTY)
+    narrow, wide, other = NeuroShardPlacer(*plain(task.tables)).place(task).device.tolist()
+    assert wide == other != narrow  # 128 | 64 + 64, dims 4 | 128
+
+
+def test_a_limit_on_dims_parts_the_wide_tables_where_communication_is_dear():
+    task = PlacementTask(narrow_and_two_wide(), 2, PLENTY)
+    placed = NeuroShardPlacer(*plain(task.tables, ms_per_widest_hundred_dims=20.0)).place(task)
+    _, wide, other = placed.device.tolist()
+    assert wide != other  # 128 + 64 | 64 at dims 68 | 64, within 1.5 times the mean of 66
+
+
+def test_the_cost_found_is_the_predicted_cost_of_the_placement():
+    tables = narrow_and_two_wide()
+    network, normaliser = plain(tables)
+    latents = network.encode(normaliser(tables))
+    found = grid_search(network, Shards(latents, tables.dim, torch.ones(3, dtype=torch.int64)), 2, 3)
+    assert found is not None
+    assert found.overall_ms == pytest.approx(2 * 1.28, rel=1e-3)  # forward and backward of pooling x dim = 128
+
+
+def test_a_table_wider_than_the_widest_limit_is_placed_all_the_same():
+    tables = tables_of([100, 100, 100], [64, 4, 4], 1.0)  # mean sum of dims on 3 devices: 24
+    placed = NeuroShardPlacer(*plain(tables)).place(PlacementTask(tables, 3, PLENTY))
+    assert sorted(placed.device.tolist()) == [0, 1, 2]
+
+
+def test_where_shards_do_not_fit_under_any_limit_the_grid_finds_nothing():
+    tables = tables_of([100, 100, 100])
+    network, normaliser = plain(tables)
+    shards = Shards(network.encode(normaliser(tables)), tables.dim, torch.tensor([2, 2, 2]))
+    assert grid_search(network, shards, 2, 3) is None  # room for one on each of two devices
+
+
+@settings(max_examples=15, deadline=None)
+@given(rows=st.lists(st.integers(1, 50), min_size=1, max_size=12), num_devices=st.integers(1, 4))
+def test_placements_are_legal_where_an_even_share_and_the_largest_table_fit(rows, num_devices):
+    task = task_of(rows, num_devices, -(-sum(rows) // num_devices) + max(rows))
+    assert task.is_legal(learnt_rival().place(task))
+
+
+def test_memory_too_tight_for_greedy_falls_back_to_packing_and_then_says_so():
+    packs = task_of([3, 3, 2, 2, 2], 2, 6)  # 3 + 3 | 2 + 2 + 2 alone
+    assert packs.is_legal(learnt_rival().place(packs))
+    with pytest.raises(NoPlacementError):
+        learnt_rival().place(task_of([3, 3, 3], 2, 5))
+
+
+def test_its_placements_are_predicted_to_be_much_cheaper_than_random_ones():
+    tasks = [PlacementTask(pool_of(16, seed), 4, 2**32) for seed in range(6)]
+    predict = learnt_placer().predict_overall_ms
+
+    def mean(placer):
+        return sum(predict(task, placer.place(task)) for task in tasks) / len(tasks)
+
+    assert mean(learnt_rival()) < 0.9 * mean(RandomPlacer())
+
+
+def test_the_same_task_gets_the_same_placement():
+    task = PlacementTask(pool_of(12), 3, 2**32)
+    assert isinstance(learnt_rival(), Placer)
+    assert torch.equal(learnt_rival().place(task).device, learnt_rival().place(task).device)

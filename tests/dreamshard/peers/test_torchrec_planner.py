@@ -1,0 +1,57 @@
+"""TorchRec's own planner behind the placers' interface."""
+
+import pytest
+import torch
+from small_instances import pool_of, tables_of, task_of
+
+from dreamshard.peers.torchrec_planner import TorchRecPlanner
+from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.tasks import PlacementTask
+
+pytest.importorskip("torchrec")
+
+
+def test_equal_tables_are_shared_evenly():
+    placed = TorchRecPlanner().place(PlacementTask(tables_of([1000] * 6, 16), 3, 2**30))
+    assert torch.bincount(placed.device, minlength=3).tolist() == [2, 2, 2]
+
+
+def test_a_table_with_most_of_the_lookups_is_left_alone():
+    placed = TorchRecPlanner().place(PlacementTask(tables_of([1000] * 4, 16, [90.0, 1.0, 1.0, 1.0]), 2, 2**30))
+    hot, *cold = placed.device.tolist()
+    assert set(cold) == {1 - hot}
+
+
+@pytest.mark.parametrize(("precision", "optimizer"), [("fp32", "sgd"), ("fp16", "rowwise_adagrad")])
+def test_memory_is_counted_to_the_byte_as_the_task_counts_it(precision, optimizer):
+    tables = tables_of([1000] * 4, 16, [90.0, 1.0, 1.0, 1.0])
+    table_bytes = int(tables.memory_bytes(precision, optimizer)[0])
+    full = PlacementTask(tables, 2, 2 * table_bytes, precision, optimizer)
+    assert full.is_legal(TorchRecPlanner().place(full))
+    assert torch.bincount(TorchRecPlanner().place(full).device).tolist() == [2, 2]
+    roomier = PlacementTask(tables, 2, 3 * table_bytes, precision, optimizer)
+    assert sorted(torch.bincount(TorchRecPlanner().place(roomier).device).tolist()) == [1, 3]
+
+
+def test_where_the_planner_finds_no_plan_it_says_so():
+    with pytest.raises(NoPlacementError, match="found no plan of whole tables for the 5 tables"):
+        TorchRecPlanner().place(task_of([3, 3, 2, 2, 2], 2, 6))  # only 3 + 3 | 2 + 2 + 2, which it does not try
+
+
+def test_dear_links_make_it_share_dims_and_dear_memory_lookups():
+    tables = tables_of([1000, 1000, 50_000], [64, 64, 4], [1.0, 1.0, 32.0])  # pooling x dim is 64, 64 and 128
+    task = PlacementTask(tables, 2, 2**30)
+    first, second, _ = TorchRecPlanner(memory_bytes_per_s=1e9, link_bytes_per_s=1e15).place(task).device.tolist()
+    assert first == second
+    first, second, _ = TorchRecPlanner(memory_bytes_per_s=1e15, link_bytes_per_s=1e9).place(task).device.tolist()
+    assert first != second
+
+
+def test_the_same_task_gets_the_same_legal_placement_and_unused_tables_do_no_harm():
+    pool = pool_of(20)
+    pool.pooling_factor[3] = 0.0
+    task = PlacementTask(pool, 4, 2**32)
+    assert isinstance(TorchRecPlanner(), Placer)
+    first, second = (TorchRecPlanner().place(task) for _ in range(2))
+    assert torch.equal(first.device, second.device)
+    assert task.is_legal(first)
