@@ -96,9 +96,9 @@ def pack_by_size(task: PlacementTask) -> Int[Tensor, " T"]:
         largest = int(size.argmax())
         raise NoPlacementError(
             f"found no placement of whole tables for the {len(task.tables)} tables of {task.name} on "
-            f"{task.num_devices} devices of {task.memory_bytes / 2**30:.3g} GiB: they need {int(size.sum()) / 2**30:.3g} GiB in all, the "
-            f"largest ({task.tables.names[largest]!r}) {int(size[largest]) / 2**30:.3g} GiB; give the devices more "
-            "memory, add one, or use a placer that splits tables by columns"
+            f"{task.num_devices} devices of {_gib(task.memory_bytes)}: they need {_gib(int(size.sum()))} in all, the "
+            f"largest ({task.tables.names[largest]!r}) {_gib(int(size[largest]))}; give the devices more memory, add one, "
+            "or use a placer that splits tables by columns"
         )
     return device
 
@@ -122,3 +122,7 @@ def _fill(
         loads[choice] += added[t]
         left[choice] -= table_bytes[t]
     return torch.from_numpy(device)
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.3g} GiB"

@@ -127,13 +127,21 @@ class StructuredCostNetwork(CostNetwork):
         self.register_buffer("comm_ms", torch.zeros(2, 4))  # latency, own, largest, received; see `fit_comm`
         self.register_buffer("scale_ms", torch.ones(2))
 
+    def work_inputs(self, normalised: Float[Tensor, "*B F"]) -> tuple[Float[Tensor, "*B Z"], Float[Tensor, "*B"]]:
+        """What the exponent of a table's work is linear in, and the work it multiplies (hundreds of pooled weights)."""
+        z = normalised[..., self.columns]
+        logs = self._logs(normalised)
+        return torch.cat([z, 0.3 * z[..., :3].square()], dim=-1), (logs[..., 0] + logs[..., 2]).exp() / 100
+
+    def _logs(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B Z"]:
+        return normalised[..., self.columns] * self.std + self.mean
+
     def encode(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
         """Per member and compute phase work and its square, then the shared sums."""
-        z = normalised[..., self.columns]  # [*B, Z]
-        dim, _rows, pooling, _reuse, unique, _hot = (z * self.std + self.mean).unbind(-1)  # logs [*B]
-        seen = torch.cat([z, 0.3 * z[..., :3].square()], dim=-1)  # [*B, Z+3]
+        seen, raw = self.work_inputs(normalised)
         exponent = torch.einsum("...z,mpz->...mp", seen, self.slope) + self.log_scale
-        work = (dim + pooling)[..., None, None].exp() * exponent.clamp(-15, 8).exp() / 100  # [*B, M, 2]
+        work = raw[..., None, None] * exponent.clamp(-15, 8).exp()  # [*B, M, 2]
+        dim, _rows, pooling, _reuse, unique, _hot = self._logs(normalised).unbind(-1)
         work = work.flatten(-2)
         shared = torch.stack([(dim + unique).exp() / 100, dim.exp() / 100, pooling.exp() / 10], dim=-1)
         return torch.cat([work, work.square(), shared, torch.ones_like(shared[..., :1])], dim=-1)

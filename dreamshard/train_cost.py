@@ -3,6 +3,7 @@
 The tables of all samples are encoded once per step; a shard's sum is then one matrix product with the assignment.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from dreamshard.cost_network import CostNetwork, PaperCostNetwork, StructuredCostNetwork
 from dreamshard.costs import CostSample
 from dreamshard.features import Normaliser
+from dreamshard.structured_fit import HUBER, LOSS_SCALE, StructuredFit, error_scale, fit_data
 from dreamshard.tables import concatenate
 
 
@@ -104,13 +106,11 @@ def loss(network: CostNetwork, data: CostData, chosen: Int[Tensor, " B"]) -> Flo
         return heads + (network.overall_ms(sums) - data.overall_ms[chosen]).square().mean()
     assert isinstance(network, StructuredCostNetwork)
     predicted = network.member_phases_ms(sums)  # [B, D, M, 4]
-    device_ms = measured.sum(-1)  # [B, D]
-    scale = torch.maximum(device_ms, 0.2 * device_ms.max(dim=1, keepdim=True).values)[:, :, None, None]
-    error = (predicted - measured[:, :, None, :]) / scale
+    error = (predicted - measured[:, :, None, :]) / error_scale(measured)[:, :, None, None]
     total = error.sum(-1)  # [B, D, M]
-    robust = torch.nn.functional.smooth_l1_loss
     zero = torch.zeros(())
-    return 10 * (robust(error, zero.expand_as(error), beta=0.05) + robust(total, zero.expand_as(total), beta=0.05))
+    each = torch.nn.functional.smooth_l1_loss(error, zero.expand_as(error), beta=HUBER)
+    return LOSS_SCALE * (each + torch.nn.functional.smooth_l1_loss(total, zero.expand_as(total), beta=HUBER))
 
 
 def fit(
@@ -127,22 +127,52 @@ def fit(
     Raises:
         TrainingDivergedError: the loss is not finite.
     """
-    total = torch.zeros(())
     size = len(data.task_names)
-    for _ in range(steps):
-        chosen = torch.randperm(size, generator=generator)[: min(batch, size)]
-        value = loss(network, data, chosen)
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(value)
-        optimizer.step()
-        total += value.detach()
-    mean = float(total) / max(steps, 1)
-    if not torch.isfinite(total):
+    batches = [torch.randperm(size, generator=generator)[: min(batch, size)] for _ in range(steps)]
+    if isinstance(network, StructuredCostNetwork):
+        total = _fit_structured(network, optimizer, data, batches)
+    else:
+        total = _fit_by_autograd(network, optimizer, data, batches)
+    mean = total / max(steps, 1)
+    if not math.isfinite(total):
         raise TrainingDivergedError(
             f"the cost network's loss became {mean} within {steps} steps, so its predictions are worthless; "
             "the last checkpoint is intact: look for extreme cost samples, or lower the learning rate"
         )
     return mean
+
+
+def _fit_by_autograd(
+    network: CostNetwork, optimizer: torch.optim.Optimizer, data: CostData, batches: Sequence[Int[Tensor, " B"]]
+) -> float:
+    """Sum of the losses."""
+    total = torch.zeros(())
+    for chosen in batches:
+        value = loss(network, data, chosen)
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(value)
+        optimizer.step()
+        total += value.detach()
+    return float(total)
+
+
+def _fit_structured(
+    network: StructuredCostNetwork,
+    optimizer: torch.optim.Optimizer,
+    data: CostData,
+    batches: Sequence[Int[Tensor, " B"]],
+) -> float:
+    """Sum of the losses; the same steps with the gradient by hand."""
+    prepared = fit_data(network, data.features, data.assignment, data.phases_ms)
+    fitting = StructuredFit(network)
+    adam = fitting.adam(optimizer)
+    total = 0.0
+    for chosen in batches:
+        total += fitting.gradient(prepared, chosen.numpy())
+        adam.step()
+    fitting.write_back()
+    adam.write_back()
+    return total
 
 
 @torch.no_grad()
