@@ -86,7 +86,7 @@ def test_a_table_larger_than_every_device_is_placed_by_columns_and_refused_by_ru
 
 
 def test_four_columns_larger_than_a_device_fit_nowhere():
-    with pytest.raises(ValueError, match="'t0' of task needs .* for 4 of its columns alone"):
+    with pytest.raises(ValueError, match=r"'t0' of task needs .* for 4 of its columns alone"):
         PlacementTask(tables_of([1000], dim=32), 8, 10_000)
 
 
