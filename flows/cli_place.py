@@ -24,7 +24,9 @@ def place(
     ],
     devices: Annotated[int, typer.Option("--devices", min=1, help="How many devices.")],
     memory_gb: Annotated[float, typer.Option("--memory-gb", min=0.001, help="Room for tables on each, GiB.")],
-    placer: Annotated[str, typer.Option("--placer", help="champion, a version, or a rule of thumb.")] = "champion",
+    placer: Annotated[
+        str, typer.Option("--placer", help="champion, a version, a rule of thumb, or a rival.")
+    ] = "champion",
     budget_ms: Annotated[float | None, typer.Option("--budget-ms", min=0, help="Time for the search.")] = None,
     current: Annotated[Path | None, typer.Option("--current", help="The PLAN.json in use: shows what moves.")] = None,
     form: Annotated[Literal["json", "csv", "torchrec"], typer.Option("--format", help="Of the plan.")] = "json",
@@ -63,6 +65,7 @@ def find_placer(name: str) -> "tuple[Placer, str]":
         ValueError: there is none; the message lists those there are.
     """
     from dreamshard.baselines import baselines
+    from dreamshard.peers import LEARNED, PEERS, peer
     from dreamshard.recipes import RECIPES
     from dreamshard.shipped import shipped_placer
     from storage import registry
@@ -71,6 +74,11 @@ def find_placer(name: str) -> "tuple[Placer, str]":
     rules: dict[str, Any] = dict(baselines())
     if name in rules:
         return rules[name], name
+    if name in PEERS:
+        rival = peer(name, _champion())
+        if name in LEARNED:
+            _note(f"{name}: trains on these tables alone, by the champion's predicted costs; seconds to minutes")
+        return rival, name
     if f"{name}_costs" in RECIPES:
         found = shipped_placer(name, [Settings.load().home / "placers"])
         _note(f"{name}: {found}")
@@ -78,7 +86,7 @@ def find_placer(name: str) -> "tuple[Placer, str]":
     if name != "champion" and not name.isdigit():
         raise ValueError(
             f"there is no placer {name!r}, so nothing can place the tables; give champion, a version's number, h200, "
-            f"or one of {sorted(rules)}"
+            f"or one of {sorted([*rules, *PEERS])}"
         )
     return registry.load_placer(name), f"dreamshard {name}"
 
@@ -116,10 +124,14 @@ def _read(path: Path) -> "Tables":
 def _oracle(placer: "Placer") -> "DreamShardPlacer | None":
     """Who predicts costs: the placer itself if it can, else the champion if there is one."""
     from dreamshard.search import DreamShardPlacer
+
+    return placer if isinstance(placer, DreamShardPlacer) else _champion()
+
+
+def _champion() -> "DreamShardPlacer | None":
+    from dreamshard.search import DreamShardPlacer
     from storage import registry
 
-    if isinstance(placer, DreamShardPlacer):
-        return placer
     try:
         champion = registry.load_placer("champion")
     except ValueError:
