@@ -41,11 +41,11 @@ def fusion_rows(shards: Sequence[MeasuredShard]) -> list[Row]:
 
 
 FACTORS: dict[str, tuple[Callable[[MeasuredShard], float], tuple[float, ...]]] = {
-    "dim": (lambda s: _mean(s, s.tables.dim.double().tolist()), (8, 16, 32, 64, 128)),
+    "dim": (lambda s: _mean(s, s.tables.dim.double().tolist()), (8.0, 16.0, 32.0, 64.0, 128.0)),
     "rows": (lambda s: _mean(s, s.tables.rows.double().tolist()), (1e4, 1e5, 1e6, 4e6)),
-    "pooling": (lambda s: float(s.tables.pooling_factor.mean()), (1, 4, 16, 64)),
-    "reuse": (lambda s: float(s.tables.lookups.sum()) / max(1, int(s.tables.unique_rows.sum())), (2, 4, 8, 32)),
-    "tables": (lambda s: float(len(s.tables)), (2, 4, 8, 16, 32)),
+    "pooling": (lambda s: float(s.tables.pooling_factor.mean()), (1.0, 4.0, 16.0, 64.0)),
+    "reuse": (lambda s: float(s.tables.lookups.sum()) / max(1, int(s.tables.unique_rows.sum())), (2.0, 4.0, 8.0, 32.0)),
+    "tables": (lambda s: float(len(s.tables)), (2.0, 4.0, 8.0, 16.0, 32.0)),
 }
 """What a shard is grouped by, and where the groups part; means are weighted by lookups."""
 

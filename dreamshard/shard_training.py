@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from dreamshard.cost_network import CostNetwork, PaperCostNetwork, StructuredCostNetwork
 from dreamshard.costs import PHASES, CostSample
@@ -83,6 +85,16 @@ class LearntFromShards:
     measurements: dict[str, object]
 
 
+class ShardData(CostData):
+    """Shards to be fitted: of thousands of tables a batch holds few, and only those are encoded."""
+
+    def sums(self, network: CostNetwork, chosen: Int[Tensor, " B"] | None = None) -> Float[Tensor, "B D L"]:
+        """See `CostData.sums`."""
+        assignment = self.assignment if chosen is None else self.assignment[chosen]  # [B, 1, P]
+        used = assignment.sum(dim=(0, 1)).nonzero().flatten()
+        return assignment[..., used] @ network.encode(self.features[used])
+
+
 def split_shards(samples: Sequence[CostSample]) -> tuple[list[CostSample], list[CostSample]]:
     """Samples to fit and samples held out: every fifth, as they stand in the design."""
     fitted = [sample for i, sample in enumerate(samples) if i % HOLD_OUT_EVERY]
@@ -139,7 +151,7 @@ def fit_network(
     Raises:
         TrainingDivergedError: the loss is not finite.
     """
-    data = CostData.of(samples, normaliser)
+    data = ShardData.of(samples, normaliser)
     if isinstance(network, StructuredCostNetwork):
         network.calibrate(data.sums(network), data.phases_ms)
     optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
@@ -155,7 +167,7 @@ def errors_by_tables(
     network: CostNetwork, rival: CostNetwork, samples: Sequence[CostSample], normaliser: Normaliser
 ) -> tuple[HeldOutError, ...]:
     """Errors of two networks by number of tables, and over all."""
-    data = CostData.of(samples, normaliser)
+    data = ShardData.of(samples, normaliser)
     measured = data.phases_ms.sum(dim=-1)[:, 0]  # [S]
     own, other = (
         (net.phases_ms(data.sums(net)).sum(dim=-1)[:, 0] / measured - 1).abs() for net in (network, rival)
