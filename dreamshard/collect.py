@@ -122,7 +122,7 @@ def collect(
 
     Args:
         folder: of the parts; what an earlier call measured is not measured again.
-        seconds: a shard that was begun is finished.
+        seconds: after which no shard is begun, but for the first.
         device_type: of the one device.
         workers: threads that draw lookups.
         progress: told after each shard.
@@ -142,7 +142,7 @@ def collect(
     bench = ShardBench(_setup(config, lookups), torch.device(device_type))
     try:
         for position, planned in enumerate(plan):
-            if time.monotonic() - began >= seconds:
+            if measured and time.monotonic() - began >= seconds:
                 break
             for coming in plan[position : position + 1 + AHEAD]:
                 lookups.ahead([pool[t].name for t in coming.tables])
