@@ -37,9 +37,9 @@ TestbedName = Annotated[
     str | None,
     Field(
         title="Testbed",
-        description="Where costs come from: auto, cluster, simulated, simulated:PRESET, or your own as "
+        description="Where costs come from: auto, cluster, emulated, simulated, the last two also with :PRESET, or own as "
         "package.module:factory. Empty: the recipe's.",
-        examples=["auto", "cluster", "simulated", "simulated:v100"],
+        examples=["auto", "cluster", "emulated:h200", "simulated", "simulated:v100"],
     ),
 ]
 Source = Annotated[

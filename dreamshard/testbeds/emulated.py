@@ -22,7 +22,7 @@ from dreamshard.testbeds.clocks import CLOCKS, interquartile_range
 from dreamshard.testbeds.fused_op import require_fbgemm
 from dreamshard.testbeds.machine import device_model, library_versions
 from dreamshard.testbeds.roofline import exchange_s
-from dreamshard.testbeds.shard_bench import DoesNotFitError, ShardBench
+from dreamshard.testbeds.shard_bench import BuiltShard, DoesNotFitError, ShardBench
 from dreamshard.testbeds.shard_cache import ShardCache, ShardCosts, ShardMemory, shard_key
 from dreamshard.testbeds.specs import AcceleratorSpec
 
@@ -157,6 +157,12 @@ class EmulatedTestbed:
         )
 
 
+def _pass(bench: ShardBench, built: BuiltShard) -> tuple[float, float]:
+    """Milliseconds forward and backward of one step."""
+    pooled, forward_ms = bench.forward(built)
+    return forward_ms, bench.backward(pooled, bench.gradient(pooled))
+
+
 def measure_shard(bench: ShardBench, tables: Tables, task: PlacementTask) -> ShardCosts:
     """What the device of `bench` takes for one shard.
 
@@ -168,10 +174,8 @@ def measure_shard(bench: ShardBench, tables: Tables, task: PlacementTask) -> Sha
     torch.set_num_threads(1)  # the CPU's clock counts one thread
     try:
         built = bench.build(tables, task.precision, task.optimizer)
-        passes = []
-        for _ in range(bench.setup.warmups + bench.setup.repeats):
-            pooled, forward_ms = bench.forward(built)
-            passes.append((forward_ms, bench.backward(pooled, bench.gradient(pooled))))
+        num_passes = bench.setup.warmups + bench.setup.repeats
+        passes = bench.within_memory(lambda: [_pass(bench, built) for _ in range(num_passes)], 0)
     finally:
         torch.set_num_threads(num_threads)
     timed = torch.tensor(passes[bench.setup.warmups :], dtype=torch.float64)  # [R, 2]

@@ -5,6 +5,7 @@ that what a shard costs to set up is little. Every pass starts with cold caches:
 cheaper than it is beside a model.
 """
 
+import gc
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -117,6 +118,7 @@ class ShardBench:
             return work()
         except torch.OutOfMemoryError:
             pass  # what the work has taken is given back once this clause has ended
+        gc.collect()
         torch.cuda.empty_cache()
         raise DoesNotFitError(asked, self.free_bytes() or 0)
 
