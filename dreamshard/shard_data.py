@@ -22,7 +22,7 @@ from dreamshard.placement import Placement
 from dreamshard.tables import NUM_BINS, Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
 
-SHARDS_PER_PART = 64
+SHARDS_PER_PART = 32
 SCHEMA = pa.schema(
     [
         ("design", pa.string()),
