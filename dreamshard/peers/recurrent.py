@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from dreamshard import mdp
 from dreamshard.baselines import pack_by_size
 from dreamshard.cost_network import CostNetwork
 from dreamshard.features import Normaliser
-from dreamshard.mdp import Episodes, episodes_of
+from dreamshard.mdp import Episodes, episodes_of, legal_devices
 from dreamshard.placement import Placement
 from dreamshard.shard_costs import shard_costs
 from dreamshard.tasks import PlacementTask
@@ -106,19 +106,24 @@ def walk(
     """Place every table; sampled with `generator`, greedy without."""
     batch, num_tables = episodes.order.shape
     costs = shard_costs(network)
-    state = mdp.start(costs, batch, episodes.num_devices)
     latents, table_bytes = episodes.latents.numpy(), episodes.table_bytes.numpy()
+    sums = np.zeros((batch, episodes.num_devices, latents.shape[-1]), np.float32)
+    held_ms = np.zeros((batch, episodes.num_devices), np.float32)
+    used_bytes = np.zeros((batch, episodes.num_devices), np.int64)
     reference = episodes.reference_ms[:, None]  # [B, 1]
     steps = policy.begin(episodes)
-    devices, log_probs, entropies = [], [], []
+    devices, log_probs, entropies, every = [], [], [], np.arange(batch)
     for t in range(num_tables):
-        loads = state.loads
-        held = torch.from_numpy(loads.forward_ms + loads.backward_ms) / reference
-        after = torch.from_numpy(costs.added_ms(loads, latents[:, t])) / reference
-        legal = torch.from_numpy(mdp.legal_devices(state.used_bytes, table_bytes[:, t], episodes.capacity_bytes))
-        log_p = torch.log_softmax(steps.logits(t, held, after).masked_fill(~legal, -torch.inf), dim=-1)  # [B, D]
+        after = sums + latents[:, t, None]  # [B, D, L]
+        forward, backward, _ = costs.compute(after.reshape(-1, after.shape[-1]))
+        after_ms = (forward + backward).reshape(held_ms.shape)
+        relative = [torch.from_numpy(each) / reference for each in (held_ms, after_ms)]
+        legal = torch.from_numpy(legal_devices(used_bytes, table_bytes[:, t], episodes.capacity_bytes))
+        log_p = torch.log_softmax(steps.logits(t, *relative).masked_fill(~legal, -torch.inf), dim=-1)  # [B, D]
         device = _choose(log_p.detach(), generator)
-        mdp.step(costs, state, latents[:, t], table_bytes[:, t], device.numpy())
+        chosen = every, device.numpy()
+        sums[chosen], held_ms[chosen] = after[chosen], after_ms[chosen]
+        used_bytes[chosen] += table_bytes[:, t]
         steps.took(t, device)
         devices.append(device)
         log_probs.append(log_p.gather(-1, device[:, None])[:, 0])
@@ -128,8 +133,8 @@ def walk(
         torch.empty_like(taken).scatter_(1, episodes.order, taken),
         torch.stack(log_probs, dim=1),
         torch.stack(entropies, dim=1),
-        torch.from_numpy(state.loads.sums),
-        torch.from_numpy((state.used_bytes <= episodes.capacity_bytes).all(axis=1)),
+        torch.from_numpy(sums),
+        torch.from_numpy((used_bytes <= episodes.capacity_bytes).all(axis=1)),
     )
 
 

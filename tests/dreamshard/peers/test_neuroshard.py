@@ -1,4 +1,6 @@
-"""Greedy grid search: compute balanced, under the limit on dims that turns out best."""
+"""Greedy grid search: compute balanced, under the limit on dims that turns out best; tables halved where that helps."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -24,39 +26,70 @@ def narrow_and_two_wide():
     return tables_of([100, 100, 100], [4, 64, 64], [32.0, 1.0, 1.0])
 
 
+def alternatives(tables, shard_bytes):
+    """The plain network, and the same tables once for each list of sizes."""
+    network, normaliser = plain(tables)
+    times = len(shard_bytes)
+    latents = network.encode(normaliser(tables)).detach().expand(times, -1, -1)
+    return network, Shards(latents, tables.dim.expand(times, -1), torch.tensor(shard_bytes))
+
+
 def test_compute_alone_is_balanced_where_communication_is_free():
     task = PlacementTask(narrow_and_two_wide(), 2, PLENTY)
-    narrow, wide, other = NeuroShardPlacer(*plain(task.tables)).place(task).device.tolist()
+    narrow, wide, other = NeuroShardPlacer(*plain(task.tables), columns=False).place(task).device.tolist()
     assert wide == other != narrow  # 128 | 64 + 64, dims 4 | 128
 
 
 def test_a_limit_on_dims_parts_the_wide_tables_where_communication_is_dear():
     task = PlacementTask(narrow_and_two_wide(), 2, PLENTY)
-    placed = NeuroShardPlacer(*plain(task.tables, ms_per_widest_hundred_dims=20.0)).place(task)
+    placed = NeuroShardPlacer(*plain(task.tables, 20.0), columns=False).place(task)
     _, wide, other = placed.device.tolist()
     assert wide != other  # 128 + 64 | 64 at dims 68 | 64, within 1.5 times the mean of 66
 
 
 def test_the_cost_found_is_the_predicted_cost_of_the_placement():
-    tables = narrow_and_two_wide()
-    network, normaliser = plain(tables)
-    latents = network.encode(normaliser(tables))
-    found = grid_search(network, Shards(latents, tables.dim, torch.ones(3, dtype=torch.int64)), 2, 3)
-    assert found is not None
-    assert found.overall_ms == pytest.approx(2 * 1.28, rel=1e-3)  # forward and backward of pooling x dim = 128
+    network, shards = alternatives(narrow_and_two_wide(), [[1, 1, 1]])
+    found = grid_search(network, shards, 2, 3)
+    assert float(found.overall_ms) == pytest.approx(2 * 1.28, rel=1e-3)  # forward and backward of pooling x dim = 128
 
 
 def test_a_table_wider_than_the_widest_limit_is_placed_all_the_same():
     tables = tables_of([100, 100, 100], [64, 4, 4], 1.0)  # mean sum of dims on 3 devices: 24
-    placed = NeuroShardPlacer(*plain(tables)).place(PlacementTask(tables, 3, PLENTY))
+    placed = NeuroShardPlacer(*plain(tables), columns=False).place(PlacementTask(tables, 3, PLENTY))
     assert sorted(placed.device.tolist()) == [0, 1, 2]
 
 
-def test_where_shards_do_not_fit_under_any_limit_the_grid_finds_nothing():
-    tables = tables_of([100, 100, 100])
-    network, normaliser = plain(tables)
-    shards = Shards(network.encode(normaliser(tables)), tables.dim, torch.tensor([2, 2, 2]))
-    assert grid_search(network, shards, 2, 3) is None  # room for one on each of two devices
+def test_alternatives_are_searched_side_by_side_and_those_that_do_not_fit_cost_infinitely_much():
+    network, shards = alternatives(tables_of([100, 100, 100]), [[1, 1, 1], [2, 2, 2], [2, 1, 1]])
+    found = grid_search(network, shards, 2, 3)  # room for one of two bytes on each of two devices
+    assert found.overall_ms.isfinite().tolist() == [True, False, True]
+    alone = grid_search(network, alternatives(tables_of([100, 100, 100]), [[2, 1, 1]])[1], 2, 3)
+    assert torch.equal(alone.device[0], found.device[2])
+
+
+def test_a_table_that_is_all_the_work_is_split_by_columns_and_shared():
+    task = PlacementTask(tables_of([100, 100], [64, 4], [50.0, 0.1]), 4, PLENTY)
+    network, normaliser = plain(task.tables)
+    placed = NeuroShardPlacer(network, normaliser).place(task)
+    assert placed.shards is not None
+    wide = [
+        (part.end - part.start, device)
+        for part, device in zip(placed.shards, placed.device.tolist(), strict=True)
+        if part.table == 0
+    ]
+    assert [columns for columns, _ in wide] == [16, 16, 16, 16]
+    assert sorted(device for _, device in wide) == [0, 1, 2, 3]
+    assert task.is_legal(placed)
+    assert NeuroShardPlacer(network, normaliser, columns=False).place(task).shards is None
+
+
+def test_a_table_that_no_device_can_hold_is_split_and_placed():
+    task = PlacementTask(tables_of([100, 10], [16, 16]), 2, 100 * 16 * 4 * 3 // 4)
+    placed = learnt_rival().place(task)
+    assert placed.shards is not None
+    assert task.is_legal(placed)
+    with pytest.raises(NoPlacementError):
+        replace(learnt_rival(), columns=False).place(task)
 
 
 @settings(max_examples=15, deadline=None)

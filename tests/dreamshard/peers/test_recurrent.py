@@ -17,7 +17,7 @@ from dreamshard.search import shard_sums
 from dreamshard.tasks import PlacementTask
 
 SHORT = PeerTraining(updates=3, episodes=4)
-LONG = PeerTraining(updates=80, episodes=16)
+LONG = PeerTraining(updates=50, episodes=16)
 EACH = pytest.mark.parametrize("name", LEARNED)
 OBJECTIVES = {"rnn": overall_ms, "autoshard": compute_ms}
 
