@@ -118,7 +118,7 @@ class _Climber:
         self.sums = loads.sums[0]
         np.add.at(self.sums, device, latents)
         self.used = np.bincount(device, weights=table_bytes, minlength=num_devices).astype(np.int64)
-        self.empty_ms = np.float32((loads.forward_ms + loads.backward_ms)[0, 0])
+        self.empty_ms = loads.compute_ms[0, 0]
         self.table_width = costs.table_width(latents)
         self.compute_ms, rates = self._compute(self.sums)
         self.work = np.concatenate([latents[:, : rates.shape[1]], self.table_width[:, None]], axis=1)

@@ -19,7 +19,7 @@ from dreamshard.features import Normaliser
 from dreamshard.shard_costs import Loads, ShardCosts, refresh
 from dreamshard.tasks import PlacementTask
 
-_OWN_SHARE = 0.1  # of a device's own cost, beside the overall cost, in deciding where a table goes
+_OWN_SHARE = np.float32(0.1)  # of a device's own cost, beside the overall cost, in deciding where a table goes
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,16 @@ class State:
     Attributes:
         loads: `[B, D]` devices.
         used_bytes: `[B, D]`.
+        slowest_ms: `[B, 1]` compute of the slowest device.
+        widest_ms: `[B, 1]` communication of the widest one.
+        episode: `[B]` 0..B-1.
     """
 
     loads: Loads
     used_bytes: NDArray[np.int64]
+    slowest_ms: NDArray[np.float32]
+    widest_ms: NDArray[np.float32]
+    episode: NDArray[np.int64]
 
 
 @torch.no_grad()
@@ -107,7 +113,14 @@ def episodes_of(tasks: Sequence[PlacementTask], network: CostNetwork, normaliser
 
 def start(costs: ShardCosts, batch: int, num_devices: int) -> State:
     """All devices empty."""
-    return State(costs.empty(batch, num_devices), np.zeros((batch, num_devices), np.int64))
+    loads = costs.empty(batch, num_devices)
+    return State(
+        loads,
+        np.zeros((batch, num_devices), np.int64),
+        loads.compute_ms.max(axis=1, keepdims=True),
+        loads.comm_ms.max(axis=1, keepdims=True),
+        np.arange(batch),
+    )
 
 
 def legal_devices(
@@ -132,12 +145,19 @@ def step(
     latent: NDArray[np.float32],
     table_bytes: NDArray[np.int64],
     device: NDArray[np.int64],
-) -> None:
-    """Put one table per episode, of `latent` `[B, L]` and `table_bytes` `[B]`, on `device` `[B]`."""
-    episode = np.arange(len(device))
-    state.loads.sums[episode, device] += latent
-    state.used_bytes[episode, device] += table_bytes
-    refresh(costs, state.loads, episode, device)
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Put one table per episode, of `latent` `[B, L]` and `table_bytes` `[B]`, on `device` `[B]`.
+
+    Returns:
+        Forward and backward compute of these devices, `[B]` each.
+    """
+    changed = (state.episode, device)
+    state.loads.sums[changed] += latent
+    state.used_bytes[changed] += table_bytes
+    forward, backward = refresh(costs, state.loads, changed)
+    np.maximum(state.slowest_ms, state.loads.compute_ms[changed][:, None], out=state.slowest_ms)
+    np.maximum(state.widest_ms, state.loads.comm_ms[changed][:, None], out=state.widest_ms)
+    return forward, backward
 
 
 def after_ms(costs: ShardCosts, state: State, latent: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -147,11 +167,9 @@ def after_ms(costs: ShardCosts, state: State, latent: NDArray[np.float32]) -> ND
     term alone leaves devices equal that neither it nor the all-to-all makes critical; the second alone lets compute and
     dims end on different devices, whose sum is what everyone waits for.
     """
-    loads = state.loads
-    compute, comm = costs.added_ms(loads, latent), costs.widest_comm_ms(loads.sums, latent)  # [B, D] each
-    slowest = (loads.forward_ms + loads.backward_ms).max(axis=1, keepdims=True)
-    widest = comm.max(axis=1, keepdims=True) - costs.table_comm_ms(latent, compute.shape[1])[:, None]
-    dear: NDArray[np.float32] = np.maximum(compute, slowest) + np.maximum(comm, widest)
+    compute, comm = costs.after(state.loads, latent)  # [B, D] each
+    dear: NDArray[np.float32] = np.maximum(compute, state.slowest_ms) + np.maximum(comm, state.widest_ms)
     compute += comm
-    dear += np.float32(_OWN_SHARE) * compute
+    compute *= _OWN_SHARE
+    dear += compute
     return dear

@@ -15,7 +15,7 @@ from dreamshard import mdp
 from dreamshard.cost_network import CostNetwork
 from dreamshard.mdp import Episodes, State
 from dreamshard.policy_network import COST_COLUMNS, DeviceView, PolicyNetwork
-from dreamshard.shard_costs import Array, Loads, ShardCosts, mlp_arrays, run_mlp, shard_costs
+from dreamshard.shard_costs import Array, Loads, mlp_arrays, run_mlp, shard_costs
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def rollout(
     num_devices = episodes.num_devices
     costs = shard_costs(network)
     state = mdp.start(costs, batch, num_devices)
-    actor = _Actor(policy, episodes, costs, state.loads)
+    actor = _Actor(policy, episodes, state.loads)
     latents, table_bytes = episodes.latents.numpy(), episodes.table_bytes.numpy()
     noise = None if generator is None else _gumbel((num_tables, batch, num_devices), generator)
     actions = np.empty((batch, num_tables), np.int64)
@@ -71,8 +71,8 @@ def rollout(
         if noise is not None:
             logits = logits + noise[t]
         actions[:, t] = action = np.where(legal, logits, -np.inf).argmax(axis=1)
-        mdp.step(costs, state, latents[:, t], table_bytes[:, t], action)
-        actor.update(costs, state, t, action)
+        compute = mdp.step(costs, state, latents[:, t], table_bytes[:, t], action)
+        actor.update(state, t, action, compute)
     taken = torch.from_numpy(actions)
     return Rollout(
         torch.empty_like(taken).scatter_(1, episodes.order, taken),
@@ -112,11 +112,11 @@ class _Actor:
     """The policy as arrays, with the codes of all devices as they stand.
 
     Attributes:
-        costs: `[B, D, 3]` relative predicted costs of each device, as they were when it last changed.
+        costs: `[B, D, 3]` relative predicted costs of each device; compute of a device without tables is taken as 0.
         reference_ms: `[B, 1]`.
     """
 
-    def __init__(self, policy: PolicyNetwork, episodes: Episodes, costs: ShardCosts, loads: Loads) -> None:
+    def __init__(self, policy: PolicyNetwork, episodes: Episodes, loads: Loads) -> None:
         batch, num_tables = episodes.order.shape
         self.paper = policy.kind == "paper"
         self.encoded = policy.encode(episodes.features).numpy()
@@ -131,10 +131,7 @@ class _Actor:
             self.cost, self.score = mlp_arrays(policy.cost), mlp_arrays(policy.score)
         else:
             self.device = mlp_arrays(policy.device)
-        self.rows = np.arange(batch)
-        self.costs[..., 0], self.costs[..., 1] = loads.forward_ms, loads.backward_ms
-        self.costs[..., 2] = costs.comm_ms(loads.sums)
-        self.costs /= self.reference_ms[..., None]
+        self.costs[..., 2] = loads.comm_ms / self.reference_ms
         self.codes = self._codes(self.sums, self.costs, np.zeros(self.costs.shape[:2], np.float32))  # [B, D, K]
 
     def logits(self, t: int, after: Array) -> Array:
@@ -142,13 +139,13 @@ class _Actor:
         logits: Array = (self.codes @ self.wishes[:, t, :, None])[..., 0]
         return logits if self.paper else logits - np.float32(self.greed) * after
 
-    def update(self, costs: ShardCosts, state: State, t: int, action: NDArray[np.int64]) -> None:
-        """Take in that table `t` went to `action`."""
-        changed = (self.rows, action)
+    def update(self, state: State, t: int, action: NDArray[np.int64], compute: tuple[Array, Array]) -> None:
+        """Take in that table `t` went to `action`, whose forward and backward compute are now `compute`."""
+        changed = (state.episode, action)
         self.sums[changed] += self.encoded[:, t]
-        loads, seen = state.loads, np.empty((len(action), COST_COLUMNS), np.float32)
-        seen[:, 0], seen[:, 1] = loads.forward_ms[changed], loads.backward_ms[changed]
-        seen[:, 2] = costs.comm_ms(loads.sums)[changed]
+        seen = np.empty((len(action), COST_COLUMNS), np.float32)
+        seen[:, 0], seen[:, 1] = compute
+        seen[:, 2] = state.loads.comm_ms[changed]
         seen /= self.reference_ms
         self.costs[changed] = seen
         memory = (state.used_bytes[changed] / self.capacity).astype(np.float32)

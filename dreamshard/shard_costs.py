@@ -17,23 +17,32 @@ from numpy.typing import NDArray
 from dreamshard.cost_network import CostNetwork, PaperCostNetwork, StructuredCostNetwork
 
 Array = NDArray[np.float32]
+Indices = NDArray[np.int64]
+
+_LEAST_WORK, _LEAST_SQUARE, _LEAST_SUM = np.float32(1e-6), np.float32(1e-12), np.float32(1e-3)  # logs of nothing
+_SHARED = [-1, -4, -3, -2]  # count, distinct, dims, lookups
+_COUNT_SHIFT = np.array([2, 0, 0, 0], np.float32)
+_HALF = np.float32(0.5)
+_ONE_TABLE = np.float32(0.5)  # a device whose count is below has no table
 
 
 @dataclass
 class Loads:
-    """What devices hold and cost, without communication; `...` is episodes and devices.
+    """What devices hold and cost.
 
     Attributes:
-        sums: `[..., L]` latents summed over the device's tables.
-        forward_ms: `[...]` forward compute.
-        backward_ms: `[...]` backward compute.
-        rates: `[..., R]` milliseconds per unit of work that one more table would bring.
+        sums: `[B, D, L]` latents summed over the device's tables.
+        compute_ms: `[B, D]` forward and backward compute.
+        comm_ms: `[B, D]` both all-to-alls, if the device were the widest.
+        rates: `[B, D, R]` milliseconds of compute per unit of work that one more table would bring.
+        ms_per_dim: by how much `comm_ms` grows with a table's width; 0 where that depends on the device.
     """
 
     sums: Array
-    forward_ms: Array
-    backward_ms: Array
+    compute_ms: Array
+    comm_ms: Array
     rates: Array
+    ms_per_dim: np.float32
 
 
 @runtime_checkable
@@ -45,31 +54,26 @@ class ShardCosts(Protocol):
         ...
 
     def compute(self, sums: Array) -> tuple[Array, Array, Array]:
-        """Forward ms `[N]`, backward ms `[N]` and rates `[N, R]` of shards of latents `[N, L]`."""
+        """Forward ms `[N]`, backward ms `[N]` and rates `[N, R]` of shards of latents `[N, L]` that are not empty."""
         ...
 
-    def added_ms(self, loads: Loads, latent: Array) -> Array:
-        """`[B, D]` compute of each device once it also holds the table of `latent` `[B, L]`."""
+    def after(self, loads: Loads, latent: Array) -> tuple[Array, Array]:
+        """`[B, D]` compute and communication of each device once it also holds the table of `latent` `[B, L]`.
+
+        Communication is as if the device were the widest.
+        """
         ...
 
-    def comm_ms(self, sums: Array, others: Array | None = None) -> Array:
-        """`[..., D]` both all-to-alls of each device; `others` as in `StructuredCostNetwork.member_phases_ms`."""
+    def shard_comm_ms(self, sums: Array, loads: Loads) -> Array:
+        """`[N]` what `Loads.comm_ms` is for shards of latents `[N, L]`."""
         ...
 
     def table_width(self, latents: Array) -> Array:
         """`[T]` what each table adds to its device's width."""
         ...
 
-    def widest_comm_ms(self, sums: Array, latent: Array) -> Array:
-        """`[B, D]` both all-to-alls of each device with the table of `latent` `[B, L]`, if it were the widest then."""
-        ...
-
-    def table_comm_ms(self, latent: Array, num_devices: int) -> Array:
-        """`[B]` by how much the table of `latent` raises `widest_comm_ms`; 0 where that is not known beforehand."""
-        ...
-
     def exchange(self, sums: Array) -> "Exchange":
-        """The same as `comm_ms`, taken apart into what each device causes and what the widest causes for all."""
+        """Communication of devices of latents `[D, L]`: what each causes, and what the widest causes for all."""
         ...
 
 
@@ -90,12 +94,18 @@ class Exchange:
     own_ms_per_width: float
 
 
-def refresh(costs: ShardCosts, loads: Loads, episode: NDArray[np.int64], device: NDArray[np.int64]) -> None:
-    """Evaluate the one device per episode that changed."""
-    forward, backward, rates = costs.compute(loads.sums[episode, device])
-    loads.forward_ms[episode, device] = forward
-    loads.backward_ms[episode, device] = backward
-    loads.rates[episode, device] = rates
+def refresh(costs: ShardCosts, loads: Loads, changed: tuple[Indices, Indices]) -> tuple[Array, Array]:
+    """Evaluate the one device per episode that changed; returns its forward and backward compute, `[B]` each.
+
+    Args:
+        changed: episodes and their devices, `[B]` each.
+    """
+    sums = loads.sums[changed]
+    forward, backward, rates = costs.compute(sums)
+    loads.compute_ms[changed] = forward + backward
+    loads.comm_ms[changed] = costs.shard_comm_ms(sums, loads)
+    loads.rates[changed] = rates
+    return forward, backward
 
 
 class StructuredShardCosts:
@@ -111,11 +121,11 @@ class StructuredShardCosts:
         self.hidden_weight = array(network.hidden_weight).reshape(pairs, -1, network.hidden)  # [2M, 6, H]
         self.hidden_bias = array(network.hidden_bias).reshape(pairs, 1, network.hidden)
         self.output_weight = array(network.output_weight).reshape(pairs, network.hidden, 1) / network.bound
-        self.bound = network.bound
+        self.bound = np.float32(network.bound)
         scale = array(network.scale_ms)
         self.scale = np.tile(scale, network.members) / np.float32(network.members)  # [2M]
         launch = array(torch.nn.functional.softplus(network.launch)).reshape(pairs) * self.scale
-        self.launch_forward, self.launch_backward = float(launch[::2].sum()), float(launch[1::2].sum())
+        self.launch = launch.reshape(-1, 2).sum(axis=0)  # [2]
         self.comm = array(network.comm_ms).sum(axis=0)  # [4]: latency, own, largest, received
 
     def empty(self, batch: int, num_devices: int) -> Loads:
@@ -124,47 +134,44 @@ class StructuredShardCosts:
         return Loads(
             np.zeros((*shape, 2 * self.pairs + 4), np.float32),
             np.zeros(shape, np.float32),
-            np.zeros(shape, np.float32),
+            np.full(shape, self.comm[0], np.float32),
             np.zeros((*shape, self.pairs), np.float32),
+            self._slope(num_devices),
         )
 
     def compute(self, sums: Array) -> tuple[Array, Array, Array]:
         """See `ShardCosts`; shards must not be empty."""
         sums = np.maximum(sums, 0)  # taking a table away leaves rounding behind
-        work = sums[:, : self.pairs] + np.float32(1e-6)  # [N, 2M]
-        shared = 0.5 * np.log(sums[:, [-1, -4, -3, -2]] + np.float32(1e-3))  # [N, 4] count, distinct, dims, lookups
-        shared[:, 0] -= np.float32(1)
-        seen = np.empty((self.pairs, len(sums), 6), np.float32)
-        seen[..., 0] = (np.float32(0.5) * np.log(work)).T
-        seen[..., 1] = (2 * np.sqrt(sums[:, self.pairs : 2 * self.pairs] + np.float32(1e-12)) / work).T
-        seen[..., 2:] = shared
+        pairs, work = self.pairs, sums[:, : self.pairs] + _LEAST_WORK  # [N, 2M]
+        seen = np.empty((pairs, len(sums), 6), np.float32)
+        np.log(work.T, out=seen[..., 0])
+        np.log(sums[:, _SHARED] + _LEAST_SUM, out=seen[0, :, 2:])
+        seen[0, :, 2:] -= _COUNT_SHIFT
+        seen[1:, :, 2:] = seen[0, :, 2:]
+        seen[..., 0] *= _HALF
+        seen[..., 2:] *= _HALF
+        np.divide(2 * np.sqrt(sums[:, pairs : 2 * pairs] + _LEAST_SQUARE).T, work.T, out=seen[..., 1])
         hidden = seen @ self.hidden_weight
         hidden += self.hidden_bias
         np.maximum(hidden, 0, out=hidden)
-        correction = np.exp(np.float32(self.bound) * np.tanh((hidden @ self.output_weight)[..., 0].T))  # [N, 2M]
-        rates: Array = correction * self.scale
-        cost = rates * sums[:, : self.pairs]
-        return cost[:, ::2].sum(1) + self.launch_forward, cost[:, 1::2].sum(1) + self.launch_backward, rates
+        correction = np.tanh((hidden @ self.output_weight)[..., 0].T)  # [N, 2M]
+        correction *= self.bound
+        rates: Array = np.exp(correction, out=correction) * self.scale
+        cost = (rates * sums[:, :pairs]).reshape(len(sums), -1, 2).sum(axis=1) + self.launch  # [N, 2]
+        return cost[:, 0], cost[:, 1], rates
 
-    def added_ms(self, loads: Loads, latent: Array) -> Array:
+    def after(self, loads: Loads, latent: Array) -> tuple[Array, Array]:
         """See `ShardCosts`; exact for an empty device."""
-        work = latent[:, : self.pairs]  # [B, 2M]
-        added = loads.forward_ms + loads.backward_ms + (loads.rates @ work[:, :, None])[..., 0]  # [B, D]
-        empty = loads.sums[..., -1] < 0.5
+        added = loads.compute_ms + (loads.rates @ latent[:, : self.pairs, None])[..., 0]  # [B, D]
+        empty = loads.sums[..., -1] < _ONE_TABLE
         if empty.any():
             forward, backward, _ = self.compute(latent)
-            added = np.where(empty, (forward + backward)[:, None], added)
-        return added
+            np.copyto(added, (forward + backward)[:, None], where=empty)
+        return added, loads.comm_ms + (loads.ms_per_dim * latent[:, 2 * self.pairs + 1])[:, None]
 
-    def widest_comm_ms(self, sums: Array, latent: Array) -> Array:
+    def shard_comm_ms(self, sums: Array, loads: Loads) -> Array:
         """See `ShardCosts`."""
-        dims = sums[..., 2 * self.pairs + 1] + latent[:, None, 2 * self.pairs + 1]
-        comm: Array = self._slope(dims.shape[-1]) * dims + self.comm[0]
-        return comm
-
-    def table_comm_ms(self, latent: Array, num_devices: int) -> Array:
-        """See `ShardCosts`."""
-        comm: Array = self._slope(num_devices) * latent[:, 2 * self.pairs + 1]
+        comm: Array = loads.ms_per_dim * sums[:, 2 * self.pairs + 1] + self.comm[0]
         return comm
 
     def _slope(self, num_devices: int) -> np.float32:
@@ -187,18 +194,6 @@ class StructuredShardCosts:
         width: Array = latents[:, 2 * self.pairs + 1]
         return width
 
-    def comm_ms(self, sums: Array, others: Array | None = None) -> Array:
-        """See `ShardCosts`."""
-        dims = sums[..., 2 * self.pairs + 1]
-        beside = dims if others is None else others[..., 2 * self.pairs + 1]
-        num_devices = dims.shape[-1]
-        share = np.float32((num_devices - 1) / num_devices)
-        latency, own, largest, received = self.comm
-        top = np.maximum(dims, beside.max(axis=-1, keepdims=True))
-        arriving = (beside.sum(axis=-1, keepdims=True) - beside) / np.float32(num_devices)
-        comm: Array = latency + (own * share) * dims + (largest * share) * top + received * arriving
-        return comm
-
 
 class PaperShardCosts:
     """`PaperCostNetwork`: three heads on the summed latents; the effect of one more table is evaluated, not linear."""
@@ -208,49 +203,42 @@ class PaperShardCosts:
         self.latent_size = network.latent_size
 
     def empty(self, batch: int, num_devices: int) -> Loads:
-        """See `ShardCosts`."""
-        loads = Loads(
-            np.zeros((batch, num_devices, self.latent_size), np.float32),
-            np.zeros((batch, num_devices), np.float32),
-            np.zeros((batch, num_devices), np.float32),
-            np.zeros((batch, num_devices, 0), np.float32),
+        """See `ShardCosts`; the heads decide what an empty device costs."""
+        nothing = np.zeros((1, self.latent_size), np.float32)
+        forward, backward, _ = self.compute(nothing)
+        shape = (batch, num_devices)
+        return Loads(
+            np.zeros((*shape, self.latent_size), np.float32),
+            np.full(shape, forward + backward, np.float32),
+            np.full(shape, self._comm(nothing), np.float32),
+            np.zeros((*shape, 0), np.float32),
+            np.float32(0),
         )
-        loads.forward_ms[:], loads.backward_ms[:], _ = (
-            value.reshape(batch, num_devices, *value.shape[1:])
-            for value in self.compute(loads.sums.reshape(-1, self.latent_size))
-        )
-        return loads
 
     def compute(self, sums: Array) -> tuple[Array, Array, Array]:
         """See `ShardCosts`."""
         forward, backward = (run_mlp(self.heads[i], sums)[:, 0] for i in (0, 2))
         return forward, backward, np.zeros((len(sums), 0), np.float32)
 
-    def added_ms(self, loads: Loads, latent: Array) -> Array:
+    def after(self, loads: Loads, latent: Array) -> tuple[Array, Array]:
         """See `ShardCosts`."""
-        after = loads.sums + latent[:, None, :]
-        added: Array = run_mlp(self.heads[0], after)[..., 0] + run_mlp(self.heads[2], after)[..., 0]
-        return added
+        sums = loads.sums + latent[:, None, :]
+        return run_mlp(self.heads[0], sums)[..., 0] + run_mlp(self.heads[2], sums)[..., 0], self._comm(sums)
 
-    def widest_comm_ms(self, sums: Array, latent: Array) -> Array:
+    def shard_comm_ms(self, sums: Array, loads: Loads) -> Array:
         """See `ShardCosts`."""
-        return self.comm_ms(sums + latent[:, None, :])
-
-    def table_comm_ms(self, latent: Array, num_devices: int) -> Array:
-        """See `ShardCosts`; depends on the device."""
-        return np.zeros(len(latent), np.float32)
+        del loads
+        return self._comm(sums)
 
     def exchange(self, sums: Array) -> Exchange:
-        """See `ShardCosts`; every device for itself."""
-        return Exchange(self.comm_ms(sums), np.zeros(len(sums), np.float32), 0.0, 0.0)
+        """See `ShardCosts`; the paper's head knows nothing of other devices."""
+        return Exchange(self._comm(sums), np.zeros(len(sums), np.float32), 0.0, 0.0)
 
     def table_width(self, latents: Array) -> Array:
         """See `ShardCosts`; nothing is shared."""
         return np.zeros(len(latents), np.float32)
 
-    def comm_ms(self, sums: Array, others: Array | None = None) -> Array:
-        """See `ShardCosts`; the paper's head knows nothing of other devices."""
-        del others
+    def _comm(self, sums: Array) -> Array:
         comm: Array = 2 * run_mlp(self.heads[1], sums)[..., 0]
         return comm
 

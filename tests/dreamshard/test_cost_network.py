@@ -73,7 +73,8 @@ def test_the_incremental_form_agrees_with_the_network(kind):
     forward, backward, _ = shard_costs(chosen).compute(sums[0].numpy())
     assert torch.allclose(torch.from_numpy(forward), phases[:, 0], rtol=1e-4, atol=1e-6)
     assert torch.allclose(torch.from_numpy(backward), phases[:, 3], rtol=1e-4, atol=1e-6)
-    comm = torch.from_numpy(shard_costs(chosen).comm_ms(sums.numpy()))[0]
+    exchange = shard_costs(chosen).exchange(sums[0].numpy())
+    comm = torch.from_numpy(exchange.own_ms + exchange.ms_per_width * exchange.width.max())
     assert torch.allclose(comm, phases[:, 1] + phases[:, 2], rtol=1e-4, atol=1e-6)
 
 
