@@ -88,7 +88,10 @@ def find_placer(name: str) -> "tuple[Placer, str]":
             f"there is no placer {name!r}, so nothing can place the tables; give champion, a version's number, h200, "
             f"or one of {sorted([*rules, *PEERS])}"
         )
-    return registry.load_placer(name), f"dreamshard {name}"
+    try:
+        return registry.load_placer(name), f"dreamshard {name}"
+    except ValueError as error:
+        raise ValueError(f"{error}; --placer also takes a rule of thumb, e.g. {', '.join(sorted(rules))}") from error
 
 
 def plan_text(plan: "Plan", form: str, task: "PlacementTask") -> str:

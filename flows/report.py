@@ -1,4 +1,4 @@
-"""What a run shows of itself: the evaluation table, the plots in MLflow, and Prefect's artifacts."""
+"""What a run shows of itself: the evaluation table, its figures for MLflow, and Prefect's artifacts."""
 
 import base64
 import io
@@ -10,10 +10,9 @@ from matplotlib.figure import Figure
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.context import FlowRunContext
 
-from dreamshard.costs import DeviceCosts
 from flows.checkpoints import Metrics
 from flows.evaluations import Report
-from flows.timeline import PHASE_COLOURS, costs_of, plot_timeline
+from flows.plots import plots, shown_task
 
 
 def gain_text(gain: Mapping[str, float] | None) -> str:
@@ -72,76 +71,6 @@ def evaluation_metrics(report: Report) -> Metrics:
     return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
 
 
-def plots(report: Report, history: Sequence[Metrics]) -> dict[str, Figure]:
-    """The plots by file name; no time line where nothing shown did fit."""
-    timelines = {"timeline": plot_timeline(shown)} if (shown := _shown(report)) else {}
-    return timelines | {
-        "placement": plot_placements(report),
-        "predicted_vs_measured": plot_predictions(report),
-        "learning_curve": plot_learning(history),
-    }
-
-
-def plot_placements(report: Report) -> Figure:
-    """Per-device stacked bars of one held-out task: the candidate beside the best rule of thumb."""
-    task = report["rows"][0]["task"]
-    shown = [report["best_baseline"], report["candidate"]]
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
-    for axis, placer in zip(axes, shown, strict=True):
-        row = next(row for row in report["rows"] if row["placer"] == placer and row["task"] == task)
-        devices = range(len(row["devices"]))
-        bottom = [0.0 for _ in devices]
-        for phase, colour in PHASE_COLOURS.items():
-            heights = [device[phase] for device in row["devices"]]
-            axis.bar(devices, heights, bottom=bottom, color=colour, label=phase.replace("_", " "))
-            bottom = [below + height for below, height in zip(bottom, heights, strict=True)]
-        title = f"{max(bottom):.2f} ms" if row["legal"] else "did not fit"
-        axis.set(title=f"{placer}: {title}", xlabel="device", xticks=list(devices))
-    axes[0].set_ylabel(f"measured ms, {task}")
-    axes[1].legend(fontsize="small")
-    return figure
-
-
-def _shown(report: Report) -> dict[str, DeviceCosts]:
-    """Measured costs of one held-out task by the best rule of thumb and by the candidate, where they fit."""
-    task, names = report["rows"][0]["task"], (report["best_baseline"], report["candidate"])
-    rows = [row for row in report["rows"] if row["task"] == task and row["placer"] in names and row["legal"]]
-    return {f"{task}, {row['placer']}": costs_of(row["devices"]) for row in rows}
-
-
-def plot_predictions(report: Report) -> Figure:
-    """Predicted against measured cost of every placement that was evaluated."""
-    figure = Figure(figsize=(5, 5), layout="constrained")
-    axis = figure.subplots()
-    for placer in [line["placer"] for line in report["summary"]]:
-        rows = [row for row in report["rows"] if row["placer"] == placer and row["legal"]]
-        axis.scatter([row["overall_ms"] for row in rows], [row["predicted_ms"] for row in rows], s=14, label=placer)
-    largest = max((max(row["overall_ms"], row["predicted_ms"]) for row in report["rows"] if row["legal"]), default=1)
-    axis.plot([0, largest], [0, largest], color="grey", linewidth=0.8)
-    axis.set(xlabel="measured ms", ylabel="predicted ms", title="held-out placements")
-    axis.legend(fontsize="x-small")
-    return figure
-
-
-def plot_learning(history: Sequence[Metrics]) -> Figure:
-    """Measured cost and the cost network's held-out error by iteration."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axis = figure.subplots()
-    steps = range(1, len(history) + 1)
-    axis.plot(steps, [entry["measured_cost_ms"] for entry in history], marker="o", label="measured cost, ms")
-    axis.set(xlabel="iteration", ylabel="mean measured cost, ms")
-    error = axis.twinx()
-    known = [
-        (step, entry["cost_heldout_mape"])
-        for step, entry in zip(steps, history, strict=True)
-        if "cost_heldout_mape" in entry
-    ]
-    error.plot([step for step, _ in known], [100 * value for _, value in known], color="#dd8452", marker="s")
-    error.set_ylabel("held-out error of the cost network, %", color="#dd8452")
-    return figure
-
-
 def publish_report(report: Report, history: Sequence[Metrics], reason: str, links: Mapping[str, str]) -> None:
     """The evaluation table and the Markdown report as artifacts of this flow run; nothing outside of one."""
     if FlowRunContext.get() is None:
@@ -177,7 +106,7 @@ def markdown_report(report: Report, history: Sequence[Metrics], reason: str, lin
 
 
 def _device_rows(report: Report) -> list[dict[str, Any]]:
-    task = report["rows"][0]["task"]
+    task = shown_task(report)
     rows = []
     for placer in (report["best_baseline"], report["candidate"]):
         row = next(row for row in report["rows"] if row["placer"] == placer and row["task"] == task)

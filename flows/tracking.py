@@ -13,7 +13,7 @@ from prefect.context import FlowRunContext
 
 from dreamshard.model_files import save_placer
 from dreamshard.recipes import Recipe
-from flows import checkpoints, evaluations, report
+from flows import checkpoints, evaluations, plots, report
 from flows.decision import Decision
 from flows.measuring import lake
 from storage import catalog, registry, runs
@@ -60,7 +60,7 @@ def log_evaluation(run: str, evaluation: str) -> None:
     """Figures, plots and the table of an evaluation."""
     settings, figures = Settings.load(), evaluations.load(evaluation)
     runs.log_metrics(settings, run, report.evaluation_metrics(figures))
-    runs.log_figures(settings, run, report.plots(figures, checkpoints.history(figures["training"])))
+    runs.log_figures(settings, run, plots.plots(figures, checkpoints.history(figures["training"])))
     runs.log_table(settings, run, report.summary_rows(figures))
 
 
