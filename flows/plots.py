@@ -17,8 +17,9 @@ COST, ERROR, REWARD = "#4c72b0", "#dd8452", "#55a868"
 def plots(report: Report, history: Sequence[Metrics]) -> dict[str, Figure]:
     """The plots by file name; no time line where nothing shown did fit."""
     fitting = [row for row in _shown(report) if row["legal"]]
-    timelines = {"timeline": plot_timeline({row["placer"]: costs_of(row["devices"]) for row in fitting})}
-    return (timelines if fitting else {}) | {
+    costs = {row["placer"]: costs_of(row["devices"]) for row in fitting}
+    timelines = {"timeline": plot_timeline(costs)} if costs else {}
+    return timelines | {
         "placement": plot_placements(report),
         "predicted_vs_measured": plot_predictions(report),
         "learning_curve": plot_learning(history),
