@@ -45,8 +45,14 @@ Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 def client(settings: Settings) -> MlflowClient:
     """MLflow's client for the home's runs and versions; makes `settings` what MLflow's own functions use."""
+    caller = {name: os.environ.get(name) for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")}
     mlflow.set_tracking_uri(settings.tracking_uri)
     mlflow.set_registry_uri(settings.tracking_uri)
+    for name, value in caller.items():  # which both have overwritten: the next home would take it for the caller's wish
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
     return MlflowClient(settings.tracking_uri, settings.tracking_uri)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from dreamshard.testbeds import MeasurementError, open_testbed
@@ -45,3 +46,18 @@ def dying(setup):
             raise MeasurementError("rank 1 died while measuring train-000; look at its traceback")
 
     return Faulty(setup, fault)
+
+
+def hanging(setup):
+    """Never answers, and writes an x into the home whenever it is closed."""
+
+    def fault(count, task):
+        while True:
+            time.sleep(0.05)
+
+    class Hanging(Faulty):
+        def close(self):
+            with (Path(os.environ["DREAMSHARD_HOME"]) / "closed").open("a") as file:
+                file.write("x" if self._count else "")
+
+    return Hanging(setup, fault)

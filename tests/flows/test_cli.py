@@ -8,40 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from commands import failed_with
+
+pytestmark = pytest.mark.xdist_group("flows")
 
 TABLES = "name,rows,dim,pooling_factor\nusers,1000000,64,1\nitems,200000,64,12.5\nwords,50000,32,30\n"
-
-
-class Done:
-    """What a command left behind: its exit code, its output, and the sentence it would have shown."""
-
-    def __init__(self, result):
-        from flows.cli import sentence
-
-        self.returncode, self.stdout, self.stderr = result.exit_code, result.stdout, result.stderr
-        unexpected = result.exception is not None and not isinstance(result.exception, SystemExit)
-        self.sentence = sentence(result.exception) if unexpected else ""
-
-
-@pytest.fixture
-def dreamshard(monkeypatch):
-    """Run a command in this process; the environment is as before afterwards."""
-    from flows.cli import app
-
-    def run(*arguments: str, home: Path) -> Done:
-        monkeypatch.setenv("DREAMSHARD_HOME", str(home))
-        return Done(CliRunner().invoke(app, list(arguments)))
-
-    return run
-
-
-def failed_with(done: Done, *words: str) -> None:
-    assert done.returncode == 1, (done.stdout, done.stderr)
-    assert done.sentence, done.stderr
-    assert "--debug" not in done.sentence, done.sentence
-    for word in words:
-        assert word in done.sentence, done.sentence
 
 
 def test_an_error_is_one_sentence_on_stderr_and_with_debug_a_traceback(tmp_path):
@@ -91,7 +62,8 @@ def test_an_unknown_placer_is_one_sentence_that_lists_those_there_are(dreamshard
 
 
 def test_a_champion_asked_for_before_there_is_one_is_one_sentence(dreamshard, empty_home, tables):
-    failed_with(dreamshard("place", str(tables), "--devices", "2", "--memory-gb", "1", home=empty_home), "champion")
+    done = dreamshard("place", str(tables), "--devices", "2", "--memory-gb", "1", home=empty_home)
+    failed_with(done, "no champion yet", "dreamshard run", "size_greedy")
 
 
 def test_a_home_that_cannot_be_written_is_one_sentence(dreamshard, tmp_path):
@@ -112,12 +84,13 @@ def test_a_tables_file_of_another_format_is_one_sentence(dreamshard, empty_home,
     failed_with(dreamshard("place", str(wrong), *place, home=empty_home), "wrong.csv")
 
 
-def test_a_table_larger_than_every_device_is_one_sentence_and_no_plan_is_written(
-    dreamshard, empty_home, tables, tmp_path
+def test_a_table_that_no_device_holds_and_no_column_splits_is_one_sentence_and_no_plan_is_written(
+    dreamshard, empty_home, tmp_path
 ):
-    out = tmp_path / "plan.json"
-    place = ("--devices", "2", "--memory-gb", "0.1", "--placer", "size_greedy", "--out", str(out))
-    failed_with(dreamshard("place", str(tables), *place, home=empty_home), "'users'", "0.1 GiB")
+    tables, out = tmp_path / "tables.csv", tmp_path / "plan.json"
+    tables.write_text("name,rows,dim,pooling_factor\nusers,50000000,4,1\n")  # 0.75 GiB; a shard has 4 columns at least
+    place = ("--devices", "2", "--memory-gb", "0.5", "--placer", "size_greedy", "--out", str(out))
+    failed_with(dreamshard("place", str(tables), *place, home=empty_home), "'users'", "0.5 GiB")
     assert not out.exists()
     assert list(tmp_path.glob("*.tmp")) == []
 

@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from dreamshard import training
 from dreamshard.train_cost import TrainingDivergedError
+from storage.parquet_files import read
+
+pytestmark = pytest.mark.xdist_group("flows")
 
 HERE = Path(__file__).parent
 RUN = ("run", "--recipe", "smoke", "--json")
@@ -38,8 +40,10 @@ def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def lake_files(home: Path) -> set[Path]:
-    return set((home / "lake" / "cost_samples").rglob("*.parquet"))
+def samples(home: Path) -> list[str]:
+    """Ids of the samples in the lake, those of an iteration that is not complete at the end."""
+    found = [read(file) for name in ("cost_samples", "journal") for file in (home / "lake" / name).rglob("*.parquet")]
+    return [row["sample_id"] for table in found for row in table.to_pylist() if row["device"] == 0]
 
 
 def iterations(home: Path) -> list[str]:
@@ -52,43 +56,30 @@ def test_a_run_killed_in_its_second_iteration_goes_on_from_the_first(tmp_path):
     code, _, _ = finish(process)
     assert code == -signal.SIGKILL
     assert iterations(tmp_path) == ["iteration_00", "iteration_01"]
-    measured = lake_files(tmp_path)
+    measured = samples(tmp_path)
     assert len(measured) == 7
     code, out, err = finish(start(tmp_path, "faulty_testbeds:killed_once"))
     assert code == 0, err
     assert iterations(tmp_path) == ["iteration_00", "iteration_01", "iteration_02"]
-    assert measured < lake_files(tmp_path)
-    assert len(lake_files(tmp_path)) == 10, "nothing that was measured is measured again"
+    assert set(measured) < set(samples(tmp_path))
+    assert len(samples(tmp_path)) == 10, "nothing that was measured is measured again, and nothing is there twice"
     assert '"version": "1"' in out
 
 
-@pytest.fixture
-def run_here(tmp_path, monkeypatch):
-    """Run the smoke recipe in this process; gives the exit code and the sentence shown."""
-    from flows.cli import app, sentence
-
-    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
-    monkeypatch.syspath_prepend(str(HERE))
-
-    def run(testbed: str) -> tuple[int, str]:
-        result = CliRunner().invoke(app, [*RUN, "--testbed", testbed])
-        return result.exit_code, sentence(result.exception) if result.exception else ""
-
-    return run
-
-
-def test_a_rank_that_dies_twice_is_one_sentence_and_what_was_measured_stays(tmp_path, run_here):
-    assert run_here("faulty_testbeds:dying") == (1, "rank 1 died while measuring train-000; look at its traceback")
-    assert len(lake_files(tmp_path)) == 3
+def test_a_rank_that_dies_twice_is_one_sentence_and_what_was_measured_stays(tmp_path, dreamshard):
+    done = dreamshard(*RUN, "--testbed", "faulty_testbeds:dying", home=tmp_path)
+    assert (done.returncode, done.sentence) == (1, "rank 1 died while measuring train-000; look at its traceback")
+    assert len(samples(tmp_path)) == 3
     assert iterations(tmp_path) == ["iteration_00"]
 
 
 @pytest.mark.parametrize("step", ["fit_costs", "improve_policy"])
-def test_a_nan_in_training_is_one_sentence_and_the_last_checkpoint_stays(tmp_path, run_here, monkeypatch, step):
+def test_a_nan_in_training_is_one_sentence_and_the_last_checkpoint_stays(tmp_path, dreamshard, monkeypatch, step):
     def diverge(*_):
         raise TrainingDivergedError("the loss is nan in step 3; lower the learning rate")
 
     monkeypatch.setattr(training, step, diverge)
-    assert run_here("simulated") == (1, "the loss is nan in step 3; lower the learning rate")
+    done = dreamshard(*RUN, "--testbed", "simulated", home=tmp_path)
+    assert (done.returncode, done.sentence) == (1, "the loss is nan in step 3; lower the learning rate")
     assert iterations(tmp_path) == ["iteration_00"]
     assert list((tmp_path / "checkpoints").rglob("*.tmp")) == []

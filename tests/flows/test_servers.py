@@ -10,6 +10,8 @@ import httpx
 import psutil
 import pytest
 
+from dreamshard.recipes import RECIPES
+
 pytestmark = [pytest.mark.server, pytest.mark.timeout(280), pytest.mark.xdist_group("servers")]
 
 EXPECTED = {"retrain", "ingest", "profile", "train", "train-cost", "train-policy", "evaluate", "promote"}
@@ -56,7 +58,7 @@ def test_everything_is_deployed_with_form_fields_and_profiling_runs_one_at_a_tim
     found = {each["name"]: each for each in api(servers, "deployments/filter")}
     assert set(found) == EXPECTED
     fields = found["retrain"]["parameter_openapi_schema"]["properties"]
-    assert fields["recipe"]["enum"] == ["default", "dlrm_50x4", "smoke"]
+    assert fields["recipe"]["enum"] == sorted(RECIPES)
     assert fields["seed"]["minimum"] == 0
     assert all(field["description"] and field["title"] for field in fields.values())
     assert found["profile"]["global_concurrency_limit"]["limit"] == 1

@@ -1,5 +1,6 @@
 import json
 import math
+import os
 from itertools import pairwise
 
 import matplotlib.figure
@@ -14,6 +15,13 @@ def statuses(settings: Settings) -> dict[str, str]:
     tracking = runs.client(settings)
     experiment = tracking.get_experiment_by_name(runs.EXPERIMENT).experiment_id
     return {run.info.run_name: run.info.status for run in tracking.search_runs([experiment])}
+
+
+def test_one_homes_runs_do_not_become_the_next_homes(mlflow_settings: Settings, tmp_path):
+    runs.client(mlflow_settings)
+    other = Settings.load({**os.environ, "DREAMSHARD_HOME": str(tmp_path / "other")})
+    assert other.tracking_uri == f"sqlite:///{tmp_path}/other/mlflow.db"
+    assert "MLFLOW_REGISTRY_URI" not in os.environ
 
 
 def test_stages_are_children_of_their_chain(mlflow_settings: Settings):

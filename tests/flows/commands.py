@@ -1,0 +1,53 @@
+"""Running `dreamshard` in the process of the tests: one start of Prefect's temporary server instead of twenty."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+HERE = Path(__file__).parent
+
+
+class Done:
+    """What a command left behind: its exit code, its output, and the sentence it would have shown."""
+
+    def __init__(self, result):
+        from flows.cli import sentence
+
+        self.returncode, self.stdout, self.stderr = result.exit_code, result.stdout, result.stderr
+        unexpected = result.exception is not None and not isinstance(result.exception, SystemExit)
+        self.sentence = sentence(result.exception) if unexpected else ""
+
+
+Dreamshard = Callable[..., Done]
+
+
+def runner(patch: pytest.MonkeyPatch) -> Dreamshard:
+    """Runs a command on a home; what it changes of the environment is undone with `patch`."""
+    from flows.cli import app
+
+    patch.syspath_prepend(str(HERE))  # for the testbeds of `faulty_testbeds`
+    patch.setenv("PREFECT_HOME", os.environ["PREFECT_HOME"])
+    patch.delenv("PREFECT_LOCAL_STORAGE_PATH", raising=False)
+
+    def run(*arguments: str, home: Path) -> Done:
+        patch.setenv("DREAMSHARD_HOME", str(home))
+        return Done(CliRunner().invoke(app, list(arguments)))
+
+    return run
+
+
+def failed_with(done: Done, *words: str) -> None:
+    """Exit code 1, and one sentence that anybody can act on, with these words in it."""
+    assert done.returncode == 1, (done.stdout, done.stderr)
+    assert done.sentence, done.stderr
+    assert "--debug" not in done.sentence, done.sentence
+    for word in words:
+        assert word in done.sentence, done.sentence
+
+
+def files(folder: Path) -> dict[str, int]:
+    """Every file below `folder` with its time of change."""
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}

@@ -1,0 +1,39 @@
+"""A chain that fails after another one finished: one sentence, and everything earlier is as it was."""
+
+from pathlib import Path
+
+import pytest
+from commands import Dreamshard, failed_with, files
+
+from dreamshard import recipes
+
+pytestmark = pytest.mark.xdist_group("flows")
+
+HUNG = "gave no answer within 0.4 s"
+
+
+@pytest.mark.timeout(120, method="thread")  # the other method would take the alarm that the time limit is made of
+def test_a_testbed_that_hangs_is_one_sentence_in_time(dreamshard: Dreamshard, tmp_path: Path, monkeypatch):
+    from dataclasses import replace
+
+    impatient = replace(recipes.smoke(), measure=recipes.MeasureConfig(timeout_s=0.2))
+    monkeypatch.setitem(recipes.RECIPES, "smoke", lambda: impatient)
+    done = dreamshard("run", "--recipe", "smoke", "--testbed", "faulty_testbeds:hanging", home=tmp_path)
+    failed_with(done, "measuring train-", "8 tables on 2 devices", HUNG, "earlier samples are kept")
+    assert (tmp_path / "closed").read_text() == "xx", "a testbed that hung is ended, before the retry and after it"
+
+
+def test_a_chain_that_fails_leaves_an_earlier_one_as_it_was(finished: Path, shared_dreamshard: Dreamshard):
+    def earlier() -> dict[str, int]:
+        found = files(finished)
+        return {name: when for name, when in found.items() if name.startswith(("lake/", "mlartifacts", "evaluations/"))}
+
+    before, models = earlier(), shared_dreamshard("models", "--json", home=finished).stdout
+    done = shared_dreamshard("run", "--recipe", "smoke", "--testbed", "faulty_testbeds:dying", home=finished)
+    failed_with(done, "rank 1 died while measuring")
+    after = earlier()
+    assert {name: after[name] for name in before} == before
+    assert not [name for name in files(finished) if name.endswith(".tmp")]
+    assert shared_dreamshard("models", "--json", home=finished).stdout == models
+    again = shared_dreamshard("run", "--recipe", "smoke", "--testbed", "simulated", "--json", home=finished)
+    assert again.returncode == 0, again.sentence

@@ -1,0 +1,114 @@
+"""The stages as commands of their own, one after another on one home."""
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import Dreamshard, failed_with, files
+
+pytestmark = pytest.mark.xdist_group("flows")
+
+SMOKE = ("--recipe", "smoke", "--testbed", "simulated")
+
+
+@pytest.fixture(scope="module")
+def staged(shared_dreamshard: Dreamshard, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What each stage said on stdout, on a home of their own."""
+    home = tmp_path_factory.mktemp("staged")
+    said = {"home": str(home)}
+    for command in (("ingest", "meta-dlrm-2021", "--recipe", "smoke"), *((name, *SMOKE) for name in REST)):
+        done = shared_dreamshard(*command, home=home)
+        assert done.returncode == 0, done.sentence
+        said[command[0]] = done.stdout
+    return said
+
+
+REST = ("profile", "train", "evaluate", "promote")
+
+
+@pytest.mark.parametrize(
+    ("stage", "following"),
+    [
+        ("ingest", "train --recipe smoke"),
+        ("profile", "train --recipe smoke --testbed simulated"),
+        ("train", "evaluate --recipe smoke --testbed simulated"),
+        ("evaluate", "promote --recipe smoke --testbed simulated"),
+        ("promote", "models"),
+    ],
+)
+def test_each_stage_ends_with_the_command_that_goes_on_from_it(staged: dict[str, str], stage: str, following: str):
+    assert staged[stage].partition("Next:\n")[2].splitlines()[0] == f"  dreamshard {following} --home {staged['home']}"
+
+
+def test_each_stage_says_what_came_of_it(staged: dict[str, str]):
+    assert "tables         48\n" in staged["ingest"]
+    assert "measured cost ms  0." in staged["profile"]
+    assert "cost_heldout_mape" in staged["train"]
+    assert "Held-out tasks on simulated rtx2080ti" in staged["evaluate"]
+    assert "size_lookup_greedy" in staged["evaluate"]
+    assert staged["promote"].startswith("Version 1 is ch")
+
+
+def test_what_profile_measured_is_not_measured_again_by_train(staged: dict[str, str], shared_dreamshard: Dreamshard):
+    done = shared_dreamshard(
+        "sql", "select iteration, count(*) as n from cost_samples group by 1 order by 1", "--json",
+        home=Path(staged["home"]),
+    )  # fmt: skip
+    assert json.loads(done.stdout) == [{"iteration": 1, "n": 5}, {"iteration": 2, "n": 5}]
+
+
+def test_a_stage_without_the_one_before_it_names_that_one(dreamshard: Dreamshard, tmp_path: Path):
+    failed_with(dreamshard("train", *SMOKE, home=tmp_path), "nothing has been ingested", "dreamshard ingest")
+    assert dreamshard("ingest", "meta-dlrm-2021", "--recipe", "smoke", home=tmp_path).returncode == 0
+    failed_with(dreamshard("evaluate", *SMOKE, home=tmp_path), "no training", "dreamshard train")
+    assert dreamshard("train", *SMOKE, home=tmp_path).returncode == 0
+    failed_with(dreamshard("promote", *SMOKE, home=tmp_path), "not been evaluated", "dreamshard evaluate")
+
+
+def test_a_second_run_measures_and_registers_nothing_again(finished: Path, shared_dreamshard: Dreamshard):
+    before = files(finished / "lake")
+    done = shared_dreamshard("run", *SMOKE, "--json", home=finished)
+    assert done.returncode == 0, done.sentence
+    assert json.loads(done.stdout)["version"] == "1"
+    assert files(finished / "lake") == before
+
+
+def test_an_iteration_is_one_file_of_the_lake(finished: Path):
+    assert len(list((finished / "lake" / "cost_samples").rglob("*.parquet"))) == 2
+    assert not list((finished / "lake" / "journal").rglob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select hardware, avg(overall_ms) from cost_samples group by 1",
+        "select placer, avg(overall_ms) from evaluations group by 1",
+        "select num_tables, max(device_ms) from device_costs group by 1",
+        "select table_name, count(*) from placements group by 1",
+        "select split, count(*) from tasks group by 1",
+        "select name, rows from tables limit 3",
+    ],
+)
+def test_sql_answers_over_every_view(finished: Path, shared_dreamshard: Dreamshard, query: str):
+    done = shared_dreamshard("sql", query, "--json", home=finished)
+    assert done.returncode == 0, done.sentence
+    assert json.loads(done.stdout)
+
+
+def test_models_shows_versions_side_by_side_under_the_names_of_the_metrics(
+    finished: Path, shared_dreamshard: Dreamshard
+):
+    (version,) = json.loads(shared_dreamshard("models", "--json", home=finished).stdout)
+    assert version["version"] == "1"
+    wanted = {"measured_cost_ms", "cost_loss", "cost_heldout_mape", "policy_reward", "policy_entropy"}
+    wanted |= {"eval_overall_ms", "eval_gain_over_random", "eval_gain_over_best_baseline", "eval_predicted_mape"}
+    assert wanted <= set(version)
+    assert "version 1" in shared_dreamshard("models", home=finished).stdout
+
+
+def test_doctor_finds_everything_that_is_needed(finished: Path, shared_dreamshard: Dreamshard):
+    done = shared_dreamshard("doctor", "--json", home=finished)
+    assert done.returncode == 0, done.stdout
+    states = {check["what"]: check["state"] for check in json.loads(done.stdout)}
+    assert states["fbgemm"] == "ok"
+    assert states["home"] == "ok"
