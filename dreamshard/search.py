@@ -20,10 +20,11 @@ from torch import Tensor
 from dreamshard import mdp
 from dreamshard.baselines import baselines, pack_by_size
 from dreamshard.columns import splits, tight_splits
-from dreamshard.cost_network import CostNetwork
+from dreamshard.cost_network import CostNetwork, StructuredCostNetwork
 from dreamshard.costs import DeviceCosts
 from dreamshard.features import Normaliser
 from dreamshard.local_search import LocalSearch
+from dreamshard.lower_bound import lower_bound_ms
 from dreamshard.mdp import Episodes, episodes_of
 from dreamshard.placement import ColumnShard, Placement, is_legal
 from dreamshard.placer import NoPlacementError
@@ -126,6 +127,17 @@ class DreamShardPlacer:
         task, placement = task.sharded(placement)
         latents = self.cost_network.encode(self.normaliser(task.tables))
         return float(predict_ms(self.cost_network, latents, placement.device[None], task.num_devices)[0])
+
+    @torch.no_grad()
+    def lower_bound_ms(self, task: PlacementTask, placement: Placement) -> float | None:
+        """What no placement of the same tables or column shards is predicted to be below; see `lower_bound.py`.
+
+        None for the paper's cost network, whose prediction has no such bound.
+        """
+        if not isinstance(self.cost_network, StructuredCostNetwork):
+            return None
+        tables = task.sharded(placement)[0].tables
+        return lower_bound_ms(self.cost_network, self.cost_network.encode(self.normaliser(tables)), task.num_devices)
 
     def _best_starts(self, task: PlacementTask) -> _Starts:
         """Those of whole tables, unless splitting some by columns is needed or promises a cheaper placement.

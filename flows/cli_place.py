@@ -55,7 +55,17 @@ def place(
         _show_moves(task, before, plan)
     _write(plan_text(plan, form, task), out)
     if plan.overall_ms is not None:
-        _note(f"{name}: predicted {plan.overall_ms:.3f} ms for {len(task.tables)} tables on {devices} devices")
+        split = len(plan.shards) - len(task.tables)
+        _note(
+            f"{name}: predicted {plan.overall_ms:.3f} ms for {len(task.tables)} tables on {devices} devices"
+            + (f", split by columns into {len(plan.shards)} shards" if split else "")
+        )
+        bound = oracle.lower_bound_ms(task, placement) if oracle else None
+        if bound is not None:
+            what = "shards" if split else "tables"
+            _note(
+                f"lower bound of any placement of these {what}: {bound:.3f} ms; {plan.overall_ms / bound - 1:.0%} above it"
+            )
 
 
 def find_placer(name: str) -> "tuple[Placer, str]":
