@@ -158,11 +158,11 @@ class ShardBench:
 
     def _read(self, name: str, rows: int) -> Lookups:
         """A table's lookups on the device, kept where they were read before; the oldest give way to new ones."""
-        key = (name, rows)
+        key = (parent_name(name), rows)  # columns of one table share its lookups
         if key in self._lookups:
             self._lookups.move_to_end(key)
             return self._lookups[key]
-        found = self.setup.lookups(parent_name(name)).first(self.setup.batch_size)
+        found = self.setup.lookups(key[0]).first(self.setup.batch_size)
         check_indices(found.indices, rows, f"table {name}")  # the operator does not
         kept = KEPT_LOOKUP_BYTES[self.device.type]
         if self.device.type == "cuda":

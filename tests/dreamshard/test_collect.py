@@ -171,3 +171,13 @@ def test_what_is_no_collection_is_refused(tmp_path):
     (tmp_path / "part-00000.parquet").write_text("not Parquet")
     with pytest.raises(ValueError, match="no part of a collection"):
         read_shards(tmp_path)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_a_collection_on_cuda_times_with_events(tmp_path):
+    config = CollectionConfig(memory_bytes=2**30, num_shards=20, repeats=3)
+    outcome = collect(tmp_path, config, seconds=60, device_type="cuda", workers=4)
+    shards = read_shards(tmp_path)
+    assert outcome.measured == len(shards) > 0
+    assert all(shard.clock == "cuda_event" and shard.forward_ms > 0 and shard.backward_ms > 0 for shard in shards)

@@ -10,12 +10,13 @@ from dreamshard.placement import Placement
 from dreamshard.shard_collection import DIMS
 from dreamshard.shard_data import samples_of
 from dreamshard.shard_report import factor_rows, fusion_rows, markdown
-from dreamshard.shard_training import ShardTraining, describe, learn_from_shards, split_shards
+from dreamshard.shard_training import ShardData, ShardTraining, describe, learn_from_shards, split_shards
 from dreamshard.shipped import save_shipped, shipped_placer
 from dreamshard.tasks import sample_tasks
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.testbeds.specs import H200
+from dreamshard.train_cost import CostData
 from dreamshard.training import make_placer
 
 QUICK = ShardTraining(stages=8, steps=250, policy_rounds=1, num_devices=4, tables_per_task=20)
@@ -95,6 +96,14 @@ def test_a_fifth_is_held_out_and_the_rest_is_fitted(shards):
     fitted, held_out = split_shards(samples_of(shards))
     assert (len(fitted), len(held_out)) == (720, 180)
     assert not {s.task.name for s in fitted} & {s.task.name for s in held_out}
+
+
+def test_encoding_only_the_tables_of_a_batch_gives_the_same_sums(learnt, shards):
+    samples = samples_of(shards[:50])
+    normaliser, network = learnt.state.normaliser, learnt.state.cost_network
+    chosen = torch.tensor([3, 17, 44])
+    few, all_ = (kind.of(samples, normaliser).sums(network, chosen) for kind in (ShardData, CostData))
+    torch.testing.assert_close(few, all_)
 
 
 def test_fusion_is_the_cost_of_a_shard_over_that_of_its_tables_alone(shards):
