@@ -45,7 +45,7 @@ class ShardTraining:
 
     stages: int = 10
     steps: int = 300
-    batch: int = 128
+    batch: int = 64
     learning_rate: float = 4e-2
     policy_rounds: int = 10
     tables_per_task: int = 50
