@@ -25,12 +25,13 @@ run: install ## the whole chain on this machine: RECIPE=default SEED=0 TESTBED=a
 up: install ## Prefect, MLflow, a worker and all deployments; Ctrl-C ends them
 	@$(BIN)/dreamshard up $(ARGS)
 
+# Whole files to each of the two workers: what a file shares is started once.
 test: install-test ## format, lint, types, import contracts, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: install-test ## what is measured rather than asserted: quality and speed
 	$(BIN)/python -m tests.benchmarks $(ARGS)

@@ -1,5 +1,6 @@
 """Real servers, real deployments, a real worker: the one module that pays for them."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,29 +13,43 @@ import pytest
 
 from dreamshard.recipes import RECIPES
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(280), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(280)]
 
 EXPECTED = {"retrain", "ingest", "profile", "train", "train-cost", "train-policy", "evaluate", "promote"}
 
 
+class Up:
+    """A running `dreamshard up`: what it printed, and its process."""
+
+    def __init__(self, process, home):
+        lines = [process.stdout.readline() for _ in range(4)]  # printed when everything answers
+        assert [line.split()[0] for line in lines] == ["Prefect", "MLflow", "home", "Start"], lines
+        self.process, self.home = process, home
+        self.prefect = lines[0].split()[1].removesuffix("/deployments")
+        self.mlflow = lines[1].split()[1]
+        self.family = psutil.Process(process.pid).children(recursive=True)
+
+
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory):
-    from flows.servers import free_port, running
-    from storage.settings import Settings
+    from flows.servers import free_port
 
     home = tmp_path_factory.mktemp("servers")
-    settings = Settings.load({"DREAMSHARD_HOME": str(home)})
-    pids = []
-    with running(settings, prefect_port=free_port(0), mlflow_port=free_port(0)) as addresses:
-        pids = [process.pid for process in addresses.processes.values()]
-        pids += [child.pid for pid in pids for child in psutil.Process(pid).children(recursive=True)]
-        yield addresses, home
-    left = [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
-    assert left == [], "an ended `dreamshard up` left processes behind"
+    environment = {**os.environ, "DREAMSHARD_HOME": str(home)}
+    environment.pop("PREFECT_HOME", None)
+    command = [sys.executable, "-m", "flows.cli", "up"]
+    command += ["--prefect-port", str(free_port(0)), "--mlflow-port", str(free_port(0))]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Up(process, home)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                process.wait(timeout=60)
 
 
 def api(servers, path: str, **body):
-    answer = httpx.post(f"{servers[0].prefect}/api/{path}", json=body, timeout=30)
+    answer = httpx.post(f"{servers.prefect}/api/{path}", json=body, timeout=30)
     answer.raise_for_status()
     return answer.json()
 
@@ -82,7 +97,7 @@ def test_the_nightly_schedule_creates_runs(servers):
 
 def test_a_value_outside_the_forms_choices_is_refused_by_the_api(servers):
     answer = httpx.post(
-        f"{servers[0].prefect}/api/deployments/{deployment(servers, 'retrain')['id']}/create_flow_run",
+        f"{servers.prefect}/api/deployments/{deployment(servers, 'retrain')['id']}/create_flow_run",
         json={"parameters": {"recipe": "none such"}, "enforce_parameter_schema": True},
         timeout=30,
     )
@@ -91,7 +106,6 @@ def test_a_value_outside_the_forms_choices_is_refused_by_the_api(servers):
 
 
 def test_a_smoke_run_started_over_the_api_ends_with_a_champion_and_its_artifacts(servers):
-    addresses, home = servers
     run = api(
         servers,
         f"deployments/{deployment(servers, 'retrain')['id']}/create_flow_run",
@@ -99,21 +113,21 @@ def test_a_smoke_run_started_over_the_api_ends_with_a_champion_and_its_artifacts
     )
 
     def finished():
-        state = httpx.get(f"{addresses.prefect}/api/flow_runs/{run['id']}", timeout=30).json()["state"]
+        state = httpx.get(f"{servers.prefect}/api/flow_runs/{run['id']}", timeout=30).json()["state"]
         return state if state["type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED") else None
 
     state = until(finished, 200)
-    assert state["type"] == "COMPLETED", (state["message"], (home / "logs" / "worker.log").read_text()[-3000:])
-    outcome = result_of(addresses, run["id"])
+    assert state["type"] == "COMPLETED", (state["message"], (servers.home / "logs" / "worker.log").read_text()[-3000:])
+    outcome = result_of(servers, run["id"])
     assert outcome["version"] == "1"
     assert outcome["testbed"].startswith("simulated")
     artifacts = {each["key"]: each for each in api(servers, "artifacts/filter")}
     assert {"dreamshard-progress", "dreamshard-evaluation", "dreamshard-report"} <= set(artifacts)
     assert artifacts["dreamshard-progress"]["data"] == 100.0
     assert "size_greedy" in artifacts["dreamshard-evaluation"]["data"]
-    assert addresses.mlflow in artifacts["dreamshard-report"]["data"]
+    assert servers.mlflow in artifacts["dreamshard-report"]["data"]
     version = httpx.get(
-        f"{addresses.mlflow}/api/2.0/mlflow/registered-models/alias",
+        f"{servers.mlflow}/api/2.0/mlflow/registered-models/alias",
         params={"name": "dreamshard", "alias": outcome["alias"]},
         timeout=30,
     ).json()["model_version"]
@@ -121,7 +135,7 @@ def test_a_smoke_run_started_over_the_api_ends_with_a_champion_and_its_artifacts
     assert {tag["key"] for tag in version["tags"]} >= {"reason", "dataset", "eval_overall_ms"}
 
 
-def result_of(addresses, flow_run: str) -> dict:
+def result_of(servers, flow_run: str) -> dict:
     """The result of a flow run, read as another program would: over the API, from the home's storage."""
     code = (
         "import sys, json\n"
@@ -132,31 +146,24 @@ def result_of(addresses, flow_run: str) -> dict:
     )
     done = subprocess.run(
         [sys.executable, "-c", code, flow_run],
-        env=dict(addresses.environment),
+        env={
+            **os.environ,
+            "PREFECT_API_URL": f"{servers.prefect}/api",
+            "PREFECT_LOCAL_STORAGE_PATH": str(servers.home / "results"),
+        },
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    import json
-
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_up_ends_everything_when_interrupted(tmp_path):
-    from flows.servers import free_port
-
-    environment = {**os.environ, "DREAMSHARD_HOME": str(tmp_path)}
-    environment.pop("PREFECT_HOME", None)
-    command = [sys.executable, "-m", "flows.cli", "up"]
-    command += ["--prefect-port", str(free_port(0)), "--mlflow-port", str(free_port(0))]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        line = process.stdout.readline()  # printed when everything answers
-        assert line.startswith("Prefect"), line
-        family = psutil.Process(process.pid).children(recursive=True)
-        assert len(family) >= 3
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 0
-    _, alive = psutil.wait_procs(family, timeout=5)
+def test_up_ends_everything_when_interrupted(servers):
+    """The last one: nothing runs after it."""
+    assert len(servers.family) >= 3
+    servers.process.send_signal(signal.SIGINT)
+    assert servers.process.wait(timeout=60) == 0
+    _, alive = psutil.wait_procs(servers.family, timeout=5)
     assert alive == []
