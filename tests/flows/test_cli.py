@@ -10,7 +10,6 @@ import pytest
 import torch
 from commands import failed_with
 
-
 TABLES = "name,rows,dim,pooling_factor\nusers,1000000,64,1\nitems,200000,64,12.5\nwords,50000,32,30\n"
 
 

@@ -20,8 +20,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "dreamshard"))
 from shard_instances import meta_tables, simulated_shards
 from small_instances import simulated
 
-pytestmark = pytest.mark.xdist_group("flows")
-
 TABLES = "name,rows,dim,pooling_factor\nusers,1000,64,1\nitems,1000,64,12\nwords,1000,64,12\n"
 PLACE = ("--devices", "2", "--memory-gb", "1", "--placer", "h200")
 

@@ -7,7 +7,6 @@ from commands import Dreamshard, failed_with, files
 
 from dreamshard import recipes
 
-
 HUNG = "gave no answer within 0.4 s"
 
 

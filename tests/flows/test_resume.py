@@ -12,7 +12,6 @@ from dreamshard import training
 from dreamshard.train_cost import TrainingDivergedError
 from storage.parquet_files import read
 
-
 HERE = Path(__file__).parent
 RUN = ("run", "--recipe", "smoke", "--json")
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from commands import Dreamshard, failed_with, files
 
-
 SMOKE = ("--recipe", "smoke", "--testbed", "simulated")
 
 
