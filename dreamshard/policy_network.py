@@ -56,7 +56,7 @@ class PolicyNetwork(nn.Module):
         else:
             self.device = mlp((_LATENT + COST_COLUMNS + 1, 64, _LATENT))
             self.wish = mlp((inputs, 64, _LATENT))
-            self.greed = nn.Parameter(torch.tensor(3.0))
+            self.greed = nn.Parameter(torch.tensor(4.5))
             last = self.wish[-1]
             assert isinstance(last, nn.Linear)
             nn.init.normal_(last.weight, std=1e-2)

@@ -59,7 +59,7 @@ class TrainingConfig:
     cost_network: Architecture = "structured"
     policy: PolicyKind = "lookahead"
     cost_learning_rate: float = 1e-2
-    policy_learning_rate: float = 5e-4
+    policy_learning_rate: float = 1e-3
 
     def __post_init__(self) -> None:
         for each in fields(self):
