@@ -7,6 +7,7 @@ from prefect import flow
 from flows import evaluations, measuring, report, steps_promotion, tracking
 from flows.home import inputs, started_training
 from flows.parameters import Dataset, RecipeName, Seed, TestbedName, described
+from flows.progress import progress_artifact
 
 
 @flow(name="evaluate", persist_result=True, result_serializer="json")
@@ -16,7 +17,12 @@ def evaluate(
 ) -> dict[str, Any]:
     """Newest checkpoint -> measured comparison on held-out tasks."""
     given = inputs(recipe, seed, testbed, dataset)
-    with tracking.chain("evaluate", given.config, seed) as chain, measuring.testbeds(), chain.stage("evaluate") as run:
+    with (
+        tracking.chain("evaluate", given.config, seed) as chain,
+        measuring.testbeds(),
+        progress_artifact("evaluate"),
+        chain.stage("evaluate") as run,
+    ):
         bench = measuring.reference(given.config, given.dataset, seed)
         training, last = started_training(given, bench)
         rival = steps_promotion.champion_to_beat(training)

@@ -1,6 +1,6 @@
 """How far a run is: one call from the steps, shown in the terminal and as a Prefect artifact."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from uuid import UUID
@@ -15,7 +15,7 @@ STAGES = {"ingest": 5, "tasks": 1, "train": 70, "evaluate": 20, "register": 3, "
 """The chain's stages and their usual share of its time, in percent."""
 
 _listener: ContextVar[Listener | None] = ContextVar("_listener", default=None)
-_artifact: ContextVar[UUID | None] = ContextVar("_artifact", default=None)
+_artifact: ContextVar[tuple[UUID, tuple[str, ...]] | None] = ContextVar("_artifact", default=None)
 
 
 @contextmanager
@@ -29,13 +29,18 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 @contextmanager
-def progress_artifact() -> Iterator[None]:
-    """Show the chain's progress on its page in Prefect while the block runs."""
+def progress_artifact(*stages: str) -> Iterator[None]:
+    """Show how far the flow run is on its page in Prefect while the block runs.
+
+    Args:
+        stages: that the flow goes through; by default all of the chain's.
+    """
     if FlowRunContext.get() is None:
         yield
         return
     artifact = create_progress_artifact(0.0, key="dreamshard-progress", description="starting")
-    token = _artifact.set(artifact if isinstance(artifact, UUID) else None)  # a coroutine only in async flows
+    shown = (artifact, stages or tuple(STAGES)) if isinstance(artifact, UUID) else None  # a coroutine in async flows
+    token = _artifact.set(shown)
     try:
         yield
     finally:
@@ -50,17 +55,16 @@ def advance(stage: str, done: int, total: int, note: str = "") -> None:
 
 
 def publish(stage: str, done: int, total: int, note: str = "") -> None:
-    """`advance`, and the chain's overall percentage in Prefect as well: for whole steps, not for every table."""
+    """`advance`, and the flow's overall percentage in Prefect as well: for whole steps, not for every table."""
     advance(stage, done, total, note)
-    artifact = _artifact.get()
-    if artifact is not None:
-        update_progress_artifact(
-            artifact, overall_percent(stage, done, total), f"{stage}: {done} of {total} {note}".strip()
-        )
+    shown = _artifact.get()
+    if shown is not None and stage in shown[1]:
+        percent = overall_percent(stage, done, total, shown[1])
+        update_progress_artifact(shown[0], percent, f"{stage}: {done} of {total} {note}".strip())
 
 
-def overall_percent(stage: str, done: int, total: int) -> float:
-    """Percent of the chain that is finished when `done` of `total` parts of `stage` are."""
-    names = list(STAGES)
-    before = sum(STAGES[name] for name in names[: names.index(stage)])
-    return min(100.0, before + STAGES[stage] * done / max(total, 1))
+def overall_percent(stage: str, done: int, total: int, stages: Sequence[str] = tuple(STAGES)) -> float:
+    """Percent of `stages` that is finished when `done` of `total` parts of `stage` are."""
+    before = sum(STAGES[name] for name in stages[: stages.index(stage)])
+    whole = sum(STAGES[name] for name in stages)
+    return 100 * (before + STAGES[stage] * done / max(total, 1)) / whole

@@ -13,6 +13,7 @@ from flows.checkpoints import iteration_name
 from flows.home import inputs
 from flows.measuring import TestbedReference
 from flows.parameters import Dataset, RecipeName, Seed, TestbedName, configure, described
+from flows.progress import progress_artifact
 
 
 def train_placer(run: str, dataset: str, tasks: str, config: TrainingConfig, bench: TestbedReference) -> str:
@@ -40,7 +41,12 @@ def train(
     if config.collection is not None:
         return collection.train_on_shards(config, seed)
     given = inputs(recipe, seed, testbed, dataset)
-    with tracking.chain("train", given.config, seed) as chain, measuring.testbeds(), chain.stage("train") as run:
+    with (
+        tracking.chain("train", given.config, seed) as chain,
+        measuring.testbeds(),
+        progress_artifact("train"),
+        chain.stage("train") as run,
+    ):
         bench = measuring.reference(given.config, given.dataset, seed)
         training = train_placer(run, given.dataset, given.tasks, given.config.training, bench)
     return {

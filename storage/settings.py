@@ -14,9 +14,11 @@ QUIET: Mapping[str, str] = {
     "DO_NOT_TRACK": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
-"""No telemetry, no progress bars for a dozen small files, and two processes of MLflow's server instead of fifteen."""
+"""No telemetry, nothing said of every table of a new database, no progress bars for a dozen small files, and two
+processes of MLflow's server instead of fifteen."""
 
 
 @dataclass(frozen=True, kw_only=True)
