@@ -10,6 +10,7 @@ from dreamshard.shard_collection import CollectionConfig
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads.config import WorkloadConfig
+from dreamshard.workloads.published import META_WORKLOADS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,11 +136,20 @@ def recipe(name: str) -> Recipe:
 def with_overrides(base: Recipe, *, testbed: str | None = None, source: str | None = None) -> Recipe:
     """`base` on another testbed or another source of tables.
 
-    Another source is taken whole and with its own dims; only sources that know none (Meta's) keep the recipe's.
+    Another source is taken whole and with its own dims: of Meta's as many tables as of the recipe's, and sources that
+    know no dims keep the recipe's.
     """
     chosen = replace(base, testbed=testbed) if testbed else base
     if source is None or source == base.workload.source:
         return chosen
-    knows_no_dims = source.startswith("meta-") or source.endswith((".pt", ".pt.gz"))
-    dim = base.workload.dim if knows_no_dims else None
-    return replace(chosen, workload=replace(base.workload, source=source, num_tables=None, dim=dim))
+    if source in META_WORKLOADS:
+        return replace(chosen, workload=replace(base.workload, source=source))
+    knows_no_dims = source.endswith((".pt", ".pt.gz", ".tsv", ".tsv.gz"))
+    whole = replace(
+        base.workload,
+        source=source,
+        num_tables=None,
+        max_table_bytes=None,
+        dim=base.workload.dim if knows_no_dims else None,
+    )
+    return replace(chosen, workload=whole)

@@ -11,8 +11,6 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 from pydantic import Field
 
 from dreamshard.recipes import RECIPES, Recipe, recipe, with_overrides
-from dreamshard.workloads import WorkloadConfig
-from dreamshard.workloads.published import META_WORKLOADS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -133,9 +131,7 @@ def configure(
     Raises:
         ValueError: there is no such recipe; the message lists those there are.
     """
-    base = with_overrides(recipe(name), testbed=testbed or None)
-    if source:
-        base = replace(base, workload=_workload(base.workload, source))
+    base = with_overrides(recipe(name), testbed=testbed or None, source=source or None)
     tasks = {
         "num_devices": num_devices,
         "memory_bytes": None if memory_gb is None else round(memory_gb * 2**30),
@@ -144,16 +140,6 @@ def configure(
     training = {"iterations": iterations, "placements_per_iteration": placements_per_iteration}
     return replace(
         base, tasks=replace(base.tasks, **_given(tasks)), training=replace(base.training, **_given(training))
-    )
-
-
-def _workload(workload: WorkloadConfig, source: str) -> WorkloadConfig:
-    """Another source in the recipe's place: all its tables with their own dims, unless it is one of Meta's 856."""
-    if source in META_WORKLOADS:
-        return replace(workload, source=source)
-    own_dims = not source.endswith((".pt", ".pt.gz", ".tsv", ".tsv.gz"))
-    return replace(
-        workload, source=source, num_tables=None, max_table_bytes=None, dim=None if own_dims else workload.dim
     )
 
 
