@@ -26,6 +26,7 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 from dreamshard.model_files import load_placer
+from dreamshard.plan import make_plan
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.csv import read_tables
@@ -51,7 +52,8 @@ class PlacerModel(PythonModel):
                 0 for the placer's own; precision (fp32, fp16) and optimizer (sgd, rowwise_adagrad).
 
         Returns:
-            A row per table: table, device, column_start, column_end, device_ms, overall_ms.
+            A row per table, or per shard of one that is split by columns: table, device, column_start, column_end,
+            device_ms, overall_ms.
 
         Raises:
             MlflowException: a field is wrong or no placement fits; the server answers 400.
@@ -63,14 +65,16 @@ class PlacerModel(PythonModel):
         except ValueError as error:
             raise MlflowException.invalid_parameter_value(str(error)) from error
         predicted = self.placer.predict(task, placement)
+        shards = make_plan(task, placement, "dreamshard", predicted).shards
+        device_ms = predicted.device_ms().tolist()
         return pd.DataFrame(
             {
-                "table": list(task.tables.names),
-                "device": placement.device.numpy(),
-                "column_start": 0,
-                "column_end": task.tables.dim.numpy(),
-                "device_ms": predicted.device_ms()[placement.device].double().numpy(),
-                "overall_ms": float(predicted.overall_ms()),
+                "table": [shard.table for shard in shards],
+                "device": [shard.device for shard in shards],
+                "column_start": [shard.column_start for shard in shards],
+                "column_end": [shard.column_end for shard in shards],
+                "device_ms": [device_ms[shard.device] for shard in shards],
+                "overall_ms": max(device_ms),
             }
         )
 

@@ -1,5 +1,8 @@
 """Four tables that can be checked by hand, and what was measured on them."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 
 from dreamshard.costs import CostSample, DeviceCosts
@@ -46,3 +49,11 @@ def make_sample(task: PlacementTask, device: list[int], testbed: str = "simulate
 def make_evaluation(task: PlacementTask, placer: str, overall_ms: float) -> EvaluationRow:
     found = make_sample(task, [0] * (len(task.tables) - 1) + [1])
     return EvaluationRow(placer, task, found.placement, overall_ms, 2.5, True, 0.7, found.costs)
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """The columns of each table that the rows of an answer place, in order; one that is placed twice is there twice."""
+    columns: dict[str, list[int]] = {}
+    for row in rows:
+        columns.setdefault(row["table"], []).extend(range(row["column_start"], row["column_end"]))
+    return {name: sorted(found) for name, found in columns.items()}
