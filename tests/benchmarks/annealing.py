@@ -35,6 +35,7 @@ class Annealed:
 
 def true_ms(testbed: SimulatedTestbed, task: PlacementTask, placement: Placement) -> float:
     """The model's cost of a placement, without noise."""
+    task, placement = task.sharded(placement)
     costs = testbed.device_costs(task.tables, placement.device[None], task.num_devices, task.precision, task.optimizer)
     return float(costs.overall_ms()[0])
 

@@ -15,9 +15,10 @@ from dreamshard.placer import Placer
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer, PolicyPlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingState, make_placer
+from tests import unseen_testbed
 
 from .annealing import anneal, true_ms
-from .measuring import Row, row, spread, trained
+from .measuring import Row, row, spread, trained, trained_unseen
 from .pools import ALL_DIMS, SIZES, TRAINED, Dims, Memory, Size, pools, simulated, tasks
 
 BAR = 1.02
@@ -59,6 +60,45 @@ def rows(quick: bool = False) -> Iterator[Row]:
         "bar": 0,
     }
     yield from _curve(seeds, quick)
+    yield from _unseen(seeds, quick)
+    yield from _columns(seeds, quick)
+
+
+def _unseen(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
+    """The same on a testbed whose laws the project does not know (`tests/unseen_testbed.py`)."""
+    for dims in ALL_DIMS:
+        for size in (Size(20, 4), TRAINED, Size(100, 8)):
+            drawn = tasks(pools(dims)[1], size, _count(size, quick), seed=200)
+            least = sum(_unseen_annealed(dims, size, len(drawn)))
+            ours = [
+                sum(unseen_testbed.true_ms(task, _searching(trained_unseen(dims, seed)).place(task)) for task in drawn)
+                / least
+                for seed in seeds
+            ]
+            rules = [
+                sum(unseen_testbed.true_ms(t, baselines()[rule].place(t)) for t in drawn) for rule in RULES_OF_THUMB
+            ]
+            name = f"{size}, {dims}, unseen testbed: cost / annealing's {spread(ours, 1, '')}"
+            yield row(f"{name}; best rule of thumb {min(rules) / least:.3f}", _mean(ours), "", BAR)
+
+
+@cache
+def _unseen_annealed(dims: Dims, size: Size, count: int) -> list[float]:
+    return [unseen_testbed.annealed_ms(task, 6000) for task in tasks(pools(dims)[1], size, count, seed=200)]
+
+
+def _columns(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
+    """What splitting by columns gains over the same search on whole tables."""
+    for size in (TRAINED, Size(50, 16)):
+        each = Set("mixed", size, "generous", QUICK_COUNT)
+        states = [trained("mixed", seed) for seed in seeds]
+        gains = []
+        for state in states:
+            whole = _searching(state)
+            split = replace(whole, columns=True)
+            costs = [[true_ms(EXACT, t, placer.place(t)) for t in _tasks(each)] for placer in (split, whole)]
+            gains.append(sum(costs[0]) / sum(costs[1]))
+        yield row(f"{each}: cost with column shards / whole tables {spread(gains, 1, '')}", _mean(gains), "", 1.0)
 
 
 def _count(size: Size, quick: bool) -> int:
@@ -91,7 +131,7 @@ def _curve(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
 
 
 def _searching(state: TrainingState) -> DreamShardPlacer:
-    return replace(make_placer(state), clock=time.process_time)
+    return replace(make_placer(state), clock=time.process_time, columns=False)
 
 
 def _policy(state: TrainingState) -> PolicyPlacer:

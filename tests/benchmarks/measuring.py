@@ -9,6 +9,7 @@ from typing import Any
 
 from dreamshard.cost_network import Architecture
 from dreamshard.costs import CostSample
+from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.training import (
     TrainingConfig,
     TrainingState,
@@ -17,6 +18,7 @@ from dreamshard.training import (
     propose,
     start_training,
 )
+from tests.unseen_testbed import UnseenTestbed
 
 from .pools import TRAINED, Dims, pools, simulated, tasks
 
@@ -78,9 +80,17 @@ def trained(dims: Dims, seed: int, measurements: int = 100, cost_network: Archit
     return run(start_training(pools(dims)[0], config, seed), dims)[0]
 
 
-def run(state: TrainingState, dims: Dims) -> tuple[TrainingState, list[CostSample]]:
-    """All rounds of `state.config`, and what was measured."""
-    drawn, testbed = tasks(pools(dims)[0], TRAINED, 50, seed=5), simulated()
+@cache
+def trained_unseen(dims: Dims, seed: int) -> TrainingState:
+    """The same on the testbed of `tests/unseen_testbed.py`."""
+    return run(start_training(pools(dims)[0], TrainingConfig(), seed), dims, UnseenTestbed(seed))[0]
+
+
+def run(
+    state: TrainingState, dims: Dims, testbed: SimulatedTestbed | UnseenTestbed | None = None
+) -> tuple[TrainingState, list[CostSample]]:
+    """All rounds of `state.config`, and what was measured; on the simulated testbed unless told otherwise."""
+    drawn, testbed = tasks(pools(dims)[0], TRAINED, 50, seed=5), testbed or simulated()
     samples: list[CostSample] = []
     for _ in range(state.config.iterations):
         samples += [testbed.measure(task, placement) for task, placement in propose(state, drawn)]
