@@ -80,8 +80,13 @@ def version_of(training: str, iteration: int) -> str | None:
 
 
 def register(run: str, training: str, iteration: int, dataset: str, evaluation: str, budget_ms: float | None) -> str:
-    """The placer learnt by the end of the iteration as the next version, with its figures on `run`."""
-    figures = checkpoints.history(training)[-1] | report.evaluation_metrics(evaluations.load(evaluation))
+    """The placer learnt by the end of the iteration as the next version; `run` has its curves and figures.
+
+    The page that compares versions shows this run, so what the stages' runs say of training is here as well.
+    """
+    *earlier, last = checkpoints.history(training)
+    for step, figures in enumerate(earlier, start=1):
+        log_iteration(run, step, figures)
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / "placer"
         save_placer(checkpoints.placer(training, iteration, budget_ms), folder)
@@ -89,7 +94,8 @@ def register(run: str, training: str, iteration: int, dataset: str, evaluation: 
             Settings.load(),
             folder,
             run,
-            metrics=figures,
+            metrics=last | report.evaluation_metrics(evaluations.load(evaluation)),
+            step=iteration,
             tags={"training": training, "iteration": iteration, "dataset": dataset, "evaluation": evaluation},
             pool=lake().read_dataset(dataset),
         )

@@ -48,6 +48,7 @@ def register_placer(
     run: str,
     *,
     metrics: Mapping[str, float | None] | None = None,
+    step: int = 0,
     tags: Mapping[str, Any] | None = None,
     description: str = "",
     pool: Tables | None = None,
@@ -58,6 +59,7 @@ def register_placer(
         placer_folder: what `dreamshard.model_files.save_placer` wrote.
         run: MLflow run it came from; the page that compares versions shows this run's metrics and parameters.
         metrics: figures of this version, logged on the run and linked to the model; see `log_version_metrics`.
+        step: the iteration that the figures are of.
         tags: on the version.
         description: for people, Markdown.
         pool: training tables, whose means fill in what a served request leaves out.
@@ -96,18 +98,18 @@ def register_placer(
     version = registry.create_model_version(
         MODEL, logged.model_uri, run_id=run, tags=labels, description=description, model_id=logged.model_id
     ).version
-    log_version_metrics(settings, str(version), metrics or {})
+    log_version_metrics(settings, str(version), metrics or {}, step)
     return str(version)
 
 
-def log_version_metrics(settings: Settings, version: str, metrics: Mapping[str, float | None]) -> None:
+def log_version_metrics(settings: Settings, version: str, metrics: Mapping[str, float | None], step: int = 0) -> None:
     """Log figures of a version on its run, linked to its model; those that are None or not finite are left out."""
     registry = client(settings)
     found = registry.get_model_version(MODEL, version)
     run, model = str(found.run_id), str(found.source).removeprefix("models:/")
     values = {name: float(value) for name, value in metrics.items() if value is not None and math.isfinite(value)}
     now_ms = int(time.time() * 1000)
-    batch = [Metric(name, value, now_ms, 0, model_id=model, run_id=run) for name, value in values.items()]
+    batch = [Metric(name, value, now_ms, step, model_id=model, run_id=run) for name, value in values.items()]
     if batch:
         registry.log_batch(run, metrics=batch)
 

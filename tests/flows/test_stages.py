@@ -104,6 +104,23 @@ def test_models_shows_versions_side_by_side_under_the_names_of_the_metrics(
     assert "version 1" in shared_dreamshard("models", home=finished).stdout
 
 
+def test_the_run_of_a_version_has_its_training_curves_and_a_child_for_each_stage(finished: Path):
+    from storage import registry, runs
+    from storage.settings import Settings
+
+    settings = Settings.load({"DREAMSHARD_HOME": str(finished)})
+    tracking = runs.client(settings)
+    run = registry.versions(settings)[-1]["run"]
+    curve = tracking.get_metric_history(run, "measured_cost_ms")
+    assert [point.step for point in curve] == [1, 2]
+    assert [point.step for point in tracking.get_metric_history(run, "eval_overall_ms")] == [2]
+    experiment = tracking.get_run(run).info.experiment_id
+    children = tracking.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{run}'")
+    assert {child.info.run_name for child in children} == {"ingest", "train", "evaluate", "promote"}
+    train = next(child.info.run_id for child in children if child.info.run_name == "train")
+    assert [p.value for p in tracking.get_metric_history(train, "measured_cost_ms")] == [p.value for p in curve]
+
+
 def test_doctor_finds_everything_that_is_needed(finished: Path, shared_dreamshard: Dreamshard):
     done = shared_dreamshard("doctor", "--json", home=finished)
     assert done.returncode == 0, done.stdout
