@@ -130,9 +130,11 @@ def _write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> 
     temporary.mkdir()
     save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary / _WEIGHTS)
     (temporary / _CONFIG).write_text(json.dumps(config, indent=1))
+    replaced = folder.with_name(f"{folder.name}.{os.getpid()}.replaced.tmp")
     if folder.exists():
-        shutil.rmtree(folder)
+        folder.rename(replaced)  # whole until the new one stands beside it
     temporary.rename(folder)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -4,6 +4,7 @@ Pure: whoever calls decides where placements are measured and where states are k
 state's generator, which is saved with it, so a run that was interrupted ends with the same bits as one that was not.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -64,8 +65,16 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if isinstance(value, int | float) and value <= 0 and each.name not in ("entropy_weight", "exploration"):
-                raise ValueError(f"{each.name} is {value}, but training needs it above 0; raise it")
+            if isinstance(value, str):
+                continue
+            if (
+                not math.isfinite(value)
+                or value < 0
+                or (value == 0 and each.name not in ("entropy_weight", "exploration"))
+            ):
+                raise ValueError(f"{each.name} is {value}, but training needs a number above 0; correct it")
+        if self.exploration > 1:
+            raise ValueError(f"exploration is {self.exploration}, but it is a share of the placements; give 0 to 1")
 
 
 @dataclass
