@@ -34,7 +34,7 @@ test: install-test ## format, lint, types, import contracts, tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: install-test ## what is measured rather than asserted: quality and speed
-	$(BIN)/python -m tests.benchmarks $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks --write RESULTS.md $(ARGS)
 
 format: install-test ## what `make test` checks of the layout
 	$(BIN)/ruff format .
