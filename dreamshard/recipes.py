@@ -96,6 +96,17 @@ def dlrm_50x4() -> Recipe:
     )
 
 
+def paper_50x4() -> Recipe:
+    """`dlrm_50x4` with the paper's own networks, rates and proposals, for comparison."""
+    return replace(
+        dlrm_50x4(),
+        name="paper_50x4",
+        training=TrainingConfig(
+            cost_network="paper", policy="paper", exploration=0.0, cost_learning_rate=5e-4, policy_learning_rate=5e-4
+        ),
+    )
+
+
 def h200_costs() -> Recipe:
     """Costs of shards on one H200: collected with `profile`, learnt from with `train`; `run` plans for eight of it."""
     return Recipe(
@@ -118,6 +129,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "default": default,
     "smoke": smoke,
     "dlrm_50x4": dlrm_50x4,
+    "paper_50x4": paper_50x4,
     "h200_costs": h200_costs,
 }
 
