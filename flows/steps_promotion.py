@@ -17,6 +17,8 @@ from flows.decision import Decision, decide
 from flows.measuring import TestbedReference, lake, measure
 from flows.progress import advance, publish
 from flows.steps import measurement_failed
+from storage.journal import collecting
+from storage.lake import EVALUATION
 
 _BACKOFF = exponential_backoff(2)
 
@@ -65,20 +67,25 @@ def evaluate_placers(
     def measured(drawn: PlacementTask, placement: Placement) -> CostSample:
         nonlocal done
         sample = measure(testbed, drawn, placement)
+        keep(sample)
         done += 1
         if done < total:
             advance("evaluate", done, total, drawn.name)
         return sample
 
-    rows = evaluate(
-        contestants,
-        heldout,
-        measured,
-        predict_ms=candidate.predict_overall_ms,
-        repeats=config.repeats,
-        seed=testbed.seed,
+    with collecting(lake(), key, EVALUATION, dataset) as keep:
+        rows = evaluate(
+            contestants,
+            heldout,
+            measured,
+            predict_ms=candidate.predict_overall_ms,
+            repeats=config.repeats,
+            seed=testbed.seed,
+        )
+    versions = {} if rival is None else {evaluations.rival_name(rival): rival}
+    lake().append_evaluations(
+        rows, versions, key, dataset_version=dataset, testbed=testbed.kind, hardware=testbed.identity
     )
-    lake().append_evaluations(rows, None, key, dataset_version=dataset, testbed=testbed.kind, hardware=testbed.identity)
     evaluations.save(evaluations.make_report(key, training, rows, rival, testbed.identity))
     get_run_logger().info("evaluated %s on %s", ", ".join(contestants), ", ".join(drawn.name for drawn in heldout))
     publish("evaluate", total, total, f"{len(contestants)} placers on {len(heldout)} held-out tasks")

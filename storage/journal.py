@@ -26,8 +26,8 @@ def collecting(
     What a killed process has left is in the lake when the block begins.
 
     Args:
-        run_key: of the training that the samples belong to.
-        iteration: of that training, from 1.
+        run_key: of the training, or of the evaluation, that the samples belong to.
+        iteration: of that training, from 1; `lake.EVALUATION` for those of an evaluation.
         dataset_version: of the tables that are measured.
     """
 

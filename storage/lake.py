@@ -13,7 +13,7 @@ at. Queries belong in `catalog`.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -27,6 +27,9 @@ from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, st
 from storage import records, schemas
 from storage.parquet_files import content_id, exclusive, partition, read, write
 from storage.records import Row
+
+EVALUATION = 0
+"""In place of the training's iteration: measured by an evaluation, whose key is the `run_key`."""
 
 
 class Lake:
@@ -162,8 +165,8 @@ class Lake:
         open it between its footer and its pages.
 
         Args:
-            run_key: of the training they belong to.
-            iteration: of that training, from 1.
+            run_key: of the training, or of the evaluation, that they belong to.
+            iteration: of that training, from 1; `EVALUATION` for those of an evaluation.
             dataset_version: of the tables that were measured.
 
         Returns:
@@ -193,7 +196,7 @@ class Lake:
         """Measurements as they were appended, ordered by iteration and time; costs are float32 as testbeds give them.
 
         Args:
-            run_key: only of this training.
+            run_key: only of this training, or of this evaluation.
             dataset_version: only of this dataset.
             hardware: only measured on this.
 
@@ -216,7 +219,7 @@ class Lake:
     def append_evaluations(
         self,
         rows: Sequence[EvaluationRow],
-        model_version: str | None,
+        model_versions: Mapping[str, str],
         run_key: str,
         *,
         dataset_version: str,
@@ -226,7 +229,7 @@ class Lake:
         """Keep what an evaluation found, all at once; rows that are there already are left out.
 
         Args:
-            model_version: of the registered model that was evaluated; None where it is not registered yet.
+            model_versions: by placer, of those that are registered models; a candidate is not one yet.
             run_key: of the evaluation.
 
         Returns:
@@ -235,7 +238,7 @@ class Lake:
         found = [
             records.evaluation_to_row(
                 row,
-                model_version=model_version,
+                model_version=model_versions.get(row.placer),
                 run_key=run_key,
                 dataset_version=dataset_version,
                 testbed=testbed,

@@ -161,7 +161,7 @@ def evaluation_to_row(
         "model_version": model_version,
         "task": row.task.name,
         "num_devices": row.task.num_devices,
-        "overall_ms": row.overall_ms,
+        "overall_ms": row.overall_ms if math.isfinite(row.overall_ms) else None,
         "predicted_ms": row.predicted_ms,
         "legal": row.legal,
         "place_ms": row.place_ms,

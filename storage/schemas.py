@@ -58,8 +58,8 @@ TASKS = pa.schema(
 
 _MEASURED = [
     ("sample_id", _TEXT),
-    ("run_key", _TEXT),
-    ("iteration", pa.int32()),
+    ("run_key", _TEXT),  # of the training, or of the evaluation
+    ("iteration", pa.int32()),  # of the training, from 1; 0 for what an evaluation measured
     ("dataset_version", _TEXT),
     ("testbed", _TEXT),
     ("hardware", _TEXT),
@@ -114,7 +114,7 @@ EVALUATIONS = pa.schema(
         ("model_version", _TEXT),  # null where no registered model was measured
         ("task", _TEXT),
         ("num_devices", pa.int32()),
-        ("overall_ms", _MS),
+        ("overall_ms", _MS),  # mean over the repeats; null where the placement did not fit
         ("predicted_ms", _MS),
         ("legal", pa.bool_()),
         ("place_ms", _MS),

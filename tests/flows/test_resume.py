@@ -39,9 +39,9 @@ def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
 
 
 def samples(home: Path) -> list[str]:
-    """Ids of the samples in the lake, those of an iteration that is not complete at the end."""
+    """Ids of the samples that training measured, those of an iteration that is not complete at the end."""
     found = [read(file) for name in ("cost_samples", "journal") for file in (home / "lake" / name).rglob("*.parquet")]
-    return [row["sample_id"] for table in found for row in table.to_pylist() if row["device"] == 0]
+    return [row["sample_id"] for table in found for row in table.to_pylist() if row["device"] == 0 and row["iteration"]]
 
 
 def iterations(home: Path) -> list[str]:

@@ -49,7 +49,7 @@ def test_each_stage_says_what_came_of_it(staged: dict[str, str]):
 
 def test_what_profile_measured_is_not_measured_again_by_train(staged: dict[str, str], shared_dreamshard: Dreamshard):
     done = shared_dreamshard(
-        "sql", "select iteration, count(*) as n from cost_samples group by 1 order by 1", "--json",
+        "sql", "select iteration, count(*) as n from cost_samples where iteration > 0 group by 1 order by 1", "--json",
         home=Path(staged["home"]),
     )  # fmt: skip
     assert json.loads(done.stdout) == [{"iteration": 1, "n": 5}, {"iteration": 2, "n": 5}]
@@ -72,8 +72,34 @@ def test_a_second_run_measures_and_registers_nothing_again(finished: Path, share
 
 
 def test_an_iteration_is_one_file_of_the_lake(finished: Path):
-    assert len(list((finished / "lake" / "cost_samples").rglob("*.parquet"))) == 2
+    found = sorted(path.name.split(".")[1] for path in (finished / "lake" / "cost_samples").rglob("*.parquet"))
+    assert found == ["0000", "0001", "0002"]  # what the evaluation measured, and two iterations of training
     assert not list((finished / "lake" / "journal").rglob("*.parquet"))
+
+
+def test_every_placement_that_was_evaluated_has_its_sample_with_clock_and_spread(
+    finished: Path, shared_dreamshard: Dreamshard
+):
+    query = (
+        "select e.placer, e.overall_ms, s.overall_ms as sample_ms, s.clock, s.spread_ms, s.iteration from evaluations e "
+        "left join cost_samples s on s.run_key = e.run_key and s.task = e.task and s.placement = e.placement "
+        "and s.table_names = e.table_names"
+    )
+    rows = json.loads(shared_dreamshard("sql", query, "--json", home=finished).stdout)
+    assert len(rows) >= 4 * 7  # tasks x placers
+    for row in rows:
+        assert row["sample_ms"] == pytest.approx(row["overall_ms"]), row
+        assert (row["clock"], row["iteration"]) == ("model", 0)
+        assert row["spread_ms"] is not None
+
+
+def test_training_reads_none_of_what_an_evaluation_measured(finished: Path, shared_dreamshard: Dreamshard):
+    query = "select distinct run_key, iteration = 0 as evaluated from cost_samples order by 2"
+    training, evaluation = json.loads(shared_dreamshard("sql", query, "--json", home=finished).stdout)
+    assert (training["evaluated"], evaluation["evaluated"]) == (False, True)
+    assert training["run_key"] != evaluation["run_key"]
+    assert (finished / "checkpoints" / training["run_key"]).is_dir()
+    assert (finished / "evaluations" / f"{evaluation['run_key']}.json").is_file()
 
 
 @pytest.mark.parametrize(

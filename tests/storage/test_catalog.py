@@ -21,8 +21,23 @@ def filled(lake: Lake, sample: CostSample, task: PlacementTask, version: str) ->
     LakeShardCache(lake.root).put(KEY, COSTS)
     lake.append_cost_samples([sample, make_sample(task, [0, 0, 0], "cluster")], "run", 1, version)
     lake.append_evaluations(
-        [make_evaluation(task, "random", 4.0)], None, "key", dataset_version=version, testbed="cluster", hardware="x"
+        [make_evaluation(task, "random", 4.0)], {}, "key", dataset_version=version, testbed="cluster", hardware="x"
     )
+
+
+def test_the_version_of_a_registered_contestant_is_kept_and_what_did_not_fit_is_left_out_of_averages(
+    lake: Lake, settings: Settings, task: PlacementTask, version: str
+):
+    costs = {"champion 3": 4.0, "dreamshard": 2.0, "random": float("inf")}
+    rows = [make_evaluation(task, placer, overall_ms) for placer, overall_ms in costs.items()]
+    lake.append_evaluations(rows, {"champion 3": "3"}, "key", dataset_version=version, testbed="cluster", hardware="x")
+    found = catalog.query(settings, "select placer, model_version, overall_ms from evaluations order by placer")
+    assert [tuple(row.values()) for row in found] == [
+        ("champion 3", "3", 4.0),
+        ("dreamshard", None, 2.0),
+        ("random", None, None),
+    ]
+    assert catalog.query(settings, "select avg(overall_ms) as mean from evaluations") == [{"mean": 3.0}]
 
 
 @pytest.mark.parametrize("view", catalog.VIEWS)

@@ -135,9 +135,9 @@ def test_the_same_samples_again_add_nothing_even_among_new_ones(lake: Lake, samp
 def test_the_same_evaluation_again_adds_nothing(lake: Lake, task: PlacementTask, version: str):
     rows = [make_evaluation(task, name, 3.0) for name in ("dreamshard", "random")]
     where = {"dataset_version": version, "testbed": "cluster", "hardware": "x"}
-    ids = lake.append_evaluations(rows, "7", "key", **where)
+    ids = lake.append_evaluations(rows, {"champion 7": "7"}, "key", **where)
     before = files(lake)
-    assert lake.append_evaluations(rows, "7", "key", **where) == ids
+    assert lake.append_evaluations(rows, {"champion 7": "7"}, "key", **where) == ids
     assert files(lake) == before
     assert len(set(ids)) == 2
 
