@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dreamshard import mdp
 from dreamshard.baselines import baselines, pack_by_size
-from dreamshard.columns import splits, tight_splits
+from dreamshard.columns import fits_together, splits, tight_splits
 from dreamshard.cost_network import CostNetwork, StructuredCostNetwork
 from dreamshard.costs import DeviceCosts
 from dreamshard.features import Normaliser
@@ -37,7 +37,8 @@ Clock = Callable[[], float]
 
 _SAMPLED_CELLS = 40_000  # rollouts x tables x devices that are worth sampling
 _IMPROVED_STARTS = 3
-_SPLIT_GAIN = 0.01  # of the predicted cost: splitting for less is not worth its bookkeeping
+_WORTH_SEARCHING = 1.1  # a split whose best start is dearer than this times what whole tables came to is left alone
+_SPLIT_GAIN = 0.03  # of the predicted cost: a smaller promise is within the error of predicting shards
 _KICKS = 40  # restarts from the best placement, a few tables moved at random
 
 
@@ -100,18 +101,14 @@ class DreamShardPlacer:
         """
         budget = budget_ms if budget_ms is not None else self.budget_ms
         deadline = self.clock() + (default_budget_ms(task) if budget is None else budget) / 1000
-        starts = self._best_starts(task)
-        search = LocalSearch(
-            shard_costs(self.cost_network),
-            starts.latents,
-            starts.task.table_bytes,
-            task.memory_bytes,
-            task.num_devices,
-        )
-        found = search.best_of(starts.devices[:_IMPROVED_STARTS], _KICKS, lambda: self.clock() >= deadline)
-        ends = torch.stack([starts.devices[0], found])
-        best = int(predict_ms(self.cost_network, starts.latents, ends, task.num_devices).argmin())
-        return Placement(ends[best], task.num_devices, starts.shards)
+        least, finer = self._candidates(task)
+        began = self.clock()
+        placement, cost_ms = self._searched(least, began + (deadline - began) * (0.5 if finer else 1.0))
+        if finer is not None and finer.cost_ms < cost_ms * _WORTH_SEARCHING:
+            split, split_ms = self._searched(finer, deadline)
+            if split_ms < cost_ms * (1 - _SPLIT_GAIN):
+                return split
+        return placement
 
     @torch.no_grad()
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
@@ -139,24 +136,45 @@ class DreamShardPlacer:
         tables = task.sharded(placement)[0].tables
         return lower_bound_ms(self.cost_network, self.cost_network.encode(self.normaliser(tables)), task.num_devices)
 
-    def _best_starts(self, task: PlacementTask) -> _Starts:
-        """Those of whole tables, unless splitting some by columns is needed or promises a cheaper placement.
+    def _searched(self, starts: _Starts, deadline: float) -> tuple[Placement, float]:
+        """What local search makes of `starts` until the clock says `deadline`, and its predicted cost."""
+        task = starts.task
+        search = LocalSearch(
+            shard_costs(self.cost_network), starts.latents, task.table_bytes, task.memory_bytes, task.num_devices
+        )
+        found = search.best_of(starts.devices[:_IMPROVED_STARTS], _KICKS, lambda: self.clock() >= deadline)
+        ends = torch.stack([starts.devices[0], found])
+        cost = predict_ms(self.cost_network, starts.latents, ends, task.num_devices)
+        best = int(cost.argmin())
+        return Placement(ends[best], task.num_devices, starts.shards), float(cost[best])
+
+    def _candidates(self, task: PlacementTask) -> tuple[_Starts, _Starts | None]:
+        """Starts with as few column shards as memory allows, and those of the most promising finer split, if any.
 
         Raises:
             NoPlacementError: nothing fits, however fine the split.
         """
-        best = self._starts(task)
+        whole = self._starts(task)
         if not self.columns:
-            return best if len(best.devices) else replace(best, devices=pack_by_size(task)[None])
-        for parts in splits(task, best.single_ms):
-            if int(parts.max()) > 1:
-                best = min(best, self._starts(*task.split(parts)), key=_promise)
-        if not len(best.devices):
-            for parts in tight_splits(task):
-                best = self._starts(*task.split(parts))
-                if len(best.devices):
-                    break
-        return best if len(best.devices) else replace(best, devices=pack_by_size(best.task)[None])
+            return (whole if len(whole.devices) else replace(whole, devices=pack_by_size(task)[None])), None
+        proposals = splits(task, whole.single_ms)
+        least = whole
+        if int(proposals[0].max()) > 1:
+            least = self._starts(*task.split(proposals[0])) if fits_together(task, proposals[0]) else whole
+        finer = [self._starts(*task.split(parts)) for parts in proposals[1:]]
+        if not len(least.devices):
+            least = self._least_that_fits(task)
+        return least, min(finer, key=lambda starts: starts.cost_ms, default=None)
+
+    def _least_that_fits(self, task: PlacementTask) -> _Starts:
+        """Starts of the coarsest split by size of which some are legal."""
+        found = None
+        for parts in tight_splits(task):
+            found = self._starts(*task.split(parts))
+            if len(found.devices):
+                return found
+        packed = pack_by_size(task if found is None else found.task)[None]  # says why nothing fits, where nothing does
+        return replace(self._starts(task) if found is None else found, devices=packed)
 
     def _starts(self, task: PlacementTask, shards: tuple[ColumnShard, ...] | None = None) -> _Starts:
         """Every legal start: rollouts, greedy on the cost network, rules of thumb, packing by size."""
@@ -181,11 +199,6 @@ class DreamShardPlacer:
         ranked = torch.argsort(cost, stable=True)
         cheapest = float(cost[ranked[0]]) if len(legal) else math.inf
         return _Starts(task, shards, latents, single_ms, legal[ranked], cheapest)
-
-
-def _promise(starts: _Starts) -> float:
-    """The cheapest start, with what splitting has to gain to be worth it."""
-    return starts.cost_ms * (1 if starts.shards is None else 1 + _SPLIT_GAIN)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.placement import ColumnShard, Placement, is_legal
-from dreamshard.tables import Optimizer, Precision, Tables, shard_name
+from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Optimizer, Precision, Tables, shard_name
 
 _NARROWEST = 4  # columns of a shard: the fused operator takes multiples of 4
 _BY_TABLE = ("rows", "pooling_factor", "bins", "lookups", "unique_rows")  # what a column shard has of its table
@@ -45,7 +45,8 @@ class PlacementTask:
         if self.num_devices < 1:
             raise ValueError(f"{self.name} asks for {self.num_devices} devices; a placement needs at least 1")
         table_bytes = self.table_bytes
-        narrowest = table_bytes * _NARROWEST // self.tables.dim
+        state_bytes = self.tables.rows * BYTES_PER_ROW_STATE[self.optimizer]
+        narrowest = state_bytes + self.tables.rows * _NARROWEST * BYTES_PER_WEIGHT[self.precision]
         largest = int(narrowest.argmax())
         if int(narrowest[largest]) > self.memory_bytes:
             raise ValueError(
@@ -71,10 +72,11 @@ class PlacementTask:
             return False
         if placement.shards is not None and not self._covers(placement.shards):
             return False
-        task, whole = self.sharded(placement)
-        if len(whole.device) != len(task.tables):
+        tables = self.tables if placement.shards is None else self._shards(placement.shards)
+        if len(placement.device) != len(tables):
             return False
-        return bool(is_legal(task.table_bytes, whole.device[None], self.num_devices, self.memory_bytes)[0])
+        table_bytes = tables.memory_bytes(self.precision, self.optimizer)
+        return bool(is_legal(table_bytes, placement.device[None], self.num_devices, self.memory_bytes)[0])
 
     def split(self, parts: Int[Tensor, " T"]) -> tuple["PlacementTask", tuple[ColumnShard, ...]]:
         """The task whose tables are column shards of this one's.
@@ -109,18 +111,20 @@ class PlacementTask:
         """
         if placement.shards is None:
             return self, placement
-        index = torch.tensor([shard.table for shard in placement.shards])
-        dim = torch.tensor([shard.end - shard.start for shard in placement.shards])
+        return replace(self, tables=self._shards(placement.shards)), Placement(placement.device, placement.num_devices)
+
+    def _shards(self, shards: tuple[ColumnShard, ...]) -> Tables:
+        """Each shard as a table of its own."""
+        index = torch.tensor([shard.table for shard in shards])
+        dim = torch.tensor([shard.end - shard.start for shard in shards])
         names = tuple(
             self.tables.names[shard.table]
             if shard.end - shard.start == int(self.tables.dim[shard.table])
             else shard_name(self.tables.names[shard.table], shard.start, shard.end)
-            for shard in placement.shards
+            for shard in shards
         )
         fields = {name: getattr(self.tables, name)[index] for name in _BY_TABLE}
-        return replace(self, tables=Tables(names=names, dim=dim, **fields)), Placement(
-            placement.device, placement.num_devices
-        )
+        return Tables(names=names, dim=dim, **fields)
 
     def _covers(self, shards: tuple[ColumnShard, ...]) -> bool:
         """Whether the shards are all columns of all tables, once each."""
@@ -157,7 +161,8 @@ def sample_tasks(
         tables_per_task: one number for all tasks, or choices to draw from.
 
     Raises:
-        ValueError: the pool is smaller than a task, or a task drawn fits no placement.
+        ValueError: the pool is smaller than a task, or a task drawn fits no placement of whole tables, which are what
+            is measured to learn from and what rules of thumb place.
     """
     choices = [tables_per_task] if isinstance(tables_per_task, int) else list(tables_per_task)
     if max(choices) > len(pool):
@@ -169,9 +174,15 @@ def sample_tasks(
     for i in range(num_tasks):
         size = choices[int(torch.randint(len(choices), (), generator=generator))]
         chosen = torch.randperm(len(pool), generator=generator)[:size]
-        tasks.append(
-            PlacementTask(pool.select(chosen), num_devices, memory_bytes, precision, optimizer, f"{name}-{i:03}")
-        )
+        task = PlacementTask(pool.select(chosen), num_devices, memory_bytes, precision, optimizer, f"{name}-{i:03}")
+        largest = int(task.table_bytes.argmax())
+        if int(task.table_bytes[largest]) > memory_bytes:
+            raise ValueError(
+                f"table {task.tables.names[largest]!r} of {task.name} needs {_gib(int(task.table_bytes[largest]))}, more "
+                f"than the {_gib(memory_bytes)} of a device; tasks to learn from and to be judged on hold whole tables: "
+                "give devices more memory, or leave such tables out of the workload (max_table_bytes)"
+            )
+        tasks.append(task)
     return tasks
 
 

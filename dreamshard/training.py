@@ -104,7 +104,8 @@ class CostFit:
 
     Attributes:
         loss: mean training loss.
-        heldout_mape: relative error on the round's new placements before they were fitted; None in the first round.
+        heldout_mape: relative error on the round's new placements, of training tables, before anything was fitted to
+            them; None in the first round.
         heldout_spearman: rank correlation there; None in the first round.
     """
 
@@ -154,7 +155,7 @@ def propose(state: TrainingState, tasks: Sequence[PlacementTask]) -> list[tuple[
     """This round's placements to measure, each on a task drawn from `tasks`.
 
     Raises:
-        NoPlacementError: eight draws in a row end over capacity.
+        NoPlacementError: eight times as many draws leave too few that fit.
     """
     proposals: list[tuple[PlacementTask, Placement]] = []
     draws = 0
@@ -165,7 +166,7 @@ def propose(state: TrainingState, tasks: Sequence[PlacementTask]) -> list[tuple[
         draws += 1
         if task.is_legal(placement := Placement(device, task.num_devices)):
             proposals.append((task, placement))
-        if draws > 8 * state.config.placements_per_iteration:
+        if draws >= 8 * state.config.placements_per_iteration > 8 * len(proposals):
             raise NoPlacementError(
                 f"the policy found room in only {len(proposals)} of {draws} placements, so there is too little to "
                 f"learn from; give the devices of the tasks more than {tasks[0].memory_bytes / 2**30:.3g} GiB"
@@ -203,12 +204,12 @@ def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
     data = CostData.of(feasible(samples), state.normaliser)
     fresh = feasible(samples[-config.placements_per_iteration :])
     held_out = None
-    if state.iteration == 0 and isinstance(network, StructuredCostNetwork):
-        network.calibrate(data.sums(network), data.phases_ms)
-    if isinstance(network, StructuredCostNetwork):
-        network.fit_comm(data.sums(network), data.phases_ms)
-    if state.iteration > 0 and fresh:
+    if state.iteration > 0 and fresh:  # before anything is fitted to them
         held_out = prediction_error(network, CostData.of(fresh, state.normaliser))
+    if isinstance(network, StructuredCostNetwork):
+        if state.iteration == 0:
+            network.calibrate(data.sums(network), data.phases_ms)
+        network.fit_comm(data.sums(network), data.phases_ms)
     loss = fit(
         network,
         state.cost_optimizer,

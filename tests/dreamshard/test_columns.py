@@ -1,5 +1,8 @@
 """Tables split by columns."""
 
+from importlib import resources
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -8,8 +11,8 @@ from dreamshard.columns import needed_parts, splits, tight_splits
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.plan import make_plan, parse_plan
-from dreamshard.tables import parent_name
-from dreamshard.tasks import PlacementTask
+from dreamshard.tables import Tables, parent_name
+from dreamshard.tasks import PlacementTask, sample_tasks
 from dreamshard.testbeds import open_testbed
 from dreamshard.testbeds.base import TestbedSetup
 from tests.dreamshard.small_instances import learnt_placer, tables_of
@@ -83,6 +86,43 @@ def test_a_table_larger_than_every_device_is_placed_by_columns_and_refused_by_ru
     assert len([shard for shard in placement.shards if shard.table == 0]) >= 2
     with pytest.raises(NoPlacementError, match="splits tables by columns"):
         baselines()["size_greedy"].place(task)
+
+
+def test_every_shard_repeats_its_table_s_state_per_row():
+    task = PlacementTask(tables_of([1000], dim=128), 8, 65_000, "fp16", "rowwise_adagrad")
+    parts = needed_parts(task, task.memory_bytes)
+    finer, _ = task.split(parts)
+    assert parts.tolist() == [5]  # 4 shards of 32 columns take 64,000 + 4,000 bytes
+    assert int(finer.table_bytes.max()) <= 65_000
+
+
+def test_a_split_that_outgrows_all_devices_is_no_candidate_and_no_error():
+    tables = tables_of([100_000, 10, 10, 100_000], dim=[64, 4, 4, 64], pooling=[50.0, 1.0, 1.0, 50.0])
+    half = int(tables.memory_bytes("fp16", "rowwise_adagrad").sum()) // 2
+    task = PlacementTask(tables, 2, half, "fp16", "rowwise_adagrad")
+    assert task.is_legal(learnt_placer().place(task))
+    assert not task.is_legal(Placement(torch.tensor([0, 0, 0, 0, 1, 1]), 2, task_shards(4, 2)))
+
+
+def task_shards(num_tables, pieces):
+    """Two tables split in `pieces`, the others whole."""
+    wide, narrow = [ColumnShard(0, 0, 32), ColumnShard(0, 32, 64)], [ColumnShard(t, 0, 4) for t in (1, 2)]
+    assert (num_tables, pieces) == (4, 2)
+    return (*wide, *narrow, ColumnShard(3, 0, 32), ColumnShard(3, 32, 64))
+
+
+@pytest.mark.parametrize(("name", "num_devices"), [("medium", 8), ("large", 32)])
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+def test_nvidia_s_models_place_on_devices_of_80_gb(name, num_devices, optimizer):
+    path = Path(str(resources.files("dreamshard.workloads") / "data" / f"nvidia-synthetic-{name}.csv"))
+    task = PlacementTask(Tables.from_csv(path), num_devices, 80 * 2**30, "fp32", optimizer)
+    assert task.is_legal(learnt_placer().place(task))
+
+
+def test_tasks_to_learn_from_hold_whole_tables():
+    pool = tables_of([1000, 10, 10], dim=32)
+    with pytest.raises(ValueError, match=r"'t0' of task-000 needs .* hold whole tables"):
+        sample_tasks(pool, 1, 3, 2, 100_000, torch.Generator().manual_seed(0))
 
 
 def test_four_columns_larger_than_a_device_fit_nowhere():

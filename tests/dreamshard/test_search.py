@@ -66,7 +66,7 @@ def test_local_search_finds_the_even_split_that_no_start_has():
     task = PlacementTask(pool_of(30, 4), 4, 2**33)
     placer = learnt_placer()
     hurried, unhurried = (placer.predict_overall_ms(task, placer.place(task, ms)) for ms in (0.0, UNHURRIED_MS))
-    assert unhurried <= hurried
+    assert unhurried < 0.999 * hurried
 
 
 def test_the_same_task_gets_the_same_placement():
