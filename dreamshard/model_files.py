@@ -1,6 +1,7 @@
 """Placers and training states as folders: tensors in safetensors, everything else in JSON. Nothing is pickled.
 
-A folder is written under a temporary name and renamed, so a killed writer leaves nothing a reader can see.
+A folder is written under a temporary name and renamed, so a killed writer leaves nothing a reader can see: neither half a
+model, nor none where there was one.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from dreamshard.cost_network import StructuredCostNetwork
@@ -128,8 +129,8 @@ def _write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> 
     temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
-    save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary / _WEIGHTS)
-    (temporary / _CONFIG).write_text(json.dumps(config, indent=1))
+    _write_synced(temporary / _WEIGHTS, save({name: value.detach().contiguous() for name, value in tensors.items()}))
+    _write_synced(temporary / _CONFIG, json.dumps(config, indent=1).encode())
     replaced = folder.with_name(f"{folder.name}.{os.getpid()}.replaced.tmp")
     if folder.exists():
         folder.rename(replaced)  # whole until the new one stands beside it
@@ -137,7 +138,22 @@ def _write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> 
     shutil.rmtree(replaced, ignore_errors=True)
 
 
+def _write_synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _standing(folder: Path) -> Path:
+    """`folder`, or what it was where a writer was killed between taking the old one away and putting the new one there."""
+    if folder.exists():
+        return folder
+    return max(folder.parent.glob(f"{folder.name}.*.replaced.tmp"), default=folder)
+
+
 def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    folder = _standing(folder)
     try:
         config = json.loads((folder / _CONFIG).read_text())
         tensors = load_file(folder / _WEIGHTS)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dreamshard import mdp
 from dreamshard.baselines import baselines, pack_by_size
-from dreamshard.columns import fits_together, splits, tight_splits
+from dreamshard.columns import fits_together, merged, splits, tight_splits
 from dreamshard.cost_network import CostNetwork, StructuredCostNetwork
 from dreamshard.costs import DeviceCosts
 from dreamshard.features import Normaliser
@@ -146,7 +146,7 @@ class DreamShardPlacer:
         ends = torch.stack([starts.devices[0], found])
         cost = predict_ms(self.cost_network, starts.latents, ends, task.num_devices)
         best = int(cost.argmin())
-        return Placement(ends[best], task.num_devices, starts.shards), float(cost[best])
+        return merged(Placement(ends[best], task.num_devices, starts.shards)), float(cost[best])
 
     def _candidates(self, task: PlacementTask) -> tuple[_Starts, _Starts | None]:
         """Starts with as few column shards as memory allows, and those of the most promising finer split, if any.

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dreamshard.baselines import baselines
-from dreamshard.columns import needed_parts, splits, tight_splits
+from dreamshard.columns import merged, needed_parts, splits, tight_splits
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.plan import make_plan, parse_plan
@@ -128,6 +128,13 @@ def test_tasks_to_learn_from_hold_whole_tables():
 def test_four_columns_larger_than_a_device_fit_nowhere():
     with pytest.raises(ValueError, match=r"'t0' of task needs .* for 4 of its columns alone"):
         PlacementTask(tables_of([1000], dim=32), 8, 10_000)
+
+
+def test_neighbouring_shards_on_one_device_are_joined():
+    shards = (*tuple(ColumnShard(0, start, start + 4) for start in (0, 4, 8, 12)), ColumnShard(1, 0, 4))
+    joined = merged(Placement(torch.tensor([1, 1, 0, 1, 1]), 2, shards))
+    assert joined.shards == (ColumnShard(0, 0, 8), ColumnShard(0, 8, 12), ColumnShard(0, 12, 16), ColumnShard(1, 0, 4))
+    assert joined.device.tolist() == [1, 0, 1, 1]
 
 
 def test_small_tables_stay_whole():

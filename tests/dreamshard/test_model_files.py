@@ -124,3 +124,10 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 def test_a_placer_is_not_read_as_a_state(folder):
     with pytest.raises(ValueError, match="model"):
         load_state(folder)
+
+
+def test_a_writer_killed_between_old_and_new_leaves_the_old(tmp_path):
+    folder = tmp_path / "fitted"
+    save_state(learnt(), folder)
+    folder.rename(tmp_path / "fitted.4711.replaced.tmp")  # where the kill hits
+    assert load_state(folder).iteration == learnt().iteration
