@@ -6,11 +6,14 @@ earlier one, killed or finished.
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from dreamshard.model_files import load_state, save_state
 from dreamshard.search import DreamShardPlacer
@@ -20,6 +23,12 @@ from storage.settings import Settings
 Metrics = dict[str, float]
 """Figures of one iteration by the names they have in MLflow."""
 
+STATE_FILES = ("config.json", "weights.safetensors")
+"""What a whole state consists of."""
+
+_ITERATION = re.compile(r"iteration_(\d{2,})")
+_LEFTOVER = re.compile(r".+\.(?P<pid>\d+)(\.\w+)?\.tmp")
+
 
 def folder(key: str) -> Path:
     """The folder of the training run `key`."""
@@ -28,9 +37,8 @@ def folder(key: str) -> Path:
 
 def last_iteration(key: str) -> int | None:
     """The newest complete iteration of the training run, or None before its start."""
-    found = [
-        int(path.name.removeprefix("iteration_")) for path in folder(key).glob("iteration_[0-9][0-9]*") if path.is_dir()
-    ]
+    names = ((_ITERATION.fullmatch(path.name), path) for path in folder(key).glob("iteration_*"))
+    found = [int(match[1]) for match, path in names if match and _is_state(path)]
     return max(found, default=None)
 
 
@@ -38,6 +46,7 @@ def save(key: str, name: str, state: TrainingState, kept: Metrics) -> None:
     """Save the state as `name`, its figures first: a checkpoint that exists has them."""
     target = folder(key)
     target.mkdir(parents=True, exist_ok=True)
+    _sweep(target)
     write_json(target / f"{name}.json", kept)
     save_state(state, target / name)
 
@@ -58,12 +67,12 @@ def load(key: str, name: str) -> TrainingState:
 
 
 def require(key: str, name: str, command: str) -> None:
-    """Check that the step before has left its state.
+    """Check that the step before has left its state, whole.
 
     Raises:
         ValueError: it has not.
     """
-    if not (folder(key) / name).is_dir():
+    if not _is_state(folder(key) / name):
         raise ValueError(
             f"the step before has not been run for training {key}, so there is nothing to go on from; run {command}"
         )
@@ -86,14 +95,16 @@ def figures(key: str, name: str) -> Metrics:
 
 
 def discard(key: str, *names: str) -> None:
-    """Remove states that a complete iteration has made superfluous."""
+    """Remove states that a complete iteration has made superfluous; one half removed has no longer its name."""
     for name in names:
-        shutil.rmtree(folder(key) / name)
+        leaving = folder(key) / f"{name}.{os.getpid()}.discarded.tmp"
+        (folder(key) / name).rename(leaving)
+        shutil.rmtree(leaving)
 
 
 def is_complete(key: str, iteration: int) -> bool:
     """Whether the iteration has its checkpoint."""
-    return (folder(key) / iteration_name(iteration)).is_dir()
+    return _is_state(folder(key) / iteration_name(iteration))
 
 
 def history(key: str) -> list[Metrics]:
@@ -120,3 +131,19 @@ def write_json(path: Path, content: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def _is_state(path: Path) -> bool:
+    return all((path / name).is_file() for name in STATE_FILES)
+
+
+def _sweep(target: Path) -> None:
+    """Remove what a killed writer left behind; a writer that is alive keeps its own."""
+    for path in target.glob("*.tmp"):
+        match = _LEFTOVER.fullmatch(path.name)
+        if match is None or psutil.pid_exists(int(match["pid"])):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
