@@ -50,10 +50,6 @@ class CostNetwork(nn.Module):
         """Milliseconds per device and phase, in the order of `dreamshard.costs.PHASES`."""
         raise AssertionError("a subclass says how")
 
-    def after_ms(self, sums: Float[Tensor, "*B D L"], latent: Float[Tensor, "*B L"]) -> Float[Tensor, "*B D 4"]:
-        """Phases of each device if the table of `latent` went there, and there alone."""
-        return self.phases_ms(sums + latent.unsqueeze(-2))
-
     def overall_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B"]:
         """The slowest device's sum of phases."""
         return self.phases_ms(sums).sum(dim=-1).max(dim=-1).values
@@ -146,15 +142,8 @@ class StructuredCostNetwork(CostNetwork):
         shared = torch.stack([(dim + unique).exp() / 100, dim.exp() / 100, pooling.exp() / 10], dim=-1)
         return torch.cat([work, work.square(), shared, torch.ones_like(shared[..., :1])], dim=-1)
 
-    def member_phases_ms(
-        self, sums: Float[Tensor, "*B D L"], before: Float[Tensor, "*B D L"] | None = None
-    ) -> Float[Tensor, "*B D M 4"]:
-        """Milliseconds as each member predicts them.
-
-        Args:
-            sums: of each device.
-            before: where given, `sums` are alternatives: device `d` has `sums[d]` while all others have `before`.
-        """
+    def member_phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D M 4"]:
+        """Milliseconds as each member predicts them."""
         pairs, batch = 2 * self.members, sums.shape[:-1]
         flat = sums.reshape(-1, sums.shape[-1]).T  # [L, N]
         work, square = flat[:pairs], flat[pairs : 2 * pairs]  # [2M, N]
@@ -175,14 +164,9 @@ class StructuredCostNetwork(CostNetwork):
         launch = torch.nn.functional.softplus(self.launch).reshape(pairs, 1)
         compute = (count > 0.5) * (launch + work * (self.bound * output.tanh()).exp())  # [2M, N]
         compute = compute.T.reshape(*batch, self.members, 2) * self.scale_ms  # [*B, D, M, 2]
-        dims = sums[..., -3]
-        comm = comm_inputs(dims, dims if before is None else before[..., -3]) @ self.comm_ms.T  # [*B, D, 2]
+        comm = comm_inputs(sums[..., -3]) @ self.comm_ms.T  # [*B, D, 2]
         comm = comm.unsqueeze(-2).expand(*batch, self.members, 2)
         return torch.cat([compute[..., :1], comm, compute[..., 1:]], dim=-1)
-
-    def after_ms(self, sums: Float[Tensor, "*B D L"], latent: Float[Tensor, "*B L"]) -> Float[Tensor, "*B D 4"]:
-        """See `CostNetwork.after_ms`; a device may become the one whose dims govern the all-to-all."""
-        return self.member_phases_ms(sums + latent.unsqueeze(-2), sums).mean(dim=-2)
 
     def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:
         """The mean over the members."""
@@ -202,7 +186,7 @@ class StructuredCostNetwork(CostNetwork):
         Three reweighted passes give less say to outliers (Huber's weights), since communication on a shared machine is
         measured with long tails.
         """
-        seen = comm_inputs(sums[..., -3], sums[..., -3]).flatten(0, 1).double().numpy()  # [N, 4]
+        seen = comm_inputs(sums[..., -3]).flatten(0, 1).double().numpy()  # [N, 4]
         overall = phases_ms.sum(-1).amax(dim=1, keepdim=True).expand(phases_ms.shape[:2])
         weight = 1 / overall.flatten().double().numpy()
         for row, phase in enumerate(_COMM):
@@ -215,15 +199,10 @@ class StructuredCostNetwork(CostNetwork):
             self.comm_ms[row] = torch.from_numpy(solution).float()
 
 
-def comm_inputs(dims: Float[Tensor, "*B D"], others: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D 4"]:
-    """What an all-to-all depends on, in hundreds of dims: 1, those that leave a device, the largest, those that arrive.
-
-    Args:
-        dims: sum of dims of a device.
-        others: of the devices besides; where a device is an alternative, as it was before.
-    """
+def comm_inputs(dims: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D 4"]:
+    """What an all-to-all depends on, in hundreds of dims: 1, those that leave a device, the largest, those that arrive."""
     num_devices = dims.shape[-1]
     share = (num_devices - 1) / num_devices
-    largest = torch.maximum(dims, others.max(dim=-1, keepdim=True).values)
-    received = (others.sum(dim=-1, keepdim=True) - others) / num_devices
+    largest = dims.max(dim=-1, keepdim=True).values.expand_as(dims)
+    received = (dims.sum(dim=-1, keepdim=True) - dims) / num_devices
     return torch.stack([torch.ones_like(dims), dims * share, largest * share, received], dim=-1)

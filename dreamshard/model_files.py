@@ -168,11 +168,3 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             "wrong; train it again with this version"
         )
     return tensors, config
-
-
-def placer_digest(folder: Path) -> str:
-    """Twelve hexadecimal digits that name the content of a saved placer."""
-    digest = hashlib.sha256()
-    for name in (_CONFIG, _WEIGHTS):
-        digest.update((folder / name).read_bytes())
-    return digest.hexdigest()[:12]

@@ -220,7 +220,7 @@ class PolicyPlacer:
 
 @dataclass(frozen=True)
 class GreedyCostPlacer:
-    """Greedy on the cost network: descending predicted single cost, each to the device that is cheapest with it."""
+    """Greedy on the cost network: descending predicted single cost, each where it is least dear (`mdp.after_ms`)."""
 
     cost_network: CostNetwork
     normaliser: Normaliser

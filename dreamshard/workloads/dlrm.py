@@ -70,7 +70,7 @@ def open_dlrm(config: WorkloadConfig, path: Path) -> Workload:
     """
     file = _load(path)
     num_tables, file_batch = file.lengths.shape
-    list_path = path.with_name(path.name.removesuffix(".gz").removesuffix(".pt") + ".tables.csv")
+    list_path = list_beside(path)
     listed = list_tables(list_path) if list_path.is_file() else None
     if listed is not None and len(listed) != num_tables:
         raise ValueError(
@@ -89,6 +89,11 @@ def open_dlrm(config: WorkloadConfig, path: Path) -> Workload:
         tuple(names[t] for t in chosen),
         _reader(file, names, rows, dims, chosen, batch_size),
     )
+
+
+def list_beside(path: Path) -> Path:
+    """Where the list of the tables of a `.pt` or `.pt.gz` lies, if there is one."""
+    return path.with_name(path.name.removesuffix(".gz").removesuffix(".pt") + ".tables.csv")
 
 
 def _reader(
