@@ -4,7 +4,6 @@ A folder is written under a temporary name and renamed, so a killed writer leave
 model, nor none where there was one.
 """
 
-import hashlib
 import json
 import os
 import shutil

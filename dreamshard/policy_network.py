@@ -1,12 +1,12 @@
 """Networks that score devices for the next table; softmax over the legal ones is the policy.
 
-A logit is `device code . table code - greed x how dear the table is there` (`mdp.after_ms`). Device codes depend on what a device
-holds, so a step changes one of them; table codes are known beforehand. That makes a rollout cheap.
+A logit is `device code . table code - greed x how dear the table is there` (`mdp.after_ms`). Device codes depend on what a
+device holds, so a step changes one of them; table codes are known beforehand. That makes a rollout cheap.
 
 - `paper`: DreamShard's: a table MLP summed per device, the device's predicted costs through 3-64-32, one linear layer.
   It does not see the table being placed: its table code is 1 and its greed 0.
-- `lookahead` sees the table and what its placing on each device would come to. It starts as a soft greedy rule and means the same
-  at every number of tables and devices, since costs are relative and sums are per table of an even share.
+- `lookahead` sees the table and what its placing on each device would come to. It starts as a soft greedy rule and means
+  the same at every number of tables and devices, since costs are relative and sums are per table of an even share.
 """
 
 from dataclasses import dataclass
