@@ -28,9 +28,8 @@ def run_chain(parameters: Mapping[str, Any], *, as_json: bool) -> None:
     from flows.parameters import configure
     from flows.report import summary_rows
 
-    configure(
-        parameters["recipe"], testbed=parameters["testbed"], source=parameters["source"]
-    )  # fail before the server starts
+    overrides = {name: value for name, value in parameters.items() if name not in ("recipe", "seed")}
+    configure(parameters["recipe"], **overrides)  # fail before the server starts
     began = time.monotonic()
     retrain = _flow("flows.retrain:retrain")
     with in_process(), terminal.progress_bars(quiet=as_json):
@@ -113,8 +112,10 @@ def _place_example(outcome: Mapping[str, Any]) -> str:
 def _options(parameters: Mapping[str, Any]) -> str:
     """The options that the next stage needs to go on with this one's work."""
     usual = {"recipe": "default", "seed": 0}
-    names = [name for name in ("recipe", "seed", "testbed") if name in parameters]
-    return "".join(f" --{name} {parameters[name]}" for name in names if parameters[name] != usual.get(name))
+    names = ("recipe", "seed", "testbed", "num_devices", "memory_gb", "tables_per_task")
+    given = [name for name in names if name in parameters and parameters[name] != usual.get(name)]
+    flags = {name: name.removeprefix("num_").replace("_", "-") for name in given}
+    return "".join(f" --{flags[name]} {parameters[name]}" for name in given)
 
 
 @contextlib.contextmanager
@@ -124,7 +125,7 @@ def in_process() -> Iterator[None]:
     from prefect.server.api.server import SubprocessASGIServer
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-    for name in ("alembic", "mlflow", "prefect", "httpx", "distributed"):
+    for name in ("alembic", "mlflow", "httpx", "distributed", "EventsWorker", "APILogWorker"):  # not Prefect: `prepare`
         logging.getLogger(name).setLevel(logging.ERROR)
     get_client(sync_client=True)  # starts the temporary server, whose environment cannot hold the setting below
     server = SubprocessASGIServer().server_process

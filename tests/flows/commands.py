@@ -44,6 +44,7 @@ def failed_with(done: Done, *words: str) -> None:
     assert done.returncode == 1, (done.stdout, done.stderr)
     assert done.sentence, done.stderr
     assert "--debug" not in done.sentence, done.sentence
+    assert "Traceback" not in done.stderr, done.stderr
     for word in words:
         assert word in done.sentence, done.sentence
 

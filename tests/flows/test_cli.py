@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,25 @@ def test_an_error_is_one_sentence_on_stderr_and_with_debug_a_traceback(tmp_path)
     assert "Traceback" in debug.stderr
 
 
+def test_a_flow_that_fails_is_one_sentence_on_stderr_whatever_prefect_would_log(tmp_path):
+    source = outside_pt(tmp_path / "source.pt")
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("PREFECT_LOGGING_LEVEL", "COLUMNS")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "from flows.cli import main; main()", "ingest", str(source), "--home", str(tmp_path)],
+        env=environment | {"PREFECT_HOME": str(tmp_path / "prefect")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.stderr.startswith("dreamshard: "), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
 @pytest.fixture
 def tables(tmp_path) -> Path:
     path = tmp_path / "tables.csv"
@@ -41,6 +61,8 @@ def empty_home(tmp_path_factory) -> Path:
 def test_wrong_usage_exits_with_2(dreamshard, empty_home):
     assert dreamshard("place", home=empty_home).returncode == 2
     assert dreamshard("run", "--seed", "-1", home=empty_home).returncode == 2
+    assert dreamshard("run", "--seed", str(2**31), home=empty_home).returncode == 2
+    assert dreamshard("train", "--devices", "0", home=empty_home).returncode == 2
 
 
 def test_an_unknown_recipe_is_one_sentence_that_lists_those_there_are(dreamshard, empty_home):
