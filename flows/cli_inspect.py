@@ -125,7 +125,8 @@ def _devices() -> dict[str, Any]:
     advice = (
         "" if shutil.which("nvidia-smi") is None else "the driver answers but torch sees no GPU: install the cuda extra"
     )
-    return _check("devices", "ok", f"no GPU; {os.cpu_count()} CPU cores: testbeds cluster (CPU) and simulated", advice)
+    found = f"no GPU; {os.cpu_count()} CPU cores: testbeds cluster (CPU), emulated and simulated"
+    return _check("devices", "ok", found, advice)
 
 
 def _servers() -> list[dict[str, Any]]:

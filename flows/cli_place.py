@@ -25,7 +25,10 @@ def place(
     devices: Annotated[int, typer.Option("--devices", min=1, help="How many devices.")],
     memory_gb: Annotated[float, typer.Option("--memory-gb", min=0.001, help="Room for tables on each, GiB.")],
     placer: Annotated[
-        str, typer.Option("--placer", help="champion, a version, a rule of thumb, or a rival.")
+        str,
+        typer.Option(
+            "--placer", help="champion, challenger, previous, a version, cost_greedy, a rule of thumb, or a rival."
+        ),
     ] = "champion",
     budget_ms: Annotated[float | None, typer.Option("--budget-ms", min=0, help="Time for the search.")] = None,
     current: Annotated[Path | None, typer.Option("--current", help="The PLAN.json in use: shows what moves.")] = None,
@@ -39,6 +42,7 @@ def place(
 ) -> None:
     """A placement of TABLES: the plan on stdout or in a file, figures on stderr."""
     enter(home)
+    _check(out)
     from dreamshard.plan import make_plan, read_plan
     from dreamshard.search import DreamShardPlacer
     from dreamshard.tasks import PlacementTask
@@ -84,6 +88,8 @@ def find_placer(name: str) -> "tuple[Placer, str]":
     rules: dict[str, Any] = dict(baselines())
     if name in rules:
         return rules[name], name
+    if name == "cost_greedy":
+        return _cost_greedy(), name
     if name in PEERS:
         rival = peer(name, _champion())
         if name in LEARNED:
@@ -93,10 +99,10 @@ def find_placer(name: str) -> "tuple[Placer, str]":
         found = shipped_placer(name, [Settings.load().home / "placers"])
         _note(f"{name}: {found}")
         return found.placer, f"dreamshard {name}"
-    if name != "champion" and not name.isdigit():
+    if name not in registry.ALIASES and not name.isdigit():
         raise ValueError(
-            f"there is no placer {name!r}, so nothing can place the tables; give champion, a version's number, h200, "
-            f"or one of {sorted([*rules, *PEERS])}"
+            f"there is no placer {name!r}, so nothing can place the tables; give {', '.join(registry.ALIASES)}, a "
+            f"version's number, h200, or one of {sorted([*rules, *PEERS, 'cost_greedy'])}"
         )
     try:
         return registry.load_placer(name), f"dreamshard {name}"
@@ -130,7 +136,11 @@ def _read(path: Path) -> "Tables":
     versions = lake.dataset_versions()
     found = read_tables(path, lake.read_dataset(versions[-1]) if versions else None)
     if found.defaulted:
-        _note(f"{path} lacks {', '.join(found.defaulted)}: taken from the mean of the tables ingested last")
+        source = "taken from the mean of the tables ingested last"
+        if not versions:
+            source = "no tables have been ingested into this home, so lookups are filled in by a Zipf law"
+            source += " and one per sample" if "pooling_factor" in found.defaulted else ""
+        _note(f"{path} lacks {', '.join(found.defaulted)}: {source}")
     return found.tables
 
 
@@ -138,18 +148,42 @@ def _oracle(placer: "Placer") -> "DreamShardPlacer | None":
     """Who predicts costs: the placer itself if it can, else the champion if there is one."""
     from dreamshard.search import DreamShardPlacer
 
-    return placer if isinstance(placer, DreamShardPlacer) else _champion()
+    if isinstance(placer, DreamShardPlacer):
+        return placer
+    try:
+        return _champion()
+    except ValueError as error:
+        _note(f"no cost is predicted: the champion cannot be loaded: {error}")
+        return None
 
 
 def _champion() -> "DreamShardPlacer | None":
-    from dreamshard.search import DreamShardPlacer
-    from storage import registry
+    """The champion, or None before the first.
 
-    try:
-        champion = registry.load_placer("champion")
-    except ValueError:
-        return None  # no champion yet: a rule of thumb needs none to place
-    return champion if isinstance(champion, DreamShardPlacer) else None
+    Raises:
+        ValueError: its files are gone or damaged.
+    """
+    from storage import registry
+    from storage.settings import Settings
+
+    return None if registry.champion(Settings.load()) is None else registry.load_placer("champion")
+
+
+def _cost_greedy() -> "Placer":
+    """Greedy on the champion's cost network.
+
+    Raises:
+        ValueError: there is no champion, or its files are gone or damaged.
+    """
+    from dreamshard.search import GreedyCostPlacer
+
+    champion = _champion()
+    if champion is None:
+        raise ValueError(
+            "cost_greedy places by a trained cost network and there is none; train one with `dreamshard run`, or give "
+            "a rule of thumb, which needs none"
+        )
+    return GreedyCostPlacer(champion.cost_network, champion.normaliser)
 
 
 def _show_moves(task: "PlacementTask", before: "Plan", after: "Plan") -> None:
@@ -157,9 +191,28 @@ def _show_moves(task: "PlacementTask", before: "Plan", after: "Plan") -> None:
 
     found = moves(task.tables, task.table_bytes, before.placement(task.tables), after.placement(task.tables))
     total = sum(move.memory_bytes for move in found)
-    _note(f"{len(found)} of {len(task.tables)} tables move, {total / 2**30:.3g} GiB in all:")
+    tables, dims = {move.table for move in found}, dict(zip(task.tables.names, task.tables.dim.tolist(), strict=True))
+    ranges = f" in {len(found)} ranges of columns" if len(found) > len(tables) else ""
+    _note(f"{len(tables)} of {len(task.tables)} tables move{ranges}, {total / 2**30:.3g} GiB in all:")
     for move in found:
-        _note(f"  {move.table}: device {move.source} -> {move.target}, {move.memory_bytes / 2**20:.4g} MiB")
+        whole = (move.start, move.end) == (0, dims[move.table])
+        what = move.table if whole else f"{move.table}, columns {move.start} to {move.end}"
+        _note(f"  {what}: device {move.source} -> {move.target}, {move.memory_bytes / 2**20:.4g} MiB")
+
+
+def _check(out: Path | None) -> None:
+    """Say before placing that the plan cannot be written.
+
+    Raises:
+        ValueError: there is no such folder, or the name is a folder's.
+    """
+    if out is not None and not out.absolute().parent.is_dir():
+        raise ValueError(
+            f"the folder {out.parent} does not exist, so the plan cannot be written to {out}; make it, or give --out "
+            "another path"
+        )
+    if out is not None and out.is_dir():
+        raise ValueError(f"{out} is a folder, so the plan cannot be written to it; give --out the path of a file")
 
 
 def _write(text: str, out: Path | None) -> None:

@@ -148,6 +148,40 @@ def test_place_writes_each_form_and_says_what_moves(dreamshard, empty_home, tabl
         assert set(from_json(out.read_text()).plan[""]) == {"users", "items", "words"}
 
 
+def test_a_folder_that_does_not_exist_is_said_before_anything_is_placed(dreamshard, empty_home, tables, tmp_path):
+    place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy", "--out")
+    missing = tmp_path / "none" / "plan.json"
+    done = dreamshard("place", str(tables), *place, str(missing), home=empty_home)
+    failed_with(done, f"the folder {missing.parent} does not exist")
+    failed_with(dreamshard("place", str(tables), *place, str(tmp_path), home=empty_home), "is a folder")
+
+
+def test_without_ingested_tables_what_a_list_lacks_is_said_to_follow_a_zipf_law(dreamshard, empty_home, tables):
+    place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy")
+    done = dreamshard("place", str(tables), *place, home=empty_home)
+    assert "filled in by a Zipf law" in " ".join(done.stderr.split())
+    assert "ingested last" not in done.stderr
+
+
+def test_moves_count_tables_and_name_the_ranges_of_columns_where_they_are_split(
+    dreamshard, empty_home, tables, tmp_path
+):
+    current = tmp_path / "current.json"  # size_greedy puts users on one device, items and words on the other
+    held = [("users", 0, 0, 32), ("users", 1, 32, 64), ("items", 1, 0, 64), ("words", 1, 0, 32)]
+    shards = [dict(zip(("table", "device", "column_start", "column_end"), each, strict=True)) for each in held]
+    current.write_text(json.dumps({"num_devices": 2, "shards": shards}))
+    place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy", "--current", str(current))
+    done = dreamshard("place", str(tables), *place, home=empty_home)
+    assert done.returncode == 0, done.sentence
+    assert "1 of 3 tables move, 0.119 GiB in all:" in done.stderr  # 10^6 rows of 32 columns of 4 bytes
+    assert "  users, columns 32 to 64: device 1 -> 0, 122.1 MiB" in done.stderr
+    held = [("users", 1, 0, 32), ("users", 1, 32, 64), ("items", 1, 0, 64), ("words", 1, 0, 32)]
+    shards = [dict(zip(("table", "device", "column_start", "column_end"), each, strict=True)) for each in held]
+    current.write_text(json.dumps({"num_devices": 2, "shards": shards}))
+    done = dreamshard("place", str(tables), *place, home=empty_home)
+    assert "1 of 3 tables move in 2 ranges of columns, 0.238 GiB in all:" in done.stderr
+
+
 def truncated_pt(path: Path) -> Path:
     torch.save((torch.arange(10), torch.arange(11), torch.ones(1, 10, dtype=torch.int64)), path)
     path.write_bytes(path.read_bytes()[:-200])
