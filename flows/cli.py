@@ -8,12 +8,23 @@ import threading
 import warnings
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from flows import cli_inspect, cli_place, terminal
-from flows.cli_options import HomeOption, JsonOption, RecipeOption, SeedOption, TestbedOption, TraceOption, enter
+from flows.cli_options import (
+    DevicesOption,
+    HomeOption,
+    JsonOption,
+    MemoryOption,
+    RecipeOption,
+    SeedOption,
+    TablesOption,
+    TestbedOption,
+    TraceOption,
+    enter,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -67,6 +78,9 @@ def run(
     recipe: RecipeOption = "default",
     seed: SeedOption = 0,
     testbed: TestbedOption = None,
+    devices: DevicesOption = None,
+    memory_gb: MemoryOption = None,
+    tables_per_task: TablesOption = None,
     source: Annotated[str | None, typer.Option("--source", help="Other tables than the recipe's.")] = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
@@ -75,7 +89,8 @@ def run(
     from flows import cli_run
 
     enter(home, debug=_debug)
-    cli_run.run_chain({"recipe": recipe, "seed": seed, "testbed": testbed, "source": source}, as_json=as_json)
+    given = {"recipe": recipe, "seed": seed, "testbed": testbed, "source": source}
+    cli_run.run_chain(given | _sizes(devices, memory_gb, tables_per_task), as_json=as_json)
 
 
 @app.command()
@@ -100,6 +115,9 @@ def profile(
     recipe: RecipeOption = "default",
     seed: SeedOption = 0,
     testbed: TestbedOption = None,
+    devices: DevicesOption = None,
+    memory_gb: MemoryOption = None,
+    tables_per_task: TablesOption = None,
     seconds: Annotated[float | None, typer.Option("--seconds", min=1, help="When a collection of costs ends.")] = None,
     device: Annotated[
         Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Of a collection of costs.")
@@ -113,6 +131,7 @@ def profile(
 
     enter(home, debug=_debug)
     given = {"recipe": recipe, "seed": seed, "testbed": testbed, "seconds": seconds, "device": device}
+    given |= _sizes(devices, memory_gb, tables_per_task)
     cli_run.run_stage("profile", given, as_json=as_json, trace=trace)
 
 
@@ -121,6 +140,9 @@ def train(
     recipe: RecipeOption = "default",
     seed: SeedOption = 0,
     testbed: TestbedOption = None,
+    devices: DevicesOption = None,
+    memory_gb: MemoryOption = None,
+    tables_per_task: TablesOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -128,7 +150,8 @@ def train(
     from flows import cli_run
 
     enter(home, debug=_debug)
-    cli_run.run_stage("train", {"recipe": recipe, "seed": seed, "testbed": testbed}, as_json=as_json)
+    given = {"recipe": recipe, "seed": seed, "testbed": testbed} | _sizes(devices, memory_gb, tables_per_task)
+    cli_run.run_stage("train", given, as_json=as_json)
 
 
 @app.command()
@@ -136,6 +159,9 @@ def evaluate(
     recipe: RecipeOption = "default",
     seed: SeedOption = 0,
     testbed: TestbedOption = None,
+    devices: DevicesOption = None,
+    memory_gb: MemoryOption = None,
+    tables_per_task: TablesOption = None,
     trace: TraceOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
@@ -144,7 +170,7 @@ def evaluate(
     from flows import cli_run
 
     enter(home, debug=_debug)
-    given = {"recipe": recipe, "seed": seed, "testbed": testbed}
+    given = {"recipe": recipe, "seed": seed, "testbed": testbed} | _sizes(devices, memory_gb, tables_per_task)
     cli_run.run_stage("evaluate", given, as_json=as_json, trace=trace)
 
 
@@ -153,6 +179,9 @@ def promote(
     recipe: RecipeOption = "default",
     seed: SeedOption = 0,
     testbed: TestbedOption = None,
+    devices: DevicesOption = None,
+    memory_gb: MemoryOption = None,
+    tables_per_task: TablesOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -160,7 +189,8 @@ def promote(
     from flows import cli_run
 
     enter(home, debug=_debug)
-    cli_run.run_stage("promote", {"recipe": recipe, "seed": seed, "testbed": testbed}, as_json=as_json)
+    given = {"recipe": recipe, "seed": seed, "testbed": testbed} | _sizes(devices, memory_gb, tables_per_task)
+    cli_run.run_stage("promote", given, as_json=as_json)
 
 
 @app.command()
@@ -188,6 +218,11 @@ def up(
         ended = wait_for_any(addresses.processes, stop)
     if ended is not None:
         raise RuntimeError(f"{ended} ended by itself, so the others were ended too; see {folder / 'logs' / ended}.log")
+
+
+def _sizes(devices: int | None, memory_gb: float | None, tables_per_task: int | None) -> dict[str, Any]:
+    """The sizes of tasks under the names that the flows have for them."""
+    return {"num_devices": devices, "memory_gb": memory_gb, "tables_per_task": tables_per_task}
 
 
 if __name__ == "__main__":

@@ -13,7 +13,22 @@ HomeOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for programs.")]
 RecipeOption = Annotated[str, typer.Option("--recipe", help="A complete configuration by name.")]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Of every draw; the same seed gives the same bits.")]
+SeedOption = Annotated[
+    int, typer.Option("--seed", min=0, max=2**31 - 1, help="Of every draw; the same seed gives the same bits.")
+]
+DevicesOption = Annotated[
+    int | None, typer.Option("--devices", min=1, max=4096, help="To place tables on.", show_default="the recipe's")
+]
+MemoryOption = Annotated[
+    float | None,
+    typer.Option(
+        "--memory-gb", min=0.001, max=100_000, help="Room for tables on each, GiB.", show_default="the recipe's"
+    ),
+]
+TablesOption = Annotated[
+    int | None,
+    typer.Option("--tables-per-task", min=1, max=100_000, help="In each placement task.", show_default="the recipe's"),
+]
 TestbedOption = Annotated[
     str | None,
     typer.Option(

@@ -17,16 +17,28 @@ class Inputs:
     tasks: str
 
 
-def inputs(recipe: str, seed: int, testbed: str | None, dataset: str | None) -> Inputs:
+def inputs(
+    recipe: str,
+    seed: int,
+    testbed: str | None,
+    dataset: str | None,
+    *,
+    num_devices: int | None = None,
+    memory_gb: float | None = None,
+    tables_per_task: int | None = None,
+) -> Inputs:
     """The recipe on a dataset of the home; its tasks are drawn if they have not been.
 
     Args:
         dataset: a version, or None for the one ingested last.
+        num_devices: of a task; as the other sizes instead of the recipe's.
 
     Raises:
         ValueError: nothing has been ingested, or not this version.
     """
-    config = configure(recipe, testbed=testbed)
+    config = configure(
+        recipe, testbed=testbed, num_devices=num_devices, memory_gb=memory_gb, tables_per_task=tables_per_task
+    )
     measuring.check(config)
     known = lake().dataset_versions()
     if not known:

@@ -6,7 +6,19 @@ from prefect import flow
 
 from flows import checkpoints, collection, measuring, steps, tracking
 from flows.home import inputs
-from flows.parameters import Dataset, Device, RecipeName, Seconds, Seed, TestbedName, configure, described
+from flows.parameters import (
+    Dataset,
+    Device,
+    MemoryGb,
+    NumDevices,
+    RecipeName,
+    Seconds,
+    Seed,
+    TablesPerTask,
+    TestbedName,
+    configure,
+    described,
+)
 
 
 @flow(name="profile", persist_result=True, result_serializer="json")
@@ -16,6 +28,9 @@ def profile(
     seed: Seed = 0,
     testbed: TestbedName = None,
     dataset: Dataset = None,
+    num_devices: NumDevices = None,
+    memory_gb: MemoryGb = None,
+    tables_per_task: TablesPerTask = None,
     seconds: Seconds = None,
     device: Device = "auto",
 ) -> dict[str, Any]:
@@ -23,7 +38,15 @@ def profile(
     config = configure(recipe, testbed=testbed)
     if config.collection is not None:
         return collection.profile_shards(config, seed, seconds, device)
-    given = inputs(recipe, seed, testbed, dataset)
+    given = inputs(
+        recipe,
+        seed,
+        testbed,
+        dataset,
+        num_devices=num_devices,
+        memory_gb=memory_gb,
+        tables_per_task=tables_per_task,
+    )
     with tracking.chain("profile", given.config, seed) as chain, measuring.testbeds(), chain.stage("profile") as run:
         bench = measuring.reference(given.config, given.dataset, seed)
         training = steps.start_training(given.dataset, given.tasks, given.config.training, bench)

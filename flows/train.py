@@ -12,7 +12,17 @@ from flows import checkpoints, collection, measuring, steps, tracking
 from flows.checkpoints import iteration_name
 from flows.home import inputs
 from flows.measuring import TestbedReference
-from flows.parameters import Dataset, RecipeName, Seed, TestbedName, configure, described
+from flows.parameters import (
+    Dataset,
+    MemoryGb,
+    NumDevices,
+    RecipeName,
+    Seed,
+    TablesPerTask,
+    TestbedName,
+    configure,
+    described,
+)
 from flows.progress import progress_artifact
 
 
@@ -34,13 +44,27 @@ def train_placer(run: str, dataset: str, tasks: str, config: TrainingConfig, ben
 @flow(name="train", persist_result=True, result_serializer="json")
 @described
 def train(
-    recipe: RecipeName = "default", seed: Seed = 0, testbed: TestbedName = None, dataset: Dataset = None
+    recipe: RecipeName = "default",
+    seed: Seed = 0,
+    testbed: TestbedName = None,
+    dataset: Dataset = None,
+    num_devices: NumDevices = None,
+    memory_gb: MemoryGb = None,
+    tables_per_task: TablesPerTask = None,
 ) -> dict[str, Any]:
     """Cost samples -> cost network -> policy: all iterations that are left."""
     config = configure(recipe, testbed=testbed)
     if config.collection is not None:
         return collection.train_on_shards(config, seed)
-    given = inputs(recipe, seed, testbed, dataset)
+    given = inputs(
+        recipe,
+        seed,
+        testbed,
+        dataset,
+        num_devices=num_devices,
+        memory_gb=memory_gb,
+        tables_per_task=tables_per_task,
+    )
     with (
         tracking.chain("train", given.config, seed) as chain,
         measuring.testbeds(),

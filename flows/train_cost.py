@@ -6,16 +6,30 @@ from prefect import flow
 
 from flows import checkpoints, measuring, steps, tracking
 from flows.home import inputs, started_training
-from flows.parameters import Dataset, RecipeName, Seed, TestbedName, described
+from flows.parameters import Dataset, MemoryGb, NumDevices, RecipeName, Seed, TablesPerTask, TestbedName, described
 
 
 @flow(name="train-cost", persist_result=True, result_serializer="json")
 @described
 def train_cost(
-    recipe: RecipeName = "default", seed: Seed = 0, testbed: TestbedName = None, dataset: Dataset = None
+    recipe: RecipeName = "default",
+    seed: Seed = 0,
+    testbed: TestbedName = None,
+    dataset: Dataset = None,
+    num_devices: NumDevices = None,
+    memory_gb: MemoryGb = None,
+    tables_per_task: TablesPerTask = None,
 ) -> dict[str, Any]:
     """Cost samples of `profile` -> cost network."""
-    given = inputs(recipe, seed, testbed, dataset)
+    given = inputs(
+        recipe,
+        seed,
+        testbed,
+        dataset,
+        num_devices=num_devices,
+        memory_gb=memory_gb,
+        tables_per_task=tables_per_task,
+    )
     with (
         tracking.chain("train-cost", given.config, seed) as chain,
         measuring.testbeds(),

@@ -1,3 +1,5 @@
+import importlib
+
 import pytest
 from prefect.utilities.callables import parameter_schema
 
@@ -14,6 +16,14 @@ def test_the_form_has_names_descriptions_choices_and_bounds():
     assert fields["seed"]["minimum"] == 0
     number = next(choice for choice in fields["iterations"]["anyOf"] if choice["type"] == "integer")
     assert (number["minimum"], number["maximum"]) == (1, 1000)
+
+
+@pytest.mark.parametrize("stage", ["profile", "train", "train_cost", "train_policy", "evaluate", "promote"])
+def test_every_stage_takes_the_sizes_that_the_chain_takes(stage):
+    flow = getattr(importlib.import_module(f"flows.{stage}"), stage)
+    fields, chain = (parameter_schema(each).model_dump()["properties"] for each in (flow, retrain))
+    for name in ("num_devices", "memory_gb", "tables_per_task"):
+        assert {**fields[name], "position": 0} == {**chain[name], "position": 0}
 
 
 def test_an_unknown_recipe_is_refused_with_those_there_are():
