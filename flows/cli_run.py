@@ -4,10 +4,12 @@ import contextlib
 import importlib
 import logging
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from flows import terminal
@@ -131,8 +133,22 @@ def in_process() -> Iterator[None]:
     server = SubprocessASGIServer().server_process
     if server is not None:
         _end_with_us(server.pid)
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        yield
+    before = signal.signal(signal.SIGINT, _stop_at_once)
+    try:
+        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _stop_at_once(_signal: int, _frame: FrameType | None) -> None:
+    """Ctrl-C. All that is written is whole and the next run goes on from it, so there is nothing to wait for.
+
+    A terminal sends Ctrl-C to Prefect's temporary server too; a client that waited for it would try to reach it for a
+    minute. Ranks and server end when they see that this process is gone.
+    """
+    os.write(2, b"\ndreamshard: interrupted; what is finished is kept, and the same command goes on from it\n")
+    os._exit(130)
 
 
 def _end_with_us(pid: int) -> None:

@@ -36,6 +36,16 @@ def killed_once(setup):
     return Faulty(setup, fault)
 
 
+def interrupted(setup):
+    """Sends Ctrl-C to all of the process's group at the 8th measurement, as a terminal does."""
+
+    def fault(count, task):
+        if count == 8:
+            os.killpg(0, signal.SIGINT)
+
+    return Faulty(setup, fault)
+
+
 def dying(setup):
     """Loses a rank at the 4th measurement, and at every one after a restart."""
     mark = Path(os.environ["DREAMSHARD_HOME"]) / "died"

@@ -30,7 +30,18 @@ def start(home: Path, testbed: str) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,  # a Ctrl-C for it is none for the tests
     )
+
+
+def test_ctrl_c_ends_a_run_at_once_and_keeps_what_was_finished(tmp_path):
+    process = start(tmp_path, "faulty_testbeds:interrupted")
+    code, _, err = finish(process)
+    assert code == 130
+    assert err.strip().splitlines()[-1].startswith("dreamshard: interrupted; what is finished is kept")
+    assert "Traceback" not in err
+    assert iterations(tmp_path) == ["iteration_00", "iteration_01"]
+    assert len(samples(tmp_path)) == 7
 
 
 def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
