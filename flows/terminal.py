@@ -85,7 +85,7 @@ def typed(command: str) -> str:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
-    """A table of `rows`; numbers to the right."""
+    """A table of `rows`, numbers to the right; one block per row where the terminal is too narrow for the table."""
     if not rows:
         OUT.print(f"{title}: none" if title else "no rows")
         return
@@ -96,7 +96,16 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(shown(row.get(name)) for name in names))
-    OUT.print(table)
+    if OUT.measure(table).maximum <= OUT.width or not OUT.is_terminal:
+        OUT.print(table)
+        return
+    if title:
+        OUT.print(title, style="bold")
+    width = max(len(name) for name in names)
+    for row in rows:
+        OUT.print()
+        for name in names:
+            OUT.print(f"{name:<{width}}  {shown(row.get(name))}", highlight=False, markup=False)
 
 
 def shown(value: Any) -> str:
