@@ -29,12 +29,32 @@ def library_hash() -> str:
     """Hash of all source of `dreamshard` and `storage`, and of the versions of what they compute with."""
     digest = hashlib.sha256()
     for package in (dreamshard, storage):
-        root = Path(str(package.__file__)).parent
-        for file in sorted(root.rglob("*.py")):
-            digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())
-    for library in ("torch", "numpy"):
-        digest.update(importlib.metadata.version(library).encode())
+        digest.update(_source(Path(str(package.__file__)).parent))
+    for library in ("torch", "numpy", "fbgemm-gpu", "fbgemm-gpu-cpu"):
+        digest.update(_version(library).encode() + b"\0")
     return digest.hexdigest()[:16]
+
+
+@cache
+def flows_hash() -> str:
+    """Hash of the flows' source, for steps that do more of the work themselves than calling one library function."""
+    return hashlib.sha256(_source(Path(__file__).parent)).hexdigest()[:16]
+
+
+def _source(root: Path) -> bytes:
+    """All Python files below `root` with their names; each by its own hash, so that no two trees look alike."""
+    files = sorted(root.rglob("*.py"))
+    return b"".join(
+        str(file.relative_to(root)).encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest() for file in files
+    )
+
+
+def _version(library: str) -> str:
+    """Of an installed library; empty where it is not: there are two builds of fbgemm, and a machine may have neither."""
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def content_key(*parts: Any) -> str:
@@ -57,6 +77,10 @@ def file_hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
+def _on_content_and_flows(context: TaskRunContext, arguments: Mapping[str, Any]) -> str:
+    return f"{_on_content(context, arguments)}-{flows_hash()}"
+
+
 def _on_content(context: TaskRunContext, arguments: Mapping[str, Any]) -> str:
     content = {name: value for name, value in arguments.items() if name not in NOT_CONTENT}
     home = str(Settings.load().home)  # a result names what lies in this home
@@ -65,3 +89,6 @@ def _on_content(context: TaskRunContext, arguments: Mapping[str, Any]) -> str:
 
 ON_CONTENT = CacheKeyFnPolicy(cache_key_fn=_on_content)
 """The cache policy of every step whose result depends on its arguments and the library alone."""
+
+ON_CONTENT_AND_FLOWS = CacheKeyFnPolicy(cache_key_fn=_on_content_and_flows)
+"""The same for a step whose result the flows' own source shapes as well."""

@@ -78,6 +78,19 @@ def require(key: str, name: str, command: str) -> None:
         )
 
 
+def require_trained(key: str, iteration: int) -> None:
+    """Check that something has been learnt.
+
+    Raises:
+        ValueError: the training stands at its start.
+    """
+    if iteration == 0:
+        raise ValueError(
+            f"training {key} has finished no iteration, so its placer has learnt nothing that could be evaluated or "
+            "promoted; run `dreamshard train` with the same options first"
+        )
+
+
 def placer(key: str, iteration: int, budget_ms: float | None) -> DreamShardPlacer:
     """The placer learnt by the end of the iteration, with `budget_ms` for its search."""
     return replace(make_placer(load(key, iteration_name(iteration))), budget_ms=budget_ms)

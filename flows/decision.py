@@ -16,17 +16,26 @@ class Decision:
 
 
 def decide(
-    rival: str | None, against_rival: PairedComparison | None, best_baseline: str, against_baseline: PairedComparison
+    rival: str | None,
+    against_rival: PairedComparison | None,
+    best_baseline: str,
+    against_baseline: PairedComparison,
+    *,
+    in_use: str | None = None,
+    unusable: str = "",
 ) -> Decision:
     """Compare on the same held-out tasks: a champion must be beaten beyond doubt, the first must not lose to a rule.
 
-    Without a champion the candidate becomes it if its mean gain over the best rule of thumb is not negative.
+    Without a champion the candidate becomes it if its mean gain over the best rule of thumb is not negative; the same
+    where the champion cannot be used any more, which counts as beaten.
 
     Args:
         rival: the champion's version, or None where there is no champion yet.
         against_rival: the candidate's gain over that champion.
         best_baseline: the best rule of thumb on these tasks.
         against_baseline: the candidate's gain over it.
+        in_use: the champion's version at the time of deciding.
+        unusable: why the rival cannot be used, where it cannot.
     """
     if rival is not None and against_rival is not None:
         figures = f"{_in_words(against_rival)} against champion version {rival}"
@@ -34,9 +43,17 @@ def decide(
             return Decision(alias="champion", reason=f"beats the champion: {figures}")
         return Decision(alias="challenger", reason=f"does not beat the champion beyond doubt: {figures}")
     figures = f"{_in_words(against_baseline)} against {best_baseline}, the best rule of thumb"
+    if rival is None and in_use is not None:
+        return Decision(
+            alias="challenger", reason=f"not compared with version {in_use}, the champion in use: {figures}"
+        )
+    first, none = ("first champion", "no champion yet")
+    if rival is not None:
+        why = f"champion version {rival} cannot be used ({unusable or 'it was not measured'})"
+        first, none = f"{why} and counts as beaten", why
     if against_baseline.mean_gain >= 0:
-        return Decision(alias="champion", reason=f"first champion: {figures}")
-    return Decision(alias="challenger", reason=f"no champion yet, and dearer than a rule of thumb: {figures}")
+        return Decision(alias="champion", reason=f"{first}: {figures}")
+    return Decision(alias="challenger", reason=f"{none}, and dearer than a rule of thumb: {figures}")
 
 
 def _in_words(gain: PairedComparison) -> str:

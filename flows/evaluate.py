@@ -4,19 +4,33 @@ from typing import Any
 
 from prefect import flow
 
-from flows import evaluations, measuring, report, steps_promotion, tracking
+from flows import checkpoints, evaluations, measuring, report, steps_promotion, tracking
 from flows.home import inputs, started_training
-from flows.parameters import Dataset, RecipeName, Seed, TestbedName, described
+from flows.parameters import Dataset, MemoryGb, NumDevices, RecipeName, Seed, TablesPerTask, TestbedName, described
 from flows.progress import progress_artifact
 
 
 @flow(name="evaluate", persist_result=True, result_serializer="json")
 @described
 def evaluate(
-    recipe: RecipeName = "default", seed: Seed = 0, testbed: TestbedName = None, dataset: Dataset = None
+    recipe: RecipeName = "default",
+    seed: Seed = 0,
+    testbed: TestbedName = None,
+    dataset: Dataset = None,
+    num_devices: NumDevices = None,
+    memory_gb: MemoryGb = None,
+    tables_per_task: TablesPerTask = None,
 ) -> dict[str, Any]:
     """Newest checkpoint -> measured comparison on held-out tasks."""
-    given = inputs(recipe, seed, testbed, dataset)
+    given = inputs(
+        recipe,
+        seed,
+        testbed,
+        dataset,
+        num_devices=num_devices,
+        memory_gb=memory_gb,
+        tables_per_task=tables_per_task,
+    )
     with (
         tracking.chain("evaluate", given.config, seed) as chain,
         measuring.testbeds(),
@@ -25,8 +39,9 @@ def evaluate(
     ):
         bench = measuring.reference(given.config, given.dataset, seed)
         training, last = started_training(given, bench)
-        rival = steps_promotion.champion_to_beat(training)
-        key = steps_promotion.evaluate_placers(
+        checkpoints.require_trained(training, last)
+        rival = steps_promotion.champion_to_beat(training, last)
+        key = steps_promotion.evaluated(
             training, last, given.dataset, given.tasks, given.config.evaluation, bench, rival
         )
         tracking.log_evaluation(run, key)

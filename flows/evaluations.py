@@ -1,6 +1,8 @@
 """The report of an evaluation, `<home>/evaluations/<key>.json`: plain figures for tables, plots and decisions."""
 
 import json
+import logging
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,11 +17,16 @@ from flows.checkpoints import write_json
 from storage import registry
 from storage.settings import Settings
 
+# isort: split
+from mlflow.exceptions import MlflowException  # after `storage`, which turns MLflow's telemetry off
+
 CANDIDATE = "dreamshard"
 """The name of the placer that was just trained; the champion in use is called `champion VERSION`."""
 
 Report = dict[str, Any]
-"""`key`, `candidate`, `best_baseline`, `rival`, `summary` (one entry per placer), `comparisons`, `rows`."""
+"""`key`, `training`, `iteration`, `best_baseline`, `rival`, `summary` (one per placer), `comparisons`, `rows`, ..."""
+
+logger = logging.getLogger(__name__)
 
 
 def rival_name(version: str) -> str:
@@ -27,32 +34,68 @@ def rival_name(version: str) -> str:
     return f"champion {version}"
 
 
-def contestants(candidate: DreamShardPlacer, rival: str | None, seed: int) -> dict[str, Placer]:
+def contestants(
+    candidate: DreamShardPlacer, champion: Placer | None, rival: str | None, seed: int
+) -> dict[str, Placer]:
     """Every placer that is compared: rules of thumb, greedy on the cost network, the candidate, the champion in use."""
     placers: dict[str, Placer] = {
         **baselines(seed),
         "cost_greedy": GreedyCostPlacer(candidate.cost_network, candidate.normaliser),
         CANDIDATE: candidate,
     }
-    if rival is not None:
-        placers[rival_name(rival)] = registry.load_placer(rival)
+    if rival is not None and champion is not None:
+        placers[rival_name(rival)] = champion
     return placers
 
 
-def make_report(key: str, training: str, rows: Sequence[EvaluationRow], rival: str | None, testbed: str) -> Report:
-    """The figures of `rows`; `rival` is the champion's version if it was measured too, `testbed` the hardware."""
+def champion_placer(rival: str | None) -> tuple[DreamShardPlacer | None, str]:
+    """The champion in use, or None and why it cannot be used: one of an older format must not stop all retraining.
+
+    Raises:
+        ValueError: the registry does not hand it out at present, which says nothing of the champion.
+    """
+    if rival is None:
+        return None, ""
+    try:
+        return registry.load_placer(rival), ""
+    except ValueError as error:
+        if isinstance(error.__cause__, MlflowException):
+            raise
+        logger.warning("champion version %s cannot be used, so it counts as beaten: %s", rival, error)
+        return None, str(error)
+
+
+def make_report(
+    key: str,
+    training: str,
+    iteration: int,
+    rows: Sequence[EvaluationRow],
+    rival: str | None,
+    testbed: str,
+    rival_unusable: str = "",
+) -> Report:
+    """The figures of `rows`.
+
+    Args:
+        iteration: of the training; the candidate is what was learnt by its end.
+        rival: the champion's version, if there is one that did not come out of this iteration.
+        testbed: the hardware.
+        rival_unusable: why the champion could not be measured too.
+    """
     baseline = best_baseline(rows)
     mape, spearman = prediction_figures(rows)
-    references = {"random", baseline} | ({rival_name(rival)} if rival else set())
+    references = {"random", baseline} | ({rival_name(rival)} if rival and not rival_unusable else set())
     return {
         "key": key,
         "training": training,
+        "iteration": iteration,
         "testbed": testbed,
         "predicted_mape": mape,
         "predicted_spearman": spearman,
         "candidate": CANDIDATE,
         "best_baseline": baseline,
         "rival": rival,
+        "rival_unusable": rival_unusable,
         "summary": [asdict(summary) for summary in summarise(rows)],
         "comparisons": {name: asdict(compare(rows, CANDIDATE, name)) for name in sorted(references)},
         "rows": [_plain(row) for row in rows],
@@ -87,6 +130,11 @@ def load(key: str) -> Report:
     return found
 
 
+def use(key: str) -> None:
+    """Make the report the newest: an evaluation that is asked for again need not be measured again."""
+    os.utime(path(key))
+
+
 def newest(training: str) -> Report:
     """The latest report on a training.
 
@@ -101,6 +149,21 @@ def newest(training: str) -> Report:
     raise ValueError(
         f"training {training} has not been evaluated, so nothing can be promoted by it; run `dreamshard evaluate`"
     )
+
+
+def require_of(report: Report, iteration: int) -> None:
+    """Check that the report is of the training's last iteration: what is registered is what was measured.
+
+    Raises:
+        ValueError: training has gone on since.
+    """
+    evaluated = report.get("iteration")
+    if evaluated != iteration:
+        was = "an iteration that it does not name" if evaluated is None else f"iteration {evaluated}"
+        raise ValueError(
+            f"training {report['training']} stands at iteration {iteration}, but its evaluation is of {was}, so the "
+            "figures are not those of the placer to promote; run `dreamshard evaluate` again, then promote"
+        )
 
 
 def _plain(row: EvaluationRow) -> dict[str, Any]:

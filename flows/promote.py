@@ -4,23 +4,39 @@ from typing import Any
 
 from prefect import flow
 
-from flows import evaluations, measuring, steps_promotion, tracking
+from flows import checkpoints, evaluations, measuring, steps_promotion, tracking
 from flows.home import inputs, started_training
-from flows.parameters import Dataset, RecipeName, Seed, TestbedName, described
+from flows.parameters import Dataset, MemoryGb, NumDevices, RecipeName, Seed, TablesPerTask, TestbedName, described
 
 
 @flow(name="promote", persist_result=True, result_serializer="json")
 @described
 def promote(
-    recipe: RecipeName = "default", seed: Seed = 0, testbed: TestbedName = None, dataset: Dataset = None
+    recipe: RecipeName = "default",
+    seed: Seed = 0,
+    testbed: TestbedName = None,
+    dataset: Dataset = None,
+    num_devices: NumDevices = None,
+    memory_gb: MemoryGb = None,
+    tables_per_task: TablesPerTask = None,
 ) -> dict[str, Any]:
     """Newest evaluation -> registered version -> alias champion or challenger."""
-    given = inputs(recipe, seed, testbed, dataset)
+    given = inputs(
+        recipe,
+        seed,
+        testbed,
+        dataset,
+        num_devices=num_devices,
+        memory_gb=memory_gb,
+        tables_per_task=tables_per_task,
+    )
     with tracking.chain("promote", given.config, seed) as chain, measuring.testbeds(), chain.stage("promote") as run:
         bench = measuring.reference(given.config, given.dataset, seed)
-        training, _ = started_training(given, bench)
+        training, last = started_training(given, bench)
+        checkpoints.require_trained(training, last)
         figures = evaluations.newest(training)
-        rival = steps_promotion.champion_to_beat(training)
+        evaluations.require_of(figures, last)
+        rival = steps_promotion.champion_to_beat(training, last)
         if rival != figures["rival"]:
             raise ValueError(
                 f"the champion is now version {rival}, but the evaluation compared with {figures['rival']}; run "

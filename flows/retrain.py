@@ -61,8 +61,8 @@ def retrain(
         with chain.stage("train") as run:
             training = train_placer(run, dataset, tasks, config.training, bench)
         with chain.stage("evaluate") as run:
-            rival = steps_promotion.champion_to_beat(training)
-            report = steps_promotion.evaluate_placers(
+            rival = steps_promotion.champion_to_beat(training, config.training.iterations)
+            report = steps_promotion.evaluated(
                 training, config.training.iterations, dataset, tasks, config.evaluation, bench, rival
             )
             tracking.log_evaluation(run, report)

@@ -12,7 +12,7 @@ from dreamshard.placement import Placement
 from dreamshard.recipes import EvaluationConfig
 from dreamshard.tasks import PlacementTask
 from flows import checkpoints, evaluations, report, tracking
-from flows.caching import ON_CONTENT, content_key
+from flows.caching import ON_CONTENT_AND_FLOWS, content_key, flows_hash
 from flows.decision import Decision, decide
 from flows.measuring import TestbedReference, lake, measure
 from flows.progress import advance, publish
@@ -24,15 +24,15 @@ _BACKOFF = exponential_backoff(2)
 
 
 @task(name="find the champion", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF)
-def champion_to_beat(training: str) -> str | None:
-    """Version of the champion, unless there is none or it came out of this very training."""
+def champion_to_beat(training: str, iteration: int) -> str | None:
+    """Version of the champion, unless there is none or it is what this very iteration of the training learnt."""
     version = tracking.champion()
-    return None if version is None or tracking.came_from(version, training) else version
+    return None if version is None or tracking.came_from(version, training, iteration) else version
 
 
 @task(
     name="evaluate placers",
-    cache_policy=ON_CONTENT,
+    cache_policy=ON_CONTENT_AND_FLOWS,
     persist_result=True,
     result_serializer="json",
     retries=1,
@@ -58,10 +58,11 @@ def evaluate_placers(
         NoPlacementError: a task fits no placement; before anything is measured.
         MeasurementError: a rank died or hung, twice.
     """
-    key = content_key(training, iteration, dataset, tasks, config, testbed, rival)
+    key = content_key(training, iteration, dataset, tasks, config, testbed, rival, flows_hash())
     candidate = checkpoints.placer(training, iteration, config.budget_ms)
     heldout = lake().read_tasks(dataset, "test", tasks)
-    contestants = evaluations.contestants(candidate, rival, testbed.seed)
+    champion, unusable = evaluations.champion_placer(rival)
+    contestants = evaluations.contestants(candidate, champion, rival, testbed.seed)
     total, done = config.repeats * len(contestants) * len(heldout), 0
 
     def measured(drawn: PlacementTask, placement: Placement) -> CostSample:
@@ -86,16 +87,38 @@ def evaluate_placers(
     lake().append_evaluations(
         rows, versions, key, dataset_version=dataset, testbed=testbed.kind, hardware=testbed.identity
     )
-    evaluations.save(evaluations.make_report(key, training, rows, rival, testbed.identity))
+    evaluations.save(
+        evaluations.make_report(key, training, iteration, rows, rival, testbed.identity, rival_unusable=unusable)
+    )
+    if unusable:
+        get_run_logger().warning("champion version %s counts as beaten: %s", rival, unusable)
     get_run_logger().info("evaluated %s on %s", ", ".join(contestants), ", ".join(drawn.name for drawn in heldout))
     publish("evaluate", total, total, f"{len(contestants)} placers on {len(heldout)} held-out tasks")
     return key
 
 
+def evaluated(
+    training: str,
+    iteration: int,
+    dataset: str,
+    tasks: str,
+    config: EvaluationConfig,
+    testbed: TestbedReference,
+    rival: str | None,
+) -> str:
+    """Evaluate, unless the same was evaluated before and its report is still there; returns the report's key."""
+    asked = (training, iteration, dataset, tasks, config, testbed, rival)
+    key = evaluate_placers(*asked)
+    if not evaluations.path(key).is_file():  # the reports were removed, the cache was not
+        key = evaluate_placers.with_options(refresh_cache=True)(*asked)
+    evaluations.use(key)
+    return key
+
+
 @task(name="register version", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF)
 def register(run: str, training: str, dataset: str, evaluation: str, budget_ms: float | None) -> str:
-    """Candidate -> version in MLflow's registry, once per training; returns its number."""
-    iteration = checkpoints.last_iteration(training) or 0
+    """The candidate that was evaluated -> version in MLflow's registry, once per iteration; returns its number."""
+    iteration = evaluations.load(evaluation)["iteration"]
     found = tracking.version_of(training, iteration)
     if found is None:
         found = tracking.register(run, training, iteration, dataset, evaluation, budget_ms)
@@ -109,9 +132,14 @@ def promote(run: str, version: str, training: str, evaluation: str) -> dict[str,
     figures = evaluations.load(evaluation)
     gains = {name: PairedComparison(**gain) for name, gain in figures["comparisons"].items()}
     rival, baseline = figures["rival"], figures["best_baseline"]
-    decision = decide(rival, gains.get(evaluations.rival_name(rival)) if rival else None, baseline, gains[baseline])
-    if tracking.champion() == version:
-        decision = Decision(alias="champion", reason=f"already the champion; {decision.reason}")
+    against_rival = gains.get(evaluations.rival_name(rival)) if rival else None
+    in_use = tracking.champion()
+    decision = decide(
+        rival, against_rival, baseline, gains[baseline], in_use=in_use, unusable=figures.get("rival_unusable", "")
+    )
+    if in_use == version:
+        reason = decision.reason if rival else decision.reason.partition(": ")[2]
+        decision = Decision(alias="champion", reason=f"already the champion: {reason}")
     else:
         tracking.set_alias(version, decision, evaluation)
     get_run_logger().info("version %s is %s: %s", version, decision.alias, decision.reason)

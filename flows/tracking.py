@@ -69,9 +69,10 @@ def champion() -> str | None:
     return registry.champion(Settings.load())
 
 
-def came_from(version: str, training: str) -> bool:
-    """Whether a version is the outcome of a training."""
-    return registry.version_tags(Settings.load(), version).get("training") == training
+def came_from(version: str, training: str, iteration: int) -> bool:
+    """Whether a version is what a training had learnt by the end of the iteration."""
+    tags = registry.version_tags(Settings.load(), version)
+    return (tags.get("training"), tags.get("iteration")) == (training, str(iteration))
 
 
 def version_of(training: str, iteration: int) -> str | None:
@@ -84,7 +85,7 @@ def register(run: str, training: str, iteration: int, dataset: str, evaluation: 
 
     The page that compares versions shows this run, so what the stages' runs say of training is here as well.
     """
-    *earlier, last = checkpoints.history(training)
+    *earlier, last = checkpoints.history(training)[:iteration]
     for step, figures in enumerate(earlier, start=1):
         log_iteration(run, step, figures)
     with TemporaryDirectory() as scratch:

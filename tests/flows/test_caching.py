@@ -37,6 +37,31 @@ def test_a_changed_library_file_changes_every_key(tmp_path, monkeypatch, fresh_h
     assert content_key("same") != before
 
 
+def test_the_builds_of_fbgemm_are_part_of_the_key(monkeypatch, fresh_hash):
+    before = library_hash()
+    monkeypatch.setattr(caching, "_version", lambda library: "9.9" if library == "fbgemm-gpu" else "")
+    library_hash.cache_clear()
+    without_gpu = library_hash()
+    monkeypatch.setattr(caching, "_version", lambda library: "9.9" if library == "fbgemm-gpu-cpu" else "")
+    library_hash.cache_clear()
+    assert len({before, without_gpu, library_hash()}) == 3
+    assert caching._version("no-such-library") == ""
+
+
+def test_the_flows_own_source_is_part_of_an_evaluations_key_and_not_of_a_trainings(monkeypatch):
+    from flows.steps_promotion import evaluate_placers
+
+    class Context:
+        task = evaluate_placers
+
+    monkeypatch.setenv("DREAMSHARD_HOME", "/tmp")
+    evaluation, training = evaluate_placers.cache_policy, content_key("training")
+    before = evaluation.compute_key(Context, {"training": "t"}, {})
+    monkeypatch.setattr(caching, "flows_hash", lambda: "other")
+    assert evaluation.compute_key(Context, {"training": "t"}, {}) != before
+    assert content_key("training") == training
+
+
 def test_a_file_is_known_by_its_bytes_not_its_name(tmp_path):
     first, second = tmp_path / "a", tmp_path / "b"
     first.write_bytes(b"tables")

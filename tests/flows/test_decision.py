@@ -41,6 +41,23 @@ def test_a_candidate_that_did_not_fit_its_devices_becomes_no_champion():
     assert "did not fit" in decide(None, None, "dim_greedy", never).reason
 
 
+def test_only_the_first_champion_is_called_so():
+    assert decide(None, None, "dim_greedy", BETTER).reason.startswith("first champion: +5.0%")
+    later = decide(None, None, "dim_greedy", BETTER, in_use="3")
+    assert later.alias == "challenger"
+    assert later.reason.startswith("not compared with version 3, the champion in use: +5.0%")
+
+
+def test_a_champion_that_cannot_be_used_counts_as_beaten_but_not_by_what_is_dearer_than_a_rule_of_thumb():
+    why = "the model has another format"
+    won = decide("3", None, "dim_greedy", BETTER, in_use="3", unusable=why)
+    assert won.alias == "champion"
+    assert won.reason.startswith(
+        "champion version 3 cannot be used (the model has another format) and counts as beaten"
+    )
+    assert decide("3", None, "dim_greedy", WORSE, in_use="3", unusable=why).alias == "challenger"
+
+
 def test_the_reason_names_the_rival_and_the_figures():
     reason = decide("3", BETTER, "dim_greedy", BETTER).reason
     assert "version 3" in reason

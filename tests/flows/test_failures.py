@@ -1,5 +1,6 @@
 """A chain that fails after another one finished: one sentence, and everything earlier is as it was."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,21 @@ def test_a_chain_that_fails_leaves_an_earlier_one_as_it_was(finished: Path, shar
     assert shared_dreamshard("models", "--json", home=finished).stdout == models
     again = shared_dreamshard("run", "--recipe", "smoke", "--testbed", "simulated", "--json", home=finished)
     assert again.returncode == 0, again.sentence
+
+
+def test_a_champion_of_an_older_format_does_not_stop_retraining(dreamshard: Dreamshard, tmp_path: Path):
+    from storage import registry
+    from storage.settings import Settings
+
+    run = ("run", "--recipe", "smoke", "--testbed", "simulated", "--json")
+    assert dreamshard(*run, home=tmp_path).returncode == 0
+    registry.set_alias(Settings.load(), "1", "champion", "for the test")
+    (config,) = tmp_path.glob("mlartifacts/**/placer/config.json")
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"format": 0}))
+    done = dreamshard(*run, "--seed", "1", home=tmp_path)
+    assert done.returncode == 0, done.sentence
+    outcome = json.loads(done.stdout)
+    assert outcome["version"] == "2"
+    assert "champion version 1 cannot be used" in outcome["reason"]
+    assert "other than this version's" in outcome["reason"]
+    assert registry.version_tags(Settings.load(), "2")["reason"] == outcome["reason"]

@@ -1,6 +1,7 @@
 """The stages as commands of their own, one after another on one home."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,33 @@ def test_a_stage_without_the_one_before_it_names_that_one(dreamshard: Dreamshard
     failed_with(dreamshard("train", *SMOKE, home=tmp_path), "nothing has been ingested", "dreamshard ingest")
     assert dreamshard("ingest", "meta-dlrm-2021", "--recipe", "smoke", home=tmp_path).returncode == 0
     failed_with(dreamshard("evaluate", *SMOKE, home=tmp_path), "no training", "dreamshard train")
+    assert dreamshard("profile", *SMOKE, home=tmp_path).returncode == 0
+    failed_with(dreamshard("evaluate", *SMOKE, home=tmp_path), "finished no iteration", "dreamshard train")
+    failed_with(dreamshard("promote", *SMOKE, home=tmp_path), "finished no iteration", "dreamshard train")
     assert dreamshard("train", *SMOKE, home=tmp_path).returncode == 0
     failed_with(dreamshard("promote", *SMOKE, home=tmp_path), "not been evaluated", "dreamshard evaluate")
+
+
+def test_what_is_promoted_is_what_was_evaluated(dreamshard: Dreamshard, staged: dict[str, str], tmp_path: Path):
+    home = tmp_path / "home"
+    shutil.copytree(staged["home"], home)
+    (report,) = (home / "evaluations").glob("*.json")
+    content = json.loads(report.read_text())
+    assert content["iteration"] == 2
+    report.write_text(json.dumps(content | {"iteration": 1}))
+    failed_with(
+        dreamshard("promote", *SMOKE, home=home), "stands at iteration 2", "is of iteration 1", "evaluate` again"
+    )
+
+
+def test_an_evaluation_whose_report_was_removed_is_made_again(dreamshard: Dreamshard, tmp_path: Path):
+    for command in (("ingest", "meta-dlrm-2021", "--recipe", "smoke"), ("train", *SMOKE), ("evaluate", *SMOKE)):
+        assert dreamshard(*command, home=tmp_path).returncode == 0
+    (report,) = (tmp_path / "evaluations").glob("*.json")
+    report.unlink()
+    done = dreamshard("evaluate", *SMOKE, home=tmp_path)
+    assert done.returncode == 0, done.sentence
+    assert json.loads(report.read_text())["iteration"] == 2
 
 
 def test_a_second_run_measures_and_registers_nothing_again(finished: Path, shared_dreamshard: Dreamshard):
@@ -145,6 +171,23 @@ def test_the_run_of_a_version_has_its_training_curves_and_a_child_for_each_stage
     assert {child.info.run_name for child in children} == {"ingest", "train", "evaluate", "promote"}
     train = next(child.info.run_id for child in children if child.info.run_name == "train")
     assert [p.value for p in tracking.get_metric_history(train, "measured_cost_ms")] == [p.value for p in curve]
+
+
+def test_stages_go_on_from_a_run_on_other_sizes_when_given_the_same(dreamshard: Dreamshard, tmp_path: Path):
+    sizes = ("--devices", "4", "--memory-gb", "2", "--tables-per-task", "10")
+    done = dreamshard("run", "--source", "criteo-kaggle", *SMOKE, *sizes, "--json", home=tmp_path)
+    assert done.returncode == 0, done.sentence
+    training = json.loads(done.stdout)["training"]
+    query = "select distinct num_devices, num_tables, memory_bytes from tasks"
+    answer = dreamshard("sql", query, "--json", home=tmp_path)
+    assert json.loads(answer.stdout) == [{"num_devices": 4, "num_tables": 10, "memory_bytes": 2 * 2**30}]
+    again = dreamshard("train", *SMOKE, *sizes, home=tmp_path)
+    assert again.returncode == 0, again.sentence
+    assert training in again.stdout
+    following = "evaluate --recipe smoke --testbed simulated --devices 4 --memory-gb 2.0 --tables-per-task 10"
+    assert following in again.stdout
+    assert dreamshard("evaluate", *SMOKE, *sizes, home=tmp_path).returncode == 0
+    failed_with(dreamshard("evaluate", *SMOKE, *sizes[:4], home=tmp_path), "no training")
 
 
 def test_doctor_finds_everything_that_is_needed(finished: Path, shared_dreamshard: Dreamshard):

@@ -1,0 +1,56 @@
+"""Which report belongs to what is promoted, and what a champion that cannot be read means."""
+
+import os
+
+import pytest
+from mlflow.exceptions import MlflowException
+
+from flows import evaluations, tracking
+from storage import registry
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_a_report_of_another_iteration_is_refused():
+    evaluations.require_of({"training": "t", "iteration": 2}, 2)
+    with pytest.raises(ValueError, match=r"stands at iteration 3, .* is of iteration 2, .* evaluate` again"):
+        evaluations.require_of({"training": "t", "iteration": 2}, 3)
+    with pytest.raises(ValueError, match="evaluate` again"):
+        evaluations.require_of({"training": "t"}, 3)
+
+
+def test_a_report_asked_for_again_is_the_newest(home):
+    for key, when in (("a", 1000), ("b", 2000)):
+        evaluations.save({"key": key, "training": "t", "iteration": 1})
+        os.utime(evaluations.path(key), (when, when))
+    assert evaluations.newest("t")["key"] == "b"
+    evaluations.use("a")
+    assert evaluations.newest("t")["key"] == "a"
+
+
+def test_a_champion_of_another_format_counts_as_beaten_and_a_registry_that_is_away_does_not(monkeypatch):
+    def other_format(_):
+        raise ValueError("the model has a format other than this version's")
+
+    def away(_):
+        raise ValueError("the files cannot be read") from MlflowException("no answer")
+
+    assert evaluations.champion_placer(None) == (None, "")
+    monkeypatch.setattr(registry, "load_placer", other_format)
+    placer, why = evaluations.champion_placer("3")
+    assert placer is None
+    assert "format" in why
+    monkeypatch.setattr(registry, "load_placer", away)
+    with pytest.raises(ValueError, match="cannot be read"):
+        evaluations.champion_placer("3")
+
+
+def test_a_version_comes_from_one_iteration_of_a_training(home, monkeypatch):
+    monkeypatch.setattr(registry, "version_tags", lambda *_: {"training": "t", "iteration": "2"})
+    assert tracking.came_from("1", "t", 2)
+    assert not tracking.came_from("1", "t", 3)
+    assert not tracking.came_from("1", "u", 2)
