@@ -4,9 +4,11 @@ Ranks take seconds to start, so they start when the first measurement asks for t
 `TestbedReference`, never the testbed itself.
 """
 
+import fcntl
 import hashlib
 import importlib
 import inspect
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -129,6 +131,20 @@ def borrowed(wanted: TestbedReference) -> Iterator[Testbed]:
         raise
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """Within this block no other flow of this home measures on this host: ranks that share cores time each other.
+
+    The lock is the system's, on a file of the home: it needs no server, and it is gone with the process that holds it.
+    """
+    with (Path(Settings.load().home) / f"measuring.{socket.gethostname()}.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough where a process forked inside holds the file too
+
+
 def measure(wanted: TestbedReference, drawn: PlacementTask, placement: Placement) -> CostSample:
     """What one placement costs, or an error in time: a testbed of one's own may not look at the clock itself.
 
@@ -138,7 +154,7 @@ def measure(wanted: TestbedReference, drawn: PlacementTask, placement: Placement
     limit_s = wanted.measure.timeout_s + min(wanted.measure.timeout_s, START_S)
     tables = f"{len(drawn.tables)} tables on {drawn.num_devices} devices"
     try:
-        with borrowed(wanted) as bench, timeout(limit_s):
+        with alone(), borrowed(wanted) as bench, timeout(limit_s):
             sample = bench.measure(drawn, placement)
     except TimeoutError as error:
         names = ", ".join(drawn.tables.names[:5]) + (", ..." if len(drawn.tables) > 5 else "")
