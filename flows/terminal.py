@@ -22,6 +22,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+_UNBOUNDED = 10_000  # columns
 OUT = Console() if sys.stdout.isatty() else Console(width=140)
 ERR = Console(stderr=True)
 
@@ -96,7 +97,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(shown(row.get(name)) for name in names))
-    if OUT.measure(table).maximum <= OUT.width or not OUT.is_terminal:
+    if Console(width=_UNBOUNDED).measure(table).maximum <= OUT.width or not OUT.is_terminal:
         OUT.print(table)
         return
     if title:
