@@ -1,8 +1,8 @@
 """A measured placement as a time line, and as a file for trace viewers (chrome://tracing, Perfetto).
 
-The four phases of a step on every device. Devices start together and meet again in each all-to-all, which begins when
-the slowest has pooled its vectors; what the others wait is drawn as waiting, so the picture shows what a better balance
-would save.
+The four phases of a step on every device. Devices start together and meet again in both all-to-alls: that of the pooled
+vectors begins when the slowest has pooled its own, that of their gradients when the slowest has all vectors. What the
+others wait is drawn as waiting, so the picture shows what a better balance would save.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 from dreamshard.costs import PHASES, CostSample, DeviceCosts
 
 WAITING = "waiting"
-_MEETINGS = ("forward_comm",)  # phases that no device begins before all have ended the one before
+_MEETINGS = ("forward_comm", "backward_comm")  # phases that no device begins before all have ended the one before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,8 @@ class Span:
 def spans(costs: DeviceCosts) -> list[Span]:
     """The bars of one placement's `[D]` costs, device by device, in order of time.
 
-    The longest row is longer than `overall_ms` where the slowest device forward is not the slowest backward: the sum of
-    one device's phases leaves the waiting out.
+    The rows are longer than `overall_ms` where not the same device is the slowest between all meetings: the sum of one
+    device's phases leaves the waiting out.
     """
     phases_ms = costs.phases_ms().double().tolist()  # D rows of 4
     clock = [0.0] * len(phases_ms)

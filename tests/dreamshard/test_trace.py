@@ -30,6 +30,17 @@ def test_devices_wait_for_the_slowest_before_they_exchange_and_at_the_end():
     ]
 
 
+def test_gradients_are_exchanged_when_the_slowest_has_all_vectors():
+    costs = DeviceCosts.from_phases(torch.tensor([[2.0, 1.0, 1.0, 2.0], [2.0, 3.0, 1.0, 2.0]]))
+    assert [found for found in spans(costs) if found.device == 0] == [
+        span(0, "forward_compute", 0, 2),
+        span(0, "forward_comm", 2, 1),
+        span(0, "waiting", 3, 2),
+        span(0, "backward_comm", 5, 1),
+        span(0, "backward_compute", 6, 2),
+    ]
+
+
 def test_a_device_without_tables_waits_while_the_others_compute():
     costs = DeviceCosts.from_phases(torch.tensor([[3.0, 1.0, 1.0, 2.0], [0.0, 1.0, 1.0, 0.0]]))
     assert [found.name for found in spans(costs) if found.device == 1] == [
