@@ -7,7 +7,7 @@ model, nor none where there was one.
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -28,8 +28,12 @@ _WEIGHTS = "weights.safetensors"
 _CONFIG = "config.json"
 
 
-def save_placer(placer: DreamShardPlacer, folder: Path) -> None:
-    """Write `placer` as `folder`, replacing what is there."""
+def save_placer(placer: DreamShardPlacer, folder: Path, notes: Mapping[str, str] | None = None) -> None:
+    """Write `placer` as `folder`, replacing what is there.
+
+    Args:
+        notes: text of more files by their names; they are there when the placer is.
+    """
     config = {
         "format": _FORMAT,
         "features": list(FEATURES),
@@ -40,7 +44,7 @@ def save_placer(placer: DreamShardPlacer, folder: Path) -> None:
     }
     if isinstance(placer.cost_network, StructuredCostNetwork):
         config |= {"members": placer.cost_network.members, "hidden": placer.cost_network.hidden}
-    _write(folder, _tensors(placer.cost_network, placer.policy, placer.normaliser), config)
+    _write(folder, _tensors(placer.cost_network, placer.policy, placer.normaliser), config, notes or {})
 
 
 def load_placer(folder: Path) -> DreamShardPlacer:
@@ -70,7 +74,7 @@ def save_state(state: TrainingState, folder: Path) -> None:
         for index, moments in optimizer.state_dict()["state"].items():
             tensors |= {f"{prefix}.{index}.{name}": value for name, value in moments.items()}
     config = {"format": _FORMAT, "features": list(FEATURES), "iteration": state.iteration}
-    _write(folder, tensors, config | {"training": asdict(state.config)})
+    _write(folder, tensors, config | {"training": asdict(state.config)}, {})
 
 
 def load_state(folder: Path) -> TrainingState:
@@ -123,13 +127,15 @@ def _restore(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> None
     module.load_state_dict({name[cut:]: value for name, value in tensors.items() if name.startswith(f"{prefix}.")})
 
 
-def _write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
+def _write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any], notes: Mapping[str, str]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     _write_synced(temporary / _WEIGHTS, save({name: value.detach().contiguous() for name, value in tensors.items()}))
     _write_synced(temporary / _CONFIG, json.dumps(config, indent=1).encode())
+    for name, text in notes.items():
+        _write_synced(temporary / name, text.encode())
     replaced = folder.with_name(f"{folder.name}.{os.getpid()}.replaced.tmp")
     if folder.exists():
         folder.rename(replaced)  # whole until the new one stands beside it

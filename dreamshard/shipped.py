@@ -5,7 +5,6 @@ Folders are looked for in the home first and then among the package's data, whic
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +44,7 @@ def is_of(accelerator: str, hardware: str) -> bool:
 
 
 def save_shipped(folder: Path, accelerator: str, placer: DreamShardPlacer, measurements: Mapping[str, object]) -> Path:
-    """Keep a placer for `--placer ACCELERATOR` in `folder`.
+    """Keep a placer for `--placer ACCELERATOR` in `folder`, together with what it was learnt from.
 
     Raises:
         ValueError: its costs were not measured on that accelerator.
@@ -57,10 +56,7 @@ def save_shipped(folder: Path, accelerator: str, placer: DreamShardPlacer, measu
             f"{accelerator!r}; run `dreamshard profile --recipe {accelerator}_costs` where there is one"
         )
     target = folder / accelerator
-    save_placer(placer, target)
-    temporary = target / f"{MEASUREMENTS}.{os.getpid()}.tmp"
-    temporary.write_text(json.dumps(dict(measurements), indent=1), encoding="utf-8")
-    temporary.replace(target / MEASUREMENTS)
+    save_placer(placer, target, {MEASUREMENTS: json.dumps(dict(measurements), indent=1)})
     return target
 
 
