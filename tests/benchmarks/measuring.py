@@ -4,6 +4,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -71,12 +72,16 @@ def trained(dims: Dims, seed: int, measurements: int = 100, cost_network: Archit
     Ten rounds as in Algorithm 1, or one per placement where there are fewer than ten.
     """
     rounds = min(10, measurements)
-    config = TrainingConfig(
-        iterations=rounds,
-        placements_per_iteration=measurements // rounds,
-        cost_network=cost_network,
-        cost_learning_rate=5e-4 if cost_network == "paper" else TrainingConfig.cost_learning_rate,
-    )
+    config = TrainingConfig(iterations=rounds, placements_per_iteration=measurements // rounds)
+    if cost_network == "paper":  # with the paper's rate, policy and proposals
+        config = replace(
+            config,
+            cost_network="paper",
+            policy="paper",
+            exploration=0.0,
+            cost_learning_rate=5e-4,
+            policy_learning_rate=5e-4,
+        )
     return run(start_training(pools(dims)[0], config, seed), dims)[0]
 
 
