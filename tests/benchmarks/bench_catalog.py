@@ -55,6 +55,7 @@ _ROWS = f"""
         {DEVICES} as num_devices, 2**34 as capacity_bytes, 20 * random() as overall_ms, 0 as spread_ms, 15 as repeats,
         case when i % {DEVICES} = 0 then [printf('t%d', j) for j in range({DEVICES})] end as table_names,
         case when i % {DEVICES} = 0 then range({DEVICES}) end as placement,
+        null::int as infeasible_device, null::bigint as asked_bytes, null::bigint as free_bytes,
         '{{{{}}}}' as versions, timestamp '2026-01-01' as created_at
     from range({{rows}}) as numbers(i)
 """
