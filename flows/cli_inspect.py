@@ -39,7 +39,8 @@ def models(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
 def sql(
     query: Annotated[
-        str, typer.Argument(help="Over tables, tasks, cost_samples, device_costs, placements, evaluations, shard_costs.")
+        str,
+        typer.Argument(help="Over tables, tasks, cost_samples, device_costs, placements, evaluations, shard_costs."),
     ],
     home: HomeOption = None,
     as_json: JsonOption = False,
