@@ -176,6 +176,10 @@ def evaluate(
 
 @app.command()
 def promote(
+    version: Annotated[
+        str | None, typer.Argument(help="A version or alias (previous undoes): champion at once, without the options.")
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why this VERSION; kept on it.")] = "",
     recipe: RecipeOption = "default",
     seed: SeedOption = 0,
     testbed: TestbedOption = None,
@@ -185,9 +189,12 @@ def promote(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Register the trained placer and make it champion if it beats the one in use."""
+    """Register the trained placer, champion if it beats the one in use; or make VERSION champion at once."""
     from flows import cli_run
 
+    if version is not None:
+        cli_inspect.make_champion(version, reason, home, as_json=as_json)
+        return
     enter(home, debug=_debug)
     given = {"recipe": recipe, "seed": seed, "testbed": testbed} | _sizes(devices, memory_gb, tables_per_task)
     cli_run.run_stage("promote", given, as_json=as_json)

@@ -19,7 +19,7 @@ PINS = ("torch", "prefect", "mlflow", "duckdb", "pyarrow", "fastapi", "sqlalchem
 
 def models(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Versions, aliases and metrics side by side."""
-    enter(home)
+    enter(home, existing=True)
     from storage import registry
     from storage.settings import Settings
 
@@ -37,6 +37,27 @@ def models(home: HomeOption = None, as_json: JsonOption = False) -> None:
         terminal.OUT.print(f"{head}: {entry['reason']}", highlight=False, markup=False, soft_wrap=True)
 
 
+def make_champion(version: str, reason: str, home: Path | None, *, as_json: bool) -> None:
+    """`promote VERSION`: change the champion by hand and say what it was and is."""
+    enter(home, existing=True)
+    from flows import tracking
+
+    change = tracking.make_champion(version, reason)
+    if as_json:
+        terminal.print_json(change)
+        return
+    now, former = change["version"], change["former"]
+    if now == former:
+        line = f"Version {now} is the champion already; nothing changed"
+    elif former is None:
+        line = f"Version {now} is champion; there was none before"
+    else:
+        line = f"Version {now} is champion; version {former}, champion until now, is kept as `previous`"
+    terminal.OUT.print(line, highlight=False, markup=False, soft_wrap=True)
+    if former not in (None, now):
+        terminal.OUT.print(f"Undo: {terminal.typed('promote previous')}", highlight=False, markup=False, soft_wrap=True)
+
+
 def sql(
     query: Annotated[
         str,
@@ -46,7 +67,7 @@ def sql(
     as_json: JsonOption = False,
 ) -> None:
     """Ask DuckDB over everything in the lake."""
-    enter(home)
+    enter(home, existing=True)
     from storage import catalog
     from storage.settings import Settings
 

@@ -1,5 +1,6 @@
 """Options that several commands share, and the one way in which a command enters the home."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -44,14 +45,22 @@ TraceOption = Annotated[
 ]
 
 
-def enter(home: Path | None, *, debug: bool = False) -> Path:
+def enter(home: Path | None, *, debug: bool = False, existing: bool = False) -> Path:
     """Prepare the environment for the home and check that it can be written.
 
+    Args:
+        existing: for commands that only look at what is there: a home that is not, is a mistake in its name.
+
     Raises:
-        ValueError: the home cannot be written.
+        ValueError: the home cannot be written, or is not there and should be.
     """
     folder = prepare(home, log_level="INFO" if debug else "CRITICAL")
     from storage.settings import Settings
 
+    if existing and not folder.is_dir() and "MLFLOW_TRACKING_URI" not in os.environ:
+        raise ValueError(
+            f"there is no home {folder}, so there is nothing to look at; check --home or DREAMSHARD_HOME, or make it with "
+            "`dreamshard run`"
+        )
     Settings.load()
     return folder

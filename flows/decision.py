@@ -38,11 +38,11 @@ def decide(
         unusable: why the rival cannot be used, where it cannot.
     """
     if rival is not None and against_rival is not None:
-        figures = f"{_in_words(against_rival)} against champion version {rival}"
+        figures = _in_words(against_rival, f"champion version {rival}")
         if against_rival.low > 0:
             return Decision(alias="champion", reason=f"beats the champion: {figures}")
         return Decision(alias="challenger", reason=f"does not beat the champion beyond doubt: {figures}")
-    figures = f"{_in_words(against_baseline)} against {best_baseline}, the best rule of thumb"
+    figures = _in_words(against_baseline, f"{best_baseline}, the best rule of thumb")
     if rival is None and in_use is not None:
         return Decision(
             alias="challenger", reason=f"not compared with version {in_use}, the champion in use: {figures}"
@@ -56,12 +56,19 @@ def decide(
     return Decision(alias="challenger", reason=f"{none}, and dearer than a rule of thumb: {figures}")
 
 
-def _in_words(gain: PairedComparison) -> str:
+def _in_words(gain: PairedComparison, other: str) -> str:
     if math.isinf(gain.mean_gain):
-        return f"{'the other' if gain.mean_gain > 0 else 'a placement'} did not fit its devices when measured,"
-    interval = (
-        f"95 % interval {gain.low:+.1%} to {gain.high:+.1%}, {gain.num_tasks} held-out tasks"
-        if math.isfinite(gain.low)
-        else "one held-out task"
-    )
-    return f"{gain.mean_gain:+.1%} measured cost saved ({interval})"
+        who = other if gain.mean_gain > 0 else "a placement"
+        return f"{who} did not fit its devices when measured" + ("" if gain.mean_gain > 0 else f", against {other}")
+    saved = gain.mean_gain >= 0
+    interval = "one held-out task"
+    if math.isfinite(gain.low):
+        ends = f"{gain.low:+.1%} to {gain.high:+.1%}" if saved else f"{_more(gain.high)} to {_more(gain.low)}"
+        interval = f"95 % interval {ends}, {gain.num_tasks} held-out tasks"
+    if saved:
+        return f"{gain.mean_gain:+.1%} measured cost saved ({interval}) against {other}"
+    return f"costs {-gain.mean_gain:.1%} more when measured ({interval}) than {other}"
+
+
+def _more(gain: float) -> str:
+    return f"{abs(gain):.1%} {'less' if gain > 0 else 'more'}"

@@ -72,6 +72,16 @@ TablesPerTask = Annotated[
     int | None,
     Field(title="Tables per task", ge=1, le=100_000, description="Tables in each placement task. Empty: the recipe's."),
 ]
+Version = Annotated[
+    str | None,
+    Field(
+        title="Version",
+        description="Makes this version (or alias, e.g. previous) champion at once. Empty: the newest placer of the "
+        "fields below becomes champion if its evaluation says so.",
+        examples=["previous", "3"],
+    ),
+]
+Reason = Annotated[str | None, Field(title="Reason", description="Why this version; kept on it. Empty: by hand.")]
 Iterations = Annotated[
     int | None,
     Field(

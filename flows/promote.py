@@ -1,4 +1,4 @@
-"""The newest placer of the home into the registry; champion if its evaluation says so."""
+"""The newest placer of the home into the registry, champion if its evaluation says so; or any version, by hand."""
 
 from typing import Any
 
@@ -6,12 +6,25 @@ from prefect import flow
 
 from flows import checkpoints, evaluations, measuring, steps_promotion, tracking
 from flows.home import inputs, started_training
-from flows.parameters import Dataset, MemoryGb, NumDevices, RecipeName, Seed, TablesPerTask, TestbedName, described
+from flows.parameters import (
+    Dataset,
+    MemoryGb,
+    NumDevices,
+    Reason,
+    RecipeName,
+    Seed,
+    TablesPerTask,
+    TestbedName,
+    Version,
+    described,
+)
 
 
 @flow(name="promote", persist_result=True, result_serializer="json")
 @described
 def promote(
+    version: Version = None,
+    reason: Reason = None,
     recipe: RecipeName = "default",
     seed: Seed = 0,
     testbed: TestbedName = None,
@@ -20,7 +33,9 @@ def promote(
     memory_gb: MemoryGb = None,
     tables_per_task: TablesPerTask = None,
 ) -> dict[str, Any]:
-    """Newest evaluation -> registered version -> alias champion or challenger."""
+    """Newest evaluation -> registered version -> alias champion or challenger; or the version named -> champion."""
+    if version:
+        return steps_promotion.make_champion(version, reason or "")
     given = inputs(
         recipe,
         seed,
@@ -42,7 +57,7 @@ def promote(
                 f"the champion is now version {rival}, but the evaluation compared with {figures['rival']}; run "
                 "`dreamshard evaluate` again, then promote"
             )
-        version = steps_promotion.register(
+        registered = steps_promotion.register(
             run, training, given.dataset, figures["key"], given.config.evaluation.budget_ms
         )
-        return steps_promotion.promote(run, version, training, figures["key"])
+        return steps_promotion.promote(run, registered, training, figures["key"])

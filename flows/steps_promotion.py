@@ -155,3 +155,17 @@ def promote(run: str, version: str, training: str, evaluation: str) -> dict[str,
     }
     report.publish_report(figures, checkpoints.history(training), decision.reason, outcome["where"])
     return outcome
+
+
+@task(name="make champion", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF)
+def make_champion(name: str, reason: str) -> dict[str, Any]:
+    """A version or alias -> champion, whatever its figures; says what was champion and what it is now.
+
+    Raises:
+        ValueError: there is no such version, or it cannot place.
+    """
+    outcome = tracking.make_champion(name, reason)
+    get_run_logger().info(
+        "champion was version %s, is version %s: %s", *map(outcome.get, ("former", "version", "reason"))
+    )
+    return outcome

@@ -3,6 +3,7 @@
 The words of the flows in terms of `storage.runs` and `storage.registry`; nothing here decides anything.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -106,6 +107,13 @@ def set_alias(version: str, decision: Decision, evaluation: str) -> None:
     """The alias that was decided on, and why."""
     figures = {name: f"{value:.6g}" for name, value in report.evaluation_metrics(evaluations.load(evaluation)).items()}
     registry.set_alias(Settings.load(), version, decision.alias, decision.reason, figures)
+
+
+def make_champion(name: str, reason: str) -> dict[str, str | None]:
+    """A version or alias as champion at once; what was champion and what it is now, with the why."""
+    why = reason or "by hand"
+    change = registry.make_champion(Settings.load(), name, why, by=os.environ.get("USER") or "unknown")
+    return {"version": change.version, "alias": "champion", "former": change.former, "reason": why}
 
 
 def where(run: str, evaluation: str, training: str) -> dict[str, str]:

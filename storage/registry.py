@@ -10,29 +10,26 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 import dreamshard
 from dreamshard import model_files
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Tables
-from storage import schemas
-from storage.runs import client  # first: it turns MLflow's telemetry off
+from storage.placer_interface import EXAMPLE, signature, write_pool  # first: it turns MLflow's telemetry off
+from storage.runs import client
 from storage.settings import Settings
 
 # isort: split
 import mlflow.artifacts
 import mlflow.pyfunc
-import pandas as pd  # type: ignore[import-untyped]
+from mlflow import MlflowClient
 from mlflow.entities import LoggedModelStatus, Metric
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
-from mlflow.models import Model, ModelSignature
-from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
+from mlflow.models import Model
 
 MODEL = "dreamshard"
 ALIASES = ("champion", "challenger", "previous")
@@ -40,6 +37,14 @@ Alias = Literal["champion", "challenger", "previous"]
 
 _REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "torch", "jaxtyping", "safetensors", "scipy")
 """What a version needs to place, pinned to what it was trained with; inferring it would take minutes and a network."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """Which version is champion now, and which was before: the same where nothing had to change."""
+
+    version: str
+    former: str | None
 
 
 def register_placer(
@@ -78,7 +83,7 @@ def register_placer(
         placer = shutil.copytree(placer_folder, Path(scratch) / "placer")  # the copy's name is its name in the version
         artifacts = {"placer": str(placer)}
         if pool is not None:
-            artifacts["pool"] = str(_write_pool(Path(scratch) / "pool.parquet", pool))
+            artifacts["pool"] = str(write_pool(Path(scratch) / "pool.parquet", pool))
         logged = Model.log(
             artifact_path=None,
             name=MODEL,
@@ -88,8 +93,8 @@ def register_placer(
             python_model=str(Path(__file__).with_name("placer_model.py")),
             artifacts=artifacts,
             code_paths=[str(Path(dreamshard.__path__[0]))],
-            signature=_signature(),
-            input_example=_EXAMPLE,
+            signature=signature(),
+            input_example=EXAMPLE,
             pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in _REQUIREMENTS],
         )
     registry.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
@@ -115,28 +120,56 @@ def log_version_metrics(settings: Settings, version: str, metrics: Mapping[str, 
 
 
 def set_alias(
-    settings: Settings, version: str, alias: Alias, reason: str, tags: Mapping[str, Any] | None = None
+    settings: Settings,
+    version: str,
+    alias: Alias,
+    reason: str,
+    tags: Mapping[str, Any] | None = None,
+    *,
+    by: str = "evaluation",
 ) -> None:
-    """Point an alias at a version and say why on it, as tags `alias` and `reason` and in its description.
+    """Point an alias at a version and say on it why, who and when: tags `alias`, `reason`, `decided_by`, `decided_at`.
 
-    A new champion makes the old one `previous`, and is no longer the challenger.
+    A new champion makes the old one `previous`, and is no longer the challenger. Tag `history` has a line for every
+    change of either.
 
     Raises:
         ValueError: there is no such version.
     """
     registry = client(settings)
-    version = str(_find(settings, version).version)  # which the database hands out as a number
+    found = _find(settings, version)
+    version = str(found.version)  # which the database hands out as a number
     now = aliases(settings)
+    former = now.get("champion")
     if alias == "champion":
-        former = now.get("champion")
         if former is not None and former != version:
+            _write_decision(registry, _find(settings, former), "previous", f"replaced by version {version}", by)
             registry.set_registered_model_alias(MODEL, "previous", former)
         if now.get("challenger") == version:
             registry.delete_registered_model_alias(MODEL, "challenger")
-    for name, value in {**(tags or {}), "alias": alias, "reason": reason}.items():
+    why = {**(tags or {}), "reason": reason, "decided_by": by, "decided_at": _now()}
+    for name, value in why.items():
         registry.set_model_version_tag(MODEL, version, name, str(value))
-    registry.update_model_version(MODEL, version, description=f"{alias}: {reason}")
+    _write_decision(registry, found, alias, reason, by)
     registry.set_registered_model_alias(MODEL, alias, version)  # last: who sees it sees why
+
+
+def make_champion(settings: Settings, name: str, reason: str, by: str) -> Change:
+    """Make a version champion at once, whatever its figures; the champion before it is `previous` from then on.
+
+    Args:
+        name: a version's number or an alias; `previous` undoes the last change.
+        reason: kept on the version.
+        by: who wants it, kept on the version.
+
+    Raises:
+        ValueError: there is no such version (the message lists those there are), or it cannot place; nothing changes.
+    """
+    version, former = str(_find(settings, name).version), champion(settings)
+    if version != former:
+        load_placer(version, settings)  # one that cannot be read must not come into use
+        set_alias(settings, version, "champion", reason, by=by)
+    return Change(version=version, former=former)
 
 
 def aliases(settings: Settings) -> dict[str, str]:
@@ -216,6 +249,22 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Dre
     return model_files.load_placer(Path(folder) / "artifacts" / "placer")
 
 
+def _write_decision(registry: MlflowClient, version: ModelVersion, alias: Alias, reason: str, by: str) -> None:
+    """Tags `alias` and `history`, and the first line of the description; the rest of it stays."""
+    number, past = str(version.version), version.tags.get("history", "").splitlines()
+    line = f"{alias}, by {by}: {reason}"
+    if not past or past[-1].partition(" UTC ")[2] != line:  # a retried step says it once
+        history = "\n".join([*past, f"{_now()} {line}"])
+        registry.set_model_version_tag(MODEL, number, "history", history)
+    registry.set_model_version_tag(MODEL, number, "alias", alias)
+    _, blank, rest = (version.description or "").partition("\n\n")
+    registry.update_model_version(MODEL, number, description=f"{alias}: {reason}{blank}{rest}")
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+
+
 def _find(settings: Settings, name: str) -> ModelVersion:
     known = aliases(settings)
     number = known.get(name, name)
@@ -229,7 +278,7 @@ def _find(settings: Settings, name: str) -> ModelVersion:
     there += [f"version {found.version}" for found in _all(settings)]
     raise ValueError(
         f"there is no {f'{name} yet' if name in ALIASES else f'version {name!r}'} of {MODEL} at "
-        f"{settings.tracking_uri}, so nothing can be loaded; "
+        f"{settings.tracking_uri}, so it cannot be used; "
         + (f"there are {', '.join(there)}" if there else "train one first with `dreamshard run`")
     )
 
@@ -246,58 +295,3 @@ def _ensure_model(settings: Settings) -> None:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-
-
-def _write_pool(path: Path, pool: Tables) -> Path:
-    columns: dict[str, Any] = {
-        "name": list(pool.names),
-        "rows": pool.rows.numpy(),
-        "dim": pool.dim.numpy(),
-        "pooling_factor": pool.pooling_factor.double().numpy(),
-        **{name: pool.bins[:, j].double().numpy() for j, name in enumerate(schemas.BINS)},
-        "lookups": pool.lookups.numpy(),
-        "unique_rows": pool.unique_rows.numpy(),
-    }
-    pq.write_table(pa.table(columns), path)
-    return path
-
-
-def _signature() -> ModelSignature:
-    """What a request must and may hold, and what the answer does; see `placer_model`."""
-    needed = {"name": DataType.string, "rows": DataType.long, "dim": DataType.long, "pooling_factor": DataType.double}
-    answer = {
-        "table": DataType.string,
-        "device": DataType.long,
-        "column_start": DataType.long,
-        "column_end": DataType.long,
-        "device_ms": DataType.double,
-        "overall_ms": DataType.double,
-    }
-    given: list[ColSpec | TensorSpec] = [ColSpec(kind, name) for name, kind in needed.items()]
-    given += [ColSpec(DataType.double, name, required=False) for name in schemas.BINS]
-    return ModelSignature(
-        inputs=Schema(given),
-        outputs=Schema([ColSpec(kind, name) for name, kind in answer.items()]),
-        params=ParamSchema(
-            [
-                ParamSpec("num_devices", DataType.long, 0),  # 0 stands for not given, which the model refuses
-                ParamSpec("memory_gb", DataType.double, 0.0),
-                ParamSpec("budget_ms", DataType.double, -1.0),
-                ParamSpec("precision", DataType.string, "fp32"),
-                ParamSpec("optimizer", DataType.string, "sgd"),
-            ]
-        ),
-    )
-
-
-_EXAMPLE = (
-    pd.DataFrame(
-        {
-            "name": ["users", "items", "words"],
-            "rows": [1_000_000, 200_000, 50_000],
-            "dim": [64, 64, 32],
-            "pooling_factor": [1.0, 12.5, 30.0],
-        }
-    ),
-    {"num_devices": 2, "memory_gb": 1.0},
-)

@@ -89,7 +89,13 @@ def test_a_champion_asked_for_before_there_is_one_is_one_sentence(dreamshard, em
 def test_a_home_that_cannot_be_written_is_one_sentence(dreamshard, tmp_path):
     occupied = tmp_path / "occupied"
     occupied.write_text("a file")
-    failed_with(dreamshard("models", home=occupied / "below"), str(occupied), "cannot be written")
+    failed_with(dreamshard("doctor", home=occupied / "below"), str(occupied), "cannot be written")
+
+
+@pytest.mark.parametrize("command", [("models",), ("sql", "select 1"), ("promote", "2")])
+def test_a_home_that_is_not_there_is_said_and_not_made_by_what_only_looks(dreamshard, tmp_path, command):
+    failed_with(dreamshard(*command, home=tmp_path / "misspelt"), "there is no home", "misspelt", "dreamshard run")
+    assert not (tmp_path / "misspelt").exists()
 
 
 def test_a_missing_tables_file_is_one_sentence(dreamshard, empty_home, tmp_path):

@@ -54,6 +54,45 @@ def test_an_alias_moves_and_the_former_champion_stays_known(registered: Settings
     assert registry.aliases(registered) == {"champion": "2", "previous": "1"}
 
 
+def test_a_version_made_champion_by_hand_is_undone_with_previous_and_says_who_why_and_when(
+    registered: Settings, placer_folder: Path
+):
+    assert registry.make_champion(registered, "1", "to begin", "ann") == registry.Change(version="1", former=None)
+    register(registered, placer_folder)
+    registry.set_alias(registered, "2", "challenger", "0.3 % worse")
+    assert registry.make_champion(registered, "2", "a hunch", "ann") == registry.Change(version="2", former="1")
+    assert registry.aliases(registered) == {"champion": "2", "previous": "1"}
+    assert registry.version_tags(registered, "1")["alias"] == "previous"
+    assert registry.make_champion(registered, "previous", "it was wrong", "bob") == registry.Change(
+        version="1", former="2"
+    )
+    assert registry.aliases(registered) == {"champion": "1", "previous": "2"}
+    tags = registry.version_tags(registered, "1")
+    assert (tags["reason"], tags["decided_by"]) == ("it was wrong", "bob")
+    assert tags["decided_at"].endswith(" UTC")
+    lines = [line.partition(" UTC ")[2] for line in tags["history"].splitlines()]
+    assert lines == [
+        "champion, by ann: to begin",
+        "previous, by ann: replaced by version 2",
+        "champion, by bob: it was wrong",
+    ]
+    assert registry.make_champion(registered, "champion", "again", "bob").former == "1"
+    assert registry.version_tags(registered, "1") == tags
+
+
+def test_a_version_that_cannot_place_is_not_made_champion(registered: Settings, placer_folder: Path):
+    registry.set_alias(registered, "1", "champion", "the first")
+    register(registered, placer_folder)
+    shutil.rmtree(next((registered.home / "mlartifacts").rglob(f"{_model_of(registered, '2')}*")))
+    with pytest.raises(ValueError, match="version 2 of dreamshard cannot be read"):
+        registry.make_champion(registered, "2", "a hunch", "ann")
+    assert registry.aliases(registered) == {"champion": "1"}
+
+
+def _model_of(settings: Settings, version: str) -> str:
+    return runs.client(settings).get_model_version(registry.MODEL, version).source.removeprefix("models:/")
+
+
 def test_versions_compare_side_by_side_under_the_same_names(registered: Settings, placer_folder: Path):
     register(registered, placer_folder, 2.0)
     registry.set_alias(registered, "2", "champion", "better")
