@@ -1,0 +1,124 @@
+"""What changed between two datasets, on tables small enough to compare by eye."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from dreamshard.dataset_diff import DriftThresholds, compare, pooling_drift, reuse_distance
+from dreamshard.tables import NUM_BINS, Tables
+
+ONCE = (1.0, 0.0)  # every distinct row is looked up once
+HALF = (0.5, 0.5)  # half of them once, half of them twice
+
+
+def tables(**each: tuple[int, int, float, tuple[float, float]]) -> Tables:
+    """`name=(rows, dim, pooling factor, the first two bins)`."""
+    bins = torch.zeros(len(each), NUM_BINS, dtype=torch.float64)
+    for t, (_, _, _, first) in enumerate(each.values()):
+        bins[t, :2] = torch.tensor(first, dtype=torch.float64)
+    return Tables(
+        tuple(each),
+        rows=torch.tensor([rows for rows, _, _, _ in each.values()]),
+        dim=torch.tensor([dim for _, dim, _, _ in each.values()]),
+        pooling_factor=torch.tensor([pooling for _, _, pooling, _ in each.values()], dtype=torch.float64),
+        bins=bins,
+        lookups=torch.tensor([round(100 * pooling) for _, _, pooling, _ in each.values()]),
+        unique_rows=torch.tensor([min(rows, 10) for rows, _, _, _ in each.values()]),
+    )
+
+
+BEFORE = tables(a=(100, 4, 1.0, ONCE), b=(200, 8, 2.0, HALF), c=(300, 4, 1.0, ONCE))
+
+
+def test_the_same_tables_in_another_order_are_no_change():
+    diff = compare(BEFORE, BEFORE.select([2, 0, 1]))
+    assert diff.changes == ()
+    assert not diff.matters
+    assert diff.sentence == "none of the 3 tables changed by more than the thresholds"
+
+
+def test_every_kind_of_change_is_found_under_the_tables_name():
+    after = tables(
+        b=(200, 16, 2.0, HALF), c=(300, 4, 2.0, ONCE), d=(50, 4, 1.0, ONCE)
+    )  # a is gone, b twice as wide, c looked up twice as often, d new
+    diff = compare(BEFORE, after)
+    assert {change.name: change.kind for change in diff.changes} == {
+        "a": "removed",
+        "b": "resized",
+        "c": "drifted",
+        "d": "added",
+    }
+    assert diff.counts == {"added": 1, "removed": 1, "resized": 1, "drifted": 1}
+    assert diff.matters
+    rows = {row["table"]: row for row in diff.rows()}
+    assert rows["b"]["dim"] == "8 -> 16"
+    assert rows["c"]["pooling factor"] == "1 -> 2"
+    assert rows["a"]["rows"] == "100"
+
+
+def test_the_change_that_touches_most_of_the_dataset_comes_first():
+    # Work before: 1x4 + 2x8 + 1x4 = 24; weights: 100x4 + 200x8 + 300x4 = 3200. b: 16 more of 24, 1600 more of 3200.
+    # c without a third of its rows: 100x4 of 3200 = 1/8. a is gone: 4 of 24 = 1/6, 400 of 3200 = 1/8.
+    after = tables(b=(200, 16, 2.0, HALF), c=(200, 4, 1.0, ONCE))
+    changes = compare(BEFORE, after).changes
+    assert [change.name for change in changes] == ["b", "a", "c"]
+    assert [change.weight for change in changes] == pytest.approx([16 / 24, 4 / 24, 400 / 3200])
+
+
+@pytest.mark.parametrize(("pooling", "drifted"), [(1.09, False), (1.11, True), (0.89, True), (0.91, False)])
+def test_a_pooling_factor_drifts_by_more_than_its_relative_threshold(pooling, drifted):
+    after = tables(a=(100, 4, pooling, ONCE), b=(200, 8, 2.0, HALF), c=(300, 4, 1.0, ONCE))
+    assert compare(BEFORE, after, DriftThresholds(pooling=0.1)).matters is drifted
+
+
+@pytest.mark.parametrize(("threshold", "drifted"), [(0.2, True), (0.3, False)])
+def test_reuse_drifts_by_the_share_of_rows_that_change_their_bin(threshold, drifted):
+    after = tables(a=(100, 4, 1.0, ONCE), b=(200, 8, 2.0, (0.25, 0.75)), c=(300, 4, 1.0, ONCE))
+    diff = compare(BEFORE, after, DriftThresholds(reuse=threshold))
+    assert diff.matters is drifted
+    assert [change.reuse for change in diff.changes] == ([0.25] if drifted else [])
+
+
+def test_distances_of_histograms_are_those_of_the_text_books():
+    def histogram(*first: float) -> torch.Tensor:
+        return torch.tensor([*first, *[0.0] * (NUM_BINS - len(first))])
+
+    assert reuse_distance(histogram(1.0), histogram(1.0)) == 0
+    assert reuse_distance(histogram(0.5, 0.5), histogram(0.25, 0.75)) == 0.25
+    assert reuse_distance(histogram(1.0), histogram(0.0, 1.0)) == 1, "nothing in common"
+    assert reuse_distance(histogram(), histogram(1.0)) == 1, "nobody looked it up before"
+
+
+def test_a_table_that_nobody_looked_up_before_has_drifted_without_bound():
+    assert pooling_drift(0.0, 0.0) == 0
+    assert pooling_drift(0.0, 0.1) == math.inf
+    assert pooling_drift(2.0, 1.0) == 0.5
+
+
+def test_few_changes_do_not_matter_where_more_are_asked_for():
+    after = tables(a=(101, 4, 1.0, ONCE), b=(200, 8, 2.0, HALF), c=(300, 4, 1.0, ONCE))
+    assert compare(BEFORE, after, DriftThresholds(share=0.3)).matters, "one of three is more than 30 %"
+    assert not compare(BEFORE, after, DriftThresholds(share=0.4)).matters
+
+
+def test_tables_that_nothing_was_trained_on_matter():
+    diff = compare(None, BEFORE)
+    assert diff.matters
+    assert diff.sentence == "3 tables, none of which has been trained on yet"
+    assert diff.rows() == []
+
+
+def test_the_payload_is_plain_and_counts_what_it_leaves_out():
+    diff = compare(BEFORE, tables(d=(50, 4, 1.0, ONCE)))
+    sent = json.loads(json.dumps(diff.payload(most=1)))
+    assert (sent["added"], sent["removed"], len(sent["changes"])) == (1, 3, 1)
+    assert sent["changes"][0]["name"] == "b"
+    assert sent["matters"] is True
+
+
+@pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])
+def test_a_threshold_that_nothing_can_pass_is_refused(value):
+    with pytest.raises(ValueError, match="pooling"):
+        DriftThresholds(pooling=value)
