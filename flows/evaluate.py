@@ -5,13 +5,14 @@ from typing import Any
 from prefect import flow
 
 from flows import checkpoints, evaluations, measuring, report, steps_promotion, tracking
+from flows.form import form
 from flows.home import inputs, started_training
-from flows.parameters import Dataset, MemoryGb, NumDevices, RecipeName, Seed, TablesPerTask, TestbedName, described
+from flows.parameters import Dataset, MemoryGb, NumDevices, RecipeName, Seed, TablesPerTask, TestbedName
 from flows.progress import progress_artifact
 
 
+@form
 @flow(name="evaluate", persist_result=True, result_serializer="json")
-@described
 def evaluate(
     recipe: RecipeName = "default",
     seed: Seed = 0,

@@ -10,8 +10,9 @@ from dreamshard.workloads.dlrm import list_beside
 from dreamshard.workloads.published import META_WORKLOADS
 from flows import steps, tracking
 from flows.caching import file_hash
+from flows.form import form
 from flows.measuring import lake
-from flows.parameters import DatasetName, RecipeName, Source, configure, described
+from flows.parameters import DatasetName, RecipeName, Source, configure
 
 RECORDED = (".pt", ".pt.gz", ".tsv", ".tsv.gz", *META_WORKLOADS)
 """How sources end that have samples of their own; for lists of tables as many are generated as asked for."""
@@ -33,8 +34,8 @@ def source_hash(file: Path) -> str:
     return "-".join(file_hash(each) for each in ([file, listed] if listed.is_file() else [file]))
 
 
+@form
 @flow(name="ingest", persist_result=True, result_serializer="json")
-@described
 def ingest(recipe: RecipeName = "default", source: Source = None, name: DatasetName = None) -> dict[str, Any]:
     """Source -> lookups, tables and a dataset version in the lake."""
     config = configure(recipe, source=source)

@@ -1,18 +1,19 @@
 """The parameters of all flows: what Prefect's form shows, and the complete configuration they stand for.
 
-Names, descriptions, choices and bounds live in these annotations, so that the form, the API and the command agree.
+Titles, descriptions, choices and bounds live in these annotations, so that the form (`form.py`), the API and the call agree.
 """
 
-import inspect
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from dreamshard.recipes import RECIPES, Recipe, recipe, with_overrides
+from dreamshard.testbeds.specs import SPECS
+from dreamshard.workloads import shipped
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+_PRESET = f"(:({'|'.join(SPECS)}))?"
+_OWN = r"(?!auto:|cluster:|emulated:|simulated:)[\w.]+:\w+"
 
 RecipeName = Annotated[
     str,
@@ -37,6 +38,7 @@ TestbedName = Annotated[
         title="Testbed",
         description="Where costs come from: auto, cluster, emulated, simulated, the last two also with :PRESET, or own as "
         "package.module:factory. Empty: the recipe's.",
+        json_schema_extra={"pattern": rf"^(|auto|cluster(:cpu|:cuda)?|(emulated|simulated){_PRESET}|{_OWN})$"},
         examples=["auto", "cluster", "emulated:h200", "simulated", "simulated:v100"],
     ),
 ]
@@ -46,12 +48,17 @@ Source = Annotated[
         title="Tables from",
         description="A shipped workload's name, or a path to a .pt, .pt.gz, .tsv, .tsv.gz or .csv file. "
         "Empty: the recipe's.",
+        json_schema_extra={"pattern": rf"^(|{'|'.join(shipped())}|.*[./].*)$"},
         examples=["meta-dlrm-2021", "mlperf-dlrm-dcnv2"],
     ),
 ]
 Dataset = Annotated[
     str | None,
-    Field(title="Dataset version", description="Of the tables to work on, as `ingest` returned it. Empty: the newest."),
+    Field(
+        title="Dataset version",
+        description="Of the tables to work on, as `ingest` returned it. Empty: the newest.",
+        json_schema_extra={"pattern": "^([0-9a-f]{12})?$"},
+    ),
 ]
 DatasetName = Annotated[
     str | None, Field(title="Name", description="What people call the data set. Empty: the source's name.")
@@ -113,16 +120,6 @@ Device = Annotated[
     Literal["auto", "cpu", "cuda"],
     Field(title="Device", description="Of a collection of costs: a GPU if there is one, or as given."),
 ]
-
-
-def described(function: Function) -> Function:
-    """Put the fields' titles and descriptions into the docstring, the one place where Prefect's form looks for them."""
-    lines = ["", "", "Args:"]
-    for name, kind in get_type_hints(function, include_extras=True).items():
-        for field in getattr(kind, "__metadata__", ()):
-            lines.append(f"    {name}: {field.title}. {field.description}")
-    function.__doc__ = inspect.cleandoc(function.__doc__ or "") + "\n".join(lines)
-    return function
 
 
 def configure(

@@ -5,6 +5,7 @@ from typing import Any
 from prefect import flow
 
 from flows import checkpoints, collection, measuring, steps, tracking
+from flows.form import form
 from flows.home import inputs
 from flows.parameters import (
     Dataset,
@@ -17,12 +18,11 @@ from flows.parameters import (
     TablesPerTask,
     TestbedName,
     configure,
-    described,
 )
 
 
+@form
 @flow(name="profile", persist_result=True, result_serializer="json")
-@described
 def profile(
     recipe: RecipeName = "default",
     seed: Seed = 0,

@@ -5,6 +5,7 @@ from typing import Any
 from prefect import flow
 
 from flows import checkpoints, evaluations, measuring, steps_promotion, tracking
+from flows.form import form
 from flows.home import inputs, started_training
 from flows.parameters import (
     Dataset,
@@ -16,12 +17,11 @@ from flows.parameters import (
     TablesPerTask,
     TestbedName,
     Version,
-    described,
 )
 
 
+@form
 @flow(name="promote", persist_result=True, result_serializer="json")
-@described
 def promote(
     version: Version = None,
     reason: Reason = None,

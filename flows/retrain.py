@@ -9,6 +9,7 @@ from typing import Any
 from prefect import flow
 
 from flows import measuring, steps, steps_promotion, tracking
+from flows.form import form
 from flows.ingest import ingest_workload
 from flows.parameters import (
     Iterations,
@@ -21,14 +22,13 @@ from flows.parameters import (
     TablesPerTask,
     TestbedName,
     configure,
-    described,
 )
 from flows.progress import progress_artifact
 from flows.train import train_placer
 
 
+@form
 @flow(name="retrain", persist_result=True, result_serializer="json")
-@described
 def retrain(
     recipe: RecipeName = "default",
     seed: Seed = 0,

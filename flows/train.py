@@ -10,6 +10,7 @@ from prefect import flow
 from dreamshard.training import TrainingConfig
 from flows import checkpoints, collection, measuring, steps, tracking
 from flows.checkpoints import iteration_name
+from flows.form import form
 from flows.home import inputs
 from flows.measuring import TestbedReference
 from flows.parameters import (
@@ -21,7 +22,6 @@ from flows.parameters import (
     TablesPerTask,
     TestbedName,
     configure,
-    described,
 )
 from flows.progress import progress_artifact
 
@@ -41,8 +41,8 @@ def train_placer(run: str, dataset: str, tasks: str, config: TrainingConfig, ben
     return training
 
 
+@form
 @flow(name="train", persist_result=True, result_serializer="json")
-@described
 def train(
     recipe: RecipeName = "default",
     seed: Seed = 0,

@@ -5,12 +5,13 @@ from typing import Any
 from prefect import flow
 
 from flows import checkpoints, measuring, steps, tracking
+from flows.form import form
 from flows.home import inputs, started_training
-from flows.parameters import Dataset, MemoryGb, NumDevices, RecipeName, Seed, TablesPerTask, TestbedName, described
+from flows.parameters import Dataset, MemoryGb, NumDevices, RecipeName, Seed, TablesPerTask, TestbedName
 
 
+@form
 @flow(name="train-cost", persist_result=True, result_serializer="json")
-@described
 def train_cost(
     recipe: RecipeName = "default",
     seed: Seed = 0,

@@ -74,7 +74,7 @@ def test_everything_is_deployed_with_form_fields_and_profiling_runs_one_at_a_tim
     assert set(found) == EXPECTED
     fields = found["retrain"]["parameter_openapi_schema"]["properties"]
     assert fields["recipe"]["enum"] == sorted(RECIPES)
-    assert fields["seed"]["minimum"] == 0
+    assert fields["seed"]["allOf"][0]["minimum"] == 0
     assert all(field["description"] and field["title"] for field in fields.values())
     assert found["profile"]["global_concurrency_limit"]["limit"] == 1
     assert found["profile"]["concurrency_options"]["collision_strategy"] == "ENQUEUE"
