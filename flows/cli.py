@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flows import cli_inspect, cli_place, terminal
+from flows import cli_inspect, cli_place, cli_serve, terminal
 from flows.cli_options import (
     DevicesOption,
     HomeOption,
@@ -36,6 +36,7 @@ app.command("place")(cli_place.place)
 app.command("models")(cli_inspect.models)
 app.command("sql")(cli_inspect.sql)
 app.command("doctor")(cli_inspect.doctor)
+app.command("serve")(cli_serve.serve)
 
 _debug = False
 

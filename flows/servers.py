@@ -1,8 +1,9 @@
-"""`dreamshard up`: Prefect's server, MLflow's server, a worker and all deployments, on this machine, until told to end.
+"""The processes of `dreamshard up` (Prefect's server, MLflow's, a worker) and of `dreamshard serve`, until told to end.
 
 Nothing here knows what the flows do. Every process is started as a child and ended by its id, with all its descendants.
 """
 
+import json
 import os
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from storage.registry import MODEL
 from storage.runs import mlflow_server_command
 from storage.settings import QUIET, Settings
 
@@ -91,6 +93,45 @@ def running(settings: Settings, *, prefect_port: int = 4200, mlflow_port: int = 
         _run([*PREFECT, "--no-prompt", "deploy", "--all"], environment, logs)
         start("worker", [*PREFECT, "worker", "start", "--pool", POOL, "--type", "process", "--limit", "2"])
         yield Addresses(prefect=prefect, mlflow=mlflow, environment=environment, processes=processes)
+
+
+@contextmanager
+def serving(
+    settings: Settings, version: str, *, port: int = 5001, host: str = LOOPBACK, workers: int = 1
+) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    """MLflow's scoring server on one version of the placer, while the block runs.
+
+    Args:
+        version: its number in the registry.
+        port: tried first.
+        host: the interface to listen on. The server asks nobody who they are.
+        workers: processes, each with the placer in memory; requests within one share its interpreter.
+
+    Yields:
+        Its address, which answers at `/invocations` and `/health`, and its process.
+
+    Raises:
+        RuntimeError: it did not start; the message ends with its last lines.
+    """
+    logs = settings.home / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    chosen = free_port(port)
+    environment = {
+        "OMP_NUM_THREADS": "1",  # a request is many small steps: torch's threads would only get in each other's way
+        **os.environ,
+        **QUIET,
+        "MLFLOW_TRACKING_URI": settings.tracking_uri,
+        "SERVING_MODEL_CONFIG": json.dumps({"version": version}),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),  # where uvicorn is
+    }
+    command = [
+        *(sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", f"models:/{MODEL}/{version}"),
+        *("--env-manager", "local", "--host", host, "--port", str(chosen), "--workers", str(workers)),
+    ]
+    address = f"http://{LOOPBACK if host == '0.0.0.0' else host}:{chosen}"
+    with _process("serve", command, environment, logs) as process:
+        _wait_for(f"{address}/health", process, logs / "serve.log")
+        yield address, process
 
 
 def wait_for_any(processes: Mapping[str, "subprocess.Popen[bytes]"], stop: threading.Event) -> str | None:

@@ -3,107 +3,164 @@
 Belongs here: turning a request into a placement task and the placement into an answer. It imports `dreamshard` alone,
 which travels with the version, so that it can be served where nothing of the project is installed.
 
-    . .venv/bin/activate     # mlflow calls uvicorn by name, so it must be on PATH
-    export MLFLOW_TRACKING_URI=sqlite:///$PWD/.dreamshard/mlflow.db
-    mlflow models serve -m models:/dreamshard@champion --env-manager local --port 5001
-    curl 127.0.0.1:5001/invocations -H 'Content-Type: application/json' -d '{
-        "dataframe_records": [{"name": "users", "rows": 1000000, "dim": 64, "pooling_factor": 12.5}, ...],
-        "params": {"num_devices": 8, "memory_gb": 40}}'
-    {"predictions": [{"table": "users", "device": 3, "column_start": 0, "column_end": 64, "device_ms": 1.8,
-        "overall_ms": 2.1}, ...]}
+A request is `{"inputs": [...]}` with one object per placement that is wanted; the answer `{"predictions": [...]}` holds a
+plan for each, in their order, in the form of `dreamshard place --format json`:
 
-`device_ms` is the predicted time of the table's device, `overall_ms` that of the slowest. What is wrong in a request is
-answered with 400 and a message that names the field.
+    {"inputs": [{"num_devices": 2, "memory_gb": 1.0, "tables": [
+        {"name": "users", "rows": 1000000, "dim": 64, "pooling_factor": 1.0},
+        {"name": "items", "rows": 200000, "dim": 64, "pooling_factor": 12.5}]}]}
+
+    {"predictions": [{"num_devices": 2, "placer": "dreamshard 3",
+        "predicted": {"overall_ms": 2.1, "devices": [
+            {"memory_bytes": 51200000, "tables": 1, "forward_compute_ms": 0.9, ...}, ...]},
+        "shards": [{"table": "users", "device": 1, "column_start": 0, "column_end": 64}, ...]}]}
+
+`PlacementRequest` and `RequestedTable` say what an object may hold. What is wrong with a request is answered with 400 and a
+message that names the field. MLflow's server itself looks at nothing beside `inputs`.
 """
 
-import tempfile
+import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import pandas as pd  # type: ignore[import-untyped]
+import pydantic
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
+from pydantic import BaseModel, ConfigDict, Field
 
 from dreamshard.model_files import load_placer
 from dreamshard.plan import make_plan
-from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Tables
+from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads.csv import read_tables
+from dreamshard.workloads.csv import check_records, fill_tables, read_tables
+
+_SHOWN = 5  # errors of one request that the answer lists
+
+
+class RequestedTable(BaseModel):
+    """One table of a request; what it leaves out is filled in from the mean of the tables that the placer learnt from.
+
+    Attributes:
+        name: unique in the request.
+        rows: hash size, at least 1.
+        dim: embedding dimension, a multiple of 4.
+        pooling_factor: mean lookups per sample.
+        lookups: in a batch.
+        unique_rows: distinct rows looked up in a batch.
+        bins: 17 shares of the distinct rows by access count.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    rows: Annotated[int, Field(ge=1, le=2**36)]  # with the limits below the bytes of all tables stay below 2^63
+    dim: Annotated[int, Field(ge=4, le=2**12, multiple_of=4)]
+    pooling_factor: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+    lookups: Annotated[int, Field(ge=0, le=2**40)] | None = None
+    unique_rows: Annotated[int, Field(ge=0, le=2**36)] | None = None
+    bins: Annotated[list[float], Field(min_length=17, max_length=17)] | None = None
+
+
+class PlacementRequest(BaseModel):
+    """One placement that is wanted.
+
+    Attributes:
+        num_devices: to place on.
+        memory_gb: GiB for tables on each device.
+        tables: at least one.
+        precision: of the weights, fp32 or fp16.
+        optimizer: sgd or rowwise_adagrad.
+        budget_ms: how long to search; None for the placer's own.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    num_devices: Annotated[int, Field(ge=1, le=4096)]
+    memory_gb: Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)]
+    tables: Annotated[list[RequestedTable], Field(min_length=1, max_length=4096)]
+    precision: Precision = "fp32"
+    optimizer: Optimizer = "sgd"
+    budget_ms: Annotated[float, Field(ge=0, le=30_000, allow_inf_nan=False)] | None = None
 
 
 class PlacerModel(PythonModel):
     """A trained placer behind MLflow's one method."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Read the placer, and the pool whose means fill in the bins that a request lacks."""
+        """Read the placer, and the pool whose means fill in what a request leaves out."""
         self.placer = load_placer(Path(context.artifacts["placer"]))
         pool = context.artifacts.get("pool")
         self.pool = read_tables(pool).tables if pool else None
+        version = (context.model_config or {}).get("version", "")
+        self.name = f"dreamshard {version}".strip()
 
     def predict(
-        self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
-    ) -> pd.DataFrame:
-        """Place the tables of a request.
+        self, context: PythonModelContext, model_input: list[dict[str, Any]], params: dict[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Place the tables of each object of a request.
 
         Args:
-            model_input: a table per row: name, rows, dim, pooling_factor, optionally bin_0..bin_16.
-            params: num_devices and memory_gb (GiB of each device), which must be given; budget_ms for the search, below
-                0 for the placer's own; precision (fp32, fp16) and optimizer (sgd, rowwise_adagrad).
+            model_input: objects as `PlacementRequest` describes them.
 
         Returns:
-            A row per table, or per shard of one that is split by columns: table, device, column_start, column_end,
-            device_ms, overall_ms.
+            A plan for each, as the JSON of `dreamshard.plan.Plan`; `placer` says which version placed, where the server
+            was told (`dreamshard serve` tells it).
 
         Raises:
             MlflowException: a field is wrong or no placement fits; the server answers 400.
         """
+        if not model_input:
+            raise MlflowException.invalid_parameter_value("inputs is empty; give one object per placement wanted")
         try:
-            task = self._task(model_input, params or {})
-            budget_ms = (params or {}).get("budget_ms", -1.0)
-            placement = self.placer.place(task, budget_ms if budget_ms >= 0 else None)
+            requests = [_parse(each, f"inputs[{i}]") for i, each in enumerate(model_input)]
+            tasks = [self._task(request, f"inputs[{i}]") for i, request in enumerate(requests)]
+            return [self._plan(task, each.budget_ms) for task, each in zip(tasks, requests, strict=True)]
         except ValueError as error:
             raise MlflowException.invalid_parameter_value(str(error)) from error
-        predicted = self.placer.predict(task, placement)
-        shards = make_plan(task, placement, "dreamshard", predicted).shards
-        device_ms = predicted.device_ms().tolist()
-        return pd.DataFrame(
-            {
-                "table": [shard.table for shard in shards],
-                "device": [shard.device for shard in shards],
-                "column_start": [shard.column_start for shard in shards],
-                "column_end": [shard.column_end for shard in shards],
-                "device_ms": [device_ms[shard.device] for shard in shards],
-                "overall_ms": max(device_ms),
-            }
+
+    def _task(self, request: PlacementRequest, where: str) -> PlacementTask:
+        records = [
+            (
+                f"{where}.tables[{t}]",
+                table.model_dump() | {f"bin_{j}": share for j, share in enumerate(table.bins or [])},
+            )
+            for t, table in enumerate(request.tables)
+        ]
+        tables = fill_tables(check_records(records), self.pool).tables
+        memory_bytes = round(request.memory_gb * 2**30)
+        return PlacementTask(tables, request.num_devices, memory_bytes, request.precision, request.optimizer, where)
+
+    def _plan(self, task: PlacementTask, budget_ms: float | None) -> dict[str, Any]:
+        placement = self.placer.place(task, budget_ms)
+        plan: dict[str, Any] = json.loads(
+            make_plan(task, placement, self.name, self.placer.predict(task, placement)).to_json()
         )
-
-    def _task(self, frame: pd.DataFrame, params: dict[str, Any]) -> PlacementTask:
-        num_devices, memory_gb = int(params.get("num_devices", 0)), float(params.get("memory_gb", 0))
-        if num_devices < 1:
-            raise ValueError(f"num_devices is {num_devices}; give in params how many devices there are, at least 1")
-        if not 0 < memory_gb < float("inf"):
-            raise ValueError(f"memory_gb is {memory_gb}; give in params the GiB that each device has for tables")
-        precision, optimizer = params.get("precision", "fp32"), params.get("optimizer", "sgd")
-        if precision not in BYTES_PER_WEIGHT:
-            raise ValueError(f"precision is {precision!r}; give one of {list(BYTES_PER_WEIGHT)}")
-        if optimizer not in BYTES_PER_ROW_STATE:
-            raise ValueError(f"optimizer is {optimizer!r}; give one of {list(BYTES_PER_ROW_STATE)}")
-        if frame.empty:
-            raise ValueError("the request has no tables, so there is nothing to place; give one row per table")
-        tables = _tables(frame, self.pool)
-        return PlacementTask(tables, num_devices, round(memory_gb * 2**30), precision, optimizer, "the request")
+        return plan
 
 
-def _tables(frame: pd.DataFrame, pool: Tables | None) -> Tables:
-    """The tables of a request, checked and filled in by the same reader as files are."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "tables.parquet"
-        frame.to_parquet(file, index=False)
-        try:
-            return read_tables(file, pool).tables
-        except ValueError as error:
-            raise ValueError(str(error).replace(str(file), "the request")) from error
+def _parse(given: dict[str, Any], where: str) -> PlacementRequest:
+    """The object as a request.
+
+    Raises:
+        ValueError: fields are missing, unknown, of a wrong type or out of range; the message names them.
+    """
+    try:
+        return PlacementRequest.model_validate(given)
+    except pydantic.ValidationError as error:
+        found = error.errors(include_url=False)
+        listed = [f"{where}{_path(each['loc'])}: {each['msg']}{_got(each)}" for each in found[:_SHOWN]]
+        more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+        raise ValueError("; ".join([*listed, *more])) from error
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+
+
+def _got(error: Any) -> str:
+    given = repr(error["input"])
+    return "" if error["type"] == "missing" else f", got {given if len(given) <= 60 else given[:57] + '...'}"
 
 
 set_model(PlacerModel())

@@ -5,10 +5,12 @@ The model is `dreamshard`. Aliases: `champion` is the version in use, `challenge
 """
 
 import importlib.metadata
+import json
 import math
 import shutil
 import tempfile
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +20,8 @@ import dreamshard
 from dreamshard import model_files
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Tables
-from storage.placer_interface import EXAMPLE, signature, write_pool  # first: it turns MLflow's telemetry off
-from storage.runs import client
+from storage.placer_interface import EXAMPLE, write_pool
+from storage.runs import client  # first: it turns MLflow's telemetry off
 from storage.settings import Settings
 
 # isort: split
@@ -35,7 +37,7 @@ MODEL = "dreamshard"
 ALIASES = ("champion", "challenger", "previous")
 Alias = Literal["champion", "challenger", "previous"]
 
-_REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "torch", "jaxtyping", "safetensors", "scipy")
+_REQUIREMENTS = ("mlflow", "numpy", "pyarrow", "pydantic", "torch", "jaxtyping", "safetensors", "scipy")
 """What a version needs to place, pinned to what it was trained with; inferring it would take minutes and a network."""
 
 
@@ -79,7 +81,10 @@ def register_placer(
     registry = client(settings)
     experiment = registry.get_run(run).info.experiment_id
     model = registry.create_logged_model(experiment, MODEL, source_run_id=run)
-    with tempfile.TemporaryDirectory() as scratch:
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        warnings.catch_warnings(record=True),
+    ):  # that types are not its to check
         placer = shutil.copytree(placer_folder, Path(scratch) / "placer")  # the copy's name is its name in the version
         artifacts = {"placer": str(placer)}
         if pool is not None:
@@ -93,8 +98,8 @@ def register_placer(
             python_model=str(Path(__file__).with_name("placer_model.py")),
             artifacts=artifacts,
             code_paths=[str(Path(dreamshard.__path__[0]))],
-            signature=signature(),
-            input_example=EXAMPLE,
+            input_example=EXAMPLE,  # its form is checked by the model's code, which says more than a signature can
+            model_config={"version": ""},  # which a server may be told: no version knows its own number yet
             pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in _REQUIREMENTS],
         )
     registry.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
@@ -225,6 +230,25 @@ def versions(settings: Settings) -> list[dict[str, Any]]:
     return [{name: row.get(name) for name in columns} for row in found]
 
 
+def resolve(settings: Settings, name: str) -> str:
+    """The number of the version that an alias or a number names at present.
+
+    Raises:
+        ValueError: there is none of that name; the message lists those there are.
+    """
+    return str(_find(settings, name).version)
+
+
+def example_request(settings: Settings, version: str) -> str:
+    """A request that the version's scoring server answers, as JSON on one line.
+
+    Raises:
+        ValueError: the version's files cannot be read.
+    """
+    file = _download(settings, _find(settings, version), "/serving_input_example.json")
+    return json.dumps(json.loads(file.read_text(encoding="utf-8")))
+
+
 def load_placer(name: str = "champion", settings: Settings | None = None) -> DreamShardPlacer:
     """The placer of an alias or version, from safetensors and JSON.
 
@@ -236,17 +260,26 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Dre
         ValueError: there is none of that name (the message lists those there are), or its files are gone or damaged.
     """
     home = settings or Settings.load()
-    version = _find(home, name)
+    return model_files.load_placer(_download(home, _find(home, name)) / "artifacts" / "placer")
+
+
+def _download(settings: Settings, version: ModelVersion, part: str = "") -> Path:
+    """The files of a version on this machine, or one of them.
+
+    Raises:
+        ValueError: they are gone or damaged.
+    """
+    store = settings.tracking_uri
     try:
-        folder = mlflow.artifacts.download_artifacts(
-            f"models:/{MODEL}/{version.version}", tracking_uri=home.tracking_uri, registry_uri=home.tracking_uri
+        found = mlflow.artifacts.download_artifacts(
+            f"models:/{MODEL}/{version.version}{part}", tracking_uri=store, registry_uri=store
         )
     except (MlflowException, OSError) as error:
         raise ValueError(
             f"the files of version {version.version} of {MODEL} cannot be read ({error}), so it cannot place; restore "
             f"{version.source}, or use another version"
         ) from error
-    return model_files.load_placer(Path(folder) / "artifacts" / "placer")
+    return Path(found)
 
 
 def _write_decision(registry: MlflowClient, version: ModelVersion, alias: Alias, reason: str, by: str) -> None:

@@ -1,8 +1,8 @@
+import json
 import shutil
 from pathlib import Path
 
 import mlflow.pyfunc
-import pandas as pd
 import pytest
 import torch
 from mlflow.exceptions import MlflowException
@@ -140,32 +140,31 @@ def test_a_folder_without_a_placer_does_not_become_a_version(mlflow_settings: Se
     assert registry.versions(mlflow_settings) == []
 
 
-FRAME = pd.DataFrame({"name": ["a", "b"], "rows": [1000, 2000], "dim": [16, 32], "pooling_factor": [1.0, 20.0]})
-ROOM = {"num_devices": 2, "memory_gb": 1.0}
+REQUEST = {
+    "num_devices": 2,
+    "memory_gb": 1.0,
+    "tables": [
+        {"name": "a", "rows": 1000, "dim": 16, "pooling_factor": 1.0},
+        {"name": "b", "rows": 2000, "dim": 32, "pooling_factor": 20.0},
+    ],
+}
 
 
 def test_mlflows_own_model_places_every_column_once(registered: Settings):
     runs.client(registered)
-    model = mlflow.pyfunc.load_model("models:/dreamshard/1")
-    answer = model.predict(FRAME, ROOM)
-    assert list(answer.columns) == ["table", "device", "column_start", "column_end", "device_ms", "overall_ms"]
-    assert columns_of(answer.to_dict("records")) == {"a": list(range(16)), "b": list(range(32))}
-    assert answer["device"].isin([0, 1]).all()
-    assert answer["overall_ms"].eq(answer["device_ms"].max()).all()
-    assert model.metadata.get_input_schema().input_names()[:4] == ["name", "rows", "dim", "pooling_factor"]
+    model = mlflow.pyfunc.load_model("models:/dreamshard/1", model_config={"version": "1"})
+    (plan,) = model.predict([REQUEST])
+    assert columns_of(plan["shards"]) == {"a": list(range(16)), "b": list(range(32))}
+    assert plan["placer"] == "dreamshard 1"
+    (unnamed,) = mlflow.pyfunc.load_model("models:/dreamshard/1").predict([REQUEST])
+    assert unnamed["placer"] == "dreamshard"
+    with pytest.raises(MlflowException, match="num_devices: Input should be greater") as caught:
+        model.predict([REQUEST | {"num_devices": 0}])
+    assert caught.value.get_http_status_code() == 400
 
-    for change, params, named in [
-        ({}, {}, "num_devices is 0"),
-        ({}, {"num_devices": 2}, "memory_gb is 0"),
-        ({}, ROOM | {"precision": "int4"}, "precision is 'int4'"),
-        ({}, ROOM | {"optimizer": "adam"}, "optimizer is 'adam'"),
-        ({}, ROOM | {"memory_gb": 1e-6}, "a device"),
-        ({"dim": [16, 33]}, ROOM, "dim is 33"),
-        ({"rows": [0, 1]}, ROOM, "rows is 0"),
-        ({"pooling_factor": [1.0, -1.0]}, ROOM, "pooling_factor is -1"),
-        ({"name": ["a", "a"]}, ROOM, "rename one of them"),
-        ({"bin_0": [1.0, 1.0]}, ROOM, "bin_1"),
-    ]:
-        with pytest.raises(MlflowException, match=named) as caught:
-            model.predict(FRAME.assign(**change), params)
-        assert caught.value.get_http_status_code() == 400
+
+def test_the_request_that_a_version_shows_is_one_that_it_answers(registered: Settings):
+    runs.client(registered)
+    request = json.loads(registry.example_request(registered, "1"))
+    answer = mlflow.pyfunc.load_model("models:/dreamshard/1").predict(request["inputs"])
+    assert [plan["num_devices"] for plan in answer] == [each["num_devices"] for each in request["inputs"]]
