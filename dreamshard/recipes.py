@@ -156,12 +156,13 @@ def with_overrides(base: Recipe, *, testbed: str | None = None, source: str | No
         return chosen
     if source in META_WORKLOADS:
         return replace(chosen, workload=replace(base.workload, source=source))
-    knows_no_dims = source.endswith((".pt", ".pt.gz", ".tsv", ".tsv.gz"))
+    dim = base.workload.dim
     whole = replace(
         base.workload,
         source=source,
         num_tables=None,
         max_table_bytes=None,
-        dim=base.workload.dim if knows_no_dims else None,
+        dim=None,
+        unknown_dim=base.workload.unknown_dim if dim is None else dim,
     )
     return replace(chosen, workload=whole)

@@ -18,6 +18,7 @@ from prefect.context import TaskRunContext
 
 import dreamshard
 import storage
+from dreamshard import tables, workloads
 from storage.settings import Settings
 
 NOT_CONTENT = ("run",)
@@ -57,9 +58,18 @@ def _version(library: str) -> str:
         return ""
 
 
-def content_key(*parts: Any) -> str:
-    """16 hex digits that stand for `parts` (numbers, text, lists, dataclasses) and the library's source."""
-    text = json.dumps([*parts, library_hash()], sort_keys=True, default=_plain)
+@cache
+def workloads_hash() -> str:
+    """Hash of the source of everything that says what a table's lookups are, and what is said of them."""
+    digest = hashlib.sha256(_source(Path(str(workloads.__file__)).parent))
+    digest.update(hashlib.sha256(Path(str(tables.__file__)).read_bytes()).digest())
+    digest.update(_version("numpy").encode())
+    return digest.hexdigest()[:16]
+
+
+def content_key(*parts: Any, library: bool = True) -> str:
+    """16 hex digits that stand for `parts` (numbers, text, lists, dataclasses) and, with `library`, for its source."""
+    text = json.dumps([*parts, library_hash()] if library else parts, sort_keys=True, default=_plain)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -87,8 +97,5 @@ def _on_content(context: TaskRunContext, arguments: Mapping[str, Any]) -> str:
     return f"{context.task.name.replace(' ', '-')}-{content_key(context.task.name, content, home)}"
 
 
-ON_CONTENT = CacheKeyFnPolicy(cache_key_fn=_on_content)
-"""The cache policy of every step whose result depends on its arguments and the library alone."""
-
 ON_CONTENT_AND_FLOWS = CacheKeyFnPolicy(cache_key_fn=_on_content_and_flows)
-"""The same for a step whose result the flows' own source shapes as well."""
+"""The cache policy of a step whose result depends on its arguments, the library, and the flows' own source."""

@@ -54,9 +54,10 @@ def retrain(
     measuring.check(config)
     with tracking.chain("retrain", config, seed) as chain, measuring.testbeds(), progress_artifact():
         with chain.stage("ingest") as run:
-            dataset = ingest_workload(config.workload)
+            ingested = ingest_workload(config.workload)
+            dataset = ingested.dataset
             tasks = steps.draw_tasks(dataset, config.tasks, seed)
-            tracking.log_dataset(run, dataset, config.workload.source)
+            tracking.log_ingested(run, ingested, config.workload.source)
         bench = measuring.reference(config, dataset, seed)
         with chain.stage("train") as run:
             training = train_placer(run, dataset, tasks, config.training, bench)

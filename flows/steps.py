@@ -1,10 +1,12 @@
 """All Prefect tasks: read, call one library function, write.
 
 Steps pass references: dataset versions, keys and numbers of iterations; never tensors. What a step computes is in the
-library function it names; where it rests is in `storage`. Steps with `ON_CONTENT` are skipped when neither their
-arguments nor the library changed; training goes by its checkpoints instead (`checkpoints.py`).
+library function it names; where it rests is in `storage`. Nothing is done twice: ingesting goes by the fingerprints of
+tables (`ingest.py`), training by its checkpoints (`checkpoints.py`), evaluation by a cache (`caching.py`).
 """
 
+from collections.abc import Mapping
+from functools import lru_cache
 from math import isfinite
 from statistics import fmean
 from typing import Any
@@ -22,13 +24,15 @@ from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import sample_tasks, split_pool
 from dreamshard.testbeds.base import MeasurementError
 from dreamshard.training import TrainingConfig
-from dreamshard.workloads import WorkloadConfig, dataset_version, open_workload, statistics
+from dreamshard.workloads import Workload, WorkloadConfig, open_workload, statistics
 from flows import checkpoints
-from flows.caching import ON_CONTENT, content_key
+from flows.caching import content_key
 from flows.checkpoints import Metrics, iteration_name
 from flows.measuring import TestbedReference, lake, measure
 from flows.progress import advance, publish
+from storage.ingested import keep_ingested
 from storage.journal import collecting
+from storage.lake import Lake
 
 
 def measurement_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
@@ -36,26 +40,36 @@ def measurement_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) ->
     return isinstance(state.result(raise_on_failure=False), MeasurementError)
 
 
-@task(name="ingest tables", cache_policy=ON_CONTENT, persist_result=True, result_serializer="json")
-def ingest_tables(workload: WorkloadConfig, file: str | None, name: str) -> str:
-    """Source -> lookups and tables in the lake; returns the dataset version.
+@lru_cache(maxsize=1)
+def opened(workload: WorkloadConfig, mark: str) -> Workload:
+    """The source, opened once in a process for all of its tables.
 
     Args:
-        workload: which tables.
-        file: hash of the source's bytes where it is a file, so that a changed file is read again.
-        name: what people call the data set.
+        workload: names it.
+        mark: `source_mark` of it, so that a changed one is opened again.
     """
-    source = open_workload(workload)
+    return open_workload(workload)
+
+
+@task(name="ingest tables", cache_policy=NO_CACHE, persist_result=False)
+def ingest_tables(target: Lake, workload: WorkloadConfig, mark: str, fingerprints: Mapping[int, str]) -> int:
+    """Some tables of a source -> lookups and what they say in the lake; returns how many.
+
+    Args:
+        target: the lake, which may be that of another machine.
+        workload: names the source.
+        mark: of the source when it was looked at.
+        fingerprints: by position in the source: the tables to ingest.
+    """
+    source = opened(workload, mark)
     parts: list[Tables] = []
-    for table in source.tables():
+    for position in fingerprints:
+        table = source.table(position)
         parts.append(statistics(table))
-        lake().write_table_lookups(table, parts[-1])
-        advance("ingest", len(parts), source.num_tables, table.name)
-    tables = concatenate(parts)
-    version = dataset_version(tables)
-    lake().write_dataset(tables, version, name)
-    get_run_logger().info("ingested %d tables of %s as dataset %s", len(tables), workload.source, version)
-    return version
+        target.write_table_lookups(table, parts[-1])
+    keep_ingested(target, list(fingerprints.values()), concatenate(parts))
+    get_run_logger().info("ingested %s of %s", ", ".join(part.names[0] for part in parts), workload.source)
+    return len(parts)
 
 
 @task(name="draw tasks", cache_policy=NO_CACHE)  # costs less than looking it up; drawn again it is the same

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from prefect.context import FlowRunContext
 
@@ -19,6 +20,9 @@ from flows.decision import Decision
 from flows.measuring import lake
 from storage import catalog, registry, runs
 from storage.settings import Settings
+
+if TYPE_CHECKING:
+    from flows.ingest import Ingested
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,12 @@ def chain(name: str, config: Recipe, seed: int) -> Iterator[Chain]:
 def log_dataset(run: str, dataset: str, source: str) -> None:
     """The dataset version as an input of the run."""
     runs.log_dataset(Settings.load(), run, dataset, lake().read_dataset(dataset), source)
+
+
+def log_ingested(run: str, ingested: "Ingested", source: str) -> None:
+    """The dataset version as an input of the run, and how many of its tables were new."""
+    log_dataset(run, ingested.dataset, source)
+    runs.log_metrics(Settings.load(), run, {"tables_new": ingested.new, "tables_reused": ingested.reused})
 
 
 def log_iteration(run: str, iteration: int, figures: checkpoints.Metrics) -> None:

@@ -48,7 +48,7 @@ class Lake:
         Returns:
             The file, named by the content of `described`.
         """
-        path = self.root / _lookups_file(statistics(table) if described is None else described)
+        path = self.root / lookups_file(statistics(table) if described is None else described)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_lookups(path, table.lookups)
@@ -84,7 +84,7 @@ class Lake:
             )
         path = self._dataset_path(version)
         if not path.exists():
-            files = [_lookups_file(tables.select([t])) for t in range(len(tables))]
+            files = [lookups_file(tables.select([t])) for t in range(len(tables))]
             write(path, records.tables_to_rows(tables, version, source, files))
         return path
 
@@ -280,6 +280,6 @@ def measurement_place(root: Path, row: Row) -> tuple[Path, str]:
     return folder, f"{quote(row['run_key'], safe='')}.{row['iteration']:04}"
 
 
-def _lookups_file(one_table: Tables) -> str:
+def lookups_file(one_table: Tables) -> str:
     """Where the lookups of a table lie, by what they say of it: what a dataset's version is made of as well."""
     return f"lookups/{dataset_version(one_table)}.parquet"

@@ -37,6 +37,17 @@ TABLES = pa.schema(
 )
 """One row per table and dataset version."""
 
+INGESTED = pa.schema(
+    [
+        ("fingerprint", _TEXT),
+        *(field for field in TABLES if field.name not in ("dataset_version", "position", "source")),
+    ]
+)
+"""One row per table of a source that was ingested: what it came to, by its fingerprint."""
+
+SOURCES = pa.schema([("name", _TEXT), ("fingerprint", _TEXT), ("created_at", _TIME)])
+"""One row per table of a source, in the source's order."""
+
 TASKS = pa.schema(
     [
         ("dataset_version", _TEXT),

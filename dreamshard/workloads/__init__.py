@@ -7,9 +7,11 @@ Belongs here: readers and generators of lookups, and what a batch of lookups say
 from collections.abc import Callable
 from pathlib import Path
 
+from dreamshard.workloads import places
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.criteo import open_criteo
-from dreamshard.workloads.dlrm import open_dlrm
+from dreamshard.workloads.dlrm import list_beside, open_dlrm
+from dreamshard.workloads.folder import newest_data_file, open_listed_folder
 from dreamshard.workloads.lookups import (
     LookupFiles,
     Lookups,
@@ -20,7 +22,7 @@ from dreamshard.workloads.lookups import (
 )
 from dreamshard.workloads.meta import open_meta
 from dreamshard.workloads.published import META_WORKLOADS
-from dreamshard.workloads.source import Workload
+from dreamshard.workloads.source import Workload, digest
 from dreamshard.workloads.statistics import dataset_version, statistics
 from dreamshard.workloads.synthetic import DATA, open_list, shipped_lists
 
@@ -35,6 +37,7 @@ __all__ = [
     "open_workload",
     "read_lookups",
     "shipped",
+    "source_mark",
     "statistics",
     "write_lookups",
 ]
@@ -56,20 +59,59 @@ def open_workload(config: WorkloadConfig) -> Workload:
     """Open the source that `config.source` names; its tables come one at a time.
 
     Raises:
-        ValueError: there is no such workload or file, the file is wrong, or it has too few tables.
+        ValueError: there is no such workload, file or folder, a file is wrong, or there are too few tables.
     """
     source = config.source
     if source in META_WORKLOADS:
         return open_meta(config)
     if source in shipped_lists():
         return open_list(config, DATA / f"{source}.csv")
+    file = _data_file(source)
+    if file is None:
+        return open_listed_folder(config, source)
     readers = {kind: reader for reader, kinds in READERS.items() for kind in kinds}
-    kind = next((kind for kind in readers if source.endswith(kind)), None)
-    if kind is None:
+    reader = next(readers[kind] for kind in readers if file.endswith(kind))
+    with places.local_copy(file, *_also_read(file)) as path:
+        return reader(config, path)
+
+
+def source_mark(source: str) -> str:
+    """Changes when anything changes that `open_workload` reads of a source; the files are listed, not read.
+
+    Raises:
+        ValueError: there is no such workload, file or folder.
+    """
+    if source in META_WORKLOADS:
+        return source
+    if source in shipped_lists():
+        return places.mark(str(DATA / f"{source}.csv"))
+    file = _data_file(source)
+    if file is None:
+        return digest(source, places.files_in(source))
+    return digest([(each, places.mark(each)) for each in (file, *_also_read(file))])
+
+
+def _data_file(source: str) -> str | None:
+    """The one file to read, or None where `source` is a folder with a list of tables.
+
+    Raises:
+        ValueError: there is no such file or folder, or its name says nothing that can be read.
+    """
+    if places.is_folder(source):
+        return newest_data_file(source)
+    kinds = [kind for each in READERS.values() for kind in each]
+    if not source.endswith(tuple(kinds)):
         raise ValueError(
             f"there is no workload {source!r}, so there are no tables to ingest; name one of {', '.join(shipped())}, "
-            f"or a file that ends in one of {', '.join(readers)}"
+            f"a file that ends in one of {', '.join(kinds)}, or a folder or bucket of such files"
         )
-    if not Path(source).is_file():
+    if not places.is_file(source):
         raise ValueError(f"there is no file {source}, so there are no tables to ingest; check the path")
-    return readers[kind](config, Path(source))
+    return source
+
+
+def _also_read(file: str) -> tuple[str, ...]:
+    """What is read beside a data file: the list of the tables of a `.pt`, if there is one."""
+    name = file.rpartition("/")[2]
+    listed = places.beside(file, list_beside(Path(name)).name)
+    return (listed,) if file.endswith((".pt", ".pt.gz")) and places.is_file(listed) else ()

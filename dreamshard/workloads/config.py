@@ -8,13 +8,15 @@ class WorkloadConfig:
     """Which tables to ingest.
 
     Attributes:
-        source: a shipped workload's name, or a path to a file: Meta's `.pt` or `.pt.gz`, Criteo's `.tsv` or `.tsv.gz`,
-            or a list of tables as `.csv`, `.parquet` or `.json`.
+        source: a shipped workload's name, or a path or URI (`s3://bucket/tables/`) of a file or a folder. Files are
+            Meta's `.pt` or `.pt.gz`, Criteo's `.tsv` or `.tsv.gz`, or a list of tables as `.csv`, `.parquet` or
+            `.json` (a TorchRec config); what a folder holds is said in `folder.py`.
         num_tables: how many tables to take, or None for all.
         max_table_bytes: leave out tables that take more bytes as fp32 weights, or None for no limit.
         batch_size: training samples per batch of lookups: the source's first ones, fewer where a file has fewer.
         dim: one dimension for every table, `mixed` for dims 4 to 128 drawn per table; a source that knows its own
             dims keeps them with None.
+        unknown_dim: what `dim` None means for a source that knows no dims: a dimension, or `mixed`.
         seed: of the draw of tables, dims and lookups.
 
     Raises:
@@ -26,6 +28,7 @@ class WorkloadConfig:
     max_table_bytes: int | None = None
     batch_size: int = 65_536
     dim: int | str | None = "mixed"
+    unknown_dim: int | str = 16
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -33,7 +36,8 @@ class WorkloadConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}, so no table or no sample would be left; give at least 1")
-        if isinstance(self.dim, str) and self.dim != "mixed":
-            raise ValueError(f"dim is {self.dim!r}; give a number, 'mixed', or nothing to keep the source's own dims")
-        if isinstance(self.dim, int) and (self.dim < 4 or self.dim % 4):
-            raise ValueError(f"dim is {self.dim}, but the fused operator takes multiples of 4; round it up")
+        for dim in (self.dim, self.unknown_dim):
+            if isinstance(dim, str) and dim != "mixed":
+                raise ValueError(f"dim is {dim!r}; give a number, 'mixed', or nothing to keep the source's own dims")
+            if isinstance(dim, int) and (dim < 4 or dim % 4):
+                raise ValueError(f"dim is {dim}, but the fused operator takes multiples of 4; round it up")

@@ -5,6 +5,7 @@ column's cardinality in Criteo Kaggle: no pass over the file to build a dictiona
 every file and day, and rows bounded, at the price of collisions. (DLRM's preprocessing builds a dictionary per file.)
 """
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import torch
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.listed import list_tables
 from dreamshard.workloads.lookups import Lookups, WorkloadTable
-from dreamshard.workloads.source import Workload, choose_tables, table_dims
+from dreamshard.workloads.source import Workload, choose_tables, digest, table_dims
 from dreamshard.workloads.synthetic import DATA
 
 NUMERIC = ("label", *(f"I{i}" for i in range(1, 14)))
@@ -49,10 +50,15 @@ def open_criteo(config: WorkloadConfig, path: Path) -> Workload:
         indices = np.where(hashed < 0, 0, 1 + hashed % max(1, rows[t] - 1)).astype(np.int32)
         return WorkloadTable(CATEGORICAL[t], int(rows[t]), int(dims[t]), Lookups(torch.from_numpy(indices), offsets))
 
+    def fingerprint(position: int) -> str:
+        t = int(chosen[position])
+        return digest(CATEGORICAL[t], int(rows[t]), int(dims[t]), hashlib.sha256(values[position].data).hexdigest())
+
     return Workload(
         f"{len(chosen)} of the 26 tables of {path.name}, {len(values[0])} samples",
         tuple(CATEGORICAL[t] for t in chosen),
         table,
+        fingerprint,
     )
 
 

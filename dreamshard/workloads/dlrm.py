@@ -5,6 +5,7 @@ unpickled, so one table is in memory at a time and a file from the internet cann
 """
 
 import gzip
+import hashlib
 import os
 import pickle
 import shutil
@@ -25,7 +26,7 @@ from torch import Tensor
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.listed import list_tables
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
-from dreamshard.workloads.source import Workload, choose_tables, table_dims
+from dreamshard.workloads.source import Workload, choose_tables, digest, table_dims
 
 FORMAT = "(indices int64 [N], offsets int64 [T*B+1], lengths [T, B])"
 CHUNK_BYTES = 2**24
@@ -88,6 +89,7 @@ def open_dlrm(config: WorkloadConfig, path: Path) -> Workload:
         f"{len(chosen)} of the {num_tables} tables of {path.name}, {batch_size} samples",
         tuple(names[t] for t in chosen),
         _reader(file, names, rows, dims, chosen, batch_size),
+        lambda position: _fingerprint(file, names, rows, dims, int(chosen[position]), batch_size),
     )
 
 
@@ -113,6 +115,21 @@ def _reader(
         return WorkloadTable(names[t], num_rows, int(dims[t]), lookups)
 
     return read
+
+
+def _fingerprint(
+    file: DlrmFile,
+    names: list[str],
+    rows: npt.NDArray[np.int64],
+    dims: npt.NDArray[np.int64],
+    t: int,
+    batch_size: int,
+) -> str:
+    """Of the table's part of the file: the batch, and all of it where its largest index says how many rows it has."""
+    part = file.segment(t, batch_size if rows[t] else file.lengths.shape[1])
+    content = hashlib.sha256(part.indices.numpy().data)
+    content.update(part.offsets.to(torch.int64).numpy().data)
+    return digest(names[t], int(rows[t]), int(dims[t]), batch_size, content.hexdigest())
 
 
 def _rows_needed(file: DlrmFile, t: int) -> int:

@@ -13,7 +13,7 @@ from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.lookups import Lookups, WorkloadTable
 from dreamshard.workloads.population import population
 from dreamshard.workloads.published import count_laws
-from dreamshard.workloads.source import Workload, choose_tables, table_dims
+from dreamshard.workloads.source import Workload, choose_tables, digest, table_dims
 from dreamshard.workloads.zipf import scatter
 
 
@@ -39,6 +39,7 @@ def open_meta(config: WorkloadConfig) -> Workload:
         f"statistics, {config.batch_size} samples",
         tuple(f"t{t:04}" for t in chosen),
         partial(_table, config, dims.tolist(), chosen.tolist()),
+        partial(_fingerprint, config, dims.tolist(), chosen.tolist()),
     )
 
 
@@ -71,6 +72,11 @@ def _offsets(total: int, batch_size: int, generator: np.random.Generator) -> np.
     ends = np.rint(weights.cumsum() * (total / weights.sum())).astype(np.int64)
     ends[-1] = total
     return np.concatenate(([0], ends))
+
+
+def _fingerprint(config: WorkloadConfig, dims: list[int], chosen: list[int], position: int) -> str:
+    t = chosen[position]
+    return digest(config.source, t, dims[t], config.batch_size, config.seed)
 
 
 def _table(config: WorkloadConfig, dims: list[int], chosen: list[int], position: int) -> WorkloadTable:

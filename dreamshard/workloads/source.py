@@ -1,5 +1,7 @@
 """What every source of tables gives: what there is, at once; the lookups, one table at a time."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,8 +15,6 @@ MIXED_DIMS = (4, 8, 16, 32, 64, 128)
 MIXED_WEIGHTS = (0.15, 0.20, 0.25, 0.20, 0.12, 0.08)
 """Narrow dims are common, wide ones rare, as in NVIDIA's and MLPerf's lists."""
 
-DEFAULT_DIM = 16
-
 
 @dataclass(frozen=True)
 class Workload:
@@ -24,11 +24,14 @@ class Workload:
         description: one line for people: what the tables are and how many.
         names: the tables' names, in order.
         table: gives a table with its lookups by its position; positions may be asked in any order and from threads.
+        fingerprint: gives, by position, 16 digits that change with everything that `table` depends on but the code;
+            without drawing lookups where they are drawn, and without decoding them where they are files.
     """
 
     description: str
     names: tuple[str, ...]
     table: Callable[[int], WorkloadTable]
+    fingerprint: Callable[[int], str]
 
     @property
     def num_tables(self) -> int:
@@ -41,13 +44,35 @@ class Workload:
             yield self.table(t)
 
 
-def table_dims(config: WorkloadConfig, num_tables: int, own: Sequence[int] | None = None) -> npt.NDArray[np.int64]:
-    """`[T]` dimension of each table: one for all, drawn, or the source's own; table `t`'s depends on no other table."""
-    if isinstance(config.dim, int):
-        return np.full(num_tables, config.dim, dtype=np.int64)
-    if config.dim is None:
-        return np.asarray(own if own is not None else [DEFAULT_DIM] * num_tables, dtype=np.int64)
-    draws = np.random.default_rng([config.seed, 1]).random(num_tables)
+def digest(*parts: object) -> str:
+    """16 hexadecimal digits that stand for `parts`: numbers, text, lists of them, None."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def name_seed(name: str) -> int:
+    """What a table adds to the seed of its draws: its name, so that they are the same wherever it is listed."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+
+
+def table_dims(
+    config: WorkloadConfig, num_tables: int, own: Sequence[int] | None = None, names: Sequence[str] | None = None
+) -> npt.NDArray[np.int64]:
+    """`[T]` dimension of each table: one for all, drawn, or the source's own; table `t`'s depends on no other table.
+
+    Args:
+        config: `dim`, `unknown_dim` and the seed.
+        num_tables: `T`.
+        own: dims that the source knows, or None where it knows none.
+        names: of tables that may come in another order next time: dims are drawn by name. None: by position.
+    """
+    wanted = config.dim
+    if wanted is None:
+        if own is not None:
+            return np.asarray(own, dtype=np.int64)
+        wanted = config.unknown_dim
+    if isinstance(wanted, int):
+        return np.full(num_tables, wanted, dtype=np.int64)
+    draws = _draws(config, 1, num_tables, names)
     return np.asarray(MIXED_DIMS, dtype=np.int64)[np.searchsorted(np.cumsum(MIXED_WEIGHTS)[:-1], draws, side="right")]
 
 
@@ -56,6 +81,7 @@ def choose_tables(
     rows: npt.NDArray[np.int64],
     dims: npt.NDArray[np.int64],
     shares: npt.NDArray[np.float64] | None = None,
+    names: Sequence[str] | None = None,
 ) -> npt.NDArray[np.int64]:
     """Positions of the tables that the config asks for, in the source's order.
 
@@ -64,6 +90,7 @@ def choose_tables(
         rows: `[T]` hash sizes.
         dims: `[T]` dimensions.
         shares: `[T, K]` quantities whose totals a choice should hold in proportion, or None for a plain draw.
+        names: as for `table_dims`: whether a table is drawn then depends little on which others there are.
 
     Raises:
         ValueError: the source has fewer tables of that size.
@@ -84,9 +111,20 @@ def choose_tables(
     if wanted == len(eligible):
         return eligible
     generator = np.random.default_rng([config.seed, 2])
+    if names is not None:
+        return np.sort(eligible[_draws(config, 2, len(names), names)[eligible].argsort()[:wanted]])
     if shares is None:
         return np.sort(eligible[generator.permutation(len(eligible))[:wanted]])
     return np.sort(eligible[_balanced(shares[eligible], wanted, generator)])
+
+
+def _draws(
+    config: WorkloadConfig, purpose: int, num_tables: int, names: Sequence[str] | None
+) -> npt.NDArray[np.float64]:
+    """`[T]` uniform numbers, one for each table, by name where there are names."""
+    if names is None:
+        return np.random.default_rng([config.seed, purpose]).random(num_tables)
+    return np.asarray([np.random.default_rng([config.seed, purpose, name_seed(name)]).random() for name in names])
 
 
 def _balanced(

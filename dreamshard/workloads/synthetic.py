@@ -1,6 +1,7 @@
 """Zipf lookups for lists of tables: the shipped ones (see `data/SOURCES.md`) and one's own."""
 
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.listed import ListedTable, list_tables
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, index_dtype
-from dreamshard.workloads.source import Workload, choose_tables, table_dims
+from dreamshard.workloads.source import Workload, choose_tables, digest, name_seed, table_dims
 from dreamshard.workloads.zipf import ALPHA, draw_ranks, scatter
 
 DATA = Path(__file__).parent / "data"
@@ -31,14 +32,40 @@ def open_list(config: WorkloadConfig, path: Path) -> Workload:
         ValueError: the list is wrong or has too few tables.
     """
     listed = list_tables(path)
-    dims = table_dims(config, len(listed), [table.dim for table in listed])
-    rows = np.asarray([table.rows for table in listed], dtype=np.int64)
-    chosen = choose_tables(config, rows, dims)
+    chosen = chosen_tables(config, listed)
     return Workload(
         f"{len(chosen)} of the {len(listed)} tables of {path.stem}, Zipf lookups, {config.batch_size} samples",
-        tuple(listed[t].name for t in chosen),
-        partial(_zipf_table, listed, dims.tolist(), chosen.tolist(), config),
+        tuple(table.name for table in chosen),
+        lambda position: zipf_table(chosen[position], config.batch_size, config.seed),
+        lambda position: zipf_fingerprint(chosen[position], config.batch_size, config.seed),
     )
+
+
+def chosen_tables(config: WorkloadConfig, listed: Sequence[ListedTable]) -> list[ListedTable]:
+    """The tables of a list that the config asks for, with the dims it asks for.
+
+    What becomes of a table depends on its line alone, not on its place in the list.
+
+    Raises:
+        ValueError: the list has too few tables.
+    """
+    names = [table.name for table in listed]
+    dims = table_dims(config, len(listed), [table.dim for table in listed], names)
+    rows = np.asarray([table.rows for table in listed], dtype=np.int64)
+    chosen = choose_tables(config, rows, dims, names=names)
+    return [replace(listed[t], dim=int(dims[t])) for t in chosen]
+
+
+def zipf_fingerprint(table: ListedTable, batch_size: int, seed: int) -> str:
+    """Of what `zipf_table` makes of the same arguments."""
+    return digest("zipf", ALPHA, table.name, table.rows, table.dim, table.pooling_factor, batch_size, seed)
+
+
+def zipf_table(table: ListedTable, batch_size: int, seed: int) -> WorkloadTable:
+    """A table of a list with Zipf lookups, one per sample where the list does not say how many."""
+    pooling = 1.0 if table.pooling_factor is None else table.pooling_factor
+    generator = np.random.default_rng([seed, 3, name_seed(table.name)])
+    return WorkloadTable(table.name, table.rows, table.dim, zipf_lookups(table.rows, pooling, batch_size, generator))
 
 
 def zipf_lookups(
@@ -49,15 +76,3 @@ def zipf_lookups(
     ranks = draw_ranks(rows, int(offsets[-1]), generator, alpha)
     indices = torch.from_numpy(scatter(ranks, rows, generator))
     return Lookups(indices.to(index_dtype(rows)), torch.from_numpy(offsets))
-
-
-def _zipf_table(
-    listed: list[ListedTable], dims: list[int], chosen: list[int], config: WorkloadConfig, position: int
-) -> WorkloadTable:
-    t = chosen[position]
-    table = listed[t]
-    pooling = 1.0 if table.pooling_factor is None else table.pooling_factor
-    generator = np.random.default_rng([config.seed, 3, t])
-    return WorkloadTable(
-        table.name, table.rows, dims[t], zipf_lookups(table.rows, pooling, config.batch_size, generator)
-    )

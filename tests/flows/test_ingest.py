@@ -1,10 +1,17 @@
 """What `dreamshard ingest` reads again, and what it says it has kept."""
 
 import json
+import os
 from pathlib import Path
 
+import pytest
 import torch
-from commands import Dreamshard
+from commands import Dreamshard, files
+from mlflow import MlflowClient
+
+from flows import steps
+from flows.ingest import look
+from flows.parameters import configure
 
 
 def ingested(dreamshard: Dreamshard, source: str, home: Path) -> dict:
@@ -43,3 +50,70 @@ def test_a_source_that_is_cut_to_the_recipes_batch_is_said_and_one_taken_whole_i
     cut = ingested(dreamshard, str(save(tmp_path / "cut.pt", samples=600)), tmp_path / "home")
     assert (cut["samples"], cut["lookups"]) == (512, 2 * 512)
     assert cut["note"] == "recipe smoke takes no more than the first 512 samples of a source"
+
+
+LIST = "name,rows,dim,pooling_factor\nuser,100,32,2\nitem,10,64,1\nshop,1000,8,3\n"
+
+
+def test_only_new_and_changed_tables_of_a_folder_are_ingested(dreamshard: Dreamshard, tmp_path: Path):
+    folder, home = tmp_path / "tables", tmp_path / "home"
+    folder.mkdir()
+    (folder / "tables.csv").write_text(LIST)
+    first = ingested(dreamshard, str(folder), home)
+    assert (first["new_tables"], first["reused_tables"], first["tables"]) == (3, 0, 3)
+    before = files(home / "lake" / "lookups")
+    again = ingested(dreamshard, str(folder), home)
+    assert (again["new_tables"], again["reused_tables"], again["dataset"]) == (0, 3, first["dataset"])
+    (folder / "tables.csv").write_text("name,rows,dim,pooling_factor\nnew,50,4,1\nitem,10,128,1\nuser,100,32,2\n")
+    changed = ingested(dreamshard, str(folder), home)
+    assert (changed["new_tables"], changed["reused_tables"], changed["tables"]) == (2, 1, 3)
+    assert changed["dataset"] != first["dataset"]
+    after = files(home / "lake" / "lookups")
+    assert {name: after[name] for name in before} == before
+    assert len(after) == len(before) + 2
+    fresh = ingested(dreamshard, str(folder), tmp_path / "another home")
+    assert (fresh["dataset"], fresh["new_tables"]) == (changed["dataset"], 3)
+
+
+def test_what_is_known_of_a_source_is_said_without_opening_it(
+    dreamshard: Dreamshard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source, home = save(tmp_path / "d.pt", samples=4), tmp_path / "home"
+    ingested(dreamshard, str(source), home)
+    workload = configure("smoke", source=str(source)).workload
+    monkeypatch.setattr(steps, "opened", lambda *_: pytest.fail("an unchanged source was opened"))
+    state = look(workload)
+    assert (state.names, state.changed) == (("t0000", "t0001"), ())
+    assert state.unchanged is not None
+    assert state.unchanged.lookups.tolist() == [4, 4]
+    monkeypatch.undo()
+    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
+    save(source, samples=5)
+    assert look(workload).changed == (0, 1)
+
+
+def test_a_file_that_was_only_touched_keeps_its_tables(dreamshard: Dreamshard, tmp_path: Path):
+    source, home = save(tmp_path / "d.pt", samples=4), tmp_path / "home"
+    ingested(dreamshard, str(source), home)
+    os.utime(source, (1, 1))
+    assert ingested(dreamshard, str(source), home)["reused_tables"] == 2
+
+
+def test_tables_whose_lookups_were_removed_are_ingested_again(dreamshard: Dreamshard, tmp_path: Path):
+    (tmp_path / "t.csv").write_text(LIST)
+    first = ingested(dreamshard, str(tmp_path / "t.csv"), tmp_path / "home")
+    removed = next((tmp_path / "home" / "lake" / "lookups").iterdir())
+    removed.unlink()
+    again = ingested(dreamshard, str(tmp_path / "t.csv"), tmp_path / "home")
+    assert (again["new_tables"], again["dataset"]) == (1, first["dataset"])
+    assert removed.is_file()
+
+
+def test_how_many_tables_were_new_is_logged_and_shown(dreamshard: Dreamshard, tmp_path: Path):
+    (tmp_path / "t.csv").write_text(LIST)
+    done = dreamshard("ingest", str(tmp_path / "t.csv"), "--recipe", "smoke", home=tmp_path / "home")
+    assert "new tables     3\n" in done.stdout
+    assert "3 tables, 3 new, 0 re-used" in done.stderr
+    tracking = MlflowClient(f"sqlite:///{tmp_path / 'home' / 'mlflow.db'}")
+    found = tracking.search_runs([each.experiment_id for each in tracking.search_experiments()])
+    assert {"tables_new": 3.0, "tables_reused": 0.0} in [run.data.metrics for run in found]
