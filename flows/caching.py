@@ -93,8 +93,8 @@ def _on_content_and_flows(context: TaskRunContext, arguments: Mapping[str, Any])
 
 def _on_content(context: TaskRunContext, arguments: Mapping[str, Any]) -> str:
     content = {name: value for name, value in arguments.items() if name not in NOT_CONTENT}
-    home = str(Settings.load().home)  # a result names what lies in this home
-    return f"{context.task.name.replace(' ', '-')}-{content_key(context.task.name, content, home)}"
+    store = str(Settings.load().store)  # a result names what lies there
+    return f"{context.task.name.replace(' ', '-')}-{content_key(context.task.name, content, store)}"
 
 
 ON_CONTENT_AND_FLOWS = CacheKeyFnPolicy(cache_key_fn=_on_content_and_flows)

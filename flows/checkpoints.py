@@ -1,78 +1,90 @@
-"""Where a training run stands, on disk: `<home>/checkpoints/<key>/iteration_NN`, each complete or absent.
+"""Where a training run stands: `<store>/checkpoints/<key>/iteration_NN.zip`, each complete or absent.
 
 The key stands for everything that shapes the training, so a run with the same key goes on from the last iteration of an
-earlier one, killed or finished.
+earlier one, killed or finished. A checkpoint is one file (the folder that `model_files.save_state` writes), so it appears
+whole on a disk and on an object store alike.
 """
 
+import io
 import json
-import os
 import re
-import shutil
+import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 import psutil
 
 from dreamshard.model_files import load_state, save_state
 from dreamshard.search import DreamShardPlacer
 from dreamshard.training import TrainingState, make_placer
+from storage.places import Place, files, remove, writing
+from storage.places import write_json as write_json
 from storage.settings import Settings
 
 Metrics = dict[str, float]
 """Figures of one iteration by the names they have in MLflow."""
 
-STATE_FILES = ("config.json", "weights.safetensors")
-"""What a whole state consists of."""
-
-_ITERATION = re.compile(r"iteration_(\d{2,})")
-_LEFTOVER = re.compile(r".+\.(?P<pid>\d+)(\.\w+)?\.tmp")
+_ITERATION = re.compile(r"iteration_(\d{2,})\.zip")
+_LEFTOVER = re.compile(r".+\.(?P<pid>\d+)\.\d+\.tmp")
 
 
-def folder(key: str) -> Path:
+def folder(key: str) -> Place:
     """The folder of the training run `key`."""
-    return Path(Settings.load().checkpoints) / key
+    return Settings.load().checkpoints / key
 
 
 def last_iteration(key: str) -> int | None:
-    """The newest complete iteration of the training run, or None before its start."""
-    names = ((_ITERATION.fullmatch(path.name), path) for path in folder(key).glob("iteration_*"))
-    found = [int(match[1]) for match, path in names if match and _is_state(path)]
-    return max(found, default=None)
+    """The newest iteration of the training run, or None before its start."""
+    names = (_ITERATION.fullmatch(path.name) for path in files(folder(key), "iteration_*.zip"))
+    return max((int(match[1]) for match in names if match), default=None)
 
 
 def save(key: str, name: str, state: TrainingState, kept: Metrics) -> None:
     """Save the state as `name`, its figures first: a checkpoint that exists has them."""
     target = folder(key)
-    target.mkdir(parents=True, exist_ok=True)
     _sweep(target)
     write_json(target / f"{name}.json", kept)
-    save_state(state, target / name)
+    with TemporaryDirectory() as scratch, writing(_file(key, name)) as file:
+        save_state(state, Path(scratch) / name)
+        with zipfile.ZipFile(file, "w") as packed:
+            for part in (Path(scratch) / name).iterdir():
+                packed.write(part, part.name)
 
 
 def load(key: str, name: str) -> TrainingState:
     """The state saved as `name`.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none, or it was damaged.
     """
-    path = folder(key) / name
-    if not path.is_dir():
+    path = _file(key, name)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
         raise ValueError(
             f"there is no checkpoint {path}, so training cannot go on from it; run `dreamshard train`, which starts or "
             "resumes it"
-        )
-    return load_state(path)
+        ) from error
+    with TemporaryDirectory() as scratch:
+        try:
+            zipfile.ZipFile(io.BytesIO(content)).extractall(scratch)
+            return load_state(Path(scratch))
+        except (ValueError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f"checkpoint {path} cannot be read ({error}), so training cannot go on from it; remove it, and the "
+                "iteration is run again"
+            ) from error
 
 
 def require(key: str, name: str, command: str) -> None:
-    """Check that the step before has left its state, whole.
+    """Check that the step before has left its state.
 
     Raises:
         ValueError: it has not.
     """
-    if not _is_state(folder(key) / name):
+    if not _file(key, name).exists():
         raise ValueError(
             f"the step before has not been run for training {key}, so there is nothing to go on from; run {command}"
         )
@@ -108,16 +120,13 @@ def figures(key: str, name: str) -> Metrics:
 
 
 def discard(key: str, *names: str) -> None:
-    """Remove states that a complete iteration has made superfluous; one half removed has no longer its name."""
-    for name in names:
-        leaving = folder(key) / f"{name}.{os.getpid()}.discarded.tmp"
-        (folder(key) / name).rename(leaving)
-        shutil.rmtree(leaving)
+    """Remove states that a complete iteration has made superfluous."""
+    remove([_file(key, name) for name in names])
 
 
 def is_complete(key: str, iteration: int) -> bool:
     """Whether the iteration has its checkpoint."""
-    return _is_state(folder(key) / iteration_name(iteration))
+    return _file(key, iteration_name(iteration)).exists()
 
 
 def history(key: str) -> list[Metrics]:
@@ -136,27 +145,13 @@ def proposals(key: str, iteration: int) -> list[tuple[str, list[int]]]:
     return [(name, device) for name, device in read]
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write `content` so that a reader sees all of it or nothing."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+def _file(key: str, name: str) -> Place:
+    return folder(key) / f"{name}.zip"
 
 
-def _is_state(path: Path) -> bool:
-    return all((path / name).is_file() for name in STATE_FILES)
-
-
-def _sweep(target: Path) -> None:
-    """Remove what a killed writer left behind; a writer that is alive keeps its own."""
-    for path in target.glob("*.tmp"):
+def _sweep(target: Place) -> None:
+    """Remove what a killed writer of this machine left behind; a writer that is alive keeps its own."""
+    for path in files(target, "*.tmp") if isinstance(target, Path) else ():
         match = _LEFTOVER.fullmatch(path.name)
-        if match is None or psutil.pid_exists(int(match["pid"])):
-            continue
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        if match is not None and not psutil.pid_exists(int(match["pid"])):
+            remove([path])

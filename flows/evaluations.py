@@ -1,11 +1,12 @@
-"""The report of an evaluation, `<home>/evaluations/<key>.json`: plain figures for tables, plots and decisions."""
+"""The report of an evaluation, `<store>/evaluations/<key>.json`: plain figures for tables, plots and decisions.
+
+`newest/<training>.json` beside it names the report that was asked for last.
+"""
 
 import json
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from dreamshard.baselines import baselines
@@ -13,8 +14,8 @@ from dreamshard.costs import PHASES
 from dreamshard.evaluation import EvaluationRow, best_baseline, compare, prediction_figures, summarise
 from dreamshard.placer import Placer
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
-from flows.checkpoints import write_json
 from storage import registry
+from storage.places import Place, write_json
 from storage.settings import Settings
 
 # isort: split
@@ -102,16 +103,15 @@ def make_report(
     }
 
 
-def path(key: str) -> Path:
+def path(key: str) -> Place:
     """Where the report `key` lies."""
-    return Path(Settings.load().home) / "evaluations" / f"{key}.json"
+    return Settings.load().evaluations / f"{key}.json"
 
 
 def save(report: Report) -> None:
-    """Write the report, all of it or nothing."""
-    target = path(report["key"])
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_json(target, report)
+    """Write the report, all of it or nothing, as the newest of its training."""
+    write_json(path(report["key"]), report)
+    _make_newest(report)
 
 
 def load(key: str) -> Report:
@@ -121,18 +121,19 @@ def load(key: str) -> Report:
         ValueError: there is none.
     """
     file = path(key)
-    if not file.is_file():
+    try:
+        found: Report = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
         raise ValueError(
             f"there is no evaluation {key} in {file.parent}, so nothing can be promoted by it; "
             "run `dreamshard evaluate`"
-        )
-    found: Report = json.loads(file.read_text(encoding="utf-8"))
+        ) from None
     return found
 
 
 def use(key: str) -> None:
     """Make the report the newest: an evaluation that is asked for again need not be measured again."""
-    os.utime(path(key))
+    _make_newest(load(key))
 
 
 def newest(training: str) -> Report:
@@ -141,14 +142,20 @@ def newest(training: str) -> Report:
     Raises:
         ValueError: it has not been evaluated.
     """
-    files = sorted(path("x").parent.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in files:
-        report: Report = json.loads(file.read_text(encoding="utf-8"))
-        if report["training"] == training:
-            return report
-    raise ValueError(
-        f"training {training} has not been evaluated, so nothing can be promoted by it; run `dreamshard evaluate`"
-    )
+    try:
+        return load(json.loads(_newest(training).read_text(encoding="utf-8"))["key"])
+    except FileNotFoundError:
+        raise ValueError(
+            f"training {training} has not been evaluated, so nothing can be promoted by it; run `dreamshard evaluate`"
+        ) from None
+
+
+def _newest(training: str) -> Place:
+    return Settings.load().evaluations / "newest" / f"{training}.json"
+
+
+def _make_newest(report: Report) -> None:
+    write_json(_newest(report["training"]), {"key": report["key"]})
 
 
 def require_of(report: Report, iteration: int) -> None:

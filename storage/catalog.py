@@ -1,16 +1,23 @@
 """DuckDB over the lake: seven views of its Parquet files, in memory for the program and as a file for other tools.
 
 Nothing is copied and no file is locked: a view reads what the lake holds at the moment of the query.
+
+A lake that lies elsewhere is read through fsspec, with its own credentials; no extension of DuckDB is needed. The views
+in `catalog.duckdb` then hold its addresses (`s3://...`), so that whoever opens that file needs a way to read them: from
+Python `connection.register_filesystem(fsspec.filesystem("s3"))`, in DuckDB's shell its own extension (`load httpfs` and
+a secret, for S3) if it has one.
 """
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from storage import schemas
+from storage.places import failures, files
 from storage.settings import Settings
 
 VIEWS = ("tables", "tasks", "cost_samples", "device_costs", "shard_costs", "placements", "evaluations")
@@ -57,12 +64,13 @@ def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
     Raises:
         ValueError: DuckDB cannot answer; the message names the views.
     """
+    wrong: tuple[type[BaseException], ...] = (duckdb.Error, *failures())
     with connect(settings) as connection:
         try:
             answer = connection.sql(sql)
             columns: Sequence[str] = answer.columns if answer is not None else []
             rows = answer.fetchall() if answer is not None else []
-        except duckdb.Error as error:
+        except wrong as error:
             reason = str(error).split("\n\n")[0].strip().replace("\n", " ")
             raise ValueError(
                 f"DuckDB cannot answer this: {reason}; the views are {', '.join(VIEWS)}, and `describe cost_samples` "
@@ -72,19 +80,28 @@ def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
 
 
 def _create_views(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
+    root = settings.lake_root
+    if not isinstance(root, Path):
+        connection.register_filesystem(root.fs)
     for name, (dataset, schema, rest) in _SOURCES.items():
-        folder = settings.lake_root / dataset
-        if any(folder.rglob("*.parquet")):
+        folder = root / dataset
+        if any(folder.rglob("*.parquet")) if isinstance(folder, Path) else files(folder, "**/*.parquet"):
             columns = ", ".join(f'"{column}"' for column in schema.names)
-            files = f"{folder}/**/*.parquet".replace("'", "''")
+            found = f"{folder}/**/*.parquet".replace("'", "''")
             source = (
-                f"read_parquet('{files}', hive_partitioning = true, hive_types_autocast = false, union_by_name = true)"
+                f"read_parquet('{found}', hive_partitioning = true, hive_types_autocast = false, union_by_name = true)"
             )
-            connection.execute(f"create view {name} as select {columns} from {source} {rest}")
+            once = _ONCE if dataset == "cost_samples" and not isinstance(root, Path) else ""
+            connection.execute(f"create view {name} as select {columns} from {source} {rest} {once}")
         else:
             connection.execute(f"create view {name} as {_empty(connection, schema)}")
     connection.execute(f"create view placements as {_PLACEMENTS}")
 
+
+_ONCE = """
+    qualify row_number() over (partition by testbed, dataset_version, sample_id, device order by created_at) = 1
+"""
+"""Hosts that do the same run at the same time have no lock in common, and may keep one sample in two files."""
 
 _SOURCES: dict[str, tuple[str, pa.Schema, str]] = {
     "tables": ("tables", schemas.TABLES, ""),

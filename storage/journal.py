@@ -4,17 +4,23 @@
 
 So a killed process loses nothing that it has measured, and a query opens one file per iteration instead of one per
 placement. No reader of the lake looks here: a sample is in the lake or not, and never in it twice.
+
+Where the lake lies elsewhere other hosts have samples on their way too, so a run brings in its own alone; what a killed
+run has left there waits for the same run to go on.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 
 from dreamshard.costs import CostSample
 from storage import records, schemas
 from storage.lake import Lake, measurement_place
-from storage.parquet_files import exclusive, read, write
+from storage.parquet_files import read_all, write
+from storage.places import files, remove
 
 
 @contextmanager
@@ -37,18 +43,23 @@ def collecting(
         path = folder / f"{start}.{rows[0]['sample_id']}.parquet"
         write(path, pa.Table.from_pylist(rows, schema=schemas.MEASUREMENTS))
 
-    settle(lake)
+    own = None if isinstance(lake.root, Path) else run_key
+    settle(lake, own)
     try:
         yield keep
     finally:
-        settle(lake)
+        settle(lake, own)
 
 
-def settle(lake: Lake) -> None:
-    """Bring all samples of the journal into the lake, whoever left them; stopped half-way, the next call goes on."""
-    with exclusive(lake.root / "journal"):
-        files = sorted((lake.root / "journal").rglob("*.parquet"))
-        rows = [row for file in files for row in read(file).to_pylist()]
+def settle(lake: Lake, run_key: str | None = None) -> None:
+    """Bring samples of the journal into the lake, whoever left them; stopped half-way, the next call goes on.
+
+    Args:
+        run_key: only of this training or evaluation; None for all.
+    """
+    run = "*" if run_key is None else f"{quote(run_key, safe='')}.*"
+    with lake.one_writer("journal"):
+        found = files(lake.root / "journal", f"testbed=*/dataset_version=*/{run}.parquet")
+        rows = [row for table in read_all(found) for row in table.to_pylist()]
         lake.append_measurements(sorted(rows, key=lambda row: (row["created_at"], row["device"])))
-        for file in files:
-            file.unlink()  # the lake has it; it would be left out there if it came again
+        remove(found)  # the lake has them; they would be left out there if they came again

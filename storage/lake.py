@@ -10,10 +10,15 @@
 
 Whoever writes the same content again adds nothing; a killed writer leaves at most a `.tmp` file, which no reader looks
 at. Queries belong in `catalog`.
+
+The root may lie elsewhere (`places`). Locks then hold on this host only, and hosts that write at once corrupt nothing:
+the same content has the same name, and different runs have different names. Two hosts that do the same run at once may
+keep a sample in two files; readers count it once, by its id.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -25,20 +30,43 @@ from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, statistics, write_lookups
 from storage import records, schemas
-from storage.parquet_files import content_id, exclusive, partition, read, write
+from storage.parquet_files import content_id, exclusive, partition, read, read_all, write
+from storage.places import Place, files, upload
 from storage.records import Row
+from storage.settings import Settings
 
 EVALUATION = 0
 """In place of the training's iteration: measured by an evaluation, whose key is the `run_key`."""
 
 
 class Lake:
-    """Everything that was ingested and measured, below one folder."""
+    """Everything that was ingested and measured, below one folder.
 
-    def __init__(self, root: Path) -> None:
+    Attributes:
+        root: the folder, here or elsewhere.
+        local: folder of this machine for locks, and for copies of lookups, where the root lies elsewhere; by default
+            `cache` in the home. It may be removed while nothing runs.
+    """
+
+    def __init__(self, root: Place, local: Path | None = None) -> None:
         self.root = root
+        self._local = local
 
-    def write_table_lookups(self, table: WorkloadTable, described: Tables | None = None) -> Path:
+    @property
+    def local(self) -> Path:
+        """See the class."""
+        return self._local or Settings.load().home / "cache"
+
+    @contextmanager
+    def one_writer(self, dataset: str) -> Iterator[None]:
+        """Let one process of this machine at a time change what it has read of a dataset; readers do not wait."""
+        folder = self.root / dataset
+        if not isinstance(folder, Path):
+            folder = self.local / "locks" / quote(str(folder), safe="")
+        with exclusive(folder):
+            yield
+
+    def write_table_lookups(self, table: WorkloadTable, described: Tables | None = None) -> Place:
         """Keep the lookups of one table, unless they are there; datasets that share the table share the file.
 
         Args:
@@ -50,8 +78,11 @@ class Lake:
         """
         path = self.root / lookups_file(statistics(table) if described is None else described)
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_lookups(path, table.lookups)
+            local = path if isinstance(path, Path) else self.local / "lookups" / path.name
+            local.parent.mkdir(parents=True, exist_ok=True)
+            write_lookups(local, table.lookups)
+            if not isinstance(path, Path):
+                upload(local, path)  # the copy stays: ranks of this host read it
         return path
 
     def lookup_source(self, version: str, batch_size: int | None = None) -> LookupFiles:
@@ -64,10 +95,13 @@ class Lake:
             ValueError: there is no such dataset.
         """
         found = self._dataset(version)
-        files = zip(found.column("name").to_pylist(), found.column("lookups_file").to_pylist(), strict=True)
-        return LookupFiles({name: self.root / file for name, file in files}, batch_size)
+        pairs = zip(found.column("name").to_pylist(), found.column("lookups_file").to_pylist(), strict=True)
+        root = self.root
+        if isinstance(root, Path):
+            return LookupFiles({name: root / file for name, file in pairs}, batch_size)
+        return LookupFiles({name: str(root / file) for name, file in pairs}, batch_size, self.local / "lookups")
 
-    def write_dataset(self, tables: Tables, version: str, source: str) -> Path:
+    def write_dataset(self, tables: Tables, version: str, source: str) -> Place:
         """Keep the tables of a dataset, unless they are there.
 
         Args:
@@ -84,8 +118,8 @@ class Lake:
             )
         path = self._dataset_path(version)
         if not path.exists():
-            files = [lookups_file(tables.select([t])) for t in range(len(tables))]
-            write(path, records.tables_to_rows(tables, version, source, files))
+            lookups = [lookups_file(tables.select([t])) for t in range(len(tables))]
+            write(path, records.tables_to_rows(tables, version, source, lookups))
         return path
 
     def read_dataset(self, version: str) -> Tables:
@@ -98,8 +132,8 @@ class Lake:
 
     def dataset_versions(self) -> list[str]:
         """Versions of all datasets, the one written last at the end."""
-        paths = (self.root / "tables").glob("dataset_version=*/tables.parquet")
-        found = [read(path, ["dataset_version", "created_at"]).slice(0, 1).to_pylist()[0] for path in paths]
+        paths = files(self.root / "tables", "dataset_version=*/tables.parquet")
+        found = [table.slice(0, 1).to_pylist()[0] for table in read_all(paths, ["dataset_version", "created_at"])]
         return [row["dataset_version"] for row in sorted(found, key=lambda row: row["created_at"])]
 
     def write_tasks(
@@ -146,7 +180,7 @@ class Lake:
         """
         path = self._tasks_path(dataset_version, split, key)
         if not path.exists():
-            known = sorted(file.stem for file in path.parent.glob("*.parquet"))
+            known = [file.stem for file in files(path.parent, "*.parquet")]
             raise ValueError(
                 f"there are no {split} tasks {key!r} of dataset {dataset_version}, so there is nothing to place; draw "
                 f"them first, or use one of {known}"
@@ -179,15 +213,15 @@ class Lake:
 
     def append_measurements(self, rows: Sequence[Row]) -> None:
         """Keep measurements as rows, one per device; a file for each testbed, dataset, run and iteration."""
-        groups: dict[tuple[Path, str], list[Row]] = defaultdict(list)
+        groups: dict[tuple[Place, str], list[Row]] = defaultdict(list)
         for row in rows:
             groups[measurement_place(self.root / "cost_samples", row)].append(row)
-        with exclusive(self.root / "cost_samples"):
+        with self.one_writer("cost_samples"):
             for (folder, start), found in groups.items():
-                known = self._known("cost_samples", start, "sample_id")
+                known = _known(folder, start, "sample_id")
                 fresh = {(row["sample_id"], row["device"]): row for row in found if row["sample_id"] not in known}
                 if fresh:
-                    name = f"{start}.{content_id([sample for sample, _ in fresh])}.parquet"
+                    name = f"{start}.{content_id(sorted({sample for sample, _ in fresh}))}.parquet"
                     write(folder / name, pa.Table.from_pylist(list(fresh.values()), schema=schemas.MEASUREMENTS))
 
     def read_cost_samples(
@@ -205,9 +239,8 @@ class Lake:
         """
         version = "*" if dataset_version is None else quote(dataset_version, safe="")
         run = "*" if run_key is None else quote(run_key, safe="")
-        files = (self.root / "cost_samples").glob(f"testbed=*/dataset_version={version}/{run}.*.parquet")
-        found = [read(file) for file in files]
-        rows = [row for table in found for row in table.to_pylist()]
+        found = files(self.root / "cost_samples", f"testbed=*/dataset_version={version}/{run}.*.parquet")
+        rows = [row for table in read_all(found) for row in table.to_pylist()]
         rows = [row for row in rows if hardware in (None, row["hardware"]) and run_key in (None, row["run_key"])]
         rows.sort(key=lambda row: (row["iteration"], row["created_at"]))
         pools = {name: self.read_dataset(name) for name in {row["dataset_version"] for row in rows}}
@@ -246,22 +279,18 @@ class Lake:
             )
             for row in rows
         ]
-        known = self._known("evaluations", quote(run_key, safe=""), "evaluation_id")
+        folder = partition(self.root / "evaluations", testbed=testbed, dataset_version=dataset_version)
+        known = _known(folder, quote(run_key, safe=""), "evaluation_id")
         fresh = [row for row in found if row["evaluation_id"] not in known]
         if fresh:
-            folder = partition(self.root / "evaluations", testbed=testbed, dataset_version=dataset_version)
             name = f"{quote(run_key, safe='')}.{content_id([row['evaluation_id'] for row in fresh])}.parquet"
             write(folder / name, pa.Table.from_pylist(fresh, schema=schemas.EVALUATIONS))
         return [row["evaluation_id"] for row in found]
 
-    def _known(self, dataset: str, start: str, column: str) -> set[str]:
-        files = (self.root / dataset).glob(f"testbed=*/dataset_version=*/{start}.*.parquet")
-        return {value for file in files for value in read(file, [column]).column(column).to_pylist()}
-
-    def _dataset_path(self, version: str) -> Path:
+    def _dataset_path(self, version: str) -> Place:
         return partition(self.root / "tables", dataset_version=version) / "tables.parquet"
 
-    def _tasks_path(self, version: str, split: str, key: str) -> Path:
+    def _tasks_path(self, version: str, split: str, key: str) -> Place:
         return partition(self.root / "tasks", dataset_version=version, split=split) / f"{quote(key, safe='')}.parquet"
 
     def _dataset(self, version: str) -> pa.Table:
@@ -274,10 +303,16 @@ class Lake:
         return read(path)
 
 
-def measurement_place(root: Path, row: Row) -> tuple[Path, str]:
+def measurement_place(root: Place, row: Row) -> tuple[Place, str]:
     """The folder of a row of a measurement below `root`, and how the names of its run's and iteration's files start."""
     folder = partition(root, testbed=row["testbed"], dataset_version=row["dataset_version"])
     return folder, f"{quote(row['run_key'], safe='')}.{row['iteration']:04}"
+
+
+def _known(folder: Place, start: str, column: str) -> set[str]:
+    """What the files of one run, or of one of its iterations, have in a column."""
+    found = read_all(files(folder, f"{start}.*.parquet"), [column])
+    return {value for table in found for value in table.column(column).to_pylist()}
 
 
 def lookups_file(one_table: Tables) -> str:

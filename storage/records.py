@@ -141,11 +141,14 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
 
 
 def samples_from_rows(rows: Iterable[Row], pool: Tables) -> list[CostSample]:
-    """Samples of one dataset, in the order in which their device 0 comes; costs are float32."""
-    devices: dict[str, list[Row]] = defaultdict(list)
+    """Samples of one dataset, in the order in which their device 0 comes; costs are float32.
+
+    A sample that comes twice counts once.
+    """
+    devices: dict[str, dict[int, Row]] = defaultdict(dict)
     for row in rows:
-        devices[row["sample_id"]].append(row)
-    return [_sample(sorted(found, key=lambda row: row["device"]), pool) for found in devices.values()]
+        devices[row["sample_id"]].setdefault(row["device"], row)
+    return [_sample([found[d] for d in sorted(found)], pool) for found in devices.values()]
 
 
 def evaluation_to_row(

@@ -11,7 +11,8 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from dreamshard import model_files
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Tables
 from storage.placer_interface import EXAMPLE, write_pool
+from storage.places import failures
 from storage.runs import client  # first: it turns MLflow's telemetry off
 from storage.settings import Settings
 
@@ -245,8 +247,8 @@ def example_request(settings: Settings, version: str) -> str:
     Raises:
         ValueError: the version's files cannot be read.
     """
-    file = _download(settings, _find(settings, version), "/serving_input_example.json")
-    return json.dumps(json.loads(file.read_text(encoding="utf-8")))
+    with _downloaded(settings, _find(settings, version), "serving_input_example.json") as file:
+        return json.dumps(json.loads(file.read_text(encoding="utf-8")))
 
 
 def load_placer(name: str = "champion", settings: Settings | None = None) -> DreamShardPlacer:
@@ -260,26 +262,34 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Dre
         ValueError: there is none of that name (the message lists those there are), or its files are gone or damaged.
     """
     home = settings or Settings.load()
-    return model_files.load_placer(_download(home, _find(home, name)) / "artifacts" / "placer")
+    with _downloaded(home, _find(home, name), "artifacts/placer") as folder:
+        return model_files.load_placer(folder)
 
 
-def _download(settings: Settings, version: ModelVersion, part: str = "") -> Path:
-    """The files of a version on this machine, or one of them.
+@contextmanager
+def _downloaded(settings: Settings, version: ModelVersion, part: str) -> Iterator[Path]:
+    """A file or folder of a version on this machine, while the block runs.
 
     Raises:
-        ValueError: they are gone or damaged.
+        ValueError: it is gone or cannot be reached.
     """
     store = settings.tracking_uri
-    try:
-        found = mlflow.artifacts.download_artifacts(
-            f"models:/{MODEL}/{version.version}{part}", tracking_uri=store, registry_uri=store
-        )
-    except (MlflowException, OSError) as error:
-        raise ValueError(
-            f"the files of version {version.version} of {MODEL} cannot be read ({error}), so it cannot place; restore "
-            f"{version.source}, or use another version"
-        ) from error
-    return Path(found)
+    wrong: tuple[type[BaseException], ...] = (MlflowException, *failures())
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            found = mlflow.artifacts.download_artifacts(
+                f"models:/{MODEL}/{version.version}/{part}", dst_path=scratch, tracking_uri=store, registry_uri=store
+            )
+        except wrong as error:
+            raise _unreadable(version, error) from error
+        yield Path(found)
+
+
+def _unreadable(version: ModelVersion, error: BaseException) -> ValueError:
+    return ValueError(
+        f"the files of version {version.version} of {MODEL} cannot be read ({error}), so it cannot place; restore "
+        f"{version.source}, or use another version"
+    )
 
 
 def _write_decision(registry: MlflowClient, version: ModelVersion, alias: Alias, reason: str, by: str) -> None:

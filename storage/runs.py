@@ -4,6 +4,7 @@ Everything goes through the client, never through MLflow's active run, so that t
 `registry` holds the versions of the placer.
 """
 
+import importlib.util
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dreamshard.tables import Tables
@@ -22,6 +24,9 @@ import mlflow  # noqa: E402
 import pandas as pd  # type: ignore[import-untyped]  # noqa: E402
 from mlflow import MlflowClient  # noqa: E402
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag  # noqa: E402
+from mlflow.store.artifact.artifact_repository_registry import (  # noqa: E402
+    get_registered_artifact_repositories,
+)
 from mlflow.types import ColSpec, DataType, Schema, TensorSpec  # noqa: E402
 
 if TYPE_CHECKING:
@@ -182,7 +187,7 @@ def log_dataset(
     entity = Dataset(
         name=source,
         digest=version,
-        source_type="local",
+        source_type="local" if isinstance(folder, Path) else folder.protocol,
         source=json.dumps({"uri": str(folder)}),
         schema=json.dumps({"mlflow_colspec": Schema(columns).to_dict()}),
         profile=json.dumps({"num_tables": len(tables), "num_lookups": int(tables.lookups.sum())}),
@@ -240,8 +245,30 @@ def _experiment(tracking: MlflowClient, settings: Settings) -> str:
     if found is not None:
         return str(found.experiment_id)
     own = not settings.tracking_uri.startswith("http")  # a server says itself where its files go
+    if own:
+        _check_artifacts(settings.artifact_root)
     location = f"{settings.artifact_root}/{EXPERIMENT}" if own else None
     return str(tracking.create_experiment(EXPERIMENT, artifact_location=location))
+
+
+def _check_artifacts(root: str) -> None:
+    """Check that MLflow can keep files there, before an experiment points there for good.
+
+    Raises:
+        ValueError: it knows no such address, or what it needs is not installed.
+    """
+    scheme = root.partition("://")[0]
+    known = get_registered_artifact_repositories()
+    if scheme not in known:
+        raise ValueError(
+            f"MLflow cannot keep its files at {root}, since it knows no {scheme}://, so no version could be registered; "
+            f"set DREAMSHARD_ARTIFACTS to an address of one of {sorted(filter(None, known))}"
+        )
+    if scheme == "s3" and importlib.util.find_spec("boto3") is None:
+        raise ValueError(
+            f"MLflow's files are to lie at {root} and boto3 is not installed, so no version could be registered; "
+            "pip install 'dreamshard[s3]'"
+        )
 
 
 def _open(

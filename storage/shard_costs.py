@@ -8,13 +8,13 @@ writing the same again changes nothing. Two measurements of one shard are kept i
 
 import json
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 
 import pyarrow as pa
 
 from dreamshard.testbeds.shard_cache import ShardCosts, ShardKey
 from storage import schemas
 from storage.parquet_files import partition, read, write
+from storage.places import Place, files
 from storage.records import now
 
 
@@ -26,7 +26,7 @@ class LakeShardCache:
         root: of the lake.
     """
 
-    root: Path
+    root: Place
 
     def get(self, key: ShardKey) -> ShardCosts | None:
         """The costs of most repeats that were kept under `key`; None where there are none.
@@ -34,10 +34,10 @@ class LakeShardCache:
         Raises:
             ValueError: a file cannot be read.
         """
-        files = list(self._folder(key).glob(f"{key.content}.*.parquet"))
-        if not files:
+        found = files(self._folder(key), f"{key.content}.*.parquet")
+        if not found:
             return None
-        row = read(max(files, key=_repeats)).to_pylist()[0]
+        row = read(max(found, key=_repeats)).to_pylist()[0]
         return ShardCosts(**{field.name: row[field.name] for field in fields(ShardCosts)})
 
     def put(self, key: ShardKey, costs: ShardCosts) -> None:
@@ -49,9 +49,9 @@ class LakeShardCache:
         row["versions"] = json.dumps(dict(key.versions), sort_keys=True)
         write(path, pa.Table.from_pylist([row], schema=schemas.SHARD_COSTS))
 
-    def _folder(self, key: ShardKey) -> Path:
+    def _folder(self, key: ShardKey) -> Place:
         return partition(self.root / "shard_costs", hardware=key.hardware)
 
 
-def _repeats(path: Path) -> int:
+def _repeats(path: Place) -> int:
     return int(path.name.split(".")[1])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -60,12 +61,15 @@ class LookupFiles:
     """Lookups of tables that lie in one Parquet file each; a `LookupSource`.
 
     Attributes:
-        paths: table name to file.
+        paths: table name to file, or to its address where it lies elsewhere (`s3://...`).
         batch_size: take the first so many samples of each file, or None for all.
+        copies: folder of this machine into which a file from elsewhere is copied when it is first asked for; such a file
+            must be named by its content. None where all are local.
     """
 
     paths: Mapping[str, Path | str]
     batch_size: int | None = field(default=None)
+    copies: Path | None = field(default=None)
 
     def __call__(self, name: str) -> Lookups:
         """Read the lookups of table `name`.
@@ -78,13 +82,34 @@ class LookupFiles:
                 f"there are no lookups of table {name!r} among the {len(self.paths)} files, so it cannot be measured; "
                 "ingest the workload that holds it"
             )
-        lookups = read_lookups(self.paths[name])
+        file = self.paths[name]
+        lookups = read_lookups(file if self.copies is None else _copied(str(file), self.copies))
         if self.batch_size is not None and lookups.batch_size < self.batch_size:
             raise ValueError(
                 f"{self.paths[name]} holds {lookups.batch_size} samples, fewer than the batch of {self.batch_size} to "
                 "measure; ingest with a larger batch_size or measure a smaller one"
             )
         return lookups if self.batch_size is None else lookups.first(self.batch_size)
+
+
+def _copied(address: str, copies: Path) -> Path:
+    """The copy of a file from elsewhere, made if need be; ranks that make it at once end with the same bytes."""
+    copy = copies / address.rpartition("/")[2]
+    if copy.exists():
+        return copy
+    copies.mkdir(parents=True, exist_ok=True)
+    temporary = copy.with_name(f"{copy.name}.{os.getpid()}.tmp")
+    try:
+        files, path = fsspec.core.url_to_fs(address)
+        files.get_file(path, str(temporary))
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(copy)
+    except FileNotFoundError:
+        raise ValueError(f"there is no lookups file {address}; ingest the workload again to make it") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return copy
 
 
 def write_lookups(path: str | Path, lookups: Lookups) -> None:

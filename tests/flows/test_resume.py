@@ -56,7 +56,7 @@ def samples(home: Path) -> list[str]:
 
 
 def iterations(home: Path) -> list[str]:
-    return sorted(path.name for path in (home / "checkpoints").glob("*/iteration_[0-9][0-9]"))
+    return sorted(path.stem for path in (home / "checkpoints").glob("*/iteration_[0-9][0-9].zip"))
 
 
 def test_a_run_killed_in_its_second_iteration_goes_on_from_the_first(tmp_path):

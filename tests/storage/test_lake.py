@@ -154,7 +154,7 @@ WRITER = """
 import sys
 from pathlib import Path
 sys.path[:0] = sys.argv[3:]
-import storage.parquet_files as files
+import storage.places
 from stored_instances import make_sample, make_tables
 from dreamshard.tasks import PlacementTask
 from storage.lake import Lake
@@ -163,7 +163,7 @@ def stop(file):
     print("about to rename", flush=True)
     sys.stdin.read()
 
-files.os.fsync = stop
+storage.places.os.fsync = stop
 task = PlacementTask(make_tables(), 2, 10**6)
 Lake(Path(sys.argv[1])).append_cost_samples([make_sample(task, [0, 1, 0, 1])], "run", 1, sys.argv[2])
 """
