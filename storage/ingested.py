@@ -14,7 +14,8 @@ import pyarrow as pa
 from dreamshard.tables import Tables
 from storage import records, schemas
 from storage.lake import Lake, lookups_file
-from storage.parquet_files import content_id, read, write
+from storage.parquet_files import content_id, read, read_all, write
+from storage.places import files
 
 _WHICH = ("fingerprint", "lookups_file")
 
@@ -43,11 +44,10 @@ def known_tables(lake: Lake, fingerprints: Sequence[str]) -> dict[str, Tables]:
     Raises:
         ValueError: a file cannot be read.
     """
-    there = {f"lookups/{path.name}" for path in (lake.root / "lookups").glob("*.parquet")}
+    there = {f"lookups/{path.name}" for path in files(lake.root / "lookups", "*.parquet")}
     wanted = set(fingerprints)
     rows: dict[str, pa.Table] = {}
-    for path in (lake.root / "ingested").glob("*.parquet"):
-        found = read(path)
+    for found in read_all(files(lake.root / "ingested", "*.parquet")):
         for row, (its, file) in enumerate(zip(*(found.column(name).to_pylist() for name in _WHICH), strict=True)):
             if its in wanted and file in there:
                 rows[its] = found.slice(row, 1)

@@ -221,6 +221,8 @@ def _below(path: str, folder: UPath) -> str:
 
 def _modified(info: dict[str, Any]) -> datetime:
     value = next(info[name] for name in _MODIFIED if info.get(name) is not None)
+    if isinstance(value, int | float):
+        return datetime.fromtimestamp(value, UTC)
     found = datetime.fromisoformat(value) if isinstance(value, str) else value
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 

@@ -9,9 +9,9 @@ Belongs here: names of places and whether they can be written. What lies there i
     MLFLOW_TRACKING_URI   MLflow's database or server; default: a database in the home
 
 Credentials and endpoints are those of the libraries: for S3 `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_PROFILE`,
-`AWS_DEFAULT_REGION` or the machine's role; for a server other than Amazon's `AWS_ENDPOINT_URL` (both), or
-`FSSPEC_S3_ENDPOINT_URL` (the store) and `MLFLOW_S3_ENDPOINT_URL` (MLflow's files). An experiment of MLflow keeps its
-files where it was created: change the store before the first run, or use another database.
+`AWS_DEFAULT_REGION` or the machine's role; for a server other than Amazon's `AWS_ENDPOINT_URL_S3`, which all of them
+read (or `FSSPEC_S3_ENDPOINT_URL` for the store and `MLFLOW_S3_ENDPOINT_URL` for MLflow's files). An experiment of MLflow
+keeps its files where it was created: change the store before the first run, or use another database.
 """
 
 import os

@@ -1,8 +1,13 @@
 """What holds for every test: shapes are checked, one thread per process, no telemetry, nothing of the caller's home."""
 
 import os
+import socket
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 
+import pytest
 from jaxtyping import install_import_hook
 
 os.environ.update(
@@ -17,7 +22,10 @@ os.environ.update(
         "PREFECT_HOME": tempfile.mkdtemp(prefix="dreamshard-tests-"),
     }
 )
-for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "DREAMSHARD_HOME"):
+for name in (
+    *("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "DREAMSHARD_HOME", "DREAMSHARD_STORE", "DREAMSHARD_ARTIFACTS"),
+    *("AWS_PROFILE", "AWS_ENDPOINT_URL", "FSSPEC_S3_ENDPOINT_URL", "MLFLOW_S3_ENDPOINT_URL"),
+):
     os.environ.pop(name, None)
 
 install_import_hook("dreamshard", "beartype.beartype")
@@ -25,3 +33,43 @@ install_import_hook("dreamshard", "beartype.beartype")
 import torch  # noqa: E402 - after the hook, before anything imports dreamshard
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def s3_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """An S3 server with the bucket `team`, and what the environment of its users says."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    environment = {
+        "AWS_ACCESS_KEY_ID": "team",
+        "AWS_SECRET_ACCESS_KEY": "any",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL_S3": address,
+    }
+    log = tmp_path_factory.mktemp("s3") / "server.log"
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with log.open("wb") as file:
+        server = subprocess.Popen(command, stdout=file, stderr=file)
+    try:
+        _make_bucket(address, environment)
+        yield environment
+    finally:
+        server.kill()  # it keeps everything in memory
+        server.wait()
+
+
+def _make_bucket(address: str, environment: Mapping[str, str]) -> None:
+    """Make the bucket; botocore itself waits and tries again while nothing listens yet."""
+    import boto3
+    from botocore.config import Config
+
+    boto3.client(
+        "s3",
+        endpoint_url=address,
+        region_name=environment["AWS_DEFAULT_REGION"],
+        aws_access_key_id="team",
+        aws_secret_access_key="any",
+        config=Config(retries={"total_max_attempts": 12, "mode": "standard"}),
+    ).create_bucket(Bucket="team")

@@ -10,6 +10,7 @@ from stored_instances import make_sample
 from dreamshard.tasks import PlacementTask
 from storage.journal import collecting
 from storage.lake import Lake
+from storage.places import listing
 
 
 def measured(lake: Lake) -> list[list[int]]:
@@ -17,7 +18,7 @@ def measured(lake: Lake) -> list[list[int]]:
 
 
 def files(lake: Lake, dataset: str) -> int:
-    return len(list((lake.root / dataset).rglob("*.parquet")))
+    return len(listing(lake.root / dataset))
 
 
 def test_samples_kept_one_by_one_are_one_file_of_the_lake(lake: Lake, version: str, task: PlacementTask):
@@ -43,12 +44,12 @@ def test_what_was_kept_before_an_error_is_in_the_lake(lake: Lake, version: str, 
 
 KILLED = """
 import sys
-from pathlib import Path
 sys.path[:0] = sys.argv[3:]
 import storage.journal
 from stored_instances import make_sample, make_tables
 from dreamshard.tasks import PlacementTask
 from storage.lake import Lake
+from storage.places import place
 
 def stop(lake):
     print("kept", flush=True)
@@ -61,7 +62,7 @@ def keep_rows(self, rows):
 
 task, append = PlacementTask(make_tables(), 2, 10**6), Lake.append_measurements
 Lake.append_measurements = keep_rows
-with storage.journal.collecting(Lake(Path(sys.argv[1])), "run", 1, sys.argv[2]) as keep:
+with storage.journal.collecting(Lake(place(sys.argv[1], "the test")), "run", 1, sys.argv[2]) as keep:
     keep(make_sample(task, [0, 1, 0, 1]))
     keep(make_sample(task, [1, 1, 0, 1]))
     if __doc__ == "before":
