@@ -16,7 +16,7 @@ export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test up bench format install install-test clean
+.PHONY: run test up bench pictures format install install-test clean
 .DEFAULT_GOAL := run
 
 run: install ## the whole chain on this machine: RECIPE=default SEED=0 TESTBED=auto ARGS="..."
@@ -35,6 +35,9 @@ test: install-test ## format, lint, types, import contracts, tests
 
 bench: install-test ## what is measured rather than asserted: quality and speed
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks --write RESULTS.md $(ARGS)
+
+pictures: install-test ## the README's pictures of Prefect's and MLflow's pages; needs chromium
+	OMP_NUM_THREADS=1 DREAMSHARD_PICTURES=flows/pictures $(BIN)/python -m pytest tests/flows/test_browser.py $(ARGS)
 
 format: install-test ## what `make test` checks of the layout
 	$(BIN)/ruff format .

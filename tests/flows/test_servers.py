@@ -10,6 +10,7 @@ import time
 import httpx
 import psutil
 import pytest
+from servers_up import api, deployment, servers_up
 
 from dreamshard.recipes import RECIPES
 
@@ -18,40 +19,10 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(280)]
 EXPECTED = {"retrain", "ingest", "profile", "train", "train-cost", "train-policy", "evaluate", "promote"}
 
 
-class Up:
-    """A running `dreamshard up`: what it printed, and its process."""
-
-    def __init__(self, process, home):
-        lines = [process.stdout.readline() for _ in range(4)]  # printed when everything answers
-        assert [line.split()[0] for line in lines] == ["Prefect", "MLflow", "home", "Start"], lines
-        self.process, self.home = process, home
-        self.prefect = lines[0].split()[1].removesuffix("/deployments")
-        self.mlflow = lines[1].split()[1]
-        self.family = psutil.Process(process.pid).children(recursive=True)
-
-
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory):
-    from flows.servers import free_port
-
-    home = tmp_path_factory.mktemp("servers")
-    environment = {**os.environ, "DREAMSHARD_HOME": str(home)}
-    environment.pop("PREFECT_HOME", None)
-    command = [sys.executable, "-m", "flows.cli", "up"]
-    command += ["--prefect-port", str(free_port(0)), "--mlflow-port", str(free_port(0))]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield Up(process, home)
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-                process.wait(timeout=60)
-
-
-def api(servers, path: str, **body):
-    answer = httpx.post(f"{servers.prefect}/api/{path}", json=body, timeout=30)
-    answer.raise_for_status()
-    return answer.json()
+    with servers_up(tmp_path_factory.mktemp("servers")) as running:
+        yield running
 
 
 def until(check, seconds: float):
@@ -63,10 +34,6 @@ def until(check, seconds: float):
             return found
         time.sleep(0.5)
     raise AssertionError(f"{check.__name__} did not come true within {seconds} s")
-
-
-def deployment(servers, name: str) -> dict:
-    return next(each for each in api(servers, "deployments/filter") if each["name"] == name)
 
 
 def test_everything_is_deployed_with_form_fields_and_profiling_runs_one_at_a_time(servers):

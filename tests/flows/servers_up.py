@@ -1,0 +1,54 @@
+"""`dreamshard up` as a process of its own, for the modules that need real servers: one per module."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+
+
+class Up:
+    """A running `dreamshard up`: what it printed, and its process."""
+
+    def __init__(self, process: "subprocess.Popen[str]", home: Path):
+        lines = [process.stdout.readline() for _ in range(4)]  # printed when everything answers
+        assert [line.split()[0] for line in lines] == ["Prefect", "MLflow", "home", "Start"], lines
+        self.process, self.home = process, home
+        self.prefect = lines[0].split()[1].removesuffix("/deployments")
+        self.mlflow = lines[1].split()[1]
+        self.family = psutil.Process(process.pid).children(recursive=True)
+
+
+@contextmanager
+def servers_up(home: Path) -> Iterator[Up]:
+    """Prefect, MLflow, a worker and all deployments on free ports; ended as by Ctrl-C."""
+    from flows.servers import free_port
+
+    environment = {**os.environ, "DREAMSHARD_HOME": str(home)}
+    environment.pop("PREFECT_HOME", None)
+    command = [sys.executable, "-m", "flows.cli", "up"]
+    command += ["--prefect-port", str(free_port(0)), "--mlflow-port", str(free_port(0))]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Up(process, home)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                process.wait(timeout=60)
+
+
+def api(servers: Up, path: str, **body):
+    """What Prefect's API answers to a POST."""
+    answer = httpx.post(f"{servers.prefect}/api/{path}", json=body, timeout=30)
+    answer.raise_for_status()
+    return answer.json()
+
+
+def deployment(servers: Up, name: str) -> dict:
+    """The deployment of that name, as Prefect's API has it."""
+    return next(each for each in api(servers, "deployments/filter") if each["name"] == name)

@@ -1,0 +1,215 @@
+"""What people see: the form, the run and its report in Prefect's pages, two versions side by side in MLflow's.
+
+With `DREAMSHARD_PICTURES` naming a folder (`make pictures`) the pages of the README are photographed on the way.
+"""
+
+import json
+import os
+import re
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+from playwright.sync_api import expect, sync_playwright
+from servers_up import api, deployment, servers_up
+
+from dreamshard.recipes import RECIPES
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+PICTURES = os.environ.get("DREAMSHARD_PICTURES")
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.server,
+    pytest.mark.timeout(560),
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="needs chromium (as root: apt-get install chromium), to open the pages"
+    ),
+]
+
+QUIET = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
+QUIET += ("--disable-component-update", "--disable-sync")
+PATIENCE_MS = 60_000
+RUN_MS = 200_000
+
+FIELDS = {"Seed": "1", "Testbed": "simulated", "Tables per task": "6", "Iterations": "1"}
+if PICTURES:  # more to look at, and more to wait for
+    FIELDS |= {"Tables per task": "12", "Iterations": "4", "Placements per iteration": "10"}
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    with servers_up(tmp_path_factory.mktemp("browser")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)  # with a profile of its own
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def first_run(servers, chromium, tmp_path_factory):
+    """The address of a run that was started from the form, when its page says Completed."""
+    with opened(chromium, f"{servers.prefect}/deployments", tmp_path_factory.mktemp("first_run")) as page:
+        page.get_by_role("link", name="retrain", exact=True).first.click()
+        page.get_by_role("button", name="Run", exact=True).click()
+        page.get_by_text("Custom run").click()
+        choose_recipe(page, "smoke")
+        for label, value in FIELDS.items():
+            entry(page, label).fill(value)
+        page.get_by_text("Run Name").locator("xpath=following::input[1]").fill("from-the-form")
+        photograph(page, "form")
+        page.get_by_role("button", name="Submit").click()
+        expect(page.get_by_text("from-the-form scheduled to start now").first).to_be_visible()
+        page.get_by_role("button", name="Runs", exact=True).click()
+        page.get_by_role("link", name="from-the-form", exact=True).click()
+        wait_for_completed(page)
+        return page.url
+
+
+@pytest.fixture(scope="module")
+def second_version(servers, chromium, first_run, tmp_path_factory):
+    """A second version of the placer: one more iteration, judged by the same held-out tasks."""
+    parameters = api(servers, "flow_runs/filter", flow_runs={"id": {"any_": [first_run.rpartition("/")[2]]}})[0][
+        "parameters"
+    ]
+    parameters["iterations"] += 1
+    run = api(servers, f"deployments/{deployment(servers, 'retrain')['id']}/create_flow_run", parameters=parameters)
+    address = f"{servers.prefect}/runs/flow-run/{run['id']}"
+    with opened(chromium, address, tmp_path_factory.mktemp("second_version")) as page:
+        wait_for_completed(page)
+
+
+@contextmanager
+def opened(chromium, address: str, folder: Path):
+    """A page of a fresh profile; a test that fails leaves a screenshot in `folder` and says where."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 1000})
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    try:
+        page.goto(address)
+        yield page
+    except BaseException as error:
+        page.screenshot(path=folder / "failed.png", full_page=True)
+        error.add_note(f"{page.url} as it was: {folder / 'failed.png'}")
+        raise
+    finally:
+        context.close()
+
+
+def field(page, label: str):
+    """A field of Prefect's form with its title, description, input and message."""
+    return page.locator(".schema-form-property").filter(has=page.get_by_text(f"{label} (Optional)", exact=True))
+
+
+def entry(page, label: str):
+    """Where a field's value is typed."""
+    return field(page, label).get_by_role("spinbutton").or_(field(page, label).get_by_role("textbox"))
+
+
+def choose_recipe(page, name: str) -> None:
+    """By the arrow: a click on the value itself opens Prefect's lists and closes them at once."""
+    field(page, "Recipe").locator(".p-select-button__icon").click()
+    assert sorted(page.get_by_role("option").all_inner_texts()) == sorted(RECIPES)
+    page.get_by_role("option", name=name, exact=True).click()
+
+
+def wait_for_completed(page) -> None:
+    """Until the run's page says how it ended."""
+    final = page.get_by_role("banner").get_by_text(re.compile("^(Completed|Failed|Crashed|Cancelled)$"))
+    expect(final).to_be_visible(timeout=RUN_MS)
+    assert final.inner_text() == "Completed"
+
+
+def photograph(page, name: str) -> None:
+    """For the README, where asked for; toasts are over by then, so that nothing lies above the page."""
+    if PICTURES:
+        page.screenshot(path=Path(PICTURES).absolute() / f"{name}.png")
+
+
+def test_wrong_values_are_refused_in_the_form_with_what_is_wrong(servers, chromium, tmp_path):
+    retrain = deployment(servers, "retrain")["id"]
+    before = started_by_hand(servers)
+    asked = quote(quote(json.dumps({"recipe": "none such", "seed": 0})))  # as in an address that somebody passed on
+    with opened(
+        chromium, f"{servers.prefect}/deployments/deployment/{retrain}/run?parameters={asked}", tmp_path
+    ) as page:
+        wrong = {"Seed": "-1", "Testbed": "simulatd", "Memory per device, GiB": "0", "Devices": "4097"}
+        for label, value in wrong.items():
+            entry(page, label).fill(value)
+        page.get_by_role("button", name="Submit").click()
+        expect(field(page, "Recipe")).to_contain_text("'none such' is not one of ['default'")
+        expect(field(page, "Seed")).to_contain_text("-1 is less than the minimum of 0")
+        expect(field(page, "Testbed")).to_contain_text("'simulatd' does not match")
+        expect(field(page, "Memory per device, GiB")).to_contain_text("0 is less than or equal to the minimum of 0")
+        expect(field(page, "Devices")).to_contain_text("4097 is greater than the maximum of 4096")
+        entry(page, "Seed").fill("2")
+        expect(field(page, "Seed")).not_to_contain_text("less than the minimum")
+    assert started_by_hand(servers) == before
+
+
+def test_a_run_started_from_the_form_completes_and_shows_its_report(servers, chromium, first_run, tmp_path):
+    found = api(servers, "flow_runs/filter", flow_runs={"id": {"any_": [first_run.rpartition("/")[2]]}})[0]
+    assert found["parameters"]["recipe"] == "smoke"
+    assert found["parameters"]["tables_per_task"] == int(FIELDS["Tables per task"])
+    assert "memory_gb" not in found["parameters"]  # left empty
+    report = next(each for each in api(servers, "artifacts/filter") if each["key"] == "dreamshard-report")
+    with opened(chromium, first_run, tmp_path) as page:
+        page.get_by_role("tablist").get_by_text("Artifacts", exact=True).click()
+        page.get_by_role("link", name="dreamshard-report").click()
+        expect(page.get_by_role("heading", name="Held-out tasks")).to_be_visible()
+        expect(page.get_by_text(report["description"]).last).to_be_visible()
+        for placer in ("dreamshard", "random", "size_greedy", "lookup_greedy"):
+            measured = re.search(rf"^\| {placer} \| ([\d.]+) ", report["data"], re.MULTILINE).group(1)
+            expect(page.get_by_role("row", name=f"{placer} {measured}").first).to_be_visible()
+        expect(page.get_by_role("link", name=servers.mlflow)).to_be_visible()
+        photograph(page, "report")
+
+
+def test_two_versions_are_compared_side_by_side_in_mlflow(servers, chromium, second_version, tmp_path):
+    wanted = [metrics(servers, version) for version in ("1", "2")]
+    with opened(chromium, servers.mlflow, tmp_path) as page:
+        page.get_by_role("button", name="Model training").click()
+        page.get_by_role("button", name="Close", exact=True).click()  # a chat that it opens beside the page
+        page.get_by_role("link", name="Model registry").click()
+        page.get_by_role("button", name="Try it now").click()  # its news
+        page.get_by_role("link", name="dreamshard", exact=True).click()
+        for version in ("1", "2"):
+            named = page.get_by_role("link", name=f"Version {version}", exact=True)
+            page.get_by_role("row").filter(has=named).get_by_role("checkbox").click()
+        page.get_by_role("button", name="Compare", exact=True).click()
+        expect(page.get_by_role("heading", name="Comparing 2 Versions")).to_be_visible()
+        expect(page.get_by_role("row", name="Model Version: 1 2")).to_be_visible()
+        photograph(page, "compare")
+        different_only = page.get_by_role("row", name="Metrics").get_by_role("switch")
+        different_only.click()
+        expect(different_only).not_to_be_checked()
+        expect(page.get_by_role("row", name="eval_overall_ms.random")).to_be_visible()
+        shown = page.get_by_role("row").evaluate_all(
+            "rows => rows.map(row => [...row.children].map(cell => cell.innerText.trim()))"
+        )
+    columns = {cells[0]: cells[1:] for cells in shown if len(cells) == 3}
+    for name in wanted[0] | wanted[1]:
+        for value, text in zip((each.get(name) for each in wanted), columns[name], strict=True):
+            assert (text == "-") if value is None else float(text) == pytest.approx(value, rel=1e-3, abs=6e-4), name
+    assert wanted[0]["eval_overall_ms.random"] == wanted[1]["eval_overall_ms.random"]  # the same held-out tasks
+
+
+def started_by_hand(servers) -> list[str]:
+    """The runs that no schedule made, by their ids."""
+    return [run["id"] for run in api(servers, "flow_runs/filter") if not run["auto_scheduled"]]
+
+
+def metrics(servers, version: str) -> dict[str, float]:
+    """The metrics of a version's run, as MLflow's API has them."""
+    base, asked = f"{servers.mlflow}/api/2.0/mlflow", {"name": "dreamshard", "version": version}
+    run = httpx.get(f"{base}/model-versions/get", params=asked, timeout=30).json()["model_version"]["run_id"]
+    data = httpx.get(f"{base}/runs/get", params={"run_id": run}, timeout=30).json()["run"]["data"]
+    return {metric["key"]: metric["value"] for metric in data["metrics"]}
