@@ -25,6 +25,7 @@ Architecture = Literal["structured", "paper"]
 
 _COMPUTE = (0, 3)  # of PHASES: forward_compute, backward_compute
 _COMM = (1, 2)  # forward_comm, backward_comm
+_WIDE = (32.5, 64.5)  # dims above which the fused operator gives a row 16 and 32 threads
 _OUTLIER = 2.5  # medians of the absolute error, above which a sample of communication counts less
 
 
@@ -92,7 +93,9 @@ class StructuredCostNetwork(CostNetwork):
 
     Compute, per phase: each table does work `pooling x dim x exp(linear(log dim, log rows, log pooling, their squares,
     reuse))`; a device costs `launch + sum of work x exp(correction)`, where a small net bounded to a factor of e^+-1.5
-    sees the logarithm of the sum, how concentrated it is, and how many tables, lookups and distinct bytes share it.
+    sees the logarithm of the sum, how concentrated it is, how many tables, lookups and distinct bytes share it, and
+    whether a table is wider than 32 and than 64: the fused operator gives every row as many threads as the widest needs,
+    so narrow tables beside a wide one are dearer. What no sample has shown has no weight: it begins at 0.
     Communication, the same for all members: `latency + a x own + b x largest + c x received` dims (`comm_inputs`).
     """
 
@@ -103,7 +106,8 @@ class StructuredCostNetwork(CostNetwork):
     comm_ms: Tensor
     _INPUTS = ("log_dim", "log_rows", "log_pooling", "log_reuse", "log_unique", "hot_share")
     bound = 1.5  # of the correction's exponent
-    _SHARED = 4  # per table: distinct work, dim, lookups, count
+    correction_inputs = 8  # work, concentration, count, distinct work, dims, lookups, wide, wider
+    _SHARED = 6  # per table: wider than 32, than 64, distinct work, dim, lookups, count
 
     def __init__(self, normaliser: Normaliser, members: int = 4, hidden: int = 16) -> None:
         super().__init__()
@@ -117,7 +121,8 @@ class StructuredCostNetwork(CostNetwork):
         self.log_scale = nn.Parameter(torch.zeros(members, 2))
         self.slope = nn.Parameter(0.01 * torch.randn(members, 2, inputs))
         self.launch = nn.Parameter(torch.full((members, 2), -4.0))
-        self.hidden_weight = nn.Parameter(torch.randn(members, 2, 6, hidden) / math.sqrt(6))
+        seen = torch.randn(members, 2, self.correction_inputs - len(_WIDE), hidden) / math.sqrt(6)
+        self.hidden_weight = nn.Parameter(torch.cat([seen, torch.zeros(members, 2, len(_WIDE), hidden)], dim=2))
         self.hidden_bias = nn.Parameter(0.1 * torch.randn(members, 2, hidden))
         self.output_weight = nn.Parameter(0.01 * torch.randn(members, 2, hidden))
         self.register_buffer("comm_ms", torch.zeros(2, 4))  # latency, own, largest, received; see `fit_comm`
@@ -139,8 +144,9 @@ class StructuredCostNetwork(CostNetwork):
         work = raw[..., None, None] * exponent.clamp(-15, 8).exp()  # [*B, M, 2]
         dim, _rows, pooling, _reuse, unique, _hot = self._logs(normalised).unbind(-1)
         work = work.flatten(-2)
+        wide = (dim.unsqueeze(-1) > torch.tensor(_WIDE).log()).to(dim.dtype)  # [*B, 2]
         shared = torch.stack([(dim + unique).exp() / 100, dim.exp() / 100, pooling.exp() / 10], dim=-1)
-        return torch.cat([work, work.square(), shared, torch.ones_like(shared[..., :1])], dim=-1)
+        return torch.cat([work, work.square(), wide, shared, torch.ones_like(shared[..., :1])], dim=-1)
 
     def member_phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D M 4"]:
         """Milliseconds as each member predicts them."""
@@ -149,16 +155,17 @@ class StructuredCostNetwork(CostNetwork):
         work, square = flat[:pairs], flat[pairs : 2 * pairs]  # [2M, N]
         count = flat[-1]
         shared = 0.5 * (flat[-4:] + 1e-3).log()  # [4, N] distinct, dims, lookups, count
+        wide = flat[-6:-4].clamp(max=1)  # [2, N]
         seen = torch.stack(
             [
                 0.5 * (work + 1e-6).log(),
                 2 * (square + 1e-12).sqrt() / (work + 1e-6),
                 (shared[3] - 1).expand_as(work),
-                *(value.expand_as(work) for value in shared[:3]),
+                *(value.expand_as(work) for value in (*shared[:3], *wide)),
             ],
             dim=1,
-        )  # [2M, 6, N]
-        weight = self.hidden_weight.reshape(pairs, 6, self.hidden).mT
+        )  # [2M, 8, N]
+        weight = self.hidden_weight.reshape(pairs, self.correction_inputs, self.hidden).mT
         hidden = torch.baddbmm(self.hidden_bias.reshape(pairs, self.hidden, 1), weight, seen).relu()  # [2M, H, N]
         output = (self.output_weight.reshape(pairs, 1, self.hidden) @ hidden).squeeze(1) / self.bound
         launch = torch.nn.functional.softplus(self.launch).reshape(pairs, 1)

@@ -54,13 +54,13 @@ def lower_bound_ms(network: StructuredCostNetwork, latents: Float[Tensor, "T L"]
 def _least_correction(network: StructuredCostNetwork, latents: Float[Tensor, "T L"]) -> Float[Tensor, " M2"]:
     """`lo` of the module's docstring, per member and phase."""
     pairs, num_tables = 2 * network.members, len(latents)
-    values = torch.cat([latents[:, :pairs], latents[:, -4:]], dim=1)  # [T, 2M+4]
-    ascending = values.sort(dim=0).values.cumsum(dim=0)  # [T, 2M+4]: the n smallest together
+    values = torch.cat([latents[:, :pairs], latents[:, -6:]], dim=1)  # [T, 2M+6]
+    ascending = values.sort(dim=0).values.cumsum(dim=0)  # [T, 2M+6]: the n smallest together
     descending = values.sort(dim=0, descending=True).values.cumsum(dim=0)
     edges = torch.logspace(0, _log10(num_tables), _COUNTS).round().long().clamp(1, num_tables).unique()
     firsts, lasts = edges, torch.cat([edges[1:] - 1, edges[-1:]])  # every n lies in one [first, last]
     lasts = torch.maximum(lasts, firsts)
-    low, high = ascending[firsts - 1], descending[lasts - 1]  # [C, 2M+4]
+    low, high = ascending[firsts - 1], descending[lasts - 1]  # [C, 2M+6]
     return torch.stack(
         [_least_output(network, low[c], high[c], int(firsts[c]), int(lasts[c])) for c in range(len(firsts))]
     ).amin(dim=0)
@@ -72,15 +72,15 @@ def _least_output(
     """The least correction of shards of `first` to `last` tables whose sums lie between `low` and `high`."""
     pairs = 2 * network.members
 
-    def inputs(sums: Float[Tensor, " V"], count: int, concentration: float) -> Float[Tensor, "M2 6"]:
-        distinct, dims, lookups = (0.5 * (sums[pairs + i] + 1e-3).log() for i in range(3))
-        shared = torch.stack([0.5 * torch.tensor(count + 1e-3).log() - 1, distinct, dims, lookups])
+    def inputs(sums: Float[Tensor, " V"], count: int, concentration: float) -> Float[Tensor, "M2 8"]:
+        wide, (distinct, dims, lookups) = sums[pairs : pairs + 2].clamp(max=1), 0.5 * (sums[-4:-1] + 1e-3).log()
+        shared = torch.stack([0.5 * torch.tensor(count + 1e-3).log() - 1, distinct, dims, lookups, *wide])
         work = 0.5 * (sums[:pairs] + 1e-6).log()
-        return torch.cat([work[:, None], torch.full((pairs, 1), 2 * concentration), shared.expand(pairs, 4)], dim=1)
+        return torch.cat([work[:, None], torch.full((pairs, 1), 2 * concentration), shared.expand(pairs, -1)], dim=1)
 
     below, above = inputs(low, first, last**-0.5), inputs(high, last, 1.0)
-    centre, radius = (below + above) / 2, (above - below).clamp(min=0) / 2  # [2M, 6]
-    weight = network.hidden_weight.reshape(pairs, 6, -1)
+    centre, radius = (below + above) / 2, (above - below).clamp(min=0) / 2  # [2M, 8]
+    weight = network.hidden_weight.reshape(pairs, network.correction_inputs, -1)
     middle = (centre[:, None, :] @ weight).squeeze(1) + network.hidden_bias.reshape(pairs, -1)  # [2M, H]
     spread = (radius[:, None, :] @ weight.abs()).squeeze(1)
     least, most = (middle - spread).relu(), (middle + spread).relu()

@@ -23,16 +23,16 @@ from dreamshard.policy_network import PolicyNetwork
 from dreamshard.search import DreamShardPlacer
 from dreamshard.training import TrainingConfig, TrainingState, new_cost_network, untrained
 
-_FORMAT = 1
+_FORMAT = 2
 _WEIGHTS = "weights.safetensors"
 _CONFIG = "config.json"
 
 
-def save_placer(placer: DreamShardPlacer, folder: Path, notes: Mapping[str, str] | None = None) -> None:
+def save_placer(placer: DreamShardPlacer, folder: Path, notes: Mapping[str, str | bytes] | None = None) -> None:
     """Write `placer` as `folder`, replacing what is there.
 
     Args:
-        notes: text of more files by their names; they are there when the placer is.
+        notes: content of more files by their names; they are there when the placer is.
     """
     config = {
         "format": _FORMAT,
@@ -127,15 +127,15 @@ def _restore(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> None
     module.load_state_dict({name[cut:]: value for name, value in tensors.items() if name.startswith(f"{prefix}.")})
 
 
-def _write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any], notes: Mapping[str, str]) -> None:
+def _write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any], notes: Mapping[str, str | bytes]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     _write_synced(temporary / _WEIGHTS, save({name: value.detach().contiguous() for name, value in tensors.items()}))
     _write_synced(temporary / _CONFIG, json.dumps(config, indent=1).encode())
-    for name, text in notes.items():
-        _write_synced(temporary / name, text.encode())
+    for name, content in notes.items():
+        _write_synced(temporary / name, content.encode() if isinstance(content, str) else content)
     replaced = folder.with_name(f"{folder.name}.{os.getpid()}.replaced.tmp")
     if folder.exists():
         folder.rename(replaced)  # whole until the new one stands beside it

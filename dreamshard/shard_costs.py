@@ -21,6 +21,8 @@ Indices = NDArray[np.int64]
 
 _LEAST_WORK, _LEAST_SQUARE, _LEAST_SUM = np.float32(1e-6), np.float32(1e-12), np.float32(1e-3)  # logs of nothing
 _SHARED = [-1, -4, -3, -2]  # count, distinct, dims, lookups
+_DIMS = -3
+_WIDE = slice(-6, -4)  # tables wider than 32, than 64
 _COUNT_SHIFT = np.array([2, 0, 0, 0], np.float32)
 _HALF = np.float32(0.5)
 _ONE_TABLE = np.float32(0.5)  # a device whose count is below has no table
@@ -113,12 +115,12 @@ class StructuredShardCosts:
 
     def __init__(self, network: StructuredCostNetwork) -> None:
         pairs = 2 * network.members
-        self.members, self.pairs = network.members, pairs
+        self.members, self.pairs, self.latent_size = network.members, pairs, network.latent_size
 
         def array(value: torch.Tensor) -> Array:
             return np.ascontiguousarray(value.detach().numpy(), dtype=np.float32)
 
-        self.hidden_weight = array(network.hidden_weight).reshape(pairs, -1, network.hidden)  # [2M, 6, H]
+        self.hidden_weight = array(network.hidden_weight).reshape(pairs, -1, network.hidden)  # [2M, 8, H]
         self.hidden_bias = array(network.hidden_bias).reshape(pairs, 1, network.hidden)
         self.output_weight = array(network.output_weight).reshape(pairs, network.hidden, 1) / network.bound
         self.bound = np.float32(network.bound)
@@ -132,7 +134,7 @@ class StructuredShardCosts:
         """See `ShardCosts`."""
         shape = (batch, num_devices)
         return Loads(
-            np.zeros((*shape, 2 * self.pairs + 4), np.float32),
+            np.zeros((*shape, self.latent_size), np.float32),
             np.zeros(shape, np.float32),
             np.full(shape, self.comm[0], np.float32),
             np.zeros((*shape, self.pairs), np.float32),
@@ -143,13 +145,14 @@ class StructuredShardCosts:
         """See `ShardCosts`; shards must not be empty."""
         sums = np.maximum(sums, 0)  # taking a table away leaves rounding behind
         pairs, work = self.pairs, sums[:, : self.pairs] + _LEAST_WORK  # [N, 2M]
-        seen = np.empty((pairs, len(sums), 6), np.float32)
+        seen = np.empty((pairs, len(sums), self.hidden_weight.shape[1]), np.float32)
         np.log(work.T, out=seen[..., 0])
-        np.log(sums[:, _SHARED] + _LEAST_SUM, out=seen[0, :, 2:])
-        seen[0, :, 2:] -= _COUNT_SHIFT
+        np.log(sums[:, _SHARED] + _LEAST_SUM, out=seen[0, :, 2:6])
+        seen[0, :, 2:6] -= _COUNT_SHIFT
+        seen[0, :, 2:6] *= _HALF
+        np.minimum(sums[:, _WIDE], 1, out=seen[0, :, 6:])
         seen[1:, :, 2:] = seen[0, :, 2:]
         seen[..., 0] *= _HALF
-        seen[..., 2:] *= _HALF
         np.divide(2 * np.sqrt(sums[:, pairs : 2 * pairs] + _LEAST_SQUARE).T, work.T, out=seen[..., 1])
         hidden = seen @ self.hidden_weight
         hidden += self.hidden_bias
@@ -167,11 +170,11 @@ class StructuredShardCosts:
         if empty.any():
             forward, backward, _ = self.compute(latent)
             np.copyto(added, (forward + backward)[:, None], where=empty)
-        return added, loads.comm_ms + (loads.ms_per_dim * latent[:, 2 * self.pairs + 1])[:, None]
+        return added, loads.comm_ms + (loads.ms_per_dim * latent[:, _DIMS])[:, None]
 
     def shard_comm_ms(self, sums: Array, loads: Loads) -> Array:
         """See `ShardCosts`."""
-        comm: Array = loads.ms_per_dim * sums[:, 2 * self.pairs + 1] + self.comm[0]
+        comm: Array = loads.ms_per_dim * sums[:, _DIMS] + self.comm[0]
         return comm
 
     def _slope(self, num_devices: int) -> np.float32:
@@ -181,7 +184,7 @@ class StructuredShardCosts:
 
     def exchange(self, sums: Array) -> Exchange:
         """See `ShardCosts`."""
-        dims = sums[:, 2 * self.pairs + 1]
+        dims = sums[:, _DIMS]
         num_devices = len(dims)
         share = (num_devices - 1) / num_devices
         latency, own, largest, received = (float(value) for value in self.comm)
@@ -191,7 +194,7 @@ class StructuredShardCosts:
 
     def table_width(self, latents: Array) -> Array:
         """See `ShardCosts`."""
-        width: Array = latents[:, 2 * self.pairs + 1]
+        width: Array = latents[:, _DIMS]
         return width
 
 

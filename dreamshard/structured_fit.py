@@ -33,7 +33,8 @@ class FitData:
         seen: `[P, Z]` what the exponent of a table's work is linear in.
         raw: `[P]` work before the exponent.
         assignment: `[S, D, P]`.
-        shared: `[S, D, 4]` inputs of the correction that are the same for all members: count, distinct, dims, lookups.
+        shared: `[S, D, 6]` inputs of the correction that are the same for all members: count, distinct, dims, lookups, wide,
+            wider.
         present: `[S, D]` 1 where a device has tables.
         compute_ms: `[2, S, D]` measured forward and backward compute.
         scale_ms: `[S, D]` what errors are relative to.
@@ -73,7 +74,7 @@ def fit_data(
         seen.numpy(),
         raw.numpy(),
         assignment.numpy(),
-        torch.stack([shared[..., 3] - 1, *shared[..., :3].unbind(-1)], dim=-1).numpy(),
+        torch.cat([shared[..., 3:] - 1, shared[..., :3], sums[..., -6:-4].clamp(max=1)], dim=-1).numpy(),
         (sums[..., -1] > 0.5).float().numpy(),
         phases_ms[..., [0, 3]].permute(2, 0, 1).contiguous().numpy(),
         scale.numpy(),
@@ -96,7 +97,7 @@ class StructuredFit:
             "log_scale": (self.pairs,),
             "slope": (self.pairs, network.slope.shape[-1]),
             "launch": (self.pairs, 1),
-            "hidden_weight": (self.pairs, 6, self.hidden),
+            "hidden_weight": (self.pairs, network.correction_inputs, self.hidden),
             "hidden_bias": (self.pairs, self.hidden, 1),
             "output_weight": (self.pairs, self.hidden),
         }
@@ -119,10 +120,10 @@ class StructuredFit:
         both = (assignment @ np.concatenate([work, work * work], axis=1)).T  # [4M, N]
         total, square = both[:pairs], both[pairs:]
         safe, root = total + np.float32(1e-6), np.sqrt(square + np.float32(1e-12))
-        seen = np.empty((pairs, 6, shards), np.float32)
+        seen = np.empty((pairs, 2 + data.shared.shape[-1], shards), np.float32)
         seen[:, 0] = np.float32(0.5) * np.log(safe)
         seen[:, 1] = 2 * root / safe
-        seen[:, 2:] = data.shared[chosen].reshape(-1, 4).T
+        seen[:, 2:] = data.shared[chosen].reshape(-1, data.shared.shape[-1]).T
         hidden = view["hidden_weight"].transpose(0, 2, 1) @ seen
         hidden += view["hidden_bias"]
         np.maximum(hidden, 0, out=hidden)  # [2M, H, N]
@@ -130,7 +131,7 @@ class StructuredFit:
         correction = np.exp(np.float32(self.bound) * bent)
         corrected = total * correction
         scale = self.phase_scale * (data.present[chosen].ravel() / data.scale_ms[chosen].ravel())  # [2M, N]
-        launch = np.logaddexp(view["launch"], np.float32(0))  # softplus
+        launch = np.maximum(view["launch"], 0) + np.log1p(np.exp(-np.abs(view["launch"])))  # softplus
         measured = (data.compute_ms[:, chosen] / data.scale_ms[chosen]).reshape(2, shards)
         error = ((launch + corrected) * scale).reshape(-1, 2, shards) - measured  # [M, 2, N]
         comm = data.comm_error[:, chosen].reshape(2, shards)

@@ -1,11 +1,14 @@
 """What both kinds of cost network have in common, and their incremental form."""
 
+from itertools import product
+
 import pytest
 import torch
 from small_instances import learnt, pool_of, tables_of
 
 from dreamshard.cost_network import PaperCostNetwork, StructuredCostNetwork
 from dreamshard.features import Normaliser
+from dreamshard.lower_bound import lower_bound_ms
 from dreamshard.search import predict_ms, shard_sums
 from dreamshard.shard_costs import shard_costs
 from dreamshard.train_cost import CostData, loss
@@ -107,3 +110,38 @@ def test_a_table_far_outside_the_pool_gets_a_finite_prediction(kind):
     huge = tables_of([10**9], dim=1024, pooling=500.0)
     latents = network(kind).encode(NORMALISER(huge))
     assert predict_ms(network(kind), latents, torch.zeros(1, 1, dtype=torch.int64), 2).isfinite().all()
+
+
+@torch.no_grad()
+def test_a_narrow_table_beside_a_wide_one_is_told_from_one_alone_once_that_has_been_learnt():
+    tables = tables_of([1000, 1000, 1000, 1000], dim=[32, 36, 68, 256])
+    chosen = StructuredCostNetwork(NORMALISER)
+    latents = chosen.encode(NORMALISER(tables))  # [4, L]
+    assert latents[:, -6:-4].tolist() == [[0, 0], [1, 0], [1, 1], [1, 1]]
+    shards = torch.stack([latents[0], latents[0] + latents[3], latents.sum(dim=0)])  # [3, L]
+    assert (chosen.hidden_weight[:, :, 6:] == 0).all()  # what no sample has shown has no say
+    torch.manual_seed(1)
+    chosen.hidden_weight[:, :, 6:].normal_()
+    chosen.output_weight.normal_()
+    after = chosen.phases_ms(shards[None])
+    chosen.hidden_weight[:, :, 6:] = 0
+    blind = chosen.phases_ms(shards[None])
+    assert torch.equal(after[0, 0], blind[0, 0])
+    assert (after[0, 1:, [0, 3]] != blind[0, 1:, [0, 3]]).all()
+
+
+@torch.no_grad()
+def test_the_incremental_form_and_the_lower_bound_know_wide_tables():
+    tables = tables_of([1000] * 6, dim=[4, 16, 48, 64, 96, 256])
+    torch.manual_seed(2)
+    chosen = StructuredCostNetwork(NORMALISER)
+    chosen.hidden_weight.normal_()
+    chosen.output_weight.normal_()
+    latents = chosen.encode(NORMALISER(tables))
+    sums = torch.stack([latents[:2].sum(0), latents[:3].sum(0), latents.sum(0), latents[5]])
+    expected = chosen.phases_ms(sums[None])[0]
+    forward, backward, _ = shard_costs(chosen).compute(sums.numpy())
+    assert torch.allclose(torch.from_numpy(forward), expected[:, 0], rtol=1e-4)
+    assert torch.allclose(torch.from_numpy(backward), expected[:, 3], rtol=1e-4)
+    every = torch.tensor(list(product(range(2), repeat=6)))
+    assert lower_bound_ms(chosen, latents, 2) <= float(predict_ms(chosen, latents, every, 2).min())

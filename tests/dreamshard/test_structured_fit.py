@@ -1,5 +1,7 @@
 """The gradient by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,7 @@ from tests.dreamshard.test_columns import GENEROUS
 
 
 def prepared(seed=0):
-    pool = pool_of(30, seed)
+    pool = replace(pool_of(30, seed), dim=torch.tensor([4, 16, 48, 96, 256]).repeat(6))  # shards of every width
     generator = torch.Generator().manual_seed(seed)
     tasks = sample_tasks(pool, 12, 9, 3, GENEROUS, generator)
     testbed = simulated()
@@ -28,6 +30,7 @@ def prepared(seed=0):
     network = StructuredCostNetwork(Normaliser.fit(pool), members=3, hidden=5)
     with torch.no_grad():
         network.output_weight.normal_(std=0.5)
+        network.hidden_weight.normal_(std=0.4)
     network.calibrate(data.sums(network), data.phases_ms)
     network.fit_comm(data.sums(network), data.phases_ms)
     return network, data
