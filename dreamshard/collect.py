@@ -7,9 +7,11 @@ network. Ends when the time is out or the collection is complete; called again w
 import argparse
 import json
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -36,6 +38,21 @@ from dreamshard.testbeds.fused_op import require_fbgemm
 from dreamshard.testbeds.machine import device_model, library_versions
 from dreamshard.testbeds.shard_bench import DoesNotFitError, ShardBench
 from dreamshard.workloads import Lookups, Workload, WorkloadConfig, open_workload, statistics
+
+ON_A_GPU_MACHINE = """\
+what to do with half an hour of a GPU (torch 2.11, CUDA 13, Python 3.12, no network):
+  before  the wheels of fbgemm-gpu 1.6.0 (465 MB), pytest, pluggy, iniconfig, pygments and packaging, if they are not there:
+            pip install --no-index --no-deps --no-compile --target ~/site WHEELS; export PYTHONPATH=~/site:$PWD
+   2 min  the tests that need a GPU; nothing is worth measuring while one fails:
+            python3 -m pytest -m cuda tests/dreamshard/testbeds/test_fused_op.py tests/dreamshard/testbeds/test_emulated.py \\
+              tests/dreamshard/testbeds/test_cluster.py tests/dreamshard/test_collect.py
+   2 min  the first shards, and how fused cost differs from the sum of single tables:
+            python3 -m dreamshard.collect --out costs --seconds 90 && python3 -m dreamshard.shard_report costs
+  20 min  the rest, the most telling first; every shard is kept once it is measured, and a call goes on where one ended:
+            python3 -m dreamshard.collect --out costs --seconds 540
+  after   on any machine: the roofline refitted, a placer learnt, both and the data put into the package:
+            python -m dreamshard.ship costs --name h200
+"""
 
 AHEAD = 3  # shards whose lookups are drawn while one is measured
 
@@ -74,6 +91,21 @@ class PoolLookups:
         self._described: dict[str, Tables] = {}
         self._drawing: dict[str, Future[tuple[Lookups, Tables]]] = {}
         self._threads = ThreadPoolExecutor(workers)
+        self._turn = threading.Condition()
+        self._running, self._quiet = 0, False
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Draw nothing while inside: a thread that holds the interpreter between two launches is timed as the device's."""
+        with self._turn:
+            self._quiet = True
+            self._turn.wait_for(lambda: self._running == 0)
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._quiet = False
+                self._turn.notify_all()
 
     def ahead(self, names: Sequence[str]) -> None:
         """Begin to draw the lookups of tables that have not been used yet."""
@@ -105,8 +137,16 @@ class PoolLookups:
         return self._workloads[source]
 
     def _draw(self, name: str, workload: Workload) -> tuple[Lookups, Tables]:
-        table = workload.table(self._tables[name].position)
-        return table.lookups, statistics(replace(table, name=name))
+        with self._turn:
+            self._turn.wait_for(lambda: not self._quiet)
+            self._running += 1
+        try:
+            table = workload.table(self._tables[name].position)
+            return table.lookups, statistics(replace(table, name=name))
+        finally:
+            with self._turn:
+                self._running -= 1
+                self._turn.notify_all()
 
 
 def collect(
@@ -198,7 +238,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dreamshard.collect", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m dreamshard.collect",
+        description=(__doc__ or "").splitlines()[0],
+        epilog=ON_A_GPU_MACHINE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the parts; goes on with what it holds")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="when to end")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: cuda if there is one")
@@ -235,7 +280,7 @@ def _measure(
     task = PlacementTask(tables, 1, held, config.precision, config.optimizer, f"shard-{planned.index:05}")
     costs, misfit = None, None
     try:
-        costs = measure_shard(bench, tables, task)
+        costs = measure_shard(bench, tables, task, lookups.quiet)
     except DoesNotFitError as error:
         misfit = error
     return MeasuredShard(

@@ -19,7 +19,7 @@ import torch
 
 from dreamshard.costs import CostSample, DeviceCosts
 from dreamshard.placement import Placement
-from dreamshard.tables import NUM_BINS, Optimizer, Precision, Tables
+from dreamshard.tables import NUM_BINS, Optimizer, Precision, Tables, concatenate
 from dreamshard.tasks import PlacementTask
 
 SHARDS_PER_PART = 32
@@ -151,7 +151,7 @@ def write_atomically(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Write rows of `SCHEMA`: temporary name, fsync, rename."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as file:
-        pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), file, compression="zstd")
+        file.write(_parquet(rows))
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
@@ -210,6 +210,30 @@ def merge(folder: Path, target: Path) -> int:
 def samples_of(shards: Iterable[MeasuredShard]) -> list[CostSample]:
     """The shards that fit, as placements on one device."""
     return [shard.to_sample() for shard in shards if shard.forward_ms is not None]
+
+
+def distinct_tables(samples: Sequence[CostSample], *, one_dim_each: bool = False) -> Tables:
+    """Every table of the samples once; with `one_dim_each` also no table in several dims."""
+    seen: set[str] = set()
+    parts = []
+    for sample in samples:
+        keys = [name.partition("@")[0] if one_dim_each else name for name in sample.task.tables.names]
+        fresh = [t for t, key in enumerate(keys) if key not in seen]
+        seen.update(keys)
+        if fresh:
+            parts.append(sample.task.tables.select(fresh))
+    return concatenate(parts)
+
+
+def parquet_bytes(shards: Iterable[MeasuredShard]) -> bytes:
+    """The shards as one Parquet file, which `read_shards` reads."""
+    return _parquet([_to_row(shard) for shard in shards])
+
+
+def _parquet(rows: Sequence[dict[str, Any]]) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), sink, compression="zstd")
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def utc_now() -> datetime:

@@ -78,8 +78,8 @@ def markdown(shards: Sequence[MeasuredShard]) -> str:
     parts = [
         f"{len(shards)} shards on {first.hardware} ({versions}), batch {first.batch_size}, {first.precision}, "
         f"{first.optimizer}",
-        _table(fusion_rows(shards)),
-        *(_table(factor_rows(shards, factor)) for factor in FACTORS),
+        markdown_table(fusion_rows(shards)),
+        *(markdown_table(factor_rows(shards, factor)) for factor in FACTORS),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -99,7 +99,8 @@ def _range(bucket: tuple[int, int]) -> str:
     return str(bucket[0]) if bucket[0] == bucket[1] else f"{bucket[0]}-{bucket[1]}"
 
 
-def _table(rows: Sequence[Row]) -> str:
+def markdown_table(rows: Sequence[Row]) -> str:
+    """Rows of equal columns as Markdown; nothing where there are none."""
     if not rows:
         return ""
     head = list(rows[0])

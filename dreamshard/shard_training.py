@@ -14,8 +14,9 @@ from torch import Tensor
 from dreamshard.cost_network import CostNetwork, PaperCostNetwork, StructuredCostNetwork
 from dreamshard.costs import PHASES, CostSample
 from dreamshard.features import Normaliser
-from dreamshard.shard_data import MeasuredShard, samples_of
-from dreamshard.tables import Tables, concatenate
+from dreamshard.shard_data import MeasuredShard, distinct_tables, samples_of
+from dreamshard.shard_errors import HeldOutError, best_factor, errors_by_tables, measured_ms, torchrec_ms
+from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask, sample_tasks
 from dreamshard.testbeds.roofline import exchange_s
 from dreamshard.testbeds.specs import AcceleratorSpec
@@ -23,8 +24,8 @@ from dreamshard.train_cost import CostData, fit
 from dreamshard.training import TrainingConfig, TrainingState, improve_policy, untrained
 
 HOLD_OUT_EVERY = 5
-BUCKETS = ((1, 1), (2, 4), (5, 9), (10, 19), (20, 39), (40, 1_000_000))
 _PAPER_LEARNING_RATE = 3e-3
+_SCALED_ON = 500  # shards from which TorchRec's one factor is fitted; the design spreads any first ones evenly
 _LATENT_DIMS = -3  # of the structured network's latents: hundreds of dims
 
 
@@ -51,23 +52,6 @@ class ShardTraining:
     tables_per_task: int = 50
     num_devices: int = 8
     seed: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldOutError:
-    """Mean relative error of a shard's compute time, on shards that were not fitted.
-
-    Attributes:
-        tables: number of tables, as a range.
-        num_shards: of them.
-        mape: of the cost network that is used.
-        paper_mape: of DreamShard's own, fitted to the same shards for as many steps.
-    """
-
-    tables: str
-    num_shards: int
-    mape: float
-    paper_mape: float
 
 
 @dataclass(frozen=True)
@@ -131,7 +115,11 @@ def learn_from_shards(
         rival = PaperCostNetwork()
     fit_network(state.cost_network, fitted, state.normaliser, config, config.learning_rate)
     fit_network(rival, fitted, state.normaliser, config, _PAPER_LEARNING_RATE)
-    errors = errors_by_tables(state.cost_network, rival, held_out, state.normaliser)
+    predicted = {
+        name: predicted_ms(network, held_out, state.normaliser)
+        for name, network in (("mape", state.cost_network), ("paper_mape", rival))
+    }
+    errors = errors_by_tables(predicted | _torchrec(fitted, held_out, accelerator), held_out)
     fit_links(state.cost_network, accelerator, samples[0].batch_size)
     tasks = _policy_tasks(distinct_tables(fitted, one_dim_each=True), fitted[0].task, accelerator, config)
     for _ in range(config.policy_rounds):
@@ -163,24 +151,10 @@ def fit_network(
 
 
 @torch.no_grad()
-def errors_by_tables(
-    network: CostNetwork, rival: CostNetwork, samples: Sequence[CostSample], normaliser: Normaliser
-) -> tuple[HeldOutError, ...]:
-    """Errors of two networks by number of tables, and over all."""
+def predicted_ms(network: CostNetwork, samples: Sequence[CostSample], normaliser: Normaliser) -> Float[Tensor, " S"]:
+    """Compute time of each shard, as the network predicts it."""
     data = ShardData.of(samples, normaliser)
-    measured = data.phases_ms.sum(dim=-1)[:, 0]  # [S]
-    own, other = (
-        (net.phases_ms(data.sums(net)).sum(dim=-1)[:, 0] / measured - 1).abs() for net in (network, rival)
-    )  # [S]
-    counts = torch.tensor([len(sample.task.tables) for sample in samples])
-    found = []
-    for low, high in (*BUCKETS, (1, BUCKETS[-1][1])):
-        inside = (counts >= low) & (counts <= high)
-        if bool(inside.any()):
-            name = "all" if (low, high) == (1, BUCKETS[-1][1]) else _range(low, high, int(counts.max()))
-            errors = [float(error[inside].mean()) for error in (own, other)]
-            found.append(HeldOutError(tables=name, num_shards=int(inside.sum()), mape=errors[0], paper_mape=errors[1]))
-    return tuple(found)
+    return network.phases_ms(data.sums(network)).sum(dim=-1)[:, 0]
 
 
 def fit_links(network: StructuredCostNetwork, accelerator: AcceleratorSpec, batch_size: int) -> None:
@@ -195,19 +169,6 @@ def fit_links(network: StructuredCostNetwork, accelerator: AcceleratorSpec, batc
     for phase in (PHASES.index("forward_comm"), PHASES.index("backward_comm")):
         phases_ms[..., phase] = comm_ms
     network.fit_comm(sums, phases_ms)
-
-
-def distinct_tables(samples: Sequence[CostSample], *, one_dim_each: bool = False) -> Tables:
-    """Every table of the samples once; with `one_dim_each` also no table in several dims."""
-    seen: set[str] = set()
-    parts = []
-    for sample in samples:
-        keys = [name.partition("@")[0] if one_dim_each else name for name in sample.task.tables.names]
-        fresh = [t for t, key in enumerate(keys) if key not in seen]
-        seen.update(keys)
-        if fresh:
-            parts.append(sample.task.tables.select(fresh))
-    return concatenate(parts)
 
 
 def describe(shards: Sequence[MeasuredShard]) -> dict[str, object]:
@@ -235,6 +196,17 @@ def describe(shards: Sequence[MeasuredShard]) -> dict[str, object]:
     }
 
 
+def _torchrec(
+    fitted: Sequence[CostSample], held_out: Sequence[CostSample], accelerator: AcceleratorSpec
+) -> dict[str, Float[Tensor, " S"]]:
+    """TorchRec's estimates of the held-out shards, as they are and scaled; nothing where torchrec is not installed."""
+    some = fitted[:_SCALED_ON]
+    known, asked = (torchrec_ms(samples, accelerator.memory_bytes_per_s) for samples in (some, held_out))
+    if known is None or asked is None:
+        return {}
+    return {"torchrec_mape": asked, "torchrec_scaled_mape": asked * best_factor(known, measured_ms(some))}
+
+
 def _policy_tasks(
     pool: Tables, like: PlacementTask, accelerator: AcceleratorSpec, config: ShardTraining
 ) -> list[PlacementTask]:
@@ -248,7 +220,3 @@ def _policy_tasks(
         precision=like.precision,
         optimizer=like.optimizer,
     )
-
-
-def _range(low: int, high: int, most: int) -> str:
-    return str(low) if low == high else f"{low}-{min(high, max(most, low))}"

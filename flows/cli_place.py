@@ -81,7 +81,7 @@ def find_placer(name: str) -> "tuple[Placer, str]":
     from dreamshard.baselines import baselines
     from dreamshard.peers import LEARNED, PEERS, peer
     from dreamshard.recipes import RECIPES
-    from dreamshard.shipped import shipped_placer
+    from dreamshard.shipped import shipped_names, shipped_placer
     from storage import registry
     from storage.settings import Settings
 
@@ -95,8 +95,9 @@ def find_placer(name: str) -> "tuple[Placer, str]":
         if name in LEARNED:
             _note(f"{name}: trains on these tables alone, by the champion's predicted costs; seconds to minutes")
         return rival, name
-    if f"{name}_costs" in RECIPES:
-        found = shipped_placer(name, [Settings.load().home / "placers"])
+    own = [Settings.load().home / "placers"]
+    if f"{name}_costs" in RECIPES or name in shipped_names(own):
+        found = shipped_placer(name, own)
         _note(f"{name}: {found}")
         return found.placer, f"dreamshard {name}"
     if name not in registry.ALIASES and not name.isdigit():

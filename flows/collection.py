@@ -68,15 +68,7 @@ def train_on_shards(config: Recipe, seed: int) -> dict[str, Any]:
         learnt = learn_from_shards(read_shards(newest), accelerator(name), ShardTraining(seed=seed))
         tracking.log_iteration(run, 0, {"cost_heldout_mape": learnt.errors[-1].mape})
     target = save_shipped(Settings.load().home / "placers", name, make_placer(learnt.state), learnt.measurements)
-    table = [
-        {
-            "tables": error.tables,
-            "held-out shards": error.num_shards,
-            "error": f"{error.mape:.1%}",
-            "error of the paper's network": f"{error.paper_mape:.1%}",
-        }
-        for error in learnt.errors
-    ]
+    table = [error.row() for error in learnt.errors]
     return {"training": str(newest), "placer": str(target), "table": table}
 
 

@@ -164,7 +164,10 @@ def main(folder: Path) -> None:
         torch.cuda.set_device(device)
     # The testbed's own time limit comes first; this one only ends what it could not.
     patience = timedelta(seconds=2 * setup.timeout_s + 60)
-    dist.init_process_group("gloo" if device.type == "cpu" else "nccl", timeout=patience)
+    if device.type == "cuda":  # bound to its GPU, or a barrier would guess one
+        dist.init_process_group("nccl", timeout=patience, device_id=device)
+    else:
+        dist.init_process_group("gloo", timeout=patience)
     _serve(channel, setup, RankMeasurer(setup, rank, device, channel.enter))
     dist.destroy_process_group()
 

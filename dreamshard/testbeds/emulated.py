@@ -7,6 +7,8 @@ or in any other, is not measured again.
 
 import math
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -163,8 +165,19 @@ def _pass(bench: ShardBench, built: BuiltShard) -> tuple[float, float]:
     return forward_ms, bench.backward(pooled, bench.gradient(pooled))
 
 
-def measure_shard(bench: ShardBench, tables: Tables, task: PlacementTask) -> ShardCosts:
+def measure_shard(
+    bench: ShardBench,
+    tables: Tables,
+    task: PlacementTask,
+    quiet: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> ShardCosts:
     """What the device of `bench` takes for one shard.
+
+    Args:
+        bench: of the device.
+        tables: of the shard.
+        task: whose precision and optimizer.
+        quiet: entered for the passes; keeps other threads of this process still.
 
     Raises:
         DoesNotFitError: the device has no room for it.
@@ -175,7 +188,8 @@ def measure_shard(bench: ShardBench, tables: Tables, task: PlacementTask) -> Sha
     try:
         built = bench.build(tables, task.precision, task.optimizer)
         num_passes = bench.setup.warmups + bench.setup.repeats
-        passes = bench.within_memory(lambda: [_pass(bench, built) for _ in range(num_passes)], 0)
+        with quiet():
+            passes = bench.within_memory(lambda: [_pass(bench, built) for _ in range(num_passes)], 0)
     finally:
         torch.set_num_threads(num_threads)
     timed = torch.tensor(passes[bench.setup.warmups :], dtype=torch.float64)  # [R, 2]

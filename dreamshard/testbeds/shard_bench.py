@@ -72,6 +72,8 @@ class ShardBench:
     """
 
     def __init__(self, setup: TestbedSetup, device: torch.device, enter: Callable[[str], None] = _unheard) -> None:
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())  # as tensors on it call it
         self.setup = setup
         self.device = device
         self.clock = clock_of(device)

@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import wait
 from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 
-from dreamshard.collect import collect
+from dreamshard.collect import ON_A_GPU_MACHINE, PoolLookups, collect
 from dreamshard.shard_collection import (
     DIMS,
     CollectionConfig,
@@ -171,6 +172,41 @@ def test_what_is_no_collection_is_refused(tmp_path):
     (tmp_path / "part-00000.parquet").write_text("not Parquet")
     with pytest.raises(ValueError, match="no part of a collection"):
         read_shards(tmp_path)
+
+
+def test_lookups_are_not_drawn_while_a_shard_is_timed():
+    pool = collection_pool(TINY)
+    lookups = PoolLookups(pool, TINY, workers=2)
+    with lookups.quiet():
+        lookups.ahead([table.name for table in pool[:3]])
+        _, waiting = wait(list(lookups._drawing.values()), timeout=0.3)
+        assert len(waiting) == 3
+    assert len(lookups(pool[0].name).offsets) == TINY.batch_size + 1
+    assert lookups.described(pool[1].name, 8).dim.tolist() == [8]
+    lookups.close()
+
+
+MISSING_ON_A_GPU_MACHINE = [
+    *("prefect", "mlflow", "duckdb", "scipy", "matplotlib", "rich", "typer", "safetensors"),
+    *("beartype", "hypothesis", "pytest_timeout", "xdist", "torchrec"),
+]
+
+
+def test_the_tests_that_need_a_gpu_start_where_little_is_installed():
+    command = next(line for line in ON_A_GPU_MACHINE.replace("\\\n", " ").splitlines() if "pytest -m cuda" in line)
+    arguments = command.split()[3:]
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({MISSING_ON_A_GPU_MACHINE!r})); import pytest; "
+        f"sys.exit(pytest.main({[*arguments, '--collect-only', '-p', 'no:randomly']!r}))"
+    )
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=root, env=environment, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [line for line in done.stdout.splitlines() if "::" in line]
+    assert len(found) == sum("cuda" in line for line in found) >= 8
 
 
 @pytest.mark.cuda

@@ -38,6 +38,9 @@ def test_held_out_shards_are_predicted_within_5_percent_and_better_than_by_the_p
     assert (overall.tables, overall.num_shards) == ("all", 180)
     assert overall.mape <= 0.05
     assert overall.mape < 0.5 * overall.paper_mape
+    assert overall.torchrec_mape > overall.torchrec_scaled_mape > 2 * overall.mape
+    large = [error for error in learnt.errors if error.tables in ("20-39", "40-60")]
+    assert all(error.mape <= 0.05 for error in large)
     assert [error.tables for error in learnt.errors[:5]] == ["1", "2-4", "5-9", "10-19", "20-39"]
     assert sum(error.num_shards for error in learnt.errors[:-1]) == 180
 
@@ -78,7 +81,8 @@ def test_a_placer_is_shipped_only_under_the_name_of_what_was_measured(learnt, tm
     save_shipped(tmp_path, "h200", make_placer(learnt.state), learnt.measurements | {"hardware": "NVIDIA H200"})
     found = shipped_placer("h200", [tmp_path])
     assert str(found) == (
-        "learnt from 900 shards measured on NVIDIA H200, 2026-01-02 to 2026-01-02, batch 65536, fp16, rowwise_adagrad"
+        "learnt from 900 shards measured on NVIDIA H200, 2026-01-02 to 2026-01-02, batch 65536, fp16, rowwise_adagrad "
+        "(torch 2.13.0)"
     )
     assert found.measurements["heldout_error"][-1]["tables"] == "all"
     (task,) = sample_tasks(meta_tables(), 1, 20, 4, 2**40, torch.Generator().manual_seed(0))
