@@ -64,6 +64,13 @@ class AcceleratorSpec:
 # Multi-device Synchronization Methods in Nvidia GPUs", IPDPS 2020, arXiv 2004.05371; older hosts are slower).
 # All-to-all latencies: NCCL's tuning table (nccl/src/graph/tuning.cc) puts a hop at 5-7 us over NVLink, about
 # 10-14 us over PCIe or the network; a grouped send/receive over a node or several adds its launch and set-up.
+# Where a figure of a datasheet was looked up again (November 2026), the page is named above its spec. Estimates, which no
+# page gives: every launch_s, link_latency_s and network_latency_s, the 2080 Ti's l2_bytes_per_s, links and network, and
+# H200's l2_bytes_per_s (H100's).
+#
+# 616 GB/s over 352 bits, PCIe 3.0 x16: gpu.spicedreamphone.com/ru/gpu/nvidia/geforce-rtx-2080-ti. 68 SMs, 1545 MHz:
+# wccftech.com/nvidia-turing-gpu-geforce-rtx-2080-ti-ipc-block-diagram-detailed. 512 KB of L2 for each of its 11 32-bit
+# controllers: en.gamegpu.com on TU102.
 RTX2080TI = AcceleratorSpec(
     name="rtx2080ti",
     memory_bytes=11 * 2**30,  # NVIDIA Turing architecture whitepaper (WP-09183), appendix A: 11 GB GDDR6
@@ -81,6 +88,9 @@ RTX2080TI = AcceleratorSpec(
     network_bytes_per_s=1.25e9,  # one 100 Gb/s adapter shared by eight, less protocol
     network_latency_s=60e-6,
 )
+# 80 SMs, 6144 KB: xenon.com.au/nvidia-tesla-volta-worlds-advanced-data-center-gpu (which has the clock announced first,
+# 1455 MHz). 32 GB, six NVLinks of 25 GB/s each way: docslib.org/doc/1446904. Four 100 Gb/s adapters for eight devices:
+# NVIDIA DGX-1 System Architecture, WP-08437.
 V100 = AcceleratorSpec(
     name="v100",
     memory_bytes=32 * 2**30,  # V100 datasheet, SXM2: 32 GB HBM2
@@ -97,6 +107,8 @@ V100 = AcceleratorSpec(
     network_bytes_per_s=6.25e9,  # DGX-1 datasheet: four 100 Gb/s EDR adapters for eight devices
     network_latency_s=50e-6,
 )
+# 2039 GB/s, NVLink 300 + 300 GB/s: glennklockwood.com/garden/processors/A100, from NVIDIA's datasheet 1758950. 108 SMs,
+# 1410 MHz, 41943040 bytes of L2 as the driver reports them: PC2's "NVIDIA A100 40GB with NVLINK" at upb-pc2.atlassian.net.
 A100 = AcceleratorSpec(
     name="a100",
     memory_bytes=80 * 2**30,  # A100 80GB datasheet, SXM: 80 GB HBM2e
@@ -129,6 +141,9 @@ H100 = AcceleratorSpec(
     network_bytes_per_s=50e9,  # DGX H100 datasheet: eight 400 Gb/s adapters
     network_latency_s=35e-6,
 )
+# 141 GB HBM3e, 18 NVLinks of 900 GB/s in all, eight per node, 400 Gb/s adapters: NVIDIA's own entry in
+# github.com/mlcommons/inference_results_v4.1, closed/NVIDIA/systems/H200-SXM-141GBx8_TRT_MaxQ.json. 4.8 TB/s, the GH100 die:
+# www.aiminingco.com/gpu/h200/specs.
 H200 = AcceleratorSpec(
     name="h200",
     memory_bytes=141 * 10**9,  # H200 datasheet, SXM: 141 GB HBM3e
