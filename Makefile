@@ -64,7 +64,7 @@ $(VENV)/.installed-$(EXTRA): pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.installed-$(EXTRA)-test: $(VENV)/.installed-$(EXTRA)
 	@echo "installing the test tools (once, less than a minute)"
-	@$(call pip,--editable '.[$(EXTRA)$(comma)test]')
+	@$(call pip,--editable '.[$(EXTRA)$(comma)test$(comma)dask$(comma)ray]')
 	@touch $@
 
 $(BIN)/python:

@@ -93,41 +93,41 @@ def reference(config: Recipe, dataset: str, seed: int) -> TestbedReference:
         seed=seed,
         measure=config.measure,
     )
-    opened = _open.get()
-    if opened is None or wanted in opened:
+    shared = _open.get()
+    if shared is None or wanted in shared:
         testbed.close()
     else:
-        opened[wanted] = testbed
+        shared[wanted] = testbed
     return wanted
 
 
 @contextmanager
 def testbeds() -> Iterator[None]:
     """Within this block measurements share their testbeds; all are ended with it."""
-    opened: dict[TestbedReference, Testbed] = {}
-    token = _open.set(opened)
+    shared: dict[TestbedReference, Testbed] = {}
+    token = _open.set(shared)
     try:
         yield
     finally:
         _open.reset(token)
-        for testbed in opened.values():
+        for testbed in shared.values():
             testbed.close()
 
 
 @contextmanager
 def borrowed(wanted: TestbedReference) -> Iterator[Testbed]:
     """The testbed that `wanted` names, opened if need be; one that fails is ended, so that a retry starts afresh."""
-    opened = _open.get()
-    if opened is None:
+    shared = _open.get()
+    if shared is None:
         with testbeds(), borrowed(wanted) as testbed:
             yield testbed
         return
-    if wanted not in opened:
-        opened[wanted] = _start(wanted)
+    if wanted not in shared:
+        shared[wanted] = opened(wanted, lake())
     try:
-        yield opened[wanted]
+        yield shared[wanted]
     except BaseException:
-        opened.pop(wanted).close()
+        shared.pop(wanted).close()
         raise
 
 
@@ -170,14 +170,21 @@ def measure(wanted: TestbedReference, drawn: PlacementTask, placement: Placement
     return sample
 
 
-def _start(wanted: TestbedReference) -> Testbed:
-    lookups = lake().lookup_source(wanted.dataset)
-    return open_testbed(
-        wanted.name, _setup(wanted.num_devices, wanted.batch_size, wanted.seed, wanted.measure, lookups)
-    )
+def opened(wanted: TestbedReference, target: Lake) -> Testbed:
+    """The testbed that `wanted` names on the data of a lake; whoever asks for it closes it."""
+    lookups = target.lookup_source(wanted.dataset)
+    setup = _setup(wanted.num_devices, wanted.batch_size, wanted.seed, wanted.measure, lookups, target)
+    return open_testbed(wanted.name, setup)
 
 
-def _setup(num_devices: int, batch_size: int, seed: int, measure: MeasureConfig, lookups: LookupSource) -> TestbedSetup:
+def _setup(
+    num_devices: int,
+    batch_size: int,
+    seed: int,
+    measure: MeasureConfig,
+    lookups: LookupSource,
+    target: Lake | None = None,
+) -> TestbedSetup:
     return TestbedSetup(
         num_devices=num_devices,
         batch_size=batch_size,
@@ -186,7 +193,7 @@ def _setup(num_devices: int, batch_size: int, seed: int, measure: MeasureConfig,
         warmups=measure.warmups,
         repeats=measure.repeats,
         timeout_s=measure.timeout_s,
-        shard_cache=LakeShardCache(Settings.load().lake_root),
+        shard_cache=LakeShardCache((lake() if target is None else target).root),
     )
 
 

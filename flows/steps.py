@@ -25,7 +25,7 @@ from dreamshard.tasks import sample_tasks, split_pool
 from dreamshard.testbeds.base import MeasurementError
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads import Workload, WorkloadConfig, open_workload, statistics
-from flows import checkpoints
+from flows import checkpoints, shards
 from flows.caching import content_key
 from flows.checkpoints import Metrics, iteration_name
 from flows.measuring import TestbedReference, lake, measure
@@ -129,6 +129,7 @@ def measure_placements(training: str, iteration: int, dataset: str, tasks: str, 
     state = checkpoints.load(training, iteration_name(iteration - 1))
     proposals = algorithm.propose(state, lake().read_tasks(dataset, "train", tasks))
     costs: list[float] = []
+    shards.measure_ahead(testbed, proposals)
     with collecting(lake(), training, iteration, dataset) as keep:
         known = _measured(training)
         for drawn, placement in proposals:

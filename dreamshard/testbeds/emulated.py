@@ -25,7 +25,7 @@ from dreamshard.testbeds.fused_op import require_fbgemm
 from dreamshard.testbeds.machine import device_model, library_versions
 from dreamshard.testbeds.roofline import exchange_s
 from dreamshard.testbeds.shard_bench import BuiltShard, DoesNotFitError, ShardBench
-from dreamshard.testbeds.shard_cache import ShardCache, ShardCosts, ShardMemory, shard_key
+from dreamshard.testbeds.shard_cache import ShardCache, ShardCosts, ShardKey, ShardMemory, shard_key
 from dreamshard.testbeds.specs import AcceleratorSpec
 
 
@@ -94,7 +94,22 @@ class EmulatedTestbed:
             DoesNotFitError: the device has no room for it.
             ValueError: lookups are missing or not those of the tables.
         """
-        key = shard_key(
+        known = self.known(tables, task)
+        if known is not None:
+            return known
+        if self._bench is None:
+            self._bench = ShardBench(self.setup, torch.device(self.device_type))
+        measured = measure_shard(self._bench, tables, task)
+        self._cache.put(self._key(tables, task), measured)
+        return measured
+
+    def known(self, tables: Tables, task: PlacementTask) -> ShardCosts | None:
+        """What `shard` would read back, of as many repeats as are asked for; None where it would measure."""
+        found = self._cache.get(self._key(tables, task))
+        return found if found is not None and found.repeats >= self.setup.repeats else None
+
+    def _key(self, tables: Tables, task: PlacementTask) -> ShardKey:
+        return shard_key(
             tables,
             task.precision,
             task.optimizer,
@@ -102,14 +117,6 @@ class EmulatedTestbed:
             versions=self._versions,
             batch_size=self.setup.batch_size,
         )
-        known = self._cache.get(key)
-        if known is not None and known.repeats >= self.setup.repeats:
-            return known
-        if self._bench is None:
-            self._bench = ShardBench(self.setup, torch.device(self.device_type))
-        measured = measure_shard(self._bench, tables, task)
-        self._cache.put(key, measured)
-        return measured
 
     def close(self) -> None:
         """Give the device's memory back."""

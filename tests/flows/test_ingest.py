@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,15 @@ from mlflow import MlflowClient
 from flows import steps
 from flows.ingest import look
 from flows.parameters import configure
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tracking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One database for all homes: a new one takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        address = f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+        patch.setenv("MLFLOW_TRACKING_URI", address)
+        yield address
 
 
 def ingested(dreamshard: Dreamshard, source: str, home: Path) -> dict:
@@ -109,11 +119,11 @@ def test_tables_whose_lookups_were_removed_are_ingested_again(dreamshard: Dreams
     assert removed.is_file()
 
 
-def test_how_many_tables_were_new_is_logged_and_shown(dreamshard: Dreamshard, tmp_path: Path):
+def test_how_many_tables_were_new_is_logged_and_shown(dreamshard: Dreamshard, tmp_path: Path, tracking: str):
     (tmp_path / "t.csv").write_text(LIST)
     done = dreamshard("ingest", str(tmp_path / "t.csv"), "--recipe", "smoke", home=tmp_path / "home")
     assert "new tables     3\n" in done.stdout
     assert "3 tables, 3 new, 0 re-used" in done.stderr
-    tracking = MlflowClient(f"sqlite:///{tmp_path / 'home' / 'mlflow.db'}")
-    found = tracking.search_runs([each.experiment_id for each in tracking.search_experiments()])
+    mlflow = MlflowClient(tracking)
+    found = mlflow.search_runs([each.experiment_id for each in mlflow.search_experiments()])
     assert {"tables_new": 3.0, "tables_reused": 0.0} in [run.data.metrics for run in found]
