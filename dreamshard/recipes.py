@@ -41,10 +41,12 @@ class EvaluationConfig:
 
     Attributes:
         budget_ms: for the placer's search; None for its default, which grows with the task.
+        peers: whether the published rivals take part; two of them are trained first.
     """
 
     repeats: int = 2
     budget_ms: float | None = None
+    peers: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from flows.cli_options import (
     HomeOption,
     JsonOption,
     MemoryOption,
+    PeersOption,
     RecipeOption,
     SeedOption,
     TablesOption,
@@ -163,6 +164,7 @@ def evaluate(
     devices: DevicesOption = None,
     memory_gb: MemoryOption = None,
     tables_per_task: TablesOption = None,
+    peers: PeersOption = False,
     trace: TraceOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
@@ -171,8 +173,38 @@ def evaluate(
     from flows import cli_run
 
     enter(home, debug=_debug)
-    given = {"recipe": recipe, "seed": seed, "testbed": testbed} | _sizes(devices, memory_gb, tables_per_task)
+    given = {"recipe": recipe, "seed": seed, "testbed": testbed, "peers": peers}
+    given |= _sizes(devices, memory_gb, tables_per_task)
     cli_run.run_stage("evaluate", given, as_json=as_json, trace=trace)
+
+
+@app.command()
+def compare(
+    versions: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="VERSION...",
+            help="Versions, champion, challenger, previous, cost_greedy, rules of thumb, published rivals; gains are over "
+            "the first.",
+        ),
+    ],
+    recipe: RecipeOption = "default",
+    seed: SeedOption = 0,
+    testbed: TestbedOption = None,
+    devices: DevicesOption = None,
+    memory_gb: MemoryOption = None,
+    tables_per_task: TablesOption = None,
+    peers: PeersOption = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare any versions and other placers on the same tasks, held out for all of them."""
+    enter(home, debug=_debug, existing=True)
+    from flows import cli_run, comparisons
+
+    comparisons.resolve(versions, with_peers=peers)  # fail before the server starts
+    given = {"versions": versions, "recipe": recipe, "seed": seed, "testbed": testbed, "peers": peers}
+    cli_run.run_stage("compare", given | _sizes(devices, memory_gb, tables_per_task), as_json=as_json)
 
 
 @app.command()

@@ -17,24 +17,74 @@ from flows.cli_options import HomeOption, JsonOption, enter
 PINS = ("torch", "prefect", "mlflow", "duckdb", "pyarrow", "fastapi", "sqlalchemy", "safetensors", "torchrec")
 
 
-def models(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Versions, aliases and metrics side by side."""
+KEY_METRICS = (
+    "eval_overall_ms",
+    "eval_gain_over_random",
+    "eval_gain_over_best_baseline",
+    "eval_gain_over_best_baseline_low",
+    "eval_gain_over_best_baseline_high",
+    "eval_predicted_mape",
+    "eval_place_ms",
+    "cost_heldout_mape",
+    "compared_overall_ms",
+    "compared_predicted_mape",
+)
+"""What `models` shows of a version at a glance; `models VERSION` and `--json` show all."""
+SHOWN = 5  # versions that fit a terminal
+
+
+def models(
+    version: Annotated[
+        str | None, typer.Argument(help="A version or alias: everything about it, and why it was (not) promoted.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Versions beyond the newest and those with an alias.")] = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Champion, challenger, previous and other versions side by side; with VERSION one of them in full."""
     enter(home, existing=True)
-    from storage import registry
+    from storage import versions
     from storage.settings import Settings
 
-    found = registry.versions(Settings.load())
+    if version is not None:
+        _show_version(versions.version(Settings.load(), version), as_json=as_json)
+        return
+    found = versions.versions(Settings.load())
     if as_json:
         terminal.print_json(found)
         return
     if not found:
-        terminal.OUT.print("no versions yet; `dreamshard run` trains the first", markup=False)
+        terminal.say("no versions yet; `dreamshard run` trains the first")
         return
-    names = [name for name in found[0] if name not in ("version", "run", "reason")]
-    columns = {f"version {entry['version']}": entry for entry in reversed(found)}
-    terminal.print_table([{"": name} | {head: entry[name] for head, entry in columns.items()} for name in names])
+    newest = [entry["version"] for entry in found[:SHOWN]]
+    shown = [entry for entry in found if every or entry["aliases"] or entry["version"] in newest]
+    names = ["aliases", "created_at", *versions.FACTS, *(name for name in KEY_METRICS if name in found[0])]
+    columns = {f"version {entry['version']}": entry for entry in reversed(shown)}
+    terminal.print_table(
+        [{"": name} | {head: _short(name, entry) for head, entry in columns.items()} for name in names]
+    )
     for head, entry in columns.items():
-        terminal.OUT.print(f"{head}: {entry['reason']}", highlight=False, markup=False, soft_wrap=True)
+        terminal.say(f"{head}: {entry['reason']}")
+    if len(shown) < len(found):
+        terminal.say(f"{len(found) - len(shown)} older versions: --all")
+
+
+def _short(name: str, entry: dict[str, Any]) -> Any:
+    value = entry[name]
+    return value[:12] if name == "commit" and value else value
+
+
+def _show_version(found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        terminal.print_json(found)
+        return
+    description, tags = found.pop("description"), found.pop("tags")
+    history = tags.pop("history", "")
+    terminal.print_table([{"": name, f"version {found['version']}": value} for name, value in (found | tags).items()])
+    terminal.say("Decisions:")
+    for line in history.splitlines() or ["none yet"]:
+        terminal.say(f"  {line}")
+    terminal.say(description)
 
 
 def make_champion(version: str, reason: str, home: Path | None, *, as_json: bool) -> None:
@@ -53,9 +103,9 @@ def make_champion(version: str, reason: str, home: Path | None, *, as_json: bool
         line = f"Version {now} is champion; there was none before"
     else:
         line = f"Version {now} is champion; version {former}, champion until now, is kept as `previous`"
-    terminal.OUT.print(line, highlight=False, markup=False, soft_wrap=True)
+    terminal.say(line)
     if former not in (None, now):
-        terminal.OUT.print(f"Undo: {terminal.typed('promote previous')}", highlight=False, markup=False, soft_wrap=True)
+        terminal.say(f"Undo: {terminal.typed('promote previous')}")
 
 
 def sql(

@@ -38,7 +38,9 @@ TestbedOption = Annotated[
         show_default="the recipe's",
     ),
 ]
-
+PeersOption = Annotated[
+    bool, typer.Option("--peers", help="The published rivals as well; two of them are trained first, in seconds.")
+]
 TraceOption = Annotated[
     Path | None,
     typer.Option("--trace", help="Write what was measured as a time line for chrome://tracing or Perfetto."),

@@ -20,6 +20,7 @@ STAGE_FLOWS = {
     "train": "flows.train:train",
     "evaluate": "flows.evaluate:evaluate",
     "promote": "flows.promote:promote",
+    "compare": "flows.compare:compare",
 }
 NEXT_STAGE = {"ingest": "train", "profile": "train", "train": "evaluate", "evaluate": "promote"}
 
@@ -42,7 +43,7 @@ def run_chain(parameters: Mapping[str, Any], *, as_json: bool) -> None:
         return
     terminal.print_table(summary_rows(report), title=_title(outcome["testbed"]))
     _show_promotion(outcome)
-    _say(f"Done in {time.monotonic() - began:.0f} s. Everything lies in {os.environ['DREAMSHARD_HOME']}:")
+    terminal.say(f"Done in {time.monotonic() - began:.0f} s. Everything lies in {os.environ['DREAMSHARD_HOME']}:")
     _show_fields(outcome["where"])
     _show_next(
         "models",
@@ -77,8 +78,11 @@ def run_stage(name: str, parameters: Mapping[str, Any], *, as_json: bool, trace:
         return
     table = outcome.pop("table", None)
     if table:
-        terminal.print_table(table, title=_title(outcome["testbed"]) if name == "evaluate" else "")
+        terminal.print_table(table, title=_title(outcome["testbed"]) if name in ("evaluate", "compare") else "")
     _show_fields(outcome)
+    if name == "compare":
+        _show_next("models", "promote VERSION")
+        return
     _show_next(f"{NEXT_STAGE[name]}{_options(given)}")
 
 
@@ -87,21 +91,21 @@ def _title(testbed: str) -> str:
 
 
 def _show_promotion(outcome: Mapping[str, Any]) -> None:
-    _say(f"Version {outcome['version']} is {outcome['alias']}: {outcome['reason']}")
+    terminal.say(f"Version {outcome['version']} is {outcome['alias']}: {outcome['reason']}")
     if outcome["alias"] != "champion":
-        _say(f"It can be used all the same: --placer {outcome['version']}")
+        terminal.say(f"It can be used all the same: --placer {outcome['version']}")
 
 
 def _show_fields(fields: Mapping[str, Any]) -> None:
     width = max(len(name) for name in fields)
     for name, value in fields.items():
-        _say(f"  {name.replace('_', ' '):<{width}}  {terminal.shown(value)}")
+        terminal.say(f"  {name.replace('_', ' '):<{width}}  {terminal.shown(value)}")
 
 
 def _show_next(*commands: str) -> None:
-    _say("Next:")
+    terminal.say("Next:")
     for command in commands:
-        _say(f"  {terminal.typed(command)}")
+        terminal.say(f"  {terminal.typed(command)}")
 
 
 def _place_example(outcome: Mapping[str, Any]) -> str:
@@ -166,7 +170,3 @@ def _flow(entrypoint: str) -> Callable[..., Any]:
     module, _, name = entrypoint.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return found
-
-
-def _say(line: str) -> None:
-    terminal.OUT.print(line, highlight=False, markup=False, soft_wrap=True)

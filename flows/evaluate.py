@@ -1,5 +1,6 @@
 """The newest placer of the home against every rule of thumb and the champion, on held-out tasks."""
 
+from dataclasses import replace
 from typing import Any
 
 from prefect import flow
@@ -7,7 +8,16 @@ from prefect import flow
 from flows import checkpoints, evaluations, measuring, report, steps_promotion, tracking
 from flows.form import form
 from flows.home import inputs, started_training
-from flows.parameters import Dataset, MemoryGb, NumDevices, RecipeName, Seed, TablesPerTask, TestbedName
+from flows.parameters import (
+    Dataset,
+    MemoryGb,
+    NumDevices,
+    Peers,
+    RecipeName,
+    Seed,
+    TablesPerTask,
+    TestbedName,
+)
 from flows.progress import progress_artifact
 
 
@@ -21,6 +31,7 @@ def evaluate(
     num_devices: NumDevices = None,
     memory_gb: MemoryGb = None,
     tables_per_task: TablesPerTask = None,
+    peers: Peers = False,
 ) -> dict[str, Any]:
     """Newest checkpoint -> measured comparison on held-out tasks."""
     given = inputs(
@@ -42,8 +53,7 @@ def evaluate(
         training, last = started_training(given, bench)
         checkpoints.require_trained(training, last)
         rival = steps_promotion.champion_to_beat(training, last)
-        key = steps_promotion.evaluated(
-            training, last, given.dataset, given.tasks, given.config.evaluation, bench, rival
-        )
+        config = replace(given.config.evaluation, peers=peers)
+        key = steps_promotion.evaluated(training, last, given.dataset, given.tasks, config, bench, rival)
         tracking.log_evaluation(run, key)
     return {"evaluation": key, "testbed": bench.identity, "table": report.summary_rows(evaluations.load(key))}

@@ -12,8 +12,10 @@ from typing import Any
 from dreamshard.baselines import baselines
 from dreamshard.costs import PHASES
 from dreamshard.evaluation import EvaluationRow, best_baseline, compare, prediction_figures, summarise
+from dreamshard.peers import peers
 from dreamshard.placer import Placer
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
+from dreamshard.tasks import PlacementTask
 from storage import registry
 from storage.places import Place, write_json
 from storage.settings import Settings
@@ -36,12 +38,21 @@ def rival_name(version: str) -> str:
 
 
 def contestants(
-    candidate: DreamShardPlacer, champion: Placer | None, rival: str | None, seed: int
+    candidate: DreamShardPlacer,
+    champion: Placer | None,
+    rival: str | None,
+    seed: int,
+    peers_train_on: Sequence[PlacementTask] | None = None,
 ) -> dict[str, Placer]:
-    """Every placer that is compared: rules of thumb, greedy on the cost network, the candidate, the champion in use."""
+    """Every placer that is compared: rules of thumb, greedy on the cost network, the candidate, the champion in use.
+
+    Args:
+        peers_train_on: training tasks of the published rivals, which take part where they are given.
+    """
     placers: dict[str, Placer] = {
         **baselines(seed),
         "cost_greedy": GreedyCostPlacer(candidate.cost_network, candidate.normaliser),
+        **(peers(candidate, peers_train_on, seed) if peers_train_on else {}),
         CANDIDATE: candidate,
     }
     if rival is not None and champion is not None:
@@ -99,7 +110,7 @@ def make_report(
         "rival_unusable": rival_unusable,
         "summary": [asdict(summary) for summary in summarise(rows)],
         "comparisons": {name: asdict(compare(rows, CANDIDATE, name)) for name in sorted(references)},
-        "rows": [_plain(row) for row in rows],
+        "rows": [plain(row) for row in rows],
     }
 
 
@@ -173,7 +184,8 @@ def require_of(report: Report, iteration: int) -> None:
         )
 
 
-def _plain(row: EvaluationRow) -> dict[str, Any]:
+def plain(row: EvaluationRow) -> dict[str, Any]:
+    """One placer on one task in plain figures, with the four phases of every device."""
     phases = row.costs.phases_ms().tolist()
     return {
         "placer": row.placer,

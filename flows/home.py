@@ -1,6 +1,7 @@
 """What a stage on its own starts from: the configuration, and what earlier stages left in the home."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from dreamshard.recipes import Recipe
 from flows import checkpoints, measuring, steps
@@ -27,7 +28,22 @@ def inputs(
     memory_gb: float | None = None,
     tables_per_task: int | None = None,
 ) -> Inputs:
-    """The recipe on a dataset of the home; its tasks are drawn if they have not been.
+    """The recipe on a dataset of the home, as `configured`; its tasks are drawn if they have not been."""
+    sizes: dict[str, Any] = {"num_devices": num_devices, "memory_gb": memory_gb, "tables_per_task": tables_per_task}
+    config, chosen = configured(recipe, testbed, dataset, **sizes)
+    return Inputs(config=config, dataset=chosen, tasks=steps.draw_tasks(chosen, config.tasks, seed))
+
+
+def configured(
+    recipe: str,
+    testbed: str | None,
+    dataset: str | None,
+    *,
+    num_devices: int | None = None,
+    memory_gb: float | None = None,
+    tables_per_task: int | None = None,
+) -> tuple[Recipe, str]:
+    """The recipe, and the dataset of the home that it is applied to.
 
     Args:
         dataset: a version, or None for the one ingested last.
@@ -49,8 +65,7 @@ def inputs(
         raise ValueError(
             f"there is no dataset {dataset!r} in this home; choose one of {known[-5:]}, or run `dreamshard ingest`"
         )
-    chosen = dataset or known[-1]
-    return Inputs(config=config, dataset=chosen, tasks=steps.draw_tasks(chosen, config.tasks, seed))
+    return config, dataset or known[-1]
 
 
 def started_training(given: Inputs, bench: TestbedReference) -> tuple[str, int]:

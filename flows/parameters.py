@@ -88,6 +88,19 @@ Version = Annotated[
         examples=["previous", "3"],
     ),
 ]
+Versions = Annotated[
+    list[str],
+    Field(
+        title="Versions",
+        min_length=1,
+        description="Who is compared: numbers of versions, champion, challenger, previous, cost_greedy, rules of thumb "
+        "(e.g. lookup_greedy), published rivals. The first is what gains are over.",
+        examples=[["champion", "challenger"]],
+    ),
+]
+Peers = Annotated[
+    bool, Field(title="Published rivals", description="Whether they take part as well; two of them are trained first.")
+]
 Reason = Annotated[str | None, Field(title="Reason", description="Why this version; kept on it. Empty: by hand.")]
 Iterations = Annotated[
     int | None,

@@ -45,7 +45,7 @@ def promote(
         memory_gb=memory_gb,
         tables_per_task=tables_per_task,
     )
-    with tracking.chain("promote", given.config, seed) as chain, measuring.testbeds(), chain.stage("promote") as run:
+    with tracking.chain("promote", given.config, seed) as chain, measuring.testbeds(), chain.stage("promote"):
         bench = measuring.reference(given.config, given.dataset, seed)
         training, last = started_training(given, bench)
         checkpoints.require_trained(training, last)
@@ -58,6 +58,6 @@ def promote(
                 "`dreamshard evaluate` again, then promote"
             )
         registered = steps_promotion.register(
-            run, training, given.dataset, figures["key"], given.config.evaluation.budget_ms
+            chain.run, training, given.dataset, figures["key"], given.config.evaluation.budget_ms
         )
-        return steps_promotion.promote(run, registered, training, figures["key"])
+        return steps_promotion.promote(chain.run, registered, training, figures["key"])

@@ -42,6 +42,12 @@ def summary_rows(report: Report) -> list[dict[str, Any]]:
     ]
 
 
+def task_rows(report: Report) -> list[dict[str, Any]]:
+    """What was measured, placer by placer and task by task."""
+    names = ("task", "placer", "overall_ms", "predicted_ms", "legal", "place_ms")
+    return [{name: row[name] for name in names} for row in report["rows"]]
+
+
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """`rows` as a Markdown table."""
     if not rows:
@@ -71,14 +77,12 @@ def evaluation_metrics(report: Report) -> Metrics:
     return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
 
 
-def publish_report(report: Report, history: Sequence[Metrics], reason: str, links: Mapping[str, str]) -> None:
+def publish_report(report: Report, text: str, reason: str) -> None:
     """The evaluation table and the Markdown report as artifacts of this flow run; nothing outside of one."""
     if FlowRunContext.get() is None:
         return
     create_table_artifact(summary_rows(report), key="dreamshard-evaluation", description=reason)
-    create_markdown_artifact(
-        markdown_report(report, history, reason, links), key="dreamshard-report", description=reason
-    )
+    create_markdown_artifact(text, key="dreamshard-report", description=reason)
 
 
 def markdown_report(report: Report, history: Sequence[Metrics], reason: str, links: Mapping[str, str]) -> str:
@@ -93,6 +97,7 @@ def markdown_report(report: Report, history: Sequence[Metrics], reason: str, lin
         f"**{reason}**",
         "## Held-out tasks",
         markdown_table(summary_rows(report)),
+        *([f"Note: {report['caveat']}."] if report.get("caveat") else []),
         "## One placement, device by device (measured ms)",
         markdown_table(_device_rows(report)),
         "## Learning curve",

@@ -6,19 +6,16 @@ from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.tasks import exponential_backoff
 
-from dreamshard.costs import CostSample
-from dreamshard.evaluation import PairedComparison, evaluate
-from dreamshard.placement import Placement
+from dreamshard.evaluation import PairedComparison
 from dreamshard.recipes import EvaluationConfig
-from dreamshard.tasks import PlacementTask
 from flows import checkpoints, evaluations, report, tracking
 from flows.caching import ON_CONTENT_AND_FLOWS, content_key, flows_hash
+from flows.contest import measured_rows
 from flows.decision import Decision, decide
-from flows.measuring import TestbedReference, lake, measure
-from flows.progress import advance, publish
+from flows.heldout import not_held_out_for
+from flows.measuring import TestbedReference, lake
+from flows.progress import publish
 from flows.steps import measurement_failed
-from storage.journal import collecting
-from storage.lake import EVALUATION
 
 _BACKOFF = exponential_backoff(2)
 
@@ -62,38 +59,23 @@ def evaluate_placers(
     candidate = checkpoints.placer(training, iteration, config.budget_ms)
     heldout = lake().read_tasks(dataset, "test", tasks)
     champion, unusable = evaluations.champion_placer(rival)
-    contestants = evaluations.contestants(candidate, champion, rival, testbed.seed)
-    total, done = config.repeats * len(contestants) * len(heldout), 0
-
-    def measured(drawn: PlacementTask, placement: Placement) -> CostSample:
-        nonlocal done
-        sample = measure(testbed, drawn, placement)
-        keep(sample)
-        done += 1
-        if done < total:
-            advance("evaluate", done, total, drawn.name)
-        return sample
-
-    with collecting(lake(), key, EVALUATION, dataset) as keep:
-        rows = evaluate(
-            contestants,
-            heldout,
-            measured,
-            predict_ms=candidate.predict_overall_ms,
-            repeats=config.repeats,
-            seed=testbed.seed,
-        )
+    train = lake().read_tasks(dataset, "train", tasks) if config.peers else None
+    contestants = evaluations.contestants(candidate, champion, rival, testbed.seed, train)
+    rows = measured_rows(key, contestants, heldout, candidate.predict_overall_ms, config, testbed)
     versions = {} if rival is None else {evaluations.rival_name(rival): rival}
     lake().append_evaluations(
         rows, versions, key, dataset_version=dataset, testbed=testbed.kind, hardware=testbed.identity
     )
-    evaluations.save(
-        evaluations.make_report(key, training, iteration, rows, rival, testbed.identity, rival_unusable=unusable)
-    )
+    made = evaluations.make_report(key, training, iteration, rows, rival, testbed.identity, rival_unusable=unusable)
+    caveat = "" if rival is None else not_held_out_for(rival, heldout)
+    facts = {"dataset": dataset, "tasks": tasks, "testbed_kind": testbed.kind, "caveat": caveat}
+    evaluations.save(made | facts)
+    if caveat:
+        get_run_logger().warning("%s", caveat)
     if unusable:
         get_run_logger().warning("champion version %s counts as beaten: %s", rival, unusable)
     get_run_logger().info("evaluated %s on %s", ", ".join(contestants), ", ".join(drawn.name for drawn in heldout))
-    publish("evaluate", total, total, f"{len(contestants)} placers on {len(heldout)} held-out tasks")
+    publish("evaluate", 1, 1, f"{len(contestants)} placers on {len(heldout)} held-out tasks")
     return key
 
 
@@ -141,7 +123,7 @@ def promote(run: str, version: str, training: str, evaluation: str) -> dict[str,
         reason = decision.reason if rival else decision.reason.partition(": ")[2]
         decision = Decision(alias="champion", reason=f"already the champion: {reason}")
     else:
-        tracking.set_alias(version, decision, evaluation)
+        tracking.set_alias(version, decision)
     get_run_logger().info("version %s is %s: %s", version, decision.alias, decision.reason)
     publish("promote", 1, 1, f"version {version} is {decision.alias}")
     outcome = {
@@ -153,7 +135,10 @@ def promote(run: str, version: str, training: str, evaluation: str) -> dict[str,
         "evaluation": evaluation,
         "where": tracking.where(run, evaluation, training),
     }
-    report.publish_report(figures, checkpoints.history(training), decision.reason, outcome["where"])
+    text = report.markdown_report(figures, checkpoints.history(training), decision.reason, outcome["where"])
+    if in_use != version:
+        tracking.log_report(version, figures, text)
+    report.publish_report(figures, text, decision.reason)
     return outcome
 
 

@@ -120,6 +120,11 @@ def shown(value: Any) -> str:
     return str(value)
 
 
+def say(line: str) -> None:
+    """A line on stdout as it is, however long."""
+    OUT.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
 def print_json(content: Any) -> None:
     """`content` as standard JSON on stdout: what is not finite becomes null."""
     sys.stdout.write(json.dumps(_finite(content), indent=2, default=str) + "\n")

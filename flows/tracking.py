@@ -15,14 +15,19 @@ from prefect.context import FlowRunContext
 
 from dreamshard.model_files import save_placer
 from dreamshard.recipes import Recipe
-from flows import checkpoints, evaluations, plots, report
+from flows import checkpoints, comparison_report, comparisons, evaluations, plots, report
+from flows.commit import commit
 from flows.decision import Decision
 from flows.measuring import lake
-from storage import catalog, registry, runs
+from flows.pages import html_page
+from storage import catalog, evaluation_datasets, registry, runs
 from storage.settings import Settings
 
 if TYPE_CHECKING:
     from flows.ingest import Ingested
+
+REPORT = "comparison_report"
+"""The page on every version's run that says how it compared when it was decided on."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,12 @@ def chain(name: str, config: Recipe, seed: int) -> Iterator[Chain]:
     flow_run = None if context is None or context.flow_run is None else context.flow_run
     key = None if flow_run is None else str(flow_run.id)
     tags = {} if flow_run is None else {"prefect.flow_run": flow_run.name, "prefect.flow_run_id": str(flow_run.id)}
+    tags |= {
+        "recipe": config.name,
+        "seed": str(seed),
+        "commit": commit(),
+        "mlflow.source.git.commit": commit().removesuffix("-dirty"),
+    }
     with runs.chain(Settings.load(), name, key=key, params={**asdict(config), "seed": seed}, tags=tags) as run:
         yield Chain(run)
 
@@ -68,11 +79,47 @@ def log_iteration(run: str, iteration: int, figures: checkpoints.Metrics) -> Non
 
 
 def log_evaluation(run: str, evaluation: str) -> None:
-    """Figures, plots and the table of an evaluation."""
+    """Figures, plots, the tasks as evaluation dataset, and the tables of an evaluation: by placer, and by task."""
     settings, figures = Settings.load(), evaluations.load(evaluation)
+    evaluation_datasets.log_heldout(settings, run, _heldout(figures))
     runs.log_metrics(settings, run, report.evaluation_metrics(figures))
     runs.log_figures(settings, run, plots.plots(figures, checkpoints.history(figures["training"])))
     runs.log_table(settings, run, report.summary_rows(figures))
+    runs.log_table(settings, run, report.task_rows(figures), "evaluation_by_task")
+
+
+def log_comparison(run: str, figures: comparisons.Report) -> str:
+    """A comparison: page, tables and evaluation dataset on its run, figures and page on the run of every version.
+
+    Returns:
+        Where people see the run.
+    """
+    settings, tasks = Settings.load(), _heldout(figures)
+    text = comparison_report.markdown(figures)
+    evaluation_datasets.log_heldout(settings, run, tasks, figures["versions"])
+    runs.log_table(settings, run, comparison_report.rows(figures), "comparison")
+    runs.log_table(settings, run, report.task_rows(figures), "evaluation_by_task")
+    _log_page(settings, run, "comparison", text)
+    for name, version in figures["versions"].items():
+        evaluation_datasets.log_figures_on(settings, version, comparison_report.metrics(figures, name), tasks)
+        _log_page(settings, registry.run_of(settings, version), f"comparisons/{figures['key']}", text)
+        registry.tag(settings, version, {"comparison": figures["key"]})
+    return runs.run_address(settings, run)
+
+
+def _log_page(settings: Settings, run: str, name: str, markdown: str) -> None:
+    runs.log_text(settings, run, f"{name}.md", markdown)
+    runs.log_text(settings, run, f"{name}.html", html_page(markdown, "dreamshard"))
+
+
+def _heldout(figures: evaluations.Report) -> evaluation_datasets.HeldOut:
+    return evaluation_datasets.HeldOut(
+        dataset=figures["dataset"],
+        tasks=figures["tasks"],
+        hardware=figures["testbed"],
+        evaluation=figures["key"],
+        num_tasks=len({row["task"] for row in figures["rows"]}),
+    )
 
 
 def champion() -> str | None:
@@ -99,24 +146,50 @@ def register(run: str, training: str, iteration: int, dataset: str, evaluation: 
     *earlier, last = checkpoints.history(training)[:iteration]
     for step, figures in enumerate(earlier, start=1):
         log_iteration(run, step, figures)
+    settings, figures = Settings.load(), evaluations.load(evaluation)
+    origin = {"dataset": dataset, "tasks": figures["tasks"], "hardware": figures["testbed"]}
+    origin |= {"testbed": figures["testbed_kind"]}
+    runs.set_tags(settings, run, origin)
+    told = runs.tags(settings, run)
+    origin |= {name: told[name] for name in ("recipe", "seed", "commit") if name in told}
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / "placer"
         save_placer(checkpoints.placer(training, iteration, budget_ms), folder)
-        return registry.register_placer(
-            Settings.load(),
+        version = registry.register_placer(
+            settings,
             folder,
             run,
-            metrics=last | report.evaluation_metrics(evaluations.load(evaluation)),
+            metrics=last,
             step=iteration,
-            tags={"training": training, "iteration": iteration, "dataset": dataset, "evaluation": evaluation},
+            tags={"training": training, "iteration": iteration, "evaluation": evaluation} | origin,
             pool=lake().read_dataset(dataset),
         )
+    evaluation_datasets.log_figures_on(
+        settings, version, report.evaluation_metrics(figures), _heldout(figures), iteration
+    )
+    runs.log_table(settings, run, report.summary_rows(figures))
+    return version
 
 
-def set_alias(version: str, decision: Decision, evaluation: str) -> None:
+def log_report(version: str, figures: evaluations.Report, text: str) -> None:
+    """The comparison report of a version: a page of its run, its table in the version's description.
+
+    Args:
+        figures: of the evaluation that decided on it.
+        text: the report, Markdown.
+    """
+    settings = Settings.load()
+    run = registry.run_of(settings, version)
+    _log_page(settings, run, REPORT, text)
+    table = report.markdown_table(report.summary_rows(figures))
+    link = f"[Comparison report]({runs.artifact_link(settings, run, f'{REPORT}.html')})"
+    note = f"\n\nNote: {figures['caveat']}." if figures.get("caveat") else ""
+    registry.describe(settings, version, f"Held-out tasks on {figures['testbed']}:\n\n{table}{note}\n\n{link}")
+
+
+def set_alias(version: str, decision: Decision) -> None:
     """The alias that was decided on, and why."""
-    figures = {name: f"{value:.6g}" for name, value in report.evaluation_metrics(evaluations.load(evaluation)).items()}
-    registry.set_alias(Settings.load(), version, decision.alias, decision.reason, figures)
+    registry.set_alias(Settings.load(), version, decision.alias, decision.reason)
 
 
 def make_champion(name: str, reason: str) -> dict[str, str | None]:

@@ -39,6 +39,7 @@ MODEL = "dreamshard"
 ALIASES = ("champion", "challenger", "previous")
 Alias = Literal["champion", "challenger", "previous"]
 
+_DESCRIPTION = 5000  # characters that MLflow's database takes
 _REQUIREMENTS = ("mlflow", "numpy", "pyarrow", "pydantic", "torch", "jaxtyping", "safetensors", "scipy")
 """What a version needs to place, pinned to what it was trained with; inferring it would take minutes and a network."""
 
@@ -114,14 +115,25 @@ def register_placer(
     return str(version)
 
 
-def log_version_metrics(settings: Settings, version: str, metrics: Mapping[str, float | None], step: int = 0) -> None:
-    """Log figures of a version on its run, linked to its model; those that are None or not finite are left out."""
+def log_version_metrics(
+    settings: Settings,
+    version: str,
+    metrics: Mapping[str, float | None],
+    step: int = 0,
+    on: tuple[str, str] | None = None,
+) -> None:
+    """Log figures of a version on its run, linked to its model; those that are None or not finite are left out.
+
+    Args:
+        on: name and digest of the dataset, an input of that run, that they were measured on.
+    """
     registry = client(settings)
     found = registry.get_model_version(MODEL, version)
     run, model = str(found.run_id), str(found.source).removeprefix("models:/")
     values = {name: float(value) for name, value in metrics.items() if value is not None and math.isfinite(value)}
     now_ms = int(time.time() * 1000)
-    batch = [Metric(name, value, now_ms, step, model_id=model, run_id=run) for name, value in values.items()]
+    dataset, digest = on or (None, None)
+    batch = [Metric(name, value, now_ms, step, model, dataset, digest, run) for name, value in values.items()]
     if batch:
         registry.log_batch(run, metrics=batch)
 
@@ -144,19 +156,17 @@ def set_alias(
         ValueError: there is no such version.
     """
     registry = client(settings)
-    found = _find(settings, version)
+    found = find(settings, version)
     version = str(found.version)  # which the database hands out as a number
     now = aliases(settings)
     former = now.get("champion")
     if alias == "champion":
         if former is not None and former != version:
-            _write_decision(registry, _find(settings, former), "previous", f"replaced by version {version}", by)
+            _write_decision(registry, find(settings, former), "previous", f"replaced by version {version}", by)
             registry.set_registered_model_alias(MODEL, "previous", former)
         if now.get("challenger") == version:
             registry.delete_registered_model_alias(MODEL, "challenger")
-    why = {**(tags or {}), "reason": reason, "decided_by": by, "decided_at": _now()}
-    for name, value in why.items():
-        registry.set_model_version_tag(MODEL, version, name, str(value))
+    tag(settings, version, {**(tags or {}), "reason": reason, "decided_by": by, "decided_at": _now()})
     _write_decision(registry, found, alias, reason, by)
     registry.set_registered_model_alias(MODEL, alias, version)  # last: who sees it sees why
 
@@ -172,7 +182,7 @@ def make_champion(settings: Settings, name: str, reason: str, by: str) -> Change
     Raises:
         ValueError: there is no such version (the message lists those there are), or it cannot place; nothing changes.
     """
-    version, former = str(_find(settings, name).version), champion(settings)
+    version, former = str(find(settings, name).version), champion(settings)
     if version != former:
         load_placer(version, settings)  # one that cannot be read must not come into use
         set_alias(settings, version, "champion", reason, by=by)
@@ -201,35 +211,35 @@ def version_tags(settings: Settings, version: str) -> dict[str, str]:
     Raises:
         ValueError: there is no such version.
     """
-    return dict(_find(settings, version).tags)
+    return dict(find(settings, version).tags)
+
+
+def run_of(settings: Settings, name: str) -> str:
+    """The run that a version or alias came from.
+
+    Raises:
+        ValueError: there is no such version.
+    """
+    return str(find(settings, name).run_id)
+
+
+def tag(settings: Settings, version: str, tags: Mapping[str, Any]) -> None:
+    """Set tags of a version."""
+    for name, value in tags.items():
+        client(settings).set_model_version_tag(MODEL, version, name, str(value))
+
+
+def describe(settings: Settings, version: str, text: str) -> None:
+    """Put `text` (Markdown) below the first line of a version's description, which says what was decided on it."""
+    first = (find(settings, version).description or "").partition("\n\n")[0]
+    client(settings).update_model_version(MODEL, version, description=f"{first}\n\n{text}"[:_DESCRIPTION])
 
 
 def find_version(settings: Settings, tags: Mapping[str, Any]) -> str | None:
     """The newest version that carries all of `tags`, or None."""
     wanted = {(name, str(value)) for name, value in tags.items()}
-    matching = [found for found in _all(settings) if wanted <= set(found.tags.items())]
+    matching = [found for found in all_versions(settings) if wanted <= set(found.tags.items())]
     return str(matching[0].version) if matching else None
-
-
-def versions(settings: Settings) -> list[dict[str, Any]]:
-    """All versions, newest first: version, aliases, created_at (UTC), run, reason, and every metric by its name."""
-    registry, names = client(settings), aliases(settings)
-    found = []
-    for each in _all(settings):
-        metrics = registry.get_run(each.run_id).data.metrics if each.run_id else {}
-        created = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each.creation_timestamp / 1000))
-        found.append(
-            {
-                "version": str(each.version),
-                "aliases": ", ".join(alias for alias, version in names.items() if version == str(each.version)),
-                "created_at": created,
-                "run": each.run_id,
-                "reason": each.tags.get("reason", ""),
-                **dict(sorted(metrics.items())),
-            }
-        )
-    columns = dict.fromkeys(name for row in found for name in row)
-    return [{name: row.get(name) for name in columns} for row in found]
 
 
 def resolve(settings: Settings, name: str) -> str:
@@ -238,7 +248,7 @@ def resolve(settings: Settings, name: str) -> str:
     Raises:
         ValueError: there is none of that name; the message lists those there are.
     """
-    return str(_find(settings, name).version)
+    return str(find(settings, name).version)
 
 
 def example_request(settings: Settings, version: str) -> str:
@@ -247,7 +257,7 @@ def example_request(settings: Settings, version: str) -> str:
     Raises:
         ValueError: the version's files cannot be read.
     """
-    with _downloaded(settings, _find(settings, version), "serving_input_example.json") as file:
+    with _downloaded(settings, find(settings, version), "serving_input_example.json") as file:
         return json.dumps(json.loads(file.read_text(encoding="utf-8")))
 
 
@@ -262,7 +272,7 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Dre
         ValueError: there is none of that name (the message lists those there are), or its files are gone or damaged.
     """
     home = settings or Settings.load()
-    with _downloaded(home, _find(home, name), "artifacts/placer") as folder:
+    with _downloaded(home, find(home, name), "artifacts/placer") as folder:
         return model_files.load_placer(folder)
 
 
@@ -308,7 +318,12 @@ def _now() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
 
 
-def _find(settings: Settings, name: str) -> ModelVersion:
+def find(settings: Settings, name: str) -> ModelVersion:
+    """The version that an alias or a number names at present.
+
+    Raises:
+        ValueError: there is none of that name; the message lists those there are.
+    """
     known = aliases(settings)
     number = known.get(name, name)
     if number.isdigit():
@@ -318,7 +333,7 @@ def _find(settings: Settings, name: str) -> ModelVersion:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
     there = [f"{alias} (version {version})" for alias, version in known.items()]
-    there += [f"version {found.version}" for found in _all(settings)]
+    there += [f"version {found.version}" for found in all_versions(settings)]
     raise ValueError(
         f"there is no {f'{name} yet' if name in ALIASES else f'version {name!r}'} of {MODEL} at "
         f"{settings.tracking_uri}, so it cannot be used; "
@@ -326,7 +341,7 @@ def _find(settings: Settings, name: str) -> ModelVersion:
     )
 
 
-def _all(settings: Settings) -> Sequence[ModelVersion]:
+def all_versions(settings: Settings) -> Sequence[ModelVersion]:
     """Newest first; without aliases, which MLflow leaves out of what a search returns."""
     found = client(settings).search_model_versions(f"name='{MODEL}'", max_results=1000)
     return sorted(found, key=lambda version: -int(version.version))

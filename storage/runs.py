@@ -208,6 +208,22 @@ def log_table(settings: Settings, run: str, rows: Sequence[Mapping[str, Any]], n
         tracking.log_table(run, pd.DataFrame([dict(row) for row in rows]), file)
 
 
+def log_text(settings: Settings, run: str, file: str, text: str) -> None:
+    """Log a page of text, by the end of its name as MLflow shows it: `.html` as a page, `.md` as it is."""
+    client(settings).log_text(run, text, file)
+
+
+def tags(settings: Settings, run: str) -> dict[str, str]:
+    """The tags of a run."""
+    return dict(client(settings).get_run(run).data.tags)
+
+
+def artifact_link(settings: Settings, run: str, file: str) -> str:
+    """Where MLflow's pages show a file of a run, as a link that holds on whatever address they are served."""
+    experiment = client(settings).get_run(run).info.experiment_id
+    return f"#/experiments/{experiment}/runs/{run}/artifacts/{file}"
+
+
 def set_tags(settings: Settings, run: str, tags: Mapping[str, Any]) -> None:
     """Set tags of a run, e.g. addresses of what belongs to it."""
     client(settings).log_batch(run, tags=[RunTag(name, str(value)) for name, value in tags.items()])

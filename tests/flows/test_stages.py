@@ -157,12 +157,12 @@ def test_models_shows_versions_side_by_side_under_the_names_of_the_metrics(
 
 
 def test_the_run_of_a_version_has_its_training_curves_and_a_child_for_each_stage(finished: Path):
-    from storage import registry, runs
+    from storage import runs, versions
     from storage.settings import Settings
 
     settings = Settings.load({"DREAMSHARD_HOME": str(finished)})
     tracking = runs.client(settings)
-    run = registry.versions(settings)[-1]["run"]
+    run = versions.versions(settings)[-1]["run"]
     curve = tracking.get_metric_history(run, "measured_cost_ms")
     assert [point.step for point in curve] == [1, 2]
     assert [point.step for point in tracking.get_metric_history(run, "eval_overall_ms")] == [2]

@@ -11,7 +11,7 @@ from stored_instances import columns_of
 from dreamshard.model_files import load_placer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from storage import registry, runs
+from storage import registry, runs, versions
 from storage.settings import Settings
 
 
@@ -97,7 +97,7 @@ def test_versions_compare_side_by_side_under_the_same_names(registered: Settings
     register(registered, placer_folder, 2.0)
     registry.set_alias(registered, "2", "champion", "better")
     registry.log_version_metrics(registered, "2", {"eval_gain_over_random": 0.2, "eval_place_ms": float("inf")})
-    newest, oldest = registry.versions(registered)
+    newest, oldest = versions.versions(registered)
     assert list(newest) == list(oldest)
     assert (newest["version"], newest["aliases"], newest["reason"]) == ("2", "champion", "better")
     assert (newest["eval_overall_ms"], oldest["eval_overall_ms"]) == (2.0, 3.0)
@@ -113,7 +113,7 @@ def test_a_version_is_found_by_its_tags(registered: Settings):
 
 
 def test_an_empty_registry_says_what_to_do(mlflow_settings: Settings):
-    assert registry.versions(mlflow_settings) == []
+    assert versions.versions(mlflow_settings) == []
     assert registry.champion(mlflow_settings) is None
     with pytest.raises(ValueError, match=r"no champion yet of .*train one first"):
         registry.load_placer("champion", mlflow_settings)
@@ -137,7 +137,7 @@ def test_lost_files_of_a_version_are_one_clear_error(registered: Settings):
 def test_a_folder_without_a_placer_does_not_become_a_version(mlflow_settings: Settings, tmp_path: Path):
     with pytest.raises(ValueError, match="holds no readable model"):
         register(mlflow_settings, tmp_path)
-    assert registry.versions(mlflow_settings) == []
+    assert versions.versions(mlflow_settings) == []
 
 
 REQUEST = {

@@ -1,0 +1,204 @@
+"""Any versions on tasks held out for all of them; what MLflow and the command show of versions; promotion by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from commands import Dreamshard, failed_with
+
+from dreamshard.model_files import save_placer
+from dreamshard.placement import Placement
+from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.tasks import PlacementTask, split_pool
+from dreamshard.training import TrainingConfig, make_placer, start_training
+from dreamshard.workloads import dataset_version
+from flows import comparisons, heldout
+from flows.pages import html_page
+from storage import registry, runs
+from storage.lake import Lake
+from storage.settings import Settings
+
+SMALL = ("--recipe", "smoke", "--testbed", "simulated", "--tables-per-task", "6")
+
+
+def pool_of(count: int) -> Tables:
+    """Tables t00, t01, ... of 512 samples each, none so heavy that it would be split by columns."""
+    steps = torch.arange(1, count + 1)
+    bins = torch.zeros(count, NUM_BINS, dtype=torch.float64)
+    bins[:, 0] = 1
+    return Tables(
+        tuple(f"t{t:02}" for t in range(count)),
+        rows=1000 * steps,
+        dim=torch.full((count,), 16),
+        pooling_factor=8 + steps.double(),
+        bins=bins,
+        lookups=512 * (8 + steps),
+        unique_rows=500 * steps,
+    )
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Versions 1 and 2, untrained, said to be of the training halves of 40 tables by seeds 0 and 1; 1 is champion."""
+    folder = tmp_path_factory.mktemp("compared")
+    settings, pool = Settings.load({"DREAMSHARD_HOME": str(folder / "home")}), pool_of(40)
+    dataset = dataset_version(pool)
+    Lake(settings.lake_root).write_dataset(pool, dataset, "by hand")
+    for seed in (0, 1):
+        half = split_pool(pool, torch.Generator().manual_seed(seed))[0]
+        save_placer(make_placer(start_training(half, TrainingConfig(), seed=seed)), folder / str(seed))
+        with runs.chain(settings, "retrain") as run:
+            tags = {"dataset": dataset, "seed": seed, "hardware": "a machine", "commit": "0123456789abcdef"}
+            registry.register_placer(
+                settings, folder / str(seed), run, metrics={"eval_overall_ms": 3 - seed}, tags=tags
+            )
+    registry.set_alias(settings, "1", "champion", "the first")
+    registry.set_alias(settings, "2", "challenger", "no better")
+    return settings.home
+
+
+@pytest.fixture(scope="module")
+def compared(home: Path, shared_dreamshard: Dreamshard) -> dict:
+    """What the command says of version 1, version 2 and a rule of thumb."""
+    done = shared_dreamshard("compare", "champion", "2", "dim_greedy", *SMALL, "--json", home=home)
+    assert done.returncode == 0, done.sentence
+    return json.loads(done.stdout)
+
+
+def test_tasks_hold_no_table_that_any_of_the_versions_was_trained_on(home, compared, shared_dreamshard, monkeypatch):
+    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
+    trained = {name for version in "12" for name in heldout.trained_on(version).names}
+    query = "select distinct unnest(table_names) as name from evaluations"
+    used = {row["name"] for row in json.loads(shared_dreamshard("sql", query, "--json", home=home).stdout)}
+    assert len(trained) > 20  # the two halves differ, so neither's own test half is held out for both
+    assert used
+    assert used.isdisjoint(trained)
+    assert f"{40 - len(trained)} tables" in compared["held_out"]
+
+
+def test_every_pair_is_compared_on_the_same_tasks_and_the_lake_knows_the_versions(home, compared, shared_dreamshard):
+    report = json.loads(Path(compared["report"]).read_text())
+    assert report["versions"] == {"version 1": "1", "version 2": "2"}
+    names = {"version 1", "version 2", "dim_greedy"}
+    assert {name: set(gains) | {name} for name, gains in report["comparisons"].items()} == dict.fromkeys(names, names)
+    costs = {(row["task"], row["placer"]): row["overall_ms"] for row in report["rows"]}
+    assert len(costs) == 3 * 4
+    gains = [1 - costs[task, "version 2"] / costs[task, "version 1"] for task in report["heldout"]["tasks"]]
+    assert report["comparisons"]["version 2"]["version 1"]["mean_gain"] == pytest.approx(sum(gains) / 4)
+    query = "select placer, model_version, count(*) as n from evaluations group by 1, 2 order by 1"
+    rows = json.loads(shared_dreamshard("sql", query, "--json", home=home).stdout)
+    assert rows == [
+        {"placer": "dim_greedy", "model_version": None, "n": 4},
+        {"placer": "version 1", "model_version": "1", "n": 4},
+        {"placer": "version 2", "model_version": "2", "n": 4},
+    ]
+
+
+def test_a_versions_prediction_error_is_over_all_that_was_measured(home, compared, monkeypatch):
+    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
+    report = json.loads(Path(compared["report"]).read_text())
+    (line,) = [line for line in report["summary"] if line["placer"] == "version 2"]
+    placer = registry.load_placer("2")
+    tasks = {task.name: task for task in Lake(home / "lake").read_tasks(report["dataset"], "test", report["tasks"])}
+    distinct = {(row["task"], tuple(row["device"])): row for row in report["rows"]}
+    errors = []
+    for row in distinct.values():
+        task = tasks[row["task"]]
+        placement = Placement(torch.tensor(row["device"]), task.num_devices)
+        errors.append(abs(placer.predict_overall_ms(task, placement) - row["overall_ms"]) / row["overall_ms"])
+    assert line["predicted_mape"] == pytest.approx(sum(errors) / len(errors), rel=1e-5)
+
+
+def test_mlflow_has_both_versions_figures_on_one_evaluation_dataset(home, compared):
+    settings = Settings.load({"DREAMSHARD_HOME": str(home)})
+    tracking = runs.client(settings)
+    found = [tracking.get_run(registry.run_of(settings, version)) for version in "12"]
+    digests = []
+    for run in found:
+        assert run.data.metrics["compared_overall_ms"] > 0
+        (given,) = run.inputs.dataset_inputs
+        assert [(tag.key, tag.value) for tag in given.tags] == [("mlflow.data.context", "evaluation")]
+        digests.append((given.dataset.name, given.dataset.digest))
+        files = tracking.list_artifacts(run.info.run_id, "comparisons")
+        assert {Path(file.path).name for file in files} == {
+            f"{compared['comparison']}{end}" for end in (".html", ".md")
+        }
+    assert digests[0] == digests[1]
+    models = tracking.search_logged_models([found[0].info.experiment_id])
+    linked = [metric for model in models for metric in model.metrics if metric.key == "compared_overall_ms"]
+    assert [(metric.dataset_name, metric.dataset_digest) for metric in linked] == digests
+
+
+def test_the_same_comparison_is_not_measured_again(home, compared, shared_dreamshard):
+    before = {path: path.stat().st_mtime_ns for path in (home / "lake").rglob("*.parquet")}
+    done = shared_dreamshard("compare", "1", "challenger", "dim_greedy", *SMALL, "--json", home=home)
+    assert json.loads(done.stdout)["table"] == compared["table"]
+    assert {path: path.stat().st_mtime_ns for path in (home / "lake").rglob("*.parquet")} == before
+
+
+def test_versions_of_the_half_that_evaluate_trains_on_are_compared_on_the_tasks_of_evaluate(home, monkeypatch):
+    from dreamshard.recipes import TasksConfig
+    from flows import steps
+
+    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
+    dataset, config = Lake(home / "lake").dataset_versions()[-1], TasksConfig(tables_per_task=6, num_test=2)
+    assert heldout.draw(dataset, config, 0, ["1"]) == steps.draw_tasks.fn(dataset, config, 0)
+    assert heldout.draw(dataset, config, 1, ["1"]) != steps.draw_tasks.fn(dataset, config, 1)
+
+
+def test_a_champion_that_knows_tables_of_the_held_out_tasks_is_said_to_be_favoured(home, monkeypatch):
+    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
+    pool = pool_of(40)
+    known, fresh = split_pool(pool, torch.Generator().manual_seed(0))
+    task = PlacementTask(pool.named([*known.names[:2], fresh.names[0]]), 2, 2**30)
+    assert "version 1 was trained on 2 of the 3 tables" in heldout.not_held_out_for("1", [task])
+    assert heldout.not_held_out_for("1", [PlacementTask(fresh, 2, 2**30)]) == ""
+
+
+def test_wrong_comparisons_are_one_sentence(home, shared_dreamshard):
+    failed_with(shared_dreamshard("compare", "1", "7", *SMALL, home=home), "no version '7'", "champion (version 1)")
+    failed_with(shared_dreamshard("compare", "1", "magic", *SMALL, home=home), "'magic'", "dim_greedy", "neuroshard")
+    failed_with(shared_dreamshard("compare", "1", "champion", *SMALL, home=home), "version 1 alone")
+    failed_with(shared_dreamshard("compare", "dim_greedy", "random", *SMALL, home=home), "no version is among")
+    wide = (*SMALL[:-1], "30")
+    failed_with(shared_dreamshard("compare", "1", "2", *wide, home=home), "a task takes 30", "--tables-per-task")
+
+
+def test_published_rivals_learn_from_tables_that_are_not_held_out(home, monkeypatch):
+    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
+    who = comparisons.resolve(["1"], with_peers=True)
+    assert {"version 1", "rnn", "autoshard", "neuroshard"} <= set(who)
+    tasks = [PlacementTask(pool_of(4), 2, 2**30)]
+    found = comparisons.placers({"version 1": "1", "neuroshard": None, "cost_greedy": None, "random": None}, [], 0)
+    assert all(tasks[0].is_legal(placer.place(tasks[0])) for placer in found.values())
+
+
+def test_models_shows_the_facts_and_one_version_in_full(home, shared_dreamshard):
+    done = shared_dreamshard("models", home=home)
+    for word in ("champion", "challenger", "a machine", "0123456789ab", "eval_overall_ms", "no better"):
+        assert word in done.stdout
+    first, second = json.loads(shared_dreamshard("models", "--json", home=home).stdout)[::-1]
+    assert (first["seed"], second["seed"], second["recipe"]) == ("0", "1", None)
+    full = shared_dreamshard("models", "challenger", home=home).stdout
+    assert "challenger, by evaluation: no better" in full
+    assert json.loads(shared_dreamshard("models", "2", "--json", home=home).stdout)["eval_overall_ms"] == 2
+    failed_with(shared_dreamshard("models", "9", home=home), "no version '9'", "version 2")
+
+
+def test_promote_with_a_version_changes_the_champion_and_previous_undoes_it(home, compared, shared_dreamshard):
+    settings = Settings.load({"DREAMSHARD_HOME": str(home)})
+    failed_with(shared_dreamshard("promote", "9", home=home), "no version '9'", "champion (version 1)", "version 2")
+    done = shared_dreamshard("promote", "2", "--reason", "a hunch", home=home)
+    assert "Version 2 is champion; version 1, champion until now, is kept as `previous`" in done.stdout
+    assert registry.aliases(settings) == {"champion": "2", "previous": "1"}
+    assert registry.version_tags(settings, "2")["reason"] == "a hunch"
+    assert shared_dreamshard("promote", "previous", home=home).returncode == 0
+    assert registry.aliases(settings) == {"champion": "1", "previous": "2"}
+    assert "already" in shared_dreamshard("promote", "1", home=home).stdout
+
+
+def test_a_page_shows_tables_and_interprets_no_html_of_what_it_reports():
+    page = html_page("| a | b |\n| --- | --- |\n| 1 | <script> |", "title")
+    assert "<td>1</td>" in page
+    assert "<script>" not in page
