@@ -59,7 +59,7 @@ def enter(home: Path | None, *, debug: bool = False, existing: bool = False) -> 
     folder = prepare(home, log_level="INFO" if debug else "CRITICAL")
     from storage.settings import Settings
 
-    if existing and not folder.is_dir() and "MLFLOW_TRACKING_URI" not in os.environ:
+    if existing and not folder.is_dir() and not {"MLFLOW_TRACKING_URI", "DREAMSHARD_STORE"} & set(os.environ):
         raise ValueError(
             f"there is no home {folder}, so there is nothing to look at; check --home or DREAMSHARD_HOME, or make it with "
             "`dreamshard run`"

@@ -20,7 +20,7 @@ from flows.commit import commit
 from flows.decision import Decision
 from flows.measuring import lake
 from flows.pages import html_page
-from storage import catalog, evaluation_datasets, registry, runs
+from storage import catalog, evaluation_datasets, registration, registry, runs
 from storage.settings import Settings
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def register(run: str, training: str, iteration: int, dataset: str, evaluation: 
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / "placer"
         save_placer(checkpoints.placer(training, iteration, budget_ms), folder)
-        version = registry.register_placer(
+        version = registration.register_placer(
             settings,
             folder,
             run,

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from storage.registry import log_version_metrics
+from storage.registration import log_version_metrics
 from storage.runs import client
 from storage.settings import Settings
 

@@ -18,7 +18,7 @@ from dreamshard.model_files import save_placer
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import make_placer
 from flows.servers import serving
-from storage import registry, runs
+from storage import registration, runs
 from storage.settings import Settings
 
 from .measuring import Row, cpu_seconds, row, trained
@@ -36,7 +36,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
         settings = Settings.load({"DREAMSHARD_HOME": folder})
         save_placer(placer, Path(folder) / "placer")
         with runs.chain(settings, "benchmark") as run:
-            version = registry.register_placer(settings, Path(folder) / "placer", run)
+            version = registration.register_placer(settings, Path(folder) / "placer", run)
         with serving(settings, version) as (address, process):
             server = psutil.Process(process.pid)
             for clients in (1, 8):

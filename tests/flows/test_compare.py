@@ -15,7 +15,7 @@ from dreamshard.training import TrainingConfig, make_placer, start_training
 from dreamshard.workloads import dataset_version
 from flows import comparisons, heldout
 from flows.pages import html_page
-from storage import registry, runs
+from storage import registration, registry, runs
 from storage.lake import Lake
 from storage.settings import Settings
 
@@ -50,7 +50,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_placer(make_placer(start_training(half, TrainingConfig(), seed=seed)), folder / str(seed))
         with runs.chain(settings, "retrain") as run:
             tags = {"dataset": dataset, "seed": seed, "hardware": "a machine", "commit": "0123456789abcdef"}
-            registry.register_placer(
+            registration.register_placer(
                 settings, folder / str(seed), run, metrics={"eval_overall_ms": 3 - seed}, tags=tags
             )
     registry.set_alias(settings, "1", "champion", "the first")

@@ -19,7 +19,7 @@ import torch
 from dreamshard.model_files import save_placer
 from dreamshard.tables import Tables
 from dreamshard.training import TrainingConfig, make_placer, start_training
-from storage import registry, runs
+from storage import registration, registry, runs
 from storage.settings import Settings
 
 pytestmark = pytest.mark.server
@@ -64,7 +64,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = Settings.load({"DREAMSHARD_HOME": str(folder)})
     save_placer(make_placer(start_training(pool(), TrainingConfig(), seed=0)), folder / "placer")
     with runs.chain(settings, "retrain") as run:
-        version = registry.register_placer(settings, folder / "placer", run, pool=pool())
+        version = registration.register_placer(settings, folder / "placer", run, pool=pool())
     registry.set_alias(settings, version, "champion", "the only one")
     return folder
 

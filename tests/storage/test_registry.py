@@ -11,13 +11,13 @@ from stored_instances import columns_of
 from dreamshard.model_files import load_placer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from storage import registry, runs, versions
+from storage import registration, registry, runs, versions
 from storage.settings import Settings
 
 
 def register(settings: Settings, folder: Path, overall_ms: float = 3.0, **more) -> str:
     with runs.chain(settings, "retrain") as run:
-        return registry.register_placer(settings, folder, run, metrics={"eval_overall_ms": overall_ms}, **more)
+        return registration.register_placer(settings, folder, run, metrics={"eval_overall_ms": overall_ms}, **more)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def _model_of(settings: Settings, version: str) -> str:
 def test_versions_compare_side_by_side_under_the_same_names(registered: Settings, placer_folder: Path):
     register(registered, placer_folder, 2.0)
     registry.set_alias(registered, "2", "champion", "better")
-    registry.log_version_metrics(registered, "2", {"eval_gain_over_random": 0.2, "eval_place_ms": float("inf")})
+    registration.log_version_metrics(registered, "2", {"eval_gain_over_random": 0.2, "eval_place_ms": float("inf")})
     newest, oldest = versions.versions(registered)
     assert list(newest) == list(oldest)
     assert (newest["version"], newest["aliases"], newest["reason"]) == ("2", "champion", "better")
