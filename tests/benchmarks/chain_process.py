@@ -1,0 +1,170 @@
+"""One run of a recipe in a process of its own, and where its CPU time went; `bench_chain` starts two of them.
+
+    python -m tests.benchmarks.chain_process chain|straight RECIPE TESTBED
+
+`chain` is what `dreamshard run` does; `straight` calls the same functions of the library one after the other. Every few
+milliseconds of CPU time a signal looks at what the main thread is doing and charges them to it. Prints one JSON object:
+seconds by part.
+"""
+
+import json
+import resource
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+
+import torch
+
+EVERY_S = 0.002
+BACKGROUND = "background threads"
+_ROOT = Path(__file__).parents[2]
+PARTS = (
+    ("imports", ("<frozen importlib",)),
+    ("MLflow", ("/site-packages/mlflow/",)),
+    ("plots and artifacts", (f"{_ROOT}/flows/report.py", f"{_ROOT}/flows/plots.py", "/prefect/artifacts.py")),
+    ("checkpoints", (f"{_ROOT}/flows/checkpoints.py",)),
+    ("library", (f"{_ROOT}/dreamshard/",)),
+    ("lake and catalog", (f"{_ROOT}/storage/",)),
+    ("Prefect's calls", ("",)),
+)
+"""A part, and what the path of a source file has in it; the first part that any frame of the stack belongs to."""
+
+
+class Sampler:
+    """Charges the main thread's CPU time to the parts of the program."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self._main, self._all = time.thread_time(), time.process_time()
+        self.seconds["imports"] = self._main  # all that was before is Python's start and this module's imports
+        signal.signal(signal.SIGPROF, self._look)
+        signal.setitimer(signal.ITIMER_PROF, EVERY_S, EVERY_S)
+
+    def stop(self) -> dict[str, float]:
+        """Seconds by part."""
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        return dict(self.seconds)
+
+    def _look(self, _number: int, frame: FrameType | None) -> None:
+        main, all_threads = time.thread_time(), time.process_time()
+        self.seconds[part(frame)] += main - self._main
+        self.seconds[BACKGROUND] += max(0.0, all_threads - self._all - (main - self._main))
+        self._main, self._all = main, all_threads
+
+
+def part(frame: FrameType | None) -> str:
+    """The part of the program that a stack belongs to."""
+    files = []
+    while frame is not None:
+        files.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    return next(name for name, words in PARTS if any(word in file for file in files for word in words))
+
+
+def chain(recipe: str, testbed: str) -> float:
+    """What `dreamshard run` does; returns the CPU seconds of Prefect's server, a process of its own."""
+    from flows.cli_options import enter
+
+    enter(None)
+    import psutil
+    from prefect.server.api.server import SubprocessASGIServer
+
+    from flows.cli_run import in_process
+    from flows.retrain import retrain
+
+    with in_process():
+        retrain(recipe=recipe, testbed=testbed)
+        server = SubprocessASGIServer().server_process
+        assert server is not None
+        times = psutil.Process(server.pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def straight(recipe: str, testbed: str) -> float:
+    """The same by calls of the library alone: nothing is kept but the lookups, which ranks read from files."""
+    from dreamshard import training
+    from dreamshard.baselines import baselines
+    from dreamshard.evaluation import evaluate
+    from dreamshard.recipes import RECIPES
+    from dreamshard.search import GreedyCostPlacer
+    from dreamshard.tables import concatenate
+    from dreamshard.tasks import sample_tasks, split_pool
+    from dreamshard.testbeds import open_testbed
+    from dreamshard.testbeds.base import TestbedSetup
+    from dreamshard.workloads import LookupFiles, open_workload, statistics, write_lookups
+
+    config, seed = RECIPES[recipe](), 0
+    with TemporaryDirectory() as folder:
+        described, files = [], {}
+        for table in open_workload(config.workload).tables():
+            described.append(statistics(table))
+            files[table.name] = Path(folder) / f"{len(files)}.parquet"
+            write_lookups(files[table.name], table.lookups)
+        generator = torch.Generator().manual_seed(seed)
+        halves, wanted = split_pool(concatenate(described), generator), config.tasks
+        train, test = (
+            sample_tasks(
+                half,
+                count,
+                wanted.tables_per_task,
+                wanted.num_devices,
+                wanted.memory_bytes,
+                generator,
+                precision=wanted.precision,
+                optimizer=wanted.optimizer,
+            )
+            for half, count in zip(halves, (wanted.num_train, wanted.num_test), strict=True)
+        )
+        setup = TestbedSetup(
+            num_devices=wanted.num_devices,
+            batch_size=config.workload.batch_size,
+            lookups=LookupFiles(files),
+            seed=seed,
+            warmups=config.measure.warmups,
+            repeats=config.measure.repeats,
+            timeout_s=config.measure.timeout_s,
+        )
+        bench = open_testbed(testbed, setup)
+        state, samples = training.start_training(halves[0], config.training, seed), []
+        for _ in range(config.training.iterations):
+            samples += [bench.measure(task, placement) for task, placement in training.propose(state, train)]
+            training.fit_costs(state, samples)
+            training.improve_policy(state, train)
+        placer = training.make_placer(state)
+        contestants = {
+            **baselines(seed),
+            "cost_greedy": GreedyCostPlacer(placer.cost_network, placer.normaliser),
+            "dreamshard": placer,
+        }
+        evaluate(
+            contestants,
+            test,
+            bench.measure,
+            predict_ms=placer.predict_overall_ms,
+            repeats=config.evaluation.repeats,
+            seed=seed,
+        )
+        bench.close()
+    return 0.0
+
+
+def main() -> None:
+    """Run the one that is asked for."""
+    torch.set_num_threads(1)
+    sampler = Sampler()
+    kind, recipe, testbed = sys.argv[1:4]
+    try:
+        server_s = (chain if kind == "chain" else straight)(recipe, testbed)
+    finally:
+        found = sampler.stop()
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    found |= {"ranks": children.ru_utime + children.ru_stime, "Prefect's server": server_s}
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()
