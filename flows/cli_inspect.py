@@ -129,9 +129,9 @@ def sql(
 
 
 def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Devices, fbgemm build, pins, servers, home: what is there, what is missing, what to do."""
-    folder = enter(home)
-    checks = [_python(), *_pins(), _fbgemm(), _devices(), *_servers(), _home(folder)]
+    """Devices, fbgemm build, pins, servers, home, store: what is there, what is missing, what to do."""
+    folder = enter(home, store=False)
+    checks = [_python(), *_pins(), _fbgemm(), _devices(), *_servers(), _home(folder), _store()]
     if as_json:
         terminal.print_json(checks)
     else:
@@ -224,3 +224,16 @@ def _home(folder: Path) -> dict[str, Any]:
         f"{folder}, {size / 2**20:.0f} MiB, {free / 2**30:.0f} GiB free",
         advice,
     )
+
+
+def _store() -> dict[str, Any]:
+    from storage.settings import Settings
+
+    try:
+        settings = Settings.load()
+    except ValueError as error:
+        what, _, advice = str(error).rpartition("; ")
+        return _check("store", "missing", what, advice)
+    if settings.store == settings.home:
+        return _check("store", "ok", "in the home", "for a team: DREAMSHARD_STORE, e.g. s3://bucket/prefix")
+    return _check("store", "ok", f"{settings.store} can be written; MLflow's files at {settings.artifact_root}")

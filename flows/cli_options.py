@@ -47,11 +47,12 @@ TraceOption = Annotated[
 ]
 
 
-def enter(home: Path | None, *, debug: bool = False, existing: bool = False) -> Path:
+def enter(home: Path | None, *, debug: bool = False, existing: bool = False, store: bool = True) -> Path:
     """Prepare the environment for the home and check that it can be written.
 
     Args:
         existing: for commands that only look at what is there: a home that is not, is a mistake in its name.
+        store: whether `DREAMSHARD_STORE` must be writable too.
 
     Raises:
         ValueError: the home cannot be written, or is not there and should be.
@@ -64,5 +65,5 @@ def enter(home: Path | None, *, debug: bool = False, existing: bool = False) -> 
             f"there is no home {folder}, so there is nothing to look at; check --home or DREAMSHARD_HOME, or make it with "
             "`dreamshard run`"
         )
-    Settings.load()
+    Settings.load(os.environ if store else {**os.environ, "DREAMSHARD_STORE": ""})
     return folder

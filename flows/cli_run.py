@@ -43,7 +43,7 @@ def run_chain(parameters: Mapping[str, Any], *, as_json: bool) -> None:
         return
     terminal.print_table(summary_rows(report), title=_title(outcome["testbed"]))
     _show_promotion(outcome)
-    terminal.say(f"Done in {time.monotonic() - began:.0f} s. Everything lies in {os.environ['DREAMSHARD_HOME']}:")
+    terminal.say(f"Done in {time.monotonic() - began:.0f} s. Everything lies in {_places()}:")
     _show_fields(outcome["where"])
     _show_next(
         "models",
@@ -100,6 +100,11 @@ def _show_fields(fields: Mapping[str, Any]) -> None:
     width = max(len(name) for name in fields)
     for name, value in fields.items():
         terminal.say(f"  {name.replace('_', ' '):<{width}}  {terminal.shown(value)}")
+
+
+def _places() -> str:
+    store = os.environ.get("DREAMSHARD_STORE")
+    return os.environ["DREAMSHARD_HOME"] + (f" and {store}" if store else "")
 
 
 def _show_next(*commands: str) -> None:

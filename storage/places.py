@@ -77,7 +77,15 @@ def place(address: str, setting: str) -> Place:
             f"{setting} is {address!r}, and nothing that is installed here reads {scheme}://, so nothing could be "
             f"kept; {advice}"
         ) from error
-    return UPath(address, use_listings_cache=False)  # other hosts write too: a listing must not be an old one
+    return _elsewhere(address, os.getpid())
+
+
+@cache
+def _elsewhere(address: str, _process: int) -> UPath:
+    """One connection for all threads of a process: fsspec's own cache makes one for each, at half a second."""
+    found = UPath(address, use_listings_cache=False)  # other hosts write too: a listing must not be an old one
+    found.fs.invalidate_cache()  # connects: paths below it share what their folder has
+    return found
 
 
 def failures() -> tuple[type[BaseException], ...]:

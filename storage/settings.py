@@ -61,15 +61,12 @@ class Settings:
     prefect_home: Path
 
     @classmethod
-    def load(cls, environ: Mapping[str, str] = os.environ, *, check_store: bool = True) -> "Settings":
-        """Read the environment and create the folders.
-
-        Args:
-            environ: see the module's text.
-            check_store: whether a store of its own must be writable, which is asked once per process.
+    def load(cls, environ: Mapping[str, str] = os.environ) -> "Settings":
+        """Read the environment (see the module's text) and create the folders.
 
         Raises:
-            ValueError: the home is a file, or cannot be created or written; or the store cannot.
+            ValueError: the home is a file, or cannot be created or written; or a store of its own cannot be, which is
+                tried once per process.
         """
         home = Path(environ.get("DREAMSHARD_HOME") or ".dreamshard").expanduser().absolute()
         address, artifacts = environ.get("DREAMSHARD_STORE"), environ.get("DREAMSHARD_ARTIFACTS")
@@ -86,7 +83,7 @@ class Settings:
             prefect_home=home / "prefect",
         )
         settings._check_home()
-        if address and check_store:
+        if address:
             check_writable(store, "DREAMSHARD_STORE")
         return settings
 
