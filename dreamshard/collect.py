@@ -20,6 +20,7 @@ from typing import Literal
 import torch
 from tqdm import tqdm
 
+from dreamshard.host_lock import measuring
 from dreamshard.shard_collection import (
     CollectionConfig,
     PlannedShard,
@@ -280,7 +281,8 @@ def _measure(
     task = PlacementTask(tables, 1, held, config.precision, config.optimizer, f"shard-{planned.index:05}")
     costs, misfit = None, None
     try:
-        costs = measure_shard(bench, tables, task, lookups.quiet)
+        with measuring():
+            costs = measure_shard(bench, tables, task, lookups.quiet)
     except DoesNotFitError as error:
         misfit = error
     return MeasuredShard(

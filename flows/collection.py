@@ -20,7 +20,7 @@ from dreamshard.testbeds.machine import device_model
 from dreamshard.testbeds.refit import refit
 from dreamshard.testbeds.specs import accelerator
 from dreamshard.training import make_placer
-from flows import tracking
+from flows import tracking, turns
 from flows.progress import advance
 from storage.settings import Settings
 
@@ -86,14 +86,15 @@ def collect_shards(config: CollectionConfig, seconds: float | None, device: Devi
         logger.warning("costs are measured on %s and say little of %s", model, config.accelerator)
     folder = _root() / quote(model, safe=" ()") / asked.design
     limit = math.inf if seconds is None else seconds
-    return collect(
-        folder,
-        asked,
-        seconds=limit,
-        device_type=chosen,
-        workers=4 if chosen == "cuda" else 1,
-        progress=lambda done, total, what: advance("measure", done, total, what),
-    )
+    with turns.of_host():
+        return collect(
+            folder,
+            asked,
+            seconds=limit,
+            device_type=chosen,
+            workers=4 if chosen == "cuda" else 1,
+            progress=lambda done, total, what: advance("measure", done, total, what),
+        )
 
 
 def _asked(config: Recipe) -> CollectionConfig:

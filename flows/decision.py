@@ -37,6 +37,12 @@ def decide(
         in_use: the champion's version at the time of deciding.
         unusable: why the rival cannot be used, where it cannot.
     """
+    if rival is not None and in_use not in (None, rival):
+        return Decision(
+            alias="challenger",
+            reason=f"not compared with version {in_use}, which took the place of version {rival} in the meantime; "
+            "`dreamshard evaluate` compares them, then promote",
+        )
     if rival is not None and against_rival is not None:
         figures = _in_words(against_rival, f"champion version {rival}")
         if against_rival.low > 0:

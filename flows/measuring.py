@@ -4,13 +4,11 @@ Ranks take seconds to start, so they start when the first measurement asks for t
 `TestbedReference`, never the testbed itself.
 """
 
-import fcntl
 import hashlib
 import importlib
 import inspect
-import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +17,14 @@ from prefect import get_run_logger
 from prefect.utilities.timeout import timeout
 
 from dreamshard.costs import CostSample
+from dreamshard.host_lock import measuring as host_alone
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed, testbed_names
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
 from dreamshard.workloads.lookups import Lookups, LookupSource
+from flows import turns
 from storage.lake import Lake
 from storage.settings import Settings
 from storage.shard_costs import LakeShardCache
@@ -57,6 +57,7 @@ class TestbedReference:
     measure: MeasureConfig
 
 
+SIMULATED = "simulated"
 START_S = 120.0
 """The most that a testbed may take to start before its first measurement."""
 
@@ -131,18 +132,17 @@ def borrowed(wanted: TestbedReference) -> Iterator[Testbed]:
         raise
 
 
-@contextmanager
-def alone() -> Iterator[None]:
-    """Within this block no other flow of this home measures on this host: ranks that share cores time each other.
+def turn(wanted: TestbedReference) -> AbstractContextManager[None]:
+    """For a step that measures: flows that share a Prefect server measure on this host one step at a time.
 
-    The lock is the system's, on a file of the home: it needs no server, and it is gone with the process that holds it.
+    A simulated testbed measures nothing, so it waits for nobody.
     """
-    with (Path(Settings.load().home) / f"measuring.{socket.gethostname()}.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough where a process forked inside holds the file too
+    return nullcontext() if wanted.kind == SIMULATED else turns.of_host()
+
+
+def alone(wanted: TestbedReference) -> AbstractContextManager[None]:
+    """For one measurement: no other process of this host measures, whichever home it belongs to."""
+    return nullcontext() if wanted.kind == SIMULATED else host_alone()
 
 
 def measure(wanted: TestbedReference, drawn: PlacementTask, placement: Placement) -> CostSample:
@@ -154,7 +154,7 @@ def measure(wanted: TestbedReference, drawn: PlacementTask, placement: Placement
     limit_s = wanted.measure.timeout_s + min(wanted.measure.timeout_s, START_S)
     tables = f"{len(drawn.tables)} tables on {drawn.num_devices} devices"
     try:
-        with alone(), borrowed(wanted) as bench, timeout(limit_s):
+        with alone(wanted), borrowed(wanted) as bench, timeout(limit_s):
             sample = bench.measure(drawn, placement)
     except TimeoutError as error:
         names = ", ".join(drawn.tables.names[:5]) + (", ..." if len(drawn.tables) > 5 else "")

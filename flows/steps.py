@@ -28,7 +28,7 @@ from dreamshard.workloads import Workload, WorkloadConfig, open_workload, statis
 from flows import checkpoints, shards
 from flows.caching import content_key
 from flows.checkpoints import Metrics, iteration_name
-from flows.measuring import TestbedReference, lake, measure
+from flows.measuring import TestbedReference, lake, measure, turn
 from flows.progress import advance, publish
 from storage.ingested import keep_ingested
 from storage.journal import collecting
@@ -129,8 +129,8 @@ def measure_placements(training: str, iteration: int, dataset: str, tasks: str, 
     state = checkpoints.load(training, iteration_name(iteration - 1))
     proposals = algorithm.propose(state, lake().read_tasks(dataset, "train", tasks))
     costs: list[float] = []
-    shards.measure_ahead(testbed, proposals)
-    with collecting(lake(), training, iteration, dataset) as keep:
+    with turn(testbed), collecting(lake(), training, iteration, dataset) as keep:
+        shards.measure_ahead(testbed, proposals)
         known = _measured(training)
         for drawn, placement in proposals:
             identity = _identity(drawn.name, placement.device.tolist())

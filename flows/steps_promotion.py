@@ -8,12 +8,12 @@ from prefect.tasks import exponential_backoff
 
 from dreamshard.evaluation import PairedComparison
 from dreamshard.recipes import EvaluationConfig
-from flows import checkpoints, evaluations, report, tracking
+from flows import checkpoints, evaluations, report, tracking, turns
 from flows.caching import ON_CONTENT_AND_FLOWS, content_key, flows_hash
 from flows.contest import measured_rows
 from flows.decision import Decision, decide
 from flows.heldout import not_held_out_for
-from flows.measuring import TestbedReference, lake
+from flows.measuring import TestbedReference, lake, turn
 from flows.progress import publish
 from flows.steps import measurement_failed
 
@@ -61,7 +61,8 @@ def evaluate_placers(
     champion, unusable = evaluations.champion_placer(rival)
     train = lake().read_tasks(dataset, "train", tasks) if config.peers else None
     contestants = evaluations.contestants(candidate, champion, rival, testbed.seed, train)
-    rows = measured_rows(key, contestants, heldout, candidate.predict_overall_ms, config, testbed)
+    with turn(testbed):
+        rows = measured_rows(key, contestants, heldout, candidate.predict_overall_ms, config, testbed)
     versions = {} if rival is None else {evaluations.rival_name(rival): rival}
     lake().append_evaluations(
         rows, versions, key, dataset_version=dataset, testbed=testbed.kind, hardware=testbed.identity
@@ -101,9 +102,10 @@ def evaluated(
 def register(run: str, training: str, dataset: str, evaluation: str, budget_ms: float | None) -> str:
     """The candidate that was evaluated -> version in MLflow's registry, once per iteration; returns its number."""
     iteration = evaluations.load(evaluation)["iteration"]
-    found = tracking.version_of(training, iteration)
-    if found is None:
-        found = tracking.register(run, training, iteration, dataset, evaluation, budget_ms)
+    with turns.of_registry():
+        found = tracking.version_of(training, iteration)
+        if found is None:
+            found = tracking.register(run, training, iteration, dataset, evaluation, budget_ms)
     publish("register", 1, 1, f"version {found}")
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 from prefect import flow
 
 from dreamshard.training import TrainingConfig
-from flows import checkpoints, collection, measuring, steps, tracking
+from flows import checkpoints, collection, measuring, steps, tracking, turns
 from flows.checkpoints import iteration_name
 from flows.form import form
 from flows.home import inputs
@@ -31,13 +31,14 @@ def train_placer(run: str, dataset: str, tasks: str, config: TrainingConfig, ben
 
     The loop holds tasks, not flows: a task costs milliseconds, a flow more than a second.
     """
-    training = steps.start_training(dataset, tasks, config, bench)
-    for iteration in range(1, config.iterations + 1):
-        if not checkpoints.is_complete(training, iteration):
-            steps.measure_placements(training, iteration, dataset, tasks, bench)
-            steps.fit_cost_network(training, iteration)
-            steps.improve_policy(training, iteration, dataset, tasks)
-        tracking.log_iteration(run, iteration, checkpoints.figures(training, iteration_name(iteration)))
+    with turns.of_training(steps.training_key(dataset, tasks, config, bench)):
+        training = steps.start_training(dataset, tasks, config, bench)
+        for iteration in range(1, config.iterations + 1):
+            if not checkpoints.is_complete(training, iteration):
+                steps.measure_placements(training, iteration, dataset, tasks, bench)
+                steps.fit_cost_network(training, iteration)
+                steps.improve_policy(training, iteration, dataset, tasks)
+            tracking.log_iteration(run, iteration, checkpoints.figures(training, iteration_name(iteration)))
     return training
 
 

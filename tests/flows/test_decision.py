@@ -64,3 +64,10 @@ def test_the_reason_names_the_rival_and_the_figures():
     assert "+5.0%" in reason
     assert "+1.0% to +9.0%" in reason
     assert "10 held-out tasks" in reason
+
+
+def test_a_candidate_that_beat_a_champion_which_is_no_longer_in_use_stays_challenger():
+    decision = decide("3", BETTER, "dim_greedy", BETTER, in_use="4")
+    assert decision.alias == "challenger"
+    assert "not compared with version 4" in decision.reason
+    assert decide("3", BETTER, "dim_greedy", BETTER, in_use="3").alias == "champion"

@@ -1,30 +1,20 @@
-"""Measurements of one home take turns on a host."""
+"""Measurements take turns on a host; what measures nothing waits for nobody."""
 
-import subprocess
-import sys
-from contextlib import contextmanager
+import fcntl
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from dreamshard.host_lock import MEASURING_LOCK
 from dreamshard.recipes import MeasureConfig
-from flows import measuring
-
-OTHER = """
-import fcntl, pathlib, sys
-(lock,) = pathlib.Path(sys.argv[1]).glob("measuring.*.lock")
-try:
-    fcntl.flock(lock.open("a"), fcntl.LOCK_EX | fcntl.LOCK_NB)
-except BlockingIOError:
-    print("waits")
-else:
-    print("measures")
-"""
+from flows import measuring, turns
 
 WANTED = measuring.TestbedReference(
-    name="simulated",
-    kind="simulated",
+    name="cluster",
+    kind="cluster",
     identity="a test",
     num_devices=2,
     batch_size=4,
@@ -32,38 +22,48 @@ WANTED = measuring.TestbedReference(
     seed=0,
     measure=MeasureConfig(timeout_s=60.0),
 )
+SIMULATED = replace(WANTED, name="simulated:h100", kind="simulated")
 TASK = SimpleNamespace(name="train-000", tables=(), num_devices=2)
 
 
-def other(home: Path) -> str:
-    """What another process could do at the same time."""
-    return subprocess.run(
-        [sys.executable, "-c", OTHER, str(home)], capture_output=True, text=True, check=True
-    ).stdout.strip()
+def is_locked(lock: Path) -> bool:
+    """Whether somebody else would have to wait."""
+    with lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
-def test_another_process_waits_while_one_measures_and_goes_on_afterwards(tmp_path, monkeypatch):
-    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
-    with measuring.alone():
-        assert other(tmp_path) == "waits"
-    assert other(tmp_path) == "measures"
-
-
-def test_a_measurement_is_taken_alone(tmp_path, monkeypatch):
-    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
-    seen = []
+@pytest.mark.parametrize(("wanted", "waits"), [(WANTED, True), (SIMULATED, False)])
+def test_a_measurement_is_taken_alone_and_a_simulated_one_waits_for_nobody(tmp_path, monkeypatch, wanted, waits):
+    lock, seen = tmp_path / "lock", []
+    monkeypatch.setenv(MEASURING_LOCK, str(lock))
 
     class Bench:
         def measure(self, task, placement):
-            seen.append(other(tmp_path))
+            seen.append(is_locked(lock))
             raise ZeroDivisionError
 
-    @contextmanager
-    def borrowed(wanted):
-        yield Bench()
-
-    monkeypatch.setattr(measuring, "borrowed", borrowed)
+    monkeypatch.setattr(measuring, "borrowed", lambda wanted: nullcontext(Bench()))
     with pytest.raises(ZeroDivisionError):
-        measuring.measure(WANTED, TASK, None)
-    assert seen == ["waits"]
-    assert other(tmp_path) == "measures", "a measurement that fails gives the lock back"
+        measuring.measure(wanted, TASK, None)
+    assert seen == [waits]
+    assert not is_locked(lock), "a measurement that fails gives the lock back"
+
+
+def test_a_step_that_measures_holds_the_limit_of_its_host_and_a_simulated_one_none(monkeypatch):
+    held = []
+
+    @contextmanager
+    def shared(limit):
+        held.append(limit)
+        yield
+
+    monkeypatch.setattr(turns, "shared", shared)
+    monkeypatch.setenv(turns.HOST, "gpu-7")
+    for wanted in (WANTED, SIMULATED):
+        with measuring.turn(wanted):
+            pass
+    assert held == ["dreamshard-measures-gpu-7"]

@@ -1,0 +1,88 @@
+"""Two promotions at the same moment, and two runs of one training in one home."""
+
+import threading
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+from prefect.logging import disable_run_logger
+
+from dreamshard.evaluation import PairedComparison
+from flows import steps_promotion, turns
+
+BETTER = vars(PairedComparison(0.05, 0.01, 0.09, 10))
+
+
+class Registry:
+    """A registry whose readers meet, if they can, before either of them writes."""
+
+    def __init__(self, champion):
+        self.aliases, self.meeting = {"champion": champion}, threading.Barrier(2)
+
+    def champion(self):
+        found = self.aliases.get("champion")
+        with suppress(threading.BrokenBarrierError):  # the other one is kept out: as it should be
+            self.meeting.wait(timeout=1.0)
+        return found
+
+    def set_alias(self, version, decision, evaluation):
+        self.aliases[decision.alias] = version
+
+
+@pytest.fixture
+def alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    monkeypatch.setattr(steps_promotion, "publish", lambda *_: None)
+    monkeypatch.setattr(steps_promotion, "checkpoints", SimpleNamespace(history=lambda training: []))
+    monkeypatch.setattr(steps_promotion.report, "publish_report", lambda *_: None)
+    monkeypatch.setattr(steps_promotion.tracking, "where", lambda *_: {})
+
+
+@pytest.mark.parametrize("rival", [None, "1"])
+def test_of_two_promotions_at_once_that_both_beat_what_was_in_use_one_becomes_champion(alone, monkeypatch, rival):
+    registry, outcomes = Registry(rival), {}
+    gains = {"lookup_greedy": BETTER} | ({steps_promotion.evaluations.rival_name(rival): BETTER} if rival else {})
+    figures = {"comparisons": gains, "rival": rival, "best_baseline": "lookup_greedy", "testbed": "a test"}
+    monkeypatch.setattr(steps_promotion.evaluations, "load", lambda key: figures)
+    monkeypatch.setattr(steps_promotion.tracking, "champion", registry.champion)
+    monkeypatch.setattr(steps_promotion.tracking, "set_alias", registry.set_alias)
+
+    def promote(version):
+        outcomes[version] = steps_promotion.promote.fn("run", version, f"training-{version}", "evaluation")
+
+    both = [threading.Thread(target=promote, args=(version,)) for version in ("2", "3")]
+    with disable_run_logger():
+        for one in both:
+            one.start()
+        for one in both:
+            one.join()
+    assert sorted(outcome["alias"] for outcome in outcomes.values()) == ["challenger", "champion"]
+    winner = registry.aliases["champion"]
+    loser = registry.aliases["challenger"]
+    assert outcomes[winner]["alias"] == "champion"
+    assert f"not compared with version {winner}" in outcomes[loser]["reason"]
+
+
+def test_a_second_run_of_a_training_in_one_home_waits_and_another_training_does_not(monkeypatch, tmp_path):
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    begun = {key: threading.Event() for key in ("same", "other")}
+
+    def run(key):
+        with turns.of_training(key):
+            begun[key].set()
+
+    with turns.of_training("same"):
+        runs = [threading.Thread(target=run, args=(key,)) for key in begun]
+        for each in runs:
+            each.start()
+        assert begun["other"].wait(10)
+        assert not begun["same"].wait(0.3)
+    assert begun["same"].wait(10)
+    for each in runs:
+        each.join()
+
+
+def test_without_a_shared_server_no_limit_is_asked_for(monkeypatch):
+    monkeypatch.setattr(turns, "make_limit", lambda name: pytest.fail(f"asked for {name}"))
+    with turns.of_host():
+        pass
