@@ -140,9 +140,9 @@ def turn(wanted: TestbedReference) -> AbstractContextManager[None]:
     return nullcontext() if wanted.kind == SIMULATED else turns.of_host()
 
 
-def alone(wanted: TestbedReference) -> AbstractContextManager[None]:
+def alone(wanted: TestbedReference | None = None) -> AbstractContextManager[None]:
     """For one measurement: no other process of this host measures, whichever home it belongs to."""
-    return nullcontext() if wanted.kind == SIMULATED else host_alone()
+    return nullcontext() if wanted is not None and wanted.kind == SIMULATED else host_alone()
 
 
 def measure(wanted: TestbedReference, drawn: PlacementTask, placement: Placement) -> CostSample:

@@ -18,13 +18,19 @@ import httpx
 import psutil
 
 from storage.registry import MODEL
-from storage.runs import mlflow_server_command
+from storage.runs import mlflow_server_command, mlflow_server_environment
 from storage.settings import QUIET, Settings
 
 LOOPBACK = "127.0.0.1"
+EVERYWHERE = "0.0.0.0"
 POOL = "dreamshard"
 PREFECT = (sys.executable, "-m", "prefect")
 PROJECT = Path(__file__).resolve().parent.parent
+TEAM: Mapping[str, str] = {
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    "PREFECT_SERVER_CONCURRENCY_MAXIMUM_CONCURRENCY_SLOT_WAIT_SECONDS": "5",
+}
+"""A server that starts again still knows who holds a slot, and who waits for one asks for it every few seconds."""
 STARTUP_S = 180.0
 """The first start creates two databases; 25 s were seen on an idle machine."""
 
@@ -46,52 +52,66 @@ class Addresses:
     processes: Mapping[str, "subprocess.Popen[bytes]"]
 
 
-def free_port(preferred: int) -> int:
+def free_port(preferred: int, host: str = LOOPBACK) -> int:
     """`preferred` if nothing listens there, else a port the system chooses."""
     for port in (preferred, 0):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind((LOOPBACK, port))
+                probe.bind((host, port))
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise OSError("no free port on the loopback interface, so no server can listen; close some and try again")
+    raise OSError(f"there is no free port on {host}, so no server can listen; close some, or give another --host")
 
 
 @contextmanager
-def running(settings: Settings, *, prefect_port: int = 4200, mlflow_port: int = 5000) -> Iterator[Addresses]:
+def running(
+    settings: Settings,
+    *,
+    prefect_port: int = 4200,
+    mlflow_port: int = 5000,
+    host: str = LOOPBACK,
+    worker: bool = True,
+) -> Iterator[Addresses]:
     """All servers, the worker and the deployments, while the block runs.
 
     Args:
         settings: where databases and logs lie. A tracking URI that is a server's address (http) is used as it is and
-            no MLflow server is started.
+            no MLflow server is started; a database's is what the server is started on. Prefect's database is what its
+            own `PREFECT_SERVER_DATABASE_CONNECTION_URL` says, else a file of the home.
         prefect_port: tried first.
         mlflow_port: tried first.
+        host: interface that the servers listen on; any but the loopback one lets others use them, without a password.
+        worker: whether flows run on this machine too.
 
     Raises:
+        OSError: `host` is none of this machine's interfaces.
         RuntimeError: a server did not start, or a deployment failed; the message ends with its last lines.
     """
     home, tracking_uri = settings.home, settings.tracking_uri
     logs = home / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    prefect = f"http://{LOOPBACK}:{free_port(prefect_port)}"
-    mlflow = tracking_uri if tracking_uri.startswith("http") else f"http://{LOOPBACK}:{free_port(mlflow_port)}"
-    environment = _environment(home, prefect, mlflow)
+    name = socket.getfqdn() if host == EVERYWHERE else host
+    prefect = f"http://{name}:{free_port(prefect_port, host)}"
+    mlflow = tracking_uri if tracking_uri.startswith("http") else f"http://{name}:{free_port(mlflow_port, host)}"
+    environment = _environment(home, prefect, mlflow, name)
     with ExitStack() as ending:
         processes: dict[str, subprocess.Popen[bytes]] = {}
 
-        def start(name: str, command: Sequence[str]) -> None:
-            processes[name] = ending.enter_context(_process(name, command, environment, logs))
+        def start(name: str, command: Sequence[str], **more: str) -> None:
+            processes[name] = ending.enter_context(_process(name, command, {**environment, **more}, logs))
 
-        start("prefect", [*PREFECT, "server", "start", "--host", LOOPBACK, "--port", prefect.rpartition(":")[2]])
+        start("prefect", [*PREFECT, "server", "start", "--host", host, "--port", prefect.rpartition(":")[2]])
         if mlflow != tracking_uri:
-            start("mlflow", mlflow_server_command(settings, int(mlflow.rpartition(":")[2])))
+            command = mlflow_server_command(settings, int(mlflow.rpartition(":")[2]), host)
+            start("mlflow", command, **mlflow_server_environment(settings))
             _wait_for(f"{mlflow}/health", processes["mlflow"], logs / "mlflow.log")
         _wait_for(f"{prefect}/api/health", processes["prefect"], logs / "prefect.log")
         _run([*PREFECT, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment, logs)
         _run([*PREFECT, "--no-prompt", "deploy", "--all"], environment, logs)
-        start("worker", [*PREFECT, "worker", "start", "--pool", POOL, "--type", "process", "--limit", "2"])
+        if worker:
+            start("worker", [sys.executable, "-m", "flows.cli", "worker"])
         yield Addresses(prefect=prefect, mlflow=mlflow, environment=environment, processes=processes)
 
 
@@ -165,8 +185,11 @@ def end(process: "subprocess.Popen[bytes]", patience_s: float = 10.0) -> None:
     process.wait()
 
 
-def _environment(home: Path, prefect: str, mlflow: str) -> dict[str, str]:
+def _environment(home: Path, prefect: str, mlflow: str, host: str) -> dict[str, str]:
+    allowed = ",".join(f"{name}{port}" for name in ("localhost", LOOPBACK, host) for port in ("", ":*"))
     return {
+        "MLFLOW_SERVER_ALLOWED_HOSTS": allowed,
+        **TEAM,
         **os.environ,
         **QUIET,
         "DREAMSHARD_HOME": str(home),

@@ -91,9 +91,10 @@ def evaluated(
 ) -> str:
     """Evaluate, unless the same was evaluated before and its report is still there; returns the report's key."""
     asked = (training, iteration, dataset, tasks, config, testbed, rival)
-    key = evaluate_placers(*asked)
-    if not evaluations.path(key).is_file():  # the reports were removed, the cache was not
-        key = evaluate_placers.with_options(refresh_cache=True)(*asked)
+    with turns.of_training(training):
+        key = evaluate_placers(*asked)
+        if not evaluations.path(key).is_file():  # the reports were removed, the cache was not
+            key = evaluate_placers.with_options(refresh_cache=True)(*asked)
     evaluations.use(key)
     return key
 
@@ -117,15 +118,17 @@ def promote(run: str, version: str, training: str, evaluation: str) -> dict[str,
     gains = {name: PairedComparison(**gain) for name, gain in figures["comparisons"].items()}
     rival, baseline = figures["rival"], figures["best_baseline"]
     against_rival = gains.get(evaluations.rival_name(rival)) if rival else None
-    in_use = tracking.champion()
-    decision = decide(
-        rival, against_rival, baseline, gains[baseline], in_use=in_use, unusable=figures.get("rival_unusable", "")
-    )
-    if in_use == version:
-        reason = decision.reason if rival else decision.reason.partition(": ")[2]
-        decision = Decision(alias="champion", reason=f"already the champion: {reason}")
-    else:
-        tracking.set_alias(version, decision)
+    with turns.of_registry():  # or two that both beat the same champion would both take its place
+        in_use = tracking.champion()
+        before = rival if rival and in_use == version else in_use
+        decision = decide(
+            rival, against_rival, baseline, gains[baseline], in_use=before, unusable=figures.get("rival_unusable", "")
+        )
+        if in_use == version:
+            reason = decision.reason if rival else decision.reason.partition(": ")[2]
+            decision = Decision(alias="champion", reason=f"already the champion: {reason}")
+        else:
+            tracking.set_alias(version, decision)
     get_run_logger().info("version %s is %s: %s", version, decision.alias, decision.reason)
     publish("promote", 1, 1, f"version {version} is {decision.alias}")
     outcome = {
@@ -151,7 +154,8 @@ def make_champion(name: str, reason: str) -> dict[str, Any]:
     Raises:
         ValueError: there is no such version, or it cannot place.
     """
-    outcome = tracking.make_champion(name, reason)
+    with turns.of_registry():
+        outcome = tracking.make_champion(name, reason)
     get_run_logger().info(
         "champion was version %s, is version %s: %s", *map(outcome.get, ("former", "version", "reason"))
     )

@@ -8,7 +8,7 @@ paused, on its Concurrency page; its lease is renewed while the block runs and e
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
@@ -48,8 +48,16 @@ def of_registry() -> Iterator[None]:
 
 @contextmanager
 def of_training(key: str) -> Iterator[None]:
-    """Within this block no other run of this home goes on with the training `key`."""
-    with in_home(f"training-{key}", f"another run goes on with training {key}"):
+    """Within this block nobody else goes on with the training `key` or evaluates it, in this home or in its store.
+
+    Across hosts that share a store the limit is one of 64, since limits stay on the server for good: two trainings that
+    meet in one wait for each other, which costs time alone.
+    """
+    settings = Settings.load()
+    everywhere = (
+        shared(f"dreamshard-training-{int(key, 16) % 64:02}") if settings.store != settings.home else nullcontext()
+    )
+    with in_home(f"training-{key}", f"another run goes on with training {key}"), everywhere:
         yield
 
 

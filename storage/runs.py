@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dreamshard.tables import Tables
-from storage.settings import Settings, quiet_environment
+from storage.settings import QUIET, Settings, quiet_environment
 
 quiet_environment()  # MLflow decides on its telemetry when it is first imported
 
@@ -24,6 +24,7 @@ import mlflow  # noqa: E402
 import pandas as pd  # type: ignore[import-untyped]  # noqa: E402
 from mlflow import MlflowClient  # noqa: E402
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag  # noqa: E402
+from mlflow.exceptions import MlflowException  # noqa: E402
 from mlflow.store.artifact.artifact_repository_registry import (  # noqa: E402
     get_registered_artifact_repositories,
 )
@@ -237,23 +238,36 @@ def run_address(settings: Settings, run: str) -> str:
     return f"{settings.tracking_uri.rstrip('/')}/#/experiments/{experiment}/runs/{run}"
 
 
-def mlflow_server_command(settings: Settings, port: int) -> list[str]:
-    """The command that serves the home's runs, versions and files on the loopback interface, in two processes.
+def mlflow_server_command(settings: Settings, port: int, host: str = "127.0.0.1") -> list[str]:
+    """The command that serves runs, versions and files, in two processes; `mlflow_server_environment` goes with it.
 
-    New experiments keep their files in the home, so that `dreamshard run` without a server reads them as well; the
-    environment needs `MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false`, which `quiet_environment` sets.
+    On the home's own database new experiments keep their files in the home, so that `dreamshard run` without a server
+    reads them as well. On any other database they belong to a team: all files then go through the server.
+
+    Args:
+        port: to listen on.
+        host: interface to listen on.
+    """
+    own = settings.tracking_uri.startswith("sqlite")
+    return [
+        *(sys.executable, "-m", "mlflow", "server"),
+        *(("--default-artifact-root", settings.artifact_root) if own else ()),
+        *("--artifacts-destination", settings.artifact_root),
+        "--serve-artifacts",
+        *("--host", host, "--port", str(port), "--workers", "1"),
+    ]
+
+
+def mlflow_server_environment(settings: Settings) -> dict[str, str]:
+    """Where the server keeps runs and versions: in the environment, since everybody can read a command's password.
+
+    Raises:
+        ValueError: the tracking URI is the address of a server.
     """
     store = settings.tracking_uri
     if store.startswith("http"):
         raise ValueError(f"MLFLOW_TRACKING_URI is {store}, a server that runs already; use it as it is")
-    return [
-        *(sys.executable, "-m", "mlflow", "server"),
-        *("--backend-store-uri", store),
-        *("--default-artifact-root", settings.artifact_root),
-        *("--artifacts-destination", settings.artifact_root),
-        "--serve-artifacts",
-        *("--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
-    ]
+    return {**QUIET, "MLFLOW_BACKEND_STORE_URI": store}
 
 
 def _experiment(tracking: MlflowClient, settings: Settings) -> str:
@@ -264,7 +278,12 @@ def _experiment(tracking: MlflowClient, settings: Settings) -> str:
     if own:
         _check_artifacts(settings.artifact_root)
     location = f"{settings.artifact_root}/{EXPERIMENT}" if own else None
-    return str(tracking.create_experiment(EXPERIMENT, artifact_location=location))
+    try:
+        return str(tracking.create_experiment(EXPERIMENT, artifact_location=location))
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+        return _experiment(tracking, settings)  # another run was the first, a moment ago
 
 
 def _check_artifacts(root: str) -> None:

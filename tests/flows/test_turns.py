@@ -3,6 +3,7 @@
 import threading
 from contextlib import suppress
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from prefect.logging import disable_run_logger
@@ -25,7 +26,7 @@ class Registry:
             self.meeting.wait(timeout=1.0)
         return found
 
-    def set_alias(self, version, decision, evaluation):
+    def set_alias(self, version, decision):
         self.aliases[decision.alias] = version
 
 
@@ -34,8 +35,9 @@ def alone(monkeypatch, tmp_path):
     monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
     monkeypatch.setattr(steps_promotion, "publish", lambda *_: None)
     monkeypatch.setattr(steps_promotion, "checkpoints", SimpleNamespace(history=lambda training: []))
-    monkeypatch.setattr(steps_promotion.report, "publish_report", lambda *_: None)
+    monkeypatch.setattr(steps_promotion, "report", MagicMock())
     monkeypatch.setattr(steps_promotion.tracking, "where", lambda *_: {})
+    monkeypatch.setattr(steps_promotion.tracking, "log_report", lambda *_: None)
 
 
 @pytest.mark.parametrize("rival", [None, "1"])

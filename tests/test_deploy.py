@@ -1,0 +1,143 @@
+"""What `deploy/` promises, as far as it can be checked without a container engine."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+PROJECT = Path(__file__).parents[1]
+DEPLOY = PROJECT / "deploy"
+COMPOSE = (DEPLOY / "compose.yaml").read_text()
+SETTINGS = dict(re.findall(r"^([A-Z_]+)=(.*)$", (DEPLOY / ".env.example").read_text(), flags=re.MULTILINE))
+
+
+def services() -> dict:
+    """The services, each setting replaced by its example's value."""
+    return yaml.safe_load(re.sub(r"\$\{(\w+)\}", lambda found: SETTINGS[found[1]] or "Pass-word_1", COMPOSE))[
+        "services"
+    ]
+
+
+def ours() -> dict:
+    """The services that run our own image."""
+    return {name: service for name, service in services().items() if "build" in service}
+
+
+def test_every_setting_of_the_compose_file_is_explained_in_the_example_and_none_is_there_in_vain():
+    used = set(re.findall(r"\$\{(\w+)\}", COMPOSE))
+    assert set(SETTINGS) - {"COMPOSE_PROJECT_NAME"} == used
+    assert {name for name, value in SETTINGS.items() if not value} == {
+        "POSTGRES_PASSWORD",
+        "STORE_PASSWORD",
+        "PIP_EXTRA_INDEX_URL",
+    }, "what has no default must be asked for"
+
+
+@pytest.mark.skipif(
+    shutil.which("docker-compose") is None, reason="needs docker-compose (Debian's package of that name)"
+)
+def test_compose_itself_takes_the_file(tmp_path):
+    (tmp_path / "env").write_text("".join(f"{name}={value or 'secret'}\n" for name, value in SETTINGS.items()))
+    done = subprocess.run(
+        ["docker-compose", "-f", DEPLOY / "compose.yaml", "--env-file", tmp_path / "env", "config"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": os.environ["PATH"]},
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(yaml.safe_load(done.stdout)["services"]) == set(services())
+
+
+def test_the_dockerfile_passes_its_linter():
+    done = subprocess.run(
+        [Path(sys.executable).with_name("hadolint"), DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_image_is_built_from_files_and_extras_that_exist_and_runs_as_an_ordinary_user():
+    dockerfile = (DEPLOY / "Dockerfile").read_text()
+    copied = [word for line in re.findall(r"^COPY (.*) \S+$", dockerfile, flags=re.MULTILINE) for word in line.split()]
+    assert all((PROJECT / name).exists() for name in copied), copied
+    kept = re.findall(r"^!(\S+)$", (PROJECT / ".dockerignore").read_text(), flags=re.MULTILINE)
+    assert sorted(kept) == sorted(copied)
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    arguments = set(re.findall(r"^ARG (\w+)", dockerfile, flags=re.MULTILINE))
+    for name, service in ours().items():
+        given = service["build"]["args"]
+        assert set(given) == arguments or name == "worker-gpu", name
+        assert given["EXTRA"] in extras
+        assert (DEPLOY / service["build"]["context"]).resolve() == PROJECT
+    (installed,) = re.findall(r'"\.\[\$\{EXTRA\},(.*)\]"', dockerfile)
+    assert set(installed.split(",")) <= set(extras)
+    assert re.findall(r"^USER (\S+)$", dockerfile, flags=re.MULTILINE) == ["1000"]
+
+
+def test_passwords_are_in_no_command_and_every_port_is_bound_to_an_address():
+    for name, service in services().items():
+        assert "Pass-word_1" not in str(service.get("command")), name
+        for port in service.get("ports", []):
+            assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port), port
+        assert ":latest" not in service["image"]
+
+
+def commands(program: str) -> dict[str, list[str]]:
+    """Words after `program` of the services that run it."""
+    given = {name: shlex.split(each["command"]) for name, each in ours().items() if isinstance(each["command"], str)}
+    return {name: words[1:] for name, words in given.items() if words[0] == program}
+
+
+def test_our_own_commands_are_ones_that_dreamshard_has():
+    import typer.main
+
+    from flows.cli import app
+
+    assert set(commands("dreamshard")) == {"deploy", "worker-cpu", "worker-gpu"}
+    for (name,) in commands("dreamshard").values():
+        assert name in typer.main.get_command(app).commands
+
+
+def test_mlflows_server_knows_every_option_and_setting_that_it_is_given():
+    from mlflow.cli import server
+
+    (command,) = commands("mlflow").values()
+    assert command[0] == "server"
+    assert {word for word in command if word.startswith("--")} <= {flag for each in server.params for flag in each.opts}
+    known = {each.envvar for each in server.params}
+    assert {name for name in services()["mlflow"]["environment"] if name.startswith("MLFLOW_")} <= known
+
+
+def test_prefects_server_knows_every_option_and_setting_that_it_is_given():
+    from prefect.settings.legacy import _get_settings_fields
+    from prefect.settings.models.root import Settings
+
+    (command,) = commands("prefect").values()
+    prefect = [sys.executable, "-m", "prefect", "server", "start", "--help"]
+    said = subprocess.run(prefect, capture_output=True, text=True, check=True).stdout
+    assert command[:2] == ["server", "start"]
+    assert all(word in said for word in command if word.startswith("--"))
+    assert set(services()["prefect"]["environment"]) <= set(_get_settings_fields(Settings))
+
+
+def test_the_servers_that_up_starts_treat_slots_as_those_of_the_compose_file_do():
+    from flows.servers import TEAM
+
+    assert TEAM.items() <= services()["prefect"]["environment"].items()
+
+
+def test_a_gpu_is_reserved_for_the_gpu_worker_alone():
+    devices = {
+        name: service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices")
+        for name, service in services().items()
+    }
+    assert [name for name, found in devices.items() if found] == ["worker-gpu"]
+    assert devices["worker-gpu"] == [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
+    assert services()["worker-gpu"]["environment"] == services()["worker-cpu"]["environment"]
