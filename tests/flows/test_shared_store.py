@@ -1,0 +1,77 @@
+"""The chain with everything that a team shares on an S3 server, and the champion placed from there."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import fsspec
+import pytest
+from commands import Dreamshard, failed_with, runner
+
+STORE = "s3://team/flows/store"
+TABLES = Path(__file__).parents[2] / "dreamshard/workloads/data/mlperf-dlrm-dcnv2.csv"
+
+
+@pytest.fixture(scope="module")
+def dreamshard_on_s3(s3_environment: Mapping[str, str]) -> Iterator[Dreamshard]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**s3_environment, "DREAMSHARD_STORE": STORE}.items():
+            patch.setenv(name, value)
+        yield runner(patch)
+
+
+@pytest.fixture(scope="module")
+def outcome(dreamshard_on_s3: Dreamshard, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What `run` says of itself, and the home it ran in."""
+    home = tmp_path_factory.mktemp("home")
+    done = dreamshard_on_s3("run", "--recipe", "smoke", "--testbed", "simulated", "--json", home=home)
+    assert done.returncode == 0, done.sentence
+    return json.loads(done.stdout) | {"home": str(home)}
+
+
+def test_the_store_has_all_of_the_chain_and_the_home_no_part_of_it(outcome):
+    files = fsspec.filesystem("s3", use_listings_cache=False)
+    kept = {path.removeprefix("team/flows/store/") for path in files.find("team/flows/store")}
+    assert {path.partition("/")[0] for path in kept} == {"lake", "checkpoints", "evaluations", "mlartifacts"}
+    assert f"checkpoints/{outcome['training']}/iteration_02.zip" in kept
+    assert f"evaluations/{outcome['evaluation']}.json" in kept
+    assert any(path.endswith("artifacts/placer/weights.safetensors") for path in kept), "of the registered version"
+    assert any(path.endswith(".png") for path in kept), "MLflow's plots"
+    assert not [path for path in kept if path.startswith("lake/journal") or path.endswith(".tmp")]
+    assert outcome["where"]["lake"] == f"{STORE}/lake"
+    local = {path.relative_to(outcome["home"]).parts[0] for path in Path(outcome["home"]).rglob("*") if path.is_file()}
+    assert not local & {"lake", "checkpoints", "evaluations", "mlartifacts"}
+
+
+def test_the_champion_places_from_there(dreamshard_on_s3, outcome):
+    options = ("--devices", "8", "--memory-gb", "40", "--format", "json")
+    done = dreamshard_on_s3("place", str(TABLES), *options, home=Path(outcome["home"]))
+    assert done.returncode == 0, done.sentence
+    assert json.loads(done.stdout)["placer"] == "dreamshard champion"
+
+
+def test_another_host_asks_the_same_lake(dreamshard_on_s3, outcome, tmp_path):
+    query = "select count(*) as n from cost_samples where iteration > 0"
+    done = dreamshard_on_s3("sql", query, "--json", home=tmp_path)
+    assert done.returncode == 0, done.sentence
+    assert json.loads(done.stdout) == [{"n": 10}]
+
+
+def test_doctor_says_whether_the_store_can_be_written(dreamshard_on_s3, tmp_path, monkeypatch):
+    def row() -> dict[str, str]:
+        checks = json.loads(dreamshard_on_s3("doctor", "--json", home=tmp_path).stdout)
+        return next(check for check in checks if check["what"] == "store")
+
+    assert row()["state"] == "ok"
+    assert row()["found"].startswith(f"{STORE} can be written")
+    monkeypatch.setenv("DREAMSHARD_STORE", "s3://nobody/x")
+    assert row()["state"] == "missing"
+    assert "s3://nobody/x cannot be written" in row()["found"]
+    failed_with(dreamshard_on_s3("models", home=tmp_path), "s3://nobody/x cannot be written", "DREAMSHARD_STORE")
+
+
+def test_a_store_that_mlflow_cannot_use_needs_artifacts_elsewhere(dreamshard_on_s3, tmp_path, monkeypatch):
+    monkeypatch.setenv("DREAMSHARD_STORE", "memory://team/x")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    done = dreamshard_on_s3("ingest", "meta-dlrm-2021", "--recipe", "smoke", home=tmp_path)
+    failed_with(done, "knows no memory://", "DREAMSHARD_ARTIFACTS")
