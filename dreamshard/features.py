@@ -70,4 +70,8 @@ class Normaliser:
 
     def __call__(self, tables: Tables) -> Float[Tensor, "T F"]:
         """Normalised features of any tables, in the pool or not."""
-        return (features(tables) - self.mean) / self.std
+        return self.normalised(features(tables))
+
+    def normalised(self, raw: Float[Tensor, "T F"]) -> Float[Tensor, "T F"]:
+        """The same of features that are at hand."""
+        return (raw - self.mean) / self.std

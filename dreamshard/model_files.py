@@ -73,7 +73,7 @@ def save_state(state: TrainingState, folder: Path) -> None:
     for prefix, optimizer in (("cost_optimizer", state.cost_optimizer), ("policy_optimizer", state.policy_optimizer)):
         for index, moments in optimizer.state_dict()["state"].items():
             tensors |= {f"{prefix}.{index}.{name}": value for name, value in moments.items()}
-    config = {"format": _FORMAT, "features": list(FEATURES), "iteration": state.iteration}
+    config = {"format": _FORMAT, "features": list(FEATURES), "iteration": state.iteration, "warm": state.warm}
     _write(folder, tensors, config | {"training": asdict(state.config)}, {})
 
 
@@ -100,7 +100,7 @@ def load_state(folder: Path) -> TrainingState:
                     moments.setdefault(int(index), {})[moment] = value
             optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
         state.generator.set_state(tensors["generator"])
-        state.iteration = config["iteration"]
+        state.iteration, state.warm = config["iteration"], config.get("warm", False)
         return state
 
 

@@ -136,11 +136,47 @@ class PlacementTask:
         return reached == self.tables.dim.tolist()
 
 
-def split_pool(pool: Tables, generator: torch.Generator) -> tuple[Tables, Tables]:
-    """Disjoint halves of the pool, for training and for testing, each in the pool's order."""
+@dataclass(frozen=True)
+class Halves:
+    """Names of the tables to train on and of those held out, of all datasets so far: a table stays in its half for good.
+
+    Attributes:
+        train: of tables that a placer may have been trained on.
+        test: of tables that it has not.
+    """
+
+    train: frozenset[str]
+    test: frozenset[str]
+
+    def with_tables(self, train: Tables, test: Tables) -> "Halves":
+        """These and the tables of another dataset, whose halves follow these; those that are gone keep theirs."""
+        return Halves(self.train | set(train.names), self.test | set(test.names))
+
+    def of(self, pool: Tables) -> tuple[Tables, Tables]:
+        """The tables of `pool` to train on and to test on, each in the pool's order; all of them are in a half."""
+        train = [t for t, name in enumerate(pool.names) if name in self.train]
+        return pool.select(train), pool.select(sorted(set(range(len(pool))) - set(train)))
+
+
+NO_HALVES = Halves(frozenset(), frozenset())
+"""Before anything was trained on."""
+
+
+def split_pool(pool: Tables, generator: torch.Generator, earlier: Halves = NO_HALVES) -> tuple[Tables, Tables]:
+    """Disjoint halves of the pool, for training and for testing, each in the pool's order.
+
+    Args:
+        pool: all tables.
+        generator: draws the halves; advances by as much whatever `earlier` says.
+        earlier: where tables of these names stay, so that nothing that was ever trained on is held out. Tables that are
+            new fill up the halves as evenly as that allows.
+    """
     order = torch.randperm(len(pool), generator=generator)
-    half = len(pool) // 2
-    return pool.select(order[:half].sort().values), pool.select(order[half:].sort().values)
+    train = {t for t, name in enumerate(pool.names) if name in earlier.train}
+    known = train | {t for t, name in enumerate(pool.names) if name in earlier.test}
+    new = [t for t in order.tolist() if t not in known]
+    train |= set(new[: max(0, len(pool) // 2 - len(train))])
+    return pool.select(sorted(train)), pool.select(sorted(set(range(len(pool))) - train))
 
 
 def sample_tasks(

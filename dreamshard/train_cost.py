@@ -14,9 +14,8 @@ from torch import Tensor
 
 from dreamshard.cost_network import CostNetwork, PaperCostNetwork, StructuredCostNetwork
 from dreamshard.costs import CostSample
-from dreamshard.features import Normaliser
+from dreamshard.features import Normaliser, features
 from dreamshard.structured_fit import HUBER, LOSS_SCALE, StructuredFit, error_scale, fit_data
-from dreamshard.tables import concatenate
 
 
 class TrainingDivergedError(RuntimeError):
@@ -46,7 +45,7 @@ class CostData:
 
     @classmethod
     def of(cls, samples: Sequence[CostSample], normaliser: Normaliser) -> "CostData":
-        """The samples as tensors.
+        """The samples as tensors; a table that has changed between two samples is two tables.
 
         Raises:
             ValueError: there are none, or they differ in their number of devices.
@@ -57,18 +56,21 @@ class CostData:
                 f"cost samples of {sorted(counts)} devices cannot be fitted together; "
                 "pass the samples of one number of devices (and at least one sample)"
             )
-        position: dict[str, int] = {}
-        first_seen = []
+        position: dict[tuple[str, bytes], int] = {}
+        first_seen: list[Float[Tensor, "P F"]] = []
+        columns = []
         for sample in samples:
-            fresh = [t for t, name in enumerate(sample.task.tables.names) if name not in position]
-            position.update({sample.task.tables.names[t]: len(position) + i for i, t in enumerate(fresh)})
-            first_seen.append(sample.task.tables.select(fresh))
+            raw = features(sample.task.tables)
+            tables = list(zip(sample.task.tables.names, (row.tobytes() for row in raw.numpy()), strict=True))
+            fresh = [t for t, table in enumerate(tables) if table not in position]
+            position.update({tables[t]: len(position) + i for i, t in enumerate(fresh)})
+            first_seen.append(raw[fresh])
+            columns.append(torch.tensor([position[table] for table in tables]))
         assignment = torch.zeros(len(samples), counts.pop(), len(position))
         for s, sample in enumerate(samples):
-            columns = torch.tensor([position[name] for name in sample.task.tables.names])
-            assignment[s, sample.placement.device, columns] = 1.0
+            assignment[s, sample.placement.device, columns[s]] = 1.0
         return cls(
-            normaliser(concatenate([part for part in first_seen if len(part)])),
+            normaliser.normalised(torch.cat(first_seen)),
             assignment,
             torch.stack([sample.costs.phases_ms() for sample in samples]).float(),
             tuple(sample.task.name for sample in samples),

@@ -6,7 +6,7 @@ state's generator, which is saved with it, so a run that was interrupted ends wi
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Int
@@ -47,6 +47,8 @@ class TrainingConfig:
         policy: `lookahead`, or `paper` for DreamShard's own.
         cost_learning_rate: at the start; falls linearly to a twentieth over the run.
         policy_learning_rate: the same.
+        warm_iterations: rounds of a training that starts from an earlier placer instead of from nothing.
+        warm_rate: its learning rates at the start, as a share of those above.
     """
 
     iterations: int = 10
@@ -61,6 +63,8 @@ class TrainingConfig:
     policy: PolicyKind = "lookahead"
     cost_learning_rate: float = 1e-2
     policy_learning_rate: float = 1e-3
+    warm_iterations: int = 3
+    warm_rate: float = 0.3
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -76,6 +80,20 @@ class TrainingConfig:
         if self.exploration > 1:
             raise ValueError(f"exploration is {self.exploration}, but it is a share of the placements; give 0 to 1")
 
+    @property
+    def measurements(self) -> int:
+        """Placements measured in all rounds together."""
+        return self.iterations * self.placements_per_iteration
+
+    def warm(self) -> "TrainingConfig":
+        """What of this remains to be done where training starts from an earlier placer."""
+        return replace(
+            self,
+            iterations=min(self.warm_iterations, self.iterations),
+            cost_learning_rate=self.warm_rate * self.cost_learning_rate,
+            policy_learning_rate=self.warm_rate * self.policy_learning_rate,
+        )
+
 
 @dataclass
 class TrainingState:
@@ -86,6 +104,7 @@ class TrainingState:
         iteration: rounds completed.
         normaliser: fitted on the training pool.
         generator: the only source of randomness.
+        warm: whether it started from an earlier placer, whose predictions are good from the first round on.
     """
 
     config: TrainingConfig
@@ -96,6 +115,7 @@ class TrainingState:
     cost_optimizer: torch.optim.Optimizer
     policy_optimizer: torch.optim.Optimizer
     generator: torch.Generator
+    warm: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,8 +125,8 @@ class CostFit:
     Attributes:
         loss: mean training loss.
         heldout_mape: relative error on the round's new placements, of training tables, before anything was fitted to
-            them; None in the first round.
-        heldout_spearman: rank correlation there; None in the first round.
+            them; None in the first round of a training that starts from nothing.
+        heldout_spearman: rank correlation there; None in that round too.
     """
 
     loss: float
@@ -144,6 +164,32 @@ def untrained(normaliser: Normaliser, config: TrainingConfig, seed: int) -> Trai
         torch.optim.Adam(policy.parameters(), lr=config.policy_learning_rate, fused=True),
         torch.Generator().manual_seed(seed),
     )
+
+
+def continue_from(placer: DreamShardPlacer, config: TrainingConfig, seed: int) -> TrainingState:
+    """The state before the first round where training goes on from what an earlier placer has learnt.
+
+    Its normaliser stays: the networks know tables by it alone.
+
+    Args:
+        placer: is copied, not changed.
+        config: of the rounds to come; see `TrainingConfig.warm`.
+        seed: decides everything random that follows.
+
+    Raises:
+        ValueError: the placer's networks are of another kind than `config` asks for.
+    """
+    kinds = (placer.cost_network.architecture, placer.policy.kind)
+    if kinds != (config.cost_network, config.policy):
+        raise ValueError(
+            f"its networks are {kinds[0]!r} and {kinds[1]!r}, but {config.cost_network!r} and {config.policy!r} are "
+            "asked for, so training cannot go on from it; start from nothing"
+        )
+    state = untrained(placer.normaliser, config, seed)
+    state.cost_network.load_state_dict(placer.cost_network.state_dict())
+    state.policy.load_state_dict(placer.policy.state_dict())
+    state.warm = True
+    return state
 
 
 def new_cost_network(architecture: Architecture, normaliser: Normaliser) -> CostNetwork:
@@ -191,7 +237,7 @@ def _lopsided(task: PlacementTask, generator: torch.Generator) -> Int[Tensor, " 
 
 
 def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
-    """Fit the cost network to all samples so far; the last `placements_per_iteration` are this round's.
+    """Fit the cost network to all samples so far, earlier ones first; the last `placements_per_iteration` are this round's.
 
     Placements that did not fit their devices teach nothing and are left out.
 
@@ -204,10 +250,10 @@ def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
     data = CostData.of(feasible(samples), state.normaliser)
     fresh = feasible(samples[-config.placements_per_iteration :])
     held_out = None
-    if state.iteration > 0 and fresh:  # before anything is fitted to them
+    if (state.warm or state.iteration > 0) and fresh:  # before anything is fitted to them
         held_out = prediction_error(network, CostData.of(fresh, state.normaliser))
     if isinstance(network, StructuredCostNetwork):
-        if state.iteration == 0:
+        if state.iteration == 0 and not state.warm:
             network.calibrate(data.sums(network), data.phases_ms)
         network.fit_comm(data.sums(network), data.phases_ms)
     loss = fit(

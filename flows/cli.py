@@ -84,6 +84,7 @@ def run(
     memory_gb: MemoryOption = None,
     tables_per_task: TablesOption = None,
     source: Annotated[str | None, typer.Option("--source", help="Other tables than the recipe's.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Train from nothing, not on from the champion.")] = False,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -91,8 +92,28 @@ def run(
     from flows import cli_run
 
     enter(home, debug=_debug)
-    given = {"recipe": recipe, "seed": seed, "testbed": testbed, "source": source}
+    given = {"recipe": recipe, "seed": seed, "testbed": testbed, "source": source, "full": full}
     cli_run.run_chain(given | _sizes(devices, memory_gb, tables_per_task), as_json=as_json)
+
+
+@app.command()
+def watch(
+    recipe: RecipeOption = "default",
+    seed: SeedOption = 0,
+    testbed: TestbedOption = None,
+    devices: DevicesOption = None,
+    memory_gb: MemoryOption = None,
+    tables_per_task: TablesOption = None,
+    source: Annotated[str | None, typer.Option("--source", help="Other tables than the recipe's.")] = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look whether tables changed since the last training, and say what would start."""
+    from flows import cli_run
+
+    enter(home, debug=_debug)
+    given = {"recipe": recipe, "seed": seed, "testbed": testbed, "source": source}
+    cli_run.run_watch(given | _sizes(devices, memory_gb, tables_per_task), as_json=as_json)
 
 
 @app.command()

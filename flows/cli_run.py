@@ -31,7 +31,7 @@ def run_chain(parameters: Mapping[str, Any], *, as_json: bool) -> None:
     from flows.parameters import configure
     from flows.report import summary_rows
 
-    overrides = {name: value for name, value in parameters.items() if name not in ("recipe", "seed")}
+    overrides = {name: value for name, value in parameters.items() if name not in ("recipe", "seed", "full")}
     configure(parameters["recipe"], **overrides)  # fail before the server starts
     began = time.monotonic()
     retrain = _flow("flows.retrain:retrain")
@@ -86,12 +86,28 @@ def run_stage(name: str, parameters: Mapping[str, Any], *, as_json: bool, trace:
     _show_next(f"{NEXT_STAGE[name]}{_options(given)}")
 
 
+def run_watch(parameters: Mapping[str, Any], *, as_json: bool) -> None:
+    """Look once whether tables changed and show what would start; nothing is started."""
+    watch = _flow("flows.watch:watch")
+    with in_process(), terminal.progress_bars(quiet=as_json, numbered=False):
+        outcome = watch(**parameters, emit=False)
+    table = outcome.pop("table")
+    if as_json:
+        terminal.print_json(outcome)
+        return
+    _say(f"{outcome['source']}: {outcome['sentence']}")
+    if table:
+        terminal.print_table(table)
+    _say(f"{outcome['retraining']} Nothing was started; the deployment `watch` of `dreamshard up` does that.")
+
+
 def _title(testbed: str) -> str:
     return f"Held-out tasks on {testbed} (95 % intervals, paired by task)"
 
 
 def _show_promotion(outcome: Mapping[str, Any]) -> None:
     terminal.say(f"Version {outcome['version']} is {outcome['alias']}: {outcome['reason']}")
+    terminal.say(f"Trained {outcome['effort']}")
     if outcome["alias"] != "champion":
         terminal.say(f"It can be used all the same: --placer {outcome['version']}")
 

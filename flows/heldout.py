@@ -11,6 +11,7 @@ from flows import steps
 from flows.caching import content_key
 from flows.measuring import lake
 from storage import registry
+from storage.halves import has_halves, read_halves
 from storage.settings import Settings
 
 
@@ -20,7 +21,7 @@ def split(dataset: str, versions: Sequence[str]) -> tuple[Tables, Tables]:
     A table counts as trained on if one of its name was: one that has grown since is no new table. In the dataset's order.
     """
     pool = lake().read_dataset(dataset)
-    names = {name for version in versions for name in trained_on(version).names}
+    names = {name for version in versions for name in trained_names(version)}
     known = torch.tensor([name in names for name in pool.names], dtype=torch.bool)
     return pool.select(known.nonzero()[:, 0]), pool.select((~known).nonzero()[:, 0])
 
@@ -38,12 +39,20 @@ def trained_on(version: str) -> Tables:
     return split_pool(pool, torch.Generator().manual_seed(int(tags["seed"])))[0]
 
 
+def trained_names(version: str) -> frozenset[str]:
+    """Names of all tables that a version, or one that it went on from, was trained on; also of those that are gone."""
+    tasks = registry.version_tags(Settings.load(), version).get("tasks", "")
+    if tasks and has_halves(lake(), tasks):
+        return read_halves(lake(), tasks).train
+    return frozenset(trained_on(version).names)
+
+
 def not_held_out_for(version: str, tasks: Sequence[PlacementTask]) -> str:
     """What to say of tasks, held out for another placer, that hold tables which `version` was trained on; else nothing."""
     if registry.version_tags(Settings.load(), version).get("dataset") not in lake().dataset_versions():
         return f"which tables version {version} was trained on is not known here: its dataset is not in this lake"
     names = {name for task in tasks for name in task.tables.names}
-    known = names & set(trained_on(version).names)
+    known = names & trained_names(version)
     if not known:
         return ""
     return f"version {version} was trained on {len(known)} of the {len(names)} tables of these tasks, which favours it"

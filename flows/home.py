@@ -5,17 +5,19 @@ from typing import Any
 
 from dreamshard.recipes import Recipe
 from flows import checkpoints, measuring, steps
+from flows.lineage import Start, start_from
 from flows.measuring import TestbedReference, lake
 from flows.parameters import configure
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """A configuration, and the dataset and tasks it is applied to."""
+    """A configuration, the dataset and tasks it is applied to, and how training on them begins."""
 
     config: Recipe
     dataset: str
     tasks: str
+    start: Start
 
 
 def inputs(
@@ -31,7 +33,9 @@ def inputs(
     """The recipe on a dataset of the home, as `configured`; its tasks are drawn if they have not been."""
     sizes: dict[str, Any] = {"num_devices": num_devices, "memory_gb": memory_gb, "tables_per_task": tables_per_task}
     config, chosen = configured(recipe, testbed, dataset, **sizes)
-    return Inputs(config=config, dataset=chosen, tasks=steps.draw_tasks(chosen, config.tasks, seed))
+    start = start_from(config, chosen, measuring.reference(config, chosen, seed), full=False)
+    tasks = steps.draw_tasks(chosen, config.tasks, seed, start.halves_of)
+    return Inputs(config=config, dataset=chosen, tasks=tasks, start=start)
 
 
 def configured(
@@ -74,7 +78,7 @@ def started_training(given: Inputs, bench: TestbedReference) -> tuple[str, int]:
     Raises:
         ValueError: it has not been started.
     """
-    key = steps.training_key(given.dataset, given.tasks, given.config.training, bench)
+    key = steps.training_key(given.dataset, given.tasks, given.start, bench)
     last = checkpoints.last_iteration(key)
     if last is None:
         raise ValueError(

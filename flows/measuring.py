@@ -7,7 +7,8 @@ Ranks take seconds to start, so they start when the first measurement asks for t
 import hashlib
 import importlib
 import inspect
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -145,8 +146,16 @@ def alone(wanted: TestbedReference | None = None) -> AbstractContextManager[None
     return nullcontext() if wanted is not None and wanted.kind == SIMULATED else host_alone()
 
 
-def measure(wanted: TestbedReference, drawn: PlacementTask, placement: Placement) -> CostSample:
+def measure(
+    wanted: TestbedReference, drawn: PlacementTask, placement: Placement, took: Callable[[float], None] | None = None
+) -> CostSample:
     """What one placement costs, or an error in time: a testbed of one's own may not look at the clock itself.
+
+    Args:
+        wanted: where to measure.
+        drawn: the tables and devices.
+        placement: of those tables.
+        took: told how many seconds that took, without waiting for one's turn.
 
     Raises:
         MeasurementError: a rank died, or nothing came back within the time limit; the testbed is ended.
@@ -155,7 +164,9 @@ def measure(wanted: TestbedReference, drawn: PlacementTask, placement: Placement
     tables = f"{len(drawn.tables)} tables on {drawn.num_devices} devices"
     try:
         with alone(wanted), borrowed(wanted) as bench, timeout(limit_s):
+            began = time.perf_counter()
             sample = bench.measure(drawn, placement)
+            (took or _nobody)(time.perf_counter() - began)
     except TimeoutError as error:
         names = ", ".join(drawn.tables.names[:5]) + (", ..." if len(drawn.tables) > 5 else "")
         raise MeasurementError(
@@ -195,6 +206,10 @@ def _setup(
         timeout_s=measure.timeout_s,
         shard_cache=LakeShardCache((lake() if target is None else target).root),
     )
+
+
+def _nobody(_seconds: float) -> None:
+    """Listens to no timing."""
 
 
 def _none(name: str) -> Lookups:

@@ -108,7 +108,7 @@ Iterations = Annotated[
         title="Iterations",
         ge=1,
         le=1000,
-        description="Rounds of measure, fit, improve. Empty: the recipe's (the paper: 10).",
+        description="Rounds of measure, fit, improve. Empty: the recipe's (the paper: 10; fewer from the champion).",
     ),
 ]
 PlacementsPerIteration = Annotated[
@@ -119,6 +119,47 @@ PlacementsPerIteration = Annotated[
         le=10_000,
         description="Placements measured on the testbed in each round. Empty: the recipe's (the paper: 10).",
     ),
+]
+Full = Annotated[
+    bool,
+    Field(
+        title="From nothing",
+        description="Train in full. Off: go on from the champion where tables changed, with its cost samples and fewer "
+        "measurements.",
+    ),
+]
+PoolingDrift = Annotated[
+    float,
+    Field(
+        title="Drift of the pooling factor",
+        ge=0,
+        le=10,
+        description="Relative change of a table's lookups per sample from which on it has drifted; 0.1 is 10 %.",
+    ),
+]
+ReuseDrift = Annotated[
+    float,
+    Field(
+        title="Drift of reuse",
+        ge=0,
+        le=1,
+        description="Share of a table's distinct rows that are looked up more or less often (another of the 17 bins) from "
+        "which on it has drifted.",
+    ),
+]
+ChangedShare = Annotated[
+    float,
+    Field(
+        title="Share of tables",
+        ge=0,
+        le=1,
+        description="Share of the tables that must be added, removed, resized or drifted before a retraining starts; 0 for "
+        "any of them.",
+    ),
+]
+Emit = Annotated[
+    bool,
+    Field(title="Start retraining", description="Emit the event that starts it. Off: only look and show what changed."),
 ]
 
 Seconds = Annotated[
@@ -157,7 +198,11 @@ def configure(
         "memory_bytes": None if memory_gb is None else round(memory_gb * 2**30),
         "tables_per_task": tables_per_task,
     }
-    training = {"iterations": iterations, "placements_per_iteration": placements_per_iteration}
+    training = {
+        "iterations": iterations,
+        "warm_iterations": iterations,
+        "placements_per_iteration": placements_per_iteration,
+    }
     return replace(
         base, tasks=replace(base.tasks, **_given(tasks)), training=replace(base.training, **_given(training))
     )

@@ -49,7 +49,7 @@ def profile(
     )
     with tracking.chain("profile", given.config, seed) as chain, measuring.testbeds(), chain.stage("profile") as run:
         bench = measuring.reference(given.config, given.dataset, seed)
-        training = steps.start_training(given.dataset, given.tasks, given.config.training, bench)
+        training = steps.start_training(given.dataset, given.tasks, given.start, bench)
         iteration = (checkpoints.last_iteration(training) or 0) + 1
         figures = steps.measure_placements(training, iteration, given.dataset, given.tasks, bench)
         tracking.log_iteration(run, iteration, figures)

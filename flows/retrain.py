@@ -11,7 +11,9 @@ from prefect import flow
 from flows import measuring, steps, steps_promotion, tracking
 from flows.form import form
 from flows.ingest import ingest_workload
+from flows.lineage import start_from
 from flows.parameters import (
+    Full,
     Iterations,
     MemoryGb,
     NumDevices,
@@ -39,8 +41,9 @@ def retrain(
     tables_per_task: TablesPerTask = None,
     iterations: Iterations = None,
     placements_per_iteration: PlacementsPerIteration = None,
+    full: Full = False,
 ) -> dict[str, Any]:
-    """Tables -> cost samples -> placer -> evaluation -> champion."""
+    """Tables -> cost samples -> placer -> evaluation -> champion; from the champion on where only tables changed."""
     config = configure(
         recipe,
         testbed=testbed,
@@ -56,16 +59,16 @@ def retrain(
         with chain.stage("ingest") as run:
             ingested = ingest_workload(config.workload)
             dataset = ingested.dataset
-            tasks = steps.draw_tasks(dataset, config.tasks, seed)
             tracking.log_ingested(run, ingested, config.workload.source)
-        bench = measuring.reference(config, dataset, seed)
+            bench = measuring.reference(config, dataset, seed)
+            start = start_from(config, dataset, bench, full=full)
+            tasks = steps.draw_tasks(dataset, config.tasks, seed, start.halves_of)
         with chain.stage("train") as run:
-            training = train_placer(run, dataset, tasks, config.training, bench)
+            training = train_placer(run, dataset, tasks, start, bench)
         with chain.stage("evaluate") as run:
-            rival = steps_promotion.champion_to_beat(training, config.training.iterations)
-            report = steps_promotion.evaluated(
-                training, config.training.iterations, dataset, tasks, config.evaluation, bench, rival
-            )
+            last = start.config.iterations
+            rival = steps_promotion.champion_to_beat(training, last)
+            report = steps_promotion.evaluated(training, last, dataset, tasks, config.evaluation, bench, rival)
             tracking.log_evaluation(run, report)
         with chain.stage("promote") as run:
             version = steps_promotion.register(chain.run, training, dataset, report, config.evaluation.budget_ms)

@@ -21,15 +21,16 @@ from dreamshard import training as algorithm
 from dreamshard.costs import CostSample
 from dreamshard.recipes import TasksConfig
 from dreamshard.tables import Tables, concatenate
-from dreamshard.tasks import sample_tasks, split_pool
+from dreamshard.tasks import NO_HALVES, sample_tasks, split_pool
 from dreamshard.testbeds.base import MeasurementError
-from dreamshard.training import TrainingConfig
 from dreamshard.workloads import Workload, WorkloadConfig, open_workload, statistics
-from flows import checkpoints, shards
+from flows import checkpoints, lineage, savings, shards
 from flows.caching import content_key
 from flows.checkpoints import Metrics, iteration_name
+from flows.lineage import Start
 from flows.measuring import TestbedReference, lake, measure, turn
 from flows.progress import advance, publish
+from storage.halves import read_halves, write_halves
 from storage.ingested import keep_ingested
 from storage.journal import collecting
 from storage.lake import Lake
@@ -73,17 +74,28 @@ def ingest_tables(target: Lake, workload: WorkloadConfig, mark: str, fingerprint
 
 
 @task(name="draw tasks", cache_policy=NO_CACHE)  # costs less than looking it up; drawn again it is the same
-def draw_tasks(dataset: str, config: TasksConfig, seed: int) -> str:
+def draw_tasks(dataset: str, config: TasksConfig, seed: int, halves_of: str | None = None) -> str:
     """Pool -> placement tasks of two disjoint halves in the lake; returns the key of both sets.
+
+    Args:
+        dataset: version of the pool.
+        config: how many tasks, and their sizes.
+        seed: of the draw.
+        halves_of: key of earlier task sets, in whose halves tables stay; by default the halves are drawn.
 
     Raises:
         ValueError: a task fits no placement; nothing has been measured by then.
     """
-    key, generator = content_key(dataset, config, seed), torch.Generator().manual_seed(seed)
-    halves = split_pool(lake().read_dataset(dataset), generator)
-    for split, pool, count in zip(("train", "test"), halves, (config.num_train, config.num_test), strict=True):
+    generator, pool = torch.Generator().manual_seed(seed), lake().read_dataset(dataset)
+    drawn_afresh = NO_HALVES.with_tables(*split_pool(pool, torch.Generator().manual_seed(seed)))
+    earlier = NO_HALVES if halves_of is None else read_halves(lake(), halves_of)
+    train, test = split_pool(pool, generator, earlier)
+    halves = earlier.with_tables(train, test)
+    own = [] if halves == drawn_afresh else [sorted(halves.train), sorted(halves.test)]
+    key = content_key(dataset, config, seed, *own)
+    for split, half, count in (("train", train, config.num_train), ("test", test, config.num_test)):
         drawn = sample_tasks(
-            pool,
+            half,
             count,
             config.tables_per_task,
             config.num_devices,
@@ -94,19 +106,29 @@ def draw_tasks(dataset: str, config: TasksConfig, seed: int) -> str:
             name=split,
         )
         lake().write_tasks(drawn, dataset, split, key, seed)
+    write_halves(lake(), key, halves)
     publish("tasks", 1, 1, f"{config.num_train} to train on, {config.num_test} held out")
     return key
 
 
 @task(name="start training", cache_policy=NO_CACHE)
-def start_training(dataset: str, tasks: str, config: TrainingConfig, testbed: TestbedReference) -> str:
-    """Untrained networks, unless a run with the same inputs has begun; returns the training's key."""
-    key = training_key(dataset, tasks, config, testbed)
+def start_training(dataset: str, tasks: str, start: Start, testbed: TestbedReference) -> str:
+    """Untrained networks, or those to go on from, unless a run with the same inputs has begun; returns the training's key.
+
+    Raises:
+        ValueError: the version to go on from cannot be read.
+    """
+    key = training_key(dataset, tasks, start, testbed)
     last = checkpoints.last_iteration(key)
     if last is None:
-        pool, _ = split_pool(lake().read_dataset(dataset), torch.Generator().manual_seed(testbed.seed))
-        checkpoints.save(key, iteration_name(0), algorithm.start_training(pool, config, testbed.seed), {})
-    get_run_logger().info("training %s goes on from iteration %d", key, last or 0)
+        if start.warm is None:
+            pool, _ = read_halves(lake(), tasks).of(lake().read_dataset(dataset))
+            state = algorithm.start_training(pool, start.config, testbed.seed)
+        else:
+            state = algorithm.continue_from(lineage.load(start.warm), start.config, testbed.seed)
+        savings.begin(key, start.origin(dataset, tasks))
+        checkpoints.save(key, iteration_name(0), state, {})
+    get_run_logger().info("training %s begins %s and goes on from iteration %d", key, start.why, last or 0)
     return key
 
 
@@ -129,13 +151,13 @@ def measure_placements(training: str, iteration: int, dataset: str, tasks: str, 
     state = checkpoints.load(training, iteration_name(iteration - 1))
     proposals = algorithm.propose(state, lake().read_tasks(dataset, "train", tasks))
     costs: list[float] = []
-    with turn(testbed), collecting(lake(), training, iteration, dataset) as keep:
+    with turn(testbed), collecting(lake(), training, iteration, dataset) as keep, savings.working(training) as took:
         shards.measure_ahead(testbed, proposals)
         known = _measured(training)
         for drawn, placement in proposals:
             identity = _identity(drawn.name, placement.device.tolist())
             if identity not in known:
-                known[identity] = measure(testbed, drawn, placement)
+                known[identity] = measure(testbed, drawn, placement, took)
                 keep(known[identity])
             costs.append(known[identity].overall_ms)
             advance("measure", len(costs), len(proposals), drawn.name)
@@ -158,12 +180,16 @@ def measure_placements(training: str, iteration: int, dataset: str, tasks: str, 
 def fit_cost_network(training: str, iteration: int) -> Metrics:
     """Cost samples -> cost network; returns its loss and its error on the new samples before they were fitted.
 
+    Where training goes on from an earlier placer, what was measured for that one is fitted as well.
+
     Raises:
         TrainingDivergedError: the loss is not a number; the last checkpoint is intact.
     """
     state, known = checkpoints.load(training, "measured"), _measured(training)
     drawn = [each for i in range(1, iteration + 1) for each in checkpoints.proposals(training, i)]
-    fitted = algorithm.fit_costs(state, [known[_identity(*each)] for each in drawn])
+    earlier = savings.earlier(training)
+    with savings.working(training):
+        fitted = algorithm.fit_costs(state, [*earlier, *(known[_identity(*each)] for each in drawn)])
     found = {
         "cost_loss": fitted.loss,
         "cost_heldout_mape": fitted.heldout_mape,
@@ -171,7 +197,13 @@ def fit_cost_network(training: str, iteration: int) -> Metrics:
     }
     figures = {name: value for name, value in found.items() if value is not None}
     checkpoints.save(training, "fitted", state, checkpoints.figures(training, "measured") | figures)
-    get_run_logger().info("iteration %d: cost network on %d samples: %s", iteration, len(drawn), figures)
+    get_run_logger().info(
+        "iteration %d: cost network on %d samples, %d of them earlier ones: %s",
+        iteration,
+        len(drawn) + len(earlier),
+        len(earlier),
+        figures,
+    )
     return figures
 
 
@@ -183,7 +215,8 @@ def improve_policy(training: str, iteration: int, dataset: str, tasks: str) -> M
         TrainingDivergedError: the loss is not a number; the last checkpoint is intact.
     """
     state = checkpoints.load(training, "fitted")
-    update = algorithm.improve_policy(state, lake().read_tasks(dataset, "train", tasks))
+    with savings.working(training):
+        update = algorithm.improve_policy(state, lake().read_tasks(dataset, "train", tasks))
     own = {"policy_loss": update.loss, "policy_reward": update.reward, "policy_entropy": update.entropy}
     figures = checkpoints.figures(training, "fitted") | own
     checkpoints.save(training, iteration_name(iteration), state, figures)
@@ -193,9 +226,11 @@ def improve_policy(training: str, iteration: int, dataset: str, tasks: str) -> M
     return figures
 
 
-def training_key(dataset: str, tasks: str, config: TrainingConfig, testbed: TestbedReference) -> str:
-    """What a training run with these inputs is called; any other input is another run."""
-    return content_key(dataset, tasks, config, testbed)
+def training_key(dataset: str, tasks: str, start: Start, testbed: TestbedReference) -> str:
+    """What a training run with these inputs is called; any other input, or another placer to go on from, is another run."""
+    warm = start.warm
+    goes_on_from = [] if warm is None else [warm.training, warm.iteration, *warm.trainings]
+    return content_key(dataset, tasks, start.config, testbed, *goes_on_from)
 
 
 def _measured(training: str) -> dict[str, CostSample]:

@@ -8,7 +8,7 @@ from prefect.tasks import exponential_backoff
 
 from dreamshard.evaluation import PairedComparison
 from dreamshard.recipes import EvaluationConfig
-from flows import checkpoints, evaluations, report, tracking, turns
+from flows import checkpoints, evaluations, report, savings, tracking, turns
 from flows.caching import ON_CONTENT_AND_FLOWS, content_key, flows_hash
 from flows.contest import measured_rows
 from flows.decision import Decision, decide
@@ -135,6 +135,7 @@ def promote(run: str, version: str, training: str, evaluation: str) -> dict[str,
         "version": version,
         "alias": decision.alias,
         "reason": decision.reason,
+        "effort": savings.of(training).sentence,
         "testbed": figures["testbed"],
         "training": training,
         "evaluation": evaluation,

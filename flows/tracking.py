@@ -15,7 +15,7 @@ from prefect.context import FlowRunContext
 
 from dreamshard.model_files import save_placer
 from dreamshard.recipes import Recipe
-from flows import checkpoints, comparison_report, comparisons, evaluations, plots, report
+from flows import checkpoints, comparison_report, comparisons, evaluations, lineage, plots, report, savings
 from flows.commit import commit
 from flows.decision import Decision
 from flows.measuring import lake
@@ -76,6 +76,11 @@ def log_ingested(run: str, ingested: "Ingested", source: str) -> None:
 def log_iteration(run: str, iteration: int, figures: checkpoints.Metrics) -> None:
     """The figures of one iteration, as one batch."""
     runs.log_metrics(Settings.load(), run, figures, step=iteration)
+
+
+def log_savings(run: str, training: str) -> None:
+    """How much was measured, how long that took, and what an earlier placer saved."""
+    runs.log_metrics(Settings.load(), run, savings.of(training).metrics)
 
 
 def log_evaluation(run: str, evaluation: str) -> None:
@@ -159,9 +164,11 @@ def register(run: str, training: str, iteration: int, dataset: str, evaluation: 
             settings,
             folder,
             run,
-            metrics=last,
+            metrics=last | savings.of(training).metrics,
             step=iteration,
-            tags={"training": training, "iteration": iteration, "evaluation": evaluation} | origin,
+            tags={"training": training, "iteration": iteration, "evaluation": evaluation}
+            | origin
+            | lineage.tags(savings.origin(training)),
             pool=lake().read_dataset(dataset),
         )
     evaluation_datasets.log_figures_on(

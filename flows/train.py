@@ -7,11 +7,11 @@ from typing import Any
 
 from prefect import flow
 
-from dreamshard.training import TrainingConfig
 from flows import checkpoints, collection, measuring, steps, tracking, turns
 from flows.checkpoints import iteration_name
 from flows.form import form
 from flows.home import inputs
+from flows.lineage import Start
 from flows.measuring import TestbedReference
 from flows.parameters import (
     Dataset,
@@ -26,19 +26,20 @@ from flows.parameters import (
 from flows.progress import progress_artifact
 
 
-def train_placer(run: str, dataset: str, tasks: str, config: TrainingConfig, bench: TestbedReference) -> str:
+def train_placer(run: str, dataset: str, tasks: str, start: Start, bench: TestbedReference) -> str:
     """All iterations that have no checkpoint yet; returns the training's key.
 
     The loop holds tasks, not flows: a task costs milliseconds, a flow more than a second.
     """
-    with turns.of_training(steps.training_key(dataset, tasks, config, bench)):
-        training = steps.start_training(dataset, tasks, config, bench)
-        for iteration in range(1, config.iterations + 1):
+    with turns.of_training(steps.training_key(dataset, tasks, start, bench)):
+        training = steps.start_training(dataset, tasks, start, bench)
+        for iteration in range(1, start.config.iterations + 1):
             if not checkpoints.is_complete(training, iteration):
                 steps.measure_placements(training, iteration, dataset, tasks, bench)
                 steps.fit_cost_network(training, iteration)
                 steps.improve_policy(training, iteration, dataset, tasks)
             tracking.log_iteration(run, iteration, checkpoints.figures(training, iteration_name(iteration)))
+    tracking.log_savings(run, training)
     return training
 
 
@@ -73,7 +74,7 @@ def train(
         chain.stage("train") as run,
     ):
         bench = measuring.reference(given.config, given.dataset, seed)
-        training = train_placer(run, given.dataset, given.tasks, given.config.training, bench)
+        training = train_placer(run, given.dataset, given.tasks, given.start, bench)
     return {
         "training": training,
         "checkpoints": str(checkpoints.folder(training)),

@@ -144,6 +144,11 @@ def find_version(settings: Settings, tags: Mapping[str, Any]) -> str | None:
     return str(matching[0].version) if matching else None
 
 
+def tags_by_version(settings: Settings) -> dict[str, dict[str, str]]:
+    """The tags of every version, newest first."""
+    return {str(found.version): dict(found.tags) for found in _all(settings)}
+
+
 def resolve(settings: Settings, name: str) -> str:
     """The number of the version that an alias or a number names at present.
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from small_instances import ROW_BYTES, pool_of, tables_of, task_of
 
 from dreamshard.placement import Placement
-from dreamshard.tasks import PlacementTask, sample_tasks, split_pool
+from dreamshard.tasks import NO_HALVES, PlacementTask, sample_tasks, split_pool
 
 
 def draw(pool, seed, count=3, size=2, room=2**30):
@@ -21,6 +21,35 @@ def test_the_halves_of_a_pool_are_disjoint_and_hold_every_table(num_tables, seed
     assert not set(train.names) & set(test.names)
     assert set(train.names) | set(test.names) == set(pool.names)
     assert abs(len(train) - len(test)) <= 1
+
+
+@given(changes=st.lists(st.sets(st.integers(0, 40), min_size=2), min_size=2, max_size=5), seed=st.integers(0, 2**31))
+def test_a_table_stays_in_its_half_however_often_the_pool_changes(changes, seed):
+    everything, halves = tables_of([10] * 41), NO_HALVES
+    for step, present in enumerate(changes):
+        pool = everything.select(sorted(present))  # tables come, go, and come again
+        train, test = split_pool(pool, torch.Generator().manual_seed(seed + step), halves)
+        assert set(train.names) | set(test.names) == set(pool.names)
+        assert not set(train.names) & halves.test
+        assert not set(test.names) & halves.train, "what was trained on is never held out"
+        halves = halves.with_tables(train, test)
+        assert not halves.train & halves.test
+        assert [half.names for half in halves.of(pool)] == [train.names, test.names]
+
+
+def test_new_tables_fill_the_halves_evenly_and_the_seed_says_which():
+    old, pool = tables_of([10] * 20), tables_of([10] * 30)
+    earlier = NO_HALVES.with_tables(*split_pool(old, torch.Generator().manual_seed(0)))
+    drawn = [split_pool(pool, torch.Generator().manual_seed(seed), earlier)[0].names for seed in (1, 1, 2)]
+    assert [len(names) for names in drawn] == [15, 15, 15]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_without_earlier_halves_nothing_is_drawn_otherwise_than_it_was():
+    train, test = split_pool(pool_of(6), torch.Generator().manual_seed(0))
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(0))
+    assert train.names == pool_of(6).select(order[:3].sort().values).names
+    assert test.names == pool_of(6).select(order[3:].sort().values).names
 
 
 def test_the_same_seed_draws_the_same_tasks_and_another_seed_others():

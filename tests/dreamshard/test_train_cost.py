@@ -33,6 +33,17 @@ def test_the_assignment_says_where_each_table_is():
     assert data.overall_ms.tolist() == [3.0, 3.0]
 
 
+def test_a_table_that_changed_between_two_samples_is_two_tables():
+    one, other = task_of([10, 20], 2, 1000), task_of([10, 40], 2, 1000)
+    assert one.tables.names == other.tables.names
+    placement = Placement(torch.tensor([0, 1]), 2)
+    normaliser = Normaliser.fit(POOL)
+    data = CostData.of([sample_of(task, placement, [1.0, 2.0]) for task in (one, other)], normaliser)
+    assert data.assignment.tolist() == [[[1, 0, 0], [0, 1, 0]], [[1, 0, 0], [0, 0, 1]]]
+    assert torch.equal(data.features[:2], normaliser(one.tables))
+    assert torch.equal(data.features[2], normaliser(other.tables)[1])
+
+
 def test_samples_of_different_numbers_of_devices_are_refused():
     samples = [*two_samples(task_of([1, 2, 3], 2, 10))[:1]]
     samples.append(sample_of(task_of([1], 1, 10), Placement(torch.tensor([0]), 1), [1.0]))

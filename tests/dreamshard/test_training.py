@@ -11,7 +11,15 @@ from dreamshard.costs import Infeasible, infeasible_costs
 from dreamshard.model_files import load_state, save_state
 from dreamshard.placer import NoPlacementError
 from dreamshard.tasks import PlacementTask, sample_tasks
-from dreamshard.training import TrainingConfig, fit_costs, improve_policy, make_placer, propose, start_training
+from dreamshard.training import (
+    TrainingConfig,
+    continue_from,
+    fit_costs,
+    improve_policy,
+    make_placer,
+    propose,
+    start_training,
+)
 
 
 def rounds(state, count, samples=()):
@@ -161,3 +169,47 @@ def test_placements_that_did_not_fit_are_not_learnt_from():
     )
     propose(other, tasks)
     assert fit_costs(state, [*samples, misfit]).loss == fit_costs(other, samples).loss
+
+
+def test_going_on_from_a_placer_keeps_its_networks_and_normaliser_and_leaves_it_as_it_is():
+    before, samples = rounds(begin(), 2)
+    placer = make_placer(before)
+    kept = {name: value.clone() for name, value in bits(before).items()}
+    state = continue_from(placer, TINY.warm(), seed=7)
+    networks = [name for name in kept if name != "generator"]
+    assert all(torch.equal(bits(state)[name], kept[name]) for name in networks)
+    assert torch.equal(state.normaliser.mean, placer.normaliser.mean)
+    rounds(state, 1, samples)
+    assert all(torch.equal(bits(before)[name], kept[name]) for name in networks)
+
+
+def test_the_error_of_a_placer_to_go_on_from_is_known_before_its_first_round_fits_anything():
+    before, samples = rounds(begin(), 2)
+    state = continue_from(make_placer(before), TINY.warm(), seed=7)
+    fresh = [simulated().measure(task, placement) for task, placement in propose(state, tiny_tasks())]
+    assert fit_costs(state, [*samples, *fresh]).heldout_mape is not None
+    cold = begin()
+    fresh = [simulated().measure(task, placement) for task, placement in propose(cold, tiny_tasks())]
+    assert fit_costs(cold, fresh).heldout_mape is None
+
+
+def test_a_warm_run_that_was_stopped_ends_with_the_same_bits(tmp_path):
+    before, samples = rounds(begin(), 1)
+    whole, _ = rounds(continue_from(make_placer(before), TINY, seed=7), 2, samples)
+    stopped, so_far = rounds(continue_from(make_placer(before), TINY, seed=7), 1, samples)
+    save_state(stopped, tmp_path / "state")
+    resumed, _ = rounds(load_state(tmp_path / "state"), 1, so_far)
+    assert resumed.warm
+    assert same(resumed, whole)
+
+
+def test_a_placer_with_other_networks_is_no_start():
+    with pytest.raises(ValueError, match="'structured' and 'lookahead', but 'paper' and 'lookahead' are asked for"):
+        continue_from(make_placer(begin()), replace(TINY, cost_network="paper"), seed=0)
+
+
+def test_what_remains_for_a_warm_training_is_less_but_never_more_than_all():
+    config = TrainingConfig(warm_iterations=3, warm_rate=0.5)
+    assert config.warm().measurements == 30 < config.measurements == 100
+    assert config.warm().cost_learning_rate == 0.5 * config.cost_learning_rate
+    assert replace(config, iterations=2).warm().iterations == 2

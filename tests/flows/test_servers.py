@@ -16,7 +16,7 @@ from dreamshard.recipes import RECIPES
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(280)]
 
-EXPECTED = {"retrain", "ingest", "profile", "train", "train-cost", "train-policy", "evaluate", "promote"}
+EXPECTED = {"retrain", "ingest", "profile", "train", "train-cost", "train-policy", "evaluate", "promote", "watch"}
 
 
 @pytest.fixture(scope="module")
@@ -72,20 +72,31 @@ def test_a_value_outside_the_forms_choices_is_refused_by_the_api(servers):
     assert "none such" in answer.text
 
 
-def test_a_smoke_run_started_over_the_api_ends_with_a_champion_and_its_artifacts(servers):
-    run = api(
-        servers,
-        f"deployments/{deployment(servers, 'retrain')['id']}/create_flow_run",
-        parameters={"recipe": "smoke", "testbed": "simulated", "iterations": 1},
-    )
+def list_of_tables(servers, rows: int = 1000) -> str:
+    """A list of 40 tables, the first of them with so many rows."""
+    path = servers.home / "tables.csv"
+    lines = [f"t{i},{rows if i == 0 else 1000 + i},{8 + 8 * (i % 3)},{1 + i % 5}\n" for i in range(40)]
+    path.write_text("name,rows,dim,pooling_factor\n" + "".join(lines))
+    return str(path)
+
+
+def completed(servers, name: str, **parameters) -> dict:
+    """The result of a run of a deployment, started over the API."""
+    path = f"deployments/{deployment(servers, name)['id']}/create_flow_run"
+    run = api(servers, path, parameters=parameters)["id"]
 
     def finished():
-        state = httpx.get(f"{servers.prefect}/api/flow_runs/{run['id']}", timeout=30).json()["state"]
+        state = httpx.get(f"{servers.prefect}/api/flow_runs/{run}", timeout=30).json()["state"]
         return state if state["type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED") else None
 
     state = until(finished, 200)
     assert state["type"] == "COMPLETED", (state["message"], (servers.home / "logs" / "worker.log").read_text()[-3000:])
-    outcome = result_of(servers, run["id"])
+    return result_of(servers, run)
+
+
+def test_a_smoke_run_started_over_the_api_ends_with_a_champion_and_its_artifacts(servers):
+    tables = list_of_tables(servers)
+    outcome = completed(servers, "retrain", recipe="smoke", testbed="simulated", source=tables, iterations=1)
     assert outcome["version"] == "1"
     assert outcome["testbed"].startswith("simulated")
     artifacts = {each["key"]: each for each in api(servers, "artifacts/filter")}
@@ -100,6 +111,28 @@ def test_a_smoke_run_started_over_the_api_ends_with_a_champion_and_its_artifacts
     ).json()["model_version"]
     assert version["version"] == "1"
     assert {tag["key"] for tag in version["tags"]} >= {"reason", "dataset", "eval_overall_ms"}
+
+
+def test_a_changed_list_of_tables_starts_one_retraining_with_the_parameters_of_the_watch(servers):
+    """After the smoke run, which trained on the list as it was."""
+    watched = {"recipe": "smoke", "testbed": "simulated", "source": list_of_tables(servers, rows=2000), "seed": 0}
+    found = completed(servers, "watch", **watched)
+    assert (found["resized"], found["added"], found["removed"], found["emitted"]) == (1, 0, 0, True), found
+    asked = {**watched, "num_devices": None, "memory_gb": None, "tables_per_task": None}
+
+    def retrainings():
+        wanted = {"deployment_id": {"any_": [deployment(servers, "retrain")["id"]]}}
+        runs = api(servers, "flow_runs/filter", flow_runs=wanted)
+        return [run for run in runs if run["parameters"].items() >= asked.items()]
+
+    (run,) = until(retrainings, 60)
+    assert not run["parameters"].get("full"), "it trains on from the champion"
+    again = completed(servers, "watch", **watched)
+    assert not again["emitted"], "the retraining is under way, or has ended well"
+    assert len(retrainings()) == 1
+    shown = {each["key"]: each for each in api(servers, "artifacts/filter")}["dreamshard-tables"]
+    assert "1 resized" in shown["description"] or "none of the 40 tables" in shown["description"]
+    api(servers, f"flow_runs/{run['id']}/set_state", state={"type": "CANCELLING", "name": "Cancelling"}, force=True)
 
 
 def result_of(servers, flow_run: str) -> dict:

@@ -1,0 +1,263 @@
+"""Where a placer came from, and what the next training starts from.
+
+A version carries its `Origin` as a tag. A training in the same setting (testbed, hardware, shape of the tasks, batch) on
+other tables goes on from the champion: from its networks and from what was measured for it. On the same tables there is
+nothing to go on to, so it is the same training again.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+
+from dreamshard.costs import CostSample
+from dreamshard.recipes import Recipe
+from dreamshard.search import DreamShardPlacer
+from dreamshard.tasks import split_pool
+from dreamshard.testbeds.machine import library_versions
+from dreamshard.training import TrainingConfig
+from flows.measuring import TestbedReference, lake
+from storage import registry
+from storage.halves import has_halves, read_halves
+from storage.settings import Settings
+
+TAG = "origin"
+"""The tag of a version that holds its `Origin`."""
+
+Setting = dict[str, str | int]
+"""What must be the same for one training to go on from another, by its name for people."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warm:
+    """The placer that a training goes on from.
+
+    Attributes:
+        version: in the registry.
+        training: that it came out of.
+        iteration: of that training.
+        trainings: whose cost samples are fitted as well: that one and those before it, oldest first.
+        measurement_s: mean seconds that one of its measurements took; None where it made none.
+        full_measurements: how many it would take to train from nothing.
+    """
+
+    version: str
+    training: str
+    iteration: int
+    trainings: tuple[str, ...]
+    measurement_s: float | None
+    full_measurements: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What a training was made of; kept with its checkpoints, and as a tag on each of its versions.
+
+    Attributes:
+        recipe: by name.
+        source: of its tables.
+        dataset: version of its tables.
+        tasks: key of its task sets, and of the halves that they were drawn from.
+        setting: see `Setting`.
+        networks: kinds of the cost network and of the policy.
+        warm: what it went on from; None where it began with nothing.
+        measurement_s: mean seconds of one of its measurements, once it has made some.
+    """
+
+    recipe: str
+    source: str
+    dataset: str
+    tasks: str
+    setting: Setting
+    networks: tuple[str, ...]
+    warm: Warm | None = None
+    measurement_s: float | None = None
+
+    def to_json(self) -> str:
+        """As text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Origin":
+        """What `to_json` wrote."""
+        found = json.loads(text)
+        warm = found.pop("warm")
+        if warm is not None:
+            warm = Warm(**{**warm, "trainings": tuple(warm["trainings"])})
+        return cls(**{**found, "networks": tuple(found["networks"])}, warm=warm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version:
+    """A registered placer and where it came from."""
+
+    version: str
+    training: str
+    iteration: int
+    origin: Origin
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """How a training begins.
+
+    Attributes:
+        recipe: by name.
+        source: of the tables.
+        setting: see `Setting`.
+        config: of the rounds that are to be made.
+        halves_of: key of the task sets in whose halves tables stay; None where they are drawn.
+        warm: what to go on from; None for nothing.
+        why: in words, for people.
+    """
+
+    recipe: str
+    source: str
+    setting: Setting
+    config: TrainingConfig
+    halves_of: str | None
+    warm: Warm | None
+    why: str
+
+    def origin(self, dataset: str, tasks: str) -> Origin:
+        """The origin of the training that begins like this."""
+        return Origin(
+            recipe=self.recipe,
+            source=self.source,
+            dataset=dataset,
+            tasks=tasks,
+            setting=self.setting,
+            networks=(self.config.cost_network, self.config.policy),
+            warm=self.warm,
+        )
+
+
+def start_from(config: Recipe, dataset: str, bench: TestbedReference, *, full: bool) -> Start:
+    """From the champion if it was trained in the same setting, else from the newest version that was, else from nothing.
+
+    Args:
+        config: the recipe.
+        dataset: version of the tables to train on.
+        bench: where costs come from.
+        full: begin with nothing all the same; tables stay in their halves nevertheless, so that the champion is judged by
+            tables that it has not seen either.
+    """
+    setting = setting_of(config, bench)
+    base = _base(setting)
+    warm, why = _warm(base, config, dataset, full)
+    halves_of = _halves(base, config, dataset, bench.seed)
+    if base is not None and halves_of is None:
+        warm, why = (
+            None,
+            f"with nothing and new halves: those of version {base.version} are gone or too small for a task",
+        )
+    training = config.training if warm is None else config.training.warm()
+    return Start(
+        recipe=config.name,
+        source=config.workload.source,
+        setting=setting,
+        config=training,
+        halves_of=halves_of,
+        warm=warm,
+        why=why,
+    )
+
+
+def setting_of(config: Recipe, bench: TestbedReference) -> Setting:
+    """What a placer learns besides its tables."""
+    tasks, measure = config.tasks, bench.measure
+    return {
+        "testbed": bench.kind,
+        "hardware": bench.identity,
+        "devices": tasks.num_devices,
+        "tables per task": tasks.tables_per_task,
+        "precision": tasks.precision,
+        "optimizer": tasks.optimizer,
+        "batch": bench.batch_size,
+        "warm-ups": measure.warmups,
+        "repeats": measure.repeats,
+    }
+
+
+def versions() -> Iterator[Version]:
+    """All versions that say where they came from, newest first."""
+    for number, tags in registry.tags_by_version(Settings.load()).items():
+        if TAG in tags:
+            origin = Origin.from_json(tags[TAG])
+            yield Version(version=number, training=tags["training"], iteration=int(tags["iteration"]), origin=origin)
+
+
+def load(warm: Warm) -> DreamShardPlacer:
+    """The placer to go on from.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    return registry.load_placer(warm.version)
+
+
+def earlier_samples(warm: Warm | None) -> tuple[list[CostSample], int]:
+    """What was measured for the placer to go on from, and how many there are with those of other library versions.
+
+    A table that has changed since is in them as it was when it was measured: a fact about a table of that size and use,
+    whether or not there still is one. Samples of other versions of torch or fbgemm are left out.
+    """
+    if warm is None:
+        return [], 0
+    now = library_versions()
+    found = [sample for training in warm.trainings for sample in lake().read_cost_samples(run_key=training)]
+    return [sample for sample in found if _same(sample.versions, now)], len(found)
+
+
+def _same(then: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    return all(now.get(library, version) == version for library, version in then.items())
+
+
+def _base(setting: Setting) -> Version | None:
+    found = [version for version in versions() if version.origin.setting == setting]
+    champion = registry.champion(Settings.load())
+    return next((version for version in found if version.version == champion), found[0] if found else None)
+
+
+def _warm(base: Version | None, config: Recipe, dataset: str, full: bool) -> tuple[Warm | None, str]:
+    """What to go on from, and why."""
+    if base is None:
+        return None, "with nothing: no version was trained on this testbed, hardware and shape of tasks yet"
+    if full:
+        return None, "with nothing, as a full training is asked for"
+    if base.origin.dataset == dataset:
+        before = base.origin.warm
+        return before, f"as version {base.version} did, whose tables these are"
+    wanted = (config.training.cost_network, config.training.policy)
+    if base.origin.networks != wanted:
+        kinds = " and ".join(base.origin.networks)
+        return None, f"with nothing: the networks of version {base.version} are {kinds}, not {' and '.join(wanted)}"
+    earlier: Sequence[str] = base.origin.warm.trainings if base.origin.warm else ()
+    warm = Warm(
+        version=base.version,
+        training=base.training,
+        iteration=base.iteration,
+        trainings=(*earlier, base.training),
+        measurement_s=base.origin.measurement_s,
+        full_measurements=config.training.measurements,
+    )
+    try:
+        load(warm)
+    except ValueError as error:
+        return None, f"with nothing: {error}"
+    return warm, f"with what version {base.version} has learnt"
+
+
+def _halves(base: Version | None, config: Recipe, dataset: str, seed: int) -> str | None:
+    """The task set whose halves are kept, where they are known and both then hold enough tables for a task."""
+    if base is None or not has_halves(lake(), base.origin.tasks):
+        return None
+    generator = torch.Generator().manual_seed(seed)
+    halves = split_pool(lake().read_dataset(dataset), generator, read_halves(lake(), base.origin.tasks))
+    return base.origin.tasks if min(map(len, halves)) >= config.tasks.tables_per_task else None
+
+
+def tags(origin: Origin) -> dict[str, str]:
+    """The tags by which a version says where it came from."""
+    return {TAG: origin.to_json(), "warm_start_from": origin.warm.version if origin.warm else "nothing"}

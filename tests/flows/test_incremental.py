@@ -1,0 +1,200 @@
+"""Training on from the champion when tables change: what is kept and measured; nothing trained on is ever held out.
+
+The steps without Prefect's server and MLflow's registry, whose versions are a list here; both are real in `test_servers.py`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prefect.logging import disable_run_logger
+
+from dreamshard.recipes import Recipe
+from dreamshard.tables import concatenate
+from dreamshard.workloads import dataset_version, open_workload, statistics
+from flows import checkpoints, lineage, measuring, savings, steps
+from flows.measuring import lake
+from flows.parameters import configure
+from storage import registry
+from storage.halves import read_halves
+
+BEFORE = {f"t{i}": ((1000, 20_000, 300_000)[i % 3], (4, 8, 16, 32)[i % 4], 1 + i % 5) for i in range(40)}
+REMOVED, RESIZED, DRIFTED, ADDED = ("t3", "t4"), ("t5", "t6"), ("t7", "t8"), ("n0", "n1", "n2")
+
+
+def changed() -> dict[str, tuple[int, int, int]]:
+    tables = {name: sizes for name, sizes in BEFORE.items() if name not in REMOVED}
+    tables |= {name: (2 * BEFORE[name][0], *BEFORE[name][1:]) for name in RESIZED}
+    tables |= {name: (*BEFORE[name][:2], 3 * BEFORE[name][2]) for name in DRIFTED}
+    return tables | dict.fromkeys(ADDED, (5000, 16, 3))
+
+
+class Home:
+    """A home in which trainings are run step by step, and the versions that came of them."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.tags: dict[str, dict[str, str]] = {}
+
+    def config(self, **other) -> Recipe:
+        config = configure("smoke", **{"testbed": "simulated", "source": str(self.path / "list.csv")} | other)
+        return replace(config, training=replace(config.training, iterations=3, warm_iterations=2, cost_steps=20))
+
+    def dataset(self, tables: dict[str, tuple[int, int, int]]) -> str:
+        lines = [",".join(map(str, [name, *sizes])) for name, sizes in tables.items()]
+        (self.path / "list.csv").write_text("\n".join(["name,rows,dim,pooling_factor", *lines]) + "\n")
+        found = list(open_workload(self.config().workload).tables())
+        for table in found:
+            lake().write_table_lookups(table)
+        pool = concatenate([statistics(table) for table in found])
+        lake().write_dataset(pool, dataset_version(pool), "list.csv")
+        return dataset_version(pool)
+
+    def start(self, dataset: str, *, full: bool = False, **other) -> lineage.Start:
+        config = self.config(**other)
+        return lineage.start_from(config, dataset, measuring.reference(config, dataset, 0), full=full)
+
+    def train(self, dataset: str) -> str:
+        config = self.config()
+        with disable_run_logger(), measuring.testbeds():
+            bench = measuring.reference(config, dataset, 0)
+            start = lineage.start_from(config, dataset, bench, full=False)
+            tasks = steps.draw_tasks.fn(dataset, config.tasks, 0, start.halves_of)
+            training = steps.start_training.fn(dataset, tasks, start, bench)
+            for iteration in range(1, start.config.iterations + 1):
+                if not checkpoints.is_complete(training, iteration):
+                    steps.measure_placements.fn(training, iteration, dataset, tasks, bench)
+                    steps.fit_cost_network.fn(training, iteration)
+                    steps.improve_policy.fn(training, iteration, dataset, tasks)
+        return training
+
+    def register(self, training: str) -> None:
+        last = str(checkpoints.last_iteration(training))
+        tags = {"training": training, "iteration": last} | lineage.tags(savings.origin(training))
+        self.tags = {str(len(self.tags) + 1): tags, **self.tags}  # newest first
+
+    def placer(self, version: str):
+        return checkpoints.placer(self.tags[version]["training"], int(self.tags[version]["iteration"]), None)
+
+    def origin(self, version: str) -> lineage.Origin:
+        return lineage.Origin.from_json(self.tags[version][lineage.TAG])
+
+    def halves(self, version: str):
+        return read_halves(lake(), self.origin(version).tasks)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """A list was trained on (version 1, the champion), changed, and trained on again (version 2)."""
+    found = Home(tmp_path_factory.mktemp("incremental"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DREAMSHARD_HOME", str(found.path))
+        patch.setattr(registry, "tags_by_version", lambda _: found.tags)
+        patch.setattr(registry, "champion", lambda _: "1" if found.tags else None)
+        patch.setattr(registry, "load_placer", found.placer)
+        for tables in (BEFORE, changed()):
+            found.register(found.train(found.dataset(tables)))
+        yield found
+
+
+def test_the_second_training_goes_on_from_the_first(home: Home):
+    first, second = home.origin("1"), home.origin("2")
+    assert first.warm is None
+    assert second.warm is not None
+    assert (second.warm.version, second.warm.training) == ("1", home.tags["1"]["training"])
+    assert second.warm.trainings == (home.tags["1"]["training"],)
+    assert second.dataset != first.dataset
+    assert home.tags["2"]["warm_start_from"] == "1"
+    warm = checkpoints.load(home.tags["2"]["training"], "iteration_00")
+    champion = home.placer("1")
+    assert warm.warm
+    for name, value in champion.cost_network.state_dict().items():
+        assert value.equal(warm.cost_network.state_dict()[name]), name
+
+
+def test_no_table_that_was_trained_on_is_ever_held_out_and_tables_stay_in_their_halves(home: Home):
+    before, after = home.halves("1"), home.halves("2")
+    assert before.train <= after.train, "those that are gone too, in case they come back"
+    assert before.test <= after.test
+    assert not after.train & after.test
+    assert after.train | after.test == {*BEFORE, *ADDED}
+    origin = home.origin("2")
+    for split, allowed in (("train", after.train), ("test", after.test)):
+        drawn = {name for task in lake().read_tasks(origin.dataset, split, origin.tasks) for name in task.tables.names}
+        assert drawn <= allowed - set(REMOVED)
+
+
+def test_what_was_measured_before_is_fitted_as_well_with_the_tables_as_they_were(home: Home):
+    samples = savings.earlier(home.tags["2"]["training"])
+    assert len(samples) == 15
+    rows = {name: int(n) for s in samples for name, n in zip(s.task.tables.names, s.task.tables.rows, strict=True)}
+    assert set(rows) <= home.halves("1").train
+    assert all(rows[name] == BEFORE[name][0] for name in rows)
+
+
+def test_samples_of_another_version_of_a_library_are_left_out(home: Home, monkeypatch: pytest.MonkeyPatch):
+    warm = home.origin("2").warm
+    then = dict(lake().read_cost_samples(run_key=warm.training)[0].versions)
+    monkeypatch.setattr(lineage, "library_versions", lambda: dict.fromkeys(then, "other") | {"torch": "0.0"})
+    samples, there = lineage.earlier_samples(warm)
+    assert there == 15
+    assert len(samples) == (0 if then else 15), "a simulated cost depends on no library"
+
+
+def test_what_was_saved_is_said_in_measured_figures(home: Home):
+    first, second = (savings.of(home.tags[version]["training"]) for version in ("1", "2"))
+    assert first.sentence.startswith("from nothing: 15 measurements, ")
+    assert (second.reused, second.earlier, second.made, second.saved) == (15, 15, 10, 5)
+    assert second.saved_minutes == pytest.approx(5 * first.measurement_s / 60)
+    assert second.sentence.startswith("warm from version 1: 15 of 15 cost samples re-used, 5 measurements and ")
+    assert first.metrics["measurements_saved"] == 0
+    assert "minutes_saved" not in first.metrics
+    assert second.metrics["training_minutes"] > 0
+
+
+def test_a_warm_training_that_was_killed_ends_with_the_same_bits_and_measures_nothing_again(home: Home):
+    dataset, training = home.origin("2").dataset, home.tags["2"]["training"]
+    whole = checkpoints.load(training, "iteration_02")
+    (checkpoints.folder(training) / "iteration_02.zip").unlink()
+    assert checkpoints.last_iteration(training) == 1
+    assert home.train(dataset) == training, "the same tables are the same training, warm as it was"
+    again = checkpoints.load(training, "iteration_02")
+    for kind in ("cost_network", "policy"):
+        before, after = (getattr(state, kind).state_dict() for state in (whole, again))
+        assert all(value.equal(after[name]) for name, value in before.items())
+    assert again.generator.get_state().equal(whole.generator.get_state())
+    assert len(lake().read_cost_samples(run_key=training)) == 10
+
+
+def test_a_full_training_begins_with_nothing_but_keeps_the_halves(home: Home):
+    begun = home.start(home.origin("2").dataset, full=True)
+    assert begun.warm is None
+    assert begun.config.measurements == 15
+    assert begun.halves_of == home.origin("1").tasks
+    assert "full" in begun.why
+
+
+@pytest.mark.parametrize("other", [{"num_devices": 4}, {"tables_per_task": 10}, {"testbed": "simulated:v100"}])
+def test_other_tasks_or_hardware_begin_with_nothing(home: Home, other: dict):
+    begun = home.start(home.origin("2").dataset, **other)
+    assert (begun.warm, begun.halves_of) == (None, None)
+    assert "no version was trained" in begun.why
+
+
+def test_other_networks_begin_with_nothing_and_say_so(home: Home):
+    (champion,) = [version for version in lineage.versions() if version.version == "1"]
+    config = replace(home.config(), training=replace(home.config().training, cost_network="paper"))
+    warm, why = lineage._warm(champion, config, "another dataset", full=False)
+    assert warm is None
+    assert why == "with nothing: the networks of version 1 are structured and lookahead, not paper and lookahead"
+
+
+def test_a_champion_that_cannot_be_read_is_no_start_but_stops_nothing(home: Home, monkeypatch: pytest.MonkeyPatch):
+    def damaged(_version: str):
+        raise ValueError("the files of version 1 cannot be read")
+
+    monkeypatch.setattr(registry, "load_placer", damaged)
+    begun = home.start(home.origin("2").dataset)
+    assert begun.warm is None
+    assert "cannot be read" in begun.why
