@@ -95,10 +95,10 @@ def run_watch(parameters: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         terminal.print_json(outcome)
         return
-    _say(f"{outcome['source']}: {outcome['sentence']}")
+    terminal.say(f"{outcome['source']}: {outcome['sentence']}")
     if table:
         terminal.print_table(table)
-    _say(f"{outcome['retraining']} Nothing was started; the deployment `watch` of `dreamshard up` does that.")
+    terminal.say(f"{outcome['retraining']} Nothing was started; the deployment `watch` of `dreamshard up` does that.")
 
 
 def _title(testbed: str) -> str:

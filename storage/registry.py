@@ -146,7 +146,7 @@ def find_version(settings: Settings, tags: Mapping[str, Any]) -> str | None:
 
 def tags_by_version(settings: Settings) -> dict[str, dict[str, str]]:
     """The tags of every version, newest first."""
-    return {str(found.version): dict(found.tags) for found in _all(settings)}
+    return {str(found.version): dict(found.tags) for found in all_versions(settings)}
 
 
 def resolve(settings: Settings, name: str) -> str:
