@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.tasks import exponential_backoff
 
 from dreamshard.collect import Collected, collect, default_device
 from dreamshard.recipes import Recipe
@@ -22,11 +23,15 @@ from dreamshard.testbeds.specs import accelerator
 from dreamshard.training import make_placer
 from flows import tracking, turns
 from flows.progress import advance
+from flows.retries import measurement_failed, progressing
 from storage.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 Device = Literal["auto", "cpu", "cuda"]
+
+SHARD_S = 900.0
+"""The most that one shard may take: to draw the lookups of sixty tables, and to measure it."""
 
 
 def profile_shards(config: Recipe, seed: int, seconds: float | None, device: Device) -> dict[str, Any]:
@@ -72,11 +77,18 @@ def train_on_shards(config: Recipe, seed: int) -> dict[str, Any]:
     return {"training": str(newest), "placer": str(target), "table": table}
 
 
-@task(name="collect shards", cache_policy=NO_CACHE)
+@task(
+    name="collect shards",
+    cache_policy=NO_CACHE,
+    retries=1,
+    retry_delay_seconds=exponential_backoff(2),
+    retry_condition_fn=measurement_failed,
+)
 def collect_shards(config: CollectionConfig, seconds: float | None, device: Device) -> Collected:
     """Design -> costs of shards as Parquet parts in the home, each as it comes.
 
     Raises:
+        MeasurementError: no shard came within `SHARD_S`, twice; what was measured before is kept.
         ValueError: there is no such device, or fbgemm is not installed.
     """
     chosen = default_device() if device == "auto" else device
@@ -86,14 +98,19 @@ def collect_shards(config: CollectionConfig, seconds: float | None, device: Devi
         logger.warning("costs are measured on %s and say little of %s", model, config.accelerator)
     folder = _root() / quote(model, safe=" ()") / asked.design
     limit = math.inf if seconds is None else seconds
-    with turns.of_host():
+    with turns.of_host(), progressing(SHARD_S, f"no shard from {model}") as alive:
+
+        def told(done: int, total: int, what: str) -> None:
+            alive()
+            advance("measure", done, total, what)
+
         return collect(
             folder,
             asked,
             seconds=limit,
             device_type=chosen,
             workers=4 if chosen == "cuda" else 1,
-            progress=lambda done, total, what: advance("measure", done, total, what),
+            progress=told,
         )
 
 

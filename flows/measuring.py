@@ -8,7 +8,7 @@ import hashlib
 import importlib
 import inspect
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -162,22 +162,22 @@ def measure(
     """
     limit_s = wanted.measure.timeout_s + min(wanted.measure.timeout_s, START_S)
     tables = f"{len(drawn.tables)} tables on {drawn.num_devices} devices"
+    names = _named(drawn.tables.names)
     try:
         with alone(wanted), borrowed(wanted) as bench, timeout(limit_s):
             began = time.perf_counter()
             sample = bench.measure(drawn, placement)
             (took or _nobody)(time.perf_counter() - began)
     except TimeoutError as error:
-        names = ", ".join(drawn.tables.names[:5]) + (", ..." if len(drawn.tables) > 5 else "")
         raise MeasurementError(
             f"measuring {drawn.name} ({tables}: {names}) on {wanted.identity} gave no answer within {limit_s:g} s, so "
             "the testbed was ended; earlier samples are kept: see what it waits for, then start again"
         ) from error
     except MeasurementError as error:
-        get_run_logger().error("%s with %s failed: %s", drawn.name, tables, error)
+        said = "\n".join([str(error), *getattr(error, "__notes__", ())])  # the notes are what the rank itself said
+        get_run_logger().error("%s with %s failed: %s", drawn.name, tables, said)
         raise
-    slowest = int(sample.costs.device_ms().argmax())
-    get_run_logger().info("%s with %s: %.3f ms, slowest is device %d", drawn.name, tables, sample.overall_ms, slowest)
+    get_run_logger().info("%s with %s: %s", drawn.name, tables, told(sample))
     return sample
 
 
@@ -186,6 +186,22 @@ def opened(wanted: TestbedReference, target: Lake) -> Testbed:
     lookups = target.lookup_source(wanted.dataset)
     setup = _setup(wanted.num_devices, wanted.batch_size, wanted.seed, wanted.measure, lookups, target)
     return open_testbed(wanted.name, setup)
+
+
+def told(sample: CostSample) -> str:
+    """What a log says of a sample: its cost, the rank that was slowest, and its tables."""
+    misfit = sample.infeasible
+    rank = int(sample.costs.device_ms().argmax()) if misfit is None else misfit.device
+    task, placement = sample.task.sharded(sample.placement)
+    held = [task.tables.names[t] for t in placement.tables_of(rank)]
+    names = f"{len(held)} tables: {_named(held)}"
+    if misfit is not None:
+        return f"rank {rank} asked for {misfit.asked_bytes} bytes and had {misfit.free_bytes} ({names})"
+    return f"{sample.overall_ms:.3f} ms, slowest is rank {rank} ({names})"
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _setup(

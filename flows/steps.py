@@ -9,20 +9,17 @@ from collections.abc import Mapping
 from functools import lru_cache
 from math import isfinite
 from statistics import fmean
-from typing import Any
 
 import torch
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import State, TaskRun
-from prefect.tasks import Task, exponential_backoff
+from prefect.tasks import exponential_backoff
 
 from dreamshard import training as algorithm
 from dreamshard.costs import CostSample
 from dreamshard.recipes import TasksConfig
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import NO_HALVES, sample_tasks, split_pool
-from dreamshard.testbeds.base import MeasurementError
 from dreamshard.workloads import Workload, WorkloadConfig, open_workload, statistics
 from flows import checkpoints, lineage, savings, shards
 from flows.caching import content_key
@@ -30,15 +27,11 @@ from flows.checkpoints import Metrics, iteration_name
 from flows.lineage import Start
 from flows.measuring import TestbedReference, lake, measure, turn
 from flows.progress import advance, publish
+from flows.retries import measurement_failed
 from storage.halves import read_halves, write_halves
 from storage.ingested import keep_ingested
 from storage.journal import collecting
 from storage.lake import Lake
-
-
-def measurement_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
-    """Retry where fresh ranks can help; wrong input stays wrong."""
-    return isinstance(state.result(raise_on_failure=False), MeasurementError)
 
 
 @lru_cache(maxsize=1)

@@ -14,7 +14,7 @@ from flows.caching import content_key, flows_hash
 from flows.contest import measured_rows
 from flows.measuring import TestbedReference, lake
 from flows.progress import publish
-from flows.steps import measurement_failed
+from flows.retries import measurement_failed
 
 _BACKOFF = exponential_backoff(2)
 

@@ -15,12 +15,18 @@ from flows.decision import Decision, decide
 from flows.heldout import not_held_out_for
 from flows.measuring import TestbedReference, lake, turn
 from flows.progress import publish
-from flows.steps import measurement_failed
+from flows.retries import may_pass, measurement_failed
 
 _BACKOFF = exponential_backoff(2)
 
 
-@task(name="find the champion", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF)
+@task(
+    name="find the champion",
+    cache_policy=NO_CACHE,
+    retries=2,
+    retry_delay_seconds=_BACKOFF,
+    retry_condition_fn=may_pass,
+)
 def champion_to_beat(training: str, iteration: int) -> str | None:
     """Version of the champion, unless there is none or it is what this very iteration of the training learnt."""
     version = tracking.champion()
@@ -99,7 +105,9 @@ def evaluated(
     return key
 
 
-@task(name="register version", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF)
+@task(
+    name="register version", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF, retry_condition_fn=may_pass
+)
 def register(run: str, training: str, dataset: str, evaluation: str, budget_ms: float | None) -> str:
     """The candidate that was evaluated -> version in MLflow's registry, once per iteration; returns its number."""
     iteration = evaluations.load(evaluation)["iteration"]
@@ -111,7 +119,7 @@ def register(run: str, training: str, dataset: str, evaluation: str, budget_ms: 
     return found
 
 
-@task(name="promote", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF)
+@task(name="promote", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF, retry_condition_fn=may_pass)
 def promote(run: str, version: str, training: str, evaluation: str) -> dict[str, Any]:
     """Figures -> alias, with the why on the version; returns the chain's outcome."""
     figures = evaluations.load(evaluation)
@@ -148,7 +156,7 @@ def promote(run: str, version: str, training: str, evaluation: str) -> dict[str,
     return outcome
 
 
-@task(name="make champion", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF)
+@task(name="make champion", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF, retry_condition_fn=may_pass)
 def make_champion(name: str, reason: str) -> dict[str, Any]:
     """A version or alias -> champion, whatever its figures; says what was champion and what it is now.
 
