@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flows import cli_inspect, cli_place, cli_serve, terminal
+from flows import cli_inspect, cli_place, cli_prune, cli_serve, terminal
 from flows.cli_options import (
     DevicesOption,
     HomeOption,
@@ -38,6 +38,7 @@ app.command("models")(cli_inspect.models)
 app.command("sql")(cli_inspect.sql)
 app.command("doctor")(cli_inspect.doctor)
 app.command("serve")(cli_serve.serve)
+app.command("prune")(cli_prune.prune)
 
 _debug = False
 

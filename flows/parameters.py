@@ -162,6 +162,13 @@ Emit = Annotated[
     Field(title="Start retraining", description="Emit the event that starts it. Off: only look and show what changed."),
 ]
 
+OlderThanDays = Annotated[
+    int,
+    Field(title="Older than", ge=1, le=36_500, description="Days since a file was written after which it may go."),
+]
+Delete = Annotated[
+    bool, Field(title="Delete", description="Removes the files for good. Off: only shows what would be removed.")
+]
 Seconds = Annotated[
     float | None,
     Field(

@@ -137,6 +137,17 @@ def describe(settings: Settings, version: str, text: str) -> None:
     client(settings).update_model_version(MODEL, version, description=f"{first}\n\n{text}"[:_DESCRIPTION])
 
 
+def named_in_tags(settings: Settings) -> frozenset[str]:
+    """Every value of every tag of every version: the keys of what versions came from are among them."""
+    found: set[str] = set()
+    page: str | None = ""
+    while page is not None:
+        answer = client(settings).search_model_versions(f"name='{MODEL}'", max_results=200, page_token=page or None)
+        found |= {str(value) for version in answer for value in version.tags.values()}
+        page = answer.token or None
+    return frozenset(found)
+
+
 def find_version(settings: Settings, tags: Mapping[str, Any]) -> str | None:
     """The newest version that carries all of `tags`, or None."""
     wanted = {(name, str(value)) for name, value in tags.items()}

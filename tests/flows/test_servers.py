@@ -16,7 +16,8 @@ from dreamshard.recipes import RECIPES
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(280)]
 
-EXPECTED = {"retrain", "ingest", "profile", "train", "train-cost", "train-policy", "evaluate", "promote", "watch"}
+STAGES = {"ingest", "profile", "train", "train-cost", "train-policy", "evaluate", "promote", "compare"}
+EXPECTED = {"retrain", "watch", "prune", *STAGES}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,50 @@
+"""Removes what is old and needed by no registered version: what it is, `storage.retention` decides."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from prefect import flow, get_run_logger, task
+from prefect.artifacts import create_table_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.context import FlowRunContext
+from prefect.tasks import exponential_backoff
+
+from flows.form import form
+from flows.parameters import Delete, OlderThanDays
+from flows.retries import may_pass
+from storage import catalog, retention
+from storage.settings import Settings
+
+
+@form
+@flow(name="prune", persist_result=True, result_serializer="json")
+def prune(older_than_days: OlderThanDays = 90, delete: Delete = False) -> dict[str, Any]:
+    """Old lookups, cost samples, checkpoints and reports -> a list of them; with `delete` they go."""
+    return remove_old(older_than_days, delete)
+
+
+@task(
+    name="remove old files",
+    cache_policy=NO_CACHE,
+    retries=2,
+    retry_delay_seconds=exponential_backoff(2),
+    retry_condition_fn=may_pass,
+)
+def remove_old(older_than_days: int, delete: bool) -> dict[str, Any]:
+    """Find what may go, remove it where asked to, and say how much it is.
+
+    Raises:
+        ValueError: the registry or the lake cannot say what is needed; nothing has been removed.
+    """
+    settings = Settings.load()
+    removals = retention.plan(settings, datetime.now(UTC) - timedelta(days=older_than_days))
+    table = retention.totals(removals)
+    what = "removed" if delete else "would be removed (a dry run: give `delete` to remove them)"
+    if delete:
+        retention.carry_out(removals)
+        catalog.write_catalog(settings)
+    files, size_bytes = table[-1]["files"], table[-1]["bytes"]
+    get_run_logger().info("%d files, %d bytes, older than %d days %s", files, size_bytes, older_than_days, what)
+    if FlowRunContext.get() is not None:
+        create_table_artifact(table, key="dreamshard-prune", description=f"Older than {older_than_days} days, {what}.")
+    return {"older_than_days": older_than_days, "deleted": delete, "table": table}

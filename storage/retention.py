@@ -1,0 +1,154 @@
+"""What may go: files older than asked that nothing kept refers to, in an order in which a kill leaves a readable lake.
+
+Kept, however old: whatever a registered version names in its tags (training, dataset, evaluation, by their keys), and
+whatever a kept training or report names in turn. A training or an evaluation goes as a whole or not at all, and stays
+while any file of it is young: one that is running is never touched. Lookups stay while a kept dataset has their table: a
+version's, one that is in use, or the one ingested last. The rows that describe tables and tasks and the costs of single
+shards stay: they are small, and other rows refer to them. MLflow's and Prefect's data are theirs.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from storage import registry
+from storage.lake import Lake
+from storage.parquet_files import read
+from storage.places import Entry, listing, remove
+from storage.settings import Settings
+
+KINDS = ("reports", "evaluations", "checkpoints", "cost samples", "journal", "unfinished", "lookups")
+"""In the order of removal: what refers to others before what it refers to."""
+
+_LEFTOVERS = ("journal", "unfinished")  # what killed writers left: they go by their age alone
+_OF_DATASETS = ("evaluations", "cost samples")
+_KEY = re.compile(r"[0-9a-f]{16}")
+_ITERATION = re.compile(r"iteration_(\d+)\..*")
+_DATASET = re.compile(r"dataset_version=([^/]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A file that may go.
+
+    Attributes:
+        kind: one of `KINDS`.
+        run: key of the training or evaluation that it belongs to; empty for lookups and unfinished files.
+        entry: the file.
+    """
+
+    kind: str
+    run: str
+    entry: Entry
+
+
+def plan(settings: Settings, before: datetime) -> list[Stored]:
+    """What may go of what was last written before `before`, in the order of removal.
+
+    Raises:
+        ValueError: a file that says what is kept cannot be read.
+    """
+    stored = list(_stored(settings))
+    named = registry.named_in_tags(settings)
+    runs = _kept_runs(stored, named, before)
+    lookups = _kept_lookups(settings, stored, runs, named, before)
+
+    def goes(each: Stored) -> bool:
+        if each.run and each.kind not in _LEFTOVERS:
+            return each.run not in runs
+        return each.entry.modified < before and each.entry.place.name not in lookups
+
+    return sorted(filter(goes, stored), key=_order)
+
+
+def carry_out(removals: Sequence[Stored]) -> None:
+    """Remove the files in their order; stopped half-way, the next plan has the rest."""
+    for _, group in groupby(removals, key=lambda each: _order(each)[:-1]):
+        places = [each.entry.place for each in group]
+        remove(places)
+        for folder in {place.parent for place in places if isinstance(place, Path)}:
+            with suppress(OSError):  # it still holds something
+                folder.rmdir()
+
+
+def totals(removals: Sequence[Stored]) -> list[dict[str, Any]]:
+    """Files and bytes by kind, and of all."""
+    rows = []
+    for kind in (*KINDS, "all"):
+        sizes = [each.entry.size_bytes for each in removals if kind in (each.kind, "all")]
+        rows.append({"kind": kind, "files": len(sizes), "bytes": sum(sizes)})
+    return rows
+
+
+def _stored(settings: Settings) -> Iterator[Stored]:
+    """Every file that might go."""
+    lake = settings.lake_root
+    for entry in listing(settings.evaluations, "**/*.json"):
+        yield Stored(kind="reports", run=entry.place.stem, entry=entry)
+    for entry in listing(settings.checkpoints, "*/*"):
+        if entry.place.suffix != ".tmp":
+            yield Stored(kind="checkpoints", run=entry.place.parent.name, entry=entry)
+    for folder in ("evaluations", "cost_samples", "journal"):
+        for entry in listing(lake / folder, "**/*.parquet"):
+            run = unquote(entry.place.name.split(".")[0])
+            yield Stored(kind=folder.replace("_", " "), run=run, entry=entry)
+    for entry in listing(lake / "lookups", "*.parquet"):
+        yield Stored(kind="lookups", run="", entry=entry)
+    for root in (settings.evaluations, settings.checkpoints, lake):
+        for entry in listing(root, "**/*.tmp"):
+            yield Stored(kind="unfinished", run="", entry=entry)
+
+
+def _order(each: Stored) -> tuple[Any, ...]:
+    """A training's states go before its samples, the last iteration first: what is left is a shorter training."""
+    place = each.entry.place
+    iteration = _ITERATION.fullmatch(place.name)
+    last_first = -int(iteration[1]) if iteration else -(10**6) if place.suffix == ".zip" else 1
+    points_to = place.parent.name != "newest"  # which of a training's reports is the newest
+    return KINDS.index(each.kind), points_to, each.run, last_first, place.suffix != ".zip", str(place)
+
+
+def _kept_runs(stored: Sequence[Stored], named: Collection[str], before: datetime) -> set[str]:
+    """Keys of the trainings and evaluations that stay."""
+    known = {each.run for each in stored if each.run}
+    fresh = {each.run for each in stored if each.run in known and each.entry.modified >= before} | known.intersection(
+        named
+    )
+    kept: set[str] = set()
+    while fresh:
+        kept |= fresh
+        texts = [each.entry.place for each in stored if each.run in fresh and _may_name_others(each)]
+        fresh = known.intersection(key for text in texts for key in _KEY.findall(text.read_text())) - kept
+    return kept
+
+
+def _may_name_others(each: Stored) -> bool:
+    """Reports name their training, and a training that went on from another says so beside its states."""
+    name = each.entry.place.name
+    return each.kind in ("reports", "checkpoints") and name.endswith(".json") and not _ITERATION.fullmatch(name)
+
+
+def _kept_lookups(
+    settings: Settings, stored: Sequence[Stored], runs: Collection[str], named: Collection[str], before: datetime
+) -> set[str]:
+    """Names of the lookups files that stay."""
+    lake = Lake(settings.lake_root)
+    written = listing(settings.lake_root / "tables", "**/tables.parquet")
+    in_use = [each.entry for each in stored if each.run in runs and each.kind in _OF_DATASETS]
+    in_use += [entry for entry in listing(settings.lake_root / "tasks", "**/*.parquet") if entry.modified >= before]
+    in_use += [entry for entry in written if entry.modified >= before]
+    kept = {*named, *lake.dataset_versions()[-1:], *map(_dataset, in_use)}
+    tables = [read(entry.place, ["lookups_file"]) for entry in written if _dataset(entry) in kept]
+    return {Path(file).name for table in tables for file in table.column("lookups_file").to_pylist()}
+
+
+def _dataset(entry: Entry) -> str:
+    """The dataset version in a file's path."""
+    found = _DATASET.search(str(entry.place))
+    return unquote(found[1]) if found else ""

@@ -1,0 +1,237 @@
+"""After pruning every version has what it came from, whatever was old; and a kill half-way leaves a readable lake."""
+
+import hashlib
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import torch
+from stored_instances import make_evaluation, make_sample, make_tables
+
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
+from storage import catalog, registry, retention, runs
+from storage.journal import collecting
+from storage.lake import EVALUATION, Lake
+from storage.places import write_json
+from storage.settings import Settings
+
+MONTHS_S = 200 * 24 * 3600.0
+ITERATIONS = 3
+
+
+def key(name: str) -> str:
+    """A key as the flows make them."""
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def ingest(lake: Lake, name: str) -> str:
+    """A dataset of two tables with their lookups; `shared` is in all of them."""
+    described = []
+    for table, row in ((name, len(name)), ("shared", 1)):
+        looked_up = Lookups(torch.tensor([row, row, 0], dtype=torch.int32), torch.tensor([0, 2, 3]))
+        known = WorkloadTable(name=table, rows=100, dim=8, lookups=looked_up)
+        described.append(statistics(known))
+        lake.write_table_lookups(known, described[-1])
+    fields = ("rows", "dim", "pooling_factor", "bins", "lookups", "unique_rows")
+    tables = Tables((name, "shared"), *(torch.cat([getattr(each, field) for each in described]) for field in fields))
+    lake.write_dataset(tables, dataset_version(tables), name)
+    return dataset_version(tables)
+
+
+def train(settings: Settings, name: str, origin: str = "") -> str:
+    """All that a training and its evaluation leave behind; returns the dataset."""
+    lake, training, evaluation = Lake(settings.lake_root), key(name), key(f"evaluation of {name}")
+    version = ingest(lake, name)
+    task = PlacementTask(lake.read_dataset(version), 2, 10**6, name="train-000")
+    lake.write_tasks([task], version, "train", key(f"tasks of {name}"))
+    folder = settings.checkpoints / training
+    for iteration in range(ITERATIONS + 1):
+        write_json(folder / f"iteration_{iteration:02}.json", {"measured_cost_ms": 1.0})
+        write_json(folder / f"iteration_{iteration:02}.proposals.json", [])
+        write_json(folder / f"iteration_{iteration:02}.zip", "a state")
+        if iteration:
+            sample = replace(make_sample(task, [0, 1], ms=iteration), overall_ms=float(iteration))
+            lake.append_cost_samples([sample], training, iteration, version)
+    write_json(folder / "origin.json", {"warm": {"trainings": [key(origin)]}})
+    lake.append_cost_samples([make_sample(task, [1, 0])], evaluation, EVALUATION, version)
+    lake.append_evaluations(
+        [make_evaluation(task, "dreamshard", 1.5)], {}, evaluation, dataset_version=version, testbed="t", hardware="h"
+    )
+    write_json(settings.evaluations / f"{evaluation}.json", {"key": evaluation, "training": training})
+    write_json(settings.evaluations / "newest" / f"{training}.json", {"key": evaluation})
+    return version
+
+
+@pytest.fixture
+def store(mlflow_settings: Settings, placer_folder: Path) -> Settings:
+    """Six trainings; the third is version 1, which went on from the second."""
+    for name, origin in [
+        ("first", ""),
+        ("second", ""),
+        ("third", "second"),
+        ("fourth", ""),
+        ("fifth", ""),
+        ("last", ""),
+    ]:
+        version = train(mlflow_settings, name, origin)
+        if name == "third":
+            tags = {"training": key(name), "evaluation": key(f"evaluation of {name}"), "dataset": version}
+            with runs.chain(mlflow_settings, "retrain") as run:
+                registry.register_placer(mlflow_settings, placer_folder, run, tags=tags, pool=make_tables())
+    return mlflow_settings
+
+
+def shared_files(settings: Settings) -> Iterator[Path]:
+    for root in (settings.lake_root, settings.checkpoints, settings.evaluations):
+        assert isinstance(root, Path)
+        yield from (path for path in sorted(root.rglob("*")) if path.is_file())
+
+
+def age(paths: Sequence[Path]) -> None:
+    then = time.time() - MONTHS_S
+    for path in paths:
+        os.utime(path, (then, then))
+
+
+def digest(settings: Settings) -> str:
+    content = [(str(path), path.read_bytes(), path.stat().st_mtime_ns) for path in shared_files(settings)]
+    return hashlib.sha256(repr(content).encode()).hexdigest()
+
+
+def cutoff() -> datetime:
+    return datetime.now(UTC) - timedelta(days=90)
+
+
+def facts(settings: Settings, name: str) -> list[object]:
+    """What is known of a training, its evaluation and its tables."""
+    lake, training, evaluation = Lake(settings.lake_root), key(name), key(f"evaluation of {name}")
+    samples = [sample.overall_ms for run in (training, evaluation) for sample in lake.read_cost_samples(run_key=run)]
+    rows = catalog.query(settings, f"select placer, overall_ms from evaluations where run_key = '{evaluation}'")
+    states = sorted(path.name for path in Path(str(settings.checkpoints / training)).glob("*"))
+    reports = [
+        (settings.evaluations / f"{evaluation}.json").exists(),
+        (settings.evaluations / "newest" / f"{training}.json").exists(),
+    ]
+    (version,) = {
+        row["dataset_version"]
+        for row in catalog.query(settings, f"select dataset_version from tables where name = '{name}'")
+    }
+    source = lake.lookup_source(version)
+    looked_up = [source(table).indices.tolist() for table in lake.read_dataset(version).names]
+    return [samples, rows, states, reports, looked_up]
+
+
+def is_readable(settings: Settings) -> None:
+    """Every view answers, every sample has its tables, and each training that is left can go on from its last state."""
+    for view in catalog.VIEWS:
+        catalog.query(settings, f"select * from {view}")
+    lake = Lake(settings.lake_root)
+    lake.read_cost_samples()
+    for folder in Path(str(settings.checkpoints)).glob("*"):
+        states = sorted(int(path.stem[-2:]) for path in folder.glob("iteration_*.zip"))
+        assert states == list(range(len(states))), "what is left of a training is a shorter one"
+        for iteration in states:
+            assert (folder / f"iteration_{iteration:02}.json").is_file()
+            assert (folder / f"iteration_{iteration:02}.proposals.json").is_file()
+        found = lake.read_cost_samples(run_key=folder.name)
+        assert not states or len(found) == ITERATIONS, "states outlive none of the samples they were fitted to"
+    for report in Path(str(settings.evaluations)).glob("*.json"):
+        assert lake.read_cost_samples(run_key=report.stem), "a report outlives none of its samples"
+
+
+def test_what_is_old_goes_and_what_a_version_needs_stays(store: Settings):
+    age(list(shared_files(store)))
+    names = ("second", "third", "last")
+    before = {name: facts(store, name) for name in names}
+    removals = retention.plan(store, cutoff())
+    retention.carry_out(removals)
+    assert facts(store, "third") == before["third"], "the version"
+    assert facts(store, "second")[0][:ITERATIONS] == before["second"][0][:ITERATIONS], "what the version went on from"
+    assert facts(store, "last")[4] == before["last"][4], "the tables ingested last"
+    assert registry.load_placer("1", store).name == "dreamshard"
+    is_readable(store)
+    left = {path.name for path in Path(str(store.checkpoints)).iterdir()}
+    assert left == {key("second"), key("third")}
+    assert len(Lake(store.lake_root).read_cost_samples(run_key=key("first"))) == 0
+    with pytest.raises(ValueError, match="ingest the workload again"):
+        facts(store, "first")
+    assert retention.plan(store, cutoff()) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_old_versions_and_what_is_young_lose_nothing(store: Settings, seed: int):
+    chance, everything = random.Random(seed), list(shared_files(store))
+    age([path for path in everything if chance.random() < 0.97])
+    young = {path for path in everything if path.stat().st_mtime > time.time() - 3600}
+    before = {name: facts(store, name) for name in ("second", "third")}
+    retention.carry_out(retention.plan(store, cutoff()))
+    is_readable(store)
+    assert facts(store, "third") == before["third"]
+    assert facts(store, "second")[2] == before["second"][2]
+    assert all(path.is_file() for path in young)
+
+
+def test_a_kill_at_any_moment_leaves_a_readable_lake(store: Settings):
+    age(list(shared_files(store)))
+    before, removals = facts(store, "third"), retention.plan(store, cutoff())
+    for removal in removals:
+        retention.carry_out([removal])
+        if removal.kind in ("checkpoints", "reports") or chance_of_one_in_ten(removal):
+            is_readable(store)
+    assert facts(store, "third") == before
+    assert retention.plan(store, cutoff()) == []
+
+
+def chance_of_one_in_ten(removal: retention.Stored) -> bool:
+    return int(hashlib.sha256(str(removal.entry.place).encode()).hexdigest(), 16) % 10 == 0
+
+
+def test_a_plan_changes_nothing_and_counts_what_it_found(store: Settings):
+    age(list(shared_files(store)))
+    before = digest(store)
+    removals = retention.plan(store, cutoff())
+    assert digest(store) == before
+    table = {row["kind"]: row for row in retention.totals(removals)}
+    assert table["checkpoints"]["files"] == 4 * (3 * (ITERATIONS + 1) + 1)  # first, fourth, fifth and last
+    assert table["lookups"]["files"] == 3  # of first, fourth and fifth; `shared` is a kept dataset's too
+    assert table["all"]["bytes"] == sum(each.entry.place.stat().st_size for each in removals)
+
+
+def test_nothing_young_goes(store: Settings):
+    assert retention.plan(store, cutoff()) == []
+
+
+def test_a_training_that_runs_keeps_all_of_it_and_its_tables(store: Settings):
+    age(list(shared_files(store)))
+    (Path(str(store.checkpoints)) / key("fourth") / "measured.json").write_text("{}")
+    before = facts(store, "fourth")
+    removals = retention.plan(store, cutoff())
+    retention.carry_out(removals)
+    after = facts(store, "fourth")
+    assert (after[0][:ITERATIONS], after[2], after[4]) == (before[0][:ITERATIONS], before[2], before[4])
+
+
+def test_what_killed_writers_left_goes_by_its_age(store: Settings):
+    lake = Lake(store.lake_root)
+    old, young = (Path(str(store.lake_root)) / "lookups" / f"{name}.parquet.1.1.tmp" for name in ("old", "young"))
+    for path in (old, young):
+        path.write_bytes(b"half")
+    version = lake.dataset_versions()[-1]
+    task = lake.read_tasks(version, "train", key("tasks of last"))[0]
+    kept = collecting(lake, key("last"), 9, version)
+    keep = kept.__enter__()
+    keep(make_sample(task, [1, 1]))
+    age([old, *Path(str(store.lake_root)).glob("journal/**/*.parquet")])
+    removals = retention.plan(store, cutoff())
+    assert [(each.kind, each.entry.place.name) for each in removals if each.kind == "unfinished"] == [
+        ("unfinished", old.name)
+    ]
+    assert [each.run for each in removals if each.kind == "journal"] == [key("last")]
+    kept.__exit__(None, None, None)
