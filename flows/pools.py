@@ -75,7 +75,7 @@ def job_template(kind: Kind, image: str | None, gpus: int, environ: Mapping[str,
         environ: whose `PASSED_ON` a run in a container gets; a process has its worker's.
 
     Raises:
-        ValueError: containers without an image.
+        ValueError: containers without an image, or without the extra `containers`.
     """
     if kind == "process":
         from prefect.workers.process import ProcessWorker
@@ -86,7 +86,13 @@ def job_template(kind: Kind, image: str | None, gpus: int, environ: Mapping[str,
             f"a {kind} run needs an image, and none was given; build deploy/Dockerfile and name it with --image"
         )
     env = _IN_CONTAINER | {name: environ[name] for name in PASSED_ON if name in environ}
-    return _docker(image, gpus, env) if kind == "docker" else _kubernetes(image, gpus, env)
+    try:
+        return _docker(image, gpus, env) if kind == "docker" else _kubernetes(image, gpus, env)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"a {kind} pool needs the package {error.name}, which is not installed; install the extra: "
+            'pip install "dreamshard[containers]"'
+        ) from error
 
 
 def _docker(image: str, gpus: int, env: Mapping[str, str]) -> dict[str, Any]:

@@ -8,10 +8,14 @@ from uuid import UUID
 import pytest
 from docker.types import HostConfig
 from prefect.client.schemas.objects import FlowRun
-from prefect_docker.worker import DockerWorkerJobConfiguration
-from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
 
 from flows import pools
+
+try:
+    from prefect_docker.worker import DockerWorkerJobConfiguration
+    from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
+except ImportError:
+    pytest.skip('needs the extra: pip install "dreamshard[containers]"', allow_module_level=True)
 
 ENVIRON = {
     "DREAMSHARD_STORE": "s3://bucket/dreamshard",
