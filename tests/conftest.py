@@ -19,7 +19,7 @@ os.environ.update(
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "PREFECT_LOGGING_LEVEL": "CRITICAL",
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # read when Prefect is imported; 20 is its own
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "600",  # read when Prefect is imported; 20 is its own
         "PREFECT_HOME": tempfile.mkdtemp(prefix="dreamshard-tests-"),
     }
 )

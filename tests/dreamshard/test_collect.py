@@ -155,7 +155,7 @@ def test_a_collection_that_is_killed_loses_nothing_and_goes_on(tmp_path):
     before = read_shards(parts)
     assert before
     done = subprocess.run(
-        [*command, "--max-shards", str(len(before) + 3)], capture_output=True, text=True, check=True, timeout=120
+        [*command, "--max-shards", str(len(before) + 3)], capture_output=True, text=True, check=True, timeout=600
     )
     outcome = json.loads(done.stdout.splitlines()[-1])
     assert (outcome["measured"], outcome["known"], outcome["complete"]) == (3, len(before) + 3, True)
@@ -202,7 +202,7 @@ def test_the_tests_that_need_a_gpu_start_where_little_is_installed():
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=root, env=environment, timeout=120
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=root, env=environment, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = [line for line in done.stdout.splitlines() if "::" in line]

@@ -32,7 +32,7 @@ def postgres(script: Path) -> Iterator[str]:
 
     def call(program: str, *arguments: str | Path) -> None:
         subprocess.run(
-            [*as_other, programs / program, *arguments], check=True, cwd=folder, stdout=subprocess.DEVNULL, timeout=60
+            [*as_other, programs / program, *arguments], check=True, cwd=folder, stdout=subprocess.DEVNULL, timeout=240
         )
 
     try:
@@ -44,7 +44,7 @@ def postgres(script: Path) -> Iterator[str]:
                 subprocess.run(
                     [programs / "psql", "-q", "-v", "ON_ERROR_STOP=1", f"postgresql://{address}/postgres", *arguments],
                     check=True,
-                    timeout=60,
+                    timeout=240,
                 )
             yield address
         finally:

@@ -39,7 +39,7 @@ def servers_up(home: Path) -> Iterator[Up]:
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
-                process.wait(timeout=60)
+                process.wait(timeout=240)
 
 
 def api(servers: Up, path: str, **body):

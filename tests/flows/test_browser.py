@@ -24,7 +24,7 @@ PICTURES = os.environ.get("DREAMSHARD_PICTURES")
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.server,
-    pytest.mark.timeout(560),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(
         CHROMIUM is None, reason="needs chromium (as root: apt-get install chromium), to open the pages"
     ),

@@ -45,7 +45,7 @@ def test_ctrl_c_ends_a_run_at_once_and_keeps_what_was_finished(tmp_path):
 
 
 def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=150)
+    out, err = process.communicate(timeout=600)
     return process.returncode, out, err
 
 

@@ -39,7 +39,7 @@ def placement(*device: int, num_devices: int = 2) -> Placement:
 def have_ended(pids: list[int]) -> bool:
     """Whether all processes end within a few seconds."""
     running = [process for process in psutil.process_iter() if process.pid in pids]
-    _, alive = psutil.wait_procs(running, timeout=10)
+    _, alive = psutil.wait_procs(running, timeout=60)
     return not alive
 
 
