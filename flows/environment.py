@@ -32,7 +32,7 @@ def prepare(home_folder: Path | None = None, *, log_level: str = "INFO") -> Path
         "PREFECT_LOCAL_STORAGE_PATH": str(folder / "results"),
         "PREFECT_LOGGING_LEVEL": log_level,
         "PREFECT_SERVER_EPHEMERAL_ENABLED": "true",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",  # 25 s were seen
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",  # 25 s were seen, minutes on a crowded machine
     }
     for name, value in wanted.items():
         os.environ.setdefault(name, value)

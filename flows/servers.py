@@ -31,7 +31,7 @@ TEAM: Mapping[str, str] = {
     "PREFECT_SERVER_CONCURRENCY_MAXIMUM_CONCURRENCY_SLOT_WAIT_SECONDS": "5",
 }
 """A server that starts again still knows who holds a slot, and who waits for one asks for it every few seconds."""
-STARTUP_S = 180.0
+STARTUP_S = 600.0
 """The first start creates two databases; 25 s were seen on an idle machine."""
 
 

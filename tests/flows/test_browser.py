@@ -32,7 +32,7 @@ pytestmark = [
 
 QUIET = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
 QUIET += ("--disable-component-update", "--disable-sync")
-PATIENCE_MS = 60_000
+PATIENCE_MS = 240_000
 RUN_MS = 200_000
 
 FIELDS = {"Seed": "1", "Testbed": "simulated", "Tables per task": "6", "Iterations": "1"}
