@@ -124,7 +124,8 @@ def test_a_cluster_measures_the_shards_that_the_emulated_testbed_then_finds(
     shards = [row for file in (lake / "shard_costs").rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
     assert len(samples) == 2 * 5
     measured = sorted(row["forward_ms"] for row in shards)
-    assert sorted(row["forward_compute_ms"] for row in samples if row["num_tables"]) == pytest.approx(measured)
+    used = {row["forward_compute_ms"] for row in samples if row["num_tables"]}  # two placements may share a shard
+    assert sorted(used) == pytest.approx(measured)
 
 
 @pytest.mark.parametrize("wanted", ["spark", "threads:4", "thread"])
