@@ -36,6 +36,7 @@ def alone(monkeypatch, tmp_path):
     monkeypatch.setattr(steps_promotion, "publish", lambda *_: None)
     monkeypatch.setattr(steps_promotion, "checkpoints", SimpleNamespace(history=lambda training: []))
     monkeypatch.setattr(steps_promotion, "report", MagicMock())
+    monkeypatch.setattr(steps_promotion, "savings", MagicMock())
     monkeypatch.setattr(steps_promotion.tracking, "where", lambda *_: {})
     monkeypatch.setattr(steps_promotion.tracking, "log_report", lambda *_: None)
 
