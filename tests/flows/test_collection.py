@@ -84,7 +84,9 @@ def test_an_evaluation_is_traced_with_a_process_for_every_placement_that_fits(ho
         devices = [dict.fromkeys(PHASES, overall_ms / 4), dict.fromkeys(PHASES, 0.0)]
         return {"placer": placer, "task": "test-000", "overall_ms": overall_ms, "devices": devices}
 
-    evaluations.save({"key": "k", "rows": [row("random", 8.0), row("dreamshard", 4.0), row("size", math.inf)]})
+    evaluations.save(
+        {"key": "k", "training": "t", "rows": [row("random", 8.0), row("dreamshard", 4.0), row("size", math.inf)]}
+    )
     assert traces.write({"evaluation": "k"}, tmp_path / "trace.json") == 2
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
