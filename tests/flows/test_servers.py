@@ -105,13 +105,13 @@ def test_a_smoke_run_started_over_the_api_ends_with_a_champion_and_its_artifacts
     assert artifacts["dreamshard-progress"]["data"] == 100.0
     assert "size_greedy" in artifacts["dreamshard-evaluation"]["data"]
     assert servers.mlflow in artifacts["dreamshard-report"]["data"]
-    version = httpx.get(
-        f"{servers.mlflow}/api/2.0/mlflow/registered-models/alias",
-        params={"name": "dreamshard", "alias": outcome["alias"]},
-        timeout=120,
-    ).json()["model_version"]
+    mlflow = f"{servers.mlflow}/api/2.0/mlflow"
+    named = {"name": "dreamshard", "alias": outcome["alias"]}
+    version = httpx.get(f"{mlflow}/registered-models/alias", params=named, timeout=120).json()["model_version"]
     assert version["version"] == "1"
-    assert {tag["key"] for tag in version["tags"]} >= {"reason", "dataset", "eval_overall_ms"}
+    assert {tag["key"] for tag in version["tags"]} >= {"reason", "dataset", "hardware", "testbed", "commit", "seed"}
+    run = httpx.get(f"{mlflow}/runs/get", params={"run_id": version["run_id"]}, timeout=120).json()["run"]
+    assert "eval_overall_ms" in {metric["key"] for metric in run["data"]["metrics"]}
 
 
 def test_a_changed_list_of_tables_starts_one_retraining_with_the_parameters_of_the_watch(servers):
