@@ -4,7 +4,6 @@ Prefect, MLflow and torch are imported inside the commands: `--help` answers at 
 """
 
 import sys
-import threading
 import warnings
 from collections.abc import Sequence
 from types import TracebackType
@@ -12,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flows import cli_inspect, cli_place, cli_prune, cli_serve, terminal
+from flows import cli_inspect, cli_place, cli_prune, cli_serve, cli_servers, terminal
 from flows.cli_options import (
     DevicesOption,
     HomeOption,
@@ -39,6 +38,9 @@ app.command("sql")(cli_inspect.sql)
 app.command("doctor")(cli_inspect.doctor)
 app.command("serve")(cli_serve.serve)
 app.command("prune")(cli_prune.prune)
+app.command("up")(cli_servers.up)
+app.command("deploy")(cli_servers.deploy)
+app.command("worker")(cli_servers.worker)
 
 _debug = False
 
@@ -253,73 +255,6 @@ def promote(
     enter(home, debug=_debug)
     given = {"recipe": recipe, "seed": seed, "testbed": testbed} | _sizes(devices, memory_gb, tables_per_task)
     cli_run.run_stage("promote", given, as_json=as_json)
-
-
-@app.command()
-def up(
-    home: HomeOption = None,
-    prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Tried first.")] = 4200,
-    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Tried first.")] = 5000,
-    host: Annotated[
-        str, typer.Option(help="Interface to listen on; 0.0.0.0 lets everybody who reaches this machine run flows.")
-    ] = "127.0.0.1",
-    run_here: Annotated[
-        bool, typer.Option("--worker/--no-worker", help="Run flows on this machine too; else `worker` on others does.")
-    ] = True,
-) -> None:
-    """Prefect's server, MLflow's server, a worker and all deployments, until Ctrl-C."""
-    import signal
-
-    folder = enter(home, debug=_debug)
-    from flows.servers import running, wait_for_any
-    from storage.settings import Settings
-
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    terminal.ERR.print("starting Prefect, MLflow and a worker; the first time takes half a minute")
-    ports = {"prefect_port": prefect_port, "mlflow_port": mlflow_port}
-    with running(Settings.load(), **ports, host=host, worker=run_here) as addresses:
-        terminal.OUT.print(f"Prefect  {addresses.prefect}/deployments", highlight=False)
-        terminal.OUT.print(f"MLflow   {addresses.mlflow}", highlight=False)
-        terminal.OUT.print(f"home     {folder} (logs in {folder / 'logs'})", highlight=False, soft_wrap=True)
-        terminal.OUT.print("Start `retrain` from Prefect's Deployments page. Ctrl-C ends everything.", highlight=False)
-        ended = wait_for_any(addresses.processes, stop)
-    if ended is not None:
-        raise RuntimeError(f"{ended} ended by itself, so the others were ended too; see {folder / 'logs' / ended}.log")
-
-
-@app.command()
-def deploy(
-    kind: Annotated[
-        Literal["process", "docker", "kubernetes"], typer.Option("--type", help="How the work pool starts runs.")
-    ] = "process",
-    image: Annotated[str | None, typer.Option(help="Of deploy/Dockerfile, for containers.")] = None,
-    gpus: Annotated[int, typer.Option(min=0, help="Of each container; 0 for none.")] = 0,
-) -> None:
-    """The work pool and all deployments, on the server that PREFECT_API_URL names; `up` does this by itself."""
-    from flows.environment import prepare
-
-    prepare()
-    from flows import pools
-
-    pools.deploy(kind, image, gpus)
-
-
-@app.command()
-def worker(
-    home: HomeOption = None,
-    pool: Annotated[str, typer.Option(help="Work pool to take runs from.")] = "dreamshard",
-    queue: Annotated[
-        str | None, typer.Option(help="Only runs of this queue of the pool, e.g. of one kind of GPU.")
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 2,
-) -> None:
-    """A worker on this machine for the servers of another: PREFECT_API_URL and MLFLOW_TRACKING_URI say which."""
-    enter(home, debug=True)  # a worker's log is what its people read
-    from flows import workers
-
-    workers.become(pool, queue, limit)
 
 
 def _sizes(devices: int | None, memory_gb: float | None, tables_per_task: int | None) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 import psutil
 
+from storage import mlflow_server
 from storage.registry import MODEL
-from storage.runs import mlflow_server_command, mlflow_server_environment
 from storage.settings import QUIET, Settings
 
 LOOPBACK = "127.0.0.1"
@@ -104,8 +104,8 @@ def running(
 
         start("prefect", [*PREFECT, "server", "start", "--host", host, "--port", prefect.rpartition(":")[2]])
         if mlflow != tracking_uri:
-            command = mlflow_server_command(settings, int(mlflow.rpartition(":")[2]), host)
-            start("mlflow", command, **mlflow_server_environment(settings))
+            command = mlflow_server.command(settings, int(mlflow.rpartition(":")[2]), host)
+            start("mlflow", command, **mlflow_server.environment(settings))
             _wait_for(f"{mlflow}/health", processes["mlflow"], logs / "mlflow.log")
         _wait_for(f"{prefect}/api/health", processes["prefect"], logs / "prefect.log")
         _run([*PREFECT, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment, logs)

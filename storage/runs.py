@@ -8,7 +8,6 @@ import importlib.util
 import json
 import math
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dreamshard.tables import Tables
-from storage.settings import QUIET, Settings, quiet_environment
+from storage.settings import Settings, quiet_environment
 
 quiet_environment()  # MLflow decides on its telemetry when it is first imported
 
@@ -219,6 +218,11 @@ def tags(settings: Settings, run: str) -> dict[str, str]:
     return dict(client(settings).get_run(run).data.tags)
 
 
+def metrics(settings: Settings, run: str) -> dict[str, float]:
+    """The newest figures of a run."""
+    return dict(client(settings).get_run(run).data.metrics)
+
+
 def artifact_link(settings: Settings, run: str, file: str) -> str:
     """Where MLflow's pages show a file of a run, as a link that holds on whatever address they are served."""
     experiment = client(settings).get_run(run).info.experiment_id
@@ -236,38 +240,6 @@ def run_address(settings: Settings, run: str) -> str:
         return f"{settings.tracking_uri} run {run}"
     experiment = client(settings).get_run(run).info.experiment_id
     return f"{settings.tracking_uri.rstrip('/')}/#/experiments/{experiment}/runs/{run}"
-
-
-def mlflow_server_command(settings: Settings, port: int, host: str = "127.0.0.1") -> list[str]:
-    """The command that serves runs, versions and files, in two processes; `mlflow_server_environment` goes with it.
-
-    On the home's own database new experiments keep their files in the home, so that `dreamshard run` without a server
-    reads them as well. On any other database they belong to a team: all files then go through the server.
-
-    Args:
-        port: to listen on.
-        host: interface to listen on.
-    """
-    own = settings.tracking_uri.startswith("sqlite")
-    return [
-        *(sys.executable, "-m", "mlflow", "server"),
-        *(("--default-artifact-root", settings.artifact_root) if own else ()),
-        *("--artifacts-destination", settings.artifact_root),
-        "--serve-artifacts",
-        *("--host", host, "--port", str(port), "--workers", "1"),
-    ]
-
-
-def mlflow_server_environment(settings: Settings) -> dict[str, str]:
-    """Where the server keeps runs and versions: in the environment, since everybody can read a command's password.
-
-    Raises:
-        ValueError: the tracking URI is the address of a server.
-    """
-    store = settings.tracking_uri
-    if store.startswith("http"):
-        raise ValueError(f"MLFLOW_TRACKING_URI is {store}, a server that runs already; use it as it is")
-    return {**QUIET, "MLFLOW_BACKEND_STORE_URI": store}
 
 
 def _experiment(tracking: MlflowClient, settings: Settings) -> str:

@@ -1,8 +1,6 @@
 import json
 import math
 import os
-from dataclasses import replace
-from itertools import pairwise
 
 import matplotlib.figure
 import pytest
@@ -95,20 +93,3 @@ def test_plots_and_tables_lie_with_the_run_once(mlflow_settings: Settings):
 
 def test_a_runs_address_is_its_page_on_a_server(settings: Settings):
     assert runs.run_address(settings, "abc") == f"{settings.tracking_uri} run abc"
-
-
-def test_the_server_listens_on_the_loopback_only_with_one_worker(settings: Settings):
-    command = runs.mlflow_server_command(settings, 5001)
-    pairs = dict(pairwise(command))
-    assert (pairs["--host"], pairs["--port"], pairs["--workers"]) == ("127.0.0.1", "5001", "1")
-    assert pairs["--default-artifact-root"] == settings.artifact_root
-    assert runs.mlflow_server_environment(settings)["MLFLOW_BACKEND_STORE_URI"] == settings.tracking_uri
-
-
-def test_on_a_teams_database_files_go_through_the_server_and_no_password_is_in_the_command(settings: Settings):
-    team = replace(settings, tracking_uri="postgresql://ada:secret@db/mlflow")
-    command = runs.mlflow_server_command(team, 5001)
-    assert "--serve-artifacts" in command
-    assert "--default-artifact-root" not in command, "files would bypass the server"
-    assert "secret" not in " ".join(command)
-    assert runs.mlflow_server_environment(team)["MLFLOW_BACKEND_STORE_URI"] == team.tracking_uri
