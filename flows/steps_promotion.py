@@ -115,6 +115,7 @@ def register(run: str, training: str, dataset: str, evaluation: str, budget_ms: 
         found = tracking.version_of(training, iteration)
         if found is None:
             found = tracking.register(run, training, iteration, dataset, evaluation, budget_ms)
+        tracking.complete(found, iteration, evaluation)
     publish("register", 1, 1, f"version {found}")
     return found
 

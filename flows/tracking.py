@@ -160,7 +160,7 @@ def register(run: str, training: str, iteration: int, dataset: str, evaluation: 
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / "placer"
         save_placer(checkpoints.placer(training, iteration, budget_ms), folder)
-        version = registration.register_placer(
+        return registration.register_placer(
             settings,
             folder,
             run,
@@ -171,11 +171,17 @@ def register(run: str, training: str, iteration: int, dataset: str, evaluation: 
             | lineage.tags(savings.origin(training)),
             pool=lake().read_dataset(dataset),
         )
-    evaluation_datasets.log_figures_on(
-        settings, version, report.evaluation_metrics(figures), _heldout(figures), iteration
-    )
+
+
+def complete(version: str, iteration: int, evaluation: str) -> None:
+    """What the evaluation found, on the version's run, unless it is there: a run may have been stopped before this."""
+    settings, figures = Settings.load(), evaluations.load(evaluation)
+    run = registry.run_of(settings, version)
     runs.log_table(settings, run, report.summary_rows(figures))
-    return version
+    if "eval_overall_ms" not in runs.metrics(settings, run):
+        evaluation_datasets.log_figures_on(
+            settings, version, report.evaluation_metrics(figures), _heldout(figures), iteration
+        )
 
 
 def log_report(version: str, figures: evaluations.Report, text: str) -> None:

@@ -82,12 +82,12 @@ def register_placer(
             pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in _REQUIREMENTS],
         )
     registry.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+    _log_linked(settings, run, model.model_id, metrics or {}, step)  # first: a version that exists has its figures
     _ensure_model(settings)
     labels = {name: str(value) for name, value in (tags or {}).items()}
     version = registry.create_model_version(
         MODEL, logged.model_uri, run_id=run, tags=labels, description=description, model_id=logged.model_id
     ).version
-    log_version_metrics(settings, str(version), metrics or {}, step)
     return str(version)
 
 
@@ -103,15 +103,24 @@ def log_version_metrics(
     Args:
         on: name and digest of the dataset, an input of that run, that they were measured on.
     """
-    registry = client(settings)
-    found = registry.get_model_version(MODEL, version)
-    run, model = str(found.run_id), str(found.source).removeprefix("models:/")
+    found = client(settings).get_model_version(MODEL, version)
+    _log_linked(settings, str(found.run_id), str(found.source).removeprefix("models:/"), metrics, step, on)
+
+
+def _log_linked(
+    settings: Settings,
+    run: str,
+    model: str,
+    metrics: Mapping[str, float | None],
+    step: int,
+    on: tuple[str, str] | None = None,
+) -> None:
     values = {name: float(value) for name, value in metrics.items() if value is not None and math.isfinite(value)}
     now_ms = int(time.time() * 1000)
     dataset, digest = on or (None, None)
     batch = [Metric(name, value, now_ms, step, model, dataset, digest, run) for name, value in values.items()]
     if batch:
-        registry.log_batch(run, metrics=batch)
+        client(settings).log_batch(run, metrics=batch)
 
 
 def _ensure_model(settings: Settings) -> None:

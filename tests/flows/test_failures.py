@@ -54,3 +54,30 @@ def test_a_champion_of_an_older_format_does_not_stop_retraining(dreamshard: Drea
     assert "champion version 1 cannot be used" in outcome["reason"]
     assert "other than this version's" in outcome["reason"]
     assert registry.version_tags(Settings.load(), "2")["reason"] == outcome["reason"]
+
+
+def test_a_registry_that_fails_once_ends_with_one_whole_version_and_nothing_done_twice(
+    dreamshard: Dreamshard, tmp_path: Path, monkeypatch
+):
+    from storage import catalog, evaluation_datasets, registry, runs
+    from storage.settings import Settings
+
+    tried, log = [], evaluation_datasets.log_figures_on
+
+    def away_at_first(*figures, **more):
+        tried.append(figures)
+        if len(tried) == 1:
+            raise OSError("the server is away")
+        log(*figures, **more)
+
+    monkeypatch.setattr(evaluation_datasets, "log_figures_on", away_at_first)
+    done = dreamshard("run", "--recipe", "smoke", "--testbed", "simulated", home=tmp_path)
+    assert done.returncode == 0, done.sentence
+    settings = Settings.load()
+    assert len(tried) == 2
+    assert [str(version.version) for version in registry.all_versions(settings)] == ["1"]
+    assert "eval_overall_ms" in runs.metrics(settings, registry.run_of(settings, "1"))
+    (evaluated,) = catalog.query(
+        settings, "select count(*) as rows, count(distinct (task, placer)) as once from evaluations"
+    )
+    assert evaluated["rows"] == evaluated["once"] > 0
