@@ -20,7 +20,7 @@ from flows.commit import commit
 from flows.decision import Decision
 from flows.measuring import lake
 from flows.pages import html_page
-from storage import catalog, evaluation_datasets, registration, registry, runs
+from storage import catalog, datasets, evaluation_datasets, registration, registry, runs
 from storage.settings import Settings
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def chain(name: str, config: Recipe, seed: int) -> Iterator[Chain]:
 
 def log_dataset(run: str, dataset: str, source: str) -> None:
     """The dataset version as an input of the run."""
-    runs.log_dataset(Settings.load(), run, dataset, lake().read_dataset(dataset), source)
+    datasets.log_dataset(Settings.load(), run, dataset, lake().read_dataset(dataset), source)
 
 
 def log_ingested(run: str, ingested: "Ingested", source: str) -> None:

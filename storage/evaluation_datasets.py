@@ -8,12 +8,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from storage.datasets import log_input
 from storage.registration import log_version_metrics
 from storage.runs import client
 from storage.settings import Settings
 
 # isort: split
-from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput
+from mlflow.entities import Dataset, LoggedModelInput
 from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 
 _COLUMNS = {
@@ -69,7 +70,7 @@ def log_heldout(settings: Settings, run: str, tasks: HeldOut, models: Mapping[st
     registry = client(settings)
     found = [registry.get_model_version("dreamshard", version) for version in (models or {}).values()]
     measured = [LoggedModelInput(str(each.source).removeprefix("models:/")) for each in found]
-    registry.log_inputs(run, [DatasetInput(entity, [InputTag("mlflow.data.context", "evaluation")])], measured)
+    log_input(settings, run, entity, "evaluation", measured)
 
 
 def log_figures_on(

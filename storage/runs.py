@@ -5,16 +5,13 @@ Everything goes through the client, never through MLflow's active run, so that t
 """
 
 import importlib.util
-import json
 import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dreamshard.tables import Tables
 from storage.settings import Settings, quiet_environment
 
 quiet_environment()  # MLflow decides on its telemetry when it is first imported
@@ -22,12 +19,11 @@ quiet_environment()  # MLflow decides on its telemetry when it is first imported
 import mlflow  # noqa: E402
 import pandas as pd  # type: ignore[import-untyped]  # noqa: E402
 from mlflow import MlflowClient  # noqa: E402
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag  # noqa: E402
+from mlflow.entities import Metric, Param, Run, RunTag  # noqa: E402
 from mlflow.exceptions import MlflowException  # noqa: E402
 from mlflow.store.artifact.artifact_repository_registry import (  # noqa: E402
     get_registered_artifact_repositories,
 )
-from mlflow.types import ColSpec, DataType, Schema, TensorSpec  # noqa: E402
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,13 +33,6 @@ CHAIN_KEY = "dreamshard.chain"
 STAGE = "dreamshard.stage"
 _PARENT = "mlflow.parentRunId"
 _BATCH = 100  # parameters that MLflow takes at once
-
-_DATASET_COLUMNS = {
-    "name": DataType.string,
-    "rows": DataType.long,
-    "dim": DataType.long,
-    "pooling_factor": DataType.double,
-}
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -170,29 +159,6 @@ def log_metrics(settings: Settings, run: str, metrics: Mapping[str, float | None
     now_ms = int(time.time() * 1000)
     if values:
         tracking.log_batch(run, [Metric(name, value, now_ms, step or 0) for name, value in values.items()])
-
-
-def log_dataset(
-    settings: Settings, run: str, version: str, tables: Tables, source: str, context: str = "training"
-) -> None:
-    """Log a dataset version as an input of a run: its digest is the version, its profile counts tables and lookups.
-
-    Args:
-        tables: of the dataset.
-        source: where they come from, e.g. the workload's name.
-        context: what the run uses them for.
-    """
-    folder = settings.lake_root / "tables" / f"dataset_version={version}"
-    columns: list[ColSpec | TensorSpec] = [ColSpec(kind, name) for name, kind in _DATASET_COLUMNS.items()]
-    entity = Dataset(
-        name=source,
-        digest=version,
-        source_type="local" if isinstance(folder, Path) else folder.protocol,
-        source=json.dumps({"uri": str(folder)}),
-        schema=json.dumps({"mlflow_colspec": Schema(columns).to_dict()}),
-        profile=json.dumps({"num_tables": len(tables), "num_lookups": int(tables.lookups.sum())}),
-    )
-    client(settings).log_inputs(run, [DatasetInput(entity, [InputTag("mlflow.data.context", context)])])
 
 
 def log_figures(settings: Settings, run: str, figures: Mapping[str, "Figure"]) -> None:

@@ -5,7 +5,6 @@ import os
 import matplotlib.figure
 import pytest
 
-from dreamshard.tables import Tables
 from storage import runs
 from storage.settings import Settings
 
@@ -68,15 +67,6 @@ def test_what_is_not_a_number_is_not_logged(mlflow_settings: Settings):
     with runs.chain(mlflow_settings, "evaluate") as run:
         runs.log_metrics(mlflow_settings, run, {"a": math.nan, "b": -math.inf, "c": None, "d": 1.0})
     assert runs.client(mlflow_settings).get_run(run).data.metrics == {"d": 1.0}
-
-
-def test_the_dataset_version_is_an_input_of_the_run(mlflow_settings: Settings, tables: Tables):
-    with runs.chain(mlflow_settings, "ingest") as run:
-        runs.log_dataset(mlflow_settings, run, "0123456789ab", tables, "meta-dlrm-2021")
-    logged = runs.client(mlflow_settings).get_run(run).inputs.dataset_inputs[0]
-    assert (logged.dataset.name, logged.dataset.digest) == ("meta-dlrm-2021", "0123456789ab")
-    assert json.loads(logged.dataset.profile) == {"num_tables": 4, "num_lookups": 1050}
-    assert logged.tags[0].value == "training"
 
 
 def test_plots_and_tables_lie_with_the_run_once(mlflow_settings: Settings):
