@@ -58,7 +58,7 @@ def compare_placers(
     rows = measured_rows(key, placers, drawn, base.predict_overall_ms, config, testbed)
     rows = comparisons.with_own_predictions(rows, placers)
     versions = {name: version for name, version in who.items() if version is not None}
-    lake().append_evaluations(
+    lake().write_evaluation(
         rows, versions, key, dataset_version=dataset, testbed=testbed.kind, hardware=testbed.identity
     )
     unseen = heldout.split(dataset, list(versions.values()))[1]

@@ -62,6 +62,8 @@ def evaluate_placers(
         MeasurementError: a rank died or hung, twice.
     """
     key = content_key(training, iteration, dataset, tasks, config, testbed, rival, flows_hash())
+    if evaluations.path(key).is_file():  # by another host of the store, whose cache is not this one's
+        return key
     candidate = checkpoints.placer(training, iteration, config.budget_ms)
     heldout = lake().read_tasks(dataset, "test", tasks)
     champion, unusable = evaluations.champion_placer(rival)
@@ -70,7 +72,7 @@ def evaluate_placers(
     with turn(testbed):
         rows = measured_rows(key, contestants, heldout, candidate.predict_overall_ms, config, testbed)
     versions = {} if rival is None else {evaluations.rival_name(rival): rival}
-    lake().append_evaluations(
+    lake().write_evaluation(
         rows, versions, key, dataset_version=dataset, testbed=testbed.kind, hardware=testbed.identity
     )
     made = evaluations.make_report(key, training, iteration, rows, rival, testbed.identity, rival_unusable=unusable)

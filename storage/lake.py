@@ -6,10 +6,10 @@
     cost_samples/testbed=<t>/dataset_version=<v>/<run>.<iteration>.<content>.parquet      one row per device
     journal/...                                                        samples of an iteration that is not complete
     shard_costs/hardware=<h>/<key>.<repeats>.parquet                   one row: a shard measured by itself
-    evaluations/testbed=<t>/dataset_version=<v>/<run>.<content>.parquet                   one row per placer and task
+    evaluations/testbed=<t>/dataset_version=<v>/<run>.parquet                             one row per placer and task
 
-Whoever writes the same content again adds nothing; a killed writer leaves at most a `.tmp` file, which no reader looks
-at. Queries belong in `catalog`.
+Whoever writes the same content again adds nothing, and an evaluation made again takes the place of the one before. A
+killed writer leaves at most a `.tmp` file, which no reader looks at. Queries belong in `catalog`.
 
 The root may lie elsewhere (`places`). Locks then hold on this host only, and hosts that write at once corrupt nothing:
 the same content has the same name, and different runs have different names. Two hosts that do the same run at once may
@@ -249,7 +249,7 @@ class Lake:
             samples += records.samples_from_rows([row for row in rows if row["dataset_version"] == name], pool)
         return samples
 
-    def append_evaluations(
+    def write_evaluation(
         self,
         rows: Sequence[EvaluationRow],
         model_versions: Mapping[str, str],
@@ -259,7 +259,7 @@ class Lake:
         testbed: str,
         hardware: str,
     ) -> list[str]:
-        """Keep what an evaluation found, all at once; rows that are there already are left out.
+        """Keep what an evaluation found, all at once; one made again takes the place of the one before.
 
         Args:
             model_versions: by placer, of those that are registered models; a candidate is not one yet.
@@ -280,11 +280,7 @@ class Lake:
             for row in rows
         ]
         folder = partition(self.root / "evaluations", testbed=testbed, dataset_version=dataset_version)
-        known = _known(folder, quote(run_key, safe=""), "evaluation_id")
-        fresh = [row for row in found if row["evaluation_id"] not in known]
-        if fresh:
-            name = f"{quote(run_key, safe='')}.{content_id([row['evaluation_id'] for row in fresh])}.parquet"
-            write(folder / name, pa.Table.from_pylist(fresh, schema=schemas.EVALUATIONS))
+        write(folder / f"{quote(run_key, safe='')}.parquet", pa.Table.from_pylist(found, schema=schemas.EVALUATIONS))
         return [row["evaluation_id"] for row in found]
 
     def _dataset_path(self, version: str) -> Place:

@@ -20,7 +20,7 @@ def filled(lake: Lake, sample: CostSample, task: PlacementTask, version: str) ->
     lake.write_tasks([task], version, "train", "set")
     LakeShardCache(lake.root).put(KEY, COSTS)
     lake.append_cost_samples([sample, make_sample(task, [0, 0, 0], "cluster")], "run", 1, version)
-    lake.append_evaluations(
+    lake.write_evaluation(
         [make_evaluation(task, "random", 4.0)], {}, "key", dataset_version=version, testbed="cluster", hardware="x"
     )
 
@@ -30,7 +30,7 @@ def test_the_version_of_a_registered_contestant_is_kept_and_what_did_not_fit_is_
 ):
     costs = {"champion 3": 4.0, "dreamshard": 2.0, "random": float("inf")}
     rows = [make_evaluation(task, placer, overall_ms) for placer, overall_ms in costs.items()]
-    lake.append_evaluations(rows, {"champion 3": "3"}, "key", dataset_version=version, testbed="cluster", hardware="x")
+    lake.write_evaluation(rows, {"champion 3": "3"}, "key", dataset_version=version, testbed="cluster", hardware="x")
     found = catalog.query(settings, "select placer, model_version, overall_ms from evaluations order by placer")
     assert [tuple(row.values()) for row in found] == [
         ("champion 3", "3", 4.0),

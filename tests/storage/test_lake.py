@@ -7,6 +7,7 @@ import threading
 from datetime import datetime
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from stored_instances import make_evaluation, make_sample
@@ -135,14 +136,17 @@ def test_the_same_samples_again_add_nothing_even_among_new_ones(lake: Lake, samp
     assert len(lake.read_cost_samples("run")) == 2
 
 
-def test_the_same_evaluation_again_adds_nothing(lake: Lake, task: PlacementTask, version: str):
-    rows = [make_evaluation(task, name, 3.0) for name in ("dreamshard", "random")]
+def test_an_evaluation_made_again_takes_the_place_of_the_one_before(lake: Lake, task: PlacementTask, version: str):
     where = {"dataset_version": version, "testbed": "cluster", "hardware": "x"}
-    ids = lake.append_evaluations(rows, {"champion 7": "7"}, "key", **where)
-    before = files(lake)
-    assert lake.append_evaluations(rows, {"champion 7": "7"}, "key", **where) == ids
-    assert files(lake) == before
+    for took in (3.0, 4.0):
+        rows = [make_evaluation(task, name, took) for name in ("dreamshard", "random")]
+        ids = lake.write_evaluation(rows, {"champion 7": "7"}, "key", **where)
+    lake.write_evaluation(rows, {}, "another", **where)
+    (file,) = (lake.root / "evaluations").rglob("key.parquet")
+    kept = pq.read_table(file, partitioning=None).to_pylist()
+    assert [row["evaluation_id"] for row in kept] == ids
     assert len(set(ids)) == 2
+    assert {row["overall_ms"] for row in kept} == {4.0}
 
 
 @pytest.mark.parametrize("damage", ["cut", "text"])

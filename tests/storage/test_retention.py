@@ -61,7 +61,7 @@ def train(settings: Settings, name: str, origin: str = "") -> str:
             lake.append_cost_samples([sample], training, iteration, version)
     write_json(folder / "origin.json", {"warm": {"trainings": [key(origin)]}})
     lake.append_cost_samples([make_sample(task, [1, 0])], evaluation, EVALUATION, version)
-    lake.append_evaluations(
+    lake.write_evaluation(
         [make_evaluation(task, "dreamshard", 1.5)], {}, evaluation, dataset_version=version, testbed="t", hardware="h"
     )
     write_json(settings.evaluations / f"{evaluation}.json", {"key": evaluation, "training": training})
