@@ -43,9 +43,9 @@ _KICKS = 40  # restarts from the best placement, a few tables moved at random
 
 
 def default_budget_ms(task: PlacementTask) -> float:
-    """40 ms for small tasks, growing with tables and devices: 0.08 s at 200 x 8, 0.8 s at 800 x 128."""
+    """40 ms for small tasks, growing with tables and devices: 0.16 s at 200 x 8, 0.8 s at 800 x 128."""
     tables, devices = len(task.tables), task.num_devices
-    return 40 + 0.2 * max(tables - 50, 0) + 0.006 * tables * devices
+    return 40 + 0.8 * max(tables - 50, 0) + 0.002 * tables * devices
 
 
 @dataclass(frozen=True)
