@@ -16,6 +16,7 @@ from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.units import gib
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,8 @@ def pack_by_size(task: PlacementTask) -> Int[Tensor, " T"]:
         largest = int(size.argmax())
         raise NoPlacementError(
             f"found no placement of whole tables for the {len(task.tables)} tables of {task.name} on "
-            f"{task.num_devices} devices of {_gib(task.memory_bytes)}: they need {_gib(int(size.sum()))} in all, the "
-            f"largest ({task.tables.names[largest]!r}) {_gib(int(size[largest]))}; give the devices more memory, add one, "
+            f"{task.num_devices} devices of {gib(task.memory_bytes)}: they need {gib(int(size.sum()))} in all, the "
+            f"largest ({task.tables.names[largest]!r}) {gib(int(size[largest]))}; give the devices more memory, add one, "
             "or use a placer that splits tables by columns"
         )
     return device
@@ -122,7 +123,3 @@ def _fill(
         loads[choice] += added[t]
         left[choice] -= table_bytes[t]
     return torch.from_numpy(device)
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.3g} GiB"

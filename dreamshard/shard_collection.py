@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Optimizer, Precision
+from dreamshard.units import gib
 from dreamshard.workloads.csv import read_tables
 from dreamshard.workloads.population import population
 from dreamshard.workloads.published import META_WORKLOADS, count_laws
@@ -140,7 +141,7 @@ def collection_pool(config: CollectionConfig) -> list[PoolTable]:
     fitting = [table for table in found if _bytes(table, DIMS[0], config) <= config.memory_bytes]
     if not fitting:
         raise ValueError(
-            f"none of the {len(found)} tables fits into {config.memory_bytes / 2**30:.3g} GiB with a batch of "
+            f"none of the {len(found)} tables fits into {gib(config.memory_bytes)} with a batch of "
             f"{config.batch_size}, so nothing can be measured; allow more memory or a smaller batch"
         )
     return fitting

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dreamshard.placement import ColumnShard, Placement, is_legal
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Optimizer, Precision, Tables, shard_name
+from dreamshard.units import gib
 
 _NARROWEST = 4  # columns of a shard: the fused operator takes multiples of 4
 _BY_TABLE = ("rows", "pooling_factor", "bins", "lookups", "unique_rows")  # what a column shard has of its table
@@ -50,14 +51,14 @@ class PlacementTask:
         largest = int(narrowest.argmax())
         if int(narrowest[largest]) > self.memory_bytes:
             raise ValueError(
-                f"table {self.tables.names[largest]!r} of {self.name} needs {_gib(int(narrowest[largest]))} for "
-                f"{_NARROWEST} of its columns alone, more than the {_gib(self.memory_bytes)} of a device, so no "
+                f"table {self.tables.names[largest]!r} of {self.name} needs {gib(int(narrowest[largest]))} for "
+                f"{_NARROWEST} of its columns alone, more than the {gib(self.memory_bytes)} of a device, so no "
                 "placement is legal even split by columns; give devices more memory or halve the precision"
             )
         total, room = int(table_bytes.sum()), self.num_devices * self.memory_bytes
         if total > room:
             raise ValueError(
-                f"the {len(self.tables)} tables of {self.name} need {_gib(total)}, more than the {_gib(room)} of "
+                f"the {len(self.tables)} tables of {self.name} need {gib(total)}, more than the {gib(room)} of "
                 f"{self.num_devices} devices together, so no placement is legal; add devices or memory"
             )
 
@@ -214,13 +215,9 @@ def sample_tasks(
         largest = int(task.table_bytes.argmax())
         if int(task.table_bytes[largest]) > memory_bytes:
             raise ValueError(
-                f"table {task.tables.names[largest]!r} of {task.name} needs {_gib(int(task.table_bytes[largest]))}, more "
-                f"than the {_gib(memory_bytes)} of a device; tasks to learn from and to be judged on hold whole tables: "
+                f"table {task.tables.names[largest]!r} of {task.name} needs {gib(int(task.table_bytes[largest]))}, more "
+                f"than the {gib(memory_bytes)} of a device; tasks to learn from and to be judged on hold whole tables: "
                 "give devices more memory, or leave such tables out of the workload (max_table_bytes)"
             )
         tasks.append(task)
     return tasks
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.3g} GiB"

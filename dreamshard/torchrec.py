@@ -37,6 +37,7 @@ from dreamshard.placer import NoPlacementError
 from dreamshard.plan import Plan, Shard
 from dreamshard.tables import NUM_BINS, Precision, Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.units import gib
 
 
 def tables_of(module: EmbeddingBagCollection, pooling_factors: Mapping[str, float] | None = None) -> Tables:
@@ -123,7 +124,7 @@ def planned(
     except PlannerError as error:
         raise NoPlacementError(
             f"TorchRec's planner found no plan of whole tables for the {len(names)} tables of {task.name} on "
-            f"{task.num_devices} devices of {task.memory_bytes / 2**30:.3g} GiB; give the devices more memory, add "
+            f"{task.num_devices} devices of {gib(task.memory_bytes)}; give the devices more memory, add "
             "one, or choose another placer"
         ) from error
     parameters = plan.plan[""]

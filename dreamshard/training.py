@@ -25,6 +25,7 @@ from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.train_cost import CostData, fit, prediction_error
 from dreamshard.train_policy import update
+from dreamshard.units import gib
 
 _LOPSIDED = 1.7  # spread of the logarithm of a device's share of tables, in exploration
 
@@ -215,7 +216,7 @@ def propose(state: TrainingState, tasks: Sequence[PlacementTask]) -> list[tuple[
         if draws >= 8 * state.config.placements_per_iteration > 8 * len(proposals):
             raise NoPlacementError(
                 f"the policy found room in only {len(proposals)} of {draws} placements, so there is too little to "
-                f"learn from; give the devices of the tasks more than {tasks[0].memory_bytes / 2**30:.3g} GiB"
+                f"learn from; give the devices of the tasks more than {gib(tasks[0].memory_bytes)}"
             )
     return proposals
 

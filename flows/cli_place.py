@@ -189,12 +189,13 @@ def _cost_greedy() -> "Placer":
 
 def _show_moves(task: "PlacementTask", before: "Plan", after: "Plan") -> None:
     from dreamshard.placement import moves
+    from dreamshard.units import gib
 
     found = moves(task.tables, task.table_bytes, before.placement(task.tables), after.placement(task.tables))
     total = sum(move.memory_bytes for move in found)
     tables, dims = {move.table for move in found}, dict(zip(task.tables.names, task.tables.dim.tolist(), strict=True))
     ranges = f" in {len(found)} ranges of columns" if len(found) > len(tables) else ""
-    _note(f"{len(tables)} of {len(task.tables)} tables move{ranges}, {total / 2**30:.3g} GiB in all:")
+    _note(f"{len(tables)} of {len(task.tables)} tables move{ranges}, {gib(total)} in all:")
     for move in found:
         whole = (move.start, move.end) == (0, dims[move.table])
         what = move.table if whole else f"{move.table}, columns {move.start} to {move.end}"

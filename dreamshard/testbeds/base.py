@@ -7,6 +7,7 @@ from dreamshard.costs import CostSample
 from dreamshard.placement import Placement, device_memory_bytes
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.shard_cache import ShardCache
+from dreamshard.units import gib
 from dreamshard.workloads.lookups import LookupSource
 
 
@@ -96,7 +97,7 @@ def check_placement(
         held = device_memory_bytes(task.table_bytes, placement.device[None], task.num_devices)[0]  # [D]
         fullest = int(held.argmax())
         raise ValueError(
-            f"the placement puts {int(held[fullest]) / 2**30:.3g} GiB of tables of {task.name} on device {fullest}, "
-            f"which has {task.memory_bytes / 2**30:.3g} GiB, so it would run out of memory; move tables elsewhere"
+            f"the placement puts {gib(int(held[fullest]))} of tables of {task.name} on device {fullest}, "
+            f"which has {gib(task.memory_bytes)}, so it would run out of memory; move tables elsewhere"
         )
     return task, placement

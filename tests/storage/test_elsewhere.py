@@ -33,7 +33,7 @@ from test_lake import (  # noqa: F401
     test_tables_come_back_bit_for_bit_in_their_order,
     test_tasks_come_back_as_they_were_drawn,
     test_the_dataset_written_last_is_named_last,
-    test_the_same_evaluation_again_adds_nothing,
+    test_an_evaluation_made_again_takes_the_place_of_the_one_before,
     test_the_same_samples_again_add_nothing_even_among_new_ones,
     test_writers_of_one_run_at_the_same_time_lose_nothing,
     test_writing_the_same_dataset_twice_adds_nothing,
