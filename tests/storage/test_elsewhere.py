@@ -26,6 +26,7 @@ from test_journal import (  # noqa: F401
 from test_lake import (  # noqa: F401
     test_a_damaged_file_is_named,
     test_a_key_never_comes_to_mean_other_tasks,
+    test_an_evaluation_made_again_takes_the_place_of_the_one_before,
     test_an_unknown_dataset_names_those_there_are,
     test_datasets_that_share_a_table_share_its_lookups,
     test_samples_are_found_by_run_dataset_and_hardware,
@@ -33,7 +34,6 @@ from test_lake import (  # noqa: F401
     test_tables_come_back_bit_for_bit_in_their_order,
     test_tasks_come_back_as_they_were_drawn,
     test_the_dataset_written_last_is_named_last,
-    test_an_evaluation_made_again_takes_the_place_of_the_one_before,
     test_the_same_samples_again_add_nothing_even_among_new_ones,
     test_writers_of_one_run_at_the_same_time_lose_nothing,
     test_writing_the_same_dataset_twice_adds_nothing,

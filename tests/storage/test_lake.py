@@ -7,7 +7,6 @@ import threading
 from datetime import datetime
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 import torch
 from stored_instances import make_evaluation, make_sample
@@ -17,6 +16,7 @@ from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
 from storage.lake import Lake
+from storage.parquet_files import read
 from storage.places import listing
 
 
@@ -142,8 +142,8 @@ def test_an_evaluation_made_again_takes_the_place_of_the_one_before(lake: Lake, 
         rows = [make_evaluation(task, name, took) for name in ("dreamshard", "random")]
         ids = lake.write_evaluation(rows, {"champion 7": "7"}, "key", **where)
     lake.write_evaluation(rows, {}, "another", **where)
-    (file,) = (lake.root / "evaluations").rglob("key.parquet")
-    kept = pq.read_table(file, partitioning=None).to_pylist()
+    (file,) = (entry.place for entry in listing(lake.root / "evaluations") if entry.place.name == "key.parquet")
+    kept = read(file).to_pylist()
     assert [row["evaluation_id"] for row in kept] == ids
     assert len(set(ids)) == 2
     assert {row["overall_ms"] for row in kept} == {4.0}
