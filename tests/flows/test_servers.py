@@ -40,6 +40,9 @@ def until(check, seconds: float):
 def test_everything_is_deployed_with_form_fields_and_profiling_runs_one_at_a_time(servers):
     found = {each["name"]: each for each in api(servers, "deployments/filter")}
     assert set(found) == EXPECTED
+    assert {name: each["pull_steps"] for name, each in found.items()} == {name: [] for name in EXPECTED}, (
+        "the folder of whoever deploys is none of a worker's"
+    )
     fields = found["retrain"]["parameter_openapi_schema"]["properties"]
     assert fields["recipe"]["enum"] == sorted(RECIPES)
     assert fields["seed"]["allOf"][0]["minimum"] == 0

@@ -29,10 +29,14 @@ RUNS = {"alpha": (0, 1), "beta": (0,)}
 """Seeds by worker, all at once: one training on both, and two on one."""
 
 
-def started(ending, log, environment, *command):
-    """A process of ours whose output goes to `log`; it gets Ctrl-C at the end, as from its terminal."""
+def started(ending, folder, log, environment, *command):
+    """A process of ours in a folder of its own, its output in `log`; it gets Ctrl-C at the end, as from its terminal."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "flows.cli", *command], env=environment, stdout=log.open("w"), stderr=subprocess.STDOUT
+        [sys.executable, "-m", "flows.cli", *command],
+        cwd=folder,
+        env=environment,
+        stdout=log.open("w"),
+        stderr=subprocess.STDOUT,
     )
 
     def end():
@@ -67,7 +71,7 @@ class Team:
         }
         ports = ("--prefect-port", str(free_port(0)), "--mlflow-port", str(free_port(0)))
         said, home = folder / "up.log", str(folder / "servers")
-        up = started(ending, said, environment | databases, "up", "--no-worker", *ports, "--home", home)
+        up = started(ending, folder, said, environment | databases, "up", "--no-worker", *ports, "--home", home)
 
         def addresses():
             assert up.poll() is None, said.read_text()
@@ -80,7 +84,8 @@ class Team:
         self.environment = environment | {"PREFECT_API_URL": f"{self.prefect}/api", "MLFLOW_TRACKING_URI": self.mlflow}
         for name in RUNS:
             own = {"DREAMSHARD_HOME": str(folder / name), "DREAMSHARD_HOST": name}
-            started(ending, folder / f"{name}.log", self.environment | own, "worker", "--queue", name)
+            (folder / name).mkdir()
+            started(ending, folder / name, folder / f"{name}.log", self.environment | own, "worker", "--queue", name)
 
     def api(self, path, method="POST", **body):
         answer = httpx.request(method, f"{self.prefect}/api/{path}", json=body or None, timeout=30)
