@@ -95,7 +95,7 @@ def running(
     name = socket.getfqdn() if host == EVERYWHERE else host
     prefect = f"http://{name}:{free_port(prefect_port, host)}"
     mlflow = tracking_uri if tracking_uri.startswith("http") else f"http://{name}:{free_port(mlflow_port, host)}"
-    environment = _environment(home, prefect, mlflow, name)
+    environment = _environment(home, prefect, mlflow)
     with ExitStack() as ending:
         processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -104,8 +104,10 @@ def running(
 
         start("prefect", [*PREFECT, "server", "start", "--host", host, "--port", prefect.rpartition(":")[2]])
         if mlflow != tracking_uri:
-            command = mlflow_server.command(settings, int(mlflow.rpartition(":")[2]), host)
-            start("mlflow", command, **mlflow_server.environment(settings))
+            port = int(mlflow.rpartition(":")[2])
+            browsers = mlflow_server.browsers(host, port, os.environ)
+            command = mlflow_server.command(settings, port, host)
+            start("mlflow", command, **mlflow_server.environment(settings), **browsers)
             _wait_for(f"{mlflow}/health", processes["mlflow"], logs / "mlflow.log")
         _wait_for(f"{prefect}/api/health", processes["prefect"], logs / "prefect.log")
         _run([*PREFECT, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment, logs)
@@ -185,10 +187,8 @@ def end(process: "subprocess.Popen[bytes]", patience_s: float = 10.0) -> None:
     process.wait()
 
 
-def _environment(home: Path, prefect: str, mlflow: str, host: str) -> dict[str, str]:
-    allowed = ",".join(f"{name}{port}" for name in ("localhost", LOOPBACK, host) for port in ("", ":*"))
+def _environment(home: Path, prefect: str, mlflow: str) -> dict[str, str]:
     return {
-        "MLFLOW_SERVER_ALLOWED_HOSTS": allowed,
         **TEAM,
         **os.environ,
         **QUIET,

@@ -18,11 +18,10 @@ COMPOSE = (DEPLOY / "compose.yaml").read_text()
 SETTINGS = dict(re.findall(r"^([A-Z_]+)=(.*)$", (DEPLOY / ".env.example").read_text(), flags=re.MULTILINE))
 
 
-def services() -> dict:
-    """The services, each setting replaced by its example's value."""
-    return yaml.safe_load(re.sub(r"\$\{(\w+)\}", lambda found: SETTINGS[found[1]] or "Pass-word_1", COMPOSE))[
-        "services"
-    ]
+def services(**other: str) -> dict:
+    """The services, each setting replaced by its value in `other` or the example."""
+    given = SETTINGS | other
+    return yaml.safe_load(re.sub(r"\$\{(\w+)\}", lambda found: given[found[1]] or "Pass-word_1", COMPOSE))["services"]
 
 
 def ours() -> dict:
@@ -113,6 +112,16 @@ def test_mlflows_server_knows_every_option_and_setting_that_it_is_given():
     assert {word for word in command if word.startswith("--")} <= {flag for each in server.params for flag in each.opts}
     known = {each.envvar for each in server.params}
     assert {name for name in services()["mlflow"]["environment"] if name.startswith("MLFLOW_")} <= known
+
+
+def test_mlflows_pages_may_change_what_they_show_under_the_name_that_people_use():
+    from mlflow.server.security_utils import is_allowed_host_header, should_block_cors_request
+
+    given = services(PUBLIC_HOST="gpu-7.team")["mlflow"]["environment"]
+    hosts, origins = (given[f"MLFLOW_SERVER_{name}"].split(",") for name in ("ALLOWED_HOSTS", "CORS_ALLOWED_ORIGINS"))
+    assert is_allowed_host_header(hosts, "gpu-7.team:5000")
+    assert not should_block_cors_request("http://gpu-7.team:5000", "POST", origins)
+    assert should_block_cors_request("http://evil.example:5000", "POST", origins)
 
 
 def test_prefects_server_knows_every_option_and_setting_that_it_is_given():
