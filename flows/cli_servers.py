@@ -43,8 +43,9 @@ def up(
 
 def deploy(
     kind: Annotated[
-        Literal["process", "docker", "kubernetes"], typer.Option("--type", help="How the work pool starts runs.")
-    ] = "process",
+        Literal["process", "docker", "kubernetes"] | None,
+        typer.Option("--type", help="How the work pool starts runs. Left out: as it does; processes for a new one."),
+    ] = None,
     image: Annotated[str | None, typer.Option(help="Of deploy/Dockerfile, for containers.")] = None,
     gpus: Annotated[int, typer.Option(min=0, help="Of each container; 0 for none.")] = 0,
 ) -> None:

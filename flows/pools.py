@@ -24,7 +24,9 @@ PASSED_ON = (
     "MLFLOW_TRACKING_URI",
     "DREAMSHARD_STORE",
     "DREAMSHARD_ARTIFACTS",
+    "DREAMSHARD_TASK_RUNNER",
     "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
     "AWS_DEFAULT_REGION",
 )
 """Settings that a run has from whoever deploys; never passwords, which everybody would read in Prefect's UI."""
@@ -32,36 +34,36 @@ PASSED_ON = (
 _IN_CONTAINER = {"DREAMSHARD_HOME": "/data", "DREAMSHARD_MEASURING_LOCK": "/host-tmp/dreamshard.measuring.lock"}
 
 
-def deploy(kind: Kind, image: str | None, gpus: int) -> None:
+def deploy(kind: Kind | None, image: str | None, gpus: int) -> None:
     """Make the work pool and all deployments on the server that `PREFECT_API_URL` names.
 
     Args:
-        kind: how runs are started.
+        kind: how runs are started. None leaves a pool that exists as it is, and makes one of processes where there is none.
         image: of `deploy/Dockerfile`, for containers; None for processes.
         gpus: of each Kubernetes job; a Docker container has all of its host if this is not 0.
 
     Raises:
-        ValueError: containers without an image, or the pool is of another kind.
+        ValueError: containers without an image, an image or GPUs without a kind, or the pool is of another kind.
         RuntimeError: Prefect refused; its own words are above.
     """
-    from prefect.client.orchestration import get_client
-    from prefect.exceptions import ObjectNotFound
-
-    template = job_template(kind, image, gpus, os.environ)
-    with get_client(sync_client=True) as client:
-        try:
-            there = client.read_work_pool(POOL).type
-        except ObjectNotFound:
-            there = kind
-    if there != kind:
+    if kind is None and (image is not None or gpus):
+        raise ValueError(
+            f"--image {image} and --gpus {gpus} are settings of a pool of containers, and without --type the pool is left as "
+            "it is; add --type docker or --type kubernetes"
+        )
+    template = job_template(kind or "process", image, gpus, os.environ)
+    there = _kind_of_the_pool()
+    if kind is not None and there not in (None, kind):
         raise ValueError(
             f"the work pool {POOL} is of type {there}, and Prefect cannot change that to {kind}; end its workers, run "
             f"`prefect work-pool delete {POOL}`, then this again"
         )
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "template.json"
-        file.write_text(json.dumps(template))
-        _prefect("work-pool", "create", POOL, "--type", kind, "--base-job-template", str(file), "--overwrite")
+    if kind is not None or there is None:
+        with tempfile.TemporaryDirectory() as scratch:
+            file = Path(scratch) / "template.json"
+            file.write_text(json.dumps(template))
+            make = ("work-pool", "create", POOL, "--type", kind or "process", "--overwrite")
+            _prefect(*make, "--base-job-template", str(file))
     _prefect("--no-prompt", "deploy", "--all")
 
 
@@ -99,12 +101,14 @@ def _docker(image: str, gpus: int, env: Mapping[str, str]) -> dict[str, Any]:
     from prefect_docker.worker import DockerWorker
 
     template: dict[str, Any] = DockerWorker.get_default_base_job_template()
-    create: dict[str, Any] = {"shm_size": "1g", "uts_mode": "host"}  # the host's name for the limit on measuring
+    create: dict[str, Any] = {"shm_size": "1g", "uts_mode": "host"}  # the name of a host that has no other
     if gpus:
         create["device_requests"] = [{"driver": "nvidia", "count": -1, "capabilities": [["gpu"]]}]
     # the store's credentials as a file of the host, where AWS's libraries look for it
     volumes = ["dreamshard:/data", "/tmp:/host-tmp", "/etc/dreamshard/aws:/home/dreamshard/.aws:ro"]
-    defaults = {"image": image, "env": dict(env), "volumes": volumes, "auto_remove": True}
+    # filled in by each worker, so that the limit on measuring is called alike; empty where its host has no name of its own
+    env = {**env, "DREAMSHARD_HOST": "{{ $DREAMSHARD_HOST }}"}
+    defaults = {"image": image, "env": env, "volumes": volumes, "auto_remove": True}
     for name, value in (defaults | {"container_create_kwargs": create}).items():
         template["variables"]["properties"][name]["default"] = value
     return template
@@ -130,6 +134,17 @@ def _kubernetes(image: str, gpus: int, env: Mapping[str, str]) -> dict[str, Any]
     if gpus:
         container["resources"]["limits"]["nvidia.com/gpu"] = str(gpus)
     return template
+
+
+def _kind_of_the_pool() -> str | None:
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import ObjectNotFound
+
+    with get_client(sync_client=True) as client:
+        try:
+            return client.read_work_pool(POOL).type
+        except ObjectNotFound:
+            return None
 
 
 def _prefect(*arguments: str) -> None:

@@ -6,27 +6,26 @@ from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
-from docker.types import HostConfig
 from prefect.client.schemas.objects import FlowRun
 
-from flows import pools
+from flows import pools, turns
 
-try:
-    from prefect_docker.worker import DockerWorkerJobConfiguration
-    from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
-except ImportError:
-    pytest.skip('needs the extra: pip install "dreamshard[containers]"', allow_module_level=True)
+WORKERS = {"docker": "prefect_docker.worker", "kubernetes": "prefect_kubernetes.worker"}
 
 ENVIRON = {
     "DREAMSHARD_STORE": "s3://bucket/dreamshard",
     "MLFLOW_TRACKING_URI": "http://mlflow:5000",
+    "DREAMSHARD_TASK_RUNNER": "dask:tcp://dask:8786",
+    "AWS_ENDPOINT_URL_S3": "http://store:9000",
     "AWS_SECRET_ACCESS_KEY": "hidden",
 }
 RUN = FlowRun(id=UUID(int=1), flow_id=UUID(int=2), name="a-run")
 
 
-def made(configuration, kind, gpus):
+def made(kind, gpus):
     """A run's job as the worker would start it, with nothing but the pool's defaults."""
+    worker = pytest.importorskip(WORKERS[kind], reason='needs the extra: pip install "dreamshard[containers]"')
+    configuration = getattr(worker, f"{kind.title()}WorkerJobConfiguration")
     template = pools.job_template(kind, "dreamshard:0.1.0-cuda", gpus, ENVIRON)
     assert "hidden" not in json.dumps(template), "everybody who sees the UI would read it"
     job = asyncio.run(configuration.from_template_and_values(template, {}, client=SimpleNamespace()))
@@ -35,9 +34,12 @@ def made(configuration, kind, gpus):
 
 
 def test_a_docker_run_has_the_image_the_settings_the_hosts_lock_and_its_gpus():
-    job = made(DockerWorkerJobConfiguration, "docker", gpus=1)
+    from docker.types import HostConfig
+
+    job = made("docker", gpus=1)
     assert job.image == "dreamshard:0.1.0-cuda"
-    assert job.env["DREAMSHARD_STORE"] == ENVIRON["DREAMSHARD_STORE"]
+    passed_on = {name: value for name, value in ENVIRON.items() if value != "hidden"}
+    assert job.env.items() >= passed_on.items()
     assert job.env["PREFECT__FLOW_RUN_ID"] == str(RUN.id)
     folder = job.env["DREAMSHARD_MEASURING_LOCK"].rpartition("/")[0]
     assert f"/tmp:{folder}" in job.volumes
@@ -46,11 +48,20 @@ def test_a_docker_run_has_the_image_the_settings_the_hosts_lock_and_its_gpus():
         {"Driver": "nvidia", "Count": -1, "DeviceIDs": [], "Capabilities": [["gpu"]], "Options": {}}
     ]
     assert host["UTSMode"] == "host", "or each container would be a host of its own"
-    assert "device_requests" not in made(DockerWorkerJobConfiguration, "docker", gpus=0).container_create_kwargs
+    assert "device_requests" not in made("docker", gpus=0).container_create_kwargs
+
+
+@pytest.mark.parametrize("host", ["gpu-7", ""])
+def test_a_docker_run_calls_its_host_as_the_worker_that_starts_it_does(monkeypatch, host):
+    monkeypatch.setenv("DREAMSHARD_HOST", host)
+    monkeypatch.setattr(turns.socket, "gethostname", lambda: "the-hosts-own-name")
+    of_worker = turns.host_limit()
+    monkeypatch.setenv("DREAMSHARD_HOST", made("docker", gpus=0).env["DREAMSHARD_HOST"])
+    assert turns.host_limit() == of_worker == f"dreamshard-measures-{host or 'the-hosts-own-name'}"
 
 
 def test_a_kubernetes_run_has_the_image_the_settings_its_nodes_name_the_secret_and_its_gpus():
-    job = made(KubernetesWorkerJobConfiguration, "kubernetes", gpus=2)
+    job = made("kubernetes", gpus=2)
     pod = job.job_manifest["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     env = {each["name"]: each for each in container["env"]}
@@ -61,7 +72,7 @@ def test_a_kubernetes_run_has_the_image_the_settings_its_nodes_name_the_secret_a
     assert container["envFrom"] == [{"secretRef": {"name": "dreamshard", "optional": True}}]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "2"
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
-    cpu = made(KubernetesWorkerJobConfiguration, "kubernetes", gpus=0)
+    cpu = made("kubernetes", gpus=0)
     limits = cpu.job_manifest["spec"]["template"]["spec"]["containers"][0]["resources"].get("limits", {})
     assert "nvidia.com/gpu" not in limits
 
@@ -73,3 +84,25 @@ def test_containers_without_an_image_are_refused():
 
 def test_a_process_has_its_workers_environment():
     assert pools.job_template("process", None, 0, ENVIRON)["variables"]["properties"]["env"].get("default") is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "there", "makes"),
+    [(None, None, "process"), (None, "docker", None), (None, "process", None), ("process", "process", "process")],
+)
+def test_deploying_without_a_type_leaves_a_pool_that_exists_as_it_is(monkeypatch, asked, there, makes):
+    commands = []
+    monkeypatch.setattr(pools, "_kind_of_the_pool", lambda: there)
+    monkeypatch.setattr(pools, "_prefect", lambda *words: commands.append(words))
+    pools.deploy(asked, None, 0)
+    *pool, deployments = commands
+    assert deployments == ("--no-prompt", "deploy", "--all")
+    assert [words[words.index("--type") + 1] for words in pool] == ([makes] if makes else [])
+
+
+def test_the_type_of_a_pool_cannot_be_changed_and_settings_of_containers_need_one(monkeypatch):
+    monkeypatch.setattr(pools, "_kind_of_the_pool", lambda: "docker")
+    with pytest.raises(ValueError, match="is of type docker, and Prefect cannot change that to process"):
+        pools.deploy("process", None, 0)
+    with pytest.raises(ValueError, match="add --type docker"):
+        pools.deploy(None, "dreamshard:0.1.0-cuda", 0)
