@@ -200,8 +200,9 @@ class Ranks:
         """How a rank ended whose connection broke; ends the others to learn it."""
         self._kill(all_but=rank)
         self._wait_for_launcher(END_TIMEOUT_S)
-        if self._failures and rank not in self._failures:
-            rank = min(self._failures)  # the launcher ended `rank` because this one had failed
+        ended_first = [other for other, failure in self._failures.items() if failure.exitcode != -signal.SIGTERM]
+        if ended_first and rank not in ended_first:
+            rank = min(ended_first)  # the launcher ended `rank`, with SIGTERM, because this one had failed
         failure = self._failures.get(rank)
         how = "it ended"
         if failure is not None:

@@ -1,6 +1,7 @@
 """Real ranks: what they measure, and that one rank's trouble is one error and leaves no process."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -37,10 +38,19 @@ def placement(*device: int, num_devices: int = 2) -> Placement:
 
 
 def have_ended(pids: list[int]) -> bool:
-    """Whether all processes end within a few seconds."""
-    running = [process for process in psutil.process_iter() if process.pid in pids]
-    _, alive = psutil.wait_procs(running, timeout=60)
-    return not alive
+    """Whether all processes end in time; psutil's own waiting would take their exit codes from the launcher."""
+    return all(map(has_ended, pids))
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([process], [], [], 60)[0])
+    finally:
+        os.close(process)
 
 
 def children() -> set[int]:
