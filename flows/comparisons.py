@@ -58,6 +58,12 @@ def resolve(names: Sequence[str], *, with_peers: bool) -> dict[str, str | None]:
     return found
 
 
+def identities(who: Mapping[str, str | None]) -> list[str]:
+    """Who takes part, in words that mean the same placers in every registry of a store: version 1 is another's elsewhere."""
+    settings = Settings.load()
+    return [name if version is None else registry.model_of(settings, version) for name, version in who.items()]
+
+
 def peers_there() -> list[str]:
     """The published rivals that can run here: TorchRec's planner needs torchrec."""
     from importlib.util import find_spec
@@ -127,7 +133,7 @@ def make_report(
 
 def path(key: str) -> Place:
     """Where the report `key` lies."""
-    return Settings.load().store / "comparisons" / f"{key}.json"
+    return Settings.load().comparisons / f"{key}.json"
 
 
 def save(report: Report) -> None:

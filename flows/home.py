@@ -1,10 +1,12 @@
 """What a stage on its own starts from: the configuration, and what earlier stages left in the home."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from dreamshard.recipes import Recipe
-from flows import checkpoints, measuring, steps
+from flows import checkpoints, measuring, steps, turns
 from flows.lineage import Start, start_from
 from flows.measuring import TestbedReference, lake
 from flows.parameters import configure
@@ -86,3 +88,10 @@ def started_training(given: Inputs, bench: TestbedReference) -> tuple[str, int]:
             "home, so there is nothing to go on from; run `dreamshard train` with the same options first"
         )
     return key, last
+
+
+@contextmanager
+def going_on(given: Inputs, bench: TestbedReference) -> Iterator[tuple[str, int]]:
+    """`started_training`; within the block nobody else goes on with it."""
+    with turns.of_training(steps.training_key(given.dataset, given.tasks, given.start, bench)):
+        yield started_training(given, bench)

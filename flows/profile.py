@@ -4,7 +4,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows import checkpoints, collection, measuring, steps, tracking
+from flows import checkpoints, collection, measuring, steps, tracking, turns
 from flows.form import form
 from flows.home import inputs
 from flows.parameters import (
@@ -49,8 +49,9 @@ def profile(
     )
     with tracking.chain("profile", given.config, seed) as chain, measuring.testbeds(), chain.stage("profile") as run:
         bench = measuring.reference(given.config, given.dataset, seed)
-        training = steps.start_training(given.dataset, given.tasks, given.start, bench)
-        iteration = (checkpoints.last_iteration(training) or 0) + 1
-        figures = steps.measure_placements(training, iteration, given.dataset, given.tasks, bench)
+        with turns.of_training(steps.training_key(given.dataset, given.tasks, given.start, bench)):
+            training = steps.start_training(given.dataset, given.tasks, given.start, bench)
+            iteration = (checkpoints.last_iteration(training) or 0) + 1
+            figures = steps.measure_placements(training, iteration, given.dataset, given.tasks, bench)
         tracking.log_iteration(run, iteration, figures)
     return {"training": training, "iteration": iteration, "testbed": bench.identity} | figures

@@ -12,7 +12,7 @@ from dreamshard.search import DreamShardPlacer
 from flows import comparison_report, comparisons, heldout, tracking
 from flows.caching import content_key, flows_hash
 from flows.contest import measured_rows
-from flows.measuring import TestbedReference, lake
+from flows.measuring import TestbedReference, lake, turn
 from flows.progress import publish
 from flows.retries import measurement_failed
 
@@ -48,14 +48,15 @@ def compare_placers(
         NoPlacementError: a task fits no placement; before anything is measured.
         MeasurementError: a rank died or hung, twice.
     """
-    key = content_key("compare", list(who), dataset, tasks, config, testbed, flows_hash())
+    key = content_key("compare", comparisons.identities(who), dataset, tasks, config, testbed, flows_hash())
     if comparisons.path(key).exists():
         return key
     drawn = lake().read_tasks(dataset, "test", tasks)
     train = lake().read_tasks(dataset, "train", tasks) if config.peers or {"rnn", "autoshard"} & set(who) else []
     placers = comparisons.placers(who, train, testbed.seed)
     base = next(placer for placer in placers.values() if isinstance(placer, DreamShardPlacer))
-    rows = measured_rows(key, placers, drawn, base.predict_overall_ms, config, testbed)
+    with turn(testbed):
+        rows = measured_rows(key, placers, drawn, base.predict_overall_ms, config, testbed)
     rows = comparisons.with_own_predictions(rows, placers)
     versions = {name: version for name, version in who.items() if version is not None}
     lake().write_evaluation(

@@ -6,7 +6,7 @@ from prefect import flow
 
 from flows import checkpoints, measuring, steps, tracking
 from flows.form import form
-from flows.home import inputs, started_training
+from flows.home import going_on, inputs
 from flows.parameters import Dataset, MemoryGb, NumDevices, RecipeName, Seed, TablesPerTask, TestbedName
 
 
@@ -37,8 +37,8 @@ def train_cost(
         chain.stage("train-cost") as run,
     ):
         bench = measuring.reference(given.config, given.dataset, seed)
-        training, last = started_training(given, bench)
-        checkpoints.require(training, "measured", "dreamshard profile")
-        figures = steps.fit_cost_network(training, last + 1)
+        with going_on(given, bench) as (training, last):
+            checkpoints.require(training, "measured", "dreamshard profile")
+            figures = steps.fit_cost_network(training, last + 1)
         tracking.log_iteration(run, last + 1, figures)
     return {"training": training, "iteration": last + 1} | figures

@@ -102,7 +102,7 @@ class Lake:
         return LookupFiles({name: str(root / file) for name, file in pairs}, batch_size, self.local / "lookups")
 
     def write_dataset(self, tables: Tables, version: str, source: str) -> Place:
-        """Keep the tables of a dataset, unless they are there.
+        """Keep the tables of a dataset; one that is there counts as written last from now on.
 
         Args:
             version: `dataset_version(tables)`.
@@ -117,7 +117,7 @@ class Lake:
                 "other tables would be read under that name; pass dataset_version(tables)"
             )
         path = self._dataset_path(version)
-        if not path.exists():
+        if version not in self.dataset_versions()[-1:]:
             lookups = [lookups_file(tables.select([t])) for t in range(len(tables))]
             write(path, records.tables_to_rows(tables, version, source, lookups))
         return path

@@ -125,6 +125,15 @@ def run_of(settings: Settings, name: str) -> str:
     return str(find(settings, name).run_id)
 
 
+def model_of(settings: Settings, name: str) -> str:
+    """MLflow's id of a version's files, which no other registry gives to others.
+
+    Raises:
+        ValueError: there is no such version.
+    """
+    return str(find(settings, name).source).removeprefix("models:/")
+
+
 def tag(settings: Settings, version: str, tags: Mapping[str, Any]) -> None:
     """Set tags of a version."""
     for name, value in tags.items():

@@ -9,7 +9,7 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from dreamshard.evaluation import PairedComparison
-from flows import steps_promotion, turns
+from flows import home, steps_promotion, turns
 
 BETTER = vars(PairedComparison(0.05, 0.01, 0.09, 10))
 
@@ -83,6 +83,25 @@ def test_a_second_run_of_a_training_in_one_home_waits_and_another_training_does_
     assert begun["same"].wait(10)
     for each in runs:
         each.join()
+
+
+def test_a_step_on_its_own_waits_for_a_run_of_its_training_and_sees_what_that_has_added(monkeypatch, tmp_path):
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    complete, found = [1], []
+    monkeypatch.setattr(home.steps, "training_key", lambda *_: "same")
+    monkeypatch.setattr(home.checkpoints, "last_iteration", lambda key: complete[-1])
+
+    def step():
+        with home.going_on(MagicMock(), MagicMock()) as (_, last):
+            found.append(last)
+
+    with turns.of_training("same"):
+        alone = threading.Thread(target=step)
+        alone.start()
+        alone.join(0.3)
+        complete.append(2)
+    alone.join(60)
+    assert found == [2]
 
 
 def test_without_a_shared_server_no_limit_is_asked_for(monkeypatch):

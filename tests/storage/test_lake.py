@@ -49,6 +49,8 @@ def test_the_dataset_written_last_is_named_last(lake: Lake, tables: Tables, vers
     other = tables.select([0, 1])
     lake.write_dataset(other, dataset_version(other), "half")
     assert lake.dataset_versions() == [version, dataset_version(other)]
+    lake.write_dataset(tables, version, "all of them again")
+    assert lake.dataset_versions() == [dataset_version(other), version]
 
 
 def test_a_dataset_under_a_version_not_its_own_is_refused(lake: Lake, tables: Tables, version: str):
