@@ -21,7 +21,7 @@ from storage import registry
 from storage.lake import Lake
 from storage.parquet_files import read
 from storage.places import Entry, listing, remove
-from storage.settings import Settings
+from storage.settings import Settings, home_registry
 
 KINDS = ("reports", "evaluations", "checkpoints", "cost samples", "journal", "unfinished", "lookups")
 """In the order of removal: what refers to others before what it refers to."""
@@ -52,8 +52,10 @@ def plan(settings: Settings, before: datetime) -> list[Stored]:
     """What may go of what was last written before `before`, in the order of removal.
 
     Raises:
-        ValueError: a file that says what is kept cannot be read.
+        ValueError: a file that says what is kept cannot be read, or the versions of those who share the store are not
+            known here.
     """
+    _check_registry(settings)
     stored = list(_stored(settings))
     named = registry.named_in_tags(settings)
     runs = _kept_runs(stored, named, before)
@@ -65,6 +67,16 @@ def plan(settings: Settings, before: datetime) -> list[Stored]:
         return each.entry.modified < before and each.entry.place.name not in lookups
 
     return sorted(filter(goes, stored), key=_order)
+
+
+def _check_registry(settings: Settings) -> None:
+    own = settings.tracking_uri == home_registry(settings.home)
+    if own and settings.store != settings.home:
+        raise ValueError(
+            f"the store {settings.store} is shared, and the registry is this home's own ({settings.tracking_uri}), which "
+            "does not know which versions others have registered, so what these need would be removed; set "
+            "MLFLOW_TRACKING_URI to the server or database of all who use the store"
+        )
 
 
 def carry_out(removals: Sequence[Stored]) -> None:
@@ -89,8 +101,9 @@ def totals(removals: Sequence[Stored]) -> list[dict[str, Any]]:
 def _stored(settings: Settings) -> Iterator[Stored]:
     """Every file that might go."""
     lake = settings.lake_root
-    for entry in listing(settings.evaluations, "**/*.json"):
-        yield Stored(kind="reports", run=entry.place.stem, entry=entry)
+    for reports in (settings.evaluations, settings.comparisons):
+        for entry in listing(reports, "**/*.json"):
+            yield Stored(kind="reports", run=entry.place.stem, entry=entry)
     for entry in listing(settings.checkpoints, "*/*"):
         if entry.place.suffix != ".tmp":
             yield Stored(kind="checkpoints", run=entry.place.parent.name, entry=entry)
@@ -100,7 +113,7 @@ def _stored(settings: Settings) -> Iterator[Stored]:
             yield Stored(kind=folder.replace("_", " "), run=run, entry=entry)
     for entry in listing(lake / "lookups", "*.parquet"):
         yield Stored(kind="lookups", run="", entry=entry)
-    for root in (settings.evaluations, settings.checkpoints, lake):
+    for root in (settings.evaluations, settings.comparisons, settings.checkpoints, lake):
         for entry in listing(root, "**/*.tmp"):
             yield Stored(kind="unfinished", run="", entry=entry)
 

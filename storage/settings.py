@@ -43,7 +43,8 @@ class Settings:
         store: what a team shares lies below it; the home unless `DREAMSHARD_STORE` names another place.
         lake_root: Parquet datasets.
         checkpoints: training states.
-        evaluations: reports.
+        evaluations: their reports.
+        comparisons: reports of versions compared by hand.
         catalog_path: the DuckDB file of views over the lake.
         tracking_uri: MLflow's runs and registry: a database, or a server's address.
         artifact_root: URI below which MLflow keeps files where `tracking_uri` is a database or our own server.
@@ -55,6 +56,7 @@ class Settings:
     lake_root: Place
     checkpoints: Place
     evaluations: Place
+    comparisons: Place
     catalog_path: Path
     tracking_uri: str
     artifact_root: str
@@ -77,8 +79,9 @@ class Settings:
             lake_root=store / "lake",
             checkpoints=store / "checkpoints",
             evaluations=store / "evaluations",
+            comparisons=store / "comparisons",
             catalog_path=home / "catalog.duckdb",
-            tracking_uri=environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home / 'mlflow.db'}",
+            tracking_uri=environ.get("MLFLOW_TRACKING_URI") or home_registry(home),
             artifact_root=_uri(artifacts) if artifacts else (store / "mlartifacts").as_uri(),
             prefect_home=home / "prefect",
         )
@@ -99,6 +102,11 @@ class Settings:
                 f"the home {self.home} cannot be written ({error.strerror or error}), so nothing could be kept; point "
                 "DREAMSHARD_HOME or --home at a folder you may write"
             ) from error
+
+
+def home_registry(home: Path) -> str:
+    """The registry of a home that names none: a database of its own."""
+    return f"sqlite:///{home / 'mlflow.db'}"
 
 
 def _uri(address: str) -> str:

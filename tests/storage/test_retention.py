@@ -241,3 +241,23 @@ def test_what_killed_writers_left_goes_by_its_age(store: Settings):
     ]
     assert [each.run for each in removals if each.kind == "journal"] == [key("last")]
     kept.__exit__(None, None, None)
+
+
+def test_a_store_whose_versions_are_registered_elsewhere_is_left_alone(store: Settings, tmp_path: Path):
+    age(list(shared_files(store)))
+    visitor = Settings.load({"DREAMSHARD_HOME": str(tmp_path / "visitor"), "DREAMSHARD_STORE": str(store.home)})
+    with pytest.raises(ValueError, match=r"does not know which versions others have registered.*MLFLOW_TRACKING_URI"):
+        retention.plan(visitor, cutoff())
+    member = replace(visitor, tracking_uri=store.tracking_uri)
+    assert {each.run for each in retention.plan(member, cutoff())} == {
+        each.run for each in retention.plan(store, cutoff())
+    }
+
+
+def test_old_comparisons_go_unless_a_version_names_them(store: Settings):
+    for name in ("named", "forgotten"):
+        write_json(store.comparisons / f"{key(name)}.json", {"key": key(name)})
+    registry.tag(store, "1", {"comparison": key("named")})
+    age(list(Path(str(store.comparisons)).iterdir()))
+    retention.carry_out(retention.plan(store, cutoff()))
+    assert [path.stem for path in Path(str(store.comparisons)).iterdir()] == [key("named")]
