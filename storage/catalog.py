@@ -64,13 +64,12 @@ def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
     Raises:
         ValueError: DuckDB cannot answer; the message names the views.
     """
-    wrong: tuple[type[BaseException], ...] = (duckdb.Error, *failures())
     with connect(settings) as connection:
         try:
             answer = connection.sql(sql)
             columns: Sequence[str] = answer.columns if answer is not None else []
             rows = answer.fetchall() if answer is not None else []
-        except wrong as error:
+        except failures(duckdb.Error) as error:
             reason = str(error).split("\n\n")[0].strip().replace("\n", " ")
             raise ValueError(
                 f"DuckDB cannot answer this: {reason}; the views are {', '.join(VIEWS)}, and `describe cost_samples` "

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import socket
-import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -30,12 +29,6 @@ Place = Path | UPath
 EXTRAS = {"s3": "s3", "s3a": "s3"}
 """Scheme -> the extra of this package that installs what it needs."""
 
-_LIBRARY_ERRORS = (
-    ("botocore.exceptions", ("BotoCoreError", "ClientError")),
-    ("google.auth.exceptions", ("GoogleAuthError",)),
-    ("azure.core.exceptions", ("AzureError",)),
-    ("aiohttp", ("ClientError",)),
-)
 _MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "created")  # as the file systems call it
 
 
@@ -88,10 +81,11 @@ def _elsewhere(address: str, _process: int) -> UPath:
     return found
 
 
-def failures() -> tuple[type[BaseException], ...]:
-    """What a place raises where it cannot be reached: each library has errors of its own, besides the system's."""
-    loaded = ((sys.modules[name], errors) for name, errors in _LIBRARY_ERRORS if name in sys.modules)
-    return (OSError, *(getattr(module, error) for module, errors in loaded for error in errors))
+def failures(*others: type[BaseException]) -> tuple[type[BaseException], ...]:
+    """What a place raises where it cannot be reached, and `others`, for an `except`; see `dreamshard.store_errors`."""
+    from dreamshard import store_errors  # not before: the package brings torch, which settings do without
+
+    return store_errors.failures(*others)
 
 
 @cache

@@ -211,13 +211,12 @@ def _downloaded(settings: Settings, version: ModelVersion, part: str) -> Iterato
         ValueError: it is gone or cannot be reached.
     """
     store = settings.tracking_uri
-    wrong: tuple[type[BaseException], ...] = (MlflowException, *failures())
     with tempfile.TemporaryDirectory() as scratch:
         try:
             found = mlflow.artifacts.download_artifacts(
                 f"models:/{MODEL}/{version.version}/{part}", dst_path=scratch, tracking_uri=store, registry_uri=store
             )
-        except wrong as error:
+        except failures(MlflowException) as error:
             raise _unreadable(version, error) from error
         yield Path(found)
 

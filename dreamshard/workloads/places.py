@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from dreamshard.store_errors import failures
+
 Result = TypeVar("Result")
 
 CHECKSUMS = ("ETag", "etag", "md5Hash", "content_md5", "checksum")
@@ -91,7 +93,7 @@ def _asked(source: str, question: Callable[[Any, str], Result]) -> Result:
     """What the file system of `source` answers.
 
     Raises:
-        ValueError: there is no such kind of store, its package is missing, or it does not answer.
+        ValueError: there is no such kind of store, its package is missing, or it does not answer or let one in.
     """
     try:
         system, path = fsspec.core.url_to_fs(source)
@@ -101,10 +103,10 @@ def _asked(source: str, question: Callable[[Any, str], Result]) -> Result:
         raise ValueError(
             f"{source} cannot be read without one more package ({error}), so there are no tables to ingest; install it"
         ) from error
-    except (OSError, ValueError) as error:
+    except failures(ValueError) as error:
         raise ValueError(
             f"{source} cannot be read ({type(error).__name__}: {str(error)[:200]}), so there are no tables to ingest; "
-            "check the address and that you may read it"
+            "check the address, that you may read it, and that its store is up"
         ) from error
 
 
