@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import httpx
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.tasks import Task
 
+from dreamshard import store_errors
 from dreamshard.testbeds.base import MeasurementError
 from storage import runs  # noqa: F401 - first: it turns MLflow's telemetry off
 
@@ -19,29 +21,28 @@ from mlflow.exceptions import MlflowException
 _PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED")
 """MLflow's codes of what a server answers with 500, 503 or 429; also those of a database that is locked or away."""
 
-_LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
-"""Errors of the system that nobody's waiting mends."""
-
 _LAST_RESORT_S = 30.0
 _STDERR = 2  # the process's own, whatever stands in for it in Python
 
 
 def measurement_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
-    """Retry where fresh ranks can help; wrong input stays wrong."""
-    return isinstance(state.result(raise_on_failure=False), MeasurementError)
+    """Retry where fresh ranks can help, and what `may_pass` retries; wrong input stays wrong."""
+    return isinstance(state.result(raise_on_failure=False), MeasurementError) or may_pass(task, run, state)
 
 
 def may_pass(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
-    """Retry what a server or a disk failed at, and what was made of such an error; wrong input stays wrong."""
-    error = state.result(raise_on_failure=False)
-    return passing(error) or passing(getattr(error, "__cause__", None))
+    """Retry what a server, a store or a disk failed at, and what was made of such an error; wrong input stays wrong."""
+    return passing(state.result(raise_on_failure=False))
 
 
 def passing(error: object) -> bool:
-    """Whether an error is of a server, a network or a disk that may be well again in a moment."""
+    """Whether an error, or what it came from, is of a server, a network or a disk that may be well again in a moment."""
     if isinstance(error, MlflowException):
-        return error.error_code in _PASSING
-    return isinstance(error, OSError) and not isinstance(error, _LASTING)
+        found = error.error_code in _PASSING
+    else:
+        found = isinstance(error, httpx.TransportError) or store_errors.may_pass(error)
+    cause = getattr(error, "__cause__", None)
+    return found or (cause is not None and passing(cause))
 
 
 @contextmanager

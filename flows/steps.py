@@ -27,11 +27,13 @@ from flows.checkpoints import Metrics, iteration_name
 from flows.lineage import Start
 from flows.measuring import TestbedReference, lake, measure, turn
 from flows.progress import advance, publish
-from flows.retries import measurement_failed
+from flows.retries import may_pass, measurement_failed
 from storage.halves import read_halves, write_halves
 from storage.ingested import keep_ingested
 from storage.journal import collecting
 from storage.lake import Lake
+
+_BACKOFF = exponential_backoff(2)
 
 
 @lru_cache(maxsize=1)
@@ -45,7 +47,14 @@ def opened(workload: WorkloadConfig, mark: str) -> Workload:
     return open_workload(workload)
 
 
-@task(name="ingest tables", cache_policy=NO_CACHE, persist_result=False)
+@task(
+    name="ingest tables",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=2,
+    retry_delay_seconds=_BACKOFF,
+    retry_condition_fn=may_pass,
+)
 def ingest_tables(target: Lake, workload: WorkloadConfig, mark: str, fingerprints: Mapping[int, str]) -> int:
     """Some tables of a source -> lookups and what they say in the lake; returns how many.
 
@@ -66,7 +75,13 @@ def ingest_tables(target: Lake, workload: WorkloadConfig, mark: str, fingerprint
     return len(parts)
 
 
-@task(name="draw tasks", cache_policy=NO_CACHE)  # costs less than looking it up; drawn again it is the same
+@task(
+    name="draw tasks",
+    cache_policy=NO_CACHE,  # costs less than looking it up; drawn again it is the same
+    retries=2,
+    retry_delay_seconds=_BACKOFF,
+    retry_condition_fn=may_pass,
+)
 def draw_tasks(dataset: str, config: TasksConfig, seed: int, halves_of: str | None = None) -> str:
     """Pool -> placement tasks of two disjoint halves in the lake; returns the key of both sets.
 
@@ -104,7 +119,9 @@ def draw_tasks(dataset: str, config: TasksConfig, seed: int, halves_of: str | No
     return key
 
 
-@task(name="start training", cache_policy=NO_CACHE)
+@task(
+    name="start training", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF, retry_condition_fn=may_pass
+)
 def start_training(dataset: str, tasks: str, start: Start, testbed: TestbedReference) -> str:
     """Untrained networks, or those to go on from, unless a run with the same inputs has begun; returns the training's key.
 
@@ -129,7 +146,7 @@ def start_training(dataset: str, tasks: str, start: Start, testbed: TestbedRefer
     name="measure placements",
     cache_policy=NO_CACHE,
     retries=1,
-    retry_delay_seconds=exponential_backoff(2),
+    retry_delay_seconds=_BACKOFF,
     retry_condition_fn=measurement_failed,
 )
 def measure_placements(training: str, iteration: int, dataset: str, tasks: str, testbed: TestbedReference) -> Metrics:
@@ -169,7 +186,9 @@ def measure_placements(training: str, iteration: int, dataset: str, tasks: str, 
     return figures
 
 
-@task(name="fit cost network", cache_policy=NO_CACHE)
+@task(
+    name="fit cost network", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF, retry_condition_fn=may_pass
+)
 def fit_cost_network(training: str, iteration: int) -> Metrics:
     """Cost samples -> cost network; returns its loss and its error on the new samples before they were fitted.
 
@@ -200,7 +219,9 @@ def fit_cost_network(training: str, iteration: int) -> Metrics:
     return figures
 
 
-@task(name="improve policy", cache_policy=NO_CACHE)
+@task(
+    name="improve policy", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF, retry_condition_fn=may_pass
+)
 def improve_policy(training: str, iteration: int, dataset: str, tasks: str) -> Metrics:
     """Cost network -> policy, without hardware; closes the iteration with its checkpoint and returns its figures.
 

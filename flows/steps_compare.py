@@ -14,12 +14,18 @@ from flows.caching import content_key, flows_hash
 from flows.contest import measured_rows
 from flows.measuring import TestbedReference, lake, turn
 from flows.progress import publish
-from flows.retries import measurement_failed
+from flows.retries import may_pass, measurement_failed
 
 _BACKOFF = exponential_backoff(2)
 
 
-@task(name="draw tasks held out for all", cache_policy=NO_CACHE)
+@task(
+    name="draw tasks held out for all",
+    cache_policy=NO_CACHE,
+    retries=2,
+    retry_delay_seconds=_BACKOFF,
+    retry_condition_fn=may_pass,
+)
 def draw_heldout(dataset: str, config: TasksConfig, seed: int, versions: list[str]) -> str:
     """Tables that none of the versions was trained on -> tasks in the lake; returns their key.
 
@@ -76,7 +82,9 @@ def compare_placers(
     return key
 
 
-@task(name="show comparison", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF)
+@task(
+    name="show comparison", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF, retry_condition_fn=may_pass
+)
 def show(run: str, comparison: str) -> Mapping[str, Any]:
     """Report -> MLflow (figures of each version, evaluation dataset, page) and an artifact; returns what is shown."""
     report = comparisons.load(comparison)

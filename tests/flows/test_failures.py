@@ -56,25 +56,39 @@ def test_a_champion_of_an_older_format_does_not_stop_retraining(dreamshard: Drea
     assert registry.version_tags(Settings.load(), "2")["reason"] == outcome["reason"]
 
 
-def test_a_registry_that_fails_once_ends_with_one_whole_version_and_nothing_done_twice(
+def test_a_store_and_a_registry_that_fail_once_end_with_one_whole_version_and_nothing_done_twice(
     dreamshard: Dreamshard, tmp_path: Path, monkeypatch
 ):
+    from botocore.exceptions import EndpointConnectionError
+
+    from flows import checkpoints
     from storage import catalog, evaluation_datasets, registry, runs
+    from storage.lake import Lake
     from storage.settings import Settings
 
-    tried, log = [], evaluation_datasets.log_figures_on
+    tried = []
 
-    def away_at_first(*figures, **more):
-        tried.append(figures)
-        if len(tried) == 1:
-            raise OSError("the server is away")
-        log(*figures, **more)
+    def away_at_first(owner, name: str, error: Exception) -> None:
+        call = getattr(owner, name)
 
-    monkeypatch.setattr(evaluation_datasets, "log_figures_on", away_at_first)
+        def first_fails(*given, **more):
+            tried.append(name)
+            if tried.count(name) == 1:
+                raise error
+            return call(*given, **more)
+
+        monkeypatch.setattr(owner, name, first_fails)
+
+    store_is_down = EndpointConnectionError(endpoint_url="http://127.0.0.1:1/team")
+    away_at_first(Lake, "write_table_lookups", store_is_down)
+    away_at_first(Lake, "write_tasks", store_is_down)
+    away_at_first(Lake, "write_evaluation", store_is_down)
+    away_at_first(checkpoints, "save", store_is_down)
+    away_at_first(evaluation_datasets, "log_figures_on", OSError("the server is away"))
     done = dreamshard("run", "--recipe", "smoke", "--testbed", "simulated", home=tmp_path)
     assert done.returncode == 0, done.sentence
     settings = Settings.load()
-    assert len(tried) == 2
+    assert tried.count("write_evaluation") == tried.count("log_figures_on") == 2
     assert [str(version.version) for version in registry.all_versions(settings)] == ["1"]
     assert "eval_overall_ms" in runs.metrics(settings, registry.run_of(settings, "1"))
     (evaluated,) = catalog.query(

@@ -2,12 +2,16 @@
 
 import time
 
+import httpx
 import pytest
+from botocore.exceptions import EndpointConnectionError, NoCredentialsError
 from mlflow.exceptions import MlflowException, RestException
 from prefect.states import Failed
+from prefect.tasks import Task
 
 from dreamshard.placer import NoPlacementError
 from dreamshard.testbeds.base import MeasurementError
+from flows import collection, prune, steps, steps_compare, steps_promotion
 from flows.retries import may_pass, measurement_failed, progressing
 
 
@@ -17,6 +21,7 @@ def state(error: BaseException, cause: BaseException | None = None):
 
 
 SERVER_IS_DOWN = RestException({"error_code": "TEMPORARILY_UNAVAILABLE", "message": "try later"})
+STORE_IS_DOWN = EndpointConnectionError(endpoint_url="http://127.0.0.1:1/team")
 
 
 @pytest.mark.parametrize(
@@ -26,6 +31,10 @@ SERVER_IS_DOWN = RestException({"error_code": "TEMPORARILY_UNAVAILABLE", "messag
         (MlflowException("database is locked"), None, True),
         (ConnectionResetError("reset by peer"), None, True),
         (ValueError("the files of version 3 cannot be read"), SERVER_IS_DOWN, True),
+        (STORE_IS_DOWN, None, True),
+        (ValueError("s3://team/tables cannot be read"), STORE_IS_DOWN, True),
+        (NoCredentialsError(), None, False),
+        (httpx.ConnectError("Prefect's server is away"), None, True),
         (ValueError("there is no version '7'"), None, False),
         (NoPlacementError("no room"), None, False),
         (MlflowException.invalid_parameter_value("no such metric"), None, False),
@@ -37,10 +46,21 @@ def test_what_a_server_or_a_disk_failed_at_is_tried_again_and_wrong_input_is_not
     assert may_pass(None, None, state(error, cause)) is again
 
 
-def test_only_failed_measurements_are_measured_again():
+def test_a_failed_measurement_is_made_again_and_so_is_one_whose_store_was_away_but_wrong_input_stays_wrong():
     assert measurement_failed(None, None, state(MeasurementError("rank 1 died")))
+    assert measurement_failed(None, None, state(SERVER_IS_DOWN))
+    assert measurement_failed(None, None, state(STORE_IS_DOWN))
     assert not measurement_failed(None, None, state(ValueError("no placement fits")))
-    assert not measurement_failed(None, None, state(SERVER_IS_DOWN))
+
+
+@pytest.mark.parametrize("module", [collection, prune, steps, steps_compare, steps_promotion])
+def test_every_task_that_works_on_the_store_is_tried_again_but_only_where_that_can_help(module):
+    tasks = [each for each in vars(module).values() if isinstance(each, Task)]
+    assert tasks
+    for each in tasks:
+        assert each.retries, each.name
+        assert each.retry_delay_seconds, each.name
+        assert each.retry_condition_fn in (may_pass, measurement_failed), each.name
 
 
 @pytest.mark.timeout(300, method="thread")  # the other method would take the alarm that the limit is made of
