@@ -1,23 +1,25 @@
-"""Run benchmarks and print one Markdown table, row by row as they come.
+"""Run benchmarks and print a Markdown table of each, row by row as they come.
 
-    python -m tests.benchmarks [names...] [--quick] [--write README.md]
+    python -m tests.benchmarks [names...] [--quick] [--write RESULTS.md]
 
-A name is a file's without `bench_`: `training`, `placing`, `quality`; all of them without names. `--write` replaces the
-text between the `<!-- benchmarks -->` markers of a file. A benchmark that fails is a row, and the exit code is 1.
+A name is a file's without `bench_`: `training`, `placing`, `quality`; all of them without names. `--write` replaces their
+tables between the `<!-- benchmarks -->` markers of a file, and leaves those of others. A benchmark that fails is a row, and
+the exit code is 1.
 """
 
 import argparse
 import importlib
 import inspect
-import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from flows.commit import commit
 
 MARKER = "<!-- benchmarks -->"
 HEADER = ("| what | measured | bar | reference | ratio |", "|---|---|---|---|---|")
@@ -70,23 +72,25 @@ def line(row: dict[str, Any]) -> str:
 
 def printed(
     chosen: Sequence[str], *, quick: bool, load: Callable[[str], Benchmark] = benchmark
-) -> tuple[list[str], bool]:
-    """Print the table as it comes; returns its lines and whether all went well."""
-    lines = list(HEADER)
-    print("\n".join(lines), flush=True)
-    well = True
+) -> tuple[dict[str, list[str]], bool]:
+    """Print the tables as they come; returns the lines of each and whether all went well."""
+    tables, well = {}, True
     for name in chosen:
+        lines = [f"### {name}", "", *HEADER]
+        print("\n".join(lines), flush=True)
         began = time.perf_counter()
         for row in collect(name, quick, load):
             lines.append(line(row))
             print(lines[-1], flush=True)
             well = well and not failed(row)
-        print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-    return lines, well
+        lines += ["", f"Measured {time.strftime('%Y-%m-%d')} at {commit()[:8]} in {time.perf_counter() - began:.0f} s."]
+        print("\n".join(lines[-2:]), end="\n\n", flush=True)
+        tables[name] = lines
+    return tables, well
 
 
-def write(path: Path, lines: Sequence[str]) -> None:
-    """Replace the text between the two markers of `path`.
+def write(path: Path, tables: Mapping[str, Sequence[str]]) -> None:
+    """Replace the tables of these benchmarks between the two markers of `path`; others stay, all in order of names.
 
     Raises:
         ValueError: the file does not have exactly two markers.
@@ -95,9 +99,11 @@ def write(path: Path, lines: Sequence[str]) -> None:
     if len(parts) != 3:
         raise ValueError(
             f"{path} has {len(parts) - 1} markers {MARKER}, so it is not clear what to replace; put one before and one "
-            "after the place for the table"
+            "after the place for the tables"
         )
-    parts[1] = "\n" + "\n".join(lines) + "\n"
+    there = {text.split("\n", 1)[0]: f"### {text}".strip() for text in parts[1].split("### ")[1:]}
+    there |= {name: "\n".join(lines) for name, lines in tables.items()}
+    parts[1] = "\n" + "\n\n".join(there[name] for name in sorted(there)) + "\n"
     path.write_text(MARKER.join(parts))
 
 
@@ -114,17 +120,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__.split("\n", 1)[0])
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(names())}; all without names")
     parser.add_argument("--quick", action="store_true", help="one seed and fewer tasks, where a benchmark has them")
-    parser.add_argument("--write", type=Path, metavar="FILE", help=f"put the table between its {MARKER} markers")
+    parser.add_argument("--write", type=Path, metavar="FILE", help=f"put the tables between its {MARKER} markers")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(names()))
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]!r}; choose of {', '.join(names())}")
     torch.set_num_threads(1)
-    began = time.strftime("%Y-%m-%d")
-    lines, well = printed(arguments.names or names(), quick=arguments.quick)
+    tables, well = printed(arguments.names or names(), quick=arguments.quick)
     if arguments.write:
-        note = f"\nMeasured {began}, one thread, Python {platform.python_version()}, torch {torch.__version__}."
-        write(arguments.write, [*lines, note])
+        write(arguments.write, tables)
     return 0 if well else 1
 
 

@@ -1,4 +1,4 @@
-"""The command that runs benchmarks: one table, one broken benchmark is one row."""
+"""The command that runs benchmarks: a table of each, one broken benchmark is one row."""
 
 import pytest
 from benchmarks.__main__ import MARKER, line, names, printed, write
@@ -26,11 +26,12 @@ def test_missing_keys_are_empty_cells():
 
 
 def test_a_benchmark_that_breaks_is_a_row_and_the_others_go_on(capsys):
-    lines, well = printed(["breaks", "fine"], quick=False, load=ALL.__getitem__)
+    tables, well = printed(["breaks", "fine"], quick=False, load=ALL.__getitem__)
     assert not well
-    assert lines[2:4] == ["| first | 1 |  |  |  |", "| breaks | failed: ValueError: two \\| lines of text | | | |"]
-    assert lines[4].startswith("| speed |")
-    assert capsys.readouterr().out.splitlines() == lines
+    rows = ["| first | 1 |  |  |  |", "| breaks | failed: ValueError: two \\| lines of text | | | |"]
+    assert tables["breaks"][4:6] == rows
+    assert tables["fine"][4].startswith("| speed |")
+    assert capsys.readouterr().out.splitlines() == [*tables["breaks"], "", *tables["fine"], ""]
 
 
 def test_all_well_is_said():
@@ -38,23 +39,31 @@ def test_all_well_is_said():
 
 
 def test_quick_reaches_the_benchmarks_that_know_it():
-    lines, well = printed(["quick", "fine"], quick=True, load=ALL.__getitem__)
+    tables, well = printed(["quick", "fine"], quick=True, load=ALL.__getitem__)
     assert well
-    assert lines[2] == "| quick |  |  |  |  |"
+    assert tables["quick"][4] == "| quick |  |  |  |  |"
 
 
 def test_writing_replaces_what_is_between_the_markers_and_nothing_else(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{MARKER}\nold\n{MARKER}\nafter\n")
-    write(page, ["| new |"])
-    assert page.read_text() == f"before\n{MARKER}\n| new |\n{MARKER}\nafter\n"
+    write(page, {"b": ["### b", "| new |"]})
+    assert page.read_text() == f"before\n{MARKER}\n### b\n| new |\n{MARKER}\nafter\n"
+
+
+def test_writing_some_tables_leaves_the_others(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"{MARKER}\n{MARKER}")
+    write(page, {"b": ["### b", "| b 1 |"], "c": ["### c", "| c 1 |"]})
+    write(page, {"c": ["### c", "| c 2 |"], "a": ["### a", "| a 1 |"]})
+    assert page.read_text() == f"{MARKER}\n### a\n| a 1 |\n\n### b\n| b 1 |\n\n### c\n| c 2 |\n{MARKER}"
 
 
 def test_a_page_without_a_place_for_the_table_is_left_alone(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"only one {MARKER}\n")
     with pytest.raises(ValueError, match="1 markers"):
-        write(page, ["| new |"])
+        write(page, {"b": ["### b"]})
     assert page.read_text() == f"only one {MARKER}\n"
 
 
