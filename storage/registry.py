@@ -208,17 +208,27 @@ def _downloaded(settings: Settings, version: ModelVersion, part: str) -> Iterato
     """A file or folder of a version on this machine, while the block runs.
 
     Raises:
-        ValueError: it is gone or cannot be reached.
+        ValueError: it is gone (from FileNotFoundError), or cannot be reached (from what the store or the registry raised).
     """
-    store = settings.tracking_uri
+    store, uri = settings.tracking_uri, f"models:/{MODEL}/{version.version}"
     with tempfile.TemporaryDirectory() as scratch:
         try:
             found = mlflow.artifacts.download_artifacts(
-                f"models:/{MODEL}/{version.version}/{part}", dst_path=scratch, tracking_uri=store, registry_uri=store
+                f"{uri}/{part}", dst_path=scratch, tracking_uri=store, registry_uri=store
             )
         except failures(MlflowException) as error:
-            raise _unreadable(version, error) from error
+            cause = FileNotFoundError(f"there is no {part}") if _is_gone(store, uri, part) else error
+            raise _unreadable(version, cause) from cause
         yield Path(found)
+
+
+def _is_gone(store: str, uri: str, part: str) -> bool:
+    """Whether the version's store answers and has no such part: a download says the same of that as of an outage."""
+    try:
+        listed = mlflow.artifacts.list_artifacts(f"{uri}/{part.rpartition('/')[0]}", tracking_uri=store)
+    except failures(MlflowException):
+        return False
+    return all(entry.path != part for entry in listed)
 
 
 def _unreadable(version: ModelVersion, error: BaseException) -> ValueError:

@@ -1,11 +1,15 @@
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
+import fsspec
 import mlflow.pyfunc
 import pytest
 import torch
+from botocore.exceptions import EndpointConnectionError
 from mlflow.exceptions import MlflowException
+from mlflow.store.artifact import s3_artifact_repo
 from stored_instances import columns_of
 
 from dreamshard.model_files import load_placer
@@ -168,3 +172,22 @@ def test_the_request_that_a_version_shows_is_one_that_it_answers(registered: Set
     request = json.loads(registry.example_request(registered, "1"))
     answer = mlflow.pyfunc.load_model("models:/dreamshard/1").predict(request["inputs"])
     assert [plan["num_devices"] for plan in answer] == [each["num_devices"] for each in request["inputs"]]
+
+
+def test_files_that_are_lost_are_told_from_a_store_that_is_away(
+    tmp_path: Path, placer_folder: Path, s3_environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in {**s3_environment, "AWS_MAX_ATTEMPTS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings.load({"DREAMSHARD_HOME": str(tmp_path), "DREAMSHARD_STORE": "s3://team/registry"})
+    register(settings, placer_folder)
+    fsspec.filesystem("s3").rm(f"{settings.artifact_root}/dreamshard/models/{_model_of(settings, '1')}", recursive=True)
+    with pytest.raises(ValueError, match="version 1 of dreamshard cannot be read") as lost:
+        registry.load_placer("1", settings)
+    assert isinstance(lost.value.__cause__, FileNotFoundError)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+    s3_artifact_repo._cached_get_s3_client.cache_clear()
+    with pytest.raises(ValueError, match="version 1 of dreamshard cannot be read") as away:
+        registry.load_placer("1", settings)
+    assert isinstance(away.value.__cause__, EndpointConnectionError)
+    s3_artifact_repo._cached_get_s3_client.cache_clear()
