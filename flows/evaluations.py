@@ -16,12 +16,10 @@ from dreamshard.peers import peers
 from dreamshard.placer import Placer
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.tasks import PlacementTask
+from flows.retries import passing
 from storage import registry
 from storage.places import Place, write_json
 from storage.settings import Settings
-
-# isort: split
-from mlflow.exceptions import MlflowException  # after `storage`, which turns MLflow's telemetry off
 
 CANDIDATE = "dreamshard"
 """The name of the placer that was just trained; the champion in use is called `champion VERSION`."""
@@ -61,17 +59,17 @@ def contestants(
 
 
 def champion_placer(rival: str | None) -> tuple[DreamShardPlacer | None, str]:
-    """The champion in use, or None and why it cannot be used: one of an older format must not stop all retraining.
+    """The champion in use, or None and why it cannot be used: one that is lost or old must not stop all retraining.
 
     Raises:
-        ValueError: the registry does not hand it out at present, which says nothing of the champion.
+        ValueError: the registry or its store does not hand it out at present, which says nothing of the champion.
     """
     if rival is None:
         return None, ""
     try:
         return registry.load_placer(rival), ""
     except ValueError as error:
-        if isinstance(error.__cause__, MlflowException):
+        if passing(error):
             raise
         logger.warning("champion version %s cannot be used, so it counts as beaten: %s", rival, error)
         return None, str(error)

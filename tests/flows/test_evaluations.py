@@ -2,6 +2,7 @@
 
 import pytest
 from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 
 from flows import evaluations, tracking
 from storage import registry
@@ -34,18 +35,24 @@ def test_a_report_asked_for_again_is_the_newest(home):
         evaluations.newest("u")
 
 
-def test_a_champion_of_another_format_counts_as_beaten_and_a_registry_that_is_away_does_not(monkeypatch):
-    def other_format(_):
-        raise ValueError("the model has a format other than this version's")
+GONE = MlflowException("no such model", error_code=RESOURCE_DOES_NOT_EXIST)
 
-    def away(_):
-        raise ValueError("the files cannot be read") from MlflowException("no answer")
 
+@pytest.mark.parametrize("cause", [None, FileNotFoundError("artifacts/placer"), GONE])
+def test_a_champion_that_is_lost_or_of_another_format_counts_as_beaten_and_stops_nothing(monkeypatch, cause):
+    def unreadable(_):
+        raise ValueError("the files of version 3 cannot be read") from cause
+
+    monkeypatch.setattr(registry, "load_placer", unreadable)
+    assert evaluations.champion_placer("3") == (None, "the files of version 3 cannot be read")
     assert evaluations.champion_placer(None) == (None, "")
-    monkeypatch.setattr(registry, "load_placer", other_format)
-    placer, why = evaluations.champion_placer("3")
-    assert placer is None
-    assert "format" in why
+
+
+@pytest.mark.parametrize("cause", [MlflowException("no answer"), TimeoutError("the store")])
+def test_a_registry_or_store_that_is_away_says_nothing_of_the_champion(monkeypatch, cause):
+    def away(_):
+        raise ValueError("the files of version 3 cannot be read") from cause
+
     monkeypatch.setattr(registry, "load_placer", away)
     with pytest.raises(ValueError, match="cannot be read"):
         evaluations.champion_placer("3")
