@@ -7,7 +7,7 @@ from typing import Any
 
 from dreamshard.recipes import Recipe
 from flows import checkpoints, measuring, steps, turns
-from flows.lineage import Start, start_from
+from flows.lineage import Start
 from flows.measuring import TestbedReference, lake
 from flows.parameters import configure
 
@@ -35,7 +35,7 @@ def inputs(
     """The recipe on a dataset of the home, as `configured`; its tasks are drawn if they have not been."""
     sizes: dict[str, Any] = {"num_devices": num_devices, "memory_gb": memory_gb, "tables_per_task": tables_per_task}
     config, chosen = configured(recipe, testbed, dataset, **sizes)
-    start = start_from(config, chosen, measuring.reference(config, chosen, seed), full=False)
+    start = steps.find_start(config, chosen, measuring.reference(config, chosen, seed))
     tasks = steps.draw_tasks(chosen, config.tasks, seed, start.halves_of)
     return Inputs(config=config, dataset=chosen, tasks=tasks, start=start)
 

@@ -18,6 +18,7 @@ from dreamshard.tasks import split_pool
 from dreamshard.testbeds.machine import library_versions
 from dreamshard.training import TrainingConfig
 from flows.measuring import TestbedReference, lake
+from flows.retries import passing
 from storage import registry
 from storage.halves import has_halves, read_halves
 from storage.settings import Settings
@@ -142,6 +143,9 @@ def start_from(config: Recipe, dataset: str, bench: TestbedReference, *, full: b
         bench: where costs come from.
         full: begin with nothing all the same; tables stay in their halves nevertheless, so that the champion is judged by
             tables that it has not seen either.
+
+    Raises:
+        ValueError: what there is to go on from cannot be read at present.
     """
     setting = setting_of(config, bench)
     base = _base(setting)
@@ -226,15 +230,21 @@ def _warm(base: Version | None, config: Recipe, dataset: str, full: bool) -> tup
         return None, "with nothing: no version was trained on this testbed, hardware and shape of tasks yet"
     if full:
         return None, "with nothing, as a full training is asked for"
-    if base.origin.dataset == dataset:
-        before = base.origin.warm
-        return before, f"as version {base.version} did, whose tables these are"
     wanted = (config.training.cost_network, config.training.policy)
     if base.origin.networks != wanted:
         kinds = " and ".join(base.origin.networks)
         return None, f"with nothing: the networks of version {base.version} are {kinds}, not {' and '.join(wanted)}"
+    if base.origin.dataset == dataset:
+        warm, why = base.origin.warm, f"as version {base.version} did, whose tables these are"
+    else:
+        warm, why = _from(base, config), f"with what version {base.version} has learnt"
+    unreadable = "" if warm is None else _why_unreadable(warm)
+    return (None, f"with nothing: {unreadable}") if unreadable else (warm, why)
+
+
+def _from(base: Version, config: Recipe) -> Warm:
     earlier: Sequence[str] = base.origin.warm.trainings if base.origin.warm else ()
-    warm = Warm(
+    return Warm(
         version=base.version,
         training=base.training,
         iteration=base.iteration,
@@ -242,11 +252,21 @@ def _warm(base: Version | None, config: Recipe, dataset: str, full: bool) -> tup
         measurement_s=base.origin.measurement_s,
         full_measurements=config.training.measurements,
     )
+
+
+def _why_unreadable(warm: Warm) -> str:
+    """Why there is nothing to go on from; empty where there is.
+
+    Raises:
+        ValueError: it cannot be read at present, which is no reason to learn it all again.
+    """
     try:
         load(warm)
     except ValueError as error:
-        return None, f"with nothing: {error}"
-    return warm, f"with what version {base.version} has learnt"
+        if passing(error):
+            raise
+        return str(error)
+    return ""
 
 
 def _halves(base: Version | None, config: Recipe, dataset: str, seed: int) -> str | None:

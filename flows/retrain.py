@@ -11,7 +11,6 @@ from prefect import flow
 from flows import measuring, steps, steps_promotion, tracking
 from flows.form import form
 from flows.ingest import ingest_workload
-from flows.lineage import start_from
 from flows.parameters import (
     Full,
     Iterations,
@@ -61,7 +60,7 @@ def retrain(
             dataset = ingested.dataset
             tracking.log_ingested(run, ingested, config.workload.source)
             bench = measuring.reference(config, dataset, seed)
-            start = start_from(config, dataset, bench, full=full)
+            start = steps.find_start(config, dataset, bench, full=full)
             tasks = steps.draw_tasks(dataset, config.tasks, seed, start.halves_of)
         with chain.stage("train") as run:
             training = train_placer(run, dataset, tasks, start, bench)

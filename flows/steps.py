@@ -17,7 +17,7 @@ from prefect.tasks import exponential_backoff
 
 from dreamshard import training as algorithm
 from dreamshard.costs import CostSample
-from dreamshard.recipes import TasksConfig
+from dreamshard.recipes import Recipe, TasksConfig
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import NO_HALVES, sample_tasks, split_pool
 from dreamshard.workloads import Workload, WorkloadConfig, open_workload, statistics
@@ -73,6 +73,14 @@ def ingest_tables(target: Lake, workload: WorkloadConfig, mark: str, fingerprint
     keep_ingested(target, list(fingerprints.values()), concatenate(parts))
     get_run_logger().info("ingested %s of %s", ", ".join(part.names[0] for part in parts), workload.source)
     return len(parts)
+
+
+@task(
+    name="find the start", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF, retry_condition_fn=may_pass
+)
+def find_start(config: Recipe, dataset: str, bench: TestbedReference, *, full: bool = False) -> Start:
+    """Registry -> what training on a dataset goes on from; see `lineage.start_from`."""
+    return lineage.start_from(config, dataset, bench, full=full)
 
 
 @task(

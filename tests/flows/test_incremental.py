@@ -182,12 +182,49 @@ def test_other_tasks_or_hardware_begin_with_nothing(home: Home, other: dict):
     assert "no version was trained" in begun.why
 
 
-def test_other_networks_begin_with_nothing_and_say_so(home: Home):
-    (champion,) = [version for version in lineage.versions() if version.version == "1"]
+def version(number: str) -> lineage.Version:
+    (found,) = [each for each in lineage.versions() if each.version == number]
+    return found
+
+
+@pytest.mark.parametrize("number", ["1", "2"])
+@pytest.mark.parametrize("dataset", ["another dataset", "the same"])
+def test_other_networks_begin_with_nothing_and_say_so(home: Home, number: str, dataset: str):
     config = replace(home.config(), training=replace(home.config().training, cost_network="paper"))
-    warm, why = lineage._warm(champion, config, "another dataset", full=False)
+    tables = home.origin(number).dataset if dataset == "the same" else dataset
+    warm, why = lineage._warm(version(number), config, tables, full=False)
     assert warm is None
-    assert why == "with nothing: the networks of version 1 are structured and lookahead, not paper and lookahead"
+    assert (
+        why == f"with nothing: the networks of version {number} are structured and lookahead, not paper and lookahead"
+    )
+
+
+@pytest.mark.parametrize("dataset", ["another dataset", "the same"])
+def test_a_placer_to_go_on_from_that_is_lost_is_no_start_but_stops_nothing(
+    home: Home, monkeypatch: pytest.MonkeyPatch, dataset: str
+):
+    def lost(number: str):
+        raise ValueError(f"the files of version {number} cannot be read") from FileNotFoundError("artifacts/placer")
+
+    tables = home.origin("2").dataset if dataset == "the same" else dataset
+    assert lineage._warm(version("2"), home.config(), tables, full=False)[0] is not None
+    monkeypatch.setattr(registry, "load_placer", lost)
+    warm, why = lineage._warm(version("2"), home.config(), tables, full=False)
+    assert warm is None
+    assert why.startswith("with nothing: the files of version")
+
+
+@pytest.mark.parametrize("dataset", ["another dataset", "the same"])
+def test_a_store_that_is_away_for_a_moment_makes_no_training_a_full_one(
+    home: Home, monkeypatch: pytest.MonkeyPatch, dataset: str
+):
+    def away(number: str):
+        raise ValueError(f"the files of version {number} cannot be read") from TimeoutError("the store")
+
+    tables = home.origin("2").dataset if dataset == "the same" else dataset
+    monkeypatch.setattr(registry, "load_placer", away)
+    with pytest.raises(ValueError, match="cannot be read"):
+        lineage._warm(version("2"), home.config(), tables, full=False)
 
 
 def test_a_champion_that_cannot_be_read_is_no_start_but_stops_nothing(home: Home, monkeypatch: pytest.MonkeyPatch):
