@@ -105,15 +105,17 @@ def test_a_cluster_ingests_what_threads_ingest(
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("cluster", ["dask_address", "ray_running"])
 def test_a_cluster_measures_the_shards_that_the_emulated_testbed_then_finds(
-    dask_address: str,
+    cluster: str,
+    request: pytest.FixtureRequest,
     by_threads: tuple[Path, dict],
     dreamshard: Dreamshard,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
     shutil.copytree(by_threads[0] / "lake", tmp_path / "lake")
-    monkeypatch.setenv("DREAMSHARD_TASK_RUNNER", dask_address)
+    monkeypatch.setenv("DREAMSHARD_TASK_RUNNER", request.getfixturevalue(cluster))
     monkeypatch.setattr(
         "dreamshard.testbeds.emulated.measure_shard", lambda *_: pytest.fail("measured in this process")
     )
