@@ -32,7 +32,7 @@ class ShippedPlacer:
     def __str__(self) -> str:
         found = self.measurements
         dates = found["measured"]
-        when = f"{dates[0]} to {dates[-1]}" if isinstance(dates, list) else str(dates)
+        when = " to ".join(sorted(set(dates))) if isinstance(dates, list) else str(dates)
         return (
             f"learnt from {found['shards']} shards measured on {found['hardware']}, {when}, batch "
             f"{found['batch_size']}, {found['precision']}, {found['optimizer']} ({_libraries(found.get('versions'))})"
@@ -40,8 +40,9 @@ class ShippedPlacer:
 
 
 def is_of(accelerator: str, hardware: str) -> bool:
-    """Whether a device's model, as its driver reports it, is that accelerator."""
-    return accelerator in hardware.lower().replace("-", " ").split()
+    """Whether a device's model, as its driver reports it, is that accelerator; a simulated one is not."""
+    words = hardware.lower().replace("-", " ").split()
+    return accelerator in words and ("simulated" not in words or accelerator == "simulated")
 
 
 def check_name(accelerator: str, hardware: str) -> None:

@@ -96,6 +96,14 @@ def test_costs_of_another_device_are_not_shipped_as_an_h200(costs: Path, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("name", "hardware", "may"),
+    [("h200", "NVIDIA H200", True), ("h200", "simulated h200", False), ("simulated", "simulated h200", True)],
+)
+def test_only_what_was_measured_on_an_accelerator_is_called_after_it(name: str, hardware: str, may: bool):
+    assert shipped.is_of(name, hardware) is may
+
+
 def test_thousands_of_shards_are_a_few_megabytes(tmp_path: Path):
     data = parquet_bytes(simulated_shards(300))
     assert 10 * len(data) < 8e6
