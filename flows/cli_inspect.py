@@ -90,9 +90,10 @@ def _show_version(found: dict[str, Any], *, as_json: bool) -> None:
 def make_champion(version: str, reason: str, home: Path | None, *, as_json: bool) -> None:
     """`promote VERSION`: change the champion by hand and say what it was and is."""
     enter(home, existing=True)
-    from flows import tracking
+    from flows import tracking, turns
 
-    change = tracking.make_champion(version, reason)
+    with turns.of_registry():  # a retraining may be promoting at this moment
+        change = tracking.make_champion(version, reason)
     if as_json:
         terminal.print_json(change)
         return

@@ -9,7 +9,7 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from dreamshard.evaluation import PairedComparison
-from flows import home, steps_promotion, turns
+from flows import cli_inspect, home, steps_promotion, turns
 
 BETTER = vars(PairedComparison(0.05, 0.01, 0.09, 10))
 
@@ -37,6 +37,7 @@ def alone(monkeypatch, tmp_path):
     monkeypatch.setattr(steps_promotion, "checkpoints", SimpleNamespace(history=lambda training: []))
     monkeypatch.setattr(steps_promotion, "report", MagicMock())
     monkeypatch.setattr(steps_promotion, "savings", MagicMock())
+    monkeypatch.setattr(steps_promotion.objections, "against", lambda *_: "")
     monkeypatch.setattr(steps_promotion.tracking, "where", lambda *_: {})
     monkeypatch.setattr(steps_promotion.tracking, "log_report", lambda *_: None)
 
@@ -64,6 +65,24 @@ def test_of_two_promotions_at_once_that_both_beat_what_was_in_use_one_becomes_ch
     loser = registry.aliases["challenger"]
     assert outcomes[winner]["alias"] == "champion"
     assert f"not compared with version {winner}" in outcomes[loser]["reason"]
+
+
+def test_a_promotion_by_hand_waits_for_one_that_is_under_way(monkeypatch, tmp_path):
+    begun = threading.Event()
+
+    def make_champion(version, reason):
+        begun.set()
+        return {"version": version, "former": "1"}
+
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    monkeypatch.setattr(steps_promotion.tracking, "make_champion", make_champion)
+    monkeypatch.setattr(cli_inspect, "enter", lambda *_, **__: None)
+    by_hand = threading.Thread(target=cli_inspect.make_champion, args=("2", "", tmp_path), kwargs={"as_json": True})
+    with turns.of_registry():
+        by_hand.start()
+        assert not begun.wait(0.5)
+    assert begun.wait(10)
+    by_hand.join()
 
 
 def test_a_second_run_of_a_training_in_one_home_waits_and_another_training_does_not(monkeypatch, tmp_path):
