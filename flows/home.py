@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dreamshard.recipes import Recipe
@@ -35,7 +35,8 @@ def inputs(
     """The recipe on a dataset of the home, as `configured`; its tasks are drawn if they have not been."""
     sizes: dict[str, Any] = {"num_devices": num_devices, "memory_gb": memory_gb, "tables_per_task": tables_per_task}
     config, chosen = configured(recipe, testbed, dataset, **sizes)
-    start = steps.find_start(config, chosen, measuring.reference(config, chosen, seed))
+    found = steps.find_start(config, chosen, measuring.reference(config, chosen, seed))
+    start = replace(found, source=lake().dataset_source(chosen))  # which need not be the recipe's
     tasks = steps.draw_tasks(chosen, config.tasks, seed, start.halves_of)
     return Inputs(config=config, dataset=chosen, tasks=tasks, start=start)
 

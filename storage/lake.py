@@ -130,6 +130,14 @@ class Lake:
         """
         return records.tables_from_rows(self._dataset(version))
 
+    def dataset_source(self, version: str) -> str:
+        """Where the tables of a dataset came from when they were ingested last: what `write_dataset` was told.
+
+        Raises:
+            ValueError: there is no such dataset, or its file cannot be read.
+        """
+        return str(self._dataset(version).column("source")[0].as_py())
+
     def dataset_versions(self) -> list[str]:
         """Versions of all datasets, the one written last at the end."""
         paths = files(self.root / "tables", "dataset_version=*/tables.parquet")

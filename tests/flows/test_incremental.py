@@ -14,6 +14,7 @@ from dreamshard.recipes import Recipe
 from dreamshard.tables import concatenate
 from dreamshard.workloads import dataset_version, open_workload, statistics
 from flows import checkpoints, lineage, measuring, savings, steps
+from flows.home import inputs
 from flows.measuring import lake
 from flows.parameters import configure
 from storage import registry
@@ -235,3 +236,12 @@ def test_a_champion_that_cannot_be_read_is_no_start_but_stops_nothing(home: Home
     begun = home.start(home.origin("2").dataset)
     assert begun.warm is None
     assert "cannot be read" in begun.why
+
+
+def test_stages_on_their_own_say_of_which_source_the_tables_are_that_they_work_on(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+):
+    for step in ("find_start", "draw_tasks"):
+        monkeypatch.setattr(steps, step, getattr(steps, step).fn)
+    assert configure("smoke").workload.source == "meta-dlrm-2021"
+    assert inputs("smoke", 0, "simulated", home.origin("2").dataset).start.source == "list.csv"
