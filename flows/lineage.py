@@ -192,6 +192,12 @@ def versions() -> Iterator[Version]:
             yield Version(version=number, training=tags["training"], iteration=int(tags["iteration"]), origin=origin)
 
 
+def origin_of(version: str) -> Origin | None:
+    """Where a version came from; None where it does not say."""
+    found = registry.version_tags(Settings.load(), version).get(TAG)
+    return None if found is None else Origin.from_json(found)
+
+
 def load(warm: Warm) -> DreamShardPlacer:
     """The placer to go on from.
 
@@ -280,4 +286,8 @@ def _halves(base: Version | None, config: Recipe, dataset: str, seed: int) -> st
 
 def tags(origin: Origin) -> dict[str, str]:
     """The tags by which a version says where it came from."""
-    return {TAG: origin.to_json(), "warm_start_from": origin.warm.version if origin.warm else "nothing"}
+    return {
+        TAG: origin.to_json(),
+        "source": origin.source,
+        "warm_start_from": origin.warm.version if origin.warm else "nothing",
+    }

@@ -8,7 +8,7 @@ from prefect.tasks import exponential_backoff
 
 from dreamshard.evaluation import PairedComparison
 from dreamshard.recipes import EvaluationConfig
-from flows import checkpoints, evaluations, report, savings, tracking, turns
+from flows import checkpoints, evaluations, objections, report, savings, tracking, turns
 from flows.caching import ON_CONTENT_AND_FLOWS, content_key, flows_hash
 from flows.contest import measured_rows
 from flows.decision import Decision, decide
@@ -139,6 +139,9 @@ def promote(run: str, version: str, training: str, evaluation: str) -> dict[str,
             reason = decision.reason if rival else decision.reason.partition(": ")[2]
             decision = Decision(alias="champion", reason=f"already the champion: {reason}")
         else:
+            objection = objections.against(version, in_use) if decision.alias == "champion" else ""
+            if objection:
+                decision = Decision(alias="challenger", reason=f"{objection}; its figures: {decision.reason}")
             tracking.set_alias(version, decision)
     get_run_logger().info("version %s is %s: %s", version, decision.alias, decision.reason)
     publish("promote", 1, 1, f"version {version} is {decision.alias}")
@@ -153,7 +156,7 @@ def promote(run: str, version: str, training: str, evaluation: str) -> dict[str,
         "where": tracking.where(run, evaluation, training),
     }
     text = report.markdown_report(figures, checkpoints.history(training), decision.reason, outcome["where"])
-    if in_use != version:
+    if in_use != version or not tracking.has_report(version):  # which an error after the alias leaves undone
         tracking.log_report(version, figures, text)
     report.publish_report(figures, text, decision.reason)
     return outcome

@@ -184,8 +184,14 @@ def complete(version: str, iteration: int, evaluation: str) -> None:
         )
 
 
+def has_report(version: str) -> bool:
+    """Whether all that `log_report` writes is there."""
+    settings = Settings.load()
+    return runs.has_file(settings, registry.run_of(settings, version), f"{REPORT}.html")
+
+
 def log_report(version: str, figures: evaluations.Report, text: str) -> None:
-    """The comparison report of a version: a page of its run, its table in the version's description.
+    """The comparison report of a version: its table in the version's description, then a page of its run.
 
     Args:
         figures: of the evaluation that decided on it.
@@ -193,11 +199,11 @@ def log_report(version: str, figures: evaluations.Report, text: str) -> None:
     """
     settings = Settings.load()
     run = registry.run_of(settings, version)
-    _log_page(settings, run, REPORT, text)
     table = report.markdown_table(report.summary_rows(figures))
     link = f"[Comparison report]({runs.artifact_link(settings, run, f'{REPORT}.html')})"
     note = f"\n\nNote: {figures['caveat']}." if figures.get("caveat") else ""
     registry.describe(settings, version, f"Held-out tasks on {figures['testbed']}:\n\n{table}{note}\n\n{link}")
+    _log_page(settings, run, REPORT, text)
 
 
 def set_alias(version: str, decision: Decision) -> None:

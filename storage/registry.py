@@ -5,6 +5,7 @@ The model is `dreamshard`. Aliases: `champion` is the version in use, `challenge
 """
 
 import json
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,12 @@ MODEL = "dreamshard"
 ALIASES = ("champion", "challenger", "previous")
 Alias = Literal["champion", "challenger", "previous"]
 
+BY_EVALUATION = "evaluation"
+"""Who decided, where it was no person."""
+
+_CHANGE = re.compile(r"(\S+ \S+ UTC) (champion|previous), by (.*?): ")
+"""A line of the tag `history` that says that the version came into use, or went out of it."""
+
 _DESCRIPTION = 5000  # characters that MLflow's database takes
 
 
@@ -47,7 +54,7 @@ def set_alias(
     reason: str,
     tags: Mapping[str, Any] | None = None,
     *,
-    by: str = "evaluation",
+    by: str = BY_EVALUATION,
 ) -> None:
     """Point an alias at a version and say on it why, who and when: tags `alias`, `reason`, `decided_by`, `decided_at`.
 
@@ -89,6 +96,20 @@ def make_champion(settings: Settings, name: str, reason: str, by: str) -> Change
         load_placer(version, settings)  # one that cannot be read must not come into use
         set_alias(settings, version, "champion", reason, by=by)
     return Change(version=version, former=former)
+
+
+def taken_out_by_hand(settings: Settings, version: str) -> str | None:
+    """When a person made another version champion instead of this one; None where none did, or it was in use again since.
+
+    Raises:
+        ValueError: there is no such version.
+    """
+    past = version_tags(settings, version).get("history", "").splitlines()
+    changes = [found.groups() for found in map(_CHANGE.match, past) if found is not None]
+    if not changes:
+        return None
+    when, alias, by = changes[-1]
+    return when if alias == "previous" and by != BY_EVALUATION else None
 
 
 def aliases(settings: Settings) -> dict[str, str]:

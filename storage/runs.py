@@ -179,6 +179,11 @@ def log_text(settings: Settings, run: str, file: str, text: str) -> None:
     client(settings).log_text(run, text, file)
 
 
+def has_file(settings: Settings, run: str, file: str) -> bool:
+    """Whether a run has a file at its top."""
+    return any(entry.path == file for entry in client(settings).list_artifacts(run))
+
+
 def tags(settings: Settings, run: str) -> dict[str, str]:
     """The tags of a run."""
     return dict(client(settings).get_run(run).data.tags)
