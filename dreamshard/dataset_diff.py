@@ -22,10 +22,10 @@ class DriftThresholds:
     """From where on a change counts.
 
     Attributes:
-        pooling: relative change of a table's pooling factor above which it has drifted; 0.1 for 10 %.
-        reuse: distance of its reuse histograms (`reuse_distance`) above which it has drifted.
+        pooling: relative change of a table's pooling factor from which on it has drifted; 0.1 for 10 %, 0 for any change.
+        reuse: distance of its reuse histograms (`reuse_distance`) from which on it has drifted; 0 for any.
         share: share of the tables that must be added, removed, resized or drifted before the dataset as a whole matters;
-            0 for any of them.
+            0 for any of them, 1 for all.
 
     Raises:
         ValueError: a threshold is not a number from 0 on.
@@ -89,7 +89,7 @@ class DatasetDiff:
         """Whether so much changed that a placer trained before should be trained again."""
         if self.num_before == 0:
             return True
-        return len(self.changes) > self.thresholds.share * max(self.num_before, self.num_after)
+        return _reaches(len(self.changes) / max(self.num_before, self.num_after), self.thresholds.share)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -102,7 +102,7 @@ class DatasetDiff:
         if self.num_before == 0:
             return f"{self.num_after} tables, none of which has been trained on yet"
         if not self.changes:
-            return f"none of the {self.num_after} tables changed by more than the thresholds"
+            return f"none of the {self.num_after} tables changed by as much as the thresholds"
         said = ", ".join(f"{count} {kind}" for kind, count in self.counts.items() if count)
         worst = self.changes[0]
         return (
@@ -159,6 +159,11 @@ def pooling_drift(before: float, after: float) -> float:
     return abs(after - before) / before if before > 0 else math.inf
 
 
+def _reaches(change: float, threshold: float) -> bool:
+    """Whether there is a change, and it is as large as the threshold."""
+    return change > 0 and change >= threshold
+
+
 def _change(
     name: str, old: Tables | None, new: Tables | None, limits: DriftThresholds, before: Tables
 ) -> TableChange | None:
@@ -170,7 +175,7 @@ def _change(
         kind = "added" if old is None else "removed"
     elif rows[0] != rows[1] or dim[0] != dim[1]:
         kind = "resized"
-    elif pooling_drift(*pooling) > limits.pooling or reuse > limits.reuse:
+    elif _reaches(pooling_drift(*pooling), limits.pooling) or _reaches(reuse, limits.reuse):
         kind = "drifted"
     else:
         return None
