@@ -64,6 +64,7 @@ class Origin:
         networks: kinds of the cost network and of the policy.
         warm: what it went on from; None where it began with nothing.
         measurement_s: mean seconds of one of its measurements, once it has made some.
+        memory_bytes: of each device in its tasks; None where nobody noted it.
     """
 
     recipe: str
@@ -74,6 +75,7 @@ class Origin:
     networks: tuple[str, ...]
     warm: Warm | None = None
     measurement_s: float | None = None
+    memory_bytes: int | None = None
 
     def to_json(self) -> str:
         """As text."""
@@ -107,6 +109,7 @@ class Start:
         recipe: by name.
         source: of the tables.
         setting: see `Setting`.
+        memory_bytes: of each device.
         config: of the rounds that are to be made.
         halves_of: key of the task sets in whose halves tables stay; None where they are drawn.
         warm: what to go on from; None for nothing.
@@ -116,6 +119,7 @@ class Start:
     recipe: str
     source: str
     setting: Setting
+    memory_bytes: int
     config: TrainingConfig
     halves_of: str | None
     warm: Warm | None
@@ -131,6 +135,7 @@ class Start:
             setting=self.setting,
             networks=(self.config.cost_network, self.config.policy),
             warm=self.warm,
+            memory_bytes=self.memory_bytes,
         )
 
 
@@ -161,6 +166,7 @@ def start_from(config: Recipe, dataset: str, bench: TestbedReference, *, full: b
         recipe=config.name,
         source=config.workload.source,
         setting=setting,
+        memory_bytes=config.tasks.memory_bytes,
         config=training,
         halves_of=halves_of,
         warm=warm,

@@ -7,21 +7,13 @@ the retrain deployment in `prefect.yaml`, starts it.
 from collections.abc import Mapping
 from typing import Any
 
-from prefect import flow, get_client, get_run_logger, task
+from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterName,
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
-from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.events import emit_event
 
 from dreamshard.dataset_diff import DatasetDiff, DriftThresholds, compare
-from flows import lineage
+from flows import retrainings
 from flows.form import form
 from flows.ingest import ingest_workload
 from flows.measuring import lake
@@ -40,12 +32,8 @@ from flows.parameters import (
     configure,
 )
 from flows.report import markdown_table
-from storage import registry
-from storage.settings import Settings
 
-EVENT = "dreamshard.tables.changed"
 SHOWN = 100  # tables in the artifact
-UNDER_WAY = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING)
 
 
 @form
@@ -67,8 +55,8 @@ def watch(
     given = {
         "recipe": recipe,
         "seed": seed,
-        "testbed": testbed,
-        "source": source,
+        "testbed": testbed or None,
+        "source": source or None,
         "num_devices": num_devices,
         "memory_gb": memory_gb,
         "tables_per_task": tables_per_task,
@@ -82,16 +70,16 @@ def watch(
         tables_per_task=tables_per_task,
     )
     dataset = ingest_workload(config.workload).dataset
-    trained = last_trained(config.name, config.workload.source, dataset)
+    trained = retrainings.last_trained(config, dataset)
     thresholds = DriftThresholds(pooling=pooling_drift, reuse=reuse_drift, share=changed_share)
     diff = difference(trained, dataset, thresholds)
-    pending = retraining_under_way(given) if diff.matters else None
-    due = diff.matters and pending is None
+    waits = reason_to_wait(diff, dataset, given)
+    due = waits is None
     outcome = {
         "dataset": dataset,
         "trained": trained,
         "source": config.workload.source,
-        "retraining": _in_words(diff, pending, given),
+        "retraining": waits or _due(given),
         "emitted": emit and due,
         **diff.payload(),
     }
@@ -99,21 +87,6 @@ def watch(
     if emit and due:
         say_changed(outcome, given)
     return {**outcome, "table": diff.rows(SHOWN)}
-
-
-def last_trained(recipe: str, source: str, dataset: str) -> str | None:
-    """The dataset that the newest version of this recipe and source was trained on, or None before the first.
-
-    Where a version since the champion, that one included, was trained on `dataset`, it is that: training on from the champion
-    would only be the same training again.
-    """
-    versions = [each for each in lineage.versions() if (each.origin.recipe, each.origin.source) == (recipe, source)]
-    champion = int(registry.champion(Settings.load()) or 0)
-    if not any(int(each.version) == champion for each in versions):
-        champion = 0
-    if any(each.origin.dataset == dataset and int(each.version) >= champion for each in versions):
-        return dataset
-    return versions[0].origin.dataset if versions else None
 
 
 @task(name="compare datasets", cache_policy=NO_CACHE)
@@ -125,26 +98,25 @@ def difference(trained: str | None, dataset: str, thresholds: DriftThresholds) -
     return diff
 
 
-@task(name="look for a retraining under way", cache_policy=NO_CACHE)
-def retraining_under_way(parameters: Mapping[str, Any]) -> str | None:
-    """The name of a retraining of the same recipe and source that has been started and has not ended, or None.
-
-    One that failed is none, so that the next look asks for it again; one that a schedule will start some day is none either.
-    """
-    with get_client(sync_client=True) as client:
-        runs = client.read_flow_runs(
-            deployment_filter=DeploymentFilter(name=DeploymentFilterName(any_=["retrain"])),
-            flow_run_filter=FlowRunFilter(
-                state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(UNDER_WAY))),
-            ),
+def reason_to_wait(diff: DatasetDiff, dataset: str, parameters: Mapping[str, Any]) -> str | None:
+    """Why no retraining with these parameters is asked for now, in a sentence, or None where one is due."""
+    if not diff.matters:
+        return "Nothing needs to be trained."
+    if parameters["source"] is None:
+        return (
+            "The recipe's own tables are a shipped list, which does not change, so nothing is asked for; DREAMSHARD_SOURCE "
+            "when deploying (or the field Tables from) names one's own."
         )
-    return next((run.name for run in runs if _is_of(run, parameters)), None)
-
-
-def _is_of(run: FlowRun, parameters: Mapping[str, Any]) -> bool:
-    waiting = run.auto_scheduled and run.state_type == StateType.SCHEDULED
-    same = all(run.parameters.get(name) == parameters[name] for name in ("recipe", "source"))
-    return same and not waiting
+    pending = retrainings.under_way(parameters)
+    if pending is not None:
+        return f"Retraining {pending} is under way."
+    asked = retrainings.asked_for(dataset, parameters)
+    if asked is not None:
+        return (
+            f"Retraining was asked for at {asked:%Y-%m-%d %H:%M} UTC and has not come about; unless tables change it is "
+            "asked for again a day later. Start `retrain` to try at once."
+        )
+    return None
 
 
 def say_changed(outcome: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
@@ -154,7 +126,7 @@ def say_changed(outcome: Mapping[str, Any], parameters: Mapping[str, Any]) -> No
         "prefect.resource.name": str(outcome["source"]),
         "dreamshard.recipe": str(parameters["recipe"]),
     }
-    emit_event(EVENT, resource, payload={**outcome, "parameters": dict(parameters)})
+    emit_event(retrainings.EVENT, resource, payload={**outcome, "parameters": dict(parameters)})
 
 
 def publish(diff: DatasetDiff, outcome: Mapping[str, Any]) -> None:
@@ -171,10 +143,6 @@ def publish(diff: DatasetDiff, outcome: Mapping[str, Any]) -> None:
     create_markdown_artifact("\n\n".join(filter(None, parts)), key="dreamshard-tables", description=diff.sentence)
 
 
-def _in_words(diff: DatasetDiff, pending: str | None, parameters: Mapping[str, Any]) -> str:
-    if not diff.matters:
-        return "Nothing needs to be trained."
-    if pending is not None:
-        return f"Retraining {pending} is under way."
+def _due(parameters: Mapping[str, Any]) -> str:
     said = ", ".join(f"{name} {value}" for name, value in parameters.items() if value is not None)
     return f"Retraining is due: {said}."

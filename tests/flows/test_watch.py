@@ -1,6 +1,9 @@
 """When tables changed enough to ask for a retraining, and when one is under way. The event itself: `test_servers.py`."""
 
 import json
+import re
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,34 +11,97 @@ import pytest
 from commands import Dreamshard
 from prefect.client.schemas.objects import StateType
 
+from dreamshard.dataset_diff import DatasetDiff, DriftThresholds
+from flows import lineage, retrainings, watch
+from flows.parameters import configure
+
+NEW = DatasetDiff(changes=(), num_before=0, num_after=20, thresholds=DriftThresholds())
 SMOKE = ("--recipe", "smoke", "--testbed", "simulated")
 
 
-def run(state: StateType, source: str | None = "tables.csv", *, scheduled: bool = False, recipe: str = "smoke"):
-    parameters = {"recipe": recipe, "source": source, "seed": 0}
+def run(state: StateType, source: str | None = "tables.csv", *, scheduled: bool = False, **other):
+    parameters = {"recipe": "smoke", "source": source, "seed": 0} | other
     return SimpleNamespace(state_type=state, auto_scheduled=scheduled, parameters=parameters, name="able-ant")
+
+
+WATCHED = {"recipe": "smoke", "source": "tables.csv", "testbed": None, "num_devices": 8, "memory_gb": None}
+
+
+class Server:
+    """Prefect's server as `get_client` gives it: flow runs under way and events, the newest first."""
+
+    def __init__(self, runs=(), events=()):
+        self.runs, self.events = runs, events
+
+    def __call__(self, **_):
+        return nullcontext(self)
+
+    def read_flow_runs(self, **_):
+        return self.runs
+
+    def read_events(self, wanted, limit):
+        assert wanted.event.name == ["dreamshard.tables.changed"]
+        found = [event for event in self.events if event.occurred >= wanted.occurred.since]
+        return SimpleNamespace(events=found[:limit])
 
 
 @pytest.mark.parametrize(
     ("found", "under_way"),
     [
-        (run(StateType.RUNNING), True),
-        (run(StateType.SCHEDULED), True),
-        (run(StateType.RUNNING, scheduled=True), True),
-        (run(StateType.SCHEDULED, scheduled=True), False),
-        (run(StateType.RUNNING, "other.csv"), False),
-        (run(StateType.RUNNING, None), False),
-        (run(StateType.RUNNING, recipe="default"), False),
+        (run(StateType.RUNNING, num_devices=8), True),
+        (run(StateType.SCHEDULED, num_devices=8), True),
+        (run(StateType.RUNNING, scheduled=True, num_devices=8), True),
+        (run(StateType.RUNNING, num_devices=8, testbed=""), True),
+        (run(StateType.SCHEDULED, scheduled=True, num_devices=8), False),
+        (run(StateType.RUNNING, num_devices=16), False),
+        (run(StateType.RUNNING), False),
+        (run(StateType.RUNNING, num_devices=8, memory_gb=4.0), False),
+        (run(StateType.RUNNING, num_devices=8, testbed="simulated"), False),
+        (run(StateType.RUNNING, "other.csv", num_devices=8), False),
+        (run(StateType.RUNNING, "", num_devices=8), False),
+        (run(StateType.RUNNING, recipe="default", num_devices=8), False),
     ],
 )
-def test_a_retraining_of_the_same_recipe_and_source_is_waited_for_but_no_schedule(found, under_way):
-    from flows import watch
+def test_the_same_retraining_is_waited_for_but_no_schedule(monkeypatch, found, under_way):
+    monkeypatch.setattr(retrainings, "get_client", Server(runs=[found]))
+    assert retrainings.under_way.fn(WATCHED) == ("able-ant" if under_way else None)
 
-    assert watch._is_of(found, {"recipe": "smoke", "source": "tables.csv"}) is under_way
+
+def asked(hours_ago: float, dataset: str, **other):
+    occurred = datetime.now(UTC) - timedelta(hours=hours_ago)
+    return SimpleNamespace(occurred=occurred, payload={"dataset": dataset, "parameters": WATCHED | other})
 
 
-def version(number: int, dataset: str, source: str = "tables.csv", recipe: str = "smoke"):
-    origin = SimpleNamespace(recipe=recipe, source=source, dataset=dataset)
+@pytest.mark.parametrize(
+    ("events", "found"),
+    [
+        ([], False),
+        ([asked(1, "b")], True),
+        ([asked(1, "b"), asked(2, "a")], True),
+        ([asked(25, "b")], False),  # failed or lost, and a day is over
+        ([asked(1, "a"), asked(2, "b")], False),  # tables changed since, and back
+        ([asked(1, "b", num_devices=16)], False),
+        ([asked(1, "a", num_devices=16), asked(2, "b")], True),
+    ],
+)
+def test_what_was_asked_for_is_not_asked_for_again_within_a_day_unless_tables_change(monkeypatch, events, found):
+    monkeypatch.setattr(retrainings, "get_client", Server(events=events))
+    last = retrainings.asked_for.fn("b", WATCHED)
+    assert last == (next(event.occurred for event in events if event.payload["dataset"] == "b") if found else None)
+
+
+def version(number: int, dataset: str, source: str = "tables.csv", recipe: str = "smoke", **other):
+    setting = {"testbed": "simulated", "hardware": "simulated rtx2080ti", "devices": 2, "tables per task": 8}
+    origin = lineage.Origin(
+        recipe=recipe,
+        source=source,
+        dataset=dataset,
+        tasks="of it",
+        setting={name: other.pop(name.replace(" ", "_"), value) for name, value in setting.items()},
+        networks=(),
+        memory_bytes=other.pop("memory_bytes", None),
+    )
+    assert not other
     return SimpleNamespace(version=str(number), origin=origin)
 
 
@@ -49,14 +115,53 @@ def version(number: int, dataset: str, source: str = "tables.csv", recipe: str =
         ([version(3, "c"), version(2, "b"), version(1, "a")], "1", "b", "b"),  # a challenger since then was
         ([version(2, "b", source="other.csv"), version(1, "a")], "2", "a", "a"),
         ([version(2, "b", recipe="default"), version(1, "a")], "2", "c", "a"),
+        ([version(2, "b", devices=4), version(1, "a")], "2", "b", "a"),
+        ([version(2, "b", tables_per_task=9), version(1, "a")], "2", "b", "a"),
+        ([version(2, "b", memory_bytes=2**30), version(1, "a")], "2", "b", "a"),
+        ([version(2, "b", memory_bytes=2**29), version(1, "a")], "2", "b", "b"),  # the recipe's own
+        ([version(2, "b", hardware="simulated v100"), version(1, "a")], "2", "b", "a"),
+        ([version(2, "b", testbed="cluster"), version(1, "a")], "2", "b", "a"),
     ],
 )
-def test_the_last_trained_dataset_is_that_of_this_recipe_and_source(monkeypatch, versions, champion, dataset, trained):
-    from flows import watch
+def test_the_last_trained_dataset_is_that_of_the_same_retraining(monkeypatch, versions, champion, dataset, trained):
+    monkeypatch.setattr(lineage, "versions", lambda: iter(versions))
+    monkeypatch.setattr(retrainings.registry, "champion", lambda _: champion)
+    config = configure("smoke", source="tables.csv", testbed="simulated")
+    assert retrainings.last_trained(config, dataset) == trained
 
-    monkeypatch.setattr(watch.lineage, "versions", lambda: iter(versions))
-    monkeypatch.setattr(watch.registry, "champion", lambda _: champion)
-    assert watch.last_trained("smoke", "tables.csv", dataset) == trained
+
+@pytest.mark.parametrize(
+    ("name", "kind", "hardware", "can"),
+    [
+        ("auto", "cluster", "NVIDIA H200 x8", True),
+        ("cluster:cuda", "cluster", "NVIDIA H200 x8", True),
+        ("emulated", "emulated", "NVIDIA H200 for each device, links of h200", True),
+        ("emulated:h200", "emulated", "NVIDIA H200 for each device, links of h200", True),
+        ("emulated:v100", "emulated", "NVIDIA H200 for each device, links of h200", False),
+        ("simulated", "simulated", "simulated rtx2080ti", True),
+        ("simulated", "simulated", "simulated v100", False),
+        ("simulated", "cluster", "NVIDIA H200 x8", False),
+    ],
+)
+def test_a_testbed_is_known_by_name_as_far_as_it_is_the_same_on_every_machine(name, kind, hardware, can):
+    assert retrainings._can_be(name, kind, hardware) is can
+
+
+def test_of_a_shipped_list_nothing_is_asked_for_and_it_is_said_why():
+    waits = watch.reason_to_wait(NEW, "a", WATCHED | {"source": None})
+    assert waits is not None
+    assert "a shipped list, which does not change" in waits
+    assert "DREAMSHARD_SOURCE" in waits
+
+
+def test_where_nothing_is_under_way_a_failed_retraining_is_said_and_a_new_one_is_due(monkeypatch):
+    yesterday = Server(events=[asked(25, "a")])
+    monkeypatch.setattr(retrainings, "get_client", yesterday)
+    assert watch.reason_to_wait(NEW, "a", WATCHED) is None
+    monkeypatch.setattr(retrainings, "get_client", Server(events=[asked(1, "a"), *yesterday.events]))
+    waits = watch.reason_to_wait(NEW, "a", WATCHED)
+    assert waits is not None
+    assert re.search(r"was asked for at .* UTC and has not come about", waits)
 
 
 def test_the_command_looks_once_says_what_would_start_and_starts_nothing(dreamshard: Dreamshard, tmp_path: Path):
