@@ -148,6 +148,7 @@ def _kind_of_the_pool() -> str | None:
 
 
 def _prefect(*arguments: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "prefect", *arguments], cwd=PROJECT, check=False)
+    environment = {"DREAMSHARD_SOURCE": "", **os.environ}  # prefect.yaml's, where nobody says it
+    done = subprocess.run([sys.executable, "-m", "prefect", *arguments], cwd=PROJECT, env=environment, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"`prefect {' '.join(arguments)}` failed, so no flow can be started; what it said is above")

@@ -189,6 +189,7 @@ def end(process: "subprocess.Popen[bytes]", patience_s: float = 10.0) -> None:
 
 def _environment(home: Path, prefect: str, mlflow: str) -> dict[str, str]:
     return {
+        "DREAMSHARD_SOURCE": "",  # prefect.yaml's, where nobody says it
         **TEAM,
         **os.environ,
         **QUIET,

@@ -36,6 +36,7 @@ def test_every_setting_of_the_compose_file_is_explained_in_the_example_and_none_
         "POSTGRES_PASSWORD",
         "STORE_PASSWORD",
         "PIP_EXTRA_INDEX_URL",
+        "DREAMSHARD_SOURCE",
     }, "what has no default must be asked for"
 
 
@@ -76,12 +77,15 @@ def test_a_bucket_of_ones_own_takes_the_place_of_the_store(tmp_path):
     assert set(services()) - {"worker-gpu"} <= set(found)
     assert "store" not in found
     for name in ("bucket", "mlflow", "worker-cpu"):
-        assert found[name]["environment"].items() >= {
-            "AWS_ENDPOINT_URL": own["STORE_ENDPOINT"],
-            "AWS_ACCESS_KEY_ID": "ada",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_DEFAULT_REGION": "eu-west-1",
-        }.items(), name
+        assert (
+            found[name]["environment"].items()
+            >= {
+                "AWS_ENDPOINT_URL": own["STORE_ENDPOINT"],
+                "AWS_ACCESS_KEY_ID": "ada",
+                "AWS_SECRET_ACCESS_KEY": "secret",
+                "AWS_DEFAULT_REGION": "eu-west-1",
+            }.items()
+        ), name
 
 
 def test_the_bucket_is_made_once_and_taken_as_it_is_afterwards(s3_environment):
@@ -178,6 +182,20 @@ def test_prefects_server_knows_every_option_and_setting_that_it_is_given():
     assert command[:2] == ["server", "start"]
     assert all(word in said for word in command if word.startswith("--"))
     assert set(services()["prefect"]["environment"]) <= set(_get_settings_fields(Settings))
+
+
+@pytest.mark.parametrize("source", ["s3://team/tables/", "", None])
+def test_retrain_and_watch_are_deployed_with_the_source_of_whoever_deploys(monkeypatch, source):
+    from prefect.utilities.templating import apply_values
+
+    monkeypatch.delenv("DREAMSHARD_SOURCE", raising=False)
+    if source is not None:
+        monkeypatch.setenv("DREAMSHARD_SOURCE", source)
+    deployments = yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]
+    given = {each["name"]: apply_values(each.get("parameters", {}), os.environ).get("source") for each in deployments}
+    assert {name for name, value in given.items() if value is not None} == {"retrain", "watch"}
+    assert given["retrain"] == given["watch"] == (source or "")
+    assert services(DREAMSHARD_SOURCE="/tables")["deploy"]["environment"]["DREAMSHARD_SOURCE"] == "/tables"
 
 
 def test_the_servers_that_up_starts_treat_slots_as_those_of_the_compose_file_do():
