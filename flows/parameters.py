@@ -46,7 +46,7 @@ Source = Annotated[
     str | None,
     Field(
         title="Tables from",
-        description="A shipped workload's name, or a path or URI: a .pt, .pt.gz, .tsv, .tsv.gz or .csv file, a TorchRec "
+        description="A shipped workload's name, or a full path or URI: a .pt, .pt.gz, .tsv, .tsv.gz or .csv file, a TorchRec "
         "config as .json, or a folder or bucket of tables. Empty: the recipe's.",
         json_schema_extra={"pattern": rf"^(|{'|'.join(shipped())}|.*[./].*)$"},
         examples=["meta-dlrm-2021", "mlperf-dlrm-dcnv2", "s3://bucket/tables/"],

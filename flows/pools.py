@@ -67,6 +67,12 @@ def deploy(kind: Kind | None, image: str | None, gpus: int) -> None:
     _prefect("--no-prompt", "deploy", "--all")
 
 
+def settings_of_deployments(environ: Mapping[str, str]) -> dict[str, str]:
+    """What `prefect.yaml` reads of the environment: empty where it is not set, a path in full, as runs have other folders."""
+    source = environ.get("DREAMSHARD_SOURCE", "")
+    return {"DREAMSHARD_SOURCE": str(Path(source).absolute()) if source and Path(source).exists() else source}
+
+
 def job_template(kind: Kind, image: str | None, gpus: int, environ: Mapping[str, str]) -> dict[str, Any]:
     """The base job template of a pool.
 
@@ -148,7 +154,7 @@ def _kind_of_the_pool() -> str | None:
 
 
 def _prefect(*arguments: str) -> None:
-    environment = {"DREAMSHARD_SOURCE": "", **os.environ}  # prefect.yaml's, where nobody says it
-    done = subprocess.run([sys.executable, "-m", "prefect", *arguments], cwd=PROJECT, env=environment, check=False)
+    command = [sys.executable, "-m", "prefect", *arguments]
+    done = subprocess.run(command, cwd=PROJECT, env={**os.environ, **settings_of_deployments(os.environ)}, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"`prefect {' '.join(arguments)}` failed, so no flow can be started; what it said is above")

@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from flows.pools import settings_of_deployments
 from storage import mlflow_server
 from storage.registry import MODEL
 from storage.settings import QUIET, Settings
@@ -189,10 +190,10 @@ def end(process: "subprocess.Popen[bytes]", patience_s: float = 10.0) -> None:
 
 def _environment(home: Path, prefect: str, mlflow: str) -> dict[str, str]:
     return {
-        "DREAMSHARD_SOURCE": "",  # prefect.yaml's, where nobody says it
         **TEAM,
         **os.environ,
         **QUIET,
+        **settings_of_deployments(os.environ),
         "DREAMSHARD_HOME": str(home),
         "PREFECT_HOME": str(home / "prefect"),
         "PREFECT_LOCAL_STORAGE_PATH": str(home / "results"),

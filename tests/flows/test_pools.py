@@ -106,3 +106,12 @@ def test_the_type_of_a_pool_cannot_be_changed_and_settings_of_containers_need_on
         pools.deploy("process", None, 0)
     with pytest.raises(ValueError, match="add --type docker"):
         pools.deploy(None, "dreamshard:0.1.0-cuda", 0)
+
+
+def test_a_source_is_deployed_as_it_is_said_but_a_path_here_is_told_to_workers_in_full(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tables.csv").touch()
+    given = {"tables.csv": str(tmp_path / "tables.csv"), "s3://team/tables/": "s3://team/tables/", "": ""}
+    for source, told in given.items():
+        assert pools.settings_of_deployments({"DREAMSHARD_SOURCE": source}) == {"DREAMSHARD_SOURCE": told}
+    assert pools.settings_of_deployments({}) == {"DREAMSHARD_SOURCE": ""}
