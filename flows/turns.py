@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 
+import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.concurrency.sync import concurrency
@@ -89,10 +90,20 @@ def shared(limit: str) -> Iterator[None]:
 
 
 def make_limit(name: str) -> None:
-    """Make a limit of one slot, unless it is there."""
-    with get_client(sync_client=True) as client:
-        try:
-            client.read_global_concurrency_limit_by_name(name)
-        except ObjectNotFound:
-            with suppress(ObjectAlreadyExists):  # another flow was faster
-                client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=1))
+    """Make a limit of one slot, unless it is there.
+
+    Raises:
+        ConnectionError: the server does not answer.
+    """
+    try:
+        with get_client(sync_client=True) as client:
+            try:
+                client.read_global_concurrency_limit_by_name(name)
+            except ObjectNotFound:
+                with suppress(ObjectAlreadyExists):  # another flow was faster
+                    client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=1))
+    except httpx.TransportError as error:
+        raise ConnectionError(
+            f"Prefect's server at {get_current_settings().api.url} does not answer ({error}), so nobody can be kept from "
+            "doing the same at this moment; start it, or unset PREFECT_API_URL where nobody else works with this store"
+        ) from error

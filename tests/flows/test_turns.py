@@ -7,9 +7,11 @@ from unittest.mock import MagicMock
 
 import pytest
 from prefect.logging import disable_run_logger
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from dreamshard.evaluation import PairedComparison
 from flows import cli_inspect, home, steps_promotion, turns
+from flows.retries import passing
 
 BETTER = vars(PairedComparison(0.05, 0.01, 0.09, 10))
 
@@ -127,3 +129,13 @@ def test_without_a_shared_server_no_limit_is_asked_for(monkeypatch):
     monkeypatch.setattr(turns, "make_limit", lambda name: pytest.fail(f"asked for {name}"))
     with turns.of_host():
         pass
+
+
+def test_a_server_that_does_not_answer_is_one_sentence_and_is_tried_again(monkeypatch, tmp_path):
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    address = "http://127.0.0.1:1/api"
+    with temporary_settings({PREFECT_API_URL: address}), pytest.raises(ConnectionError) as away, turns.of_registry():
+        pytest.fail("without its turn")
+    assert str(away.value).startswith(f"Prefect's server at {address} does not answer")
+    assert "unset PREFECT_API_URL" in str(away.value)
+    assert passing(away.value)
