@@ -7,9 +7,9 @@ from typing import Any
 
 from dreamshard.recipes import Recipe
 from flows import checkpoints, measuring, steps, turns
-from flows.lineage import Start
 from flows.measuring import TestbedReference, lake
 from flows.parameters import configure
+from flows.starts import Start
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,13 +21,13 @@ from dreamshard.recipes import Recipe, TasksConfig
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import NO_HALVES, sample_tasks, split_pool
 from dreamshard.workloads import Workload, WorkloadConfig, open_workload, statistics
-from flows import checkpoints, lineage, savings, shards
+from flows import checkpoints, lineage, savings, shards, starts
 from flows.caching import content_key
 from flows.checkpoints import Metrics, iteration_name
-from flows.lineage import Start
 from flows.measuring import TestbedReference, lake, measure, turn
 from flows.progress import advance, publish
 from flows.retries import may_pass, measurement_failed
+from flows.starts import Start
 from storage.halves import read_halves, write_halves
 from storage.ingested import keep_ingested
 from storage.journal import collecting
@@ -79,8 +79,8 @@ def ingest_tables(target: Lake, workload: WorkloadConfig, mark: str, fingerprint
     name="find the start", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF, retry_condition_fn=may_pass
 )
 def find_start(config: Recipe, dataset: str, bench: TestbedReference, *, full: bool = False) -> Start:
-    """Registry -> what training on a dataset goes on from; see `lineage.start_from`."""
-    return lineage.start_from(config, dataset, bench, full=full)
+    """Registry -> what training on a dataset goes on from; see `starts.start_from`."""
+    return starts.start_from(config, dataset, bench, full=full)
 
 
 @task(

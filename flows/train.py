@@ -11,7 +11,6 @@ from flows import checkpoints, collection, measuring, steps, tracking, turns
 from flows.checkpoints import iteration_name
 from flows.form import form
 from flows.home import inputs
-from flows.lineage import Start
 from flows.measuring import TestbedReference
 from flows.parameters import (
     Dataset,
@@ -24,6 +23,7 @@ from flows.parameters import (
     configure,
 )
 from flows.progress import progress_artifact
+from flows.starts import Start
 
 
 def train_placer(run: str, dataset: str, tasks: str, start: Start, bench: TestbedReference) -> str:

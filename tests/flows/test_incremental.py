@@ -13,7 +13,7 @@ from prefect.logging import disable_run_logger
 from dreamshard.recipes import Recipe
 from dreamshard.tables import concatenate
 from dreamshard.workloads import dataset_version, open_workload, statistics
-from flows import checkpoints, lineage, measuring, savings, steps
+from flows import checkpoints, lineage, measuring, savings, starts, steps
 from flows.home import inputs
 from flows.measuring import lake
 from flows.parameters import configure
@@ -52,15 +52,15 @@ class Home:
         lake().write_dataset(pool, dataset_version(pool), "list.csv")
         return dataset_version(pool)
 
-    def start(self, dataset: str, *, full: bool = False, **other) -> lineage.Start:
+    def start(self, dataset: str, *, full: bool = False, **other) -> starts.Start:
         config = self.config(**other)
-        return lineage.start_from(config, dataset, measuring.reference(config, dataset, 0), full=full)
+        return starts.start_from(config, dataset, measuring.reference(config, dataset, 0), full=full)
 
     def train(self, dataset: str) -> str:
         config = self.config()
         with disable_run_logger(), measuring.testbeds():
             bench = measuring.reference(config, dataset, 0)
-            start = lineage.start_from(config, dataset, bench, full=False)
+            start = starts.start_from(config, dataset, bench, full=False)
             tasks = steps.draw_tasks.fn(dataset, config.tasks, 0, start.halves_of)
             training = steps.start_training.fn(dataset, tasks, start, bench)
             for iteration in range(1, start.config.iterations + 1):
@@ -193,7 +193,7 @@ def version(number: str) -> lineage.Version:
 def test_other_networks_begin_with_nothing_and_say_so(home: Home, number: str, dataset: str):
     config = replace(home.config(), training=replace(home.config().training, cost_network="paper"))
     tables = home.origin(number).dataset if dataset == "the same" else dataset
-    warm, why = lineage._warm(version(number), config, tables, full=False)
+    warm, why = starts._warm(version(number), config, tables, full=False)
     assert warm is None
     assert (
         why == f"with nothing: the networks of version {number} are structured and lookahead, not paper and lookahead"
@@ -208,9 +208,9 @@ def test_a_placer_to_go_on_from_that_is_lost_is_no_start_but_stops_nothing(
         raise ValueError(f"the files of version {number} cannot be read") from FileNotFoundError("artifacts/placer")
 
     tables = home.origin("2").dataset if dataset == "the same" else dataset
-    assert lineage._warm(version("2"), home.config(), tables, full=False)[0] is not None
+    assert starts._warm(version("2"), home.config(), tables, full=False)[0] is not None
     monkeypatch.setattr(registry, "load_placer", lost)
-    warm, why = lineage._warm(version("2"), home.config(), tables, full=False)
+    warm, why = starts._warm(version("2"), home.config(), tables, full=False)
     assert warm is None
     assert why.startswith("with nothing: the files of version")
 
@@ -225,7 +225,7 @@ def test_a_store_that_is_away_for_a_moment_makes_no_training_a_full_one(
     tables = home.origin("2").dataset if dataset == "the same" else dataset
     monkeypatch.setattr(registry, "load_placer", away)
     with pytest.raises(ValueError, match="cannot be read"):
-        lineage._warm(version("2"), home.config(), tables, full=False)
+        starts._warm(version("2"), home.config(), tables, full=False)
 
 
 def test_a_champion_that_cannot_be_read_is_no_start_but_stops_nothing(home: Home, monkeypatch: pytest.MonkeyPatch):
