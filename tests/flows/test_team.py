@@ -163,7 +163,8 @@ def finished(team):
     states = until(ended, 600)
     for run in states.values():
         logs = [(team.folder / f"{name}.log").read_text()[-3000:] for name in RUNS]
-        assert run["state_type"] == "COMPLETED", (run["parameters"], run["state"]["message"], *logs)
+        said = "\n".join([str(run["parameters"]), str(run["state"]["message"]), *logs])  # pytest shortens all but text
+        assert run["state_type"] == "COMPLETED", said
     spans = [(run["start_time"], run["end_time"]) for run in states.values()]
     assert max(start for start, _ in spans) < min(end for _, end in spans), "they did not run at once"
     return runs
