@@ -191,11 +191,17 @@ def _show_moves(task: "PlacementTask", before: "Plan", after: "Plan") -> None:
     from dreamshard.placement import moves
     from dreamshard.units import gib
 
-    found = moves(task.tables, task.table_bytes, before.placement(task.tables), after.placement(task.tables))
+    placed = {shard.table for shard in before.shards}
+    known = [t for t, name in enumerate(task.tables.names) if name in placed]
+    if not known:
+        raise ValueError("the plan in use places none of these tables, so nothing moves; give the plan of this model")
+    shared = task.tables.select(known)
+    found = moves(shared, task.table_bytes[known], before.placement(shared), after.placement(shared))
     total = sum(move.memory_bytes for move in found)
-    tables, dims = {move.table for move in found}, dict(zip(task.tables.names, task.tables.dim.tolist(), strict=True))
+    tables, dims = {move.table for move in found}, dict(zip(shared.names, shared.dim.tolist(), strict=True))
     ranges = f" in {len(found)} ranges of columns" if len(found) > len(tables) else ""
-    _note(f"{len(tables)} of {len(task.tables)} tables move{ranges}, {gib(total)} in all:")
+    new = f"; {len(task.tables) - len(known)} are new" if len(known) < len(task.tables) else ""
+    _note(f"{len(tables)} of {len(known)} tables move{ranges}, {gib(total)} in all{new}{':' if found else ''}")
     for move in found:
         whole = (move.start, move.end) == (0, dims[move.table])
         what = move.table if whole else f"{move.table}, columns {move.start} to {move.end}"

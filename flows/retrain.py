@@ -69,6 +69,6 @@ def retrain(
             rival = steps_promotion.champion_to_beat(training, last)
             report = steps_promotion.evaluated(training, last, dataset, tasks, config.evaluation, bench, rival)
             tracking.log_evaluation(run, report)
-        with chain.stage("promote") as run:
+        with chain.stage("promote"):
             version = steps_promotion.register(chain.run, training, dataset, report, config.evaluation.budget_ms)
-            return steps_promotion.promote(run, version, training, report)
+            return steps_promotion.promote(chain.run, version, training, report)

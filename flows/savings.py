@@ -50,8 +50,8 @@ class Savings:
             return f"from nothing: {self.made} measurements, {_minutes(self.minutes)}"
         minutes = "" if self.saved_minutes is None else f" and {_minutes(self.saved_minutes)}"
         return (
-            f"warm from version {self.version}: {self.reused} of {self.earlier} cost samples re-used, {self.saved} "
-            f"measurements{minutes} saved"
+            f"warm from version {self.version}: {self.reused} of {self.earlier} cost samples re-used, {self.saved} of "
+            f"{self.saved + self.made} measurements{minutes} saved"
         )
 
     @property

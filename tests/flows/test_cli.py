@@ -188,6 +188,21 @@ def test_moves_count_tables_and_name_the_ranges_of_columns_where_they_are_split(
     assert "1 of 3 tables move in 2 ranges of columns, 0.238 GiB in all:" in done.stderr
 
 
+def test_a_plan_in_use_that_lacks_new_tables_still_says_what_moves(dreamshard, empty_home, tables, tmp_path):
+    place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy")
+    current, grown = tmp_path / "current.json", tmp_path / "grown.csv"
+    assert dreamshard("place", str(tables), *place, "--out", str(current), home=empty_home).returncode == 0
+    grown.write_text(tables.read_text().rstrip() + "\nsmall,100,32,1\n")
+    done = dreamshard("place", str(grown), *place, "--current", str(current), home=empty_home)
+    assert done.returncode == 0, done.sentence
+    assert "0 of 3 tables move, 0 GiB in all; 1 are new\n" in done.stderr
+    others = tmp_path / "others.csv"
+    others.write_text("name,rows,dim,pooling_factor\nsmall,100,32,1\n")
+    failed_with(
+        dreamshard("place", str(others), *place, "--current", str(current), home=empty_home), "places none of these"
+    )
+
+
 def truncated_pt(path: Path) -> Path:
     torch.save((torch.arange(10), torch.arange(11), torch.ones(1, 10, dtype=torch.int64)), path)
     path.write_bytes(path.read_bytes()[:-200])
