@@ -79,8 +79,7 @@ def test_a_placer_is_shipped_only_under_the_name_of_what_was_measured(learnt, tm
     save_shipped(tmp_path, "h200", make_placer(learnt.state), learnt.measurements | {"hardware": "NVIDIA H200"})
     found = shipped_placer("h200", [tmp_path])
     assert str(found) == (
-        "learnt from 900 shards measured on NVIDIA H200, 2026-01-02, batch 65536, fp16, rowwise_adagrad "
-        "(torch 2.13.0)"
+        "learnt from 900 shards measured on NVIDIA H200, 2026-01-02, batch 65536, fp16, rowwise_adagrad (torch 2.13.0)"
     )
     assert found.measurements["heldout_error"][-1]["tables"] == "all"
     (task,) = sample_tasks(meta_tables(), 1, 20, 4, 2**40, torch.Generator().manual_seed(0))
