@@ -137,6 +137,14 @@ def test_the_same_comparison_is_not_measured_again(home, compared, shared_dreams
     assert {path: path.stat().st_mtime_ns for path in (home / "lake").rglob("*.parquet")} == before
 
 
+def test_published_rivals_take_part_where_they_are_asked_for(home, compared, shared_dreamshard):
+    done = shared_dreamshard("compare", "champion", "2", *SMALL, "--peers", "--json", home=home)
+    assert done.returncode == 0, done.sentence
+    found = {row["placer"]: row for row in json.loads(done.stdout)["table"]}
+    assert set(found) == {"version 1", "version 2", *comparisons.peers_there()}
+    assert all(row["legal"] for row in found.values())
+
+
 def test_versions_of_the_half_that_evaluate_trains_on_are_compared_on_the_tasks_of_evaluate(home, monkeypatch):
     from dreamshard.recipes import TasksConfig
     from flows import steps
