@@ -48,8 +48,8 @@ def deploy(kind: Kind | None, image: str | None, gpus: int) -> None:
     """
     if kind is None and (image is not None or gpus):
         raise ValueError(
-            f"--image {image} and --gpus {gpus} are settings of a pool of containers, and without --type the pool is left as "
-            "it is; add --type docker or --type kubernetes"
+            f"--image ({image or 'none'}) and --gpus ({gpus}) are settings of a pool of containers, and without --type the "
+            "pool is left as it is; add --type docker or --type kubernetes"
         )
     template = job_template(kind or "process", image, gpus, os.environ)
     there = _kind_of_the_pool()

@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -40,6 +42,17 @@ def servers_up(home: Path) -> Iterator[Up]:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
                 process.wait(timeout=240)
+
+
+def until(check: Callable[[], Any], seconds: float) -> Any:
+    """What `check` returns once it is true; servers give no event to wait for from outside."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = check()
+        if found:
+            return found
+        time.sleep(0.3)
+    raise AssertionError(f"{check.__name__} did not come true within {seconds} s")
 
 
 def api(servers: Up, path: str, **body):

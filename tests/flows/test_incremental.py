@@ -3,7 +3,7 @@
 The steps without Prefect's server and MLflow's registry, whose versions are a list here; both are real in `test_servers.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -200,30 +200,35 @@ def test_other_networks_begin_with_nothing_and_say_so(home: Home, number: str, d
     )
 
 
-@pytest.mark.parametrize("dataset", ["another dataset", "the same"])
-def test_a_placer_to_go_on_from_that_is_lost_is_no_start_but_stops_nothing(
-    home: Home, monkeypatch: pytest.MonkeyPatch, dataset: str
-):
-    def lost(number: str):
-        raise ValueError(f"the files of version {number} cannot be read") from FileNotFoundError("artifacts/placer")
+@pytest.fixture(params=["another dataset", "the same"])
+def tables(request: pytest.FixtureRequest, home: Home) -> str:
+    """A dataset to train on after version 2: another, or its own."""
+    return home.origin("2").dataset if request.param == "the same" else request.param
 
-    tables = home.origin("2").dataset if dataset == "the same" else dataset
+
+def unreadable(cause: OSError) -> Callable[[str], None]:
+    """In place of what reads a version's files."""
+
+    def load(number: str) -> None:
+        raise ValueError(f"the files of version {number} cannot be read") from cause
+
+    return load
+
+
+def test_a_placer_to_go_on_from_that_is_lost_is_no_start_but_stops_nothing(
+    home: Home, monkeypatch: pytest.MonkeyPatch, tables: str
+):
     assert starts._warm(version("2"), home.config(), tables, full=False)[0] is not None
-    monkeypatch.setattr(registry, "load_placer", lost)
+    monkeypatch.setattr(registry, "load_placer", unreadable(FileNotFoundError("artifacts/placer")))
     warm, why = starts._warm(version("2"), home.config(), tables, full=False)
     assert warm is None
     assert why.startswith("with nothing: the files of version")
 
 
-@pytest.mark.parametrize("dataset", ["another dataset", "the same"])
 def test_a_store_that_is_away_for_a_moment_makes_no_training_a_full_one(
-    home: Home, monkeypatch: pytest.MonkeyPatch, dataset: str
+    home: Home, monkeypatch: pytest.MonkeyPatch, tables: str
 ):
-    def away(number: str):
-        raise ValueError(f"the files of version {number} cannot be read") from TimeoutError("the store")
-
-    tables = home.origin("2").dataset if dataset == "the same" else dataset
-    monkeypatch.setattr(registry, "load_placer", away)
+    monkeypatch.setattr(registry, "load_placer", unreadable(TimeoutError("the store")))
     with pytest.raises(ValueError, match="cannot be read"):
         starts._warm(version("2"), home.config(), tables, full=False)
 

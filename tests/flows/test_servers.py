@@ -5,12 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import httpx
 import psutil
 import pytest
-from servers_up import api, deployment, servers_up
+from servers_up import api, deployment, servers_up, until
 
 from dreamshard.recipes import RECIPES
 
@@ -24,17 +23,6 @@ EXPECTED = {"retrain", "watch", "prune", *STAGES}
 def servers(tmp_path_factory):
     with servers_up(tmp_path_factory.mktemp("servers")) as running:
         yield running
-
-
-def until(check, seconds: float):
-    """What `check` returns once it is true; servers give no event to wait for from outside."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = check()
-        if found:
-            return found
-        time.sleep(0.5)
-    raise AssertionError(f"{check.__name__} did not come true within {seconds} s")
 
 
 def test_everything_is_deployed_with_form_fields_and_profiling_runs_one_at_a_time(servers):

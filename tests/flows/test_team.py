@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from postgres import INSTALLED, postgres
+from servers_up import until
 
 from flows.servers import free_port
 
@@ -45,17 +45,6 @@ def started(ending, folder, log, environment, *command):
 
     ending.callback(end)
     return process
-
-
-def until(check, seconds):
-    """What `check` returns once it is true; servers give no event to wait for from outside."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = check()
-        if found:
-            return found
-        time.sleep(0.3)
-    raise AssertionError(f"{check.__name__} did not come true within {seconds} s")
 
 
 class Team:
