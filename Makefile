@@ -37,7 +37,7 @@ bench: install-test ## what is measured rather than asserted: quality and speed
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks --write RESULTS.md $(ARGS)
 
 pictures: install-test ## the README's pictures of Prefect's and MLflow's pages; needs chromium
-	OMP_NUM_THREADS=1 DREAMSHARD_PICTURES=flows/pictures $(BIN)/python -m pytest tests/flows/test_browser.py $(ARGS)
+	OMP_NUM_THREADS=1 DREAMSHARD_PICTURES=docs/pictures $(BIN)/python -m pytest tests/flows/test_browser.py $(ARGS)
 
 format: install-test ## what `make test` checks of the layout
 	$(BIN)/ruff format .

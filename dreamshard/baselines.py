@@ -12,11 +12,11 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dreamshard.formatting import gib
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.units import gib
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from dreamshard.cost_network import StructuredCostNetwork
-from dreamshard.features import FEATURES, Normaliser
-from dreamshard.policy_network import PolicyNetwork
-from dreamshard.search import DreamShardPlacer
+from dreamshard.cost_model.features import FEATURES, Normaliser
+from dreamshard.cost_model.networks import StructuredCostNetwork
+from dreamshard.policy.network import PolicyNetwork
+from dreamshard.search.placer import DreamShardPlacer
 from dreamshard.training import TrainingConfig, TrainingState, new_cost_network, untrained
 
 _FORMAT = 2

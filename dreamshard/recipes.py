@@ -6,7 +6,7 @@ A recipe is the only place where sizes and counts are chosen; each part's own co
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from dreamshard.shard_collection import CollectionConfig
+from dreamshard.shard_profiling.design import CollectionConfig
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads.config import WorkloadConfig

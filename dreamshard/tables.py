@@ -7,7 +7,6 @@ in `workloads/`, what they cost in `testbeds/`, and what a network sees of them 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -112,13 +111,6 @@ class Tables:
         """Bytes a device needs to hold each table: weights and the optimizer's state."""
         weights = self.rows * self.dim * BYTES_PER_WEIGHT[precision]
         return weights + self.rows * BYTES_PER_ROW_STATE[optimizer]
-
-    @classmethod
-    def from_csv(cls, path: str | Path, defaults: "Tables | None" = None) -> "Tables":
-        """Tables of a CSV or Parquet file; see `dreamshard.workloads.csv.read_tables`."""
-        from dreamshard.workloads.csv import read_tables
-
-        return read_tables(Path(path), defaults).tables
 
 
 def shard_name(table: str, start: int, end: int) -> str:

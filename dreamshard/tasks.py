@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from dreamshard.formatting import gib
 from dreamshard.placement import ColumnShard, Placement, is_legal
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Optimizer, Precision, Tables, shard_name
-from dreamshard.units import gib
 
 _NARROWEST = 4  # columns of a shard: the fused operator takes multiples of 4
 _BY_TABLE = ("rows", "pooling_factor", "bins", "lookups", "unique_rows")  # what a column shard has of its table

@@ -32,12 +32,12 @@ from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSha
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
+from dreamshard.formatting import gib
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.plan import Plan, Shard
 from dreamshard.tables import NUM_BINS, Precision, Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.units import gib
 
 
 def tables_of(module: EmbeddingBagCollection, pooling_factors: Mapping[str, float] | None = None) -> Tables:

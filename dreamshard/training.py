@@ -12,20 +12,20 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dreamshard.cost_network import Architecture, CostNetwork, PaperCostNetwork, StructuredCostNetwork
+from dreamshard.cost_model.features import Normaliser
+from dreamshard.cost_model.fitting import CostData, fit, prediction_error
+from dreamshard.cost_model.networks import Architecture, CostNetwork, PaperCostNetwork, StructuredCostNetwork
 from dreamshard.costs import CostSample, feasible
-from dreamshard.features import Normaliser
-from dreamshard.mdp import episodes_of
+from dreamshard.formatting import gib
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.policy_network import PolicyKind, PolicyNetwork
-from dreamshard.rollout import rollout
-from dreamshard.search import DreamShardPlacer
+from dreamshard.policy.mdp import episodes_of
+from dreamshard.policy.network import PolicyKind, PolicyNetwork
+from dreamshard.policy.reinforce import update
+from dreamshard.policy.rollout import rollout
+from dreamshard.search.placer import DreamShardPlacer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.train_cost import CostData, fit, prediction_error
-from dreamshard.train_policy import update
-from dreamshard.units import gib
 
 _LOPSIDED = 1.7  # spread of the logarithm of a device's share of tables, in exploration
 

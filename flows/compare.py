@@ -5,10 +5,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows import comparison_report, comparisons, measuring, steps_compare, tracking
-from flows.form import form
-from flows.home import configured
-from flows.parameters import (
+from flows.forms.fields import (
     Dataset,
     MemoryGb,
     NumDevices,
@@ -19,7 +16,12 @@ from flows.parameters import (
     TestbedName,
     Versions,
 )
-from flows.progress import progress_artifact
+from flows.forms.schema import form
+from flows.reports import comparison_page, comparisons, tracking
+from flows.runtime import testbed_pool
+from flows.runtime.progress import progress_artifact
+from flows.tasks import comparison
+from flows.tasks.stage_inputs import configured
 
 
 @form
@@ -47,13 +49,13 @@ def compare(
     who = comparisons.resolve(versions, with_peers=peers)
     with (
         tracking.chain("compare", config, seed) as chain,
-        measuring.testbeds(),
+        testbed_pool.testbeds(),
         progress_artifact("evaluate"),
         chain.stage("compare"),
     ):
-        bench = measuring.reference(config, tables, seed)
+        bench = testbed_pool.reference(config, tables, seed)
         numbers = [version for version in who.values() if version is not None]
-        tasks = steps_compare.draw_heldout(tables, config.tasks, seed, numbers)
-        key = steps_compare.compare_placers(who, tables, tasks, replace(config.evaluation, peers=peers), bench)
-        shown = steps_compare.show(chain.run, key)
-    return {**shown, "table": comparison_report.rows(comparisons.load(key))}
+        tasks = comparison.draw_heldout(tables, config.tasks, seed, numbers)
+        key = comparison.compare_placers(who, tables, tasks, replace(config.evaluation, peers=peers), bench)
+        shown = comparison.show(chain.run, key)
+    return {**shown, "table": comparison_page.rows(comparisons.load(key))}

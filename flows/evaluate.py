@@ -5,10 +5,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows import checkpoints, evaluations, measuring, report, steps_promotion, tracking
-from flows.form import form
-from flows.home import inputs, started_training
-from flows.parameters import (
+from flows.forms.fields import (
     Dataset,
     MemoryGb,
     NumDevices,
@@ -18,7 +15,13 @@ from flows.parameters import (
     TablesPerTask,
     TestbedName,
 )
-from flows.progress import progress_artifact
+from flows.forms.schema import form
+from flows.reports import evaluation_page, evaluations, tracking
+from flows.runtime import testbed_pool
+from flows.runtime.progress import progress_artifact
+from flows.tasks import evaluation
+from flows.tasks.stage_inputs import inputs, started_training
+from storage.run_records import checkpoints
 
 
 @form
@@ -45,15 +48,15 @@ def evaluate(
     )
     with (
         tracking.chain("evaluate", given.config, seed) as chain,
-        measuring.testbeds(),
+        testbed_pool.testbeds(),
         progress_artifact("evaluate"),
         chain.stage("evaluate") as run,
     ):
-        bench = measuring.reference(given.config, given.dataset, seed)
+        bench = testbed_pool.reference(given.config, given.dataset, seed)
         training, last = started_training(given, bench)
         checkpoints.require_trained(training, last)
-        rival = steps_promotion.champion_to_beat(training, last)
+        rival = evaluation.champion_to_beat(training, last)
         config = replace(given.config.evaluation, peers=peers)
-        key = steps_promotion.evaluated(training, last, given.dataset, given.tasks, config, bench, rival)
+        key = evaluation.evaluated(training, last, given.dataset, given.tasks, config, bench, rival)
         tracking.log_evaluation(run, key)
-    return {"evaluation": key, "testbed": bench.identity, "table": report.summary_rows(evaluations.load(key))}
+    return {"evaluation": key, "testbed": bench.identity, "table": evaluation_page.summary_rows(evaluations.load(key))}

@@ -4,10 +4,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows import checkpoints, collection, measuring, steps, tracking, turns
-from flows.form import form
-from flows.home import inputs
-from flows.parameters import (
+from flows.forms.fields import (
     Dataset,
     Device,
     MemoryGb,
@@ -19,6 +16,13 @@ from flows.parameters import (
     TestbedName,
     configure,
 )
+from flows.forms.schema import form
+from flows.reports import tracking
+from flows.runtime import locks, testbed_pool
+from flows.tasks import shard_profiling
+from flows.tasks import training as steps
+from flows.tasks.stage_inputs import inputs
+from storage.run_records import checkpoints
 
 
 @form
@@ -37,7 +41,7 @@ def profile(
     """Policy of the last checkpoint -> placements -> cost samples in the lake; or costs of shards, by the recipe."""
     config = configure(recipe, testbed=testbed)
     if config.collection is not None:
-        return collection.profile_shards(config, seed, seconds, device)
+        return shard_profiling.profile_shards(config, seed, seconds, device)
     given = inputs(
         recipe,
         seed,
@@ -47,9 +51,9 @@ def profile(
         memory_gb=memory_gb,
         tables_per_task=tables_per_task,
     )
-    with tracking.chain("profile", given.config, seed) as chain, measuring.testbeds(), chain.stage("profile") as run:
-        bench = measuring.reference(given.config, given.dataset, seed)
-        with turns.of_training(steps.training_key(given.dataset, given.tasks, given.start, bench)):
+    with tracking.chain("profile", given.config, seed) as chain, testbed_pool.testbeds(), chain.stage("profile") as run:
+        bench = testbed_pool.reference(given.config, given.dataset, seed)
+        with locks.of_training(steps.training_key(given.dataset, given.tasks, given.start, bench)):
             training = steps.start_training(given.dataset, given.tasks, given.start, bench)
             iteration = (checkpoints.last_iteration(training) or 0) + 1
             figures = steps.measure_placements(training, iteration, given.dataset, given.tasks, bench)

@@ -4,10 +4,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows import checkpoints, evaluations, measuring, steps_promotion, tracking
-from flows.form import form
-from flows.home import inputs, started_training
-from flows.parameters import (
+from flows.forms.fields import (
     Dataset,
     MemoryGb,
     NumDevices,
@@ -18,6 +15,12 @@ from flows.parameters import (
     TestbedName,
     Version,
 )
+from flows.forms.schema import form
+from flows.reports import evaluations, tracking
+from flows.runtime import testbed_pool
+from flows.tasks import evaluation, promotion
+from flows.tasks.stage_inputs import inputs, started_training
+from storage.run_records import checkpoints
 
 
 @form
@@ -35,7 +38,7 @@ def promote(
 ) -> dict[str, Any]:
     """Newest evaluation -> registered version -> alias champion or challenger; or the version named -> champion."""
     if version:
-        return steps_promotion.make_champion(version, reason or "")
+        return promotion.make_champion(version, reason or "")
     given = inputs(
         recipe,
         seed,
@@ -45,19 +48,19 @@ def promote(
         memory_gb=memory_gb,
         tables_per_task=tables_per_task,
     )
-    with tracking.chain("promote", given.config, seed) as chain, measuring.testbeds(), chain.stage("promote"):
-        bench = measuring.reference(given.config, given.dataset, seed)
+    with tracking.chain("promote", given.config, seed) as chain, testbed_pool.testbeds(), chain.stage("promote"):
+        bench = testbed_pool.reference(given.config, given.dataset, seed)
         training, last = started_training(given, bench)
         checkpoints.require_trained(training, last)
         figures = evaluations.newest(training)
         evaluations.require_of(figures, last)
-        rival = steps_promotion.champion_to_beat(training, last)
+        rival = evaluation.champion_to_beat(training, last)
         if rival != figures["rival"]:
             raise ValueError(
                 f"the champion is now version {rival}, but the evaluation compared with {figures['rival']}; run "
                 "`dreamshard evaluate` again, then promote"
             )
-        registered = steps_promotion.register(
+        registered = promotion.register(
             chain.run, training, given.dataset, figures["key"], given.config.evaluation.budget_ms
         )
-        return steps_promotion.promote(chain.run, registered, training, figures["key"])
+        return promotion.promote(chain.run, registered, training, figures["key"])

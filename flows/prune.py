@@ -9,10 +9,11 @@ from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext
 from prefect.tasks import exponential_backoff
 
-from flows.form import form
-from flows.parameters import Delete, OlderThanDays
-from flows.retries import may_pass
-from storage import catalog, retention
+from flows.forms.fields import Delete, OlderThanDays
+from flows.forms.schema import form
+from flows.runtime.retries import may_pass
+from storage import retention
+from storage.lake import catalog
 from storage.settings import Settings
 
 

@@ -8,10 +8,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows import measuring, steps, steps_promotion, tracking
-from flows.form import form
-from flows.ingest import ingest_workload
-from flows.parameters import (
+from flows.forms.fields import (
     Full,
     Iterations,
     MemoryGb,
@@ -24,7 +21,13 @@ from flows.parameters import (
     TestbedName,
     configure,
 )
-from flows.progress import progress_artifact
+from flows.forms.schema import form
+from flows.reports import tracking
+from flows.runtime import testbed_pool
+from flows.runtime.progress import progress_artifact
+from flows.tasks import evaluation, promotion
+from flows.tasks import training as steps
+from flows.tasks.ingestion import ingest_workload
 from flows.train import train_placer
 
 
@@ -53,22 +56,22 @@ def retrain(
         iterations=iterations,
         placements_per_iteration=placements_per_iteration,
     )
-    measuring.check(config)
-    with tracking.chain("retrain", config, seed) as chain, measuring.testbeds(), progress_artifact():
+    testbed_pool.check(config)
+    with tracking.chain("retrain", config, seed) as chain, testbed_pool.testbeds(), progress_artifact():
         with chain.stage("ingest") as run:
             ingested = ingest_workload(config.workload)
             dataset = ingested.dataset
             tracking.log_ingested(run, ingested, config.workload.source)
-            bench = measuring.reference(config, dataset, seed)
+            bench = testbed_pool.reference(config, dataset, seed)
             start = steps.find_start(config, dataset, bench, full=full)
             tasks = steps.draw_tasks(dataset, config.tasks, seed, start.halves_of)
         with chain.stage("train") as run:
             training = train_placer(run, dataset, tasks, start, bench)
         with chain.stage("evaluate") as run:
             last = start.config.iterations
-            rival = steps_promotion.champion_to_beat(training, last)
-            report = steps_promotion.evaluated(training, last, dataset, tasks, config.evaluation, bench, rival)
+            rival = evaluation.champion_to_beat(training, last)
+            report = evaluation.evaluated(training, last, dataset, tasks, config.evaluation, bench, rival)
             tracking.log_evaluation(run, report)
         with chain.stage("promote"):
-            version = steps_promotion.register(chain.run, training, dataset, report, config.evaluation.budget_ms)
-            return steps_promotion.promote(chain.run, version, training, report)
+            version = promotion.register(chain.run, training, dataset, report, config.evaluation.budget_ms)
+            return promotion.promote(chain.run, version, training, report)

@@ -7,12 +7,8 @@ from typing import Any
 
 from prefect import flow
 
-from flows import checkpoints, collection, measuring, steps, tracking, turns
-from flows.checkpoints import iteration_name
-from flows.form import form
-from flows.home import inputs
-from flows.measuring import TestbedReference
-from flows.parameters import (
+from flows.decisions.warm_start import Start
+from flows.forms.fields import (
     Dataset,
     MemoryGb,
     NumDevices,
@@ -22,8 +18,16 @@ from flows.parameters import (
     TestbedName,
     configure,
 )
-from flows.progress import progress_artifact
-from flows.starts import Start
+from flows.forms.schema import form
+from flows.reports import tracking
+from flows.runtime import locks, testbed_pool
+from flows.runtime.progress import progress_artifact
+from flows.runtime.testbed_pool import TestbedReference
+from flows.tasks import shard_profiling
+from flows.tasks import training as steps
+from flows.tasks.stage_inputs import inputs
+from storage.run_records import checkpoints
+from storage.run_records.checkpoints import iteration_name
 
 
 def train_placer(run: str, dataset: str, tasks: str, start: Start, bench: TestbedReference) -> str:
@@ -31,7 +35,7 @@ def train_placer(run: str, dataset: str, tasks: str, start: Start, bench: Testbe
 
     The loop holds tasks, not flows: a task costs milliseconds, a flow more than a second.
     """
-    with turns.of_training(steps.training_key(dataset, tasks, start, bench)):
+    with locks.of_training(steps.training_key(dataset, tasks, start, bench)):
         training = steps.start_training(dataset, tasks, start, bench)
         for iteration in range(1, start.config.iterations + 1):
             if not checkpoints.is_complete(training, iteration):
@@ -57,7 +61,7 @@ def train(
     """Cost samples -> cost network -> policy: all iterations that are left."""
     config = configure(recipe, testbed=testbed)
     if config.collection is not None:
-        return collection.train_on_shards(config, seed)
+        return shard_profiling.train_on_shards(config, seed)
     given = inputs(
         recipe,
         seed,
@@ -69,11 +73,11 @@ def train(
     )
     with (
         tracking.chain("train", given.config, seed) as chain,
-        measuring.testbeds(),
+        testbed_pool.testbeds(),
         progress_artifact("train"),
         chain.stage("train") as run,
     ):
-        bench = measuring.reference(given.config, given.dataset, seed)
+        bench = testbed_pool.reference(given.config, given.dataset, seed)
         training = train_placer(run, given.dataset, given.tasks, given.start, bench)
     return {
         "training": training,

@@ -4,10 +4,13 @@ from typing import Any
 
 from prefect import flow
 
-from flows import checkpoints, measuring, steps, tracking
-from flows.form import form
-from flows.home import going_on, inputs
-from flows.parameters import Dataset, MemoryGb, NumDevices, RecipeName, Seed, TablesPerTask, TestbedName
+from flows.forms.fields import Dataset, MemoryGb, NumDevices, RecipeName, Seed, TablesPerTask, TestbedName
+from flows.forms.schema import form
+from flows.reports import tracking
+from flows.runtime import testbed_pool
+from flows.tasks import training as steps
+from flows.tasks.stage_inputs import going_on, inputs
+from storage.run_records import checkpoints
 
 
 @form
@@ -33,10 +36,10 @@ def train_cost(
     )
     with (
         tracking.chain("train-cost", given.config, seed) as chain,
-        measuring.testbeds(),
+        testbed_pool.testbeds(),
         chain.stage("train-cost") as run,
     ):
-        bench = measuring.reference(given.config, given.dataset, seed)
+        bench = testbed_pool.reference(given.config, given.dataset, seed)
         with going_on(given, bench) as (training, last):
             checkpoints.require(training, "measured", "dreamshard profile")
             figures = steps.fit_cost_network(training, last + 1)

@@ -13,11 +13,8 @@ from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
 from dreamshard.dataset_diff import DatasetDiff, DriftThresholds, compare
-from flows import retrainings
-from flows.form import form
-from flows.ingest import ingest_workload
-from flows.measuring import lake
-from flows.parameters import (
+from flows.decisions import retraining_due
+from flows.forms.fields import (
     ChangedShare,
     Emit,
     MemoryGb,
@@ -31,7 +28,10 @@ from flows.parameters import (
     TestbedName,
     configure,
 )
-from flows.report import markdown_table
+from flows.forms.schema import form
+from flows.reports.evaluation_page import markdown_table
+from flows.tasks.ingestion import ingest_workload
+from storage.lake import home_lake
 
 SHOWN = 100  # tables in the artifact
 
@@ -70,7 +70,7 @@ def watch(
         tables_per_task=tables_per_task,
     )
     dataset = ingest_workload(config.workload).dataset
-    trained = retrainings.last_trained(config, dataset)
+    trained = retraining_due.last_trained(config, dataset)
     thresholds = DriftThresholds(pooling=pooling_drift, reuse=reuse_drift, share=changed_share)
     diff = difference(trained, dataset, thresholds)
     waits = reason_to_wait(diff, dataset, given)
@@ -92,8 +92,8 @@ def watch(
 @task(name="compare datasets", cache_policy=NO_CACHE)
 def difference(trained: str | None, dataset: str, thresholds: DriftThresholds) -> DatasetDiff:
     """What changed from the dataset that was trained on to the one there is now."""
-    before = lake().read_dataset(trained) if trained in lake().dataset_versions() else None
-    diff = compare(before, lake().read_dataset(dataset), thresholds)
+    before = home_lake().read_dataset(trained) if trained in home_lake().dataset_versions() else None
+    diff = compare(before, home_lake().read_dataset(dataset), thresholds)
     get_run_logger().info("dataset %s beside %s: %s", dataset, trained or "none", diff.sentence)
     return diff
 
@@ -107,10 +107,10 @@ def reason_to_wait(diff: DatasetDiff, dataset: str, parameters: Mapping[str, Any
             "The recipe's own tables are a shipped list, which does not change, so nothing is asked for; DREAMSHARD_SOURCE "
             "when deploying (or the field Tables from) names one's own."
         )
-    pending = retrainings.under_way(parameters)
+    pending = retraining_due.under_way(parameters)
     if pending is not None:
         return f"Retraining {pending} is under way."
-    asked = retrainings.asked_for(dataset, parameters)
+    asked = retraining_due.asked_for(dataset, parameters)
     if asked is not None:
         return (
             f"Retraining was asked for at {asked:%Y-%m-%d %H:%M} UTC and has not come about; unless tables change it is "
@@ -126,7 +126,7 @@ def say_changed(outcome: Mapping[str, Any], parameters: Mapping[str, Any]) -> No
         "prefect.resource.name": str(outcome["source"]),
         "dreamshard.recipe": str(parameters["recipe"]),
     }
-    emit_event(retrainings.EVENT, resource, payload={**outcome, "parameters": dict(parameters)})
+    emit_event(retraining_due.EVENT, resource, payload={**outcome, "parameters": dict(parameters)})
 
 
 def publish(diff: DatasetDiff, outcome: Mapping[str, Any]) -> None:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from storage import registry
-from storage.lake import Lake
-from storage.parquet_files import read
-from storage.places import Entry, listing, remove
+from storage.filesystem import Entry, listing, remove
+from storage.lake.lake import Lake
+from storage.lake.parquet_files import read
+from storage.mlflow_store import registry
 from storage.settings import Settings, home_registry
 
 KINDS = ("reports", "evaluations", "checkpoints", "cost samples", "journal", "unfinished", "lookups")

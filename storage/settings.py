@@ -20,7 +20,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.places import Place, check_writable, place
+from storage.filesystem import Place, check_writable, place
 
 QUIET: Mapping[str, str] = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",

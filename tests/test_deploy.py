@@ -145,7 +145,7 @@ def commands(program: str) -> dict[str, list[str]]:
 def test_our_own_commands_are_ones_that_dreamshard_has():
     import typer.main
 
-    from flows.cli import app
+    from flows.cli.app import app
 
     assert set(commands("dreamshard")) == {"deploy", "worker-cpu", "worker-gpu"}
     for (name,) in commands("dreamshard").values():
@@ -199,7 +199,7 @@ def test_retrain_and_watch_are_deployed_with_the_source_of_whoever_deploys(monke
 
 
 def test_the_servers_that_up_starts_treat_slots_as_those_of_the_compose_file_do():
-    from flows.servers import TEAM
+    from flows.servers.processes import TEAM
 
     assert TEAM.items() <= services()["prefect"]["environment"].items()
 

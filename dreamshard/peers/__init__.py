@@ -10,13 +10,13 @@ from importlib.util import find_spec
 from typing import Literal, get_args
 
 from dreamshard.peers.autoshard import train_autoshard
+from dreamshard.peers.encoder_decoder import train_rnn
+from dreamshard.peers.lstm_policies import PeerTraining, RecurrentPlacer
 from dreamshard.peers.neuroshard import NeuroShardPlacer
-from dreamshard.peers.recurrent import PeerTraining, RecurrentPlacer
-from dreamshard.peers.rnn import train_rnn
 from dreamshard.peers.torchrec_planner import TorchRecPlanner
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
-from dreamshard.search import DreamShardPlacer
+from dreamshard.search.placer import DreamShardPlacer
 from dreamshard.tasks import PlacementTask
 
 Learned = Literal["rnn", "autoshard"]

@@ -16,11 +16,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from dreamshard.cost_network import CostNetwork, mlp
+from dreamshard.cost_model.features import FEATURES, Normaliser
+from dreamshard.cost_model.networks import CostNetwork, mlp
 from dreamshard.costs import PHASES
-from dreamshard.features import FEATURES, Normaliser
-from dreamshard.mdp import Episodes
-from dreamshard.peers.recurrent import PeerTraining, RecurrentPlacer, RecurrentPolicy, Walk, improve
+from dreamshard.peers.lstm_policies import PeerTraining, RecurrentPlacer, RecurrentPolicy, Walk, improve
+from dreamshard.policy.mdp import Episodes
 from dreamshard.tasks import PlacementTask
 
 _LATENT, _HIDDEN = 32, 64

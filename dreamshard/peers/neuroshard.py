@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.baselines import pack_by_size
-from dreamshard.cost_network import CostNetwork
-from dreamshard.features import Normaliser
+from dreamshard.cost_model.fast_evaluation import shard_costs
+from dreamshard.cost_model.features import Normaliser
+from dreamshard.cost_model.networks import CostNetwork
 from dreamshard.placement import ColumnShard, Placement
-from dreamshard.shard_costs import shard_costs
 from dreamshard.tasks import PlacementTask
 
 LIMITS = (*np.linspace(1.0, 1.5, 11).tolist(), float("inf"))

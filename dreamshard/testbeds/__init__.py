@@ -10,7 +10,7 @@ from dreamshard.costs import CostSample
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup, check_placement
-from dreamshard.testbeds.cluster import ClusterTestbed
+from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.machine import device_model
 from dreamshard.testbeds.simulated import SimulatedTestbed

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from dreamshard.costs import CostSample
+from dreamshard.formatting import gib
 from dreamshard.placement import Placement, device_memory_bytes
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.shard_cache import ShardCache
-from dreamshard.units import gib
 from dreamshard.workloads.lookups import LookupSource
 
 

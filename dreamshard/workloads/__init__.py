@@ -7,7 +7,7 @@ Belongs here: readers and generators of lookups, and what a batch of lookups say
 from collections.abc import Callable
 from pathlib import Path
 
-from dreamshard.workloads import places
+from dreamshard.workloads import source_files
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.criteo import open_criteo
 from dreamshard.workloads.dlrm import list_beside, open_dlrm
@@ -71,7 +71,7 @@ def open_workload(config: WorkloadConfig) -> Workload:
         return open_listed_folder(config, source)
     readers = {kind: reader for reader, kinds in READERS.items() for kind in kinds}
     reader = next(readers[kind] for kind in readers if file.endswith(kind))
-    with places.local_copy(file, *_also_read(file)) as path:
+    with source_files.local_copy(file, *_also_read(file)) as path:
         return reader(config, path)
 
 
@@ -84,11 +84,11 @@ def source_mark(source: str) -> str:
     if source in META_WORKLOADS:
         return source
     if source in shipped_lists():
-        return places.mark(str(DATA / f"{source}.csv"))
+        return source_files.mark(str(DATA / f"{source}.csv"))
     file = _data_file(source)
     if file is None:
-        return digest(source, places.files_in(source))
-    return digest([(each, places.mark(each)) for each in (file, *_also_read(file))])
+        return digest(source, source_files.files_in(source))
+    return digest([(each, source_files.mark(each)) for each in (file, *_also_read(file))])
 
 
 def _data_file(source: str) -> str | None:
@@ -97,7 +97,7 @@ def _data_file(source: str) -> str | None:
     Raises:
         ValueError: there is no such file or folder, or its name says nothing that can be read.
     """
-    if places.is_folder(source):
+    if source_files.is_folder(source):
         return newest_data_file(source)
     kinds = [kind for each in READERS.values() for kind in each]
     if not source.endswith(tuple(kinds)):
@@ -105,7 +105,7 @@ def _data_file(source: str) -> str | None:
             f"there is no workload {source!r}, so there are no tables to ingest; name one of {', '.join(shipped())}, "
             f"a file that ends in one of {', '.join(kinds)}, or a folder or bucket of such files"
         )
-    if not places.is_file(source):
+    if not source_files.is_file(source):
         raise ValueError(f"there is no file {source}, so there are no tables to ingest; check the path")
     return source
 
@@ -113,5 +113,5 @@ def _data_file(source: str) -> str | None:
 def _also_read(file: str) -> tuple[str, ...]:
     """What is read beside a data file: the list of the tables of a `.pt`, if there is one."""
     name = file.rpartition("/")[2]
-    listed = places.beside(file, list_beside(Path(name)).name)
-    return (listed,) if file.endswith((".pt", ".pt.gz")) and places.is_file(listed) else ()
+    listed = source_files.beside(file, list_beside(Path(name)).name)
+    return (listed,) if file.endswith((".pt", ".pt.gz")) and source_files.is_file(listed) else ()

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dreamshard.workloads import places
+from dreamshard.workloads import source_files
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.listed import ListedTable, list_tables
 from dreamshard.workloads.lookups import WorkloadTable, read_lookups
@@ -31,7 +31,7 @@ def newest_data_file(folder: str) -> str | None:
     Raises:
         ValueError: the folder is of neither layout.
     """
-    names = places.files_in(folder)
+    names = source_files.files_in(folder)
     if any(name in LISTS for name in names):
         return None
     data = [name for name in names if name.endswith(DATA_FILES)]
@@ -40,7 +40,7 @@ def newest_data_file(folder: str) -> str | None:
             f"{folder} holds neither a list of tables ({', '.join(LISTS)}) nor data files ({', '.join(DATA_FILES)}), so "
             f"there are no tables to ingest; it holds {', '.join(list(names)[:5]) or 'no files'}"
         )
-    return places.inside(folder, max(data, key=_natural))
+    return source_files.inside(folder, max(data, key=_natural))
 
 
 def open_listed_folder(config: WorkloadConfig, folder: str) -> Workload:
@@ -49,13 +49,13 @@ def open_listed_folder(config: WorkloadConfig, folder: str) -> Workload:
     Raises:
         ValueError: the list is wrong or has too few tables, there are several, or recorded lookups belong to no table.
     """
-    files = places.files_in(folder)
+    files = source_files.files_in(folder)
     lists = [name for name in files if name in LISTS]
     if len(lists) != 1:
         raise ValueError(
             f"{folder} holds {' and '.join(lists)}, so it is unclear which tables it has; keep one list of tables"
         )
-    with places.local_copy(places.inside(folder, lists[0])) as path:
+    with source_files.local_copy(source_files.inside(folder, lists[0])) as path:
         listed = list_tables(path)
     chosen = chosen_tables(config, listed)
     recorded = _recorded(folder, files, listed)
@@ -65,7 +65,7 @@ def open_listed_folder(config: WorkloadConfig, folder: str) -> Workload:
         its = chosen[position]
         if its.name not in recorded:
             return zipf_table(its, batch_size, config.seed)
-        return _read(its, places.inside(folder, recorded[its.name]), batch_size)
+        return _read(its, source_files.inside(folder, recorded[its.name]), batch_size)
 
     def fingerprint(position: int) -> str:
         its = chosen[position]
@@ -100,7 +100,7 @@ def _samples(config: WorkloadConfig, folder: str, files: list[str]) -> int:
     """Training samples of a batch: as asked for, fewer where the recorded lookups are fewer."""
     if not files:
         return config.batch_size
-    with places.local_copy(places.inside(folder, files[0])) as path:
+    with source_files.local_copy(source_files.inside(folder, files[0])) as path:
         try:
             recorded = int(pq.read_metadata(path).num_rows)
         except (pa.ArrowException, OSError) as error:
@@ -114,7 +114,7 @@ def _samples(config: WorkloadConfig, folder: str, files: list[str]) -> int:
 
 
 def _read(table: ListedTable, file: str, batch_size: int) -> WorkloadTable:
-    with places.local_copy(file) as path:
+    with source_files.local_copy(file) as path:
         lookups = read_lookups(path, table.rows)
     if lookups.batch_size < batch_size:
         raise ValueError(

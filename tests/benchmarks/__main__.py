@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from flows.commit import commit
+from flows.runtime.source_revision import commit
 
 MARKER = "<!-- benchmarks -->"
 HEADER = ("| what | measured | bar | reference | ratio |", "|---|---|---|---|---|")

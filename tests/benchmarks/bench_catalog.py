@@ -16,8 +16,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from storage import catalog, schemas
-from storage.parquet_files import partition, write
+from storage.lake import catalog, schemas
+from storage.lake.parquet_files import partition, write
 from storage.settings import Settings
 
 TESTBEDS, VERSIONS, NUM_TABLES, DEVICES = 2, 5, 856, 4

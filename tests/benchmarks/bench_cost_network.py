@@ -7,8 +7,8 @@ testbed's noise. The paper's network learns at the paper's rate.
 from collections.abc import Iterator
 
 from dreamshard.baselines import RULES_OF_THUMB, RandomPlacer, baselines
-from dreamshard.cost_network import Architecture
-from dreamshard.train_cost import CostData, PredictionError, prediction_error
+from dreamshard.cost_model.fitting import CostData, PredictionError, prediction_error
+from dreamshard.cost_model.networks import Architecture
 
 from .measuring import Row, row, spread, trained
 from .pools import ALL_DIMS, SIZES, TRAINED, Dims, Size, pools, simulated, tasks

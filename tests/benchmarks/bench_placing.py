@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from dreamshard.placement import Placement
-from dreamshard.search import PolicyPlacer
+from dreamshard.search.placer import PolicyPlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingState, make_placer
 

@@ -13,7 +13,7 @@ from functools import cache
 
 from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.placer import Placer
-from dreamshard.search import DreamShardPlacer, GreedyCostPlacer, PolicyPlacer
+from dreamshard.search.placer import DreamShardPlacer, GreedyCostPlacer, PolicyPlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingState, make_placer
 from tests import unseen_testbed

@@ -17,8 +17,8 @@ import psutil
 from dreamshard.model_files import save_placer
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import make_placer
-from flows.servers import serving
-from storage import registration, runs
+from flows.servers.processes import serving
+from storage.mlflow_store import registration, runs
 from storage.settings import Settings
 
 from .measuring import Row, cpu_seconds, row, trained

@@ -1,13 +1,13 @@
 """Learning from shards: the held-out error by number of tables, beside the paper's network and TorchRec's estimator.
 
-No GPU is needed, and none is spoken of: the shards are those that `dreamshard.collect` would measure first, costed by the
-roofline with 1 % noise. The figures of a real collection are in the report that `dreamshard.ship` writes.
+No GPU is needed, and none is spoken of: the shards are those that `shard_profiling.collect` would measure first, costed by
+the roofline with 1 % noise. The figures of a real collection are in the report that `shard_profiling.publish` writes.
 """
 
 from collections.abc import Iterator
 
-from dreamshard.shard_data import parquet_bytes
-from dreamshard.shard_training import ShardTraining, learn_from_shards
+from dreamshard.shard_profiling.dataset import parquet_bytes
+from dreamshard.shard_profiling.fit import ShardTraining, learn_from_shards
 from dreamshard.testbeds.specs import H200
 from tests.dreamshard.shard_instances import simulated_shards
 

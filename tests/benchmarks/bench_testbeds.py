@@ -18,7 +18,7 @@ from dreamshard.placement import Placement
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import TestbedSetup, open_testbed
-from dreamshard.testbeds.cluster import ClusterTestbed
+from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.testbeds.specs import SPECS, accelerator
 from dreamshard.workloads import LookupFiles, WorkloadConfig, open_workload, statistics, write_lookups

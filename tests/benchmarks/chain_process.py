@@ -67,13 +67,13 @@ def part(frame: FrameType | None) -> str:
 
 def chain(recipe: str, testbed: str) -> float:
     """What `dreamshard run` does; returns the CPU seconds of Prefect's server, a process of its own."""
-    from flows.cli_options import enter
+    from flows.cli.options import enter
 
     enter(None)
     import psutil
     from prefect.server.api.server import SubprocessASGIServer
 
-    from flows.cli_run import in_process
+    from flows.cli.run import in_process
     from flows.retrain import retrain
 
     with in_process():
@@ -90,7 +90,7 @@ def straight(recipe: str, testbed: str) -> float:
     from dreamshard.baselines import baselines
     from dreamshard.evaluation import evaluate
     from dreamshard.recipes import RECIPES
-    from dreamshard.search import GreedyCostPlacer
+    from dreamshard.search.placer import GreedyCostPlacer
     from dreamshard.tables import concatenate
     from dreamshard.tasks import sample_tasks, split_pool
     from dreamshard.testbeds import open_testbed

@@ -7,8 +7,8 @@ from itertools import islice
 import numpy as np
 import torch
 
-from dreamshard.shard_collection import CollectionConfig, collection_pool, planned_shards
-from dreamshard.shard_data import MeasuredShard
+from dreamshard.shard_profiling.dataset import MeasuredShard
+from dreamshard.shard_profiling.design import CollectionConfig, collection_pool, planned_shards
 from dreamshard.tables import Tables
 from dreamshard.testbeds.roofline import phase_costs, table_loads
 from dreamshard.testbeds.specs import H200, AcceleratorSpec

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from small_instances import sample_of, task_of
 
 from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.placement import Placement
+from tests.dreamshard.small_instances import sample_of, task_of
 
 
 def test_the_slowest_device_decides_not_the_slowest_phases():

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from scipy import stats
-from small_instances import sample_of, task_of
 
 from dreamshard.costs import DeviceCosts, Infeasible
 from dreamshard.evaluation import (
@@ -20,6 +19,7 @@ from dreamshard.evaluation import (
 )
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
+from tests.dreamshard.small_instances import sample_of, task_of
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small_instances import TINY, learnt, learnt_placer, pool_of
 
 from dreamshard.model_files import load_placer, load_state, save_placer, save_state
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import make_placer, start_training
+from tests.dreamshard.small_instances import TINY, learnt, learnt_placer, pool_of
 
 UNHURRIED_MS = 1e6
 

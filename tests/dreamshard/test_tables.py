@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from small_instances import tables_of
 
 from dreamshard.tables import concatenate, round_up_dim
+from tests.dreamshard.small_instances import tables_of
 
 
 def test_memory_is_weights_and_a_state_per_row():

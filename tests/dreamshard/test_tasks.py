@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_instances import ROW_BYTES, pool_of, tables_of, task_of
 
 from dreamshard.placement import Placement
 from dreamshard.tasks import NO_HALVES, PlacementTask, sample_tasks, split_pool
+from tests.dreamshard.small_instances import ROW_BYTES, pool_of, tables_of, task_of
 
 
 def draw(pool, seed, count=3, size=2, room=2**30):

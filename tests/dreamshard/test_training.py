@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_instances import TINY, learnt, pool_of, run_round, simulated, tiny_tasks
 
 from dreamshard.costs import Infeasible, infeasible_costs
 from dreamshard.model_files import load_state, save_state
@@ -20,6 +19,7 @@ from dreamshard.training import (
     propose,
     start_training,
 )
+from tests.dreamshard.small_instances import TINY, learnt, pool_of, run_round, simulated, tiny_tasks
 
 
 def rounds(state, count, samples=()):

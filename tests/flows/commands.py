@@ -14,7 +14,7 @@ class Done:
     """What a command left behind: its exit code, its output, and the sentence it would have shown."""
 
     def __init__(self, result):
-        from flows.cli import sentence
+        from flows.cli.app import sentence
 
         self.returncode, self.stdout, self.stderr = result.exit_code, result.stdout, result.stderr
         unexpected = result.exception is not None and not isinstance(result.exception, SystemExit)
@@ -26,7 +26,7 @@ Dreamshard = Callable[..., Done]
 
 def runner(patch: pytest.MonkeyPatch) -> Dreamshard:
     """Runs a command on a home; what it changes of the environment is undone with `patch`."""
-    from flows.cli import app
+    from flows.cli.app import app
 
     patch.syspath_prepend(str(HERE))  # for the testbeds of `faulty_testbeds`
     patch.setenv("PREFECT_HOME", os.environ["PREFECT_HOME"])

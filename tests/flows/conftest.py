@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Dreamshard, runner
+
+from tests.flows.commands import Dreamshard, runner
 
 
 @pytest.fixture

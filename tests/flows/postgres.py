@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows.servers import free_port
+from flows.servers.processes import free_port
 
 INSTALLED = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
 USER, PASSWORD = "dreamshard", "se%cret"  # a password that an address must escape

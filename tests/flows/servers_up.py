@@ -29,11 +29,11 @@ class Up:
 @contextmanager
 def servers_up(home: Path) -> Iterator[Up]:
     """Prefect, MLflow, a worker and all deployments on free ports; ended as by Ctrl-C."""
-    from flows.servers import free_port
+    from flows.servers.processes import free_port
 
     environment = {**os.environ, "DREAMSHARD_HOME": str(home)}
     environment.pop("PREFECT_HOME", None)
-    command = [sys.executable, "-m", "flows.cli", "up"]
+    command = [sys.executable, "-m", "flows.cli.app", "up"]
     command += ["--prefect-port", str(free_port(0)), "--mlflow-port", str(free_port(0))]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -14,9 +14,9 @@ from urllib.parse import quote
 import httpx
 import pytest
 from playwright.sync_api import expect, sync_playwright
-from servers_up import api, deployment, servers_up
 
 from dreamshard.recipes import RECIPES
+from tests.flows.servers_up import api, deployment, servers_up
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 PICTURES = os.environ.get("DREAMSHARD_PICTURES")

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Dreamshard, failed_with
 
 from dreamshard.model_files import save_placer
 from dreamshard.placement import Placement
@@ -13,11 +12,13 @@ from dreamshard.tables import NUM_BINS, Tables
 from dreamshard.tasks import PlacementTask, split_pool
 from dreamshard.training import TrainingConfig, make_placer, start_training
 from dreamshard.workloads import dataset_version
-from flows import comparisons, heldout
-from flows.pages import html_page
-from storage import registration, registry, runs
-from storage.lake import Lake
+from flows.decisions import heldout
+from flows.reports import comparisons
+from flows.reports.html import html_page
+from storage.lake.lake import Lake
+from storage.mlflow_store import registration, registry, runs
 from storage.settings import Settings
+from tests.flows.commands import Dreamshard, failed_with
 
 SMALL = ("--recipe", "smoke", "--testbed", "simulated", "--tables-per-task", "6")
 
@@ -147,12 +148,12 @@ def test_published_rivals_take_part_where_they_are_asked_for(home, compared, sha
 
 def test_versions_of_the_half_that_evaluate_trains_on_are_compared_on_the_tasks_of_evaluate(home, monkeypatch):
     from dreamshard.recipes import TasksConfig
-    from flows import steps
+    from flows.tasks import training
 
     monkeypatch.setenv("DREAMSHARD_HOME", str(home))
     dataset, config = Lake(home / "lake").dataset_versions()[-1], TasksConfig(tables_per_task=6, num_test=2)
-    assert heldout.draw(dataset, config, 0, ["1"]) == steps.draw_tasks.fn(dataset, config, 0)
-    assert heldout.draw(dataset, config, 1, ["1"]) != steps.draw_tasks.fn(dataset, config, 1)
+    assert heldout.draw(dataset, config, 0, ["1"]) == training.draw_tasks.fn(dataset, config, 0)
+    assert heldout.draw(dataset, config, 1, ["1"]) != training.draw_tasks.fn(dataset, config, 1)
 
 
 def test_a_champion_that_knows_tables_of_the_held_out_tasks_is_said_to_be_favoured(home, monkeypatch):

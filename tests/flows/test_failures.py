@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import Dreamshard, failed_with, files
 
 from dreamshard import recipes
+from tests.flows.commands import Dreamshard, failed_with, files
 
 HUNG = "gave no answer within 0.4 s"
 
@@ -39,7 +39,7 @@ def test_a_chain_that_fails_leaves_an_earlier_one_as_it_was(finished: Path, shar
 
 
 def test_a_champion_of_an_older_format_does_not_stop_retraining(dreamshard: Dreamshard, tmp_path: Path):
-    from storage import registry
+    from storage.mlflow_store import registry
     from storage.settings import Settings
 
     run = ("run", "--recipe", "smoke", "--testbed", "simulated", "--json")
@@ -61,9 +61,10 @@ def test_a_store_and_a_registry_that_fail_once_end_with_one_whole_version_and_no
 ):
     from botocore.exceptions import EndpointConnectionError
 
-    from flows import checkpoints
-    from storage import catalog, evaluation_datasets, registry, runs
-    from storage.lake import Lake
+    from storage.lake import catalog
+    from storage.lake.lake import Lake
+    from storage.mlflow_store import evaluation_datasets, registry, runs
+    from storage.run_records import checkpoints
     from storage.settings import Settings
 
     tried = []

@@ -13,12 +13,15 @@ from prefect.logging import disable_run_logger
 from dreamshard.recipes import Recipe
 from dreamshard.tables import concatenate
 from dreamshard.workloads import dataset_version, open_workload, statistics
-from flows import checkpoints, lineage, measuring, savings, starts, steps
-from flows.home import inputs
-from flows.measuring import lake
-from flows.parameters import configure
-from storage import registry
-from storage.halves import read_halves
+from flows.decisions import warm_start
+from flows.forms.fields import configure
+from flows.runtime import testbed_pool
+from flows.tasks import training as steps
+from flows.tasks.stage_inputs import inputs
+from storage.lake import home_lake
+from storage.lake.table_splits import read_halves
+from storage.mlflow_store import registry
+from storage.run_records import checkpoints, lineage, training_effort
 
 BEFORE = {f"t{i}": ((1000, 20_000, 300_000)[i % 3], (4, 8, 16, 32)[i % 4], 1 + i % 5) for i in range(40)}
 REMOVED, RESIZED, DRIFTED, ADDED = ("t3", "t4"), ("t5", "t6"), ("t7", "t8"), ("n0", "n1", "n2")
@@ -47,20 +50,20 @@ class Home:
         (self.path / "list.csv").write_text("\n".join(["name,rows,dim,pooling_factor", *lines]) + "\n")
         found = list(open_workload(self.config().workload).tables())
         for table in found:
-            lake().write_table_lookups(table)
+            home_lake().write_table_lookups(table)
         pool = concatenate([statistics(table) for table in found])
-        lake().write_dataset(pool, dataset_version(pool), "list.csv")
+        home_lake().write_dataset(pool, dataset_version(pool), "list.csv")
         return dataset_version(pool)
 
-    def start(self, dataset: str, *, full: bool = False, **other) -> starts.Start:
+    def start(self, dataset: str, *, full: bool = False, **other) -> warm_start.Start:
         config = self.config(**other)
-        return starts.start_from(config, dataset, measuring.reference(config, dataset, 0), full=full)
+        return warm_start.start_from(config, dataset, testbed_pool.reference(config, dataset, 0), full=full)
 
     def train(self, dataset: str) -> str:
         config = self.config()
-        with disable_run_logger(), measuring.testbeds():
-            bench = measuring.reference(config, dataset, 0)
-            start = starts.start_from(config, dataset, bench, full=False)
+        with disable_run_logger(), testbed_pool.testbeds():
+            bench = testbed_pool.reference(config, dataset, 0)
+            start = warm_start.start_from(config, dataset, bench, full=False)
             tasks = steps.draw_tasks.fn(dataset, config.tasks, 0, start.halves_of)
             training = steps.start_training.fn(dataset, tasks, start, bench)
             for iteration in range(1, start.config.iterations + 1):
@@ -72,7 +75,7 @@ class Home:
 
     def register(self, training: str) -> None:
         last = str(checkpoints.last_iteration(training))
-        tags = {"training": training, "iteration": last} | lineage.tags(savings.origin(training))
+        tags = {"training": training, "iteration": last} | lineage.tags(training_effort.origin(training))
         self.tags = {str(len(self.tags) + 1): tags, **self.tags}  # newest first
 
     def placer(self, version: str):
@@ -82,7 +85,7 @@ class Home:
         return lineage.Origin.from_json(self.tags[version][lineage.TAG])
 
     def halves(self, version: str):
-        return read_halves(lake(), self.origin(version).tasks)
+        return read_halves(home_lake(), self.origin(version).tasks)
 
 
 @pytest.fixture(scope="module")
@@ -122,12 +125,14 @@ def test_no_table_that_was_trained_on_is_ever_held_out_and_tables_stay_in_their_
     assert after.train | after.test == {*BEFORE, *ADDED}
     origin = home.origin("2")
     for split, allowed in (("train", after.train), ("test", after.test)):
-        drawn = {name for task in lake().read_tasks(origin.dataset, split, origin.tasks) for name in task.tables.names}
+        drawn = {
+            name for task in home_lake().read_tasks(origin.dataset, split, origin.tasks) for name in task.tables.names
+        }
         assert drawn <= allowed - set(REMOVED)
 
 
 def test_what_was_measured_before_is_fitted_as_well_with_the_tables_as_they_were(home: Home):
-    samples = savings.earlier(home.tags["2"]["training"])
+    samples = training_effort.earlier(home.tags["2"]["training"])
     assert len(samples) == 15
     rows = {name: int(n) for s in samples for name, n in zip(s.task.tables.names, s.task.tables.rows, strict=True)}
     assert set(rows) <= home.halves("1").train
@@ -136,7 +141,7 @@ def test_what_was_measured_before_is_fitted_as_well_with_the_tables_as_they_were
 
 def test_samples_of_another_version_of_a_library_are_left_out(home: Home, monkeypatch: pytest.MonkeyPatch):
     warm = home.origin("2").warm
-    then = dict(lake().read_cost_samples(run_key=warm.training)[0].versions)
+    then = dict(home_lake().read_cost_samples(run_key=warm.training)[0].versions)
     monkeypatch.setattr(lineage, "library_versions", lambda: dict.fromkeys(then, "other") | {"torch": "0.0"})
     samples, there = lineage.earlier_samples(warm)
     assert there == 15
@@ -144,7 +149,7 @@ def test_samples_of_another_version_of_a_library_are_left_out(home: Home, monkey
 
 
 def test_what_was_saved_is_said_in_measured_figures(home: Home):
-    first, second = (savings.of(home.tags[version]["training"]) for version in ("1", "2"))
+    first, second = (training_effort.of(home.tags[version]["training"]) for version in ("1", "2"))
     assert first.sentence.startswith("from nothing: 15 measurements, ")
     assert (second.reused, second.earlier, second.made, second.saved) == (15, 15, 10, 5)
     assert second.saved_minutes == pytest.approx(5 * first.measurement_s / 60)
@@ -165,7 +170,7 @@ def test_a_warm_training_that_was_killed_ends_with_the_same_bits_and_measures_no
         before, after = (getattr(state, kind).state_dict() for state in (whole, again))
         assert all(value.equal(after[name]) for name, value in before.items())
     assert again.generator.get_state().equal(whole.generator.get_state())
-    assert len(lake().read_cost_samples(run_key=training)) == 10
+    assert len(home_lake().read_cost_samples(run_key=training)) == 10
 
 
 def test_a_full_training_begins_with_nothing_but_keeps_the_halves(home: Home):
@@ -193,7 +198,7 @@ def version(number: str) -> lineage.Version:
 def test_other_networks_begin_with_nothing_and_say_so(home: Home, number: str, dataset: str):
     config = replace(home.config(), training=replace(home.config().training, cost_network="paper"))
     tables = home.origin(number).dataset if dataset == "the same" else dataset
-    warm, why = starts._warm(version(number), config, tables, full=False)
+    warm, why = warm_start._warm(version(number), config, tables, full=False)
     assert warm is None
     assert (
         why == f"with nothing: the networks of version {number} are structured and lookahead, not paper and lookahead"
@@ -218,9 +223,9 @@ def unreadable(cause: OSError) -> Callable[[str], None]:
 def test_a_placer_to_go_on_from_that_is_lost_is_no_start_but_stops_nothing(
     home: Home, monkeypatch: pytest.MonkeyPatch, tables: str
 ):
-    assert starts._warm(version("2"), home.config(), tables, full=False)[0] is not None
+    assert warm_start._warm(version("2"), home.config(), tables, full=False)[0] is not None
     monkeypatch.setattr(registry, "load_placer", unreadable(FileNotFoundError("artifacts/placer")))
-    warm, why = starts._warm(version("2"), home.config(), tables, full=False)
+    warm, why = warm_start._warm(version("2"), home.config(), tables, full=False)
     assert warm is None
     assert why.startswith("with nothing: the files of version")
 
@@ -230,7 +235,7 @@ def test_a_store_that_is_away_for_a_moment_makes_no_training_a_full_one(
 ):
     monkeypatch.setattr(registry, "load_placer", unreadable(TimeoutError("the store")))
     with pytest.raises(ValueError, match="cannot be read"):
-        starts._warm(version("2"), home.config(), tables, full=False)
+        warm_start._warm(version("2"), home.config(), tables, full=False)
 
 
 def test_a_champion_that_cannot_be_read_is_no_start_but_stops_nothing(home: Home, monkeypatch: pytest.MonkeyPatch):

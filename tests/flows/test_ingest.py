@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Dreamshard, files
 from mlflow import MlflowClient
 
-from flows import steps
-from flows.ingest import look
-from flows.parameters import configure
+from flows.forms.fields import configure
+from flows.tasks import ingestion
+from flows.tasks.ingestion import look
+from tests.flows.commands import Dreamshard, files
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -91,7 +91,7 @@ def test_what_is_known_of_a_source_is_said_without_opening_it(
     source, home = save(tmp_path / "d.pt", samples=4), tmp_path / "home"
     ingested(dreamshard, str(source), home)
     workload = configure("smoke", source=str(source)).workload
-    monkeypatch.setattr(steps, "opened", lambda *_: pytest.fail("an unchanged source was opened"))
+    monkeypatch.setattr(ingestion, "opened_source", lambda *_: pytest.fail("an unchanged source was opened"))
     state = look(workload)
     assert (state.names, state.changed) == (("t0000", "t0001"), ())
     assert state.unchanged is not None

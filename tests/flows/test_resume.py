@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from dreamshard import training
-from dreamshard.train_cost import TrainingDivergedError
-from storage.parquet_files import read
+from dreamshard.cost_model.fitting import TrainingDivergedError
+from storage.lake.parquet_files import read
 
 HERE = Path(__file__).parent
 RUN = ("run", "--recipe", "smoke", "--json")
 
 
 def start(home: Path, testbed: str) -> "subprocess.Popen[str]":
-    code = "from flows.cli import main; main()"
+    code = "from flows.cli.app import main; main()"
     environment = {
         **os.environ,
         "DREAMSHARD_HOME": str(home),

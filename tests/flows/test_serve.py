@@ -19,7 +19,7 @@ import torch
 from dreamshard.model_files import save_placer
 from dreamshard.tables import Tables
 from dreamshard.training import TrainingConfig, make_placer, start_training
-from storage import registration, registry, runs
+from storage.mlflow_store import registration, registry, runs
 from storage.settings import Settings
 
 pytestmark = pytest.mark.server
@@ -72,7 +72,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def served(home: Path) -> Iterator[Served]:
     process = subprocess.Popen(
-        [sys.executable, "-c", "from flows.cli import main; main()", "serve", "--port", "5990"],
+        [sys.executable, "-c", "from flows.cli.app import main; main()", "serve", "--port", "5990"],
         env={**os.environ, "DREAMSHARD_HOME": str(home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from commands import Dreamshard, failed_with, runner
+
+from tests.flows.commands import Dreamshard, failed_with, runner
 
 STORE = "s3://team/flows/store"
 TABLES = Path(__file__).parents[2] / "dreamshard/workloads/data/mlperf-dlrm-dcnv2.csv"

@@ -5,7 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import Dreamshard, failed_with, files
+
+from tests.flows.commands import Dreamshard, failed_with, files
 
 SMOKE = ("--recipe", "smoke", "--testbed", "simulated")
 
@@ -157,7 +158,7 @@ def test_models_shows_versions_side_by_side_under_the_names_of_the_metrics(
 
 
 def test_the_run_of_a_version_has_its_training_curves_and_a_child_for_each_stage(finished: Path):
-    from storage import runs, versions
+    from storage.mlflow_store import runs, versions
     from storage.settings import Settings
 
     settings = Settings.load({"DREAMSHARD_HOME": str(finished)})

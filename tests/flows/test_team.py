@@ -13,10 +13,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from postgres import INSTALLED, postgres
-from servers_up import until
 
-from flows.servers import free_port
+from flows.servers.processes import free_port
+from tests.flows.postgres import INSTALLED, postgres
+from tests.flows.servers_up import until
 
 pytestmark = [
     pytest.mark.server,
@@ -32,7 +32,7 @@ RUNS = {"alpha": (0, 1), "beta": (0,)}
 def started(ending, folder, log, environment, *command):
     """A process of ours in a folder of its own, its output in `log`; it gets Ctrl-C at the end, as from its terminal."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "flows.cli", *command],
+        [sys.executable, "-m", "flows.cli.app", *command],
         cwd=folder,
         env=environment,
         stdout=log.open("w"),
@@ -95,7 +95,7 @@ def team(tmp_path_factory, s3_environment):
 
 
 HOLD = """
-from flows.turns import of_host
+from flows.runtime.locks import of_host
 with of_host():
     print("measures", flush=True)
     input()
@@ -179,7 +179,7 @@ def test_of_retrainings_at_once_each_training_is_one_version_and_one_is_champion
 
 
 def test_every_cost_sample_is_in_the_lake_once_and_nothing_is_left_behind(team, finished, monkeypatch):
-    from storage import catalog
+    from storage.lake import catalog
     from storage.settings import Settings
 
     for name, value in team.store.items():

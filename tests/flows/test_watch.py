@@ -8,12 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from commands import Dreamshard
 from prefect.client.schemas.objects import StateType
 
 from dreamshard.dataset_diff import DatasetDiff, DriftThresholds
-from flows import lineage, retrainings, watch
-from flows.parameters import configure
+from flows import watch
+from flows.decisions import retraining_due
+from flows.forms.fields import configure
+from storage.run_records import lineage
+from tests.flows.commands import Dreamshard
 
 NEW = DatasetDiff(changes=(), num_before=0, num_after=20, thresholds=DriftThresholds())
 SMOKE = ("--recipe", "smoke", "--testbed", "simulated")
@@ -63,8 +65,8 @@ class Server:
     ],
 )
 def test_the_same_retraining_is_waited_for_but_no_schedule(monkeypatch, found, under_way):
-    monkeypatch.setattr(retrainings, "get_client", Server(runs=[found]))
-    assert retrainings.under_way.fn(WATCHED) == ("able-ant" if under_way else None)
+    monkeypatch.setattr(retraining_due, "get_client", Server(runs=[found]))
+    assert retraining_due.under_way.fn(WATCHED) == ("able-ant" if under_way else None)
 
 
 def asked(hours_ago: float, dataset: str, **other):
@@ -85,8 +87,8 @@ def asked(hours_ago: float, dataset: str, **other):
     ],
 )
 def test_what_was_asked_for_is_not_asked_for_again_within_a_day_unless_tables_change(monkeypatch, events, found):
-    monkeypatch.setattr(retrainings, "get_client", Server(events=events))
-    last = retrainings.asked_for.fn("b", WATCHED)
+    monkeypatch.setattr(retraining_due, "get_client", Server(events=events))
+    last = retraining_due.asked_for.fn("b", WATCHED)
     assert last == (next(event.occurred for event in events if event.payload["dataset"] == "b") if found else None)
 
 
@@ -125,9 +127,9 @@ def version(number: int, dataset: str, source: str = "tables.csv", recipe: str =
 )
 def test_the_last_trained_dataset_is_that_of_the_same_retraining(monkeypatch, versions, champion, dataset, trained):
     monkeypatch.setattr(lineage, "versions", lambda: iter(versions))
-    monkeypatch.setattr(retrainings.registry, "champion", lambda _: champion)
+    monkeypatch.setattr(retraining_due.registry, "champion", lambda _: champion)
     config = configure("smoke", source="tables.csv", testbed="simulated")
-    assert retrainings.last_trained(config, dataset) == trained
+    assert retraining_due.last_trained(config, dataset) == trained
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,7 @@ def test_the_last_trained_dataset_is_that_of_the_same_retraining(monkeypatch, ve
     ],
 )
 def test_a_testbed_is_known_by_name_as_far_as_it_is_the_same_on_every_machine(name, kind, hardware, can):
-    assert retrainings._can_be(name, kind, hardware) is can
+    assert retraining_due._can_be(name, kind, hardware) is can
 
 
 def test_of_a_shipped_list_nothing_is_asked_for_and_it_is_said_why():
@@ -156,9 +158,9 @@ def test_of_a_shipped_list_nothing_is_asked_for_and_it_is_said_why():
 
 def test_where_nothing_is_under_way_a_failed_retraining_is_said_and_a_new_one_is_due(monkeypatch):
     yesterday = Server(events=[asked(25, "a")])
-    monkeypatch.setattr(retrainings, "get_client", yesterday)
+    monkeypatch.setattr(retraining_due, "get_client", yesterday)
     assert watch.reason_to_wait(NEW, "a", WATCHED) is None
-    monkeypatch.setattr(retrainings, "get_client", Server(events=[asked(1, "a"), *yesterday.events]))
+    monkeypatch.setattr(retraining_due, "get_client", Server(events=[asked(1, "a"), *yesterday.events]))
     waits = watch.reason_to_wait(NEW, "a", WATCHED)
     assert waits is not None
     assert re.search(r"was asked for at .* UTC and has not come about", waits)

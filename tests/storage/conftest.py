@@ -4,14 +4,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from stored_instances import make_sample, make_tables
 
 from dreamshard.costs import CostSample
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import dataset_version
-from storage.lake import Lake
+from storage.lake.lake import Lake
 from storage.settings import Settings
+from tests.storage.stored_instances import make_sample, make_tables
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def sample(task: PlacementTask) -> CostSample:
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MLflow's tables without a row; making them takes seconds, copying them does not."""
-    from storage import registry
+    from storage.mlflow_store import registry
 
     settings = Settings.load({"DREAMSHARD_HOME": str(tmp_path_factory.mktemp("database"))})
     assert registry.aliases(settings) == {}

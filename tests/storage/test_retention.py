@@ -11,16 +11,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from stored_instances import make_evaluation, make_sample, make_tables
 
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
-from storage import catalog, registration, registry, retention, runs
-from storage.journal import collecting
-from storage.lake import EVALUATION, Lake
-from storage.places import write_json
+from storage import retention
+from storage.filesystem import write_json
+from storage.lake import catalog
+from storage.lake.lake import EVALUATION, Lake
+from storage.lake.sample_buffer import collecting
+from storage.mlflow_store import registration, registry, runs
 from storage.settings import Settings
+from tests.storage.stored_instances import make_evaluation, make_sample, make_tables
 
 MONTHS_S = 200 * 24 * 3600.0
 ITERATIONS = 3

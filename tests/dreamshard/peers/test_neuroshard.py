@@ -6,13 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_network import plain
-from small_instances import learnt, learnt_placer, pool_of, tables_of, task_of
 
 from dreamshard.baselines import RandomPlacer
 from dreamshard.peers.neuroshard import NeuroShardPlacer, Shards, grid_search
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.tasks import PlacementTask
+from tests.dreamshard.peers.plain_network import plain
+from tests.dreamshard.small_instances import learnt, learnt_placer, pool_of, tables_of, task_of
 
 PLENTY = 2**30
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from small_instances import pool_of, tables_of, task_of
 
 from dreamshard.peers.torchrec_planner import TorchRecPlanner
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.tasks import PlacementTask
+from tests.dreamshard.small_instances import pool_of, tables_of, task_of
 
 pytest.importorskip("torchrec")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from rank_lookups import EvenLookups, make_tables, make_task
 
 from dreamshard.costs import Infeasible
 from dreamshard.placement import Placement
@@ -18,6 +17,7 @@ from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.shard_bench import ShardBench, asked_bytes
 from dreamshard.testbeds.shard_cache import ShardMemory, shard_key
 from dreamshard.testbeds.specs import H100, V100, spec_of
+from tests.dreamshard.testbeds.rank_lookups import EvenLookups, make_tables, make_task
 
 BATCH = 64
 TABLES = make_tables([4, 8, 128], rows=500)
@@ -191,8 +191,8 @@ def test_measuring_needs_nothing_beyond_torch_fbgemm_numpy_pyarrow_tqdm_and_jaxt
     script = (
         "import sys\n"
         f"for name in {blocked}: sys.modules[name] = None\n"
-        "import dreamshard.testbeds, dreamshard.workloads, dreamshard.collect\n"
-        "from rank_lookups import *\n"
+        "import dreamshard.testbeds, dreamshard.workloads, dreamshard.shard_profiling.collect\n"
+        "from tests.dreamshard.testbeds.rank_lookups import *\n"
         "from dreamshard.testbeds import *\n"
         "from dreamshard.placement import Placement\n"
         "import torch\n"
@@ -202,7 +202,7 @@ def test_measuring_needs_nothing_beyond_torch_fbgemm_numpy_pyarrow_tqdm_and_jaxt
     )
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script],
-        cwd=Path(__file__).parent,
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         check=False,

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from rank_lookups import make_tables
 
 from dreamshard.tables import Tables
 from dreamshard.testbeds import fused_op
@@ -14,6 +13,7 @@ from dreamshard.testbeds.fused_op import (
     shard_lookups,
 )
 from dreamshard.workloads.lookups import Lookups
+from tests.dreamshard.testbeds.rank_lookups import make_tables
 
 CPU = torch.device("cpu")
 CASES = [(p, o) for p in ("fp32", "fp16") for o in ("sgd", "rowwise_adagrad")]

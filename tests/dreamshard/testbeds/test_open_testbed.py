@@ -4,13 +4,13 @@ import logging
 
 import pytest
 import torch
-from rank_lookups import EvenLookups, make_tables, make_task
 
 from dreamshard import testbeds
 from dreamshard.placement import Placement
 from dreamshard.testbeds import MeasurementError, Testbed, TestbedSetup, open_testbed
-from dreamshard.testbeds.cluster import ClusterTestbed
+from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.emulated import EmulatedTestbed
+from tests.dreamshard.testbeds.rank_lookups import EvenLookups, make_tables, make_task
 
 SETUP = TestbedSetup(num_devices=2, batch_size=64, lookups=EvenLookups(64))
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_instances import pool_of, sample_of, task_of
 
 from dreamshard.costs import CostSample
 from dreamshard.placement import Placement
@@ -13,6 +12,7 @@ from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.refit import FIGURES, refit
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.testbeds.specs import H200
+from tests.dreamshard.small_instances import pool_of, sample_of, task_of
 
 
 def samples(spec, count: int = 60, noise: float = 0.01) -> list[CostSample]:

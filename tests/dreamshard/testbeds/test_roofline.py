@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rank_lookups import make_tables
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.tables import Tables
@@ -17,6 +16,7 @@ from dreamshard.testbeds.roofline import (
     table_loads,
 )
 from dreamshard.testbeds.specs import A100, RTX2080TI, SPECS
+from tests.dreamshard.testbeds.rank_lookups import make_tables
 
 BATCH = 4096
 

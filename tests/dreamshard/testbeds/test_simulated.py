@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from rank_lookups import EvenLookups, make_tables, make_task
 
 from dreamshard.placement import Placement
 from dreamshard.testbeds import roofline
 from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.testbeds.specs import H100, V100
+from tests.dreamshard.testbeds.rank_lookups import EvenLookups, make_tables, make_task
 
 DIMS = [4, 8, 16, 32, 64, 128]
 

@@ -1,0 +1,1 @@
+"""The cost model: what a device's tables cost, predicted from their features."""

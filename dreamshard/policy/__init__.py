@@ -1,0 +1,1 @@
+"""The estimated MDP, and the policy network that places tables in it."""

@@ -1,0 +1,93 @@
+"""Networks that score devices for the next table; softmax over the legal ones is the policy.
+
+A logit is `device code . table code - greed x how dear the table is there` (`mdp.after_ms`). Device codes depend on what a
+device holds, so a step changes one of them; table codes are known beforehand. That makes a rollout cheap.
+
+- `paper`: DreamShard's: a table MLP summed per device, the device's predicted costs through 3-64-32, one linear layer.
+  It does not see the table being placed: its table code is 1 and its greed 0.
+- `lookahead` sees the table and what its placing on each device would come to. It starts as a soft greedy rule and means
+  the same at every number of tables and devices, since costs are relative and sums are per table of an even share.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dreamshard.cost_model.features import FEATURES, NUM_PAPER_FEATURES
+from dreamshard.cost_model.networks import mlp
+
+PolicyKind = Literal["lookahead", "paper"]
+
+_LATENT = 32
+COST_COLUMNS = 3
+"""What a policy sees of a device's predicted cost: forward compute, backward compute, communication."""
+
+
+@dataclass(frozen=True)
+class DeviceView:
+    """What a policy sees of each device before a step; costs relative to `Episodes.reference_ms`.
+
+    Attributes:
+        costs: `[..., D, 3]` predicted forward compute, backward compute and communication.
+        after: `[..., D]` how dear it is to put the table being placed there (`mdp.after_ms`).
+        memory: `[..., D]` share of the capacity used.
+    """
+
+    costs: Float[Tensor, "*B D 3"]
+    after: Float[Tensor, "*B D"]
+    memory: Float[Tensor, "*B D"]
+
+
+class PolicyNetwork(nn.Module):
+    """Scores devices; `kind` says what it sees."""
+
+    def __init__(self, kind: PolicyKind = "lookahead") -> None:
+        super().__init__()
+        self.kind: PolicyKind = kind
+        inputs = NUM_PAPER_FEATURES if kind == "paper" else len(FEATURES)
+        self.inputs = inputs
+        self.table = mlp((inputs, 128, _LATENT))
+        if kind == "paper":
+            self.cost = mlp((COST_COLUMNS, 64, _LATENT))
+            self.score = nn.Linear(2 * _LATENT, 1)
+        else:
+            self.device = mlp((_LATENT + COST_COLUMNS + 1, 64, _LATENT))
+            self.wish = mlp((inputs, 64, _LATENT))
+            self.greed = nn.Parameter(torch.tensor(4.5))
+            last = self.wish[-1]
+            assert isinstance(last, nn.Linear)
+            nn.init.normal_(last.weight, std=1e-2)
+            nn.init.zeros_(last.bias)
+
+    def encode(self, features: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
+        """Latent of each table, to be summed over a device's tables."""
+        latent: Tensor = self.table(features[..., : self.inputs].clamp(-10, 10))
+        return latent
+
+    def table_codes(self, features: Float[Tensor, "*B F"]) -> Float[Tensor, "*B K"]:
+        """What each table asks of a device."""
+        if self.kind == "paper":
+            return torch.ones_like(features[..., :1])
+        code: Tensor = self.wish(features.clamp(-10, 10))
+        return code
+
+    def device_codes(
+        self,
+        sums: Float[Tensor, "*B L"],
+        costs: Float[Tensor, "*B 3"],
+        memory: Float[Tensor, "*B"],
+        tables_per_device: float,
+    ) -> Float[Tensor, "*B K"]:
+        """What each device offers; `tables_per_device` is the task's `T / D`."""
+        if self.kind == "paper":
+            code: Tensor = self.score(torch.cat([sums, self.cost(costs)], dim=-1))
+            return code
+        offered: Tensor = self.device(torch.cat([sums / tables_per_device, costs, memory[..., None]], dim=-1))
+        return offered
+
+    def greediness(self) -> Float[Tensor, ""]:
+        """Weight of the predicted cost with the table."""
+        return torch.zeros(()) if self.kind == "paper" else self.greed.exp()

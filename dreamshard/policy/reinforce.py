@@ -1,0 +1,74 @@
+"""Improve a policy by REINFORCE on the estimated MDP; no hardware is touched."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from dreamshard.cost_model.fitting import TrainingDivergedError
+from dreamshard.cost_model.networks import CostNetwork
+from dreamshard.policy.mdp import Episodes
+from dreamshard.policy.network import PolicyNetwork
+from dreamshard.policy.rollout import log_probs, rollout
+
+
+@dataclass(frozen=True)
+class UpdateFigures:
+    """One policy update.
+
+    Attributes:
+        loss: the policy-gradient loss with its entropy bonus.
+        reward: mean over episodes of minus the predicted cost in units of an even share of all tables' single costs.
+        entropy: mean entropy of a step, nats.
+    """
+
+    loss: float
+    reward: float
+    entropy: float
+
+
+def policy_gradient_loss(
+    log_prob: Float[Tensor, "B T"],
+    entropy: Float[Tensor, "B T"],
+    overall_ms: Float[Tensor, " B"],
+    feasible: Bool[Tensor, " B"],
+    entropy_weight: float,
+) -> Float[Tensor, ""]:
+    """REINFORCE (Williams 1992) with the batch as baseline: cost normalised to mean 0 and spread 1 over the episodes.
+
+    Episodes that ran out of room count as the dearest of the batch.
+    """
+    cost = torch.where(feasible, overall_ms, overall_ms.max())
+    advantage = (cost.mean() - cost) / (cost.std(correction=0) + 1e-8)  # [B], above zero where cheaper than average
+    return -(advantage.detach() * log_prob.sum(dim=1)).mean() - entropy_weight * entropy.sum(dim=1).mean()
+
+
+def update(
+    policy: PolicyNetwork,
+    optimizer: torch.optim.Optimizer,
+    network: CostNetwork,
+    episodes: Episodes,
+    *,
+    entropy_weight: float,
+    generator: torch.Generator,
+) -> UpdateFigures:
+    """Sample `episodes` and take one step towards the cheaper ones.
+
+    Raises:
+        TrainingDivergedError: the loss is not finite.
+    """
+    taken = rollout(policy, network, episodes, generator, record=True)
+    log_prob, entropy = log_probs(policy, episodes, taken)
+    loss = policy_gradient_loss(log_prob, entropy, taken.overall_ms, taken.feasible, entropy_weight)
+    if not torch.isfinite(loss):
+        raise TrainingDivergedError(
+            f"the policy's loss became {float(loss.detach())}, so its choices would be arbitrary; the last checkpoint is "
+            "intact: look at the cost network's predictions, or lower the learning rate"
+        )
+    optimizer.zero_grad(set_to_none=True)
+    torch.autograd.backward(loss)
+    torch.nn.utils.clip_grad_norm_(policy.parameters(), 10.0)
+    optimizer.step()
+    reward = -(taken.overall_ms / episodes.reference_ms).mean()
+    return UpdateFigures(float(loss.detach()), float(reward), float(entropy.detach().mean()))

@@ -1,0 +1,1 @@
+"""From a policy and a cost network to the best placement found within a time budget."""

@@ -1,0 +1,278 @@
+"""Costs of shards as a data set: Parquet parts in one folder, or one file; complete in itself.
+
+A row is a shard: its tables with all their statistics, and what the device took for it. The part in writing is
+replaced, atomically, by one that holds a shard more, until it is full; so a collection that is cut off loses at most
+the shard it was at, and one that goes on begins where the last one ended.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from dreamshard.costs import CostSample, DeviceCosts
+from dreamshard.placement import Placement
+from dreamshard.tables import NUM_BINS, Optimizer, Precision, Tables, concatenate
+from dreamshard.tasks import PlacementTask
+
+SHARDS_PER_PART = 32
+SCHEMA = pa.schema(
+    [
+        ("design", pa.string()),
+        ("index", pa.int32()),  # in the design's order
+        ("alone_of", pa.int32()),  # index of the shard whose table this is, alone
+        ("num_tables", pa.int32()),
+        ("table_names", pa.list_(pa.string())),
+        ("rows", pa.list_(pa.int64())),
+        ("dims", pa.list_(pa.int32())),
+        ("pooling_factors", pa.list_(pa.float64())),  # mean lookups per sample
+        ("lookups", pa.list_(pa.int64())),  # of the batch
+        ("unique_rows", pa.list_(pa.int64())),
+        ("bins", pa.list_(pa.float32())),  # 17 per table, table after table
+        ("batch_size", pa.int32()),
+        ("precision", pa.string()),
+        ("optimizer", pa.string()),
+        ("forward_ms", pa.float64()),  # null where the shard did not fit
+        ("backward_ms", pa.float64()),
+        ("spread_ms", pa.float64()),  # interquartile range of their sum
+        ("repeats", pa.int32()),
+        ("clock", pa.string()),
+        ("asked_bytes", pa.int64()),  # null where the shard did fit
+        ("free_bytes", pa.int64()),
+        ("hardware", pa.string()),
+        ("versions", pa.string()),  # JSON
+        ("measured_at", pa.timestamp("us")),  # UTC
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredShard:
+    """One row of the data set.
+
+    Attributes:
+        design: of the collection.
+        index: of the shard in it.
+        alone_of: index of the shard whose table this is, alone; None for any other.
+        tables: of the shard.
+        batch_size: training samples per pass.
+        precision: of the weights.
+        optimizer: fused into backward.
+        forward_ms: None where the shard did not fit.
+        backward_ms: None where the shard did not fit.
+        spread_ms: interquartile range of the sum over the repeats.
+        repeats: timed passes.
+        clock: as in `CostSample`.
+        asked_bytes: where it did not fit, what it asked for, else None.
+        free_bytes: and what there was.
+        hardware: model of the device.
+        versions: library name to version.
+        measured_at: UTC.
+    """
+
+    design: str
+    index: int
+    alone_of: int | None
+    tables: Tables
+    batch_size: int
+    precision: Precision
+    optimizer: Optimizer
+    forward_ms: float | None
+    backward_ms: float | None
+    spread_ms: float
+    repeats: int
+    clock: str
+    asked_bytes: int | None
+    free_bytes: int | None
+    hardware: str
+    versions: dict[str, str]
+    measured_at: datetime
+
+    def to_sample(self) -> CostSample:
+        """As the cost of a placement on one device; its tables are called NAME@DIM, since dims differ by shard.
+
+        Raises:
+            ValueError: the shard did not fit.
+        """
+        if self.forward_ms is None or self.backward_ms is None:
+            raise ValueError(f"shard {self.index} did not fit its device, so it has no cost; leave it out")
+        dims = self.tables.dim.tolist()
+        named = tuple(f"{name}@{dim}" for name, dim in zip(self.tables.names, dims, strict=True))
+        tables = Tables(named, *(getattr(self.tables, field) for field in _TENSORS))
+        costs = DeviceCosts.from_phases(torch.tensor([[self.forward_ms, 0.0, 0.0, self.backward_ms]]))
+        held = int(tables.memory_bytes(self.precision, self.optimizer).sum())
+        return CostSample(
+            task=PlacementTask(tables, 1, held, self.precision, self.optimizer, f"shard-{self.index:05}"),
+            placement=Placement(torch.zeros(len(tables), dtype=torch.int64), 1),
+            costs=costs,
+            overall_ms=float(costs.overall_ms()),
+            spread_ms=self.spread_ms,
+            repeats=self.repeats,
+            clock=self.clock,
+            testbed="shards",
+            hardware=self.hardware,
+            batch_size=self.batch_size,
+            versions=self.versions,
+        )
+
+
+_TENSORS = ("rows", "dim", "pooling_factor", "bins", "lookups", "unique_rows")
+
+
+class ShardWriter:
+    """Adds shards to the parts in a folder.
+
+    Args:
+        folder: made if need be; what it holds stays.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._rows: list[dict[str, Any]] = []
+        self._part = 1 + max((int(path.stem.partition("-")[2]) for path in _parts(folder)), default=-1)
+
+    def add(self, shard: MeasuredShard) -> None:
+        """Keep one shard: it is on disk when this returns."""
+        self._rows.append(_to_row(shard))
+        write_atomically(self.folder / f"part-{self._part:05}.parquet", self._rows)
+        if len(self._rows) == SHARDS_PER_PART:
+            self._rows, self._part = [], self._part + 1
+
+
+def write_atomically(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows of `SCHEMA`: temporary name, fsync, rename."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(_parquet(rows))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def read_shards(source: Path) -> list[MeasuredShard]:
+    """The shards of a folder of parts or of one file, in the design's order, each once.
+
+    Raises:
+        ValueError: there are none, or a file is not of this kind.
+    """
+    files = _parts(source) if source.is_dir() else [source]
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for file in files:
+        try:
+            found = pq.read_table(file, schema=SCHEMA, partitioning=None).to_pylist()
+        except (pa.ArrowException, OSError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            raise ValueError(
+                f"{file} is no part of a collection of shards ({reason}), so nothing can be learnt from it; name what "
+                "`python -m dreamshard.shard_profiling.collect` wrote"
+            ) from error
+        rows.update(((row["design"], row["index"]), row) for row in found)
+    if not rows:
+        raise ValueError(
+            f"there are no measured shards in {source}; run `python -m dreamshard.shard_profiling.collect --out {source}`"
+        )
+    return [_from_row(rows[key]) for key in sorted(rows)]
+
+
+def known_indices(folder: Path, design: str) -> set[int]:
+    """Which shards of a design the folder holds.
+
+    Raises:
+        ValueError: it holds those of another design, which would be mixed up with this one's.
+    """
+    found: set[int] = set()
+    for file in _parts(folder):
+        part = pq.read_table(file, columns=["design", "index"], partitioning=None)
+        others = set(part["design"].to_pylist()) - {design}
+        if others:
+            raise ValueError(
+                f"{folder} holds shards of another collection ({sorted(others)[0]}, not {design}): other tables, "
+                "batch, precision or seed; go on with the same options, or name another folder"
+            )
+        found.update(part["index"].to_pylist())
+    return found
+
+
+def merge(folder: Path, target: Path) -> int:
+    """Write all shards of a folder as one file; returns how many."""
+    shards = read_shards(folder)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(target, [_to_row(shard) for shard in shards])
+    return len(shards)
+
+
+def samples_of(shards: Iterable[MeasuredShard]) -> list[CostSample]:
+    """The shards that fit, as placements on one device."""
+    return [shard.to_sample() for shard in shards if shard.forward_ms is not None]
+
+
+def distinct_tables(samples: Sequence[CostSample], *, one_dim_each: bool = False) -> Tables:
+    """Every table of the samples once; with `one_dim_each` also no table in several dims."""
+    seen: set[str] = set()
+    parts = []
+    for sample in samples:
+        keys = [name.partition("@")[0] if one_dim_each else name for name in sample.task.tables.names]
+        fresh = [t for t, key in enumerate(keys) if key not in seen]
+        seen.update(keys)
+        if fresh:
+            parts.append(sample.task.tables.select(fresh))
+    return concatenate(parts)
+
+
+def parquet_bytes(shards: Iterable[MeasuredShard]) -> bytes:
+    """The shards as one Parquet file, which `read_shards` reads."""
+    return _parquet([_to_row(shard) for shard in shards])
+
+
+def _parquet(rows: Sequence[dict[str, Any]]) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), sink, compression="zstd")
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def utc_now() -> datetime:
+    """The time, UTC, without a zone as the schema has it."""
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
+def _parts(folder: Path) -> list[Path]:
+    return sorted(folder.glob("part-*.parquet"))
+
+
+def _to_row(shard: MeasuredShard) -> dict[str, Any]:
+    tables = shard.tables
+    plain = {name: getattr(shard, name) for name in SCHEMA.names if hasattr(shard, name)}
+    return plain | {
+        "num_tables": len(tables),
+        "table_names": list(tables.names),
+        "rows": tables.rows.tolist(),
+        "dims": tables.dim.tolist(),
+        "pooling_factors": tables.pooling_factor.tolist(),
+        "lookups": tables.lookups.tolist(),
+        "unique_rows": tables.unique_rows.tolist(),
+        "bins": tables.bins.flatten().tolist(),
+        "versions": json.dumps(shard.versions, sort_keys=True),
+    }
+
+
+def _from_row(row: dict[str, Any]) -> MeasuredShard:
+    tables = Tables(
+        tuple(row["table_names"]),
+        rows=torch.tensor(row["rows"]),
+        dim=torch.tensor(row["dims"]),
+        pooling_factor=torch.tensor(row["pooling_factors"], dtype=torch.float64),
+        bins=torch.tensor(row["bins"], dtype=torch.float64).reshape(-1, NUM_BINS),
+        lookups=torch.tensor(row["lookups"]),
+        unique_rows=torch.tensor(row["unique_rows"]),
+    )
+    names = set(MeasuredShard.__dataclass_fields__) - {"tables", "versions"}
+    plain = {name: row[name] for name in names}
+    return MeasuredShard(tables=tables, versions=json.loads(row["versions"]), **plain)

@@ -1,0 +1,254 @@
+"""Which shards to measure so that a cost model can be learnt from them, the most telling first.
+
+Belongs here: the design, which is pure; measuring and keeping is `collect.py`'s business. Shards follow a
+low-discrepancy sequence over what a shard's cost depends on (number of tables, dims and how mixed they are, pooling,
+reuse), so that any prefix covers the space evenly and a collection can be cut off at any time.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from dreamshard.formatting import gib
+from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Optimizer, Precision
+from dreamshard.workloads.csv import read_tables
+from dreamshard.workloads.population import population
+from dreamshard.workloads.published import META_WORKLOADS, count_laws
+from dreamshard.workloads.synthetic import DATA
+
+Vector = npt.NDArray[np.float64]
+
+DIMS = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+SOURCES = (
+    "meta-dlrm-2021",
+    "nvidia-synthetic-tiny",
+    "nvidia-synthetic-small",
+    "nvidia-synthetic-medium",
+    "nvidia-synthetic-large",
+    "nvidia-synthetic-jumbo",
+    "nvidia-synthetic-colossal",
+    "nvidia-synthetic-criteo",
+)
+AXES = 6  # number of tables, dim, spread of dims, pooling, reuse, how alike the tables are
+ALONE_EVERY = 10
+ALONE_AT_MOST = 8
+"""The tables of every tenth shard of 2 to 8 tables are also measured alone: what fusion saves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectionConfig:
+    """What is collected.
+
+    Attributes:
+        accelerator: preset that the costs are meant for; its links complete a model learnt from them.
+        sources: workloads whose tables are used.
+        copies: at most so many tables with the same rows and pooling from lists; the others would say the same.
+        max_tables: of one shard.
+        num_shards: at which the collection is complete.
+        batch_size: training samples per pass.
+        precision: of the weights.
+        optimizer: fused into backward.
+        memory_bytes: of one shard at most; larger ones lose their largest tables.
+        warmups: passes before the timed ones.
+        repeats: timed passes per shard.
+        seed: of the design and of the lookups.
+
+    Raises:
+        ValueError: a count is below 1.
+    """
+
+    accelerator: str = "h200"
+    sources: tuple[str, ...] = SOURCES
+    copies: int = 3
+    max_tables: int = 60
+    num_shards: int = 4000
+    batch_size: int = 65_536
+    precision: Precision = "fp16"
+    optimizer: Optimizer = "rowwise_adagrad"
+    memory_bytes: int = 100 * 2**30
+    warmups: int = 2
+    repeats: int = 9
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("copies", "max_tables", "num_shards", "batch_size", "memory_bytes", "repeats"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, so nothing could be collected; give at least 1")
+
+    @property
+    def design(self) -> str:
+        """Twelve hexadecimal digits: collections with the same ones measure the same shards in the same order."""
+        what = {name: value for name, value in asdict(self).items() if name not in ("num_shards", "warmups", "repeats")}
+        return hashlib.sha256(repr(sorted(what.items())).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class PoolTable:
+    """A table that shards are made of; its dim is the design's.
+
+    Attributes:
+        source: workload.
+        position: in the workload.
+        rows: hash size.
+        pooling_factor: mean lookups per sample.
+        reuse: lookups per distinct row, as expected.
+    """
+
+    source: str
+    position: int
+    rows: int
+    pooling_factor: float
+    reuse: float
+
+    @property
+    def name(self) -> str:
+        """Unique among all sources."""
+        return f"{self.source}/t{self.position:04}"
+
+
+@dataclass(frozen=True)
+class PlannedShard:
+    """One shard to measure.
+
+    Attributes:
+        index: in the order of measuring.
+        tables: of the pool, by position.
+        dims: of each table.
+        alone_of: index of the shard of several tables whose table this is, alone; None for any other.
+    """
+
+    index: int
+    tables: tuple[int, ...]
+    dims: tuple[int, ...]
+    alone_of: int | None = None
+
+
+def collection_pool(config: CollectionConfig) -> list[PoolTable]:
+    """The tables of all sources that fit at the least dim.
+
+    Raises:
+        ValueError: none does, or there is no such source.
+    """
+    known = {**dict.fromkeys(META_WORKLOADS, _meta), **{file.stem: _listed for file in DATA.glob("*.csv")}}
+    missing = [source for source in config.sources if source not in known]
+    if missing:
+        raise ValueError(f"there are no shipped tables {missing} to measure; choose from {sorted(known)}")
+    found = [table for source in config.sources for table in known[source](source, config.copies)]
+    fitting = [table for table in found if _bytes(table, DIMS[0], config) <= config.memory_bytes]
+    if not fitting:
+        raise ValueError(
+            f"none of the {len(found)} tables fits into {gib(config.memory_bytes)} with a batch of "
+            f"{config.batch_size}, so nothing can be measured; allow more memory or a smaller batch"
+        )
+    return fitting
+
+
+def planned_shards(pool: list[PoolTable], config: CollectionConfig) -> Iterator[PlannedShard]:
+    """The shards in the order in which to measure them; endless, and the same for the same pool and config."""
+    pooling = _ranks(np.asarray([table.pooling_factor for table in pool]))  # [P] in 0..1
+    reuse = _ranks(np.asarray([table.reuse for table in pool]))
+    used = np.zeros(len(pool))
+    index, eligible = 0, 0
+    for point in _points():
+        generator = np.random.default_rng([config.seed, 5, index])
+        count = min(int((config.max_tables + 1) ** point[0]), len(pool))
+        spread = 0.12 + 0.5 * point[5]  # how alike: from tables of one kind to any
+        away = ((pooling - point[3]) ** 2 + (reuse - point[4]) ** 2) / (2 * spread**2)
+        keys = -away - 0.7 * np.log1p(used) + generator.gumbel(size=len(pool))
+        chosen = np.argsort(-keys)[:count]
+        shard = _fitting(pool, chosen, _dims(point, count, generator), config, index)
+        used[list(shard.tables)] += 1
+        yield shard
+        index += 1
+        if 2 <= len(shard.tables) <= ALONE_AT_MOST:
+            eligible += 1
+            if eligible % ALONE_EVERY == 1:
+                for t, dim in zip(shard.tables, shard.dims, strict=True):
+                    yield PlannedShard(index, (t,), (dim,), shard.index)
+                    index += 1
+
+
+def _points() -> Iterator[Vector]:
+    """The R sequence in six dimensions (Roberts, 2018): every prefix is spread evenly."""
+    root = 2.0
+    for _ in range(60):
+        root = (1 + root) ** (1 / (AXES + 1))
+    step = root ** -np.arange(1.0, AXES + 1)
+    position = np.full(AXES, 0.5)
+    while True:
+        position = (position + step) % 1
+        yield position
+
+
+def _dims(point: Vector, count: int, generator: np.random.Generator) -> tuple[int, ...]:
+    """A dim per table: all alike for a quarter of the shards, else around a middle."""
+    middle, width = point[1] * len(DIMS) - 0.5, 4 * max(0.0, point[2] - 0.25)
+    places = np.clip(np.rint(middle + width * generator.standard_normal(count)), 0, len(DIMS) - 1).astype(int)
+    return tuple(DIMS[place] for place in places)
+
+
+def _fitting(
+    pool: list[PoolTable], chosen: npt.NDArray[np.int64], dims: tuple[int, ...], config: CollectionConfig, index: int
+) -> PlannedShard:
+    """The shard without its largest tables, as far as memory asks; a table that is too large alone gets narrower."""
+    size = partial(_bytes, config=config)
+    held = sorted(zip(chosen.tolist(), dims, strict=True), key=lambda each: size(pool[each[0]], each[1]))
+    kept: list[tuple[int, int]] = []
+    room = config.memory_bytes
+    for t, dim in held:
+        if size(pool[t], dim) <= room:
+            kept.append((t, dim))
+            room -= size(pool[t], dim)
+    if not kept:
+        t, dim = held[0]
+        kept = [(t, max(narrower for narrower in DIMS if size(pool[t], narrower) <= room))]
+    order = np.random.default_rng([config.seed, 6, index]).permutation(len(kept))
+    kept = [kept[i] for i in order]
+    return PlannedShard(index, tuple(t for t, _ in kept), tuple(dim for _, dim in kept))
+
+
+def _bytes(table: PoolTable, dim: int, config: CollectionConfig) -> int:
+    """What a table asks for in a shard: weights, optimizer state, lookups, pooled vectors and gradients."""
+    held = table.rows * (dim * BYTES_PER_WEIGHT[config.precision] + BYTES_PER_ROW_STATE[config.optimizer])
+    return held + round(config.batch_size * (8 * dim + 4 * table.pooling_factor + 4))
+
+
+def _ranks(values: Vector) -> Vector:
+    """Ranks scaled to 0..1, ties in the order they come."""
+    ranks = values.argsort(kind="stable").argsort(kind="stable")
+    return np.asarray((ranks + 0.5) / len(values))
+
+
+def _meta(source: str, copies: int) -> list[PoolTable]:
+    """Every table of one of Meta's data sets; no two are alike."""
+    del copies
+    found = population(source)
+    lookups = found.rows_by_bin @ np.asarray([law.mean for law in count_laws(source)])  # [T]
+    unique = found.rows_by_bin.sum(axis=1)
+    return [
+        PoolTable(source, t, int(rows), float(total) / found.batch_size, float(total + 1) / float(distinct + 1))
+        for t, (rows, total, distinct) in enumerate(zip(found.rows, lookups, unique, strict=True))
+    ]
+
+
+def _listed(source: str, copies: int) -> list[PoolTable]:
+    """Tables of a list, no more than `copies` of each kind."""
+    tables = read_tables(DATA / f"{source}.csv").tables
+    seen: dict[tuple[int, float], int] = {}
+    found = []
+    for t in range(len(tables)):
+        rows, pooling = int(tables.rows[t]), float(tables.pooling_factor[t])
+        seen[rows, pooling] = seen.get((rows, pooling), 0) + 1
+        if seen[rows, pooling] <= copies:
+            reuse = (float(tables.lookups[t]) + 1) / (float(tables.unique_rows[t]) + 1)
+            found.append(PoolTable(source, t, rows, pooling, reuse))
+    return found
+
+
+def small(config: CollectionConfig) -> CollectionConfig:
+    """The same in little, for a machine without a GPU: small tables, few of them, a small batch."""
+    return replace(config, max_tables=12, batch_size=min(config.batch_size, 512), memory_bytes=256 * 2**20, repeats=5)

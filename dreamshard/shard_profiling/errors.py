@@ -1,0 +1,111 @@
+"""How well a shard's compute time is predicted on shards that were not fitted: by our network, and by others.
+
+Beside the network that is used stand DreamShard's own, fitted to the same shards, and TorchRec's estimator, which is not
+fitted at all; a second figure of the latter lets one factor be fitted, so that it is not judged by its constants.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dreamshard.costs import CostSample
+from dreamshard.shard_profiling.dataset import distinct_tables
+
+BUCKETS = ((1, 1), (2, 4), (5, 9), (10, 19), (20, 39), (40, 1_000_000))
+TORCHREC_MISSING = "torchrec is not installed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutError:
+    """Mean relative error of a shard's compute time, on shards that were not fitted.
+
+    Attributes:
+        tables: number of tables, as a range.
+        num_shards: of them.
+        mape: of the cost network that is used.
+        paper_mape: of DreamShard's own, fitted to the same shards for as many steps.
+        torchrec_mape: of TorchRec's estimator with the device's bandwidth; None where torchrec is not installed.
+        torchrec_scaled_mape: of the same times the one factor that is best on the fitted shards.
+    """
+
+    tables: str
+    num_shards: int
+    mape: float
+    paper_mape: float
+    torchrec_mape: float | None = None
+    torchrec_scaled_mape: float | None = None
+
+    def row(self) -> dict[str, str | int]:
+        """As a table shows it."""
+        torchrec = [
+            TORCHREC_MISSING if error is None else f"{error:.1%}"
+            for error in (self.torchrec_mape, self.torchrec_scaled_mape)
+        ]
+        return {
+            "tables": self.tables,
+            "held-out shards": self.num_shards,
+            "error": f"{self.mape:.1%}",
+            "of the paper's network": f"{self.paper_mape:.1%}",
+            "of TorchRec's estimator": torchrec[0],
+            "of TorchRec's, scaled": torchrec[1],
+        }
+
+
+def measured_ms(samples: Sequence[CostSample]) -> Float[Tensor, " S"]:
+    """Forward and backward of each shard."""
+    return torch.tensor([sample.overall_ms for sample in samples], dtype=torch.float64)
+
+
+def torchrec_ms(samples: Sequence[CostSample], memory_bytes_per_s: float) -> Float[Tensor, " S"] | None:
+    """What TorchRec's estimator gives each shard: the sum over its tables; None where torchrec is not installed.
+
+    Args:
+        samples: shards of one batch size and precision.
+        memory_bytes_per_s: bandwidth of the device's memory.
+    """
+    try:
+        from dreamshard import torchrec as bridge
+    except ImportError:
+        return None
+    tables = distinct_tables(samples)
+    each = bridge.estimated_compute_ms(tables, samples[0].batch_size, samples[0].task.precision, memory_bytes_per_s)
+    by_name = dict(zip(tables.names, each.tolist(), strict=True))
+    return torch.tensor([sum(by_name[name] for name in sample.task.tables.names) for sample in samples]).double()
+
+
+def best_factor(predicted: Float[Tensor, " S"], measured: Float[Tensor, " S"]) -> float:
+    """The factor that makes the mean relative error of `predicted` least: a weighted median of the ratios."""
+    order = (measured / predicted).argsort()
+    weight = (predicted / measured)[order].cumsum(0)
+    middle = order[int((weight < weight[-1] / 2).sum())]
+    return float(measured[middle] / predicted[middle])
+
+
+def errors_by_tables(
+    predicted: Mapping[str, Float[Tensor, " S"]], samples: Sequence[CostSample]
+) -> tuple[HeldOutError, ...]:
+    """Errors by number of tables; the last is of all samples.
+
+    Args:
+        predicted: milliseconds by name of the error's field: `mape`, `paper_mape` and so on.
+        samples: that were held out.
+    """
+    measured = measured_ms(samples)
+    relative = {name: (value.double() / measured - 1).abs() for name, value in predicted.items()}
+    counts = torch.tensor([len(sample.task.tables) for sample in samples])
+    everything = (1, BUCKETS[-1][1])
+    found = []
+    for low, high in (*BUCKETS, everything):
+        inside = (counts >= low) & (counts <= high)
+        if bool(inside.any()):
+            name = "all" if (low, high) == everything else _range(low, high, int(counts.max()))
+            errors = {field: float(error[inside].mean()) for field, error in relative.items()}
+            found.append(HeldOutError(tables=name, num_shards=int(inside.sum()), **errors))
+    return tuple(found)
+
+
+def _range(low: int, high: int, most: int) -> str:
+    return str(low) if low == high else f"{low}-{min(high, max(most, low))}"

@@ -1,0 +1,228 @@
+"""Learn a placer from costs of shards alone: one device measured them, and the links are known from its data sheet.
+
+The cost network learns compute from shards; communication follows from the link figures; the policy learns on the cost
+network, as always. What is learnt is as good as the measurements, so the errors on held-out shards belong to it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dreamshard.cost_model.features import Normaliser
+from dreamshard.cost_model.fitting import CostData, fit
+from dreamshard.cost_model.networks import CostNetwork, PaperCostNetwork, StructuredCostNetwork
+from dreamshard.costs import PHASES, CostSample
+from dreamshard.shard_profiling.dataset import MeasuredShard, distinct_tables, samples_of
+from dreamshard.shard_profiling.errors import (
+    HeldOutError,
+    best_factor,
+    errors_by_tables,
+    measured_ms,
+    torchrec_ms,
+)
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask, sample_tasks
+from dreamshard.testbeds.roofline import exchange_s
+from dreamshard.testbeds.specs import AcceleratorSpec
+from dreamshard.training import TrainingConfig, TrainingState, improve_policy, untrained
+
+HOLD_OUT_EVERY = 5
+_PAPER_LEARNING_RATE = 3e-3
+_SCALED_ON = 500  # shards from which TorchRec's one factor is fitted; the design spreads any first ones evenly
+_LATENT_DIMS = -3  # of the structured network's latents: hundreds of dims
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardTraining:
+    """How to learn from shards.
+
+    Attributes:
+        stages: of the cost network's training; the learning rate falls from one to the next.
+        steps: of each stage.
+        batch: shards per step.
+        learning_rate: at the start.
+        policy_rounds: of policy updates.
+        tables_per_task: of the tasks that the policy learns on.
+        num_devices: of these tasks.
+        seed: of everything that is drawn.
+    """
+
+    stages: int = 10
+    steps: int = 300
+    batch: int = 64
+    learning_rate: float = 4e-2
+    policy_rounds: int = 10
+    tables_per_task: int = 50
+    num_devices: int = 8
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class LearntFromShards:
+    """A placer's state, and what it was learnt from.
+
+    Attributes:
+        state: trained; `training.make_placer` turns it into a placer.
+        errors: by number of tables; the last is of all held-out shards.
+        measurements: hardware, versions, dates, batch, precision and so on, for people and for JSON.
+    """
+
+    state: TrainingState
+    errors: tuple[HeldOutError, ...]
+    measurements: dict[str, object]
+
+
+class ShardData(CostData):
+    """Shards to be fitted: of thousands of tables a batch holds few, and only those are encoded."""
+
+    def sums(self, network: CostNetwork, chosen: Int[Tensor, " B"] | None = None) -> Float[Tensor, "B D L"]:
+        """See `CostData.sums`."""
+        assignment = self.assignment if chosen is None else self.assignment[chosen]  # [B, 1, P]
+        used = assignment.sum(dim=(0, 1)).nonzero().flatten()
+        return assignment[..., used] @ network.encode(self.features[used])
+
+
+def split_shards(samples: Sequence[CostSample]) -> tuple[list[CostSample], list[CostSample]]:
+    """Samples to fit and samples held out: every fifth, as they stand in the design."""
+    fitted = [sample for i, sample in enumerate(samples) if i % HOLD_OUT_EVERY]
+    return fitted, [sample for i, sample in enumerate(samples) if not i % HOLD_OUT_EVERY]
+
+
+def learn_from_shards(
+    shards: Sequence[MeasuredShard], accelerator: AcceleratorSpec, config: ShardTraining
+) -> LearntFromShards:
+    """Cost network and policy from measured shards; errors are of a fit without every fifth, the state is of that fit.
+
+    Args:
+        shards: of one device, batch, precision and optimizer.
+        accelerator: whose links and memory the devices have.
+        config: how long and with which seed.
+
+    Raises:
+        ValueError: too few shards fit their device, or they were measured in different ways.
+        TrainingDivergedError: the loss is not finite.
+    """
+    measurements = describe(shards)
+    samples = samples_of(shards)
+    if len(samples) < 2 * HOLD_OUT_EVERY:
+        raise ValueError(
+            f"{len(samples)} measured shards are too few to learn from and to hold some out; collect at least "
+            f"{2 * HOLD_OUT_EVERY}, better 3,000 (`python -m dreamshard.shard_profiling.collect`)"
+        )
+    fitted, held_out = split_shards(samples)
+    state = untrained(Normaliser.fit(distinct_tables(fitted)), TrainingConfig(), config.seed)
+    if not isinstance(state.cost_network, StructuredCostNetwork):
+        raise ValueError("costs of shards are learnt by the structured cost network; make it the default again")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        rival = PaperCostNetwork()
+    fit_network(state.cost_network, fitted, state.normaliser, config, config.learning_rate)
+    fit_network(rival, fitted, state.normaliser, config, _PAPER_LEARNING_RATE)
+    predicted = {
+        name: predicted_ms(network, held_out, state.normaliser)
+        for name, network in (("mape", state.cost_network), ("paper_mape", rival))
+    }
+    errors = errors_by_tables(predicted | _torchrec(fitted, held_out, accelerator), held_out)
+    fit_links(state.cost_network, accelerator, samples[0].batch_size)
+    tasks = _policy_tasks(distinct_tables(fitted, one_dim_each=True), fitted[0].task, accelerator, config)
+    for _ in range(config.policy_rounds):
+        improve_policy(state, tasks)
+    return LearntFromShards(state, errors, measurements | {"heldout_error": [asdict(error) for error in errors]})
+
+
+def fit_network(
+    network: CostNetwork,
+    samples: Sequence[CostSample],
+    normaliser: Normaliser,
+    config: ShardTraining,
+    learning_rate: float,
+) -> None:
+    """Fit a network to shards in place.
+
+    Raises:
+        TrainingDivergedError: the loss is not finite.
+    """
+    data = ShardData.of(samples, normaliser)
+    if isinstance(network, StructuredCostNetwork):
+        network.calibrate(data.sums(network), data.phases_ms)
+    optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
+    generator = torch.Generator().manual_seed(config.seed)
+    for stage in range(config.stages):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * max(1 - stage / config.stages, 0.05)
+        fit(network, optimizer, data, steps=config.steps, batch=config.batch, generator=generator)
+
+
+@torch.no_grad()
+def predicted_ms(network: CostNetwork, samples: Sequence[CostSample], normaliser: Normaliser) -> Float[Tensor, " S"]:
+    """Compute time of each shard, as the network predicts it."""
+    data = ShardData.of(samples, normaliser)
+    return network.phases_ms(data.sums(network)).sum(dim=-1)[:, 0]
+
+
+def fit_links(network: StructuredCostNetwork, accelerator: AcceleratorSpec, batch_size: int) -> None:
+    """Set the network's communication from link figures, as if placements on one node had been measured."""
+    num_devices = max(2, accelerator.devices_per_node)
+    generator = torch.Generator().manual_seed(0)
+    dims = 2000 * torch.rand(64, num_devices, generator=generator, dtype=torch.float64)  # [S, D]
+    sums = torch.zeros(64, num_devices, network.latent_size)
+    sums[..., _LATENT_DIMS] = (dims / 100).float()
+    phases_ms = torch.zeros(64, num_devices, len(PHASES))
+    comm_ms = (1e3 * exchange_s(dims, batch_size, accelerator)).float()
+    for phase in (PHASES.index("forward_comm"), PHASES.index("backward_comm")):
+        phases_ms[..., phase] = comm_ms
+    network.fit_comm(sums, phases_ms)
+
+
+def describe(shards: Sequence[MeasuredShard]) -> dict[str, object]:
+    """What was measured: hardware, versions, dates, batch, precision, optimizer, number of shards.
+
+    Raises:
+        ValueError: the shards were not all measured in one way.
+    """
+    ways = {(shard.hardware, shard.batch_size, shard.precision, shard.optimizer) for shard in shards}
+    if len(ways) != 1:
+        raise ValueError(
+            f"shards measured in {len(ways)} ways ({sorted(map(str, ways))[:3]}) cannot be learnt from together; give "
+            "those of one device, batch size, precision and optimizer"
+        )
+    dates = sorted(shard.measured_at.date().isoformat() for shard in shards)
+    return {
+        "hardware": shards[0].hardware,
+        "versions": shards[0].versions,
+        "measured": [dates[0], dates[-1]],
+        "batch_size": shards[0].batch_size,
+        "precision": shards[0].precision,
+        "optimizer": shards[0].optimizer,
+        "shards": len(shards),
+        "infeasible": sum(shard.forward_ms is None for shard in shards),
+    }
+
+
+def _torchrec(
+    fitted: Sequence[CostSample], held_out: Sequence[CostSample], accelerator: AcceleratorSpec
+) -> dict[str, Float[Tensor, " S"]]:
+    """TorchRec's estimates of the held-out shards, as they are and scaled; nothing where torchrec is not installed."""
+    some = fitted[:_SCALED_ON]
+    known, asked = (torchrec_ms(samples, accelerator.memory_bytes_per_s) for samples in (some, held_out))
+    if known is None or asked is None:
+        return {}
+    return {"torchrec_mape": asked, "torchrec_scaled_mape": asked * best_factor(known, measured_ms(some))}
+
+
+def _policy_tasks(
+    pool: Tables, like: PlacementTask, accelerator: AcceleratorSpec, config: ShardTraining
+) -> list[PlacementTask]:
+    return sample_tasks(
+        pool,
+        20,
+        min(config.tables_per_task, len(pool)),
+        config.num_devices,
+        max(accelerator.memory_bytes, int(pool.memory_bytes(like.precision, like.optimizer).sum())),
+        torch.Generator().manual_seed(config.seed),
+        precision=like.precision,
+        optimizer=like.optimizer,
+    )

@@ -1,0 +1,112 @@
+"""What collected costs of shards say: how fused cost differs from the sum of single tables, and what it depends on.
+
+`python -m dreamshard.shard_profiling.report FOLDER` prints it as Markdown.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+from dreamshard.shard_profiling.dataset import MeasuredShard, read_shards
+
+Row = dict[str, str | int]
+
+TABLES = ((1, 1), (2, 3), (4, 5), (6, 8), (9, 15), (16, 30), (31, 60))
+
+
+def fusion_rows(shards: Sequence[MeasuredShard]) -> list[Row]:
+    """Fused cost over the sum of its tables' costs alone, by number of tables: the median over shards."""
+    alone: dict[int, list[MeasuredShard]] = {}
+    for shard in shards:
+        if shard.alone_of is not None and shard.forward_ms is not None:
+            alone.setdefault(shard.alone_of, []).append(shard)
+    ratios: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for shard in shards:
+        single = alone.get(shard.index, [])
+        if shard.forward_ms is not None and shard.backward_ms is not None and len(single) == len(shard.tables):
+            bucket = next(each for each in TABLES if each[0] <= len(single) <= each[1])
+            forward = shard.forward_ms / sum(one.forward_ms or 0.0 for one in single)
+            backward = shard.backward_ms / sum(one.backward_ms or 0.0 for one in single)
+            ratios.setdefault(bucket, []).append((forward, backward))
+    return [
+        {
+            "tables": _range(bucket),
+            "shards": len(found),
+            "fused forward / sum of singles": f"{median(ratio[0] for ratio in found):.2f}",
+            "fused backward / sum of singles": f"{median(ratio[1] for ratio in found):.2f}",
+        }
+        for bucket, found in sorted(ratios.items())
+    ]
+
+
+FACTORS: dict[str, tuple[Callable[[MeasuredShard], float], tuple[float, ...]]] = {
+    "dim": (lambda s: _mean(s, s.tables.dim.double().tolist()), (8.0, 16.0, 32.0, 64.0, 128.0)),
+    "rows": (lambda s: _mean(s, s.tables.rows.double().tolist()), (1e4, 1e5, 1e6, 4e6)),
+    "pooling": (lambda s: float(s.tables.pooling_factor.mean()), (1.0, 4.0, 16.0, 64.0)),
+    "reuse": (lambda s: float(s.tables.lookups.sum()) / max(1, int(s.tables.unique_rows.sum())), (2.0, 4.0, 8.0, 32.0)),
+    "tables": (lambda s: float(len(s.tables)), (2.0, 4.0, 8.0, 16.0, 32.0)),
+}
+"""What a shard is grouped by, and where the groups part; means are weighted by lookups."""
+
+
+def factor_rows(shards: Sequence[MeasuredShard], factor: str) -> list[Row]:
+    """Picoseconds per weight looked up, forward and backward, by one factor: medians over the shards that fit."""
+    value, edges = FACTORS[factor]
+    groups: dict[int, list[tuple[float, float]]] = {}
+    for shard in shards:
+        weights = float((shard.tables.lookups.double() * shard.tables.dim.double()).sum())
+        if shard.forward_ms is None or shard.backward_ms is None or not weights:
+            continue
+        group = sum(value(shard) >= edge for edge in edges)
+        groups.setdefault(group, []).append((1e9 * shard.forward_ms / weights, 1e9 * shard.backward_ms / weights))
+    return [
+        {
+            factor: _between(group, edges),
+            "shards": len(found),
+            "forward ps per weight": f"{median(cost[0] for cost in found):.3g}",
+            "backward ps per weight": f"{median(cost[1] for cost in found):.3g}",
+        }
+        for group, found in sorted(groups.items())
+    ]
+
+
+def markdown(shards: Sequence[MeasuredShard]) -> str:
+    """All of it, with what was measured."""
+    first = shards[0]
+    versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
+    parts = [
+        f"{len(shards)} shards on {first.hardware} ({versions}), batch {first.batch_size}, {first.precision}, "
+        f"{first.optimizer}",
+        markdown_table(fusion_rows(shards)),
+        *(markdown_table(factor_rows(shards, factor)) for factor in FACTORS),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _mean(shard: MeasuredShard, values: Sequence[float]) -> float:
+    weights = shard.tables.lookups.tolist()
+    return float(sum(w * v for w, v in zip(weights, values, strict=True)) / max(1, sum(weights)))
+
+
+def _between(group: int, edges: Sequence[float]) -> str:
+    if group == 0:
+        return f"below {edges[0]:g}"
+    return f"{edges[group - 1]:g} to {edges[group]:g}" if group < len(edges) else f"{edges[-1]:g} and above"
+
+
+def _range(bucket: tuple[int, int]) -> str:
+    return str(bucket[0]) if bucket[0] == bucket[1] else f"{bucket[0]}-{bucket[1]}"
+
+
+def markdown_table(rows: Sequence[Row]) -> str:
+    """Rows of equal columns as Markdown; nothing where there are none."""
+    if not rows:
+        return ""
+    head = list(rows[0])
+    lines = [head, ["---"] * len(head), *([str(row[name]) for name in head] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown(read_shards(Path(sys.argv[1]))) + "\n")

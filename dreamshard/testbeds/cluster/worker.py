@@ -1,0 +1,190 @@
+"""What one rank runs: connect to the testbed, then measure placement after placement until told to end.
+
+Started by torch.distributed's elastic launcher as `python -m dreamshard.testbeds.cluster.worker FOLDER`. The folder,
+which only this user can read, says where the testbed listens. A rank ends when the testbed says so, and at once when
+the testbed is gone, whatever it is doing then.
+"""
+
+import faulthandler
+import json
+import os
+import pickle
+import queue
+import shutil
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from types import TracebackType
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor
+
+from dreamshard.costs import Infeasible
+from dreamshard.placement import Placement
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.base import TestbedSetup
+from dreamshard.testbeds.cluster.passes import RankMeasurer
+
+ADDRESS_FILE = "address.json"
+STAGES = (
+    "starting",
+    "joining the other ranks",
+    "waiting for a placement",
+    "reading lookups",
+    "building the operator",
+    "exchanging with the other ranks",
+)
+"""What a rank may be doing, in order; in the last it depends on the others."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A rank's first message."""
+
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Start:
+    """The testbed's first message.
+
+    Attributes:
+        path: the testbed's `sys.path`, so that what it can import the rank can unpickle.
+        setup: a pickled `TestbedSetup`.
+        device_type: `cpu` or `cuda`.
+    """
+
+    path: list[str]
+    setup: bytes
+    device_type: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """A placement to measure."""
+
+    task: PlacementTask
+    placement: Placement
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A rank has begun one of `STAGES`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A rank has measured: `[R, 4]` milliseconds per timed pass and phase, or which shard did not fit."""
+
+    phases_ms: Float[Tensor, "R 4"] | Infeasible
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A rank has raised, and exits."""
+
+    stage: str
+    error: str
+    traceback: str
+
+
+class Channel:
+    """A rank's connection to the testbed; the end of it is the end of the rank."""
+
+    def __init__(self, connection: Connection, folder: Path) -> None:
+        self._connection = connection
+        self._folder = folder
+        self._received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._stage = STAGES[0]
+
+    def listen(self) -> None:
+        """Receive in a thread from now on, so that a testbed that is gone ends this rank even while it computes."""
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def receive_start(self) -> Start:
+        """The testbed's first message."""
+        start: Start = pickle.loads(self._received.get())
+        return start
+
+    def receive_job(self) -> Job | None:
+        """The testbed's next message; None to end."""
+        job: Job | None = pickle.loads(self._received.get())
+        return job
+
+    def send(self, message: object) -> None:
+        """Tell the testbed; by value, since torch's own pickling would share memory between processes."""
+        self._connection.send_bytes(pickle.dumps(message))
+
+    def enter(self, stage: str) -> None:
+        """Note and tell which of `STAGES` begins."""
+        self._stage = stage
+        self.send(Stage(stage))
+
+    def report(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """An exception hook that tells the testbed before it prints."""
+        lines = traceback.format_exception(kind, error, trace)
+        self.send(Failed(self._stage, traceback.format_exception_only(kind, error)[-1].strip(), "".join(lines)))
+        sys.__excepthook__(kind, error, trace)
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                self._received.put(self._connection.recv_bytes())
+        except (EOFError, OSError):
+            shutil.rmtree(self._folder, ignore_errors=True)  # which the testbed can no longer do
+            os._exit(1)  # the testbed is gone; the main thread may be in an exchange that never ends
+
+
+def main(folder: Path) -> None:
+    """Be one rank."""
+    address = json.loads((folder / ADDRESS_FILE).read_text())
+    connection = Client((address["host"], address["port"]), authkey=bytes.fromhex(address["key"]))
+    channel = Channel(connection, folder)
+    sys.excepthook = channel.report
+    channel.listen()
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    channel.send(Hello(rank, os.getpid()))
+    start = channel.receive_start()
+    sys.path[:] = start.path
+    setup: TestbedSetup = pickle.loads(start.setup)
+    torch.set_num_threads(1)
+
+    channel.enter("joining the other ranks")
+    device = torch.device("cpu") if start.device_type == "cpu" else torch.device("cuda", local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    # The testbed's own time limit comes first; this one only ends what it could not.
+    patience = timedelta(seconds=2 * setup.timeout_s + 60)
+    if device.type == "cuda":  # bound to its GPU, or a barrier would guess one
+        dist.init_process_group("nccl", timeout=patience, device_id=device)
+    else:
+        dist.init_process_group("gloo", timeout=patience)
+    _serve(channel, setup, RankMeasurer(setup, rank, device, channel.enter))
+    dist.destroy_process_group()
+
+
+def _serve(channel: Channel, setup: TestbedSetup, measurer: RankMeasurer) -> None:
+    """Measure what comes until the testbed sends None."""
+    channel.enter("waiting for a placement")
+    while (job := channel.receive_job()) is not None:
+        faulthandler.dump_traceback_later(setup.timeout_s)  # to stderr, which the testbed reads
+        measured = measurer.measure(job.task, job.placement)
+        faulthandler.cancel_dump_traceback_later()
+        channel.enter("waiting for a placement")
+        channel.send(Measured(measured))
+
+
+if __name__ == "__main__":
+    # Under its importable name, so that messages pickle alike on both sides.
+    from dreamshard.testbeds.cluster.worker import main as run_rank
+
+    run_rank(Path(sys.argv[1]))

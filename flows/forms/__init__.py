@@ -1,0 +1,1 @@
+"""The parameters of flows, and the form that Prefect draws of them."""

@@ -1,0 +1,1 @@
+"""What a run shows of itself: reports, plots, pages, and what MLflow is told."""

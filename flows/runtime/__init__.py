@@ -1,0 +1,1 @@
+"""What keeps flows running: open testbeds, locks, retries, caching, task runners, progress."""

@@ -1,0 +1,1 @@
+"""The processes of `dreamshard up`, the work pool, and workers."""

@@ -1,0 +1,1 @@
+"""Every Prefect task: reads, calls one library function, writes."""

@@ -1,0 +1,198 @@
+"""Core types to rows of the lake and back; nothing here touches a file."""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from dreamshard.costs import CostSample, DeviceCosts, Infeasible
+from dreamshard.evaluation import EvaluationRow
+from dreamshard.placement import Placement, device_memory_bytes
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from storage.lake import schemas
+from storage.lake.parquet_files import content_id
+
+Row = dict[str, Any]
+
+
+def now() -> datetime:
+    """The time of writing, UTC, without a zone as the schemas have it."""
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
+def tables_to_rows(tables: Tables, version: str, source: str, lookups_files: Sequence[str]) -> pa.Table:
+    """One row per table."""
+    columns: Row = {
+        "dataset_version": [version] * len(tables),
+        "position": range(len(tables)),
+        "name": tables.names,
+        "rows": tables.rows.numpy(),
+        "dim": tables.dim.numpy(),
+        "pooling_factor": tables.pooling_factor.double().numpy(),
+        **{name: tables.bins[:, j].double().numpy() for j, name in enumerate(schemas.BINS)},
+        "lookups": tables.lookups.numpy(),
+        "unique_rows": tables.unique_rows.numpy(),
+        "source": [source] * len(tables),
+        "lookups_file": lookups_files,
+        "created_at": [now()] * len(tables),
+    }
+    arrays = [pa.array(columns[field.name]).cast(field.type) for field in schemas.TABLES]
+    return pa.Table.from_arrays(arrays, schema=schemas.TABLES)
+
+
+def tables_from_rows(found: pa.Table) -> Tables:
+    """The tables in their order; counts are int64, pooling factor and bins float64."""
+    ordered = found.sort_by("position")
+
+    def column(name: str) -> torch.Tensor:
+        return torch.from_numpy(ordered.column(name).to_numpy().copy())
+
+    return Tables(
+        tuple(ordered.column("name").to_pylist()),
+        rows=column("rows"),
+        dim=column("dim").to(torch.int64),
+        pooling_factor=column("pooling_factor"),
+        bins=torch.stack([column(name) for name in schemas.BINS], dim=1),
+        lookups=column("lookups"),
+        unique_rows=column("unique_rows"),
+    )
+
+
+def task_to_row(task: PlacementTask) -> Row:
+    """What `TASKS` says of one task, without where it belongs."""
+    return {
+        "task": task.name,
+        "table_names": list(task.tables.names),
+        "num_tables": len(task.tables),
+        "num_devices": task.num_devices,
+        "memory_bytes": task.memory_bytes,
+        "precision": task.precision,
+        "optimizer": task.optimizer,
+    }
+
+
+def task_from_row(row: Row, pool: Tables) -> PlacementTask:
+    """The task, its tables taken from `pool`."""
+    return PlacementTask(
+        pool.named(row["table_names"]),
+        num_devices=row["num_devices"],
+        memory_bytes=row["memory_bytes"],
+        precision=row["precision"],
+        optimizer=row["optimizer"],
+        name=row["task"],
+    )
+
+
+def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_version: str) -> list[Row]:
+    """One row per device; device 0 carries the placement. `sample_id` is the hash of all that was measured."""
+    task, device = sample.task, sample.placement.device
+    phases = sample.costs.phases_ms().to(torch.float32).tolist()  # [D, 4]
+    fits = sample.infeasible is None
+    whole: Row = {
+        "run_key": run_key,
+        "iteration": iteration,
+        "dataset_version": dataset_version,
+        "testbed": sample.testbed,
+        "hardware": sample.hardware,
+        "task": task.name,
+        "clock": sample.clock,
+        "batch_size": sample.batch_size,
+        "precision": task.precision,
+        "optimizer": task.optimizer,
+        "num_devices": task.num_devices,
+        "capacity_bytes": task.memory_bytes,
+        "overall_ms": sample.overall_ms if fits else None,
+        "spread_ms": sample.spread_ms if fits else None,
+        "repeats": sample.repeats,
+        "versions": json.dumps(dict(sample.versions), sort_keys=True),
+    }
+    placed = {"table_names": list(task.tables.names), "placement": device.tolist()}
+    misfit = {} if sample.infeasible is None else asdict(sample.infeasible)
+    identity = content_id([whole, placed, phases, *([misfit] if misfit else [])])
+    whole |= {"sample_id": identity, "created_at": now(), "infeasible_device": misfit.get("device")}
+    whole |= {name: misfit.get(name) for name in ("asked_bytes", "free_bytes")}
+    held_bytes = device_memory_bytes(task.table_bytes, device[None], task.num_devices)[0].tolist()
+    rows = []
+    for d in range(task.num_devices):
+        shard = sample.placement.tables_of(d)
+        names = [task.tables.names[t] for t in shard]
+        rows.append(
+            whole
+            | (placed if d == 0 else dict.fromkeys(placed))
+            | dict(zip(schemas.PHASE_COLUMNS, phases[d] if fits else [None] * 4, strict=True))
+            | {
+                "device": d,
+                "device_ms": sum(phases[d]) if fits else None,
+                "memory_bytes": held_bytes[d],
+                "num_tables": len(shard),
+                "sum_dim": int(task.tables.dim[shard].sum()),
+                "single_table": names[0] if len(names) == 1 else None,
+                "shard_tables": names,
+            }
+        )
+    return rows
+
+
+def samples_from_rows(rows: Iterable[Row], pool: Tables) -> list[CostSample]:
+    """Samples of one dataset, in the order in which their device 0 comes; costs are float32.
+
+    A sample that comes twice counts once.
+    """
+    devices: dict[str, dict[int, Row]] = defaultdict(dict)
+    for row in rows:
+        devices[row["sample_id"]].setdefault(row["device"], row)
+    return [_sample([found[d] for d in sorted(found)], pool) for found in devices.values()]
+
+
+def evaluation_to_row(
+    row: EvaluationRow, *, model_version: str | None, run_key: str, dataset_version: str, testbed: str, hardware: str
+) -> Row:
+    """What `EVALUATIONS` says of one placer on one task; `evaluation_id` is the hash of it."""
+    content: Row = {
+        "run_key": run_key,
+        "dataset_version": dataset_version,
+        "testbed": testbed,
+        "hardware": hardware,
+        "placer": row.placer,
+        "model_version": model_version,
+        "task": row.task.name,
+        "num_devices": row.task.num_devices,
+        "overall_ms": row.overall_ms if math.isfinite(row.overall_ms) else None,
+        "predicted_ms": row.predicted_ms,
+        "legal": row.legal,
+        "place_ms": row.place_ms,
+        "table_names": list(row.task.tables.names),
+        "placement": row.placement.device.tolist(),
+    }
+    return content | {"evaluation_id": content_id(content), "created_at": now()}
+
+
+def _sample(rows: Sequence[Row], pool: Tables) -> CostSample:
+    first = rows[0]
+    infeasible = None
+    if first.get("infeasible_device") is not None:
+        asked, free = first["asked_bytes"], first["free_bytes"]
+        infeasible = Infeasible(device=first["infeasible_device"], asked_bytes=asked, free_bytes=free)
+    phases = torch.tensor([[row[name] or 0.0 for name in schemas.PHASE_COLUMNS] for row in rows])  # [D, 4]
+    task = task_from_row(first | {"memory_bytes": first["capacity_bytes"]}, pool)
+    return CostSample(
+        task=task,
+        placement=Placement(torch.tensor(first["placement"]), first["num_devices"]),
+        costs=DeviceCosts.from_phases(phases),
+        overall_ms=first["overall_ms"] if infeasible is None else math.inf,
+        spread_ms=first["spread_ms"] if infeasible is None else 0.0,
+        repeats=first["repeats"],
+        clock=first["clock"],
+        testbed=first["testbed"],
+        hardware=first["hardware"],
+        batch_size=first["batch_size"],
+        versions=json.loads(first["versions"]),
+        infeasible=infeasible,
+    )

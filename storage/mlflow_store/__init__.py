@@ -1,0 +1,1 @@
+"""MLflow: runs, the registry of placer versions, and the model that it serves."""

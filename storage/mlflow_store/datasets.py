@@ -1,0 +1,69 @@
+"""Datasets as inputs of MLflow's runs: which tables a run was trained on, which held-out tasks it was measured on."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from dreamshard.tables import Tables
+from storage.mlflow_store.runs import client
+from storage.settings import Settings
+
+# isort: split
+from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput
+from mlflow.exceptions import MlflowException
+from mlflow.types import ColSpec, DataType, Schema, TensorSpec
+
+_COLUMNS = {
+    "name": DataType.string,
+    "rows": DataType.long,
+    "dim": DataType.long,
+    "pooling_factor": DataType.double,
+}
+
+_TRIES = 3
+
+
+def log_dataset(
+    settings: Settings, run: str, version: str, tables: Tables, source: str, context: str = "training"
+) -> None:
+    """Log a dataset version as an input of a run: its digest is the version, its profile counts tables and lookups.
+
+    Args:
+        tables: of the dataset.
+        source: where they come from, e.g. the workload's name.
+        context: what the run uses them for.
+    """
+    folder = settings.lake_root / "tables" / f"dataset_version={version}"
+    columns: list[ColSpec | TensorSpec] = [ColSpec(kind, name) for name, kind in _COLUMNS.items()]
+    entity = Dataset(
+        name=source,
+        digest=version,
+        source_type="local" if isinstance(folder, Path) else folder.protocol,
+        source=json.dumps({"uri": str(folder)}),
+        schema=json.dumps({"mlflow_colspec": Schema(columns).to_dict()}),
+        profile=json.dumps({"num_tables": len(tables), "num_lookups": int(tables.lookups.sum())}),
+    )
+    log_input(settings, run, entity, context)
+
+
+def log_input(
+    settings: Settings, run: str, dataset: Dataset, context: str, models: Sequence[LoggedModelInput] = ()
+) -> None:
+    """Log a dataset, and models, as inputs of a run.
+
+    MLflow looks for the dataset and adds it where there is none. Where two runs bring the same new one at once, its database
+    refuses the slower of them, which finds it there when it asks again.
+
+    Args:
+        context: what the run uses it for.
+        models: that the run measured on it.
+    """
+    wanted = [DatasetInput(dataset, [InputTag("mlflow.data.context", context)])]
+    for left in reversed(range(_TRIES)):
+        try:
+            client(settings).log_inputs(run, wanted, list(models))
+        except MlflowException as error:
+            if error.error_code != "BAD_REQUEST" or not left:  # MLflow's code of what a database refuses
+                raise
+        else:
+            return

@@ -1,0 +1,1 @@
+"""What runs keep about themselves beside MLflow: checkpoints, lineage, effort."""

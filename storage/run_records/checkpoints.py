@@ -1,0 +1,157 @@
+"""Where a training run stands: `<store>/checkpoints/<key>/iteration_NN.zip`, each complete or absent.
+
+The key stands for everything that shapes the training, so a run with the same key goes on from the last iteration of an
+earlier one, killed or finished. A checkpoint is one file (the folder that `model_files.save_state` writes), so it appears
+whole on a disk and on an object store alike.
+"""
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+
+from dreamshard.model_files import load_state, save_state
+from dreamshard.search.placer import DreamShardPlacer
+from dreamshard.training import TrainingState, make_placer
+from storage.filesystem import Place, files, remove, writing
+from storage.filesystem import write_json as write_json
+from storage.settings import Settings
+
+Metrics = dict[str, float]
+"""Figures of one iteration by the names they have in MLflow."""
+
+_ITERATION = re.compile(r"iteration_(\d{2,})\.zip")
+_LEFTOVER = re.compile(r".+\.(?P<pid>\d+)\.\d+\.tmp")
+
+
+def folder(key: str) -> Place:
+    """The folder of the training run `key`."""
+    return Settings.load().checkpoints / key
+
+
+def last_iteration(key: str) -> int | None:
+    """The newest iteration of the training run, or None before its start."""
+    names = (_ITERATION.fullmatch(path.name) for path in files(folder(key), "iteration_*.zip"))
+    return max((int(match[1]) for match in names if match), default=None)
+
+
+def save(key: str, name: str, state: TrainingState, kept: Metrics) -> None:
+    """Save the state as `name`, its figures first: a checkpoint that exists has them."""
+    target = folder(key)
+    _sweep(target)
+    write_json(target / f"{name}.json", kept)
+    with TemporaryDirectory() as scratch, writing(_file(key, name)) as file:
+        save_state(state, Path(scratch) / name)
+        with zipfile.ZipFile(file, "w") as packed:
+            for part in (Path(scratch) / name).iterdir():
+                packed.write(part, part.name)
+
+
+def load(key: str, name: str) -> TrainingState:
+    """The state saved as `name`.
+
+    Raises:
+        ValueError: there is none, or it was damaged.
+    """
+    path = _file(key, name)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"there is no checkpoint {path}, so training cannot go on from it; run `dreamshard train`, which starts or "
+            "resumes it"
+        ) from error
+    with TemporaryDirectory() as scratch:
+        try:
+            zipfile.ZipFile(io.BytesIO(content)).extractall(scratch)
+            return load_state(Path(scratch))
+        except (ValueError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f"checkpoint {path} cannot be read ({error}), so training cannot go on from it; remove it, and the "
+                "iteration is run again"
+            ) from error
+
+
+def require(key: str, name: str, command: str) -> None:
+    """Check that the step before has left its state.
+
+    Raises:
+        ValueError: it has not.
+    """
+    if not _file(key, name).exists():
+        raise ValueError(
+            f"the step before has not been run for training {key}, so there is nothing to go on from; run {command}"
+        )
+
+
+def require_trained(key: str, iteration: int) -> None:
+    """Check that something has been learnt.
+
+    Raises:
+        ValueError: the training stands at its start.
+    """
+    if iteration == 0:
+        raise ValueError(
+            f"training {key} has finished no iteration, so its placer has learnt nothing that could be evaluated or "
+            "promoted; run `dreamshard train` with the same options first"
+        )
+
+
+def placer(key: str, iteration: int, budget_ms: float | None) -> DreamShardPlacer:
+    """The placer learnt by the end of the iteration, with `budget_ms` for its search."""
+    return replace(make_placer(load(key, iteration_name(iteration))), budget_ms=budget_ms)
+
+
+def iteration_name(iteration: int) -> str:
+    """The name of a complete iteration's checkpoint; iteration 0 is the untrained start."""
+    return f"iteration_{iteration:02}"
+
+
+def figures(key: str, name: str) -> Metrics:
+    """The figures kept with the state saved as `name`."""
+    found: Metrics = json.loads((folder(key) / f"{name}.json").read_text())
+    return found
+
+
+def discard(key: str, *names: str) -> None:
+    """Remove states that a complete iteration has made superfluous."""
+    remove([_file(key, name) for name in names])
+
+
+def is_complete(key: str, iteration: int) -> bool:
+    """Whether the iteration has its checkpoint."""
+    return _file(key, iteration_name(iteration)).exists()
+
+
+def history(key: str) -> list[Metrics]:
+    """The figures of all complete iterations, in order."""
+    return [figures(key, iteration_name(iteration)) for iteration in range(1, (last_iteration(key) or 0) + 1)]
+
+
+def save_proposals(key: str, iteration: int, drawn: Sequence[tuple[str, list[int]]]) -> None:
+    """Keep which placements an iteration drew: task name and devices, in order."""
+    write_json(folder(key) / f"{iteration_name(iteration)}.proposals.json", drawn)
+
+
+def proposals(key: str, iteration: int) -> list[tuple[str, list[int]]]:
+    """The placements an iteration drew, in order."""
+    read = json.loads((folder(key) / f"{iteration_name(iteration)}.proposals.json").read_text())
+    return [(name, device) for name, device in read]
+
+
+def _file(key: str, name: str) -> Place:
+    return folder(key) / f"{name}.zip"
+
+
+def _sweep(target: Place) -> None:
+    """Remove what a killed writer of this machine left behind; a writer that is alive keeps its own."""
+    for path in files(target, "*.tmp") if isinstance(target, Path) else ():
+        match = _LEFTOVER.fullmatch(path.name)
+        if match is not None and not psutil.pid_exists(int(match["pid"])):
+            remove([path])

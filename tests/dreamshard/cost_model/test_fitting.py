@@ -1,0 +1,101 @@
+"""Fitting a cost network to measured placements."""
+
+import pytest
+import torch
+
+from dreamshard.baselines import RandomPlacer
+from dreamshard.cost_model.features import Normaliser
+from dreamshard.cost_model.fitting import CostData, TrainingDivergedError, fit, prediction_error
+from dreamshard.cost_model.networks import CostNetwork
+from dreamshard.placement import Placement
+from dreamshard.tasks import sample_tasks, split_pool
+from dreamshard.training import TrainingConfig, fit_costs, start_training
+from tests.dreamshard.small_instances import pool_of, sample_of, simulated, task_of
+
+POOL = pool_of(80)
+TRAIN, TEST = split_pool(POOL, torch.Generator().manual_seed(0))
+
+
+def measured(pool, num_tasks, placements_each, seed):
+    tasks = sample_tasks(pool, num_tasks, 16, 4, 2**33, torch.Generator().manual_seed(seed))
+    return [
+        simulated().measure(task, RandomPlacer(draw).place(task)) for task in tasks for draw in range(placements_each)
+    ]
+
+
+def two_samples(task):
+    return [sample_of(task, Placement(torch.tensor(device), 2), [3.0, 1.0]) for device in ([0, 0, 1], [0, 1, 1])]
+
+
+def test_the_assignment_says_where_each_table_is():
+    data = CostData.of(two_samples(task_of([1, 2, 3], 2, 10)), Normaliser.fit(POOL))
+    assert data.assignment.tolist() == [[[1, 1, 0], [0, 0, 1]], [[1, 0, 0], [0, 1, 1]]]
+    assert data.overall_ms.tolist() == [3.0, 3.0]
+
+
+def test_a_table_that_changed_between_two_samples_is_two_tables():
+    one, other = task_of([10, 20], 2, 1000), task_of([10, 40], 2, 1000)
+    assert one.tables.names == other.tables.names
+    placement = Placement(torch.tensor([0, 1]), 2)
+    normaliser = Normaliser.fit(POOL)
+    data = CostData.of([sample_of(task, placement, [1.0, 2.0]) for task in (one, other)], normaliser)
+    assert data.assignment.tolist() == [[[1, 0, 0], [0, 1, 0]], [[1, 0, 0], [0, 0, 1]]]
+    assert torch.equal(data.features[:2], normaliser(one.tables))
+    assert torch.equal(data.features[2], normaliser(other.tables)[1])
+
+
+def test_samples_of_different_numbers_of_devices_are_refused():
+    samples = [*two_samples(task_of([1, 2, 3], 2, 10))[:1]]
+    samples.append(sample_of(task_of([1], 1, 10), Placement(torch.tensor([0]), 1), [1.0]))
+    with pytest.raises(ValueError, match=r"\[1, 2\] devices cannot be fitted together"):
+        CostData.of(samples, Normaliser.fit(POOL))
+    with pytest.raises(ValueError, match="at least one sample"):
+        CostData.of([], Normaliser.fit(POOL))
+
+
+def test_a_hundred_placements_are_enough_to_predict_tables_never_seen():
+    state = start_training(TRAIN, TrainingConfig(cost_steps=400), seed=0)
+    before = measured(TEST, 4, 8, seed=2)
+    fit_costs(state, measured(TRAIN, 100, 1, seed=1))
+    error = prediction_error(state.cost_network, CostData.of(before, state.normaliser))
+    assert error.mape < 0.06
+    assert error.spearman > 0.9
+
+
+def test_fitting_lowers_the_papers_loss_too():
+    state = start_training(TRAIN, TrainingConfig(cost_network="paper", cost_learning_rate=5e-3, cost_steps=60), seed=0)
+    samples = measured(TRAIN, 20, 1, seed=1)
+    first, then = fit_costs(state, samples).loss, fit_costs(state, samples).loss
+    assert then < 0.5 * first
+
+
+def test_a_loss_that_is_no_number_ends_training():
+    state = start_training(TRAIN, TrainingConfig(cost_steps=2), seed=0)
+    data = CostData.of(measured(TRAIN, 2, 1, seed=1), state.normaliser)
+    with torch.no_grad():
+        next(iter(state.cost_network.parameters())).fill_(float("nan"))
+    with pytest.raises(TrainingDivergedError, match="last checkpoint is intact"):
+        fit(
+            state.cost_network,
+            state.cost_optimizer,
+            data,
+            steps=2,
+            batch=2,
+            generator=torch.Generator().manual_seed(0),
+        )
+
+
+def test_ranks_are_compared_within_a_task():
+    class Told(CostNetwork):
+        def encode(self, features):
+            return features
+
+        def overall_ms(self, sums):
+            return torch.tensor([1.0, 2.0, 3.0, 30.0, 20.0, 10.0])
+
+    phases = torch.zeros(6, 1, 4)
+    phases[:, 0, 0] = torch.tensor([1.0, 2.0, 3.0, 10.0, 20.0, 30.0])
+    data = CostData(torch.ones(1, 1), torch.ones(6, 1, 1), phases, ("a", "a", "a", "b", "b", "b"))
+    error = prediction_error(Told(), data)
+    assert error.spearman == pytest.approx(0.0)  # 1 within a, -1 within b
+    assert error.mape == pytest.approx((2.0 + 0 + 2 / 3) / 6)

@@ -1,0 +1,86 @@
+"""A lock on a file, seen from other processes."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from dreamshard.files import locks
+
+TRY = """
+import fcntl, sys
+try:
+    fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print("waits")
+else:
+    print("measures")
+"""
+
+
+def other(lock: Path) -> str:
+    """What another process could do at the same time."""
+    return subprocess.run([sys.executable, "-c", TRY, lock], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_another_process_waits_while_one_measures_and_goes_on_afterwards(tmp_path, monkeypatch):
+    lock = tmp_path / "lock"
+    monkeypatch.setenv(locks.MEASURING_LOCK, str(lock))
+    with locks.measuring():
+        assert other(lock) == "waits"
+    assert other(lock) == "measures"
+
+
+def test_without_a_setting_the_lock_is_one_for_the_whole_host_whatever_home_and_temporary_folder(monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.delenv(locks.MEASURING_LOCK, raising=False)
+    monkeypatch.setattr(locks, "_acquired", lambda path, why: seen.append(path) or os.open(path.parent, os.O_RDONLY))
+    for home in ("a", "b"):
+        monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path / home))
+        monkeypatch.setenv("TMPDIR", str(tmp_path / home))
+        with locks.measuring():
+            pass
+    assert seen[0] == seen[1]
+
+
+def test_a_process_that_was_killed_gives_the_lock_back(tmp_path):
+    lock = tmp_path / "lock"
+    hold = "import sys, time; from pathlib import Path; from dreamshard.files.locks import locked\n"
+    hold += "with locked(Path(sys.argv[1]), ''):\n    print('held', flush=True)\n    time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", hold, lock], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        assert other(lock) == "waits"
+        holder.kill()
+    assert other(lock) == "measures"
+
+
+def test_a_lock_whose_file_was_cleaned_away_meanwhile_is_taken_on_the_new_file(tmp_path):
+    lock, held = tmp_path / "lock", threading.Event()
+
+    def wait_for_it():
+        with locks.locked(lock, "somebody else has it"):
+            held.set()
+            leave.wait(10)
+
+    leave = threading.Event()
+    with locks.locked(lock, "nobody has it"):
+        waiting = threading.Thread(target=wait_for_it)
+        waiting.start()
+        assert not held.wait(0.3)
+        lock.unlink()
+    assert held.wait(10)
+    assert other(lock) == "waits"
+    leave.set()
+    waiting.join()
+
+
+def test_a_lock_that_cannot_be_made_says_which_setting_to_change(tmp_path, monkeypatch):
+    monkeypatch.setenv(locks.MEASURING_LOCK, str(tmp_path / "none" / "lock"))
+    with (
+        pytest.raises(ValueError, match=r"none/lock cannot be made \(No such file.*DREAMSHARD_MEASURING_LOCK"),
+        locks.measuring(),
+    ):
+        pass

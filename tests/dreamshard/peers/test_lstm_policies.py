@@ -1,0 +1,161 @@
+"""The two rivals that are trained: what they optimise, what they learn, and that seeds decide it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dreamshard.peers import LEARNED, PEERS, TrainedPerTask, peer, peers, trained_peer
+from dreamshard.peers.autoshard import compute_ms, untrained_autoshard
+from dreamshard.peers.encoder_decoder import overall_ms, untrained_rnn
+from dreamshard.peers.lstm_policies import PeerTraining, walk
+from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.policy.mdp import episodes_of
+from dreamshard.search.placer import shard_sums
+from dreamshard.tasks import PlacementTask
+from tests.dreamshard.peers.plain_network import plain
+from tests.dreamshard.small_instances import learnt, learnt_placer, pool_of, tables_of, task_of, tiny_tasks
+
+SHORT = PeerTraining(updates=3, episodes=4)
+LONG = PeerTraining(updates=50, episodes=16)
+EACH = pytest.mark.parametrize("name", LEARNED)
+OBJECTIVES = {"rnn": overall_ms, "autoshard": compute_ms}
+
+
+def untrained(name, num_devices=2, seed=0):
+    network, normaliser = learnt().cost_network, learnt().normaliser
+    if name == "rnn":
+        return untrained_rnn(network, normaliser, num_devices, seed)
+    return untrained_autoshard(network, normaliser, seed)
+
+
+@torch.no_grad()
+def judged(name, placer, tasks):
+    """Mean of what the rival optimises, over its greedy placements."""
+    network, normaliser = learnt().cost_network, learnt().normaliser
+    total = 0.0
+    for task in tasks:
+        latents = network.encode(normaliser(task.tables))
+        sums = shard_sums(latents, placer.place(task).device[None], task.num_devices)
+        total += float(OBJECTIVES[name](network, sums)[0])
+    return total / len(tasks)
+
+
+@EACH
+def test_training_improves_on_the_untrained_self(name):
+    tasks = tiny_tasks()
+    trained = trained_peer(name, learnt_placer(), tasks, 0, LONG)
+    assert judged(name, trained, tasks) < 0.95 * judged(name, untrained(name), tasks)
+
+
+def test_autoshard_learns_to_part_two_tables_that_are_all_the_work():
+    tables = tables_of([100] * 4, [64, 64, 4, 4], [50.0, 50.0, 0.1, 0.1])
+    network, normaliser = plain(tables)
+    placer = replace(learnt_placer(), cost_network=network, normaliser=normaliser)
+    placed = trained_peer("autoshard", placer, [PlacementTask(tables, 2, 2**30)], 0, LONG)
+    first, second, _, _ = placed.place(PlacementTask(tables, 2, 2**30)).device.tolist()
+    assert first != second
+
+
+@torch.no_grad()
+def test_autoshard_is_blind_to_communication_and_the_rnn_is_not():
+    tables = tables_of([100, 100], [64, 4], 1.0)
+    free, normaliser = plain(tables)
+    dear, _ = plain(tables, ms_per_widest_hundred_dims=10.0)
+    sums = shard_sums(free.encode(normaliser(tables)), torch.tensor([[0, 1]]), 2)
+    compute = 2 * 0.64  # forward and backward of pooling x dim = 64
+    assert float(compute_ms(free, sums)) == pytest.approx(compute, rel=2e-3)
+    assert float(compute_ms(dear, sums)) == pytest.approx(compute, rel=2e-3)
+    assert float(overall_ms(free, sums)) == pytest.approx(compute, rel=2e-3)
+    both_ways = 2 * 10.0 * 0.64 / 2  # half of the 64 dims leave the device
+    assert float(overall_ms(dear, sums)) == pytest.approx(compute + both_ways, rel=2e-3)
+
+
+@EACH
+def test_the_same_seed_gives_the_same_placer_and_leaves_the_global_generator_alone(name):
+    before = torch.get_rng_state()
+    first, second, other = (trained_peer(name, learnt_placer(), tiny_tasks(), seed, SHORT) for seed in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), before)
+    weights = [torch.cat([each.flatten() for each in placer.policy.parameters()]) for placer in (first, second, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    task = PlacementTask(pool_of(10, 3), 2, 2**30)
+    assert torch.equal(first.place(task).device, second.place(task).device)
+
+
+@EACH
+def test_sampled_placements_stay_within_memory_wherever_they_say_so(name):
+    task = task_of([5, 4, 4, 3, 3, 2, 1], 2, 12)
+    placer = untrained(name)
+    episodes = episodes_of([task], placer.cost_network, placer.normaliser).repeat(64)
+    with torch.no_grad():
+        walked = walk(placer.policy, placer.cost_network, episodes, torch.Generator().manual_seed(0))
+    rows = task.tables.rows.expand(64, -1)
+    held = torch.stack([(rows * (walked.device == device)).sum(1) for device in range(2)], dim=1)
+    assert torch.equal((held <= 12).all(1), walked.feasible)
+    assert walked.feasible.any()
+    assert len(walked.device.unique(dim=0)) > 1
+
+
+@EACH
+def test_probabilities_of_choices_are_those_of_a_uniform_policy_where_all_weights_are_zero(name):
+    placer = untrained(name)
+    with torch.no_grad():
+        for parameter in placer.policy.parameters():
+            parameter.zero_()
+    episodes = episodes_of([task_of([1, 1, 1], 2, 2)], placer.cost_network, placer.normaliser).repeat(32)
+    walked = walk(placer.policy, placer.cost_network, episodes, torch.Generator().manual_seed(0))
+    together = walked.device[:, episodes.order[0, 0]] == walked.device[:, episodes.order[0, 1]]
+    half = torch.tensor(0.5).log()
+    assert torch.allclose(walked.log_prob[:, :2], half.expand(32, 2))
+    forced = torch.where(together, torch.tensor(0.0), half)  # a full device leaves one choice
+    assert torch.allclose(walked.log_prob[:, 2], forced, atol=1e-6)
+    assert torch.allclose(walked.entropy[:, 2], -forced, atol=1e-6)
+
+
+@EACH
+def test_greedy_placements_are_legal_packed_where_memory_is_tight_and_refused_where_there_is_none(name):
+    roomy, tight = task_of([5, 4, 3, 2, 1, 1], 2, 12), task_of([3, 3, 2, 2, 2], 2, 6)
+    assert roomy.is_legal(untrained(name).place(roomy))
+    assert tight.is_legal(untrained(name).place(tight))
+    with pytest.raises(NoPlacementError):
+        untrained(name).place(task_of([3, 3, 3], 2, 5))
+
+
+def test_the_rnn_has_one_output_per_device_and_autoshard_does_not_mind():
+    task = task_of([2, 2, 2, 2], 4, 8)
+    with pytest.raises(NoPlacementError, match="trained for 2 devices"):
+        untrained("rnn").place(task)
+    assert task.is_legal(untrained("autoshard").place(task))
+    with pytest.raises(ValueError, match=r"one number of devices; got \[2, 4\]"):
+        trained_peer("rnn", learnt_placer(), [*tiny_tasks(), task], 0, SHORT)
+
+
+@EACH
+def test_a_rival_is_not_trained_on_nothing(name):
+    with pytest.raises(ValueError, match=r"training tasks|no tasks"):
+        trained_peer(name, learnt_placer(), [], 0, SHORT)
+
+
+def test_all_rivals_are_there_with_training_tasks_or_without():
+    with_tasks = peers(learnt_placer(), tiny_tasks(), 0, SHORT)
+    without = peers(learnt_placer(), None, 0, SHORT)
+    assert set(with_tasks) == set(without) <= set(PEERS)
+    assert set(PEERS) - set(with_tasks) <= {"torchrec_planner"}
+    assert all(placer.name == name and isinstance(placer, Placer) for name, placer in with_tasks.items())
+    task = tiny_tasks(num_devices=3)[0]  # trained anew, so three devices will do
+    assert isinstance(without["rnn"], TrainedPerTask)
+    assert task.is_legal(without["rnn"].place(task))
+
+
+def test_a_rival_that_is_unknown_or_lacks_a_cost_network_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"no rival 'rnnn'.*'torchrec_planner'"):
+        peer("rnnn", learnt_placer())
+    with pytest.raises(ValueError, match="neuroshard places by a trained cost network"):
+        peer("neuroshard", None)
+    assert peer("torchrec_planner", None).name == "torchrec_planner"
+
+
+def test_training_figures_that_train_nothing_are_refused():
+    with pytest.raises(ValueError, match="episodes is 0"):
+        PeerTraining(episodes=0)

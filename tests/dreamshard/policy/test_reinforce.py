@@ -1,0 +1,111 @@
+"""REINFORCE on the estimated MDP."""
+
+import math
+
+import pytest
+import torch
+
+from dreamshard.cost_model.fitting import TrainingDivergedError
+from dreamshard.policy.mdp import episodes_of
+from dreamshard.policy.network import PolicyNetwork
+from dreamshard.policy.reinforce import policy_gradient_loss, update
+from dreamshard.policy.rollout import rollout
+from dreamshard.tasks import PlacementTask
+from tests.dreamshard.small_instances import learnt, pool_of
+
+TWO = torch.tensor([[0], [1]])  # two episodes of one table: the first takes device 0, the second device 1
+FEASIBLE = torch.tensor([True, True])
+
+
+def gradient(cost, feasible=FEASIBLE, entropy_weight=0.0, logits=(0.0, 0.0)):
+    """Of the loss by the two logits."""
+    weights = torch.tensor(logits, requires_grad=True)
+    log_p = torch.log_softmax(weights, dim=0)
+    entropy = -(log_p.exp() * log_p).sum().expand(2, 1)
+    loss = policy_gradient_loss(log_p[TWO], entropy, torch.tensor(cost), feasible, entropy_weight)
+    return torch.autograd.grad(loss, weights)[0]
+
+
+def test_the_gradient_moves_towards_the_cheaper_device():
+    towards_first, towards_second = gradient([1.0, 3.0]), gradient([3.0, 1.0])
+    # advantages are +1 and -1, probabilities 0.5 each: d(loss)/d(logits) = -mean(advantage x (taken - 0.5)) = -0.5, 0.5
+    assert towards_first.tolist() == pytest.approx([-0.5, 0.5])
+    assert towards_second.tolist() == pytest.approx([0.5, -0.5])
+
+
+def test_costs_count_in_units_of_their_spread():
+    assert gradient([1.0, 3.0]).tolist() == pytest.approx(gradient([100.0, 900.0]).tolist(), rel=1e-4)
+
+
+def test_episodes_that_all_cost_the_same_teach_nothing():
+    assert gradient([2.0, 2.0]).tolist() == [0.0, 0.0]
+
+
+def test_an_episode_out_of_room_counts_as_the_dearest():
+    out_of_room = torch.tensor([True, False])
+    log_p = torch.log(torch.tensor([[0.5], [0.5], [0.5]]))
+    cost, feasible = torch.tensor([1.0, 0.1, 3.0]), torch.tensor([True, False, True])
+    as_dearest = policy_gradient_loss(log_p, torch.zeros(3, 1), torch.tensor([1.0, 3.0, 3.0]), feasible | True, 0.0)
+    assert policy_gradient_loss(log_p, torch.zeros(3, 1), cost, feasible, 0.0) == pytest.approx(float(as_dearest))
+    assert gradient([3.0, 1.0], out_of_room).tolist() == [0.0, 0.0]
+
+
+def test_the_entropy_bonus_moves_towards_even_chances():
+    pushed = gradient([2.0, 2.0], entropy_weight=1.0, logits=(1.0, 0.0))
+    assert pushed[0] > 0 > pushed[1]  # descent lowers the likelier logit
+
+
+def test_the_policy_learns_to_place_cheaper():
+    task = PlacementTask(pool_of(16), 4, 2**33)
+    start = episodes_of([task], learnt().cost_network, learnt().normaliser)
+    torch.manual_seed(0)
+    policy = PolicyNetwork("paper")  # starts without a notion of greed
+    optimizer = torch.optim.Adam(policy.parameters(), lr=2e-3)
+    generator = torch.Generator().manual_seed(0)
+
+    def mean_cost():
+        drawn = rollout(policy, learnt().cost_network, start.repeat(64), torch.Generator().manual_seed(1))
+        return float(drawn.overall_ms.mean())
+
+    before = mean_cost()
+    for _ in range(40):
+        figures = update(
+            policy, optimizer, learnt().cost_network, start.repeat(10), entropy_weight=0.001, generator=generator
+        )
+    assert mean_cost() < 0.8 * before
+    assert 0 <= figures.entropy <= math.log(4)
+
+
+def test_the_reward_is_minus_the_cost_in_even_shares():
+    task = PlacementTask(pool_of(16), 4, 2**33)
+    start = episodes_of([task], learnt().cost_network, learnt().normaliser).repeat(8)
+    torch.manual_seed(0)
+    policy = PolicyNetwork("paper")
+    drawn = rollout(policy, learnt().cost_network, start, torch.Generator().manual_seed(5))
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.0)
+    figures = update(
+        policy,
+        optimizer,
+        learnt().cost_network,
+        start,
+        entropy_weight=0.0,
+        generator=torch.Generator().manual_seed(5),
+    )
+    assert figures.reward == pytest.approx(-float((drawn.overall_ms / start.reference_ms).mean()), rel=1e-4)
+
+
+def test_a_policy_that_is_no_number_ends_training_before_it_is_stepped():
+    task = PlacementTask(pool_of(8), 2, 2**33)
+    start = episodes_of([task], learnt().cost_network, learnt().normaliser).repeat(4)
+    policy = PolicyNetwork("paper")
+    with torch.no_grad():
+        policy.score.weight.fill_(float("nan"))
+    with pytest.raises(TrainingDivergedError, match="last checkpoint is intact"):
+        update(
+            policy,
+            torch.optim.Adam(policy.parameters()),
+            learnt().cost_network,
+            start,
+            entropy_weight=0.001,
+            generator=torch.Generator().manual_seed(0),
+        )

@@ -1,0 +1,162 @@
+"""Tables split by columns."""
+
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import torch
+
+from dreamshard.baselines import baselines
+from dreamshard.placement import ColumnShard, Placement
+from dreamshard.placer import NoPlacementError
+from dreamshard.plan import make_plan, parse_plan
+from dreamshard.search.column_splits import merged, needed_parts, splits, tight_splits
+from dreamshard.tables import parent_name
+from dreamshard.tasks import PlacementTask, sample_tasks
+from dreamshard.testbeds import open_testbed
+from dreamshard.testbeds.base import TestbedSetup
+from dreamshard.workloads.csv import read_tables
+from tests.dreamshard.small_instances import learnt_placer, tables_of
+
+GENEROUS = 2**30
+
+
+def no_lookups(name):
+    raise AssertionError(f"{name} is not looked up in a simulation")
+
+
+def simulated(num_devices, batch_size=65_536):
+    return open_testbed("simulated", TestbedSetup(num_devices=num_devices, batch_size=batch_size, lookups=no_lookups))
+
+
+def test_shards_cover_every_column_once_in_multiples_of_four():
+    task = PlacementTask(tables_of([10, 10], dim=[20, 8]), 2, GENEROUS)
+    finer, shards = task.split(torch.tensor([3, 1]))
+    assert shards == (ColumnShard(0, 0, 4), ColumnShard(0, 4, 12), ColumnShard(0, 12, 20), ColumnShard(1, 0, 8))
+    assert finer.tables.names == ("t0[0:4]", "t0[4:12]", "t0[12:20]", "t1")
+    assert finer.tables.dim.tolist() == [4, 8, 8, 8]
+    assert finer.tables.lookups[:3].tolist() == [int(task.tables.lookups[0])] * 3
+    assert finer.table_bytes.sum() == task.table_bytes.sum()
+
+
+def test_a_table_is_not_split_finer_than_four_columns():
+    task = PlacementTask(tables_of([10], dim=8), 2, GENEROUS)
+    with pytest.raises(ValueError, match="8 columns, which do not make 3 shards"):
+        task.split(torch.tensor([3]))
+
+
+def test_a_column_shard_is_found_by_its_name():
+    pool = tables_of([10, 20], dim=[16, 32])
+    shard = pool.named(["t1[8:24]", "t0"])
+    assert shard.names == ("t1[8:24]", "t0")
+    assert (shard.rows.tolist(), shard.dim.tolist()) == ([20, 10], [16, 16])
+    assert [parent_name(name) for name in shard.names] == ["t1", "t0"]
+
+
+def test_a_placement_that_drops_columns_is_not_legal():
+    task = PlacementTask(tables_of([10], dim=8), 2, GENEROUS)
+    device = torch.tensor([0, 1])
+    assert task.is_legal(Placement(device, 2, (ColumnShard(0, 0, 4), ColumnShard(0, 4, 8))))
+    assert not task.is_legal(Placement(device[:1], 2, (ColumnShard(0, 0, 4),)))
+    assert not task.is_legal(Placement(device, 2, (ColumnShard(0, 0, 8), ColumnShard(0, 4, 8))))
+
+
+def test_splitting_costs_something_on_a_device_that_one_table_fills():
+    task = PlacementTask(tables_of([100_000], dim=64, pooling=20.0), 1, GENEROUS)
+    testbed = simulated(1)
+    whole = testbed.measure(task, Placement(torch.tensor([0]), 1)).overall_ms
+    split = testbed.measure(task, Placement(torch.tensor([0, 0]), 1, task.split(torch.tensor([2]))[1]))
+    assert split.overall_ms > whole
+    assert split.task.tables.names == ("t0[0:32]", "t0[32:64]")
+
+
+def test_a_table_larger_than_a_device_needs_as_many_shards_as_fit():
+    tables = tables_of([100], dim=16)  # 6,400 bytes in fp32, 1,600 per four columns
+    task = PlacementTask(tables, 4, 3_300)
+    assert needed_parts(task, task.memory_bytes).tolist() == [2]
+    assert needed_parts(task, 1_600).tolist() == [4]
+    assert splits(task, torch.tensor([1.0]))[0].tolist() == [2]
+    assert [parts.tolist() for parts in tight_splits(task)][-1] == [4]
+
+
+def test_a_table_larger_than_every_device_is_placed_by_columns_and_refused_by_rules_of_thumb():
+    task = PlacementTask(tables_of([1000, 100, 100], dim=[32, 8, 8]), 4, 70_000)
+    placement = learnt_placer().place(task)
+    assert task.is_legal(placement)
+    assert placement.shards is not None
+    assert len([shard for shard in placement.shards if shard.table == 0]) >= 2
+    with pytest.raises(NoPlacementError, match="splits tables by columns"):
+        baselines()["size_greedy"].place(task)
+
+
+def test_every_shard_repeats_its_table_s_state_per_row():
+    task = PlacementTask(tables_of([1000], dim=128), 8, 65_000, "fp16", "rowwise_adagrad")
+    parts = needed_parts(task, task.memory_bytes)
+    finer, _ = task.split(parts)
+    assert parts.tolist() == [5]  # 4 shards of 32 columns take 64,000 + 4,000 bytes
+    assert int(finer.table_bytes.max()) <= 65_000
+
+
+def test_a_split_that_outgrows_all_devices_is_no_candidate_and_no_error():
+    tables = tables_of([100_000, 10, 10, 100_000], dim=[64, 4, 4, 64], pooling=[50.0, 1.0, 1.0, 50.0])
+    half = int(tables.memory_bytes("fp16", "rowwise_adagrad").sum()) // 2
+    task = PlacementTask(tables, 2, half, "fp16", "rowwise_adagrad")
+    assert task.is_legal(learnt_placer().place(task))
+    assert not task.is_legal(Placement(torch.tensor([0, 0, 0, 0, 1, 1]), 2, task_shards(4, 2)))
+
+
+def task_shards(num_tables, pieces):
+    """Two tables split in `pieces`, the others whole."""
+    wide, narrow = [ColumnShard(0, 0, 32), ColumnShard(0, 32, 64)], [ColumnShard(t, 0, 4) for t in (1, 2)]
+    assert (num_tables, pieces) == (4, 2)
+    return (*wide, *narrow, ColumnShard(3, 0, 32), ColumnShard(3, 32, 64))
+
+
+@pytest.mark.parametrize(("name", "num_devices"), [("medium", 8), ("large", 32)])
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+def test_nvidia_s_models_place_on_devices_of_80_gb(name, num_devices, optimizer):
+    path = Path(str(resources.files("dreamshard.workloads") / "data" / f"nvidia-synthetic-{name}.csv"))
+    task = PlacementTask(read_tables(path).tables, num_devices, 80 * 2**30, "fp32", optimizer)
+    assert task.is_legal(learnt_placer().place(task))
+
+
+def test_tasks_to_learn_from_hold_whole_tables():
+    pool = tables_of([1000, 10, 10], dim=32)
+    with pytest.raises(ValueError, match=r"'t0' of task-000 needs .* hold whole tables"):
+        sample_tasks(pool, 1, 3, 2, 100_000, torch.Generator().manual_seed(0))
+
+
+def test_four_columns_larger_than_a_device_fit_nowhere():
+    with pytest.raises(ValueError, match=r"'t0' of task needs .* for 4 of its columns alone"):
+        PlacementTask(tables_of([1000], dim=32), 8, 10_000)
+
+
+def test_neighbouring_shards_on_one_device_are_joined():
+    shards = (*tuple(ColumnShard(0, start, start + 4) for start in (0, 4, 8, 12)), ColumnShard(1, 0, 4))
+    joined = merged(Placement(torch.tensor([1, 1, 0, 1, 1]), 2, shards))
+    assert joined.shards == (ColumnShard(0, 0, 8), ColumnShard(0, 8, 12), ColumnShard(0, 12, 16), ColumnShard(1, 0, 4))
+    assert joined.device.tolist() == [1, 0, 1, 1]
+
+
+def test_small_tables_stay_whole():
+    task = PlacementTask(tables_of([1000] * 40, dim=16), 2, GENEROUS)
+    assert learnt_placer().place(task).shards is None
+
+
+def test_one_table_that_outweighs_all_others_is_split_where_that_is_cheaper():
+    tables = tables_of([500_000, *[1000] * 6], dim=[128, *[4] * 6], pooling=[60.0, *[1.0] * 6])
+    task = PlacementTask(tables, 4, 4 * GENEROUS)
+    placement, testbed = learnt_placer().place(task), simulated(4)
+    whole = min(testbed.measure(task, placer.place(task)).overall_ms for placer in baselines().values())
+    assert placement.shards is not None
+    assert testbed.measure(task, placement).overall_ms < whole
+
+
+def test_a_plan_with_shards_reads_back_as_the_same_placement():
+    task = PlacementTask(tables_of([1000, 100], dim=[32, 8]), 2, GENEROUS)
+    finer, shards = task.split(torch.tensor([2, 1]))
+    placement = Placement(torch.tensor([1, 0, 1]), 2, shards)
+    again = parse_plan(make_plan(task, placement, "test").to_json()).placement(task.tables)
+    assert again.shards == shards
+    assert again.device.tolist() == [1, 0, 1]
+    assert len(finer.tables) == 3

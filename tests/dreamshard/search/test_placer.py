@@ -1,0 +1,130 @@
+"""From a policy and a cost network to a placement."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dreamshard.baselines import baselines
+from dreamshard.placement import Placement
+from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.search.placer import DreamShardPlacer, GreedyCostPlacer, PolicyPlacer
+from dreamshard.tasks import PlacementTask
+from tests.dreamshard.small_instances import learnt, learnt_placer, pool_of, task_of
+
+UNHURRIED_MS = 1e6
+
+
+def starts(task):
+    state = learnt()
+    placers = [PolicyPlacer(state.cost_network, state.policy, state.normaliser)]
+    placers += [GreedyCostPlacer(state.cost_network, state.normaliser), *baselines().values()]
+    for placer in placers:
+        try:
+            yield placer.place(task)
+        except NoPlacementError:
+            continue
+
+
+@pytest.mark.parametrize("budget_ms", [0.0, 5.0, UNHURRIED_MS])
+@pytest.mark.parametrize("num_devices", [1, 2, 4])
+def test_the_result_is_never_predicted_to_be_worse_than_a_start(num_devices, budget_ms):
+    placer = learnt_placer()
+    for seed in range(3):
+        task = PlacementTask(pool_of(14, seed), num_devices, 2**33)
+        found = placer.predict_overall_ms(task, placer.place(task, budget_ms))
+        assert found <= min(placer.predict_overall_ms(task, start) for start in starts(task)) * (1 + 1e-5)
+
+
+@settings(max_examples=15, deadline=None)
+@given(rows=st.lists(st.integers(1, 20), min_size=2, max_size=10), num_devices=st.integers(1, 4))
+def test_where_memory_is_tight_the_result_is_legal_or_an_error(rows, num_devices):
+    task = task_of(rows, num_devices, max(max(rows), -(-sum(rows) // num_devices)))
+    try:
+        assert task.is_legal(learnt_placer().place(task, 20.0))
+    except NoPlacementError:
+        for placer in baselines().values():
+            with pytest.raises(NoPlacementError):
+                placer.place(task)
+
+
+def test_every_placer_packs_what_must_be_packed_to_the_last_byte():
+    task, state = task_of([3, 3, 2, 2, 2], num_devices=2, room_rows=6), learnt()
+    assert task.is_legal(learnt_placer().place(task))
+    assert task.is_legal(GreedyCostPlacer(state.cost_network, state.normaliser).place(task))
+    assert task.is_legal(PolicyPlacer(state.cost_network, state.policy, state.normaliser).place(task))
+
+
+def test_what_fits_nowhere_is_one_error():
+    with pytest.raises(NoPlacementError, match="found no placement of whole tables for the 3 tables"):
+        learnt_placer().place(task_of([4, 4, 4], num_devices=2, room_rows=6))
+
+
+def test_local_search_finds_the_even_split_that_no_start_has():
+    task = PlacementTask(pool_of(30, 4), 4, 2**33)
+    placer = learnt_placer()
+    hurried, unhurried = (placer.predict_overall_ms(task, placer.place(task, ms)) for ms in (0.0, UNHURRIED_MS))
+    assert unhurried < 0.999 * hurried
+
+
+def test_the_same_task_gets_the_same_placement():
+    task = PlacementTask(pool_of(14), 4, 2**33)
+    one, two = (learnt_placer().place(task, UNHURRIED_MS).device for _ in range(2))
+    assert torch.equal(one, two)
+
+
+def looks_at_the_clock(own_ms, budget_ms):
+    """How often a placer looks at a clock on which every look takes a second."""
+    looked = []
+
+    def clock():
+        looked.append(None)
+        return float(len(looked))
+
+    placer = replace(learnt_placer(), clock=clock, budget_ms=own_ms)
+    placer.place(PlacementTask(pool_of(40), 4, 2**33), budget_ms)
+    return len(looked)
+
+
+def test_the_budget_is_held_against_the_clock():
+    at_once, soon, unhurried = (looks_at_the_clock(None, ms) for ms in (0.0, 3000.0, UNHURRIED_MS))
+    assert at_once < unhurried
+    assert at_once <= soon <= at_once + 3  # a look per second
+
+
+def test_the_placers_own_budget_is_used_where_none_is_given():
+    assert looks_at_the_clock(0.0, None) == looks_at_the_clock(UNHURRIED_MS, 0.0)
+    assert looks_at_the_clock(UNHURRIED_MS, None) > looks_at_the_clock(0.0, None)
+
+
+def test_predicted_phases_add_up_to_the_predicted_cost():
+    task, placer = PlacementTask(pool_of(14), 3, 2**33), learnt_placer()
+    placement = Placement(torch.arange(14) % 3, 3)
+    costs = placer.predict(task, placement)
+    assert costs.forward_compute_ms.shape == (3,)
+    assert float(costs.overall_ms()) == pytest.approx(placer.predict_overall_ms(task, placement), rel=1e-4)
+
+
+def test_one_table_more_devices_than_tables_and_one_device_are_no_special_cases():
+    for num_tables, num_devices in ((1, 1), (1, 3), (2, 5), (6, 1)):
+        task = PlacementTask(pool_of(num_tables), num_devices, 2**33)
+        assert task.is_legal(learnt_placer().place(task))
+
+
+def test_with_as_many_equal_tables_as_devices_each_gets_one():
+    task = task_of([1000] * 4, num_devices=4, room_rows=4000)
+    assert sorted(learnt_placer().place(task, UNHURRIED_MS).device.tolist()) == [0, 1, 2, 3]
+
+
+def test_every_placer_answers_to_its_name():
+    state = learnt()
+    placers = [
+        learnt_placer(),
+        GreedyCostPlacer(state.cost_network, state.normaliser),
+        PolicyPlacer(state.cost_network, state.policy, state.normaliser),
+    ]
+    assert [placer.name for placer in placers] == ["dreamshard", "cost_greedy", "policy"]
+    assert all(isinstance(placer, Placer) for placer in placers)
+    assert isinstance(placers[0], DreamShardPlacer)

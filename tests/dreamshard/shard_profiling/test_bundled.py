@@ -1,0 +1,28 @@
+"""A placer for `--placer ACCELERATOR` and what it was learnt from appear together."""
+
+from pathlib import Path
+
+from dreamshard.shard_profiling.bundled import save_shipped, shipped_placer
+from dreamshard.training import TrainingConfig, make_placer, start_training
+from tests.dreamshard.shard_instances import meta_tables
+
+MEASURED = {"hardware": "NVIDIA H200", "shards": 1, "measured": "2026-01-02"}
+
+
+def test_the_placer_and_its_measurements_are_put_in_place_by_one_rename(tmp_path, monkeypatch):
+    placer = make_placer(start_training(meta_tables(), TrainingConfig(), seed=0))
+    moved = {}
+    rename = Path.rename
+
+    def watched(self, target):
+        moved[Path(target).name] = {file.name for file in self.iterdir()}
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", watched)
+    target = save_shipped(tmp_path, "h200", placer, MEASURED)
+    assert moved == {"h200": {"config.json", "weights.safetensors", "measurements.json"}}
+    assert {file.name for file in target.iterdir()} == moved["h200"]
+    assert shipped_placer("h200", [tmp_path]).measurements == MEASURED
+    save_shipped(tmp_path, "h200", placer, MEASURED | {"shards": 2})
+    assert shipped_placer("h200", [tmp_path]).measurements["shards"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["h200"]

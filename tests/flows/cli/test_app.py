@@ -1,0 +1,243 @@
+"""Wrong input: one sentence, exit code 1, nothing half-written, earlier results intact."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.flows.commands import failed_with
+
+TABLES = "name,rows,dim,pooling_factor\nusers,1000000,64,1\nitems,200000,64,12.5\nwords,50000,32,30\n"
+
+
+def test_an_error_is_one_sentence_on_stderr_and_with_debug_a_traceback(tmp_path):
+    code = "from flows.cli.app import main; main()"
+    command = [sys.executable, "-c", code, "run", "--recipe", "big", "--home", str(tmp_path)]
+    plain = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert plain.returncode == 1
+    assert plain.stdout == ""
+    assert plain.stderr.count("\n") == 1
+    assert plain.stderr.startswith("dreamshard: there is no recipe 'big'")
+    debug = subprocess.run([*command, "--debug"], capture_output=True, text=True, check=False, timeout=600)
+    assert debug.returncode == 1
+    assert "Traceback" in debug.stderr
+
+
+def test_a_flow_that_fails_is_one_sentence_on_stderr_whatever_prefect_would_log(tmp_path):
+    source = outside_pt(tmp_path / "source.pt")
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("PREFECT_LOGGING_LEVEL", "COLUMNS")
+    }
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from flows.cli.app import main; main()",
+            "ingest",
+            str(source),
+            "--home",
+            str(tmp_path),
+        ],
+        env=environment | {"PREFECT_HOME": str(tmp_path / "prefect")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.stderr.startswith("dreamshard: "), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.fixture
+def tables(tmp_path) -> Path:
+    path = tmp_path / "tables.csv"
+    path.write_text(TABLES)
+    return path
+
+
+@pytest.fixture(scope="module")
+def empty_home(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+def test_wrong_usage_exits_with_2(dreamshard, empty_home):
+    assert dreamshard("place", home=empty_home).returncode == 2
+    assert dreamshard("run", "--seed", "-1", home=empty_home).returncode == 2
+    assert dreamshard("run", "--seed", str(2**31), home=empty_home).returncode == 2
+    assert dreamshard("train", "--devices", "0", home=empty_home).returncode == 2
+
+
+def test_an_unknown_recipe_is_one_sentence_that_lists_those_there_are(dreamshard, empty_home):
+    failed_with(dreamshard("run", "--recipe", "big", home=empty_home), "'big'", "smoke", "default")
+
+
+def test_an_unknown_testbed_is_one_sentence_before_anything_is_ingested(dreamshard, tmp_path):
+    failed_with(
+        dreamshard("run", "--recipe", "smoke", "--testbed", "mainframe", home=tmp_path), "'mainframe'", "simulated"
+    )
+    assert not list((tmp_path / "lake").rglob("*.parquet"))
+
+
+def test_an_unknown_placer_is_one_sentence_that_lists_those_there_are(dreamshard, empty_home, tables):
+    done = dreamshard("place", str(tables), "--devices", "2", "--memory-gb", "1", "--placer", "magic", home=empty_home)
+    failed_with(done, "'magic'", "champion", "size_greedy")
+
+
+def test_a_champion_asked_for_before_there_is_one_is_one_sentence(dreamshard, empty_home, tables):
+    done = dreamshard("place", str(tables), "--devices", "2", "--memory-gb", "1", home=empty_home)
+    failed_with(done, "no champion yet", "dreamshard run", "size_greedy")
+
+
+def test_a_home_that_cannot_be_written_is_one_sentence(dreamshard, tmp_path):
+    occupied = tmp_path / "occupied"
+    occupied.write_text("a file")
+    failed_with(dreamshard("doctor", home=occupied / "below"), str(occupied), "cannot be written")
+
+
+@pytest.mark.parametrize("command", [("models",), ("sql", "select 1"), ("promote", "2")])
+def test_a_home_that_is_not_there_is_said_and_not_made_by_what_only_looks(dreamshard, tmp_path, command):
+    failed_with(dreamshard(*command, home=tmp_path / "misspelt"), "there is no home", "misspelt", "dreamshard run")
+    assert not (tmp_path / "misspelt").exists()
+
+
+def test_a_missing_tables_file_is_one_sentence(dreamshard, empty_home, tmp_path):
+    place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy")
+    failed_with(dreamshard("place", str(tmp_path / "none.csv"), *place, home=empty_home), "none.csv")
+
+
+def test_a_tables_file_of_another_format_is_one_sentence(dreamshard, empty_home, tmp_path):
+    wrong = tmp_path / "wrong.csv"
+    wrong.write_text("colour,taste\nred,sweet\n")
+    place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy")
+    failed_with(dreamshard("place", str(wrong), *place, home=empty_home), "wrong.csv")
+
+
+def test_a_table_that_no_device_holds_and_no_column_splits_is_one_sentence_and_no_plan_is_written(
+    dreamshard, empty_home, tmp_path
+):
+    tables, out = tmp_path / "tables.csv", tmp_path / "plan.json"
+    tables.write_text("name,rows,dim,pooling_factor\nusers,50000000,4,1\n")  # 0.75 GiB; a shard has 4 columns at least
+    place = ("--devices", "2", "--memory-gb", "0.5", "--placer", "size_greedy", "--out", str(out))
+    failed_with(dreamshard("place", str(tables), *place, home=empty_home), "'users'", "0.5 GiB")
+    assert not out.exists()
+    assert list(tmp_path.glob("*.tmp")) == []
+
+
+def test_a_task_that_cannot_fit_is_one_sentence(dreamshard, empty_home, tables):
+    place = ("--devices", "1", "--memory-gb", "0.26", "--placer", "size_greedy")
+    failed_with(dreamshard("place", str(tables), *place, home=empty_home), "no placement is legal")
+
+
+def test_a_query_that_duckdb_cannot_answer_names_the_views(dreamshard, empty_home):
+    failed_with(dreamshard("sql", "select * from nothing", home=empty_home), "cost_samples")
+
+
+def test_a_plan_that_is_no_plan_is_one_sentence(dreamshard, empty_home, tables, tmp_path):
+    current = tmp_path / "current.json"
+    current.write_text("{}")
+    place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy", "--current", str(current))
+    failed_with(dreamshard("place", str(tables), *place, home=empty_home), "is not a plan")
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "torchrec"])
+def test_place_writes_each_form_and_says_what_moves(dreamshard, empty_home, tables, tmp_path, form):
+    out, place = tmp_path / "plan", ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy")
+    first = dreamshard("place", str(tables), *place, "--out", str(tmp_path / "current.json"), home=empty_home)
+    assert first.returncode == 0, first.sentence
+    current = json.loads((tmp_path / "current.json").read_text())
+    assert {shard["table"] for shard in current["shards"]} == {"users", "items", "words"}
+    moved = ("--current", str(tmp_path / "current.json"), "--format", form, "--out", str(out))
+    done = dreamshard("place", str(tables), *place[:-1], "lookup_greedy", *moved, home=empty_home)
+    assert done.returncode == 0, done.sentence
+    assert "of 3 tables move" in done.stderr
+    if form == "torchrec":
+        from dreamshard.torchrec import from_json
+
+        assert set(from_json(out.read_text()).plan[""]) == {"users", "items", "words"}
+
+
+def test_a_folder_that_does_not_exist_is_said_before_anything_is_placed(dreamshard, empty_home, tables, tmp_path):
+    place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy", "--out")
+    missing = tmp_path / "none" / "plan.json"
+    done = dreamshard("place", str(tables), *place, str(missing), home=empty_home)
+    failed_with(done, f"the folder {missing.parent} does not exist")
+    failed_with(dreamshard("place", str(tables), *place, str(tmp_path), home=empty_home), "is a folder")
+
+
+def test_without_ingested_tables_what_a_list_lacks_is_said_to_follow_a_zipf_law(dreamshard, empty_home, tables):
+    place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy")
+    done = dreamshard("place", str(tables), *place, home=empty_home)
+    assert "filled in by a Zipf law" in " ".join(done.stderr.split())
+    assert "ingested last" not in done.stderr
+
+
+def test_moves_count_tables_and_name_the_ranges_of_columns_where_they_are_split(
+    dreamshard, empty_home, tables, tmp_path
+):
+    current = tmp_path / "current.json"  # size_greedy puts users on one device, items and words on the other
+    held = [("users", 0, 0, 32), ("users", 1, 32, 64), ("items", 1, 0, 64), ("words", 1, 0, 32)]
+    shards = [dict(zip(("table", "device", "column_start", "column_end"), each, strict=True)) for each in held]
+    current.write_text(json.dumps({"num_devices": 2, "shards": shards}))
+    place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy", "--current", str(current))
+    done = dreamshard("place", str(tables), *place, home=empty_home)
+    assert done.returncode == 0, done.sentence
+    assert "1 of 3 tables move, 0.119 GiB in all:" in done.stderr  # 10^6 rows of 32 columns of 4 bytes
+    assert "  users, columns 32 to 64: device 1 -> 0, 122.1 MiB" in done.stderr
+    held = [("users", 1, 0, 32), ("users", 1, 32, 64), ("items", 1, 0, 64), ("words", 1, 0, 32)]
+    shards = [dict(zip(("table", "device", "column_start", "column_end"), each, strict=True)) for each in held]
+    current.write_text(json.dumps({"num_devices": 2, "shards": shards}))
+    done = dreamshard("place", str(tables), *place, home=empty_home)
+    assert "1 of 3 tables move in 2 ranges of columns, 0.238 GiB in all:" in done.stderr
+
+
+def test_a_plan_in_use_that_lacks_new_tables_still_says_what_moves(dreamshard, empty_home, tables, tmp_path):
+    place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy")
+    current, grown = tmp_path / "current.json", tmp_path / "grown.csv"
+    assert dreamshard("place", str(tables), *place, "--out", str(current), home=empty_home).returncode == 0
+    grown.write_text(tables.read_text().rstrip() + "\nsmall,100,32,1\n")
+    done = dreamshard("place", str(grown), *place, "--current", str(current), home=empty_home)
+    assert done.returncode == 0, done.sentence
+    assert "0 of 3 tables move, 0 GiB in all; 1 are new\n" in done.stderr
+    others = tmp_path / "others.csv"
+    others.write_text("name,rows,dim,pooling_factor\nsmall,100,32,1\n")
+    failed_with(
+        dreamshard("place", str(others), *place, "--current", str(current), home=empty_home), "places none of these"
+    )
+
+
+def truncated_pt(path: Path) -> Path:
+    torch.save((torch.arange(10), torch.arange(11), torch.ones(1, 10, dtype=torch.int64)), path)
+    path.write_bytes(path.read_bytes()[:-200])
+    return path
+
+
+def outside_pt(path: Path) -> Path:
+    torch.save((torch.tensor([-5, 1]), torch.tensor([0, 1, 2]), torch.ones(1, 2, dtype=torch.int64)), path)
+    return path
+
+
+def negative_lengths_pt(path: Path) -> Path:
+    torch.save((torch.tensor([5, 1]), torch.tensor([0, 1, 2]), torch.tensor([[3, -1]])), path)
+    return path
+
+
+def not_gzip(path: Path) -> Path:
+    target = path.with_suffix(".tsv.gz")
+    target.write_bytes(gzip.compress(b"1\t2\n" * 50)[:-10])
+    return target
+
+
+@pytest.mark.parametrize("make", [truncated_pt, outside_pt, negative_lengths_pt, not_gzip])
+def test_a_damaged_source_is_one_sentence_and_the_lake_stays_as_it_was(dreamshard, tmp_path, make):
+    home = tmp_path / "home"
+    source = make(tmp_path / "source.pt")
+    failed_with(dreamshard("ingest", str(source), home=home), "source")
+    assert not list((home / "lake" / "tables").rglob("*"))
+    assert not list((home / "lake").rglob("*.tmp"))

@@ -1,0 +1,98 @@
+"""`dreamshard place --placer` with a published rival."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+TABLES = "name,rows,dim,pooling_factor\nusers,1000,64,1\nitems,1000,64,12\nwords,1000,64,12\n"
+
+
+@pytest.fixture
+def place(monkeypatch, tmp_path):
+    """The outcome of `dreamshard place` for three tables on two devices, in a home without a champion."""
+    from flows.cli.app import app
+
+    (tmp_path / "tables.csv").write_text(TABLES)
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path / "home"))
+    sizes = ("--devices", "2", "--memory-gb", "1")
+
+    def run(rival: str):
+        return CliRunner().invoke(app, ["place", str(tmp_path / "tables.csv"), *sizes, "--placer", rival])
+
+    return run
+
+
+def test_torchrecs_planner_needs_no_champion(place):
+    pytest.importorskip("torchrec")
+    done = place("torchrec_planner")
+    assert done.exit_code == 0, done.exception
+    plan = json.loads(done.stdout)
+    device = {shard["table"]: shard["device"] for shard in plan["shards"]}
+    assert plan["placer"] == "torchrec_planner"
+    assert device["items"] != device["words"]
+
+
+@pytest.mark.parametrize("rival", ["neuroshard", "rnn", "autoshard", "cost_greedy"])
+def test_rivals_that_place_by_predicted_costs_say_that_there_is_no_champion(place, rival):
+    done = place(rival)
+    assert done.exit_code == 1
+    assert f"{rival} places by a trained cost network and there is none" in str(done.exception)
+
+
+def test_a_name_that_is_none_is_told_of_the_rivals_too(place):
+    done = place("pseudoshard")
+    assert done.exit_code == 1
+    assert "'neuroshard'" in str(done.exception)
+    assert "'torchrec_planner'" in str(done.exception)
+    assert "'cost_greedy'" in str(done.exception)
+    assert "challenger" in str(done.exception)
+
+
+@pytest.mark.parametrize("alias", ["challenger", "previous"])
+def test_an_alias_that_no_version_bears_is_one_sentence(place, alias):
+    done = place(alias)
+    assert done.exit_code == 1
+    assert f"there is no {alias} yet" in str(done.exception)
+
+
+@pytest.fixture
+def damaged_champion(monkeypatch):
+    """A registry that has a champion whose files cannot be read."""
+    from storage.mlflow_store import registry
+
+    def load(name):
+        raise ValueError("version 1 cannot be read")
+
+    monkeypatch.setattr(registry, "champion", lambda settings: "1")
+    monkeypatch.setattr(registry, "load_placer", load)
+
+
+@pytest.mark.parametrize("rival", ["neuroshard", "cost_greedy", "champion"])
+def test_a_damaged_champion_is_said_by_whoever_needs_it(place, damaged_champion, rival):
+    done = place(rival)
+    assert done.exit_code == 1
+    assert "version 1 cannot be read" in str(done.exception)
+
+
+def test_a_damaged_champion_is_said_by_a_rule_of_thumb_which_places_all_the_same(place, damaged_champion):
+    done = place("size_greedy")
+    assert done.exit_code == 0, done.exception
+    assert json.loads(done.stdout)["predicted"]["overall_ms"] is None
+    assert "no cost is predicted: the champion cannot be loaded: version 1 cannot be read" in done.stderr
+
+
+@pytest.mark.parametrize("rival", ["neuroshard", "autoshard", "cost_greedy"])
+def test_with_a_champion_rivals_place_by_its_predicted_costs_and_training_is_said(place, rival, monkeypatch, tmp_path):
+    from dreamshard.training import TrainingConfig, make_placer, start_training
+    from storage.mlflow_store import registry
+
+    champion = make_placer(start_training(read_tables(tmp_path / "tables.csv").tables, TrainingConfig(), seed=0))
+    monkeypatch.setattr(registry, "champion", lambda settings: "1")
+    monkeypatch.setattr(registry, "load_placer", lambda name: champion)
+    done = place(rival)
+    assert done.exit_code == 0, done.exception
+    plan = json.loads(done.stdout)
+    assert {shard["table"] for shard in plan["shards"]} == {"users", "items", "words"}
+    assert plan["predicted"]["overall_ms"] > 0
+    assert ("trains on these tables alone" in done.stderr) == (rival == "autoshard")

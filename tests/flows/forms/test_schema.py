@@ -1,0 +1,72 @@
+import importlib
+
+import pytest
+from prefect.exceptions import ParameterTypeError
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.validation import validate
+
+from dreamshard.recipes import RECIPES
+from flows.forms import fields as parameters
+from flows.forms.schema import field_schema
+from flows.retrain import retrain
+
+FORM = parameter_schema(retrain).model_dump_for_openapi()
+STAGES = ["ingest", "profile", "train", "train_cost", "train_policy", "evaluate", "promote", "retrain"]
+
+
+def refused(**values):
+    """What Prefect says of these values, by field."""
+    return {error.path[0]: error.message for error in validate(values, FORM)}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_field_of_every_form_has_a_title_and_a_description(stage):
+    fields = parameter_schema(getattr(importlib.import_module(f"flows.{stage}"), stage)).properties
+    assert all(field["title"] != name and field["description"] for name, field in fields.items())
+
+
+def test_the_form_says_choices_and_bounds():
+    fields = FORM["properties"]
+    assert fields["recipe"]["enum"] == sorted(RECIPES)
+    assert fields["recipe"]["default"] == "default"
+    assert fields["num_devices"]["title"] == "Devices"
+    assert fields["num_devices"]["description"].endswith("At least 1, at most 4096.")
+    assert fields["memory_gb"]["description"].endswith("More than 0, at most 100000.")
+
+
+def test_bounds_stand_where_the_page_keeps_them_and_an_empty_field_is_none():
+    wanted = {"type": "integer", "title": "Iterations", "allOf": [{"minimum": 1, "maximum": 1000}]}
+    assert field_schema(parameters.Iterations).items() >= wanted.items()
+    assert "default" not in FORM["properties"]["iterations"]
+    assert refused(iterations=None, testbed=None) == {}
+    assert refused() == {}
+
+
+def test_wrong_values_are_refused_with_what_is_wrong():
+    assert refused(seed=-1, memory_gb=0, num_devices=4097) == {
+        "seed": "-1 is less than the minimum of 0",
+        "memory_gb": "0 is less than or equal to the minimum of 0",
+        "num_devices": "4097 is greater than the maximum of 4096",
+    }
+    assert "'huge' is not one of ['default'" in refused(recipe="huge")["recipe"]
+
+
+@pytest.mark.parametrize("name", ["", "auto", "cluster:cpu", "emulated", "simulated:v100", "my.module:factory"])
+def test_testbeds_that_there_may_be_are_taken(name):
+    assert refused(testbed=name) == {}
+
+
+@pytest.mark.parametrize("name", ["simulatd", "simulated:v1000", "auto:cpu", "my.module"])
+def test_testbeds_that_there_cannot_be_are_refused(name):
+    assert name in refused(testbed=name)["testbed"]
+
+
+def test_sources_are_shipped_names_or_paths():
+    assert refused(source="meta-dlrm-2021") == refused(source="s3://bucket/tables") == refused(source="") == {}
+    assert "'meta' does not match" in refused(source="meta")["source"]
+
+
+def test_a_call_still_checks_its_values_itself():
+    assert retrain.validate_parameters({"iterations": None})["iterations"] is None
+    with pytest.raises(ParameterTypeError, match="greater than or equal to 1"):
+        retrain.validate_parameters({"iterations": 0})

@@ -1,0 +1,88 @@
+"""What is tried again, and what is not."""
+
+import time
+
+import httpx
+import pytest
+from botocore.exceptions import EndpointConnectionError, NoCredentialsError
+from mlflow.exceptions import MlflowException, RestException
+from prefect.states import Failed
+from prefect.tasks import Task
+
+from dreamshard.placer import NoPlacementError
+from dreamshard.testbeds.base import MeasurementError
+from flows import prune
+from flows.runtime.retries import may_pass, measurement_failed, progressing
+from flows.tasks import comparison, promotion, shard_profiling, training
+
+
+def state(error: BaseException, cause: BaseException | None = None):
+    error.__cause__ = cause
+    return Failed(data=error)
+
+
+SERVER_IS_DOWN = RestException({"error_code": "TEMPORARILY_UNAVAILABLE", "message": "try later"})
+STORE_IS_DOWN = EndpointConnectionError(endpoint_url="http://127.0.0.1:1/team")
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "again"),
+    [
+        (SERVER_IS_DOWN, None, True),
+        (MlflowException("database is locked"), None, True),
+        (ConnectionResetError("reset by peer"), None, True),
+        (ValueError("the files of version 3 cannot be read"), SERVER_IS_DOWN, True),
+        (STORE_IS_DOWN, None, True),
+        (ValueError("s3://team/tables cannot be read"), STORE_IS_DOWN, True),
+        (NoCredentialsError(), None, False),
+        (httpx.ConnectError("Prefect's server is away"), None, True),
+        (ValueError("there is no version '7'"), None, False),
+        (NoPlacementError("no room"), None, False),
+        (MlflowException.invalid_parameter_value("no such metric"), None, False),
+        (FileNotFoundError("checkpoint"), None, False),
+        (PermissionError("mlflow.db"), None, False),
+    ],
+)
+def test_what_a_server_or_a_disk_failed_at_is_tried_again_and_wrong_input_is_not(error, cause, again):
+    assert may_pass(None, None, state(error, cause)) is again
+
+
+def test_a_failed_measurement_is_made_again_and_so_is_one_whose_store_was_away_but_wrong_input_stays_wrong():
+    assert measurement_failed(None, None, state(MeasurementError("rank 1 died")))
+    assert measurement_failed(None, None, state(SERVER_IS_DOWN))
+    assert measurement_failed(None, None, state(STORE_IS_DOWN))
+    assert not measurement_failed(None, None, state(ValueError("no placement fits")))
+
+
+@pytest.mark.parametrize("module", [shard_profiling, prune, training, comparison, promotion])
+def test_every_task_that_works_on_the_store_is_tried_again_but_only_where_that_can_help(module):
+    tasks = [each for each in vars(module).values() if isinstance(each, Task)]
+    assert tasks
+    for each in tasks:
+        assert each.retries, each.name
+        assert each.retry_delay_seconds, each.name
+        assert each.retry_condition_fn in (may_pass, measurement_failed), each.name
+
+
+@pytest.mark.timeout(300, method="thread")  # the other method would take the alarm that the limit is made of
+def test_too_long_without_progress_is_an_error_and_progress_starts_the_clock_anew():
+    came = []
+
+    def collect() -> None:
+        with progressing(0.3, "no shard from an H200") as alive:
+            for shard in range(3):
+                time.sleep(0.2)  # the measurement
+                came.append(shard)
+                alive()
+            time.sleep(60)  # the device hangs
+
+    with pytest.raises(MeasurementError, match=r"no shard from an H200 came within 0\.3 s.*measured before is kept"):
+        collect()
+    assert came == [0, 1, 2]
+
+
+@pytest.mark.timeout(300, method="thread")
+def test_the_clock_stops_with_the_work():
+    with progressing(0.1, "no shard"):
+        pass
+    time.sleep(0.2)

@@ -1,0 +1,110 @@
+"""Measurements take turns on a host; what measures nothing waits for nobody."""
+
+import fcntl
+import math
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from dreamshard.costs import CostSample, DeviceCosts, Infeasible
+from dreamshard.files.locks import MEASURING_LOCK
+from dreamshard.placement import Placement
+from dreamshard.recipes import MeasureConfig
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from flows.runtime import locks, testbed_pool
+
+WANTED = testbed_pool.TestbedReference(
+    name="cluster",
+    kind="cluster",
+    identity="a test",
+    num_devices=2,
+    batch_size=4,
+    dataset="d",
+    seed=0,
+    measure=MeasureConfig(timeout_s=60.0),
+)
+SIMULATED = replace(WANTED, name="simulated:h100", kind="simulated")
+
+
+def make_task() -> PlacementTask:
+    """Three tables, t0 to t2, on two devices."""
+    ones = torch.ones(3, dtype=torch.int64)
+    names, rows, dim = ("t0", "t1", "t2"), 10 * ones, 4 * ones
+    return PlacementTask(Tables(names, rows, dim, ones.double(), torch.full((3, 17), 1 / 17), ones, ones), 2, 10**6)
+
+
+def make_sample(task: PlacementTask, phases_ms: torch.Tensor, infeasible: Infeasible | None = None) -> CostSample:
+    """t0 on device 0, the others on device 1."""
+    return CostSample(
+        task=task,
+        placement=Placement(torch.tensor([0, 1, 1]), 2),
+        costs=DeviceCosts.from_phases(phases_ms),
+        overall_ms=math.inf if infeasible else float(phases_ms.sum(dim=1).max()),
+        spread_ms=0.0,
+        repeats=1,
+        clock="model",
+        testbed="simulated",
+        hardware="a test",
+        batch_size=1,
+        versions={},
+        infeasible=infeasible,
+    )
+
+
+def is_locked(lock: Path) -> bool:
+    """Whether somebody else would have to wait."""
+    with lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(("wanted", "waits"), [(WANTED, True), (SIMULATED, False)])
+def test_a_measurement_is_taken_alone_and_a_simulated_one_waits_for_nobody(tmp_path, monkeypatch, wanted, waits):
+    lock, seen = tmp_path / "lock", []
+    monkeypatch.setenv(MEASURING_LOCK, str(lock))
+
+    class Bench:
+        def measure(self, task, placement):
+            seen.append(is_locked(lock))
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(testbed_pool, "borrowed", lambda wanted: nullcontext(Bench()))
+    with pytest.raises(ZeroDivisionError):
+        testbed_pool.measure(wanted, make_task(), None)
+    assert seen == [waits]
+    assert not is_locked(lock), "a measurement that fails gives the lock back"
+
+
+def test_a_step_that_measures_holds_the_limit_of_its_host_and_a_simulated_one_none(monkeypatch):
+    held = []
+
+    @contextmanager
+    def shared(limit):
+        held.append(limit)
+        yield
+
+    monkeypatch.setattr(locks, "shared", shared)
+    monkeypatch.setenv(locks.HOST, "gpu-7")
+    for wanted in (WANTED, SIMULATED):
+        with testbed_pool.turn(wanted):
+            pass
+    assert held == ["dreamshard-measures-gpu-7"]
+
+
+def test_the_log_says_which_rank_was_slowest_and_which_tables_it_holds():
+    task = make_task()
+    phases = torch.tensor([[1.0, 0.5, 0.5, 1.0], [2.0, 0.5, 0.5, 2.0]])
+    sample = make_sample(task, phases)
+    assert testbed_pool.told(sample) == "5.000 ms, slowest is rank 1 (2 tables: t1, t2)"
+
+
+def test_the_log_says_which_rank_had_no_room():
+    sample = make_sample(make_task(), torch.zeros(2, 4), Infeasible(device=0, asked_bytes=2000, free_bytes=1000))
+    assert testbed_pool.told(sample) == "rank 0 asked for 2000 bytes and had 1000 (1 tables: t0)"

@@ -1,0 +1,171 @@
+"""Real servers, real deployments, a real worker: the one module that pays for them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import httpx
+import psutil
+import pytest
+
+from dreamshard.recipes import RECIPES
+from tests.flows.servers_up import api, deployment, servers_up, until
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
+
+STAGES = {"ingest", "profile", "train", "train-cost", "train-policy", "evaluate", "promote", "compare"}
+EXPECTED = {"retrain", "watch", "prune", *STAGES}
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    with servers_up(tmp_path_factory.mktemp("servers")) as running:
+        yield running
+
+
+def test_everything_is_deployed_with_form_fields_and_profiling_runs_one_at_a_time(servers):
+    found = {each["name"]: each for each in api(servers, "deployments/filter")}
+    assert set(found) == EXPECTED
+    assert {name: each["pull_steps"] for name, each in found.items()} == {name: [] for name in EXPECTED}, (
+        "the folder of whoever deploys is none of a worker's"
+    )
+    assert {found[name]["parameters"]["source"] for name in ("retrain", "watch")} == {""}, "the recipe's own"
+    fields = found["retrain"]["parameter_openapi_schema"]["properties"]
+    assert fields["recipe"]["enum"] == sorted(RECIPES)
+    assert fields["seed"]["allOf"][0]["minimum"] == 0
+    assert all(field["description"] and field["title"] for field in fields.values())
+    assert found["profile"]["global_concurrency_limit"]["limit"] == 1
+    assert found["profile"]["concurrency_options"]["collision_strategy"] == "ENQUEUE"
+
+
+def test_the_nightly_schedule_creates_runs(servers):
+    wanted = deployment(servers, "retrain")["id"]
+
+    def scheduled():
+        return api(
+            servers,
+            "flow_runs/filter",
+            flow_runs={"deployment_id": {"any_": [wanted]}, "state": {"type": {"any_": ["SCHEDULED"]}}},
+        )
+
+    runs = until(scheduled, 180)
+    assert all(run["auto_scheduled"] for run in runs)
+    assert all("T03:00:00" in run["expected_start_time"] for run in runs)
+
+
+def test_a_value_outside_the_forms_choices_is_refused_by_the_api(servers):
+    answer = httpx.post(
+        f"{servers.prefect}/api/deployments/{deployment(servers, 'retrain')['id']}/create_flow_run",
+        json={"parameters": {"recipe": "none such"}, "enforce_parameter_schema": True},
+        timeout=120,
+    )
+    assert answer.status_code in (409, 422)
+    assert "none such" in answer.text
+
+
+def list_of_tables(servers, rows: int = 1000) -> str:
+    """A list of 40 tables, the first of them with so many rows."""
+    path = servers.home / "tables.csv"
+    lines = [f"t{i},{rows if i == 0 else 1000 + i},{8 + 8 * (i % 3)},{1 + i % 5}\n" for i in range(40)]
+    path.write_text("name,rows,dim,pooling_factor\n" + "".join(lines))
+    return str(path)
+
+
+def completed(servers, name: str, **parameters) -> dict:
+    """The result of a run of a deployment, started over the API."""
+    path = f"deployments/{deployment(servers, name)['id']}/create_flow_run"
+    run = api(servers, path, parameters=parameters)["id"]
+
+    def finished():
+        state = httpx.get(f"{servers.prefect}/api/flow_runs/{run}", timeout=120).json()["state"]
+        return state if state["type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED") else None
+
+    state = until(finished, 600)
+    assert state["type"] == "COMPLETED", (state["message"], (servers.home / "logs" / "worker.log").read_text()[-3000:])
+    return result_of(servers, run)
+
+
+def test_a_smoke_run_started_over_the_api_ends_with_a_champion_and_its_artifacts(servers):
+    tables = list_of_tables(servers)
+    outcome = completed(servers, "retrain", recipe="smoke", testbed="simulated", source=tables, iterations=1)
+    assert outcome["version"] == "1"
+    assert outcome["testbed"].startswith("simulated")
+    artifacts = {each["key"]: each for each in api(servers, "artifacts/filter")}
+    assert {"dreamshard-progress", "dreamshard-evaluation", "dreamshard-report"} <= set(artifacts)
+    assert artifacts["dreamshard-progress"]["data"] == 100.0
+    assert "size_greedy" in artifacts["dreamshard-evaluation"]["data"]
+    assert servers.mlflow in artifacts["dreamshard-report"]["data"]
+    mlflow = f"{servers.mlflow}/api/2.0/mlflow"
+    named = {"name": "dreamshard", "alias": outcome["alias"]}
+    version = httpx.get(f"{mlflow}/registered-models/alias", params=named, timeout=120).json()["model_version"]
+    assert version["version"] == "1"
+    assert {tag["key"] for tag in version["tags"]} >= {"reason", "dataset", "hardware", "testbed", "commit", "seed"}
+    run = httpx.get(f"{mlflow}/runs/get", params={"run_id": version["run_id"]}, timeout=120).json()["run"]
+    assert "eval_overall_ms" in {metric["key"] for metric in run["data"]["metrics"]}
+
+
+def test_a_changed_list_of_tables_starts_one_retraining_with_the_parameters_of_the_watch(servers):
+    """After the smoke run, which trained on the list as it was."""
+    watched = {"recipe": "smoke", "testbed": "simulated", "source": list_of_tables(servers, rows=2000), "seed": 0}
+    found = completed(servers, "watch", **watched)
+    assert (found["resized"], found["added"], found["removed"], found["emitted"]) == (1, 0, 0, True), found
+    asked = {**watched, "num_devices": None, "memory_gb": None, "tables_per_task": None}
+
+    def retrainings():
+        wanted = {"deployment_id": {"any_": [deployment(servers, "retrain")["id"]]}}
+        runs = api(servers, "flow_runs/filter", flow_runs=wanted)
+        return [run for run in runs if run["parameters"].items() >= asked.items()]
+
+    (run,) = until(retrainings, 180)
+    assert not run["parameters"].get("full"), "it trains on from the champion"
+    path = f"flow_runs/{run['id']}"
+    api(servers, f"{path}/set_state", state={"type": "CANCELLING", "name": "Cancelling"})
+
+    def cancelled():
+        state = httpx.get(f"{servers.prefect}/api/{path}", timeout=120).json()["state"]["type"]
+        assert state != "COMPLETED", "too late: it ended well"
+        return state == "CANCELLED"
+
+    until(cancelled, 180)
+    again = completed(servers, "watch", **watched)
+    assert not again["emitted"], "it would fail every quarter of an hour"
+    assert "was asked for at" in again["retraining"]
+    assert len(retrainings()) == 1
+    shown = {each["key"]: each for each in api(servers, "artifacts/filter")}["dreamshard-tables"]
+    assert "1 resized" in shown["description"]
+
+
+def result_of(servers, flow_run: str) -> dict:
+    """The result of a flow run, read as another program would: over the API, from the home's storage."""
+    code = (
+        "import sys, json\n"
+        "from prefect.client.orchestration import get_client\n"
+        "with get_client(sync_client=True) as client:\n"
+        "    state = client.read_flow_run(sys.argv[1]).state\n"
+        "    print(json.dumps(state.result()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, flow_run],
+        env={
+            **os.environ,
+            "PREFECT_API_URL": f"{servers.prefect}/api",
+            "PREFECT_LOCAL_STORAGE_PATH": str(servers.home / "results"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_up_ends_everything_when_interrupted(servers):
+    """The last one: nothing runs after it."""
+    assert len(servers.family) >= 3
+    servers.process.send_signal(signal.SIGINT)
+    assert servers.process.wait(timeout=180) == 0
+    _, alive = psutil.wait_procs(servers.family, timeout=5)
+    assert alive == []

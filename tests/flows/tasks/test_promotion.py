@@ -1,0 +1,147 @@
+"""What becomes champion, on a real registry: after a person's decision, of other tables, and after an error half way."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from prefect.logging import disable_run_logger
+
+from dreamshard.costs import DeviceCosts
+from dreamshard.evaluation import EvaluationRow
+from dreamshard.model_files import save_placer
+from dreamshard.placement import Placement
+from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.tasks import PlacementTask
+from dreamshard.training import TrainingConfig, make_placer, start_training
+from flows.reports import evaluation_page, evaluations
+from flows.tasks import promotion
+from storage.mlflow_store import registration, registry, runs
+from storage.run_records import lineage, training_effort
+from storage.settings import Settings
+
+OWN, NAMED = "meta-dlrm-2021", "s3://bucket/tables/"
+POOL = Tables(
+    ("a", "b"),
+    rows=torch.tensor([1000, 2000]),
+    dim=torch.tensor([16, 16]),
+    pooling_factor=torch.ones(2, dtype=torch.float64),
+    bins=torch.eye(2, NUM_BINS, dtype=torch.float64),
+    lookups=torch.tensor([512, 512]),
+    unique_rows=torch.tensor([500, 500]),
+)
+
+
+class Team:
+    """Versions that are registered, each of a training of its own, and evaluations that the candidate wins."""
+
+    def __init__(self, home: Path):
+        self.settings, self.placer, self.runs = Settings.load({"DREAMSHARD_HOME": str(home)}), home / "placer", {}
+        save_placer(make_placer(start_training(POOL, TrainingConfig(), seed=0)), self.placer)
+
+    def version(self, source: str = OWN) -> str:
+        number = str(len(self.runs) + 1)
+        origin = lineage.Origin(recipe="smoke", source=source, dataset="d", tasks="t", setting={}, networks=("a", "b"))
+        training_effort.begin(f"training-{number}", origin)
+        with runs.chain(self.settings, "retrain") as run:
+            self.runs[number] = run
+            tags = {"training": f"training-{number}", "iteration": 1} | lineage.tags(origin)
+            assert registration.register_placer(self.settings, self.placer, run, tags=tags) == number
+        return number
+
+    def promote(self, version: str) -> dict:
+        """As at the end of a retraining: the version is cheaper than all others on each of three tasks."""
+        rival = registry.champion(self.settings)
+        rival = None if rival == version else rival
+        costs = {"random": 3.0, "dim_greedy": 2.0, evaluations.CANDIDATE: 1.0}
+        costs |= {} if rival is None else {evaluations.rival_name(rival): 1.5}
+        rows = [row(f"test-{t}", placer, ms) for t in range(3) for placer, ms in costs.items()]
+        training = f"training-{version}"
+        evaluations.save(evaluations.make_report(f"{version} over {rival}", training, 1, rows, rival, "a machine"))
+        with disable_run_logger():
+            return promotion.promote.fn(self.runs[version], version, training, f"{version} over {rival}")
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        return registry.aliases(self.settings)
+
+
+def row(task: str, placer: str, ms: float) -> EvaluationRow:
+    placement = Placement(torch.tensor([0, 1]), 2)
+    costs = DeviceCosts.from_phases(torch.full((2, 4), ms / 4))
+    return EvaluationRow(placer, PlacementTask(POOL, 2, 2**30, name=task), placement, ms, ms, True, 0.1, costs)
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    home = tmp_path_factory.mktemp("team")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DREAMSHARD_HOME", str(home))
+        patch.setattr(evaluation_page, "plots", lambda *_: {})  # a second of every promotion
+        yield Team(home)
+
+
+@pytest.fixture
+def champion(team: Team) -> Callable[[str], str]:
+    """A new version in use, trained on the source given."""
+
+    def make(source: str = OWN) -> str:
+        version = team.version(source)
+        registry.set_alias(team.settings, version, "champion", "for the test")
+        return version
+
+    return make
+
+
+def test_a_champion_that_was_taken_out_by_hand_stays_out_until_it_is_put_back_by_hand(team: Team, champion):
+    first, second = champion(), team.version()
+    assert team.promote(second)["alias"] == "champion"
+    registry.make_champion(team.settings, "previous", "slow in production", "ann")
+    for _night in range(2):
+        outcome = team.promote(second)
+        assert outcome["alias"] == "challenger"
+        assert outcome["reason"].startswith("taken out of use by hand at 20")
+        assert (
+            f"`dreamshard promote {second}` uses it again; its figures: beats the champion: +33.3%" in outcome["reason"]
+        )
+        assert team.aliases["champion"] == first
+    third = team.version()
+    assert team.promote(third)["alias"] == "champion", "a new training competes as ever"
+    assert team.promote(second)["alias"] == "challenger"
+    registry.make_champion(team.settings, second, "mended", "ann")
+    assert team.aliases["champion"] == second
+    fourth = team.version()
+    assert team.promote(fourth)["alias"] == "champion"
+    assert team.promote(second)["alias"] == "champion", "an evaluation took it out this time, so one may bring it back"
+
+
+def test_a_recipes_own_tables_do_not_take_the_place_of_tables_that_somebody_named(team: Team, champion):
+    named, own = champion(NAMED), team.version(OWN)
+    outcome = team.promote(own)
+    assert outcome["alias"] == "challenger"
+    for word in (f"trained on {OWN}", f"version {named} was trained on {NAMED}", f"`dreamshard promote {own}`"):
+        assert word in outcome["reason"]
+    assert team.aliases["champion"] == named
+    assert team.promote(team.version(NAMED))["alias"] == "champion"
+    assert registry.version_tags(team.settings, own)["source"] == OWN
+
+
+@pytest.mark.parametrize("candidate", [OWN, NAMED])
+def test_figures_decide_over_a_champion_of_the_recipes_own_tables(team: Team, champion, candidate: str):
+    champion(OWN)
+    assert team.promote(team.version(candidate))["alias"] == "champion"
+
+
+def test_a_champion_has_its_report_also_where_an_error_came_after_the_alias(team: Team, champion, monkeypatch):
+    champion()
+    version = team.version()
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "describe", lambda *_: (_ for _ in ()).throw(OSError("the server is away")))
+        with pytest.raises(OSError, match="away"):
+            team.promote(version)
+    assert team.aliases["champion"] == version
+    team.promote(version)
+    assert runs.has_file(team.settings, team.runs[version], "comparison_report.html")
+    assert "Held-out tasks on a machine" in registry.find(team.settings, version).description
+    monkeypatch.setattr(promotion.tracking, "log_report", lambda *_: pytest.fail("written once more"))
+    team.promote(version)

@@ -1,0 +1,223 @@
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import torch
+
+from dreamshard.costs import CostSample
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
+from storage.filesystem import listing
+from storage.lake.lake import Lake
+from storage.lake.parquet_files import read
+from tests.storage.stored_instances import make_evaluation, make_sample
+
+
+def files(lake: Lake) -> dict[str, datetime]:
+    """Every file of the lake with its time of change."""
+    return {str(entry.place): entry.modified for entry in listing(lake.root)}
+
+
+def lookups_of(name: str, indices: list[int]) -> WorkloadTable:
+    offsets = torch.tensor([0, 1, len(indices)], dtype=torch.int32)
+    return WorkloadTable(name, 10, 4, Lookups(torch.tensor(indices, dtype=torch.int32), offsets))
+
+
+def test_tables_come_back_bit_for_bit_in_their_order(lake: Lake, tables: Tables, version: str):
+    back = lake.read_dataset(version)
+    assert back.names == tables.names
+    for name in ("rows", "dim", "pooling_factor", "bins", "lookups", "unique_rows"):
+        assert torch.equal(getattr(back, name), getattr(tables, name)), name
+        assert getattr(back, name).dtype == getattr(tables, name).dtype, name
+    assert dataset_version(back) == version
+
+
+def test_writing_the_same_dataset_twice_adds_nothing(lake: Lake, tables: Tables, version: str):
+    before = files(lake)
+    lake.write_dataset(tables, version, "another name of the same")
+    assert files(lake) == before
+
+
+def test_the_dataset_written_last_is_named_last(lake: Lake, tables: Tables, version: str):
+    other = tables.select([0, 1])
+    lake.write_dataset(other, dataset_version(other), "half")
+    assert lake.dataset_versions() == [version, dataset_version(other)]
+    lake.write_dataset(tables, version, "all of them again")
+    assert lake.dataset_versions() == [dataset_version(other), version]
+
+
+def test_a_dataset_under_a_version_not_its_own_is_refused(lake: Lake, tables: Tables, version: str):
+    with pytest.raises(ValueError, match="not the version of these 2 tables"):
+        lake.write_dataset(tables.select([0, 1]), version, "by mistake")
+
+
+def test_an_unknown_dataset_names_those_there_are(lake: Lake, version: str):
+    with pytest.raises(ValueError, match=rf"no dataset 'nope'.*{version}"):
+        lake.read_dataset("nope")
+
+
+def test_datasets_that_share_a_table_share_its_lookups(lake: Lake):
+    first, second, third = (lookups_of(*one) for one in (("a", [1, 1, 3]), ("b", [5, 5, 5]), ("c", [2, 3, 4])))
+    for dataset in ([first, second], [first, third]):
+        described = [statistics(table) for table in dataset]
+        for table, its in zip(dataset, described, strict=True):
+            lake.write_table_lookups(table, its)
+        both = Tables(
+            ("a", dataset[1].name),
+            *(torch.cat([getattr(one, name) for one in described]) for name in list(Tables.__dataclass_fields__)[1:]),
+        )
+        lake.write_dataset(both, dataset_version(both), "by hand")
+        source = pickle.loads(pickle.dumps(lake.lookup_source(dataset_version(both))))
+        assert source("a").indices.tolist() == [1, 1, 3]
+        assert source(dataset[1].name).indices.tolist() == dataset[1].lookups.indices.tolist()
+        assert source("a").offsets.tolist() == [0, 1, 3]
+    assert len(listing(lake.root / "lookups")) == 3
+    assert lake.lookup_source(lake.dataset_versions()[0], batch_size=1)("a").indices.tolist() == [1]
+
+
+def test_tasks_come_back_as_they_were_drawn(lake: Lake, task: PlacementTask, version: str, tables: Tables):
+    other = PlacementTask(tables.select([3, 1]), 4, 2**40, name="train-001")
+    key = lake.write_tasks([task, other], version, "train", seed=3)
+    assert lake.write_tasks([task, other], version, "train", seed=3) == key
+    back = lake.read_tasks(version, "train", key)
+    assert [one.name for one in back] == ["train-000", "train-001"]
+    assert [one.tables.names for one in back] == [("d", "a", "e"), ("e", "b/c")]
+    assert (back[0].num_devices, back[0].memory_bytes, back[0].precision) == (2, 10**6, "fp16")
+    assert (back[0].optimizer, back[1].memory_bytes) == ("rowwise_adagrad", 2**40)
+
+
+def test_a_key_never_comes_to_mean_other_tasks(lake: Lake, task: PlacementTask, version: str):
+    lake.write_tasks([task], version, "test", "mine")
+    with pytest.raises(ValueError, match="other tasks than these 2 of the same key 'mine'"):
+        lake.write_tasks([task, task], version, "test", "mine")
+    with pytest.raises(ValueError, match=r"no test tasks 'other'.*\['mine'\]"):
+        lake.read_tasks(version, "test", "other")
+
+
+def test_samples_come_back_bit_for_bit_in_the_order_of_iterations(lake: Lake, sample: CostSample, version: str):
+    later = make_sample(sample.task, [0, 0, 1], testbed="cluster", ms=0.7)
+    lake.append_cost_samples([later], "run", 2, version)
+    lake.append_cost_samples([sample], "run", 1, version)
+    first, second = lake.read_cost_samples("run")
+    assert first.placement.device.tolist() == [1, 0, 1]
+    assert second.placement.device.tolist() == [0, 0, 1]
+    assert torch.equal(first.costs.phases_ms(), sample.costs.phases_ms())
+    assert torch.equal(second.costs.phases_ms(), later.costs.phases_ms())
+    assert first.task.tables.names == ("d", "a", "e")
+    assert first.task.tables.pooling_factor.tolist() == sample.task.tables.pooling_factor.tolist()
+    for name in ("overall_ms", "spread_ms", "repeats", "clock", "testbed", "hardware", "batch_size", "versions"):
+        assert getattr(first, name) == getattr(sample, name), name
+    for name in ("name", "num_devices", "memory_bytes", "precision", "optimizer"):
+        assert getattr(first.task, name) == getattr(sample.task, name), name
+
+
+def test_samples_are_found_by_run_dataset_and_hardware(lake: Lake, sample: CostSample, version: str):
+    lake.append_cost_samples([sample], "run", 1, version)
+    lake.append_cost_samples([sample], "run.2", 1, version)
+    assert len(lake.read_cost_samples()) == 2
+    assert len(lake.read_cost_samples("run")) == 1
+    assert len(lake.read_cost_samples(dataset_version=version, hardware="simulated H100")) == 2
+    assert lake.read_cost_samples(hardware="another") == []
+    assert lake.read_cost_samples(dataset_version="another") == []
+
+
+def test_the_same_samples_again_add_nothing_even_among_new_ones(lake: Lake, sample: CostSample, version: str):
+    other = make_sample(sample.task, [0, 0, 0])
+    first = lake.append_cost_samples([sample], "run", 1, version)
+    before = files(lake)
+    assert lake.append_cost_samples([sample], "run", 1, version) == first
+    assert files(lake) == before
+    assert lake.append_cost_samples([sample, other, other], "run", 1, version)[0] == first[0]
+    assert len(lake.read_cost_samples("run")) == 2
+
+
+def test_an_evaluation_made_again_takes_the_place_of_the_one_before(lake: Lake, task: PlacementTask, version: str):
+    where = {"dataset_version": version, "testbed": "cluster", "hardware": "x"}
+    for took in (3.0, 4.0):
+        rows = [make_evaluation(task, name, took) for name in ("dreamshard", "random")]
+        ids = lake.write_evaluation(rows, {"champion 7": "7"}, "key", **where)
+    lake.write_evaluation(rows, {}, "another", **where)
+    (file,) = (entry.place for entry in listing(lake.root / "evaluations") if entry.place.name == "key.parquet")
+    kept = read(file).to_pylist()
+    assert [row["evaluation_id"] for row in kept] == ids
+    assert len(set(ids)) == 2
+    assert {row["overall_ms"] for row in kept} == {4.0}
+
+
+@pytest.mark.parametrize("damage", ["cut", "text"])
+def test_a_damaged_file_is_named(lake: Lake, version: str, damage: str):
+    path = lake.root / "tables" / f"dataset_version={version}" / "tables.parquet"
+    path.write_bytes(path.read_bytes()[:100] if damage == "cut" else b"not Parquet at all")
+    with pytest.raises(ValueError, match=r"tables\.parquet cannot be read as Parquet.*remove it"):
+        lake.read_dataset(version)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+import storage.filesystem
+from tests.storage.stored_instances import make_sample, make_tables
+from dreamshard.tasks import PlacementTask
+from storage.lake import Lake
+
+def stop(file):
+    print("about to rename", flush=True)
+    sys.stdin.read()
+
+storage.filesystem.os.fsync = stop
+task = PlacementTask(make_tables(), 2, 10**6)
+Lake(Path(sys.argv[1])).append_cost_samples([make_sample(task, [0, 1, 0, 1])], "run", 1, sys.argv[2])
+"""
+
+
+def test_a_killed_writer_leaves_nothing_that_a_reader_sees(lake: Lake, version: str, sample: CostSample):
+    command = [sys.executable, "-c", WRITER, str(lake.root), version, str(Path(__file__).parents[3])]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "about to rename\n"
+        os.kill(writer.pid, signal.SIGKILL)
+    left = [path for path in lake.root.rglob("*.tmp") if path.is_file()]
+    assert len(left) == 1  # it was in the middle of it
+    assert left[0].stat().st_size > 0
+    assert lake.read_cost_samples() == []
+    lake.append_cost_samples([sample], "run", 1, version)
+    assert len(lake.read_cost_samples()) == 1
+
+
+def test_readers_see_whole_appends_only_while_a_writer_runs(lake: Lake, version: str, task: PlacementTask):
+    pair = [[make_sample(task, [d, 0, 0], ms=1.0 + i) for d in (0, 1)] for i in range(20)]
+
+    def write():
+        for i, samples in enumerate(pair):
+            lake.append_cost_samples(samples, "run", i, version)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = []
+    while writer.is_alive():
+        seen.append(len(lake.read_cost_samples("run")))
+    writer.join()
+    assert all(count % 2 == 0 for count in seen)
+    assert seen == sorted(seen)
+    assert len(lake.read_cost_samples("run")) == 40
+
+
+def test_writers_of_one_run_at_the_same_time_lose_nothing(lake: Lake, version: str, task: PlacementTask):
+    def write(base: float):
+        for i in range(10):
+            lake.append_cost_samples([make_sample(task, [0, 1, 0], ms=base + i)], "run", 1, version)
+
+    writers = [threading.Thread(target=write, args=(base,)) for base in (0.25, 0.75, 0.5)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(lake.read_cost_samples("run")) == 30

@@ -1,0 +1,95 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dreamshard.tasks import PlacementTask
+from storage.filesystem import listing
+from storage.lake.lake import Lake
+from storage.lake.sample_buffer import collecting
+from tests.storage.stored_instances import make_sample
+
+
+def measured(lake: Lake) -> list[list[int]]:
+    return [sample.placement.device.tolist() for sample in lake.read_cost_samples("run")]
+
+
+def files(lake: Lake, dataset: str) -> int:
+    return len(listing(lake.root / dataset))
+
+
+def test_samples_kept_one_by_one_are_one_file_of_the_lake(lake: Lake, version: str, task: PlacementTask):
+    with collecting(lake, "run", 1, version) as keep:
+        for placement in ([0, 0, 1], [0, 1, 0], [1, 0, 0]):
+            keep(make_sample(task, placement))
+        assert measured(lake) == []
+        assert files(lake, "journal") == 3
+    assert measured(lake) == [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
+    assert (files(lake, "cost_samples"), files(lake, "journal")) == (1, 0)
+
+
+def test_what_was_kept_before_an_error_is_in_the_lake(lake: Lake, version: str, task: PlacementTask):
+    def fail():
+        with collecting(lake, "run", 1, version) as keep:
+            keep(make_sample(task, [0, 0, 1]))
+            raise RuntimeError("rank 1 died")
+
+    with pytest.raises(RuntimeError, match="rank 1 died"):
+        fail()
+    assert measured(lake) == [[0, 0, 1]]
+
+
+KILLED = """
+import sys
+sys.path.insert(0, sys.argv[3])
+import storage.lake.sample_buffer
+from tests.storage.stored_instances import make_sample, make_tables
+from dreamshard.tasks import PlacementTask
+from storage.lake import Lake
+from storage.filesystem import place
+
+def stop(lake):
+    print("kept", flush=True)
+    sys.stdin.read()
+
+def keep_rows(self, rows):
+    append(self, rows)
+    if rows:
+        stop(self)
+
+task, append = PlacementTask(make_tables(), 2, 10**6), Lake.append_measurements
+Lake.append_measurements = keep_rows
+with storage.lake.sample_buffer.collecting(Lake(place(sys.argv[1], "the test")), "run", 1, sys.argv[2]) as keep:
+    keep(make_sample(task, [0, 1, 0, 1]))
+    keep(make_sample(task, [1, 1, 0, 1]))
+    if __doc__ == "before":
+        stop(None)
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "while"])
+def test_a_killed_process_loses_no_sample_and_none_is_there_twice(
+    lake: Lake, version: str, task: PlacementTask, moment: str
+):
+    """Killed before its samples were in the lake, and after, but while the journal held them too."""
+    command = [
+        sys.executable,
+        "-c",
+        f"'{moment}'\n{KILLED}",
+        str(lake.root),
+        version,
+        str(Path(__file__).parents[3]),
+    ]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "kept\n"
+        os.kill(process.pid, signal.SIGKILL)
+    assert files(lake, "journal") == 2
+    assert len(measured(lake)) == (0 if moment == "before" else 2)
+    with collecting(lake, "run", 1, version):
+        assert sorted(measured(lake)) == [[0, 1, 0, 1], [1, 1, 0, 1]]
+    assert len(measured(lake)) == 2
+    assert files(lake, "journal") == 0

@@ -1,0 +1,84 @@
+"""Shards that were measured before, in the lake and in SQL; and samples of placements that did not fit."""
+
+import math
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from dreamshard.costs import CostSample, Infeasible, infeasible_costs
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.shard_cache import ShardCache, ShardCosts, shard_key
+from storage.lake import catalog
+from storage.lake.lake import Lake
+from storage.lake.shard_cost_cache import LakeShardCache
+from storage.settings import Settings
+from tests.storage.stored_instances import make_sample, make_tables
+
+KEY = shard_key(make_tables(), "fp16", "sgd", hardware="NVIDIA H200/x", versions={"torch": "2.13.0"}, batch_size=64)
+COSTS = ShardCosts(
+    forward_ms=1 / 3,
+    backward_ms=2 / 3,
+    spread_ms=0.01,
+    repeats=5,
+    clock="cuda_event",
+    num_tables=4,
+    sum_dim=60,
+    memory_bytes=1,
+)
+
+
+def test_a_shard_comes_back_as_it_was_kept_and_no_other_key_finds_it(lake: Lake):
+    cache = LakeShardCache(lake.root)
+    assert isinstance(cache, ShardCache)
+    assert cache.get(KEY) is None
+    cache.put(KEY, COSTS)
+    cache.put(KEY, replace(COSTS, forward_ms=9.0))
+    assert pickle.loads(pickle.dumps(cache)).get(KEY) == COSTS
+    assert cache.get(replace(KEY, hardware="NVIDIA H100")) is None
+    assert cache.get(replace(KEY, batch_size=65)) is None
+
+
+def test_the_measurement_of_most_repeats_is_read(lake: Lake):
+    cache = LakeShardCache(lake.root)
+    for repeats in (15, 100, 9):
+        cache.put(KEY, replace(COSTS, repeats=repeats))
+    found = cache.get(KEY)
+    assert found is not None
+    assert found.repeats == 100
+
+
+def test_shards_are_a_view(lake: Lake, settings: Settings):
+    LakeShardCache(lake.root).put(KEY, COSTS)
+    rows = catalog.query(settings, "select key, hardware, forward_ms, num_tables from shard_costs")
+    assert rows == [{"key": KEY.content, "hardware": "NVIDIA H200/x", "forward_ms": 1 / 3, "num_tables": 4}]
+
+
+@pytest.fixture
+def misfit(task: PlacementTask) -> CostSample:
+    return replace(
+        make_sample(task, [1, 0, 1]),
+        costs=infeasible_costs(task.num_devices),
+        overall_ms=math.inf,
+        spread_ms=0.0,
+        repeats=0,
+        infeasible=Infeasible(device=1, asked_bytes=3000, free_bytes=2000),
+    )
+
+
+def test_a_sample_that_did_not_fit_comes_back_as_such(lake: Lake, misfit: CostSample, version: str):
+    lake.append_cost_samples([misfit, make_sample(misfit.task, [1, 1, 1])], "run", 1, version)
+    found = lake.read_cost_samples("run")
+    assert [sample.infeasible for sample in found] == [misfit.infeasible, None]
+    assert found[0].overall_ms == math.inf
+    assert found[0].costs.phases_ms().abs().sum() == 0
+    lake.append_cost_samples([misfit], "run", 1, version)
+    assert len(lake.read_cost_samples("run")) == 2
+
+
+def test_averages_in_sql_are_of_what_fits(lake: Lake, settings: Settings, misfit: CostSample, version: str):
+    lake.append_cost_samples([misfit, make_sample(misfit.task, [1, 1, 1])], "run", 1, version)
+    found = catalog.query(settings, "select avg(overall_ms) as mean, sum(asked_bytes) as asked from cost_samples")
+    assert found == [{"mean": pytest.approx(1 / 3), "asked": 3000}]
+    found = catalog.query(settings, "select count(*) as rows, count(forward_compute_ms) as known from device_costs")
+    assert found == [{"rows": 4, "known": 2}]

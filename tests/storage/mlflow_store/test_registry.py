@@ -1,0 +1,193 @@
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import fsspec
+import mlflow.pyfunc
+import pytest
+import torch
+from botocore.exceptions import EndpointConnectionError
+from mlflow.exceptions import MlflowException
+from mlflow.store.artifact import s3_artifact_repo
+
+from dreamshard.model_files import load_placer
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from storage.mlflow_store import registration, registry, runs, versions
+from storage.settings import Settings
+from tests.storage.stored_instances import columns_of
+
+
+def register(settings: Settings, folder: Path, overall_ms: float = 3.0, **more) -> str:
+    with runs.chain(settings, "retrain") as run:
+        return registration.register_placer(settings, folder, run, metrics={"eval_overall_ms": overall_ms}, **more)
+
+
+@pytest.fixture
+def registered(mlflow_settings: Settings, placer_folder: Path, tables: Tables) -> Settings:
+    """A home with version 1."""
+    register(mlflow_settings, placer_folder, tags={"training": "first"}, pool=tables)
+    return mlflow_settings
+
+
+def test_a_version_places_as_the_placer_that_was_registered(registered: Settings, placer_folder: Path, tables: Tables):
+    task = PlacementTask(tables, 2, 10**6)
+    loaded, saved = registry.load_placer("1", registered), load_placer(placer_folder)
+    assert torch.equal(loaded.place(task).device, saved.place(task).device)
+    placement = saved.place(task)
+    assert torch.equal(loaded.predict(task, placement).phases_ms(), saved.predict(task, placement).phases_ms())
+
+
+def test_nothing_in_a_version_is_pickled(registered: Settings):
+    kinds = {path.suffix for path in (registered.home / "mlartifacts").rglob("*") if path.is_file()}
+    assert ".safetensors" in kinds
+    assert not kinds & {".pkl", ".pickle", ".pt", ".pth", ".bin", ".cloudpickle"}
+
+
+def test_an_alias_moves_and_the_former_champion_stays_known(registered: Settings, placer_folder: Path):
+    registry.set_alias(registered, "1", "champion", "the first")
+    second = register(registered, placer_folder)
+    registry.set_alias(registered, second, "challenger", "0.3 % worse")
+    assert registry.aliases(registered) == {"champion": "1", "challenger": "2"}
+    registry.set_alias(registered, second, "champion", "3.1 % better", {"gain": 0.031})
+    assert registry.aliases(registered) == {"champion": "2", "previous": "1"}
+    tags = registry.version_tags(registered, "champion")
+    assert (tags["alias"], tags["reason"], tags["gain"]) == ("champion", "3.1 % better", "0.031")
+    registry.set_alias(registered, second, "champion", "again")
+    assert registry.aliases(registered) == {"champion": "2", "previous": "1"}
+
+
+def test_a_version_made_champion_by_hand_is_undone_with_previous_and_says_who_why_and_when(
+    registered: Settings, placer_folder: Path
+):
+    assert registry.make_champion(registered, "1", "to begin", "ann") == registry.Change(version="1", former=None)
+    register(registered, placer_folder)
+    registry.set_alias(registered, "2", "challenger", "0.3 % worse")
+    assert registry.make_champion(registered, "2", "a hunch", "ann") == registry.Change(version="2", former="1")
+    assert registry.aliases(registered) == {"champion": "2", "previous": "1"}
+    assert registry.version_tags(registered, "1")["alias"] == "previous"
+    assert registry.make_champion(registered, "previous", "it was wrong", "bob") == registry.Change(
+        version="1", former="2"
+    )
+    assert registry.aliases(registered) == {"champion": "1", "previous": "2"}
+    tags = registry.version_tags(registered, "1")
+    assert (tags["reason"], tags["decided_by"]) == ("it was wrong", "bob")
+    assert tags["decided_at"].endswith(" UTC")
+    lines = [line.partition(" UTC ")[2] for line in tags["history"].splitlines()]
+    assert lines == [
+        "champion, by ann: to begin",
+        "previous, by ann: replaced by version 2",
+        "champion, by bob: it was wrong",
+    ]
+    assert registry.make_champion(registered, "champion", "again", "bob").former == "1"
+    assert registry.version_tags(registered, "1") == tags
+
+
+def test_a_version_that_cannot_place_is_not_made_champion(registered: Settings, placer_folder: Path):
+    registry.set_alias(registered, "1", "champion", "the first")
+    register(registered, placer_folder)
+    shutil.rmtree(next((registered.home / "mlartifacts").rglob(f"{_model_of(registered, '2')}*")))
+    with pytest.raises(ValueError, match="version 2 of dreamshard cannot be read"):
+        registry.make_champion(registered, "2", "a hunch", "ann")
+    assert registry.aliases(registered) == {"champion": "1"}
+
+
+def _model_of(settings: Settings, version: str) -> str:
+    return runs.client(settings).get_model_version(registry.MODEL, version).source.removeprefix("models:/")
+
+
+def test_versions_compare_side_by_side_under_the_same_names(registered: Settings, placer_folder: Path):
+    register(registered, placer_folder, 2.0)
+    registry.set_alias(registered, "2", "champion", "better")
+    registration.log_version_metrics(registered, "2", {"eval_gain_over_random": 0.2, "eval_place_ms": float("inf")})
+    newest, oldest = versions.versions(registered)
+    assert list(newest) == list(oldest)
+    assert (newest["version"], newest["aliases"], newest["reason"]) == ("2", "champion", "better")
+    assert (newest["eval_overall_ms"], oldest["eval_overall_ms"]) == (2.0, 3.0)
+    assert (newest["eval_gain_over_random"], oldest["eval_gain_over_random"]) == (0.2, None)
+    tracking = runs.client(registered)
+    found = tracking.search_logged_models([tracking.get_experiment_by_name(runs.EXPERIMENT).experiment_id])
+    assert all("eval_overall_ms" in {metric.key for metric in model.metrics} for model in found)
+
+
+def test_a_version_is_found_by_its_tags(registered: Settings):
+    assert registry.find_version(registered, {"training": "first"}) == "1"
+    assert registry.find_version(registered, {"training": "second"}) is None
+
+
+def test_an_empty_registry_says_what_to_do(mlflow_settings: Settings):
+    assert versions.versions(mlflow_settings) == []
+    assert registry.champion(mlflow_settings) is None
+    with pytest.raises(ValueError, match=r"no champion yet of .*train one first"):
+        registry.load_placer("champion", mlflow_settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("champion", "champion yet"), ("7", "version '7'"), ("best", "version 'best'")]
+)
+def test_a_name_that_is_none_lists_those_there_are(registered: Settings, name: str, said: str):
+    registry.set_alias(registered, "1", "challenger", "to show it")
+    with pytest.raises(ValueError, match=rf"there is no {said} of .*challenger \(version 1\), version 1"):
+        registry.load_placer(name, registered)
+
+
+def test_lost_files_of_a_version_are_one_clear_error(registered: Settings):
+    shutil.rmtree(registered.home / "mlartifacts")
+    with pytest.raises(ValueError, match="version 1"):
+        registry.load_placer("1", registered)
+
+
+def test_a_folder_without_a_placer_does_not_become_a_version(mlflow_settings: Settings, tmp_path: Path):
+    with pytest.raises(ValueError, match="holds no readable model"):
+        register(mlflow_settings, tmp_path)
+    assert versions.versions(mlflow_settings) == []
+
+
+REQUEST = {
+    "num_devices": 2,
+    "memory_gb": 1.0,
+    "tables": [
+        {"name": "a", "rows": 1000, "dim": 16, "pooling_factor": 1.0},
+        {"name": "b", "rows": 2000, "dim": 32, "pooling_factor": 20.0},
+    ],
+}
+
+
+def test_mlflows_own_model_places_every_column_once(registered: Settings):
+    runs.client(registered)
+    model = mlflow.pyfunc.load_model("models:/dreamshard/1", model_config={"version": "1"})
+    (plan,) = model.predict([REQUEST])
+    assert columns_of(plan["shards"]) == {"a": list(range(16)), "b": list(range(32))}
+    assert plan["placer"] == "dreamshard 1"
+    (unnamed,) = mlflow.pyfunc.load_model("models:/dreamshard/1").predict([REQUEST])
+    assert unnamed["placer"] == "dreamshard"
+    with pytest.raises(MlflowException, match="num_devices: Input should be greater") as caught:
+        model.predict([REQUEST | {"num_devices": 0}])
+    assert caught.value.get_http_status_code() == 400
+
+
+def test_the_request_that_a_version_shows_is_one_that_it_answers(registered: Settings):
+    runs.client(registered)
+    request = json.loads(registry.example_request(registered, "1"))
+    answer = mlflow.pyfunc.load_model("models:/dreamshard/1").predict(request["inputs"])
+    assert [plan["num_devices"] for plan in answer] == [each["num_devices"] for each in request["inputs"]]
+
+
+def test_files_that_are_lost_are_told_from_a_store_that_is_away(
+    tmp_path: Path, placer_folder: Path, s3_environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in {**s3_environment, "AWS_MAX_ATTEMPTS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings.load({"DREAMSHARD_HOME": str(tmp_path), "DREAMSHARD_STORE": "s3://team/registry"})
+    register(settings, placer_folder)
+    fsspec.filesystem("s3").rm(f"{settings.artifact_root}/dreamshard/models/{_model_of(settings, '1')}", recursive=True)
+    with pytest.raises(ValueError, match="version 1 of dreamshard cannot be read") as lost:
+        registry.load_placer("1", settings)
+    assert isinstance(lost.value.__cause__, FileNotFoundError)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+    s3_artifact_repo._cached_get_s3_client.cache_clear()
+    with pytest.raises(ValueError, match="version 1 of dreamshard cannot be read") as away:
+        registry.load_placer("1", settings)
+    assert isinstance(away.value.__cause__, EndpointConnectionError)
+    s3_artifact_repo._cached_get_s3_client.cache_clear()

@@ -1,0 +1,85 @@
+import json
+import math
+import os
+
+import matplotlib.figure
+import pytest
+
+from storage.mlflow_store import runs
+from storage.settings import Settings
+
+
+def statuses(settings: Settings) -> dict[str, str]:
+    tracking = runs.client(settings)
+    experiment = tracking.get_experiment_by_name(runs.EXPERIMENT).experiment_id
+    return {run.info.run_name: run.info.status for run in tracking.search_runs([experiment])}
+
+
+def test_one_homes_runs_do_not_become_the_next_homes(mlflow_settings: Settings, tmp_path):
+    runs.client(mlflow_settings)
+    other = Settings.load({**os.environ, "DREAMSHARD_HOME": str(tmp_path / "other")})
+    assert other.tracking_uri == f"sqlite:///{tmp_path}/other/mlflow.db"
+    assert "MLFLOW_REGISTRY_URI" not in os.environ
+
+
+def test_stages_are_children_of_their_chain(mlflow_settings: Settings):
+    with runs.chain(mlflow_settings, "retrain", params={"seed": 3, "tasks": {"num_devices": 2}}) as parent:
+        with runs.stage(mlflow_settings, parent, "ingest") as child:
+            assert statuses(mlflow_settings) == {"retrain": "RUNNING", "ingest": "RUNNING"}
+        assert runs.client(mlflow_settings).get_run(child).data.tags["mlflow.parentRunId"] == parent
+    assert statuses(mlflow_settings) == {"retrain": "FINISHED", "ingest": "FINISHED"}
+    logged = runs.client(mlflow_settings).get_run(parent).data.params
+    assert logged == {"seed": "3", "tasks.num_devices": "2"}
+
+
+@pytest.mark.parametrize(("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")])
+def test_nothing_stays_running_after_a_failure(mlflow_settings: Settings, error: type[BaseException], status: str):
+    def fail():
+        with (
+            runs.chain(mlflow_settings, "retrain") as parent,
+            runs.stage(mlflow_settings, parent, "ingest"),
+        ):
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert statuses(mlflow_settings) == {"retrain": status, "ingest": status}
+
+
+def test_a_chain_that_was_killed_goes_on_in_its_runs_and_says_nothing_twice(mlflow_settings: Settings):
+    parent = runs.start_chain(mlflow_settings, "retrain", key="one's own")  # and never ended
+    child = runs.child_run(mlflow_settings, parent, "train")
+    runs.log_metrics(mlflow_settings, child, {"cost_loss": 0.5}, step=1)
+    with (
+        runs.chain(mlflow_settings, "retrain", key="one's own") as again,
+        runs.stage(mlflow_settings, again, "train") as stage,
+    ):
+        runs.log_metrics(mlflow_settings, stage, {"cost_loss": 0.5}, step=1)
+        runs.log_metrics(mlflow_settings, stage, {"cost_loss": 0.4}, step=2)
+    assert (again, stage) == (parent, child)
+    history = runs.client(mlflow_settings).get_metric_history(child, "cost_loss")
+    assert [(point.step, point.value) for point in history] == [(1, 0.5), (2, 0.4)]
+    assert runs.start_chain(mlflow_settings, "retrain", key="one's own") != parent  # that one is finished
+    assert runs.start_chain(mlflow_settings, "retrain", key="another") != parent
+
+
+def test_what_is_not_a_number_is_not_logged(mlflow_settings: Settings):
+    with runs.chain(mlflow_settings, "evaluate") as run:
+        runs.log_metrics(mlflow_settings, run, {"a": math.nan, "b": -math.inf, "c": None, "d": 1.0})
+    assert runs.client(mlflow_settings).get_run(run).data.metrics == {"d": 1.0}
+
+
+def test_plots_and_tables_lie_with_the_run_once(mlflow_settings: Settings):
+    rows = [{"placer": "random", "overall_ms": 3.0}, {"placer": "dreamshard", "overall_ms": 2.0}]
+    with runs.chain(mlflow_settings, "evaluate") as run:
+        for _ in range(2):
+            runs.log_figures(mlflow_settings, run, {"learning": matplotlib.figure.Figure()})
+            runs.log_table(mlflow_settings, run, rows)
+    tracking = runs.client(mlflow_settings)
+    assert [entry.path for entry in tracking.list_artifacts(run, "plots")] == ["plots/learning.png"]
+    table = json.loads((mlflow_settings.home / tracking.download_artifacts(run, "tables/evaluation.json")).read_text())
+    assert table == {"columns": ["placer", "overall_ms"], "data": [["random", 3.0], ["dreamshard", 2.0]]}
+
+
+def test_a_runs_address_is_its_page_on_a_server(settings: Settings):
+    assert runs.run_address(settings, "abc") == f"{settings.tracking_uri} run abc"
