@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from tempfile import TemporaryDirectory
 
-from .measuring import Row, row
+from tests.benchmarks.measuring import Row, row
 
 BAR = 0.15
 METHOD = ("library", "ranks")

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dreamshard.baselines import RULES_OF_THUMB, RandomPlacer, baselines
 from dreamshard.cost_model.fitting import CostData, PredictionError, prediction_error
 from dreamshard.cost_model.networks import Architecture
-
-from .measuring import Row, row, spread, trained
-from .pools import ALL_DIMS, SIZES, TRAINED, Dims, Size, pools, simulated, tasks
+from tests.benchmarks.measuring import Row, row, spread, trained
+from tests.benchmarks.pools import ALL_DIMS, SIZES, TRAINED, Dims, Size, pools, simulated, tasks
 
 MAPE_BAR, SPEARMAN_BAR = 5.0, 0.95
 NUM_TASKS, RANDOM_EACH = 6, 6

@@ -27,10 +27,9 @@ from dreamshard.training import (
     propose,
     start_training,
 )
-
-from .annealing import true_ms
-from .measuring import Row, row, spread
-from .pools import ALL_DIMS, TRAINED, Dims, meta_tables, simulated, tasks
+from tests.benchmarks.annealing import true_ms
+from tests.benchmarks.measuring import Row, row, spread
+from tests.benchmarks.pools import ALL_DIMS, TRAINED, Dims, meta_tables, simulated, tasks
 
 CHANGED = 0.05
 HELD_OUT = 20

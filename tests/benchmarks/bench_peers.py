@@ -17,9 +17,8 @@ from dreamshard.placer import Placer
 from dreamshard.search.placer import DreamShardPlacer
 from dreamshard.testbeds.specs import DEFAULT_SPEC, accelerator
 from dreamshard.training import make_placer
-
-from .measuring import Row, trained
-from .pools import ALL_DIMS, TRAINED, Dims, pools, simulated, tasks
+from tests.benchmarks.measuring import Row, trained
+from tests.benchmarks.pools import ALL_DIMS, TRAINED, Dims, pools, simulated, tasks
 
 COUNT, QUICK_COUNT = 10, 3
 EXACT = simulated(noise=0.0)

@@ -17,10 +17,9 @@ from dreamshard.search.placer import DreamShardPlacer, GreedyCostPlacer, PolicyP
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingState, make_placer
 from tests import unseen_testbed
-
-from .annealing import anneal, true_ms
-from .measuring import Row, row, spread, trained, trained_unseen
-from .pools import ALL_DIMS, SIZES, TRAINED, Dims, Memory, Size, pools, simulated, tasks
+from tests.benchmarks.annealing import anneal, true_ms
+from tests.benchmarks.measuring import Row, row, spread, trained, trained_unseen
+from tests.benchmarks.pools import ALL_DIMS, SIZES, TRAINED, Dims, Memory, Size, pools, simulated, tasks
 
 BAR = 1.02
 AUTHORS = {("dim16", str(TRAINED)): 1.125, ("mixed", str(TRAINED)): 1.196}

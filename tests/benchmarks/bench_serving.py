@@ -20,9 +20,8 @@ from dreamshard.training import make_placer
 from flows.servers.processes import serving
 from storage.mlflow_store import registration, runs
 from storage.settings import Settings
-
-from .measuring import Row, cpu_seconds, row, trained
-from .pools import Size, large_task
+from tests.benchmarks.measuring import Row, cpu_seconds, row, trained
+from tests.benchmarks.pools import Size, large_task
 
 SIZE = Size(50, 4)
 

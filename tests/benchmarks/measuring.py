@@ -19,9 +19,8 @@ from dreamshard.training import (
     propose,
     start_training,
 )
+from tests.benchmarks.pools import TRAINED, Dims, pools, simulated, tasks
 from tests.unseen_testbed import UnseenTestbed
-
-from .pools import TRAINED, Dims, pools, simulated, tasks
 
 Row = dict[str, Any]
 

@@ -4,12 +4,12 @@ import itertools
 
 import pytest
 import torch
-from benchmarks.annealing import anneal, true_ms
-from benchmarks.pools import TRAINED, Size, pools, simulated, tasks
 
 from dreamshard.baselines import baselines
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
+from tests.benchmarks.annealing import anneal, true_ms
+from tests.benchmarks.pools import TRAINED, Size, pools, simulated, tasks
 
 BED = simulated(noise=0.0)
 

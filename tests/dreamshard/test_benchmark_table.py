@@ -1,7 +1,8 @@
 """The command that runs benchmarks: a table of each, one broken benchmark is one row."""
 
 import pytest
-from benchmarks.__main__ import MARKER, line, names, printed, write
+
+from tests.benchmarks.__main__ import MARKER, line, names, printed, write
 
 
 def fine():

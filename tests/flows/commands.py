@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-HERE = Path(__file__).parent
-
 
 class Done:
     """What a command left behind: its exit code, its output, and the sentence it would have shown."""
@@ -28,7 +26,6 @@ def runner(patch: pytest.MonkeyPatch) -> Dreamshard:
     """Runs a command on a home; what it changes of the environment is undone with `patch`."""
     from flows.cli.app import app
 
-    patch.syspath_prepend(str(HERE))  # for the testbeds of `faulty_testbeds`
     patch.setenv("PREFECT_HOME", os.environ["PREFECT_HOME"])
     patch.delenv("PREFECT_LOCAL_STORAGE_PATH", raising=False)
 

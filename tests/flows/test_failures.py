@@ -17,7 +17,7 @@ def test_a_testbed_that_hangs_is_one_sentence_in_time(dreamshard: Dreamshard, tm
 
     impatient = replace(recipes.smoke(), measure=recipes.MeasureConfig(timeout_s=0.2))
     monkeypatch.setitem(recipes.RECIPES, "smoke", lambda: impatient)
-    done = dreamshard("run", "--recipe", "smoke", "--testbed", "faulty_testbeds:hanging", home=tmp_path)
+    done = dreamshard("run", "--recipe", "smoke", "--testbed", "tests.flows.faulty_testbeds:hanging", home=tmp_path)
     failed_with(done, "measuring train-", "8 tables on 2 devices", HUNG, "earlier samples are kept")
     assert (tmp_path / "closed").read_text() == "xx", "a testbed that hung is ended, before the retry and after it"
 
@@ -28,7 +28,9 @@ def test_a_chain_that_fails_leaves_an_earlier_one_as_it_was(finished: Path, shar
         return {name: when for name, when in found.items() if name.startswith(("lake/", "mlartifacts", "evaluations/"))}
 
     before, models = earlier(), shared_dreamshard("models", "--json", home=finished).stdout
-    done = shared_dreamshard("run", "--recipe", "smoke", "--testbed", "faulty_testbeds:dying", home=finished)
+    done = shared_dreamshard(
+        "run", "--recipe", "smoke", "--testbed", "tests.flows.faulty_testbeds:dying", home=finished
+    )
     failed_with(done, "rank 1 died while measuring")
     after = earlier()
     assert {name: after[name] for name in before} == before

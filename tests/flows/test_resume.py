@@ -12,17 +12,12 @@ from dreamshard import training
 from dreamshard.cost_model.fitting import TrainingDivergedError
 from storage.lake.parquet_files import read
 
-HERE = Path(__file__).parent
 RUN = ("run", "--recipe", "smoke", "--json")
 
 
 def start(home: Path, testbed: str) -> "subprocess.Popen[str]":
     code = "from flows.cli.app import main; main()"
-    environment = {
-        **os.environ,
-        "DREAMSHARD_HOME": str(home),
-        "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
-    }
+    environment = {**os.environ, "DREAMSHARD_HOME": str(home)}
     environment.pop("PREFECT_HOME", None)
     return subprocess.Popen(
         [sys.executable, "-c", code, *RUN, "--testbed", testbed],
@@ -35,7 +30,7 @@ def start(home: Path, testbed: str) -> "subprocess.Popen[str]":
 
 
 def test_ctrl_c_ends_a_run_at_once_and_keeps_what_was_finished(tmp_path):
-    process = start(tmp_path, "faulty_testbeds:interrupted")
+    process = start(tmp_path, "tests.flows.faulty_testbeds:interrupted")
     code, _, err = finish(process)
     assert code == 130
     assert err.strip().splitlines()[-1].startswith("dreamshard: interrupted; what is finished is kept")
@@ -61,13 +56,13 @@ def iterations(home: Path) -> list[str]:
 
 def test_a_run_killed_in_its_second_iteration_goes_on_from_the_first(tmp_path):
     # The testbed kills its own process with SIGKILL at the 8th measurement, once: three into the second iteration.
-    process = start(tmp_path, "faulty_testbeds:killed_once")
+    process = start(tmp_path, "tests.flows.faulty_testbeds:killed_once")
     code, _, _ = finish(process)
     assert code == -signal.SIGKILL
     assert iterations(tmp_path) == ["iteration_00", "iteration_01"]
     measured = samples(tmp_path)
     assert len(measured) == 7
-    code, out, err = finish(start(tmp_path, "faulty_testbeds:killed_once"))
+    code, out, err = finish(start(tmp_path, "tests.flows.faulty_testbeds:killed_once"))
     assert code == 0, err
     assert iterations(tmp_path) == ["iteration_00", "iteration_01", "iteration_02"]
     assert set(measured) < set(samples(tmp_path))
@@ -76,7 +71,7 @@ def test_a_run_killed_in_its_second_iteration_goes_on_from_the_first(tmp_path):
 
 
 def test_a_rank_that_dies_twice_is_one_sentence_and_what_was_measured_stays(tmp_path, dreamshard):
-    done = dreamshard(*RUN, "--testbed", "faulty_testbeds:dying", home=tmp_path)
+    done = dreamshard(*RUN, "--testbed", "tests.flows.faulty_testbeds:dying", home=tmp_path)
     assert (done.returncode, done.sentence) == (1, "rank 1 died while measuring train-000; look at its traceback")
     assert len(samples(tmp_path)) == 3
     assert iterations(tmp_path) == ["iteration_00"]

@@ -12,17 +12,23 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
+from dreamshard.costs import CostSample
+from dreamshard.tasks import PlacementTask
+from storage.filesystem import files, listing
+from storage.lake import catalog, schemas
+from storage.lake import rows as records
+from storage.lake.lake import Lake, measurement_place
+from storage.lake.parquet_files import write
+from storage.lake.sample_buffer import collecting
+from storage.settings import Settings
+
 # the same cases, for the lake of this module's `settings`
-from test_catalog import (  # noqa: F401
+from tests.storage.lake.test_catalog import (  # noqa: F401
     filled,
     test_a_sample_is_one_row_and_each_of_its_devices_is_one,
     test_placements_name_the_device_of_every_table,
 )
-from test_journal import (  # noqa: F401
-    test_samples_kept_one_by_one_are_one_file_of_the_lake,
-    test_what_was_kept_before_an_error_is_in_the_lake,
-)
-from test_lake import (  # noqa: F401
+from tests.storage.lake.test_lake import (  # noqa: F401
     test_a_damaged_file_is_named,
     test_a_key_never_comes_to_mean_other_tasks,
     test_an_evaluation_made_again_takes_the_place_of_the_one_before,
@@ -37,22 +43,14 @@ from test_lake import (  # noqa: F401
     test_writers_of_one_run_at_the_same_time_lose_nothing,
     test_writing_the_same_dataset_twice_adds_nothing,
 )
-from test_shard_costs import (  # noqa: F401
+from tests.storage.lake.test_sample_buffer import (  # noqa: F401
+    test_samples_kept_one_by_one_are_one_file_of_the_lake,
+    test_what_was_kept_before_an_error_is_in_the_lake,
+)
+from tests.storage.lake.test_shard_cost_cache import (  # noqa: F401
     test_shards_are_a_view,
 )
-
-from dreamshard.costs import CostSample
-from dreamshard.tasks import PlacementTask
-from storage.filesystem import files, listing
-from storage.lake import catalog, schemas
-from storage.lake import rows as records
-from storage.lake.lake import Lake, measurement_place
-from storage.lake.parquet_files import write
-from storage.lake.sample_buffer import collecting
-from storage.settings import Settings
 from tests.storage.stored_instances import make_sample
-
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(params=["memory", "s3"])
@@ -115,7 +113,6 @@ def test_the_catalog_file_opens_in_another_process_that_can_read_the_store(setti
 
 HOST = """
 import pickle, sys
-sys.path.insert(0, sys.argv[1])
 from tests.storage.stored_instances import make_sample, make_tables
 from dreamshard.tasks import PlacementTask
 from storage.lake.sample_buffer import collecting
@@ -144,7 +141,7 @@ def test_hosts_that_write_at_the_same_time_and_one_that_is_killed_corrupt_nothin
     settings: Settings, lake: Lake, version: str, task: PlacementTask, tmp_path: Path
 ):
     """Two processes with homes, and so locks, of their own do the same run; what one measures differs in part."""
-    from test_lake import lookups_of
+    from tests.storage.lake.test_lake import lookups_of
 
     table = lookups_of("a", [1, 1, 3])
     address = lake.write_table_lookups(table)
@@ -190,7 +187,7 @@ def _files(name: str, address: str, copies: Path):
 def _host(home: Path) -> "subprocess.Popen[bytes]":
     environment: Mapping[str, str] = {**os.environ, "DREAMSHARD_HOME": str(home)}
     return subprocess.Popen(
-        [sys.executable, "-c", HOST, str(HERE.parents[1])],
+        [sys.executable, "-c", HOST],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""A testbed of a person's own, as `own_testbed:factory`."""
+"""A testbed of a person's own, given as `tests.dreamshard.testbeds.own_testbed:factory`."""
 
 import torch
 

@@ -4,7 +4,6 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -202,7 +201,6 @@ def test_measuring_needs_nothing_beyond_torch_fbgemm_numpy_pyarrow_tqdm_and_jaxt
     )
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script],
-        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         check=False,

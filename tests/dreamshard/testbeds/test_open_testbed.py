@@ -78,9 +78,9 @@ def test_an_unknown_name_is_refused_with_the_names_there_are(name):
 
 
 def test_ones_own_testbed_needs_only_to_measure():
-    bed = open_testbed("own_testbed:factory", SETUP)
+    bed = open_testbed("tests.dreamshard.testbeds.own_testbed:factory", SETUP)
     assert isinstance(bed, Testbed)
-    assert bed.name == "own_testbed:factory"
+    assert bed.name == "tests.dreamshard.testbeds.own_testbed:factory"
     task = make_task(make_tables([4, 4, 4]))
     assert bed.measure(task, Placement(torch.tensor([0, 0, 1]), 2)).overall_ms == 8
     bed.close()
@@ -89,15 +89,17 @@ def test_ones_own_testbed_needs_only_to_measure():
 def test_ones_own_testbed_is_not_asked_for_what_is_not_legal():
     task = make_task(make_tables([4, 4, 4]))
     with pytest.raises(ValueError, match="2 tables on 2 devices"):
-        open_testbed("own_testbed:factory", SETUP).measure(task, Placement(torch.tensor([0, 1]), 2))
+        open_testbed("tests.dreamshard.testbeds.own_testbed:factory", SETUP).measure(
+            task, Placement(torch.tensor([0, 1]), 2)
+        )
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("no_such_module:factory", "no module 'no_such_module'"),
-        ("own_testbed:missing", "has no 'missing'"),
-        ("own_testbed:nothing", "without measure"),
+        ("tests.dreamshard.testbeds.own_testbed:missing", "has no 'missing'"),
+        ("tests.dreamshard.testbeds.own_testbed:nothing", "without measure"),
     ],
 )
 def test_ones_own_testbed_that_cannot_be_made_is_refused(name, message):
@@ -108,4 +110,6 @@ def test_ones_own_testbed_that_cannot_be_made_is_refused(name, message):
 def test_an_answer_that_is_no_cost_sample_is_an_error():
     task = make_task(make_tables([4, 4, 4]))
     with pytest.raises(MeasurementError, match="returned float"):
-        open_testbed("own_testbed:wrong", SETUP).measure(task, Placement(torch.tensor([0, 0, 1]), 2))
+        open_testbed("tests.dreamshard.testbeds.own_testbed:wrong", SETUP).measure(
+            task, Placement(torch.tensor([0, 0, 1]), 2)
+        )

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from test_shard_costs import COSTS, KEY
 
 from dreamshard.costs import CostSample
 from dreamshard.tasks import PlacementTask
@@ -12,6 +11,7 @@ from storage.lake import catalog, schemas
 from storage.lake.lake import Lake
 from storage.lake.shard_cost_cache import LakeShardCache
 from storage.settings import Settings
+from tests.storage.lake.test_shard_cost_cache import COSTS, KEY
 from tests.storage.stored_instances import make_evaluation, make_sample
 
 

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 import torch
@@ -162,7 +161,6 @@ def test_a_damaged_file_is_named(lake: Lake, version: str, damage: str):
 WRITER = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[3])
 import storage.filesystem
 from tests.storage.stored_instances import make_sample, make_tables
 from dreamshard.tasks import PlacementTask
@@ -179,7 +177,7 @@ Lake(Path(sys.argv[1])).append_cost_samples([make_sample(task, [0, 1, 0, 1])], "
 
 
 def test_a_killed_writer_leaves_nothing_that_a_reader_sees(lake: Lake, version: str, sample: CostSample):
-    command = [sys.executable, "-c", WRITER, str(lake.root), version, str(Path(__file__).parents[3])]
+    command = [sys.executable, "-c", WRITER, str(lake.root), version]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "about to rename\n"

@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -44,7 +43,6 @@ def test_what_was_kept_before_an_error_is_in_the_lake(lake: Lake, version: str, 
 
 KILLED = """
 import sys
-sys.path.insert(0, sys.argv[3])
 import storage.lake.sample_buffer
 from tests.storage.stored_instances import make_sample, make_tables
 from dreamshard.tasks import PlacementTask
@@ -75,14 +73,7 @@ def test_a_killed_process_loses_no_sample_and_none_is_there_twice(
     lake: Lake, version: str, task: PlacementTask, moment: str
 ):
     """Killed before its samples were in the lake, and after, but while the journal held them too."""
-    command = [
-        sys.executable,
-        "-c",
-        f"'{moment}'\n{KILLED}",
-        str(lake.root),
-        version,
-        str(Path(__file__).parents[3]),
-    ]
+    command = [sys.executable, "-c", f"'{moment}'\n{KILLED}", str(lake.root), version]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "kept\n"
