@@ -1,7 +1,7 @@
-"""What the two recurrent rivals share: take an LSTM through the tables, a device for each, and improve it by REINFORCE.
+"""What the two LSTM rivals share: rollouts through a task's tables, training by REINFORCE, and the trained placer.
 
-Costs come from the cost network that DreamShard has trained, memory and order of tables from the same MDP, so that what
-is compared is the policy alone. Which network scores the devices is in `rnn.py` and `autoshard.py`.
+Costs come from DreamShard's cost network, memory and the order of tables from its MDP, so only the policies differ. Each
+rival's network and objective are in its own module.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,56 +16,44 @@ from torch import Tensor, nn
 from dreamshard.baselines import pack_by_size
 from dreamshard.cost_model.fast_evaluation import shard_costs
 from dreamshard.cost_model.features import Normaliser
-from dreamshard.cost_model.fitting import TrainingDivergedError
 from dreamshard.cost_model.networks import CostNetwork
 from dreamshard.placement import Placement
 from dreamshard.policy.mdp import Episodes, episodes_of, legal_devices
-from dreamshard.policy.reinforce import policy_gradient_loss
+from dreamshard.policy.reinforce import gradient_step, policy_gradient_loss
+from dreamshard.policy.rollout import masked_log_softmax
 from dreamshard.tasks import PlacementTask
 
 Objective = Callable[[CostNetwork, Tensor], Tensor]
-"""From a cost network and the devices' sums `[B, D, L]` to what each episode is judged by, `[B]` milliseconds."""
+"""Maps a cost network and the devices' summed latents `[B, D, L]` to the cost to minimise, `[B]` milliseconds."""
 
 
 @runtime_checkable
-class Walk(Protocol):
-    """A policy on its way through `B` episodes."""
+class DeviceScorer(Protocol):
+    """A policy's state during `B` episodes."""
 
-    def logits(self, t: int, held: Float[Tensor, "B D"], after: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
-        """Scores of the devices for the `t`-th table.
+    def scores(self, t: int, held: Float[Tensor, "B D"], after: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+        """Logits of the devices for the `t`-th table.
 
         Args:
-            t: in the order of placing.
-            held: predicted compute of each device as it stands, relative to `Episodes.reference_ms`.
-            after: the same once it also holds the table.
+            t: position in the order of placing.
+            held: predicted compute of each device now, relative to `Episodes.reference_ms`.
+            after: the same with the table added.
         """
         ...
 
-    def took(self, t: int, device: Int[Tensor, " B"]) -> None:
-        """Takes in that the `t`-th table went to `device`."""
+    def place(self, t: int, device: Int[Tensor, " B"]) -> None:
+        """Record that the `t`-th table went to `device`."""
         ...
-
-
-class RecurrentPolicy(nn.Module):
-    """A network that scores devices for one table after another."""
-
-    def begin(self, episodes: Episodes) -> Walk:
-        """The start of a walk through `episodes`.
-
-        Raises:
-            NoPlacementError: the policy cannot place tasks of this shape.
-        """
-        raise AssertionError("a subclass says how")
 
 
 @dataclass(frozen=True)
-class Walked:
-    """What happened in `B` episodes.
+class LstmRollout:
+    """The outcome of `B` episodes.
 
     Attributes:
         device: `[B, T]` of each table, in its task's own order.
         log_prob: `[B, T]` of each choice, with gradients where they are enabled.
-        entropy: `[B, T]` of each step.
+        entropy: `[B, T]` of each step, nats.
         sums: `[B, D, L]` of the cost network's latents over each device's tables.
         feasible: `[B]` whether no device is over capacity.
     """
@@ -79,13 +67,13 @@ class Walked:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerTraining:
-    """How a recurrent rival is trained.
+    """How an LSTM rival is trained.
 
     Attributes:
-        updates: steps of the optimizer, each on one task.
+        updates: optimizer steps, each on one task.
         episodes: placements sampled per update.
-        learning_rate: at the start; falls linearly to a twentieth.
-        entropy_weight: of the entropy bonus.
+        learning_rate: initial rate; falls linearly to a twentieth.
+        entropy_weight: weight of the entropy bonus.
     """
 
     updates: int = 300
@@ -94,15 +82,96 @@ class PeerTraining:
     entropy_weight: float = 0.001
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value <= 0 and each.name != "entropy_weight":
-                raise ValueError(f"{each.name} is {value}, but training needs it above 0; raise it")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value <= 0 and field.name != "entropy_weight":
+                raise ValueError(f"{field.name} is {value}, but training needs it above 0; raise it")
 
 
-def walk(
-    policy: RecurrentPolicy, network: CostNetwork, episodes: Episodes, generator: torch.Generator | None
-) -> Walked:
+@dataclass(frozen=True)
+class LstmPlacer:
+    """A trained LSTM rival; places by the policy's greedy choices."""
+
+    name: str
+    policy: nn.Module
+    cost_network: CostNetwork
+    normaliser: Normaliser
+
+    @torch.no_grad()
+    def place(self, task: PlacementTask) -> Placement:
+        """Raises NoPlacementError where neither the policy nor packing by size finds room."""
+        taken = lstm_rollout(
+            self.policy, self.cost_network, episodes_of([task], self.cost_network, self.normaliser), None
+        )
+        return Placement(taken.device[0] if bool(taken.feasible[0]) else pack_by_size(task), task.num_devices)
+
+
+@dataclass(frozen=True)
+class LstmMethod:
+    """A published method.
+
+    Attributes:
+        name: of its placer.
+        policy: builds the untrained network for a number of devices; calling the network with `Episodes` gives a
+            `DeviceScorer`.
+        objective: cost to minimise.
+        fixed_devices: whether a network serves only the number of devices it was built for.
+    """
+
+    name: str
+    policy: Callable[[int], nn.Module]
+    objective: Objective
+    fixed_devices: bool = False
+
+    def untrained(self, cost_network: CostNetwork, normaliser: Normaliser, num_devices: int, seed: int) -> LstmPlacer:
+        """The placer before its first update; `seed` draws its weights."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return LstmPlacer(self.name, self.policy(num_devices), cost_network, normaliser)
+
+    def trained(
+        self,
+        cost_network: CostNetwork,
+        normaliser: Normaliser,
+        tasks: Sequence[PlacementTask],
+        seed: int,
+        training: PeerTraining,
+    ) -> LstmPlacer:
+        """The placer after REINFORCE on the estimated MDP of `tasks`.
+
+        Raises:
+            TrainingDivergedError: the loss is not finite.
+            ValueError: there are no tasks, or they differ in their number of devices and the method needs one number.
+        """
+        if not tasks:
+            raise ValueError(
+                f"there are no tasks to train {self.name} on, so it would place at random; give at least one"
+            )
+        counts = sorted({task.num_devices for task in tasks})
+        if self.fixed_devices and len(counts) > 1:
+            raise ValueError(
+                f"{self.name} has one output per device, so it needs training tasks with one number of devices; got "
+                f"{counts}: train one placer for each"
+            )
+        placer = self.untrained(cost_network, normaliser, counts[0], seed)
+        policy, generator = placer.policy, torch.Generator().manual_seed(seed)
+        optimizer = torch.optim.Adam(policy.parameters(), lr=training.learning_rate)
+        for update in range(training.updates):
+            for group in optimizer.param_groups:
+                group["lr"] = training.learning_rate * max(1 - update / training.updates, 0.05)
+            task = tasks[int(torch.randint(len(tasks), (), generator=generator))]
+            episodes = episodes_of([task], cost_network, normaliser).repeat(training.episodes)
+            taken = lstm_rollout(policy, cost_network, episodes, generator)
+            with torch.no_grad():
+                cost_ms = self.objective(cost_network, taken.sums)
+            loss = policy_gradient_loss(taken.log_prob, taken.entropy, cost_ms, taken.feasible, training.entropy_weight)
+            gradient_step(policy, optimizer, loss, max_norm=1.0)
+        return placer
+
+
+def lstm_rollout(
+    policy: nn.Module, network: CostNetwork, episodes: Episodes, generator: torch.Generator | None
+) -> LstmRollout:
     """Place every table; sampled with `generator`, greedy without."""
     batch, num_tables = episodes.order.shape
     costs = shard_costs(network)
@@ -111,88 +180,31 @@ def walk(
     held_ms = np.zeros((batch, episodes.num_devices), np.float32)
     used_bytes = np.zeros((batch, episodes.num_devices), np.int64)
     reference = episodes.reference_ms[:, None]  # [B, 1]
-    steps = policy.begin(episodes)
-    devices, log_probs, entropies, every = [], [], [], np.arange(batch)
+    scorer: DeviceScorer = policy(episodes)
+    devices, log_probs, entropies, episode = [], [], [], np.arange(batch)
     for t in range(num_tables):
         after = sums + latents[:, t, None]  # [B, D, L]
         forward, backward, _ = costs.compute(after.reshape(-1, after.shape[-1]))
         after_ms = (forward + backward).reshape(held_ms.shape)
-        relative = [torch.from_numpy(each) / reference for each in (held_ms, after_ms)]
         legal = torch.from_numpy(legal_devices(used_bytes, table_bytes[:, t], episodes.capacity_bytes))
-        log_p = torch.log_softmax(steps.logits(t, *relative).masked_fill(~legal, -torch.inf), dim=-1)  # [B, D]
+        scores = scorer.scores(t, torch.from_numpy(held_ms) / reference, torch.from_numpy(after_ms) / reference)
+        log_p, entropy = masked_log_softmax(scores, legal)  # [B, D], [B]
         device = _choose(log_p.detach(), generator)
-        chosen = every, device.numpy()
+        chosen = episode, device.numpy()
         sums[chosen], held_ms[chosen] = after[chosen], after_ms[chosen]
         used_bytes[chosen] += table_bytes[:, t]
-        steps.took(t, device)
+        scorer.place(t, device)
         devices.append(device)
         log_probs.append(log_p.gather(-1, device[:, None])[:, 0])
-        entropies.append(-(log_p.exp() * log_p.masked_fill(~legal, 0.0)).sum(-1))
+        entropies.append(entropy)
     taken = torch.stack(devices, dim=1)
-    return Walked(
+    return LstmRollout(
         torch.empty_like(taken).scatter_(1, episodes.order, taken),
         torch.stack(log_probs, dim=1),
         torch.stack(entropies, dim=1),
         torch.from_numpy(sums),
         torch.from_numpy((used_bytes <= episodes.capacity_bytes).all(axis=1)),
     )
-
-
-def improve(
-    policy: RecurrentPolicy,
-    network: CostNetwork,
-    normaliser: Normaliser,
-    tasks: Sequence[PlacementTask],
-    objective: Objective,
-    training: PeerTraining,
-    generator: torch.Generator,
-) -> list[float]:
-    """REINFORCE on the estimated MDP; the mean objective of each update's episodes, in units of an even share.
-
-    Raises:
-        TrainingDivergedError: the loss is not finite.
-        ValueError: there are no tasks.
-    """
-    if not tasks:
-        raise ValueError("there are no tasks to train a rival on, so it would place at random; give at least one")
-    optimizer = torch.optim.Adam(policy.parameters(), lr=training.learning_rate)
-    reached = []
-    for update in range(training.updates):
-        for group in optimizer.param_groups:
-            group["lr"] = training.learning_rate * max(1 - update / training.updates, 0.05)
-        task = tasks[int(torch.randint(len(tasks), (), generator=generator))]
-        episodes = episodes_of([task], network, normaliser).repeat(training.episodes)
-        walked = walk(policy, network, episodes, generator)
-        with torch.no_grad():
-            cost = objective(network, walked.sums)
-        loss = policy_gradient_loss(walked.log_prob, walked.entropy, cost, walked.feasible, training.entropy_weight)
-        if not torch.isfinite(loss):
-            raise TrainingDivergedError(
-                f"the rival's loss became {float(loss)}, so its choices would be arbitrary; look at the cost "
-                "network's predictions, or lower the learning rate"
-            )
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
-        optimizer.step()
-        reached.append(float((cost / episodes.reference_ms).mean()))
-    return reached
-
-
-@dataclass(frozen=True)
-class RecurrentPlacer:
-    """A trained recurrent rival: its greedy choices."""
-
-    name: str
-    policy: RecurrentPolicy
-    cost_network: CostNetwork
-    normaliser: Normaliser
-
-    @torch.no_grad()
-    def place(self, task: PlacementTask) -> Placement:
-        """Raises NoPlacementError where neither the policy nor packing by size finds room."""
-        walked = walk(self.policy, self.cost_network, episodes_of([task], self.cost_network, self.normaliser), None)
-        return Placement(walked.device[0] if bool(walked.feasible[0]) else pack_by_size(task), task.num_devices)
 
 
 def _choose(log_p: Float[Tensor, "B D"], generator: torch.Generator | None) -> Int[Tensor, " B"]:

@@ -1,18 +1,18 @@
 """NeuroShard's search: Zha et al., "Pre-train and Search: Efficient Embedding Table Sharding with Pre-trained Neural
 Cost Models", MLSys 2023 (arXiv 2305.01868).
 
-Its inner loop is a greedy grid search of table-wise placements. It balances compute and communication by two rules:
-shards go, in descending order of their predicted compute, to the device with the least predicted compute so far, but
-only to devices whose sum of dims stays below a limit. The grid tries 11 limits, from the mean sum of dims per device to
-1.5 times it, and keeps the placement with the lowest predicted overall cost.
+The inner loop is a greedy grid search of placements that balances compute and communication by two rules: shards go, in
+descending order of predicted compute, to the device with the least predicted compute so far, among devices whose sum of
+dims stays below a limit. The grid has 11 limits, from 1 to 1.5 times the mean sum of dims per device; the placement with
+the lowest predicted overall cost is kept.
 
-Its outer loop is a beam search over column-wise splits: from each of the 3 best lists of shards it halves each of the
-10 dearest and 10 largest shards in turn, up to 10 times over, and judges every list by the inner loop.
+The outer loop is a beam search over column splits: from each of the 3 best lists of shards, halve each of the 10
+costliest and 10 largest shards in turn, for up to 10 rounds, and judge every list by the inner loop.
 
-What differs from the paper: costs are those of the cost network that DreamShard has trained from about 100 measured
-placements, where theirs is pre-trained on many thousands of measured shards; all lists and limits of a round are
-searched side by side, equal lists once; and no limit at all is tried as well, since theirs finds nothing where a single
-table is wider than the widest limit. Where no list fits, packing by size has the last word, as for every other placer.
+Differences from the paper: costs come from DreamShard's cost network, trained on about 100 measured placements; the
+paper's is pre-trained on many thousands of measured shards. All lists and limits of a round are searched in one batch,
+equal lists once. The grid also includes no limit, since the paper's search finds nothing if one table is wider than the
+widest limit. If no list fits, tables are packed by size, as for every other placer.
 """
 
 import sys
@@ -33,17 +33,17 @@ from dreamshard.placement import ColumnShard, Placement
 from dreamshard.tasks import PlacementTask
 
 LIMITS = (*np.linspace(1.0, 1.5, 11).tolist(), float("inf"))
-"""On a device's sum of dims, in units of the mean over the devices."""
+"""Limits on a device's sum of dims, relative to the mean over devices."""
 
 _ROUNDS, _BEAM, _HALVED = 10, 3, 10
-_COLUMNS = 4  # what the fused operator takes a multiple of
+_COLUMNS = 4  # the fused operator takes multiples of this
 
 ShardList = tuple[ColumnShard, ...]
 
 
 @dataclass(frozen=True)
-class Shards:
-    """What is placed, in `C` alternatives of `S` shards each: whole tables, or columns of them.
+class EncodedShards:
+    """`C` alternative lists of `S` shards each.
 
     Attributes:
         latents: `[C, S, L]` of the cost network.
@@ -57,12 +57,12 @@ class Shards:
 
 
 @dataclass(frozen=True)
-class Found:
+class GridSearchResult:
     """The best placement of each alternative.
 
     Attributes:
         device: `[C, S]`.
-        overall_ms: `[C]` as predicted; infinite where nothing fits under any limit.
+        overall_ms: `[C]` predicted; infinite where nothing fits under any limit.
     """
 
     device: Int[Tensor, "C S"]
@@ -74,7 +74,7 @@ class NeuroShardPlacer:
     """Beam search over splits, greedy grid search over placements, on the cost network.
 
     Attributes:
-        columns: whether tables may be split by columns; without, the grid search of whole tables is all there is.
+        columns: whether tables may be split by columns; if not, only the grid search runs, on whole tables.
     """
 
     cost_network: CostNetwork
@@ -88,14 +88,14 @@ class NeuroShardPlacer:
         lists: list[ShardList] = [tuple(ColumnShard(t, 0, dim) for t, dim in enumerate(task.tables.dim.tolist()))]
         best, best_ms = None, float("inf")
         for _ in range(1 + _ROUNDS * self.columns):
-            shards = _shards(task, lists, self.cost_network, self.normaliser)
-            found = grid_search(self.cost_network, shards, task.num_devices, task.memory_bytes)
-            beam = torch.argsort(found.overall_ms, stable=True)[:_BEAM].tolist()
-            if float(found.overall_ms[beam[0]]) < best_ms:
-                best, best_ms = (lists[beam[0]], found.device[beam[0]]), float(found.overall_ms[beam[0]])
+            shards = _encode(task, lists, self.cost_network, self.normaliser)
+            result = grid_search(self.cost_network, shards, task.num_devices, task.memory_bytes)
+            beam = torch.argsort(result.overall_ms, stable=True)[:_BEAM].tolist()
+            if float(result.overall_ms[beam[0]]) < best_ms:
+                best, best_ms = (lists[beam[0]], result.device[beam[0]]), float(result.overall_ms[beam[0]])
             compute = single_compute_ms(self.cost_network, shards)  # [C, S]
             halved = (_halved(lists[c], compute[c], shards.shard_bytes[c].numpy()) for c in beam)
-            lists = list(dict.fromkeys(each for several in halved for each in several))
+            lists = list(dict.fromkeys(shard_list for group in halved for shard_list in group))
             if not lists:
                 break
         if best is None:
@@ -105,7 +105,7 @@ class NeuroShardPlacer:
 
 
 @torch.no_grad()
-def grid_search(network: CostNetwork, shards: Shards, num_devices: int, capacity_bytes: int) -> Found:
+def grid_search(network: CostNetwork, shards: EncodedShards, num_devices: int, capacity_bytes: int) -> GridSearchResult:
     """The cheapest of the greedy placements under each limit, for each alternative."""
     costs = shard_costs(network)
     alternatives, num_shards = shards.dim.shape
@@ -134,11 +134,13 @@ def grid_search(network: CostNetwork, shards: Shards, num_devices: int, capacity
     cost = network.overall_ms(torch.from_numpy(sums))  # [B]
     cost = cost.masked_fill(torch.from_numpy(~complete), torch.inf).reshape(alternatives, grid)
     best = cost.argmin(dim=1)  # [C]
-    every = torch.arange(alternatives)
-    return Found(torch.from_numpy(device).reshape(alternatives, grid, num_shards)[every, best], cost[every, best])
+    chosen_limit = torch.arange(alternatives), best
+    return GridSearchResult(
+        torch.from_numpy(device).reshape(alternatives, grid, num_shards)[chosen_limit], cost[chosen_limit]
+    )
 
 
-def single_compute_ms(network: CostNetwork, shards: Shards) -> NDArray[np.float32]:
+def single_compute_ms(network: CostNetwork, shards: EncodedShards) -> NDArray[np.float32]:
     """`[C, S]` predicted compute of each shard alone on a device."""
     forward, backward, _ = shard_costs(network).compute(shards.latents.flatten(0, 1).numpy())
     alone: NDArray[np.float32] = (forward + backward).reshape(shards.dim.shape)
@@ -146,10 +148,10 @@ def single_compute_ms(network: CostNetwork, shards: Shards) -> NDArray[np.float3
 
 
 def _halved(parts: ShardList, compute_ms: NDArray[np.float32], shard_bytes: NDArray[np.int64]) -> list[ShardList]:
-    """The lists in which one of the dearest or largest of `parts` is halved."""
-    worth = {*np.argsort(-compute_ms, kind="stable")[:_HALVED], *np.argsort(-shard_bytes, kind="stable")[:_HALVED]}
+    """Lists in which one of the costliest or largest of `parts` is halved."""
+    candidates = {*np.argsort(-compute_ms, kind="stable")[:_HALVED], *np.argsort(-shard_bytes, kind="stable")[:_HALVED]}
     lists = []
-    for s in sorted(int(each) for each in worth):
+    for s in sorted(map(int, candidates)):
         part = parts[s]
         middle, odd = divmod(part.start + part.end, 2)
         if odd or (middle - part.start) % _COLUMNS:
@@ -159,12 +161,14 @@ def _halved(parts: ShardList, compute_ms: NDArray[np.float32], shard_bytes: NDAr
     return lists
 
 
-def _shards(task: PlacementTask, lists: Sequence[ShardList], network: CostNetwork, normaliser: Normaliser) -> Shards:
-    """Every list's shards; each distinct shard is encoded once."""
+def _encode(
+    task: PlacementTask, lists: Sequence[ShardList], network: CostNetwork, normaliser: Normaliser
+) -> EncodedShards:
+    """All lists' shards; each distinct shard is encoded once."""
     distinct = {part: i for i, part in enumerate(dict.fromkeys(part for parts in lists for part in parts))}
-    boundless = replace(task, memory_bytes=sys.maxsize)  # they overlap, so together they need not fit
-    nowhere = torch.zeros(len(distinct), dtype=torch.int64)
-    pieces, _ = boundless.sharded(Placement(nowhere, task.num_devices, tuple(distinct)))
+    unlimited = replace(task, memory_bytes=sys.maxsize)  # the shards overlap, so together they need not fit
+    placement = Placement(torch.zeros(len(distinct), dtype=torch.int64), task.num_devices, tuple(distinct))
+    pieces, _ = unlimited.sharded(placement)
     index = torch.tensor([[distinct[part] for part in parts] for parts in lists])  # [C, S]
     latents = network.encode(normaliser(pieces.tables))
-    return Shards(latents[index], pieces.tables.dim[index], pieces.table_bytes[index])
+    return EncodedShards(latents[index], pieces.tables.dim[index], pieces.table_bytes[index])

@@ -1,8 +1,8 @@
-"""TorchRec's own planner (torchrec 1.8.0, `EmbeddingShardingPlanner`), held to whole tables on one device each.
+"""TorchRec's planner (torchrec 1.8.0, `EmbeddingShardingPlanner`), restricted to whole tables on one device each.
 
-It rates a table by its lookups, rows' bytes and the bandwidths of its `Topology`, and partitions greedily by that. It
-measures nothing and is not trained. Memory is exactly the task's: bytes for tables on each device, with nothing held
-back for the planner's own estimates of dense parameters and inputs.
+It rates a table by its lookups, row bytes and the bandwidths of its `Topology`, and partitions greedily. It measures
+nothing and is not trained. Each device offers exactly the task's memory; nothing is reserved for the planner's own
+estimates of dense parameters and inputs.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class TorchRecPlanner:
     name: str = "torchrec_planner"
 
     def place(self, task: PlacementTask) -> Placement:
-        """Where TorchRec would put the tables.
+        """Place the tables as TorchRec would.
 
         Raises:
             NoPlacementError: the planner finds no plan.

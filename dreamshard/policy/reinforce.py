@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from dreamshard.cost_model.fitting import TrainingDivergedError
 from dreamshard.cost_model.networks import CostNetwork
@@ -44,6 +44,25 @@ def policy_gradient_loss(
     return -(advantage.detach() * log_prob.sum(dim=1)).mean() - entropy_weight * entropy.sum(dim=1).mean()
 
 
+def gradient_step(
+    policy: nn.Module, optimizer: torch.optim.Optimizer, loss: Float[Tensor, ""], *, max_norm: float
+) -> None:
+    """Take one optimizer step on `loss`, with the gradient's norm clipped to `max_norm`.
+
+    Raises:
+        TrainingDivergedError: the loss is not finite.
+    """
+    if not torch.isfinite(loss):
+        raise TrainingDivergedError(
+            f"the policy's loss became {float(loss.detach())}, so its choices would be arbitrary; the last checkpoint is "
+            "intact: look at the cost network's predictions, or lower the learning rate"
+        )
+    optimizer.zero_grad(set_to_none=True)
+    torch.autograd.backward(loss)
+    torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
+    optimizer.step()
+
+
 def update(
     policy: PolicyNetwork,
     optimizer: torch.optim.Optimizer,
@@ -61,14 +80,6 @@ def update(
     taken = rollout(policy, network, episodes, generator, record=True)
     log_prob, entropy = log_probs(policy, episodes, taken)
     loss = policy_gradient_loss(log_prob, entropy, taken.overall_ms, taken.feasible, entropy_weight)
-    if not torch.isfinite(loss):
-        raise TrainingDivergedError(
-            f"the policy's loss became {float(loss.detach())}, so its choices would be arbitrary; the last checkpoint is "
-            "intact: look at the cost network's predictions, or lower the learning rate"
-        )
-    optimizer.zero_grad(set_to_none=True)
-    torch.autograd.backward(loss)
-    torch.nn.utils.clip_grad_norm_(policy.parameters(), 10.0)
-    optimizer.step()
+    gradient_step(policy, optimizer, loss, max_norm=10.0)
     reward = -(taken.overall_ms / episodes.reference_ms).mean()
     return UpdateFigures(float(loss.detach()), float(reward), float(entropy.detach().mean()))

@@ -103,9 +103,16 @@ def log_probs(
     codes = policy.device_codes(sums, view.costs, view.memory, taken.actions.shape[1] / num_devices)  # [B, T, D, K]
     wishes = policy.table_codes(episodes.features)  # [B, T, K]
     logits = (codes * wishes[:, :, None, :]).sum(-1) - policy.greediness() * view.after  # [B, T, D]
-    log_p = torch.log_softmax(logits.masked_fill(~taken.legal, -torch.inf), dim=-1)
-    entropy = -(log_p.exp() * log_p.masked_fill(~taken.legal, 0.0)).sum(-1)  # [B, T]
+    log_p, entropy = masked_log_softmax(logits, taken.legal)
     return log_p.gather(-1, taken.actions[..., None]).squeeze(-1), entropy
+
+
+def masked_log_softmax(
+    logits: Float[Tensor, "*B D"], legal: Bool[Tensor, "*B D"]
+) -> tuple[Float[Tensor, "*B D"], Float[Tensor, "*B"]]:
+    """Log-probabilities over the legal devices, minus infinity elsewhere, and their entropy in nats."""
+    log_p = torch.log_softmax(logits.masked_fill(~legal, -torch.inf), dim=-1)
+    return log_p, -(log_p.exp() * log_p.masked_fill(~legal, 0.0)).sum(-1)
 
 
 class _Actor:

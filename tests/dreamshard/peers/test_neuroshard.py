@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dreamshard.baselines import RandomPlacer
-from dreamshard.peers.neuroshard import NeuroShardPlacer, Shards, grid_search
+from dreamshard.peers.neuroshard import EncodedShards, NeuroShardPlacer, grid_search
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.tasks import PlacementTask
 from tests.dreamshard.peers.plain_network import plain
@@ -31,7 +31,7 @@ def alternatives(tables, shard_bytes):
     network, normaliser = plain(tables)
     times = len(shard_bytes)
     latents = network.encode(normaliser(tables)).detach().expand(times, -1, -1)
-    return network, Shards(latents, tables.dim.expand(times, -1), torch.tensor(shard_bytes))
+    return network, EncodedShards(latents, tables.dim.expand(times, -1), torch.tensor(shard_bytes))
 
 
 def test_compute_alone_is_balanced_where_communication_is_free():
@@ -40,7 +40,7 @@ def test_compute_alone_is_balanced_where_communication_is_free():
     assert wide == other != narrow  # 128 | 64 + 64, dims 4 | 128
 
 
-def test_a_limit_on_dims_parts_the_wide_tables_where_communication_is_dear():
+def test_a_limit_on_dims_separates_wide_tables_where_communication_is_expensive():
     task = PlacementTask(narrow_and_two_wide(), 2, PLENTY)
     placed = NeuroShardPlacer(*plain(task.tables, 20.0), columns=False).place(task)
     _, wide, other = placed.device.tolist()
@@ -49,8 +49,8 @@ def test_a_limit_on_dims_parts_the_wide_tables_where_communication_is_dear():
 
 def test_the_cost_found_is_the_predicted_cost_of_the_placement():
     network, shards = alternatives(narrow_and_two_wide(), [[1, 1, 1]])
-    found = grid_search(network, shards, 2, 3)
-    assert float(found.overall_ms) == pytest.approx(2 * 1.28, rel=1e-3)  # forward and backward of pooling x dim = 128
+    result = grid_search(network, shards, 2, 3)
+    assert float(result.overall_ms) == pytest.approx(2 * 1.28, rel=1e-3)  # forward and backward of pooling x dim = 128
 
 
 def test_a_table_wider_than_the_widest_limit_is_placed_all_the_same():
@@ -61,10 +61,10 @@ def test_a_table_wider_than_the_widest_limit_is_placed_all_the_same():
 
 def test_alternatives_are_searched_side_by_side_and_those_that_do_not_fit_cost_infinitely_much():
     network, shards = alternatives(tables_of([100, 100, 100]), [[1, 1, 1], [2, 2, 2], [2, 1, 1]])
-    found = grid_search(network, shards, 2, 3)  # room for one of two bytes on each of two devices
-    assert found.overall_ms.isfinite().tolist() == [True, False, True]
+    result = grid_search(network, shards, 2, 3)  # room for one of two bytes on each of two devices
+    assert result.overall_ms.isfinite().tolist() == [True, False, True]
     alone = grid_search(network, alternatives(tables_of([100, 100, 100]), [[2, 1, 1]])[1], 2, 3)
-    assert torch.equal(alone.device[0], found.device[2])
+    assert torch.equal(alone.device[0], result.device[2])
 
 
 def test_a_table_that_is_all_the_work_is_split_by_columns_and_shared():
