@@ -5,8 +5,6 @@ model, nor none where there was one.
 """
 
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dreamshard.cost_model.features import FEATURES, Normaliser
 from dreamshard.cost_model.networks import StructuredCostNetwork
+from dreamshard.files import atomic
 from dreamshard.policy.network import PolicyNetwork
 from dreamshard.search.placer import DreamShardPlacer
 from dreamshard.training import TrainingConfig, TrainingState, new_cost_network, untrained
@@ -128,37 +127,15 @@ def _restore(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> None
 
 
 def _write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any], notes: Mapping[str, str | bytes]) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    _write_synced(temporary / _WEIGHTS, save({name: value.detach().contiguous() for name, value in tensors.items()}))
-    _write_synced(temporary / _CONFIG, json.dumps(config, indent=1).encode())
-    for name, content in notes.items():
-        _write_synced(temporary / name, content.encode() if isinstance(content, str) else content)
-    replaced = folder.with_name(f"{folder.name}.{os.getpid()}.replaced.tmp")
-    if folder.exists():
-        folder.rename(replaced)  # whole until the new one stands beside it
-    temporary.rename(folder)
-    shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _standing(folder: Path) -> Path:
-    """`folder`, or what it was where a writer was killed between taking the old one away and putting the new one there."""
-    if folder.exists():
-        return folder
-    return max(folder.parent.glob(f"{folder.name}.*.replaced.tmp"), default=folder)
+    with atomic.replacing_folder(folder) as temporary:
+        save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary / _WEIGHTS)
+        (temporary / _CONFIG).write_text(json.dumps(config, indent=1))
+        for name, content in notes.items():
+            (temporary / name).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    folder = _standing(folder)
+    folder = atomic.complete_folder(folder)
     try:
         config = json.loads((folder / _CONFIG).read_text())
         tensors = load_file(folder / _WEIGHTS)

@@ -7,12 +7,12 @@ others wait is drawn as waiting, so the picture shows what a better balance woul
 
 import json
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dreamshard.costs import PHASES, CostSample, DeviceCosts
+from dreamshard.files import atomic
 
 WAITING = "waiting"
 _MEETINGS = ("forward_comm", "backward_comm")  # phases that no device begins before all have ended the one before
@@ -82,10 +82,7 @@ def trace_events(samples: dict[str, DeviceCosts]) -> list[dict[str, Any]]:
 def write_trace(path: Path, samples: dict[str, DeviceCosts]) -> None:
     """Write the events as a file that trace viewers open, all of it or nothing."""
     content = {"traceEvents": trace_events(samples), "displayTimeUnit": "ms"}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(content), encoding="utf-8")
-    temporary.replace(path)
+    atomic.write(path, json.dumps(content))
 
 
 def traced(samples: list[CostSample]) -> dict[str, DeviceCosts]:

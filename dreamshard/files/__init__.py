@@ -1,1 +1,1 @@
-"""Files of this machine and of stores: locks, and the errors of places that cannot be reached."""
+"""Files on this machine and in stores: atomic writing, content digests, locks, and errors of unreachable stores."""

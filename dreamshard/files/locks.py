@@ -1,6 +1,6 @@
-"""Measurements on one host take turns: two that share cores or a GPU would time each other.
+"""Locks between the processes of one host.
 
-The lock is the system's, on a file: it needs no server, and it is gone with the process that holds it.
+The operating system holds each lock on a file, so locks need no server and end with the process that holds them.
 """
 
 import fcntl
@@ -13,14 +13,14 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 MEASURING_LOCK = "DREAMSHARD_MEASURING_LOCK"
-"""Where the file lies that all who measure on a host lock; containers need one folder of the host mounted for it."""
+"""Environment variable: the file that every measuring process of a host locks; mount its folder in containers."""
 
-_DEFAULT = "/tmp/dreamshard.measuring.lock"  # not TMPDIR's, which differs between the users and jobs of a host
+_DEFAULT = "/tmp/dreamshard.measuring.lock"  # TMPDIR differs between the users and jobs of a host
 
 
 @contextmanager
 def measuring() -> Iterator[None]:
-    """Within this block no other process of this host measures, whichever home or user it belongs to.
+    """Keep all other processes of this host, of any home or user, from measuring: they would slow each other down.
 
     Raises:
         ValueError: the file that `DREAMSHARD_MEASURING_LOCK` names cannot be made.
@@ -30,40 +30,40 @@ def measuring() -> Iterator[None]:
 
 
 @contextmanager
-def locked(path: Path, why: str) -> Iterator[None]:
-    """Within this block nobody else of this host holds the lock on `path`.
+def locked(path: Path, reason: str) -> Iterator[None]:
+    """Hold the host-wide lock on `path`.
 
     Args:
-        path: a file in a folder that exists; it is made where it is not there, and it stays.
-        why: logged where somebody else holds it, so that a person knows what is waited for.
+        path: a file in an existing folder; it is made if missing and never removed.
+        reason: logged while another process holds the lock.
 
     Raises:
         ValueError: the file cannot be made.
     """
-    handle = _acquired(path, why)
+    handle = _acquire(path, reason)
     try:
         yield
     finally:
-        fcntl.flock(handle, fcntl.LOCK_UN)  # closing is not enough where a process forked inside holds the file too
+        fcntl.flock(handle, fcntl.LOCK_UN)  # closing does not unlock while a process forked inside holds the file too
         os.close(handle)
 
 
-def _acquired(path: Path, why: str) -> int:
-    """The lock on the file that lies at `path` once it is held: one that was cleaned away meanwhile counts for nothing."""
+def _acquire(path: Path, reason: str) -> int:
+    """Lock the file and return its handle; starts over if the file was removed while waiting."""
     while True:
-        handle = _opened(path)
+        handle = _open(path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            logger.info("%s; waiting for its turn (lock %s)", why, path)
+            logger.info("%s; waiting for the lock %s", reason, path)
             fcntl.flock(handle, fcntl.LOCK_EX)
         if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
             return handle
         os.close(handle)
 
 
-def _opened(path: Path) -> int:
-    """To read only, which suffices for a lock, so that users share a file that only one of them may write."""
+def _open(path: Path) -> int:
+    """Open read-only, which is enough to lock a file that another user owns."""
     try:
         return os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -72,6 +72,7 @@ def _opened(path: Path) -> int:
         return os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
     except OSError as error:
         raise ValueError(
-            f"the lock {path} cannot be made ({error.strerror}), so two processes could measure at once and time each "
-            f"other; make its folder writable, or point {MEASURING_LOCK} at a file that all who measure here can read"
+            f"the lock {path} cannot be made ({error.strerror}), so two processes could measure at once and slow each "
+            f"other down; make its folder writable, or set {MEASURING_LOCK} to a file that every measuring process can "
+            "read"
         ) from error

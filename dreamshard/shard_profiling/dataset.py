@@ -6,7 +6,6 @@ the shard it was at, and one that goes on begins where the last one ended.
 """
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 import torch
 
 from dreamshard.costs import CostSample, DeviceCosts
+from dreamshard.files import atomic
 from dreamshard.placement import Placement
 from dreamshard.tables import NUM_BINS, Optimizer, Precision, Tables, concatenate
 from dreamshard.tasks import PlacementTask
@@ -142,19 +142,9 @@ class ShardWriter:
     def add(self, shard: MeasuredShard) -> None:
         """Keep one shard: it is on disk when this returns."""
         self._rows.append(_to_row(shard))
-        write_atomically(self.folder / f"part-{self._part:05}.parquet", self._rows)
+        atomic.write(self.folder / f"part-{self._part:05}.parquet", _parquet(self._rows))
         if len(self._rows) == SHARDS_PER_PART:
             self._rows, self._part = [], self._part + 1
-
-
-def write_atomically(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows of `SCHEMA`: temporary name, fsync, rename."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(_parquet(rows))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def read_shards(source: Path) -> list[MeasuredShard]:
@@ -205,7 +195,7 @@ def merge(folder: Path, target: Path) -> int:
     """Write all shards of a folder as one file; returns how many."""
     shards = read_shards(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, [_to_row(shard) for shard in shards])
+    atomic.write(target, _parquet([_to_row(shard) for shard in shards]))
     return len(shards)
 
 

@@ -5,7 +5,6 @@ low-discrepancy sequence over what a shard's cost depends on (number of tables, 
 reuse), so that any prefix covers the space evenly and a collection can be cut off at any time.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -13,6 +12,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from dreamshard.files.digests import digest
 from dreamshard.formatting import gib
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Optimizer, Precision
 from dreamshard.workloads.csv import read_tables
@@ -83,7 +83,7 @@ class CollectionConfig:
     def design(self) -> str:
         """Twelve hexadecimal digits: collections with the same ones measure the same shards in the same order."""
         what = {name: value for name, value in asdict(self).items() if name not in ("num_shards", "warmups", "repeats")}
-        return hashlib.sha256(repr(sorted(what.items())).encode()).hexdigest()[:12]
+        return digest(repr(sorted(what.items())), 12)
 
 
 @dataclass(frozen=True)

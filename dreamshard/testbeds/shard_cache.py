@@ -4,12 +4,11 @@ Belongs here: what makes two measurements of a shard the same, and the protocol 
 them in the lake; the default lasts as long as its testbed.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Protocol, runtime_checkable
 
+from dreamshard.files.digests import json_digest
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.workloads.statistics import dataset_version
 
@@ -37,8 +36,7 @@ class ShardKey:
     @property
     def content(self) -> str:
         """Sixteen hexadecimal digits that stand for all of it."""
-        text = json.dumps(asdict(self), sort_keys=True, default=dict)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return json_digest(asdict(self), sort_keys=True, default=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

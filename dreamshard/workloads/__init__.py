@@ -7,6 +7,7 @@ Belongs here: readers and generators of lookups, and what a batch of lookups say
 from collections.abc import Callable
 from pathlib import Path
 
+from dreamshard.files.digests import json_digest
 from dreamshard.workloads import source_files
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.criteo import open_criteo
@@ -22,7 +23,7 @@ from dreamshard.workloads.lookups import (
 )
 from dreamshard.workloads.meta import open_meta
 from dreamshard.workloads.published import META_WORKLOADS
-from dreamshard.workloads.source import Workload, digest
+from dreamshard.workloads.source import Workload
 from dreamshard.workloads.statistics import dataset_version, statistics
 from dreamshard.workloads.synthetic import DATA, open_list, shipped_lists
 
@@ -87,8 +88,8 @@ def source_mark(source: str) -> str:
         return source_files.mark(str(DATA / f"{source}.csv"))
     file = _data_file(source)
     if file is None:
-        return digest(source, source_files.files_in(source))
-    return digest([(each, source_files.mark(each)) for each in (file, *_also_read(file))])
+        return json_digest([source, source_files.files_in(source)])
+    return json_digest([[(each, source_files.mark(each)) for each in (file, *_also_read(file))]])
 
 
 def _data_file(source: str) -> str | None:

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.csv
 import torch
 
+from dreamshard.files.digests import json_digest
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.listed import list_tables
 from dreamshard.workloads.lookups import Lookups, WorkloadTable
-from dreamshard.workloads.source import Workload, choose_tables, digest, table_dims
+from dreamshard.workloads.source import Workload, choose_tables, table_dims
 from dreamshard.workloads.synthetic import DATA
 
 NUMERIC = ("label", *(f"I{i}" for i in range(1, 14)))
@@ -52,7 +53,9 @@ def open_criteo(config: WorkloadConfig, path: Path) -> Workload:
 
     def fingerprint(position: int) -> str:
         t = int(chosen[position])
-        return digest(CATEGORICAL[t], int(rows[t]), int(dims[t]), hashlib.sha256(values[position].data).hexdigest())
+        return json_digest(
+            [CATEGORICAL[t], int(rows[t]), int(dims[t]), hashlib.sha256(values[position].data).hexdigest()]
+        )
 
     return Workload(
         f"{len(chosen)} of the 26 tables of {path.name}, {len(values[0])} samples",

@@ -23,10 +23,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from dreamshard.files.digests import json_digest
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.listed import list_tables
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
-from dreamshard.workloads.source import Workload, choose_tables, digest, table_dims
+from dreamshard.workloads.source import Workload, choose_tables, table_dims
 
 FORMAT = "(indices int64 [N], offsets int64 [T*B+1], lengths [T, B])"
 CHUNK_BYTES = 2**24
@@ -129,7 +130,7 @@ def _fingerprint(
     part = file.segment(t, batch_size if rows[t] else file.lengths.shape[1])
     content = hashlib.sha256(part.indices.numpy().data)
     content.update(part.offsets.to(torch.int64).numpy().data)
-    return digest(names[t], int(rows[t]), int(dims[t]), batch_size, content.hexdigest())
+    return json_digest([names[t], int(rows[t]), int(dims[t]), batch_size, content.hexdigest()])
 
 
 def _rows_needed(file: DlrmFile, t: int) -> int:

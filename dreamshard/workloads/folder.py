@@ -14,11 +14,12 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dreamshard.files.digests import json_digest
 from dreamshard.workloads import source_files
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.listed import ListedTable, list_tables
 from dreamshard.workloads.lookups import WorkloadTable, read_lookups
-from dreamshard.workloads.source import Workload, digest
+from dreamshard.workloads.source import Workload
 from dreamshard.workloads.synthetic import chosen_tables, zipf_fingerprint, zipf_table
 
 LISTS = ("tables.csv", "tables.parquet", "tables.json")
@@ -71,7 +72,7 @@ def open_listed_folder(config: WorkloadConfig, folder: str) -> Workload:
         its = chosen[position]
         if its.name not in recorded:
             return zipf_fingerprint(its, batch_size, config.seed)
-        return digest("recorded", its.name, its.rows, its.dim, batch_size, files[recorded[its.name]])
+        return json_digest(["recorded", its.name, its.rows, its.dim, batch_size, files[recorded[its.name]]])
 
     num_recorded = sum(its.name in recorded for its in chosen)
     return Workload(

@@ -3,7 +3,6 @@
 An Arrow list array *is* (offsets, values), so a file reaches the fused operator without a copy.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,8 @@ import pyarrow.parquet as pq
 import torch
 from jaxtyping import Int
 from torch import Tensor
+
+from dreamshard.files import atomic
 
 
 @dataclass(frozen=True)
@@ -97,18 +98,12 @@ def _copied(address: str, copies: Path) -> Path:
     copy = copies / address.rpartition("/")[2]
     if copy.exists():
         return copy
-    copies.mkdir(parents=True, exist_ok=True)
-    temporary = copy.with_name(f"{copy.name}.{os.getpid()}.tmp")
     try:
         files, path = fsspec.core.url_to_fs(address)
-        files.get_file(path, str(temporary))
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(copy)
+        with atomic.replacing(copy) as temporary:
+            files.get_file(path, str(temporary))
     except FileNotFoundError:
         raise ValueError(f"there is no lookups file {address}; ingest the workload again to make it") from None
-    finally:
-        temporary.unlink(missing_ok=True)
     return copy
 
 
@@ -130,9 +125,7 @@ def write_lookups(path: str | Path, lookups: Lookups) -> None:
     kind = pa.list_(pa.field("element", values.type, nullable=False))
     samples = pa.ListArray.from_arrays(pa.array(lookups.offsets.to(torch.int32).numpy()), values, type=kind)
     table = pa.table([samples], schema=pa.schema([pa.field("indices", kind, nullable=False)]))
-    target = Path(path)
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    try:
+    with atomic.replacing(Path(path)) as temporary:
         pq.write_table(
             table,
             temporary,
@@ -142,11 +135,6 @@ def write_lookups(path: str | Path, lookups: Lookups) -> None:
             compression="lz4",  # finds the high bytes, which are mostly zero: 30 % less to fsync at no cost in time
             write_statistics=False,
         )
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_lookups(path: str | Path, rows: int | None = None) -> Lookups:

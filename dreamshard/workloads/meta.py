@@ -9,11 +9,12 @@ from functools import partial
 import numpy as np
 import torch
 
+from dreamshard.files.digests import json_digest
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.lookups import Lookups, WorkloadTable
 from dreamshard.workloads.population import population
 from dreamshard.workloads.published import count_laws
-from dreamshard.workloads.source import Workload, choose_tables, digest, table_dims
+from dreamshard.workloads.source import Workload, choose_tables, table_dims
 from dreamshard.workloads.zipf import scatter
 
 
@@ -76,7 +77,7 @@ def _offsets(total: int, batch_size: int, generator: np.random.Generator) -> np.
 
 def _fingerprint(config: WorkloadConfig, dims: list[int], chosen: list[int], position: int) -> str:
     t = chosen[position]
-    return digest(config.source, t, dims[t], config.batch_size, config.seed)
+    return json_digest([config.source, t, dims[t], config.batch_size, config.seed])
 
 
 def _table(config: WorkloadConfig, dims: list[int], chosen: list[int], position: int) -> WorkloadTable:

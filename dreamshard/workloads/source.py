@@ -1,7 +1,6 @@
 """What every source of tables gives: what there is, at once; the lookups, one table at a time."""
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -42,11 +41,6 @@ class Workload:
         """The tables in order, one in memory at a time."""
         for t in range(self.num_tables):
             yield self.table(t)
-
-
-def digest(*parts: object) -> str:
-    """16 hexadecimal digits that stand for `parts`: numbers, text, lists of them, None."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def name_seed(name: str) -> int:

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dreamshard.files.digests import json_digest
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.listed import ListedTable, list_tables
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, index_dtype
-from dreamshard.workloads.source import Workload, choose_tables, digest, name_seed, table_dims
+from dreamshard.workloads.source import Workload, choose_tables, name_seed, table_dims
 from dreamshard.workloads.zipf import ALPHA, draw_ranks, scatter
 
 DATA = Path(__file__).parent / "data"
@@ -58,7 +59,7 @@ def chosen_tables(config: WorkloadConfig, listed: Sequence[ListedTable]) -> list
 
 def zipf_fingerprint(table: ListedTable, batch_size: int, seed: int) -> str:
     """Of what `zipf_table` makes of the same arguments."""
-    return digest("zipf", ALPHA, table.name, table.rows, table.dim, table.pooling_factor, batch_size, seed)
+    return json_digest(["zipf", ALPHA, table.name, table.rows, table.dim, table.pooling_factor, batch_size, seed])
 
 
 def zipf_table(table: ListedTable, batch_size: int, seed: int) -> WorkloadTable:

@@ -1,6 +1,5 @@
 """`dreamshard place`: a placement for one's own tables, now."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -227,9 +226,9 @@ def _write(text: str, out: Path | None) -> None:
     if out is None:
         typer.echo(text, nl=not text.endswith("\n"))
         return
-    temporary = out.with_name(f"{out.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(out)
+    from dreamshard.files import atomic
+
+    atomic.write(out, text)
     _note(f"wrote {out}")
 
 

@@ -6,7 +6,6 @@ stale result would be returned. So the key also holds a hash of the library's so
 
 import hashlib
 import importlib.metadata
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from functools import cache
@@ -19,6 +18,7 @@ from prefect.context import TaskRunContext
 import dreamshard
 import storage
 from dreamshard import tables, workloads
+from dreamshard.files.digests import digest, json_digest
 from storage.settings import Settings
 
 NOT_CONTENT = ("run",)
@@ -28,18 +28,15 @@ NOT_CONTENT = ("run",)
 @cache
 def library_hash() -> str:
     """Hash of all source of `dreamshard` and `storage`, and of the versions of what they compute with."""
-    digest = hashlib.sha256()
-    for package in (dreamshard, storage):
-        digest.update(_source(Path(str(package.__file__)).parent))
-    for library in ("torch", "numpy", "fbgemm-gpu", "fbgemm-gpu-cpu"):
-        digest.update(_version(library).encode() + b"\0")
-    return digest.hexdigest()[:16]
+    source = b"".join(_source(Path(str(package.__file__)).parent) for package in (dreamshard, storage))
+    libraries = ("torch", "numpy", "fbgemm-gpu", "fbgemm-gpu-cpu")
+    return digest(source + b"".join(_version(library).encode() + b"\0" for library in libraries))
 
 
 @cache
 def flows_hash() -> str:
     """Hash of the flows' source, for steps that do more of the work themselves than calling one library function."""
-    return hashlib.sha256(_source(Path(__file__).parents[1])).hexdigest()[:16]
+    return digest(_source(Path(__file__).parents[1]))
 
 
 def _source(root: Path) -> bytes:
@@ -61,16 +58,13 @@ def _version(library: str) -> str:
 @cache
 def workloads_hash() -> str:
     """Hash of the source of everything that says what a table's lookups are, and what is said of them."""
-    digest = hashlib.sha256(_source(Path(str(workloads.__file__)).parent))
-    digest.update(hashlib.sha256(Path(str(tables.__file__)).read_bytes()).digest())
-    digest.update(_version("numpy").encode())
-    return digest.hexdigest()[:16]
+    of_tables = hashlib.sha256(Path(str(tables.__file__)).read_bytes()).digest()
+    return digest(_source(Path(str(workloads.__file__)).parent) + of_tables + _version("numpy").encode())
 
 
 def content_key(*parts: Any, library: bool = True) -> str:
     """16 hex digits that stand for `parts` (numbers, text, lists, dataclasses) and, with `library`, for its source."""
-    text = json.dumps([*parts, library_hash()] if library else parts, sort_keys=True, default=_plain)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return json_digest([*parts, library_hash()] if library else parts, sort_keys=True, default=_plain)
 
 
 def _plain(value: Any) -> Any:

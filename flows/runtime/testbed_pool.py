@@ -4,7 +4,6 @@ Ranks take seconds to start, so they start when the first measurement asks for t
 `TestbedReference`, never the testbed itself.
 """
 
-import hashlib
 import importlib
 import inspect
 import time
@@ -18,7 +17,8 @@ from prefect import get_run_logger
 from prefect.utilities.timeout import timeout
 
 from dreamshard.costs import CostSample
-from dreamshard.files.locks import measuring as host_alone
+from dreamshard.files.digests import digest
+from dreamshard.files.locks import measuring
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.tasks import PlacementTask
@@ -140,7 +140,7 @@ def turn(wanted: TestbedReference) -> AbstractContextManager[None]:
 
 def alone(wanted: TestbedReference | None = None) -> AbstractContextManager[None]:
     """For one measurement: no other process of this host measures, whichever home it belongs to."""
-    return nullcontext() if wanted is not None and wanted.kind == SIMULATED else host_alone()
+    return nullcontext() if wanted is not None and wanted.kind == SIMULATED else measuring()
 
 
 def measure(
@@ -241,4 +241,4 @@ def _own_source(name: str) -> list[str]:
     if name in testbed_names() or name.startswith("simulated"):
         return []
     source = inspect.getsourcefile(importlib.import_module(name.partition(":")[0]))
-    return [] if source is None else [hashlib.sha256(Path(source).read_bytes()).hexdigest()[:12]]
+    return [] if source is None else [digest(Path(source).read_bytes(), 12)]

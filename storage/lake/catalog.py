@@ -8,7 +8,6 @@ Python `connection.register_filesystem(fsspec.filesystem("s3"))`, in DuckDB's sh
 a secret, for S3) if it has one.
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from dreamshard.files import atomic
 from storage.filesystem import failures, files
 from storage.lake import schemas
 from storage.settings import Settings
@@ -45,17 +45,8 @@ def write_catalog(settings: Settings) -> None:
     Paths in it are absolute, so it opens from any folder. Call it after a stage that wrote to a dataset for the first
     time: a view written while there were no files stays empty.
     """
-    target = settings.catalog_path
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)
-    try:
-        with duckdb.connect(temporary, config=_QUIET) as connection:
-            _create_views(connection, settings)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic.replacing(settings.catalog_path) as temporary, duckdb.connect(temporary, config=_QUIET) as connection:
+        _create_views(connection, settings)
 
 
 def query(settings: Settings, sql: str) -> list[dict[str, Any]]:

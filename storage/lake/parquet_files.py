@@ -1,8 +1,6 @@
 """Parquet files that appear whole or not at all, and one clear error for those that cannot be read."""
 
 import fcntl
-import hashlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dreamshard.files.digests import json_digest
 from storage import filesystem
 from storage.filesystem import Place, writing
 
@@ -106,5 +105,4 @@ def partition(root: Place, **values: str) -> Place:
 
 def content_id(content: Any) -> str:
     """Sixteen hexadecimal digits of anything that JSON can hold."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return json_digest(content, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,79 @@
+"""Files and folders of this machine that appear whole or not at all.
+
+Everything is written under a temporary name that ends in `.tmp`, synced to disk and renamed. A killed writer leaves at most
+that temporary entry, which no reader opens.
+"""
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Yield a temporary path for a library to write; it becomes `target` when the block ends without an error.
+
+    The name is `<target>.<process>.<thread>.tmp`. Missing parent folders are made.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        yield temporary
+        _sync(temporary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[BinaryIO]:
+    """Yield a binary file that becomes `target` when the block ends without an error, and survives a power cut."""
+    with replacing(target) as temporary, temporary.open("wb") as file:
+        yield file
+    _sync(target.parent)  # the rename is an entry of the folder
+
+
+def write(target: Path, content: str | bytes) -> None:
+    """Write bytes, or text as UTF-8."""
+    with writing(target) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def replacing_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder that becomes `target` when the block ends without an error.
+
+    A folder cannot be renamed over another, so the old one is moved aside first: read with `complete_folder`.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    replaced = target.with_name(f"{target.name}.{os.getpid()}.replaced.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    yield temporary
+    for file in temporary.iterdir():
+        _sync(file)
+    if target.exists():
+        target.rename(replaced)
+    temporary.rename(target)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def complete_folder(target: Path) -> Path:
+    """`target`, or its last complete version if a writer was killed between the two renames of `replacing_folder`."""
+    if target.exists():
+        return target
+    return max(target.parent.glob(f"{target.name}.*.replaced.tmp"), default=target)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
