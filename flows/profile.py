@@ -23,6 +23,7 @@ from flows.tasks import shard_profiling
 from flows.tasks import training as steps
 from flows.tasks.stage_inputs import inputs
 from storage.run_records import checkpoints
+from storage.store import open_store
 
 
 @form
@@ -55,7 +56,7 @@ def profile(
         bench = testbed_pool.reference(given.config, given.dataset, seed)
         with locks.of_training(steps.training_key(given.dataset, given.tasks, given.start, bench)):
             training = steps.start_training(given.dataset, given.tasks, given.start, bench)
-            iteration = (checkpoints.last_iteration(training) or 0) + 1
+            iteration = (checkpoints.last_iteration(open_store(), training) or 0) + 1
             figures = steps.measure_placements(training, iteration, given.dataset, given.tasks, bench)
         tracking.log_iteration(run, iteration, figures)
     return {"training": training, "iteration": iteration, "testbed": bench.identity} | figures

@@ -14,7 +14,7 @@ from flows.forms.schema import form
 from flows.runtime.retries import may_pass
 from storage import retention
 from storage.lake import catalog
-from storage.settings import Settings
+from storage.store import open_store
 
 
 @form
@@ -37,13 +37,13 @@ def remove_old(older_than_days: int, delete: bool) -> dict[str, Any]:
     Raises:
         ValueError: the registry or the lake cannot say what is needed; nothing has been removed.
     """
-    settings = Settings.load()
-    removals = retention.plan(settings, datetime.now(UTC) - timedelta(days=older_than_days))
+    store = open_store()
+    removals = retention.plan(store, datetime.now(UTC) - timedelta(days=older_than_days))
     table = retention.totals(removals)
     what = "removed" if delete else "would be removed (a dry run: give `delete` to remove them)"
     if delete:
         retention.carry_out(removals)
-        catalog.write_catalog(settings)
+        catalog.write_catalog(store.settings)
     files, size_bytes = table[-1]["files"], table[-1]["bytes"]
     get_run_logger().info("%d files, %d bytes, older than %d days %s", files, size_bytes, older_than_days, what)
     if FlowRunContext.get() is not None:

@@ -28,6 +28,7 @@ from flows.tasks import training as steps
 from flows.tasks.stage_inputs import inputs
 from storage.run_records import checkpoints
 from storage.run_records.checkpoints import iteration_name
+from storage.store import open_store
 
 
 def train_placer(run: str, dataset: str, tasks: str, start: Start, bench: TestbedReference) -> str:
@@ -38,11 +39,13 @@ def train_placer(run: str, dataset: str, tasks: str, start: Start, bench: Testbe
     with locks.of_training(steps.training_key(dataset, tasks, start, bench)):
         training = steps.start_training(dataset, tasks, start, bench)
         for iteration in range(1, start.config.iterations + 1):
-            if not checkpoints.is_complete(training, iteration):
+            if not checkpoints.is_complete(open_store(), training, iteration):
                 steps.measure_placements(training, iteration, dataset, tasks, bench)
                 steps.fit_cost_network(training, iteration)
                 steps.improve_policy(training, iteration, dataset, tasks)
-            tracking.log_iteration(run, iteration, checkpoints.figures(training, iteration_name(iteration)))
+            tracking.log_iteration(
+                run, iteration, checkpoints.figures(open_store(), training, iteration_name(iteration))
+            )
     tracking.log_savings(run, training)
     return training
 
@@ -81,6 +84,9 @@ def train(
         training = train_placer(run, given.dataset, given.tasks, given.start, bench)
     return {
         "training": training,
-        "checkpoints": str(checkpoints.folder(training)),
-        "table": [{"iteration": step + 1} | figures for step, figures in enumerate(checkpoints.history(training))],
+        "checkpoints": str(checkpoints.folder(open_store(), training)),
+        "table": [
+            {"iteration": step + 1} | figures
+            for step, figures in enumerate(checkpoints.history(open_store(), training))
+        ],
     }

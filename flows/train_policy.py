@@ -11,6 +11,7 @@ from flows.runtime import testbed_pool
 from flows.tasks import training as steps
 from flows.tasks.stage_inputs import going_on, inputs
 from storage.run_records import checkpoints
+from storage.store import open_store
 
 
 @form
@@ -41,7 +42,7 @@ def train_policy(
     ):
         bench = testbed_pool.reference(given.config, given.dataset, seed)
         with going_on(given, bench) as (training, last):
-            checkpoints.require(training, "fitted", "dreamshard profile, then the flow train-cost")
+            checkpoints.require(open_store(), training, "fitted", "dreamshard profile, then the flow train-cost")
             figures = steps.improve_policy(training, last + 1, given.dataset, given.tasks)
         tracking.log_iteration(run, last + 1, figures)
     return {"training": training, "iteration": last + 1} | figures

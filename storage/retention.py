@@ -18,10 +18,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from storage.filesystem import Entry, listing, remove
-from storage.lake.lake import Lake
 from storage.lake.parquet_files import read
 from storage.mlflow_store import registry
 from storage.settings import Settings, home_registry
+from storage.store import Store
 
 KINDS = ("reports", "evaluations", "checkpoints", "cost samples", "journal", "unfinished", "lookups")
 """In the order of removal: what refers to others before what it refers to."""
@@ -48,18 +48,18 @@ class Stored:
     entry: Entry
 
 
-def plan(settings: Settings, before: datetime) -> list[Stored]:
+def plan(store: Store, before: datetime) -> list[Stored]:
     """What may go of what was last written before `before`, in the order of removal.
 
     Raises:
         ValueError: a file that says what is kept cannot be read, or the versions of those who share the store are not
             known here.
     """
-    _check_registry(settings)
-    stored = list(_stored(settings))
-    named = registry.named_in_tags(settings)
+    _check_registry(store.settings)
+    stored = list(_stored(store))
+    named = registry.named_in_tags(store.settings)
     runs = _kept_runs(stored, named, before)
-    lookups = _kept_lookups(settings, stored, runs, named, before)
+    lookups = _kept_lookups(store, stored, runs, named, before)
 
     def goes(each: Stored) -> bool:
         if each.run and each.kind not in _LEFTOVERS:
@@ -71,10 +71,10 @@ def plan(settings: Settings, before: datetime) -> list[Stored]:
 
 def _check_registry(settings: Settings) -> None:
     own = settings.tracking_uri == home_registry(settings.home)
-    if own and settings.store != settings.home:
+    if own and settings.store_root != settings.home:
         raise ValueError(
-            f"the store {settings.store} is shared, and the registry is this home's own ({settings.tracking_uri}), which "
-            "does not know which versions others have registered, so what these need would be removed; set "
+            f"the store {settings.store_root} is shared, and the registry is this home's own ({settings.tracking_uri}), "
+            "which does not know which versions others have registered, so what these need would be removed; set "
             "MLFLOW_TRACKING_URI to the server or database of all who use the store"
         )
 
@@ -98,13 +98,13 @@ def totals(removals: Sequence[Stored]) -> list[dict[str, Any]]:
     return rows
 
 
-def _stored(settings: Settings) -> Iterator[Stored]:
+def _stored(store: Store) -> Iterator[Stored]:
     """Every file that might go."""
-    lake = settings.lake_root
-    for reports in (settings.evaluations, settings.comparisons):
+    lake = store.lake.root
+    for reports in (store.evaluations, store.comparisons):
         for entry in listing(reports, "**/*.json"):
             yield Stored(kind="reports", run=entry.place.stem, entry=entry)
-    for entry in listing(settings.checkpoints, "*/*"):
+    for entry in listing(store.checkpoints, "*/*"):
         if entry.place.suffix != ".tmp":
             yield Stored(kind="checkpoints", run=entry.place.parent.name, entry=entry)
     for folder in ("evaluations", "cost_samples", "journal"):
@@ -113,7 +113,7 @@ def _stored(settings: Settings) -> Iterator[Stored]:
             yield Stored(kind=folder.replace("_", " "), run=run, entry=entry)
     for entry in listing(lake / "lookups", "*.parquet"):
         yield Stored(kind="lookups", run="", entry=entry)
-    for root in (settings.evaluations, settings.comparisons, settings.checkpoints, lake):
+    for root in (store.evaluations, store.comparisons, store.checkpoints, lake):
         for entry in listing(root, "**/*.tmp"):
             yield Stored(kind="unfinished", run="", entry=entry)
 
@@ -148,13 +148,13 @@ def _may_name_others(each: Stored) -> bool:
 
 
 def _kept_lookups(
-    settings: Settings, stored: Sequence[Stored], runs: Collection[str], named: Collection[str], before: datetime
+    store: Store, stored: Sequence[Stored], runs: Collection[str], named: Collection[str], before: datetime
 ) -> set[str]:
     """Names of the lookups files that stay."""
-    lake = Lake(settings.lake_root)
-    written = listing(settings.lake_root / "tables", "**/tables.parquet")
+    lake = store.lake
+    written = listing(lake.root / "tables", "**/tables.parquet")
     in_use = [each.entry for each in stored if each.run in runs and each.kind in _OF_DATASETS]
-    in_use += [entry for entry in listing(settings.lake_root / "tasks", "**/*.parquet") if entry.modified >= before]
+    in_use += [entry for entry in listing(lake.root / "tasks", "**/*.parquet") if entry.modified >= before]
     in_use += [entry for entry in written if entry.modified >= before]
     kept = {*named, *lake.dataset_versions()[-1:], *map(_dataset, in_use)}
     tables = [read(entry.place, ["lookups_file"]) for entry in written if _dataset(entry) in kept]

@@ -1,6 +1,6 @@
-"""One home folder, or addresses by environment variable: where everything rests.
+"""Where everything is kept: one home folder, or addresses in environment variables.
 
-Belongs here: names of places and whether they can be written. What lies there is the business of the other modules.
+Reading settings touches no disk and no network; `store.open_store` creates the folders and checks them.
 
     DREAMSHARD_HOME       this machine's folder (default ./.dreamshard): databases, logs, locks, copies of lookups
     DREAMSHARD_STORE      what a team shares: lake, checkpoints, evaluation reports, MLflow's files. A folder, or any
@@ -14,13 +14,13 @@ read (or `FSSPEC_S3_ENDPOINT_URL` for the store and `MLFLOW_S3_ENDPOINT_URL` for
 keeps its files where it was created: change the store before the first run, or use another database.
 """
 
+import importlib
 import os
-import tempfile
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.filesystem import Place, check_writable, place
+from storage.filesystem import Place, place
 
 QUIET: Mapping[str, str] = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -36,72 +36,57 @@ processes of MLflow's server instead of fifteen."""
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Where everything rests.
+    """Addresses of everything that is kept.
 
     Attributes:
-        home: the folder of everything that is kept on this machine, absolute.
-        store: what a team shares lies below it; the home unless `DREAMSHARD_STORE` names another place.
-        lake_root: Parquet datasets.
-        checkpoints: training states.
-        evaluations: their reports.
-        comparisons: reports of versions compared by hand.
-        catalog_path: the DuckDB file of views over the lake.
+        home: this machine's folder, absolute.
+        store_root: folder shared by a team; the home unless `DREAMSHARD_STORE` names another.
         tracking_uri: MLflow's runs and registry: a database, or a server's address.
         artifact_root: URI below which MLflow keeps files where `tracking_uri` is a database or our own server.
-        prefect_home: Prefect's own folder.
     """
 
     home: Path
-    store: Place
-    lake_root: Place
-    checkpoints: Place
-    evaluations: Place
-    comparisons: Place
-    catalog_path: Path
+    store_root: Place
     tracking_uri: str
     artifact_root: str
-    prefect_home: Path
 
     @classmethod
-    def load(cls, environ: Mapping[str, str] = os.environ) -> "Settings":
-        """Read the environment (see the module's text) and create the folders.
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Settings":
+        """Read the environment variables that the module's text lists.
 
         Raises:
-            ValueError: the home is a file, or cannot be created or written; or a store of its own cannot be, which is
-                tried once per process.
+            ValueError: no installed package reads addresses such as `DREAMSHARD_STORE`.
         """
         home = Path(environ.get("DREAMSHARD_HOME") or ".dreamshard").expanduser().absolute()
         address, artifacts = environ.get("DREAMSHARD_STORE"), environ.get("DREAMSHARD_ARTIFACTS")
-        store = place(address, "DREAMSHARD_STORE") if address else home
-        settings = cls(
+        store_root = place(address, "DREAMSHARD_STORE") if address else home
+        return cls(
             home=home,
-            store=store,
-            lake_root=store / "lake",
-            checkpoints=store / "checkpoints",
-            evaluations=store / "evaluations",
-            comparisons=store / "comparisons",
-            catalog_path=home / "catalog.duckdb",
+            store_root=store_root,
             tracking_uri=environ.get("MLFLOW_TRACKING_URI") or home_registry(home),
-            artifact_root=_uri(artifacts) if artifacts else (store / "mlartifacts").as_uri(),
-            prefect_home=home / "prefect",
+            artifact_root=_uri(artifacts) if artifacts else (store_root / "mlartifacts").as_uri(),
         )
-        settings._check_home()
-        if address:
-            check_writable(store, "DREAMSHARD_STORE")
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] = os.environ) -> "Settings":
+        """For callers that do not pass a store yet."""
+        settings: Settings = importlib.import_module("storage.store").open_store(cls.from_environment(environ)).settings
         return settings
 
-    def _check_home(self) -> None:
-        shared = (self.home / "lake", self.home / "checkpoints") if self.store == self.home else ()
-        try:
-            for folder in (*shared, self.prefect_home):
-                folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.home):
-                pass  # the permission bits alone do not say whether a file system takes a file
-        except OSError as error:
-            raise ValueError(
-                f"the home {self.home} cannot be written ({error.strerror or error}), so nothing could be kept; point "
-                "DREAMSHARD_HOME or --home at a folder you may write"
-            ) from error
+    @property
+    def lake_root(self) -> Place:
+        """The folder of the Parquet datasets."""
+        return self.store_root / "lake"
+
+    @property
+    def catalog_path(self) -> Path:
+        """The DuckDB file of views over the lake."""
+        return self.home / "catalog.duckdb"
+
+    @property
+    def prefect_home(self) -> Path:
+        """Prefect's own folder."""
+        return self.home / "prefect"
 
 
 def home_registry(home: Path) -> str:

@@ -236,6 +236,6 @@ def _store() -> dict[str, Any]:
     except ValueError as error:
         what, _, advice = str(error).rpartition("; ")
         return _check("store", "missing", what, advice)
-    if settings.store == settings.home:
+    if settings.store_root == settings.home:
         return _check("store", "ok", "in the home", "for a team: DREAMSHARD_STORE, e.g. s3://bucket/prefix")
-    return _check("store", "ok", f"{settings.store} can be written; MLflow's files at {settings.artifact_root}")
+    return _check("store", "ok", f"{settings.store_root} can be written; MLflow's files at {settings.artifact_root}")

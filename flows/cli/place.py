@@ -129,10 +129,9 @@ def plan_text(plan: "Plan", form: str, task: "PlacementTask") -> str:
 
 def _read(path: Path) -> "Tables":
     from dreamshard.workloads.csv import read_tables
-    from storage.lake.lake import Lake
-    from storage.settings import Settings
+    from storage.store import open_store
 
-    lake = Lake(Settings.load().lake_root)
+    lake = open_store().lake
     versions = lake.dataset_versions()
     found = read_tables(path, lake.read_dataset(versions[-1]) if versions else None)
     if found.defaulted:

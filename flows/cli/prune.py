@@ -34,14 +34,14 @@ def prune(
     enter(home, existing=True)
     from storage import retention
     from storage.lake import catalog
-    from storage.settings import Settings
+    from storage.store import open_store
 
-    settings = Settings.load()
-    removals = retention.plan(settings, datetime.now(UTC) - timedelta(days=older_than))
+    store = open_store()
+    removals = retention.plan(store, datetime.now(UTC) - timedelta(days=older_than))
     table = retention.totals(removals)
     if yes:
         retention.carry_out(removals)
-        catalog.write_catalog(settings)
+        catalog.write_catalog(store.settings)
     if as_json:
         terminal.print_json({"older_than_days": older_than, "deleted": yes, "table": table})
         return

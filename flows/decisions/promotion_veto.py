@@ -5,6 +5,7 @@ from storage.mlflow_store import registry
 from storage.run_records import lineage
 from storage.run_records.lineage import Origin
 from storage.settings import Settings
+from storage.store import open_store
 
 
 def against(version: str, in_use: str | None) -> str:
@@ -20,7 +21,10 @@ def against(version: str, in_use: str | None) -> str:
     since = registry.taken_out_by_hand(Settings.load(), version)
     if since is not None:
         return f"taken out of use by hand at {since}; `dreamshard promote {version}` uses it again"
-    own, other = lineage.origin_of(version), None if in_use is None else lineage.origin_of(in_use)
+    own, other = (
+        lineage.origin_of(open_store(), version),
+        None if in_use is None else lineage.origin_of(open_store(), in_use),
+    )
     if own is not None and other is not None and _is_named(other) and not _is_named(own):
         return (
             f"trained on {own.source}, the tables of recipe {own.recipe} itself, while champion version {in_use} was "

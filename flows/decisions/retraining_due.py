@@ -25,6 +25,7 @@ from dreamshard.testbeds.specs import DEFAULT_SPEC, SPECS
 from storage.mlflow_store import registry
 from storage.run_records import lineage
 from storage.settings import Settings
+from storage.store import open_store
 
 EVENT = "dreamshard.tables.changed"
 PATIENCE = timedelta(days=1)
@@ -41,7 +42,7 @@ def last_trained(config: Recipe, dataset: str) -> str | None:
     Where a version since the champion, that one included, was trained on `dataset`, it is that: training on from the champion
     would only be the same training again.
     """
-    versions = [each for each in lineage.versions() if _is_like(each.origin, config)]
+    versions = [each for each in lineage.versions(open_store()) if _is_like(each.origin, config)]
     champion = int(registry.champion(Settings.load()) or 0)
     if not any(int(each.version) == champion for each in versions):
         champion = 0

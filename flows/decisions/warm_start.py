@@ -21,6 +21,7 @@ from storage.mlflow_store import registry
 from storage.run_records import lineage
 from storage.run_records.lineage import Origin, Setting, Version, Warm
 from storage.settings import Settings
+from storage.store import open_store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +114,7 @@ def setting_of(config: Recipe, bench: TestbedReference) -> Setting:
 
 
 def _base(setting: Setting) -> Version | None:
-    found = [version for version in lineage.versions() if version.origin.setting == setting]
+    found = [version for version in lineage.versions(open_store()) if version.origin.setting == setting]
     champion = registry.champion(Settings.load())
     return next((version for version in found if version.version == champion), found[0] if found else None)
 
@@ -155,7 +156,7 @@ def _why_unreadable(warm: Warm) -> str:
         ValueError: it cannot be read at present, which is no reason to learn it all again.
     """
     try:
-        lineage.load(warm)
+        lineage.load(open_store(), warm)
     except ValueError as error:
         if passing(error):
             raise

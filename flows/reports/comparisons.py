@@ -15,6 +15,7 @@ from flows.reports.evaluations import plain
 from storage.filesystem import Place, write_json
 from storage.mlflow_store import registry
 from storage.settings import Settings
+from storage.store import open_store
 
 Report = dict[str, Any]
 """`key`, `testbed`, `reference`, `versions`, `heldout`, `summary` (one per placer), `comparisons`, `rows`, ..."""
@@ -133,7 +134,7 @@ def make_report(
 
 def path(key: str) -> Place:
     """Where the report `key` lies."""
-    return Settings.load().comparisons / f"{key}.json"
+    return open_store().comparisons / f"{key}.json"
 
 
 def save(report: Report) -> None:

@@ -19,7 +19,7 @@ from dreamshard.tasks import PlacementTask
 from flows.runtime.retries import passing
 from storage.filesystem import Place, write_json
 from storage.mlflow_store import registry
-from storage.settings import Settings
+from storage.store import open_store
 
 CANDIDATE = "dreamshard"
 """The name of the placer that was just trained; the champion in use is called `champion VERSION`."""
@@ -114,7 +114,7 @@ def make_report(
 
 def path(key: str) -> Place:
     """Where the report `key` lies."""
-    return Settings.load().evaluations / f"{key}.json"
+    return open_store().evaluations / f"{key}.json"
 
 
 def save(report: Report) -> None:
@@ -160,7 +160,7 @@ def newest(training: str) -> Report:
 
 
 def _newest(training: str) -> Place:
-    return Settings.load().evaluations / "newest" / f"{training}.json"
+    return open_store().evaluations / "newest" / f"{training}.json"
 
 
 def _make_newest(report: Report) -> None:

@@ -12,6 +12,7 @@ from flows.reports import evaluations
 from flows.reports.timeline import costs_of
 from storage.lake import home_lake
 from storage.run_records import checkpoints
+from storage.store import open_store
 
 
 def check(recipe_name: str) -> None:
@@ -50,7 +51,7 @@ def _evaluated(key: str) -> dict[str, DeviceCosts]:
 
 
 def _profiled(outcome: Mapping[str, Any]) -> dict[str, DeviceCosts]:
-    drawn = checkpoints.proposals(outcome["training"], outcome["iteration"])
+    drawn = checkpoints.proposals(open_store(), outcome["training"], outcome["iteration"])
     wanted = {(name, tuple(device)) for name, device in drawn}
     samples = home_lake().read_cost_samples(run_key=outcome["training"])
     return traced([s for s in samples if (s.task.name, tuple(s.placement.device.tolist())) in wanted])

@@ -23,6 +23,7 @@ from storage.lake import catalog, home_lake
 from storage.mlflow_store import datasets, evaluation_datasets, registration, registry, runs
 from storage.run_records import checkpoints, lineage, training_effort
 from storage.settings import Settings
+from storage.store import open_store
 
 if TYPE_CHECKING:
     from storage.lake.ingested import Ingested
@@ -81,7 +82,7 @@ def log_iteration(run: str, iteration: int, figures: checkpoints.Metrics) -> Non
 
 def log_savings(run: str, training: str) -> None:
     """How much was measured, how long that took, and what an earlier placer saved."""
-    runs.log_metrics(Settings.load(), run, training_effort.of(training).metrics)
+    runs.log_metrics(Settings.load(), run, training_effort.of(open_store(), training).metrics)
 
 
 def log_evaluation(run: str, evaluation: str) -> None:
@@ -89,7 +90,7 @@ def log_evaluation(run: str, evaluation: str) -> None:
     settings, figures = Settings.load(), evaluations.load(evaluation)
     evaluation_datasets.log_heldout(settings, run, _heldout(figures))
     runs.log_metrics(settings, run, evaluation_page.evaluation_metrics(figures))
-    runs.log_figures(settings, run, plots.plots(figures, checkpoints.history(figures["training"])))
+    runs.log_figures(settings, run, plots.plots(figures, checkpoints.history(open_store(), figures["training"])))
     runs.log_table(settings, run, evaluation_page.summary_rows(figures))
     runs.log_table(settings, run, evaluation_page.task_rows(figures), "evaluation_by_task")
 
@@ -149,7 +150,7 @@ def register(run: str, training: str, iteration: int, dataset: str, evaluation: 
 
     The page that compares versions shows this run, so what the stages' runs say of training is here as well.
     """
-    *earlier, last = checkpoints.history(training)[:iteration]
+    *earlier, last = checkpoints.history(open_store(), training)[:iteration]
     for step, figures in enumerate(earlier, start=1):
         log_iteration(run, step, figures)
     settings, figures = Settings.load(), evaluations.load(evaluation)
@@ -160,16 +161,16 @@ def register(run: str, training: str, iteration: int, dataset: str, evaluation: 
     origin |= {name: told[name] for name in ("recipe", "seed", "commit") if name in told}
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / "placer"
-        save_placer(checkpoints.placer(training, iteration, budget_ms), folder)
+        save_placer(checkpoints.placer(open_store(), training, iteration, budget_ms), folder)
         return registration.register_placer(
             settings,
             folder,
             run,
-            metrics=last | training_effort.of(training).metrics,
+            metrics=last | training_effort.of(open_store(), training).metrics,
             step=iteration,
             tags={"training": training, "iteration": iteration, "evaluation": evaluation}
             | origin
-            | lineage.tags(training_effort.origin(training)),
+            | lineage.tags(training_effort.origin(open_store(), training)),
             pool=home_lake().read_dataset(dataset),
         )
 
@@ -225,7 +226,7 @@ def where(run: str, evaluation: str, training: str) -> dict[str, str]:
     return {
         "lake": str(settings.lake_root),
         "catalog": str(settings.catalog_path),
-        "checkpoints": str(checkpoints.folder(training)),
+        "checkpoints": str(checkpoints.folder(open_store(), training)),
         "evaluation": str(evaluations.path(evaluation)),
         "MLflow run": runs.run_address(settings, run),
     }

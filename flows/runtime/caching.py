@@ -87,7 +87,7 @@ def _on_content_and_flows(context: TaskRunContext, arguments: Mapping[str, Any])
 
 def _on_content(context: TaskRunContext, arguments: Mapping[str, Any]) -> str:
     content = {name: value for name, value in arguments.items() if name not in NOT_CONTENT}
-    store = str(Settings.load().store)  # a result names what lies there
+    store = str(Settings.load().store_root)  # a result names what lies there
     return f"{context.task.name.replace(' ', '-')}-{content_key(context.task.name, content, store)}"
 
 

@@ -56,7 +56,7 @@ def of_training(key: str) -> Iterator[None]:
     """
     settings = Settings.load()
     everywhere = (
-        shared(f"dreamshard-training-{int(key, 16) % 64:02}") if settings.store != settings.home else nullcontext()
+        shared(f"dreamshard-training-{int(key, 16) % 64:02}") if settings.store_root != settings.home else nullcontext()
     )
     with in_home(f"training-{key}", f"another run goes on with training {key}"), everywhere:
         yield

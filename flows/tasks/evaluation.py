@@ -15,6 +15,7 @@ from flows.runtime.testbed_pool import TestbedReference, turn
 from flows.tasks.measured_rows import measured_rows
 from storage.lake import home_lake
 from storage.run_records import checkpoints
+from storage.store import open_store
 
 _BACKOFF = exponential_backoff(2)
 
@@ -63,7 +64,7 @@ def evaluate_placers(
     key = content_key(training, iteration, dataset, tasks, config, testbed, rival, flows_hash())
     if evaluations.path(key).is_file():  # by another host of the store, whose cache is not this one's
         return key
-    candidate = checkpoints.placer(training, iteration, config.budget_ms)
+    candidate = checkpoints.placer(open_store(), training, iteration, config.budget_ms)
     heldout = home_lake().read_tasks(dataset, "test", tasks)
     champion, unusable = evaluations.champion_placer(rival)
     train = home_lake().read_tasks(dataset, "train", tasks) if config.peers else None

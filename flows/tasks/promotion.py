@@ -14,6 +14,7 @@ from flows.runtime import locks
 from flows.runtime.progress import publish
 from flows.runtime.retries import may_pass
 from storage.run_records import checkpoints, training_effort
+from storage.store import open_store
 
 _BACKOFF = exponential_backoff(2)
 
@@ -60,13 +61,15 @@ def promote(run: str, version: str, training: str, evaluation: str) -> dict[str,
         "version": version,
         "alias": decision.alias,
         "reason": decision.reason,
-        "effort": training_effort.of(training).sentence,
+        "effort": training_effort.of(open_store(), training).sentence,
         "testbed": figures["testbed"],
         "training": training,
         "evaluation": evaluation,
         "where": tracking.where(run, evaluation, training),
     }
-    text = evaluation_page.markdown_report(figures, checkpoints.history(training), decision.reason, outcome["where"])
+    text = evaluation_page.markdown_report(
+        figures, checkpoints.history(open_store(), training), decision.reason, outcome["where"]
+    )
     if in_use != version or not tracking.has_report(version):  # which an error after the alias leaves undone
         tracking.log_report(version, figures, text)
     evaluation_page.publish_report(figures, text, decision.reason)

@@ -13,6 +13,7 @@ from flows.runtime.testbed_pool import TestbedReference
 from flows.tasks import training
 from storage.lake import home_lake
 from storage.run_records import checkpoints
+from storage.store import open_store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ def started_training(given: Inputs, bench: TestbedReference) -> tuple[str, int]:
         ValueError: it has not been started.
     """
     key = training.training_key(given.dataset, given.tasks, given.start, bench)
-    last = checkpoints.last_iteration(key)
+    last = checkpoints.last_iteration(open_store(), key)
     if last is None:
         raise ValueError(
             f"there is no training of recipe {given.config.name!r} with seed {bench.seed} on {bench.identity} in this "

@@ -29,6 +29,7 @@ from storage.lake.sample_buffer import collecting
 from storage.lake.table_splits import read_halves, write_halves
 from storage.run_records import checkpoints, lineage, training_effort
 from storage.run_records.checkpoints import Metrics, iteration_name
+from storage.store import open_store
 
 _BACKOFF = exponential_backoff(2)
 
@@ -95,15 +96,15 @@ def start_training(dataset: str, tasks: str, start: Start, testbed: TestbedRefer
         ValueError: the version to go on from cannot be read.
     """
     key = training_key(dataset, tasks, start, testbed)
-    last = checkpoints.last_iteration(key)
+    last = checkpoints.last_iteration(open_store(), key)
     if last is None:
         if start.warm is None:
             pool, _ = read_halves(home_lake(), tasks).of(home_lake().read_dataset(dataset))
             state = algorithm.start_training(pool, start.config, testbed.seed)
         else:
-            state = algorithm.continue_from(lineage.load(start.warm), start.config, testbed.seed)
-        training_effort.begin(key, start.origin(dataset, tasks))
-        checkpoints.save(key, iteration_name(0), state, {})
+            state = algorithm.continue_from(lineage.load(open_store(), start.warm), start.config, testbed.seed)
+        training_effort.begin(open_store(), key, start.origin(dataset, tasks))
+        checkpoints.save(open_store(), key, iteration_name(0), state, {})
     get_run_logger().info("training %s begins %s and goes on from iteration %d", key, start.why, last or 0)
     return key
 
@@ -124,13 +125,13 @@ def measure_placements(training: str, iteration: int, dataset: str, tasks: str, 
         MeasurementError: a rank died or hung, twice; what was measured before is in the lake.
         ValueError: no placement fits the devices.
     """
-    state = checkpoints.load(training, iteration_name(iteration - 1))
+    state = checkpoints.load(open_store(), training, iteration_name(iteration - 1))
     proposals = algorithm.propose(state, home_lake().read_tasks(dataset, "train", tasks))
     costs: list[float] = []
     with (
         turn(testbed),
         collecting(home_lake(), training, iteration, dataset) as keep,
-        training_effort.working(training) as took,
+        training_effort.working(open_store(), training) as took,
     ):
         shard_costs.measure_ahead(testbed, proposals)
         known = _measured(training)
@@ -150,9 +151,11 @@ def measure_placements(training: str, iteration: int, dataset: str, tasks: str, 
         )
     names = sorted({drawn.name for drawn, _ in proposals})
     get_run_logger().info("iteration %d: measured %d placements of %s", iteration, len(costs), ", ".join(names))
-    checkpoints.save_proposals(training, iteration, [(drawn.name, found.device.tolist()) for drawn, found in proposals])
+    checkpoints.save_proposals(
+        open_store(), training, iteration, [(drawn.name, found.device.tolist()) for drawn, found in proposals]
+    )
     figures = {"measured_cost_ms": fmean(fitting)}
-    checkpoints.save(training, "measured", state, figures)
+    checkpoints.save(open_store(), training, "measured", state, figures)
     return figures
 
 
@@ -167,10 +170,10 @@ def fit_cost_network(training: str, iteration: int) -> Metrics:
     Raises:
         TrainingDivergedError: the loss is not a number; the last checkpoint is intact.
     """
-    state, known = checkpoints.load(training, "measured"), _measured(training)
-    drawn = [each for i in range(1, iteration + 1) for each in checkpoints.proposals(training, i)]
-    earlier = training_effort.earlier(training)
-    with training_effort.working(training):
+    state, known = checkpoints.load(open_store(), training, "measured"), _measured(training)
+    drawn = [each for i in range(1, iteration + 1) for each in checkpoints.proposals(open_store(), training, i)]
+    earlier = training_effort.earlier(open_store(), training)
+    with training_effort.working(open_store(), training):
         fitted = algorithm.fit_costs(state, [*earlier, *(known[_identity(*each)] for each in drawn)])
     found = {
         "cost_loss": fitted.loss,
@@ -178,7 +181,9 @@ def fit_cost_network(training: str, iteration: int) -> Metrics:
         "cost_heldout_spearman": fitted.heldout_spearman,
     }
     figures = {name: value for name, value in found.items() if value is not None}
-    checkpoints.save(training, "fitted", state, checkpoints.figures(training, "measured") | figures)
+    checkpoints.save(
+        open_store(), training, "fitted", state, checkpoints.figures(open_store(), training, "measured") | figures
+    )
     get_run_logger().info(
         "iteration %d: cost network on %d samples, %d of them earlier ones: %s",
         iteration,
@@ -198,13 +203,13 @@ def improve_policy(training: str, iteration: int, dataset: str, tasks: str) -> M
     Raises:
         TrainingDivergedError: the loss is not a number; the last checkpoint is intact.
     """
-    state = checkpoints.load(training, "fitted")
-    with training_effort.working(training):
+    state = checkpoints.load(open_store(), training, "fitted")
+    with training_effort.working(open_store(), training):
         update = algorithm.improve_policy(state, home_lake().read_tasks(dataset, "train", tasks))
     own = {"policy_loss": update.loss, "policy_reward": update.reward, "policy_entropy": update.entropy}
-    figures = checkpoints.figures(training, "fitted") | own
-    checkpoints.save(training, iteration_name(iteration), state, figures)
-    checkpoints.discard(training, "measured", "fitted")
+    figures = checkpoints.figures(open_store(), training, "fitted") | own
+    checkpoints.save(open_store(), training, iteration_name(iteration), state, figures)
+    checkpoints.discard(open_store(), training, "measured", "fitted")
     get_run_logger().info("iteration %d: %s", iteration, figures)
     publish("train", iteration, state.config.iterations, f"{figures['measured_cost_ms']:.3f} ms measured")
     return figures

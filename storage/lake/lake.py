@@ -19,6 +19,7 @@ keep a sample in two files; readers count it once, by its id.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -34,29 +35,23 @@ from storage.lake import rows as records
 from storage.lake import schemas
 from storage.lake.parquet_files import content_id, exclusive, partition, read, read_all, write
 from storage.lake.rows import Row
-from storage.settings import Settings
 
 EVALUATION = 0
 """In place of the training's iteration: measured by an evaluation, whose key is the `run_key`."""
 
 
+@dataclass(frozen=True)
 class Lake:
     """Everything that was ingested and measured, below one folder.
 
     Attributes:
         root: the folder, here or elsewhere.
-        local: folder of this machine for locks, and for copies of lookups, where the root lies elsewhere; by default
-            `cache` in the home. It may be removed while nothing runs.
+        local: folder of this machine for locks and copies of lookups, used where the root is on another machine; it may
+            be removed while nothing runs.
     """
 
-    def __init__(self, root: Place, local: Path | None = None) -> None:
-        self.root = root
-        self._local = local
-
-    @property
-    def local(self) -> Path:
-        """See the class."""
-        return self._local or Settings.load().home / "cache"
+    root: Place
+    local: Path
 
     @contextmanager
     def one_writer(self, dataset: str) -> Iterator[None]:

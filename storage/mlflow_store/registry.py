@@ -219,7 +219,7 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Dre
     Raises:
         ValueError: there is none of that name (the message lists those there are), or its files are gone or damaged.
     """
-    home = settings or Settings.load()
+    home = settings or Settings.from_environment()
     with _downloaded(home, find(home, name), "artifacts/placer") as folder:
         return model_files.load_placer(folder)
 

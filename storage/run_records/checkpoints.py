@@ -19,9 +19,8 @@ import psutil
 from dreamshard.model_files import load_state, save_state
 from dreamshard.search.placer import DreamShardPlacer
 from dreamshard.training import TrainingState, make_placer
-from storage.filesystem import Place, files, remove, writing
-from storage.filesystem import write_json as write_json
-from storage.settings import Settings
+from storage.filesystem import Place, files, remove, write_json, writing
+from storage.store import Store
 
 Metrics = dict[str, float]
 """Figures of one iteration by the names they have in MLflow."""
@@ -30,36 +29,36 @@ _ITERATION = re.compile(r"iteration_(\d{2,})\.zip")
 _LEFTOVER = re.compile(r".+\.(?P<pid>\d+)\.\d+\.tmp")
 
 
-def folder(key: str) -> Place:
+def folder(store: Store, key: str) -> Place:
     """The folder of the training run `key`."""
-    return Settings.load().checkpoints / key
+    return store.checkpoints / key
 
 
-def last_iteration(key: str) -> int | None:
+def last_iteration(store: Store, key: str) -> int | None:
     """The newest iteration of the training run, or None before its start."""
-    names = (_ITERATION.fullmatch(path.name) for path in files(folder(key), "iteration_*.zip"))
+    names = (_ITERATION.fullmatch(path.name) for path in files(folder(store, key), "iteration_*.zip"))
     return max((int(match[1]) for match in names if match), default=None)
 
 
-def save(key: str, name: str, state: TrainingState, kept: Metrics) -> None:
+def save(store: Store, key: str, name: str, state: TrainingState, kept: Metrics) -> None:
     """Save the state as `name`, its figures first: a checkpoint that exists has them."""
-    target = folder(key)
+    target = folder(store, key)
     _sweep(target)
     write_json(target / f"{name}.json", kept)
-    with TemporaryDirectory() as scratch, writing(_file(key, name)) as file:
+    with TemporaryDirectory() as scratch, writing(_file(store, key, name)) as file:
         save_state(state, Path(scratch) / name)
         with zipfile.ZipFile(file, "w") as packed:
             for part in (Path(scratch) / name).iterdir():
                 packed.write(part, part.name)
 
 
-def load(key: str, name: str) -> TrainingState:
+def load(store: Store, key: str, name: str) -> TrainingState:
     """The state saved as `name`.
 
     Raises:
         ValueError: there is none, or it was damaged.
     """
-    path = _file(key, name)
+    path = _file(store, key, name)
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
@@ -78,13 +77,13 @@ def load(key: str, name: str) -> TrainingState:
             ) from error
 
 
-def require(key: str, name: str, command: str) -> None:
+def require(store: Store, key: str, name: str, command: str) -> None:
     """Check that the step before has left its state.
 
     Raises:
         ValueError: it has not.
     """
-    if not _file(key, name).exists():
+    if not _file(store, key, name).exists():
         raise ValueError(
             f"the step before has not been run for training {key}, so there is nothing to go on from; run {command}"
         )
@@ -103,9 +102,9 @@ def require_trained(key: str, iteration: int) -> None:
         )
 
 
-def placer(key: str, iteration: int, budget_ms: float | None) -> DreamShardPlacer:
+def placer(store: Store, key: str, iteration: int, budget_ms: float | None) -> DreamShardPlacer:
     """The placer learnt by the end of the iteration, with `budget_ms` for its search."""
-    return replace(make_placer(load(key, iteration_name(iteration))), budget_ms=budget_ms)
+    return replace(make_placer(load(store, key, iteration_name(iteration))), budget_ms=budget_ms)
 
 
 def iteration_name(iteration: int) -> str:
@@ -113,40 +112,42 @@ def iteration_name(iteration: int) -> str:
     return f"iteration_{iteration:02}"
 
 
-def figures(key: str, name: str) -> Metrics:
+def figures(store: Store, key: str, name: str) -> Metrics:
     """The figures kept with the state saved as `name`."""
-    found: Metrics = json.loads((folder(key) / f"{name}.json").read_text())
+    found: Metrics = json.loads((folder(store, key) / f"{name}.json").read_text())
     return found
 
 
-def discard(key: str, *names: str) -> None:
+def discard(store: Store, key: str, *names: str) -> None:
     """Remove states that a complete iteration has made superfluous."""
-    remove([_file(key, name) for name in names])
+    remove([_file(store, key, name) for name in names])
 
 
-def is_complete(key: str, iteration: int) -> bool:
+def is_complete(store: Store, key: str, iteration: int) -> bool:
     """Whether the iteration has its checkpoint."""
-    return _file(key, iteration_name(iteration)).exists()
+    return _file(store, key, iteration_name(iteration)).exists()
 
 
-def history(key: str) -> list[Metrics]:
+def history(store: Store, key: str) -> list[Metrics]:
     """The figures of all complete iterations, in order."""
-    return [figures(key, iteration_name(iteration)) for iteration in range(1, (last_iteration(key) or 0) + 1)]
+    return [
+        figures(store, key, iteration_name(iteration)) for iteration in range(1, (last_iteration(store, key) or 0) + 1)
+    ]
 
 
-def save_proposals(key: str, iteration: int, drawn: Sequence[tuple[str, list[int]]]) -> None:
+def save_proposals(store: Store, key: str, iteration: int, drawn: Sequence[tuple[str, list[int]]]) -> None:
     """Keep which placements an iteration drew: task name and devices, in order."""
-    write_json(folder(key) / f"{iteration_name(iteration)}.proposals.json", drawn)
+    write_json(folder(store, key) / f"{iteration_name(iteration)}.proposals.json", drawn)
 
 
-def proposals(key: str, iteration: int) -> list[tuple[str, list[int]]]:
+def proposals(store: Store, key: str, iteration: int) -> list[tuple[str, list[int]]]:
     """The placements an iteration drew, in order."""
-    read = json.loads((folder(key) / f"{iteration_name(iteration)}.proposals.json").read_text())
+    read = json.loads((folder(store, key) / f"{iteration_name(iteration)}.proposals.json").read_text())
     return [(name, device) for name, device in read]
 
 
-def _file(key: str, name: str) -> Place:
-    return folder(key) / f"{name}.zip"
+def _file(store: Store, key: str, name: str) -> Place:
+    return folder(store, key) / f"{name}.zip"
 
 
 def _sweep(target: Place) -> None:

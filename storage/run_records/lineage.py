@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 from dreamshard.costs import CostSample
 from dreamshard.search.placer import DreamShardPlacer
 from dreamshard.testbeds.machine import library_versions
-from storage.lake import home_lake
 from storage.mlflow_store import registry
-from storage.settings import Settings
+from storage.store import Store
 
 TAG = "origin"
 """The tag of a version that holds its `Origin`."""
@@ -89,30 +88,30 @@ class Version:
     origin: Origin
 
 
-def versions() -> Iterator[Version]:
+def versions(store: Store) -> Iterator[Version]:
     """All versions that say where they came from, newest first."""
-    for number, tags in registry.tags_by_version(Settings.load()).items():
+    for number, tags in registry.tags_by_version(store.settings).items():
         if TAG in tags:
             origin = Origin.from_json(tags[TAG])
             yield Version(version=number, training=tags["training"], iteration=int(tags["iteration"]), origin=origin)
 
 
-def origin_of(version: str) -> Origin | None:
+def origin_of(store: Store, version: str) -> Origin | None:
     """Where a version came from; None where it does not say."""
-    found = registry.version_tags(Settings.load(), version).get(TAG)
+    found = registry.version_tags(store.settings, version).get(TAG)
     return None if found is None else Origin.from_json(found)
 
 
-def load(warm: Warm) -> DreamShardPlacer:
+def load(store: Store, warm: Warm) -> DreamShardPlacer:
     """The placer to go on from.
 
     Raises:
         ValueError: it cannot be read.
     """
-    return registry.load_placer(warm.version)
+    return registry.load_placer(warm.version, store.settings)
 
 
-def earlier_samples(warm: Warm | None) -> tuple[list[CostSample], int]:
+def earlier_samples(store: Store, warm: Warm | None) -> tuple[list[CostSample], int]:
     """What was measured for the placer to go on from, and how many there are with those of other library versions.
 
     A table that has changed since is in them as it was when it was measured: a fact about a table of that size and use,
@@ -121,7 +120,7 @@ def earlier_samples(warm: Warm | None) -> tuple[list[CostSample], int]:
     if warm is None:
         return [], 0
     now = library_versions()
-    found = [sample for training in warm.trainings for sample in home_lake().read_cost_samples(run_key=training)]
+    found = [sample for training in warm.trainings for sample in store.lake.read_cost_samples(run_key=training)]
     return [sample for sample in found if _same(sample.versions, now)], len(found)
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dreamshard.costs import CostSample
-from storage.filesystem import Place
-from storage.lake import home_lake
+from storage.filesystem import Place, write_json
 from storage.run_records import checkpoints
 from storage.run_records.checkpoints import Metrics
 from storage.run_records.lineage import Origin, earlier_samples
+from storage.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,30 +67,31 @@ class Savings:
         return {name: value for name, value in found.items() if value is not None}
 
 
-def begin(training: str, origin: Origin) -> None:
+def begin(store: Store, training: str, origin: Origin) -> None:
     """Keep what a training is made of, and how many earlier samples there are for it."""
-    samples, there = earlier_samples(origin.warm)
+    samples, there = earlier_samples(store, origin.warm)
     content = {"origin": origin.to_json(), "reused": len(samples), "earlier": there}
-    checkpoints.folder(training).mkdir(parents=True, exist_ok=True)
-    checkpoints.write_json(checkpoints.folder(training) / "origin.json", content)
+    checkpoints.folder(store, training).mkdir(parents=True, exist_ok=True)
+    write_json(checkpoints.folder(store, training) / "origin.json", content)
 
 
-def origin(training: str) -> Origin:
+def origin(store: Store, training: str) -> Origin:
     """What a training was made of, with the time that its measurements took."""
-    seconds = _effort(training)["measurement_s"]
+    seconds = _effort(store, training)["measurement_s"]
     return replace(
-        Origin.from_json(_begun(training)["origin"]), measurement_s=statistics.median(seconds) if seconds else None
+        Origin.from_json(_begun(store, training)["origin"]),
+        measurement_s=statistics.median(seconds) if seconds else None,
     )
 
 
-def earlier(training: str) -> list[CostSample]:
+def earlier(store: Store, training: str) -> list[CostSample]:
     """The samples, measured for an earlier placer, that this training is fitted to.
 
     Raises:
         ValueError: they are no longer those that it began with.
     """
-    begun = _begun(training)
-    samples, _ = earlier_samples(Origin.from_json(begun["origin"]).warm)
+    begun = _begun(store, training)
+    samples, _ = earlier_samples(store, Origin.from_json(begun["origin"]).warm)
     if len(samples) != begun["reused"]:
         raise ValueError(
             f"training {training} began with {begun['reused']} earlier cost samples, but the lake now has "
@@ -99,10 +100,10 @@ def earlier(training: str) -> list[CostSample]:
     return samples
 
 
-def of(training: str) -> Savings:
+def of(store: Store, training: str) -> Savings:
     """What the training took and saved."""
-    begun, effort = _begun(training), _effort(training)
-    made, came_from = len(home_lake().read_cost_samples(run_key=training)), origin(training)
+    begun, effort = _begun(store, training), _effort(store, training)
+    made, came_from = len(store.lake.read_cost_samples(run_key=training)), origin(store, training)
     warm = came_from.warm
     saved = 0 if warm is None else max(0, warm.full_measurements - made)
     each_s = None if warm is None else warm.measurement_s
@@ -119,24 +120,24 @@ def of(training: str) -> Savings:
 
 
 @contextmanager
-def working(training: str) -> Iterator[Callable[[float], None]]:
+def working(store: Store, training: str) -> Iterator[Callable[[float], None]]:
     """Adds the time that the block takes to the training's; gives the function that is told how long a measurement took."""
     began, seconds = time.perf_counter(), list[float]()
     try:
         yield seconds.append
     finally:
-        effort = _effort(training)
+        effort = _effort(store, training)
         effort["training_s"] += time.perf_counter() - began
         effort["measurement_s"] += seconds
-        checkpoints.write_json(checkpoints.folder(training) / "effort.json", effort)
+        write_json(checkpoints.folder(store, training) / "effort.json", effort)
 
 
-def _begun(training: str) -> dict[str, Any]:
-    return _read(checkpoints.folder(training) / "origin.json")
+def _begun(store: Store, training: str) -> dict[str, Any]:
+    return _read(checkpoints.folder(store, training) / "origin.json")
 
 
-def _effort(training: str) -> dict[str, Any]:
-    path = checkpoints.folder(training) / "effort.json"
+def _effort(store: Store, training: str) -> dict[str, Any]:
+    path = checkpoints.folder(store, training) / "effort.json"
     return _read(path) if path.is_file() else {"training_s": 0.0, "measurement_s": []}
 
 

@@ -18,6 +18,7 @@ from flows.reports.html import html_page
 from storage.lake.lake import Lake
 from storage.mlflow_store import registration, registry, runs
 from storage.settings import Settings
+from storage.store import open_store
 from tests.flows.commands import Dreamshard, failed_with
 
 SMALL = ("--recipe", "smoke", "--testbed", "simulated", "--tables-per-task", "6")
@@ -45,7 +46,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("compared")
     settings, pool = Settings.load({"DREAMSHARD_HOME": str(folder / "home")}), pool_of(40)
     dataset = dataset_version(pool)
-    Lake(settings.lake_root).write_dataset(pool, dataset, "by hand")
+    open_store(settings).lake.write_dataset(pool, dataset, "by hand")
     for seed in (0, 1):
         half = split_pool(pool, torch.Generator().manual_seed(seed))[0]
         save_placer(make_placer(start_training(half, TrainingConfig(), seed=seed)), folder / str(seed))
@@ -101,7 +102,8 @@ def test_a_versions_prediction_error_is_over_all_that_was_measured(home, compare
     report = json.loads(Path(compared["report"]).read_text())
     (line,) = [line for line in report["summary"] if line["placer"] == "version 2"]
     placer = registry.load_placer("2")
-    tasks = {task.name: task for task in Lake(home / "lake").read_tasks(report["dataset"], "test", report["tasks"])}
+    drawn = Lake(home / "lake", home / "cache").read_tasks(report["dataset"], "test", report["tasks"])
+    tasks = {task.name: task for task in drawn}
     distinct = {(row["task"], tuple(row["device"])): row for row in report["rows"]}
     errors = []
     for row in distinct.values():
@@ -151,7 +153,10 @@ def test_versions_of_the_half_that_evaluate_trains_on_are_compared_on_the_tasks_
     from flows.tasks import training
 
     monkeypatch.setenv("DREAMSHARD_HOME", str(home))
-    dataset, config = Lake(home / "lake").dataset_versions()[-1], TasksConfig(tables_per_task=6, num_test=2)
+    dataset, config = (
+        Lake(home / "lake", home / "cache").dataset_versions()[-1],
+        TasksConfig(tables_per_task=6, num_test=2),
+    )
     assert heldout.draw(dataset, config, 0, ["1"]) == training.draw_tasks.fn(dataset, config, 0)
     assert heldout.draw(dataset, config, 1, ["1"]) != training.draw_tasks.fn(dataset, config, 1)
 

@@ -22,6 +22,7 @@ from storage.lake import home_lake
 from storage.lake.table_splits import read_halves
 from storage.mlflow_store import registry
 from storage.run_records import checkpoints, lineage, training_effort
+from storage.store import open_store
 
 BEFORE = {f"t{i}": ((1000, 20_000, 300_000)[i % 3], (4, 8, 16, 32)[i % 4], 1 + i % 5) for i in range(40)}
 REMOVED, RESIZED, DRIFTED, ADDED = ("t3", "t4"), ("t5", "t6"), ("t7", "t8"), ("n0", "n1", "n2")
@@ -67,19 +68,21 @@ class Home:
             tasks = steps.draw_tasks.fn(dataset, config.tasks, 0, start.halves_of)
             training = steps.start_training.fn(dataset, tasks, start, bench)
             for iteration in range(1, start.config.iterations + 1):
-                if not checkpoints.is_complete(training, iteration):
+                if not checkpoints.is_complete(open_store(), training, iteration):
                     steps.measure_placements.fn(training, iteration, dataset, tasks, bench)
                     steps.fit_cost_network.fn(training, iteration)
                     steps.improve_policy.fn(training, iteration, dataset, tasks)
         return training
 
     def register(self, training: str) -> None:
-        last = str(checkpoints.last_iteration(training))
-        tags = {"training": training, "iteration": last} | lineage.tags(training_effort.origin(training))
+        last = str(checkpoints.last_iteration(open_store(), training))
+        tags = {"training": training, "iteration": last} | lineage.tags(training_effort.origin(open_store(), training))
         self.tags = {str(len(self.tags) + 1): tags, **self.tags}  # newest first
 
-    def placer(self, version: str):
-        return checkpoints.placer(self.tags[version]["training"], int(self.tags[version]["iteration"]), None)
+    def placer(self, version: str, _settings: object = None):
+        return checkpoints.placer(
+            open_store(), self.tags[version]["training"], int(self.tags[version]["iteration"]), None
+        )
 
     def origin(self, version: str) -> lineage.Origin:
         return lineage.Origin.from_json(self.tags[version][lineage.TAG])
@@ -110,7 +113,7 @@ def test_the_second_training_goes_on_from_the_first(home: Home):
     assert second.warm.trainings == (home.tags["1"]["training"],)
     assert second.dataset != first.dataset
     assert home.tags["2"]["warm_start_from"] == "1"
-    warm = checkpoints.load(home.tags["2"]["training"], "iteration_00")
+    warm = checkpoints.load(open_store(), home.tags["2"]["training"], "iteration_00")
     champion = home.placer("1")
     assert warm.warm
     for name, value in champion.cost_network.state_dict().items():
@@ -132,7 +135,7 @@ def test_no_table_that_was_trained_on_is_ever_held_out_and_tables_stay_in_their_
 
 
 def test_what_was_measured_before_is_fitted_as_well_with_the_tables_as_they_were(home: Home):
-    samples = training_effort.earlier(home.tags["2"]["training"])
+    samples = training_effort.earlier(open_store(), home.tags["2"]["training"])
     assert len(samples) == 15
     rows = {name: int(n) for s in samples for name, n in zip(s.task.tables.names, s.task.tables.rows, strict=True)}
     assert set(rows) <= home.halves("1").train
@@ -143,13 +146,13 @@ def test_samples_of_another_version_of_a_library_are_left_out(home: Home, monkey
     warm = home.origin("2").warm
     then = dict(home_lake().read_cost_samples(run_key=warm.training)[0].versions)
     monkeypatch.setattr(lineage, "library_versions", lambda: dict.fromkeys(then, "other") | {"torch": "0.0"})
-    samples, there = lineage.earlier_samples(warm)
+    samples, there = lineage.earlier_samples(open_store(), warm)
     assert there == 15
     assert len(samples) == (0 if then else 15), "a simulated cost depends on no library"
 
 
 def test_what_was_saved_is_said_in_measured_figures(home: Home):
-    first, second = (training_effort.of(home.tags[version]["training"]) for version in ("1", "2"))
+    first, second = (training_effort.of(open_store(), home.tags[version]["training"]) for version in ("1", "2"))
     assert first.sentence.startswith("from nothing: 15 measurements, ")
     assert (second.reused, second.earlier, second.made, second.saved) == (15, 15, 10, 5)
     assert second.saved_minutes == pytest.approx(5 * first.measurement_s / 60)
@@ -161,11 +164,11 @@ def test_what_was_saved_is_said_in_measured_figures(home: Home):
 
 def test_a_warm_training_that_was_killed_ends_with_the_same_bits_and_measures_nothing_again(home: Home):
     dataset, training = home.origin("2").dataset, home.tags["2"]["training"]
-    whole = checkpoints.load(training, "iteration_02")
-    (checkpoints.folder(training) / "iteration_02.zip").unlink()
-    assert checkpoints.last_iteration(training) == 1
+    whole = checkpoints.load(open_store(), training, "iteration_02")
+    (checkpoints.folder(open_store(), training) / "iteration_02.zip").unlink()
+    assert checkpoints.last_iteration(open_store(), training) == 1
     assert home.train(dataset) == training, "the same tables are the same training, warm as it was"
-    again = checkpoints.load(training, "iteration_02")
+    again = checkpoints.load(open_store(), training, "iteration_02")
     for kind in ("cost_network", "policy"):
         before, after = (getattr(state, kind).state_dict() for state in (whole, again))
         assert all(value.equal(after[name]) for name, value in before.items())
@@ -189,7 +192,7 @@ def test_other_tasks_or_hardware_begin_with_nothing(home: Home, other: dict):
 
 
 def version(number: str) -> lineage.Version:
-    (found,) = [each for each in lineage.versions() if each.version == number]
+    (found,) = [each for each in lineage.versions(open_store()) if each.version == number]
     return found
 
 
@@ -211,10 +214,10 @@ def tables(request: pytest.FixtureRequest, home: Home) -> str:
     return home.origin("2").dataset if request.param == "the same" else request.param
 
 
-def unreadable(cause: OSError) -> Callable[[str], None]:
+def unreadable(cause: OSError) -> Callable[[str, object], None]:
     """In place of what reads a version's files."""
 
-    def load(number: str) -> None:
+    def load(number: str, _settings: object) -> None:
         raise ValueError(f"the files of version {number} cannot be read") from cause
 
     return load
@@ -239,7 +242,7 @@ def test_a_store_that_is_away_for_a_moment_makes_no_training_a_full_one(
 
 
 def test_a_champion_that_cannot_be_read_is_no_start_but_stops_nothing(home: Home, monkeypatch: pytest.MonkeyPatch):
-    def damaged(_version: str):
+    def damaged(_version: str, _settings: object):
         raise ValueError("the files of version 1 cannot be read")
 
     monkeypatch.setattr(registry, "load_placer", damaged)

@@ -126,7 +126,7 @@ def version(number: int, dataset: str, source: str = "tables.csv", recipe: str =
     ],
 )
 def test_the_last_trained_dataset_is_that_of_the_same_retraining(monkeypatch, versions, champion, dataset, trained):
-    monkeypatch.setattr(lineage, "versions", lambda: iter(versions))
+    monkeypatch.setattr(lineage, "versions", lambda _: iter(versions))
     monkeypatch.setattr(retraining_due.registry, "champion", lambda _: champion)
     config = configure("smoke", source="tables.csv", testbed="simulated")
     assert retraining_due.last_trained(config, dataset) == trained

@@ -9,19 +9,25 @@ from dreamshard.costs import CostSample
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import dataset_version
-from storage.lake.lake import Lake
+from storage.lake import Lake
 from storage.settings import Settings
+from storage.store import Store, open_store
 from tests.storage.stored_instances import make_sample, make_tables
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings.load({"DREAMSHARD_HOME": str(tmp_path / "home of o'neil")})
+    return open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home of o'neil")})).settings
 
 
 @pytest.fixture
-def lake(settings: Settings) -> Lake:
-    return Lake(settings.lake_root)
+def store(settings: Settings) -> Store:
+    return Store(settings)
+
+
+@pytest.fixture
+def lake(store: Store) -> Lake:
+    return store.lake
 
 
 @pytest.fixture
@@ -51,7 +57,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MLflow's tables without a row; making them takes seconds, copying them does not."""
     from storage.mlflow_store import registry
 
-    settings = Settings.load({"DREAMSHARD_HOME": str(tmp_path_factory.mktemp("database"))})
+    settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path_factory.mktemp("database"))})
     assert registry.aliases(settings) == {}
     return settings.home / "mlflow.db"
 

@@ -21,6 +21,7 @@ from storage.lake.lake import Lake, measurement_place
 from storage.lake.parquet_files import write
 from storage.lake.sample_buffer import collecting
 from storage.settings import Settings
+from storage.store import open_store
 
 # the same cases, for the lake of this module's `settings`
 from tests.storage.lake.test_catalog import (  # noqa: F401
@@ -61,7 +62,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
             monkeypatch.setenv(name, value)
     monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DREAMSHARD_STORE", f"{request.param}://team/{uuid4().hex}/o'neil & co")
-    return Settings.load()
+    return open_store().settings
 
 
 on_s3 = pytest.mark.parametrize("settings", ["s3"], indirect=True)
@@ -69,9 +70,9 @@ on_s3 = pytest.mark.parametrize("settings", ["s3"], indirect=True)
 
 def test_nothing_of_the_lake_lies_in_the_home(lake: Lake, settings: Settings, sample: CostSample, version: str):
     lake.append_cost_samples([sample], "run", 1, version)
-    assert [entry.place.name.partition(".")[2] for entry in listing(settings.store)][1:] == ["parquet"]
+    assert [entry.place.name.partition(".")[2] for entry in listing(settings.store_root)][1:] == ["parquet"]
     assert not list(settings.home.rglob("*.parquet"))
-    assert settings.artifact_root == f"{settings.store}/mlartifacts"
+    assert settings.artifact_root == f"{settings.store_root}/mlartifacts"
 
 
 def test_a_sample_that_two_hosts_kept_in_two_files_counts_once(
@@ -116,13 +117,12 @@ import pickle, sys
 from tests.storage.stored_instances import make_sample, make_tables
 from dreamshard.tasks import PlacementTask
 from storage.lake.sample_buffer import collecting
-from storage.lake import Lake
-from storage.settings import Settings
+from storage.store import open_store
 
 job = pickle.load(sys.stdin.buffer)
 print(job["lookups"]("a").indices.tolist(), flush=True)
 sys.stdin.buffer.readline()
-lake, task = Lake(Settings.load().lake_root), PlacementTask(make_tables(), 2, 10**6)
+lake, task = open_store().lake, PlacementTask(make_tables(), 2, 10**6)
 for iteration in range(1, 6):
     with collecting(lake, job["run"], iteration, job["version"]) as keep:
         for device in (0, 1):

@@ -22,6 +22,7 @@ from storage.lake.lake import EVALUATION, Lake
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registration, registry, runs
 from storage.settings import Settings
+from storage.store import Store, open_store
 from tests.storage.stored_instances import make_evaluation, make_sample, make_tables
 
 MONTHS_S = 200 * 24 * 3600.0
@@ -47,13 +48,13 @@ def ingest(lake: Lake, name: str) -> str:
     return dataset_version(tables)
 
 
-def train(settings: Settings, name: str, origin: str = "") -> str:
+def train(store: Store, name: str, origin: str = "") -> str:
     """All that a training and its evaluation leave behind; returns the dataset."""
-    lake, training, evaluation = Lake(settings.lake_root), key(name), key(f"evaluation of {name}")
+    lake, training, evaluation = store.lake, key(name), key(f"evaluation of {name}")
     version = ingest(lake, name)
     task = PlacementTask(lake.read_dataset(version), 2, 10**6, name="train-000")
     lake.write_tasks([task], version, "train", key(f"tasks of {name}"))
-    folder = settings.checkpoints / training
+    folder = store.checkpoints / training
     for iteration in range(ITERATIONS + 1):
         write_json(folder / f"iteration_{iteration:02}.json", {"measured_cost_ms": 1.0})
         write_json(folder / f"iteration_{iteration:02}.proposals.json", [])
@@ -66,13 +67,13 @@ def train(settings: Settings, name: str, origin: str = "") -> str:
     lake.write_evaluation(
         [make_evaluation(task, "dreamshard", 1.5)], {}, evaluation, dataset_version=version, testbed="t", hardware="h"
     )
-    write_json(settings.evaluations / f"{evaluation}.json", {"key": evaluation, "training": training})
-    write_json(settings.evaluations / "newest" / f"{training}.json", {"key": evaluation})
+    write_json(store.evaluations / f"{evaluation}.json", {"key": evaluation, "training": training})
+    write_json(store.evaluations / "newest" / f"{training}.json", {"key": evaluation})
     return version
 
 
 @pytest.fixture
-def store(mlflow_settings: Settings, placer_folder: Path) -> Settings:
+def store(mlflow_settings: Settings, placer_folder: Path) -> Store:
     """Six trainings; the third is version 1, which went on from the second."""
     for name, origin in [
         ("first", ""),
@@ -82,16 +83,16 @@ def store(mlflow_settings: Settings, placer_folder: Path) -> Settings:
         ("fifth", ""),
         ("last", ""),
     ]:
-        version = train(mlflow_settings, name, origin)
+        version = train(Store(mlflow_settings), name, origin)
         if name == "third":
             tags = {"training": key(name), "evaluation": key(f"evaluation of {name}"), "dataset": version}
             with runs.chain(mlflow_settings, "retrain") as run:
                 registration.register_placer(mlflow_settings, placer_folder, run, tags=tags, pool=make_tables())
-    return mlflow_settings
+    return Store(mlflow_settings)
 
 
-def shared_files(settings: Settings) -> Iterator[Path]:
-    for root in (settings.lake_root, settings.checkpoints, settings.evaluations):
+def shared_files(store: Store) -> Iterator[Path]:
+    for root in (store.lake.root, store.checkpoints, store.evaluations):
         assert isinstance(root, Path)
         yield from (path for path in sorted(root.rglob("*")) if path.is_file())
 
@@ -102,8 +103,8 @@ def age(paths: Sequence[Path]) -> None:
         os.utime(path, (then, then))
 
 
-def digest(settings: Settings) -> str:
-    content = [(str(path), path.read_bytes(), path.stat().st_mtime_ns) for path in shared_files(settings)]
+def digest(store: Store) -> str:
+    content = [(str(path), path.read_bytes(), path.stat().st_mtime_ns) for path in shared_files(store)]
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
@@ -111,37 +112,37 @@ def cutoff() -> datetime:
     return datetime.now(UTC) - timedelta(days=90)
 
 
-def facts(settings: Settings, name: str) -> list[object]:
+def facts(store: Store, name: str) -> list[object]:
     """What is known of a training, its evaluation and its tables."""
-    lake, training, evaluation = Lake(settings.lake_root), key(name), key(f"evaluation of {name}")
+    lake, training, evaluation = store.lake, key(name), key(f"evaluation of {name}")
     samples = [sample.overall_ms for run in (training, evaluation) for sample in lake.read_cost_samples(run_key=run)]
-    rows = catalog.query(settings, f"select placer, overall_ms from evaluations where run_key = '{evaluation}'")
-    states = sorted(path.name for path in Path(str(settings.checkpoints / training)).glob("*"))
+    rows = catalog.query(store.settings, f"select placer, overall_ms from evaluations where run_key = '{evaluation}'")
+    states = sorted(path.name for path in Path(str(store.checkpoints / training)).glob("*"))
     reports = [
-        (settings.evaluations / f"{evaluation}.json").exists(),
-        (settings.evaluations / "newest" / f"{training}.json").exists(),
+        (store.evaluations / f"{evaluation}.json").exists(),
+        (store.evaluations / "newest" / f"{training}.json").exists(),
     ]
     (version,) = {
         row["dataset_version"]
-        for row in catalog.query(settings, f"select dataset_version from tables where name = '{name}'")
+        for row in catalog.query(store.settings, f"select dataset_version from tables where name = '{name}'")
     }
     source = lake.lookup_source(version)
     looked_up = [source(table).indices.tolist() for table in lake.read_dataset(version).names]
     return [samples, rows, states, reports, looked_up]
 
 
-def is_readable(settings: Settings) -> None:
+def is_readable(store: Store) -> None:
     """Every view answers, every sample has its tables, and each training that is left can go on from its last state."""
     for view in catalog.VIEWS:
-        catalog.query(settings, f"select * from {view}")
-    is_consistent(settings)
+        catalog.query(store.settings, f"select * from {view}")
+    is_consistent(store)
 
 
-def is_consistent(settings: Settings) -> None:
+def is_consistent(store: Store) -> None:
     """The part that the order of removal is for, and that takes no database."""
-    lake = Lake(settings.lake_root)
+    lake = store.lake
     lake.read_cost_samples()
-    for folder in Path(str(settings.checkpoints)).glob("*"):
+    for folder in Path(str(store.checkpoints)).glob("*"):
         states = sorted(int(path.stem[-2:]) for path in folder.glob("iteration_*.zip"))
         assert states == list(range(len(states))), "what is left of a training is a shorter one"
         for iteration in states:
@@ -149,11 +150,11 @@ def is_consistent(settings: Settings) -> None:
             assert (folder / f"iteration_{iteration:02}.proposals.json").is_file()
         found = lake.read_cost_samples(run_key=folder.name)
         assert not states or len(found) == ITERATIONS, "states outlive none of the samples they were fitted to"
-    for report in Path(str(settings.evaluations)).glob("*.json"):
+    for report in Path(str(store.evaluations)).glob("*.json"):
         assert lake.read_cost_samples(run_key=report.stem), "a report outlives none of its samples"
 
 
-def test_what_is_old_goes_and_what_a_version_needs_stays(store: Settings):
+def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
     age(list(shared_files(store)))
     names = ("second", "third", "last")
     before = {name: facts(store, name) for name in names}
@@ -162,18 +163,18 @@ def test_what_is_old_goes_and_what_a_version_needs_stays(store: Settings):
     assert facts(store, "third") == before["third"], "the version"
     assert facts(store, "second")[0][:ITERATIONS] == before["second"][0][:ITERATIONS], "what the version went on from"
     assert facts(store, "last")[4] == before["last"][4], "the tables ingested last"
-    assert registry.load_placer("1", store).name == "dreamshard"
+    assert registry.load_placer("1", store.settings).name == "dreamshard"
     is_readable(store)
     left = {path.name for path in Path(str(store.checkpoints)).iterdir()}
     assert left == {key("second"), key("third")}
-    assert len(Lake(store.lake_root).read_cost_samples(run_key=key("first"))) == 0
+    assert len(store.lake.read_cost_samples(run_key=key("first"))) == 0
     with pytest.raises(ValueError, match="ingest the workload again"):
         facts(store, "first")
     assert retention.plan(store, cutoff()) == []
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_is_old_versions_and_what_is_young_lose_nothing(store: Settings, seed: int):
+def test_whatever_is_old_versions_and_what_is_young_lose_nothing(store: Store, seed: int):
     chance, everything = random.Random(seed), list(shared_files(store))
     age([path for path in everything if chance.random() < 0.97])
     young = {path for path in everything if path.stat().st_mtime > time.time() - 3600}
@@ -185,7 +186,7 @@ def test_whatever_is_old_versions_and_what_is_young_lose_nothing(store: Settings
     assert all(path.is_file() for path in young)
 
 
-def test_a_kill_at_any_moment_leaves_a_readable_lake(store: Settings):
+def test_a_kill_at_any_moment_leaves_a_readable_lake(store: Store):
     age(list(shared_files(store)))
     before, removals = facts(store, "third"), retention.plan(store, cutoff())
     for removal in removals:
@@ -201,7 +202,7 @@ def chance_of_one_in_ten(removal: retention.Stored) -> bool:
     return int(hashlib.sha256(str(removal.entry.place).encode()).hexdigest(), 16) % 10 == 0
 
 
-def test_a_plan_changes_nothing_and_counts_what_it_found(store: Settings):
+def test_a_plan_changes_nothing_and_counts_what_it_found(store: Store):
     age(list(shared_files(store)))
     before = digest(store)
     removals = retention.plan(store, cutoff())
@@ -212,11 +213,11 @@ def test_a_plan_changes_nothing_and_counts_what_it_found(store: Settings):
     assert table["all"]["bytes"] == sum(each.entry.place.stat().st_size for each in removals)
 
 
-def test_nothing_young_goes(store: Settings):
+def test_nothing_young_goes(store: Store):
     assert retention.plan(store, cutoff()) == []
 
 
-def test_a_training_that_runs_keeps_all_of_it_and_its_tables(store: Settings):
+def test_a_training_that_runs_keeps_all_of_it_and_its_tables(store: Store):
     age(list(shared_files(store)))
     (Path(str(store.checkpoints)) / key("fourth") / "measured.json").write_text("{}")
     before = facts(store, "fourth")
@@ -226,9 +227,9 @@ def test_a_training_that_runs_keeps_all_of_it_and_its_tables(store: Settings):
     assert (after[0][:ITERATIONS], after[2], after[4]) == (before[0][:ITERATIONS], before[2], before[4])
 
 
-def test_what_killed_writers_left_goes_by_its_age(store: Settings):
-    lake = Lake(store.lake_root)
-    old, young = (Path(str(store.lake_root)) / "lookups" / f"{name}.parquet.1.1.tmp" for name in ("old", "young"))
+def test_what_killed_writers_left_goes_by_its_age(store: Store):
+    lake = store.lake
+    old, young = (Path(str(store.lake.root)) / "lookups" / f"{name}.parquet.1.1.tmp" for name in ("old", "young"))
     for path in (old, young):
         path.write_bytes(b"half")
     version = lake.dataset_versions()[-1]
@@ -236,7 +237,7 @@ def test_what_killed_writers_left_goes_by_its_age(store: Settings):
     kept = collecting(lake, key("last"), 9, version)
     keep = kept.__enter__()
     keep(make_sample(task, [1, 1]))
-    age([old, *Path(str(store.lake_root)).glob("journal/**/*.parquet")])
+    age([old, *Path(str(store.lake.root)).glob("journal/**/*.parquet")])
     removals = retention.plan(store, cutoff())
     assert [(each.kind, each.entry.place.name) for each in removals if each.kind == "unfinished"] == [
         ("unfinished", old.name)
@@ -245,21 +246,22 @@ def test_what_killed_writers_left_goes_by_its_age(store: Settings):
     kept.__exit__(None, None, None)
 
 
-def test_a_store_whose_versions_are_registered_elsewhere_is_left_alone(store: Settings, tmp_path: Path):
+def test_a_store_whose_versions_are_registered_elsewhere_is_left_alone(store: Store, tmp_path: Path):
     age(list(shared_files(store)))
-    visitor = Settings.load({"DREAMSHARD_HOME": str(tmp_path / "visitor"), "DREAMSHARD_STORE": str(store.home)})
+    shared = str(store.settings.home)
+    visitor = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "visitor"), "DREAMSHARD_STORE": shared})
     with pytest.raises(ValueError, match=r"does not know which versions others have registered.*MLFLOW_TRACKING_URI"):
-        retention.plan(visitor, cutoff())
-    member = replace(visitor, tracking_uri=store.tracking_uri)
+        retention.plan(open_store(visitor), cutoff())
+    member = Store(replace(visitor, tracking_uri=store.settings.tracking_uri))
     assert {each.run for each in retention.plan(member, cutoff())} == {
         each.run for each in retention.plan(store, cutoff())
     }
 
 
-def test_old_comparisons_go_unless_a_version_names_them(store: Settings):
+def test_old_comparisons_go_unless_a_version_names_them(store: Store):
     for name in ("named", "forgotten"):
         write_json(store.comparisons / f"{key(name)}.json", {"key": key(name)})
-    registry.tag(store, "1", {"comparison": key("named")})
+    registry.tag(store.settings, "1", {"comparison": key("named")})
     age(list(Path(str(store.comparisons)).iterdir()))
     retention.carry_out(retention.plan(store, cutoff()))
     assert [path.stem for path in Path(str(store.comparisons)).iterdir()] == [key("named")]

@@ -38,7 +38,7 @@ class Registry:
 def alone(monkeypatch, tmp_path):
     monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
     monkeypatch.setattr(promotion, "publish", lambda *_: None)
-    monkeypatch.setattr(promotion, "checkpoints", SimpleNamespace(history=lambda training: []))
+    monkeypatch.setattr(promotion, "checkpoints", SimpleNamespace(history=lambda *_: []))
     monkeypatch.setattr(promotion, "report", MagicMock())
     monkeypatch.setattr(promotion, "savings", MagicMock())
     monkeypatch.setattr(promotion.objections, "against", lambda *_: "")
@@ -112,7 +112,7 @@ def test_a_step_on_its_own_waits_for_a_run_of_its_training_and_sees_what_that_ha
     monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
     complete, found = [1], []
     monkeypatch.setattr(stage_inputs.steps, "training_key", lambda *_: "same")
-    monkeypatch.setattr(stage_inputs.checkpoints, "last_iteration", lambda key: complete[-1])
+    monkeypatch.setattr(stage_inputs.checkpoints, "last_iteration", lambda _store, key: complete[-1])
 
     def step():
         with stage_inputs.going_on(MagicMock(), MagicMock()) as (_, last):

@@ -19,6 +19,7 @@ from flows.tasks import promotion
 from storage.mlflow_store import registration, registry, runs
 from storage.run_records import lineage, training_effort
 from storage.settings import Settings
+from storage.store import open_store
 
 OWN, NAMED = "meta-dlrm-2021", "s3://bucket/tables/"
 POOL = Tables(
@@ -42,7 +43,7 @@ class Team:
     def version(self, source: str = OWN) -> str:
         number = str(len(self.runs) + 1)
         origin = lineage.Origin(recipe="smoke", source=source, dataset="d", tasks="t", setting={}, networks=("a", "b"))
-        training_effort.begin(f"training-{number}", origin)
+        training_effort.begin(open_store(), f"training-{number}", origin)
         with runs.chain(self.settings, "retrain") as run:
             self.runs[number] = run
             tags = {"training": f"training-{number}", "iteration": 1} | lineage.tags(origin)

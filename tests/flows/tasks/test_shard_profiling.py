@@ -15,6 +15,7 @@ from flows.reports import evaluations, trace_files
 from flows.tasks import shard_profiling
 from storage.lake import home_lake
 from storage.run_records import checkpoints
+from storage.store import open_store
 from tests.dreamshard.shard_instances import meta_tables, simulated_shards
 from tests.dreamshard.small_instances import simulated
 from tests.flows.commands import Dreamshard, failed_with
@@ -107,8 +108,8 @@ def test_a_profile_is_traced_with_the_placements_of_its_iteration(home: Path, tm
     samples = [simulated().measure(task, Placement(torch.tensor(device), 2)) for device in drawn]
     for iteration, chosen in ((1, samples[:2]), (2, samples[2:])):
         home_lake().append_cost_samples(chosen, "training", iteration, version)
-    checkpoints.folder("training").mkdir(parents=True)
-    checkpoints.save_proposals("training", 2, [("train-000", drawn[2])])
+    checkpoints.folder(open_store(), "training").mkdir(parents=True)
+    checkpoints.save_proposals(open_store(), "training", 2, [("train-000", drawn[2])])
     assert trace_files.write({"training": "training", "iteration": 2}, tmp_path / "trace.json") == 1
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert f"{samples[2].overall_ms:.3f} ms on simulated" in events[0]["args"]["name"]

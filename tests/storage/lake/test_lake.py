@@ -172,7 +172,7 @@ def stop(file):
 
 storage.filesystem.os.fsync = stop
 task = PlacementTask(make_tables(), 2, 10**6)
-Lake(Path(sys.argv[1])).append_cost_samples([make_sample(task, [0, 1, 0, 1])], "run", 1, sys.argv[2])
+Lake(Path(sys.argv[1]), Path("unused")).append_cost_samples([make_sample(task, [0, 1, 0, 1])], "run", 1, sys.argv[2])
 """
 
 

@@ -43,6 +43,7 @@ def test_what_was_kept_before_an_error_is_in_the_lake(lake: Lake, version: str, 
 
 KILLED = """
 import sys
+from pathlib import Path
 import storage.lake.sample_buffer
 from tests.storage.stored_instances import make_sample, make_tables
 from dreamshard.tasks import PlacementTask
@@ -60,7 +61,8 @@ def keep_rows(self, rows):
 
 task, append = PlacementTask(make_tables(), 2, 10**6), Lake.append_measurements
 Lake.append_measurements = keep_rows
-with storage.lake.sample_buffer.collecting(Lake(place(sys.argv[1], "the test")), "run", 1, sys.argv[2]) as keep:
+lake = Lake(place(sys.argv[1], "the test"), Path(sys.argv[1], "cache"))
+with storage.lake.sample_buffer.collecting(lake, "run", 1, sys.argv[2]) as keep:
     keep(make_sample(task, [0, 1, 0, 1]))
     keep(make_sample(task, [1, 1, 0, 1]))
     if __doc__ == "before":

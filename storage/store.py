@@ -1,0 +1,75 @@
+"""The store: the home and the shared folder, opened once per flow or command and passed to whatever keeps things there."""
+
+import tempfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from storage.filesystem import Place, check_writable
+from storage.settings import Settings
+
+if TYPE_CHECKING:
+    from storage.lake import Lake
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where everything is kept; only `open_store` makes one. Picklable, so that workers receive it as it is.
+
+    Attributes:
+        settings: the addresses; MLflow's functions need nothing else.
+    """
+
+    settings: Settings
+
+    @property
+    def lake(self) -> "Lake":
+        """Parquet datasets."""
+        from storage.lake import Lake  # brings torch, which takes seconds and which opening a store does not need
+
+        return Lake(self.settings.lake_root, self.settings.home / "cache")
+
+    @property
+    def checkpoints(self) -> Place:
+        """The folder of training states; see `run_records.checkpoints`."""
+        return self.settings.store_root / "checkpoints"
+
+    @property
+    def evaluations(self) -> Place:
+        """The folder of evaluation reports."""
+        return self.settings.store_root / "evaluations"
+
+    @property
+    def comparisons(self) -> Place:
+        """The folder of reports on versions compared by hand."""
+        return self.settings.store_root / "comparisons"
+
+
+def open_store(settings: Settings | None = None) -> Store:
+    """Create the folders of the home, and check that home and shared store can be written.
+
+    Args:
+        settings: by default those of this process's environment.
+
+    Raises:
+        ValueError: the home is a file, or the home or the shared store cannot be created or written.
+    """
+    store = Store(Settings.from_environment() if settings is None else settings)
+    _prepare_home(store)
+    if store.settings.store_root != store.settings.home:
+        check_writable(store.settings.store_root, "DREAMSHARD_STORE")
+    return store
+
+
+def _prepare_home(store: Store) -> None:
+    home, is_shared = store.settings.home, store.settings.store_root != store.settings.home
+    folders = ["prefect"] if is_shared else ["prefect", "lake", "checkpoints"]
+    try:
+        for folder in folders:
+            (home / folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home):
+            pass  # permission bits alone do not show whether a file system accepts files
+    except OSError as error:
+        raise ValueError(
+            f"the home {home} cannot be written ({error.strerror or error}), so nothing could be kept; point "
+            "DREAMSHARD_HOME or --home at a folder you may write"
+        ) from error
