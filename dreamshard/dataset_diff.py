@@ -126,7 +126,7 @@ class DatasetDiff:
         }
 
 
-def compare(before: Tables | None, after: Tables, thresholds: DriftThresholds | None = None) -> DatasetDiff:
+def diff_datasets(before: Tables | None, after: Tables, thresholds: DriftThresholds | None = None) -> DatasetDiff:
     """What changed from `before` to `after`; tables are the same where their names are.
 
     Args:

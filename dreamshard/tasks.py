@@ -138,45 +138,46 @@ class PlacementTask:
 
 
 @dataclass(frozen=True)
-class Halves:
-    """Names of the tables to train on and of those held out, of all datasets so far: a table stays in its half for good.
+class TableSplit:
+    """Names of training and held-out tables of all datasets so far; a table never changes sides.
 
     Attributes:
-        train: of tables that a placer may have been trained on.
-        test: of tables that it has not.
+        train: tables that a placer may have been trained on.
+        test: tables that no placer has been trained on.
     """
 
     train: frozenset[str]
     test: frozenset[str]
 
-    def with_tables(self, train: Tables, test: Tables) -> "Halves":
-        """These and the tables of another dataset, whose halves follow these; those that are gone keep theirs."""
-        return Halves(self.train | set(train.names), self.test | set(test.names))
+    def with_tables(self, train: Tables, test: Tables) -> "TableSplit":
+        """This split extended by the tables of another dataset; tables that are gone stay in it."""
+        return TableSplit(self.train | set(train.names), self.test | set(test.names))
 
-    def of(self, pool: Tables) -> tuple[Tables, Tables]:
-        """The tables of `pool` to train on and to test on, each in the pool's order; all of them are in a half."""
-        train = [t for t, name in enumerate(pool.names) if name in self.train]
-        return pool.select(train), pool.select(sorted(set(range(len(pool))) - set(train)))
-
-
-NO_HALVES = Halves(frozenset(), frozenset())
-"""Before anything was trained on."""
+    def divide(self, pool: Tables) -> tuple[Tables, Tables]:
+        """Training and test tables of `pool`, all of whose names are in the split, each in the pool's order."""
+        return _divide(pool, {t for t, name in enumerate(pool.names) if name in self.train})
 
 
-def split_pool(pool: Tables, generator: torch.Generator, earlier: Halves = NO_HALVES) -> tuple[Tables, Tables]:
-    """Disjoint halves of the pool, for training and for testing, each in the pool's order.
+EMPTY_SPLIT = TableSplit(frozenset(), frozenset())
+
+
+def split_tables(pool: Tables, generator: torch.Generator, earlier: TableSplit = EMPTY_SPLIT) -> tuple[Tables, Tables]:
+    """Split the pool evenly into training and test tables, each in the pool's order.
 
     Args:
         pool: all tables.
-        generator: draws the halves; advances by as much whatever `earlier` says.
-        earlier: where tables of these names stay, so that nothing that was ever trained on is held out. Tables that are
-            new fill up the halves as evenly as that allows.
+        generator: draws the split; the number of draws does not depend on `earlier`.
+        earlier: tables in it keep their side, so no training table is ever held out. New tables even the sides out as far
+            as that allows.
     """
     order = torch.randperm(len(pool), generator=generator)
     train = {t for t, name in enumerate(pool.names) if name in earlier.train}
-    known = train | {t for t, name in enumerate(pool.names) if name in earlier.test}
-    new = [t for t in order.tolist() if t not in known]
-    train |= set(new[: max(0, len(pool) // 2 - len(train))])
+    assigned = train | {t for t, name in enumerate(pool.names) if name in earlier.test}
+    new = [t for t in order.tolist() if t not in assigned]
+    return _divide(pool, train | set(new[: max(0, len(pool) // 2 - len(train))]))
+
+
+def _divide(pool: Tables, train: set[int]) -> tuple[Tables, Tables]:
     return pool.select(sorted(train)), pool.select(sorted(set(range(len(pool))) - train))
 
 

@@ -64,7 +64,7 @@ def retrain(
             tracking.log_ingested(run, ingested, config.workload.source)
             bench = testbed_pool.reference(config, dataset, seed)
             start = steps.find_start(config, dataset, bench, full=full)
-            tasks = steps.draw_tasks(dataset, config.tasks, seed, start.halves_of)
+            tasks = steps.draw_tasks(dataset, config.tasks, seed, start.split_of)
         with chain.stage("train") as run:
             training = train_placer(run, dataset, tasks, start, bench)
         with chain.stage("evaluate") as run:

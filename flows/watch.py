@@ -12,7 +12,8 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
-from dreamshard.dataset_diff import DatasetDiff, DriftThresholds, compare
+from dreamshard.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
+from dreamshard.formatting import markdown_table
 from flows.decisions import retraining_due
 from flows.forms.fields import (
     ChangedShare,
@@ -29,7 +30,6 @@ from flows.forms.fields import (
     configure,
 )
 from flows.forms.schema import form
-from flows.reports.evaluation_page import markdown_table
 from flows.tasks.ingestion import ingest_workload
 from storage.lake import home_lake
 
@@ -93,7 +93,7 @@ def watch(
 def difference(trained: str | None, dataset: str, thresholds: DriftThresholds) -> DatasetDiff:
     """What changed from the dataset that was trained on to the one there is now."""
     before = home_lake().read_dataset(trained) if trained in home_lake().dataset_versions() else None
-    diff = compare(before, home_lake().read_dataset(dataset), thresholds)
+    diff = diff_datasets(before, home_lake().read_dataset(dataset), thresholds)
     get_run_logger().info("dataset %s beside %s: %s", dataset, trained or "none", diff.sentence)
     return diff
 

@@ -37,7 +37,7 @@ from dreamshard.testbeds.clocks import CLOCKS
 from dreamshard.testbeds.emulated import measure_shard
 from dreamshard.testbeds.fused_op import require_fbgemm
 from dreamshard.testbeds.machine import device_model, library_versions
-from dreamshard.testbeds.shard_bench import DoesNotFitError, ShardBench
+from dreamshard.testbeds.shard_runner import DoesNotFitError, ShardRunner
 from dreamshard.workloads import Lookups, Workload, WorkloadConfig, open_workload, statistics
 
 ON_A_GPU_MACHINE = """\
@@ -181,7 +181,7 @@ def collect(
     plan = [shard for shard in islice(planned_shards(pool, config), config.num_shards) if shard.index not in known]
     lookups = PoolLookups(pool, config, workers)
     writer, measured, infeasible = ShardWriter(folder), 0, 0
-    bench = ShardBench(_setup(config, lookups), torch.device(device_type))
+    bench = ShardRunner(_setup(config, lookups), torch.device(device_type))
     try:
         for position, planned in enumerate(plan):
             if measured and time.monotonic() - began >= seconds:
@@ -274,7 +274,7 @@ def _setup(config: CollectionConfig, lookups: PoolLookups) -> TestbedSetup:
 
 
 def _measure(
-    bench: ShardBench, planned: PlannedShard, pool: Sequence[PoolTable], lookups: PoolLookups, config: CollectionConfig
+    bench: ShardRunner, planned: PlannedShard, pool: Sequence[PoolTable], lookups: PoolLookups, config: CollectionConfig
 ) -> MeasuredShard:
     pairs = zip(planned.tables, planned.dims, strict=True)
     tables = concatenate([lookups.described(pool[t].name, dim) for t, dim in pairs])

@@ -25,7 +25,7 @@ from dreamshard.shard_profiling.errors import (
 )
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask, sample_tasks
-from dreamshard.testbeds.roofline import exchange_s
+from dreamshard.testbeds.roofline import all_to_all_s
 from dreamshard.testbeds.specs import AcceleratorSpec
 from dreamshard.training import TrainingConfig, TrainingState, improve_policy, untrained
 
@@ -171,7 +171,7 @@ def fit_links(network: StructuredCostNetwork, accelerator: AcceleratorSpec, batc
     sums = torch.zeros(64, num_devices, network.latent_size)
     sums[..., _LATENT_DIMS] = (dims / 100).float()
     phases_ms = torch.zeros(64, num_devices, len(PHASES))
-    comm_ms = (1e3 * exchange_s(dims, batch_size, accelerator)).float()
+    comm_ms = (1e3 * all_to_all_s(dims, batch_size, accelerator)).float()
     for phase in (PHASES.index("forward_comm"), PHASES.index("backward_comm")):
         phases_ms[..., phase] = comm_ms
     network.fit_comm(sums, phases_ms)

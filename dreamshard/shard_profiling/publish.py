@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dreamshard.formatting import markdown_table
 from dreamshard.shard_profiling.bundled import PACKAGED, check_name, save_shipped
 from dreamshard.shard_profiling.dataset import MeasuredShard, parquet_bytes, read_shards, samples_of
 from dreamshard.shard_profiling.fit import LearntFromShards, ShardTraining, describe, learn_from_shards
-from dreamshard.shard_profiling.report import markdown, markdown_table
+from dreamshard.shard_profiling.report import markdown
 from dreamshard.testbeds.refit import refit
 from dreamshard.testbeds.specs import AcceleratorSpec, accelerator
 from dreamshard.training import make_placer

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
+from dreamshard.formatting import markdown_table
 from dreamshard.shard_profiling.dataset import MeasuredShard, read_shards
 
 Row = dict[str, str | int]
@@ -97,15 +98,6 @@ def _between(group: int, edges: Sequence[float]) -> str:
 
 def _range(bucket: tuple[int, int]) -> str:
     return str(bucket[0]) if bucket[0] == bucket[1] else f"{bucket[0]}-{bucket[1]}"
-
-
-def markdown_table(rows: Sequence[Row]) -> str:
-    """Rows of equal columns as Markdown; nothing where there are none."""
-    if not rows:
-        return ""
-    head = list(rows[0])
-    lines = [head, ["---"] * len(head), *([str(row[name]) for name in head] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 if __name__ == "__main__":

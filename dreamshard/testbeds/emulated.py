@@ -23,9 +23,9 @@ from dreamshard.testbeds.base import TestbedSetup, check_placement
 from dreamshard.testbeds.clocks import CLOCKS, interquartile_range
 from dreamshard.testbeds.fused_op import require_fbgemm
 from dreamshard.testbeds.machine import device_model, library_versions
-from dreamshard.testbeds.roofline import exchange_s
-from dreamshard.testbeds.shard_bench import BuiltShard, DoesNotFitError, ShardBench
-from dreamshard.testbeds.shard_cache import ShardCache, ShardCosts, ShardKey, ShardMemory, shard_key
+from dreamshard.testbeds.roofline import all_to_all_s
+from dreamshard.testbeds.shard_cache import ShardCache, ShardKey, ShardMemory, ShardTiming, shard_key
+from dreamshard.testbeds.shard_runner import BuiltShard, DoesNotFitError, ShardRunner
 from dreamshard.testbeds.specs import AcceleratorSpec
 
 
@@ -62,7 +62,7 @@ class EmulatedTestbed:
         self.hardware = f"{device_model(device_type)} for each device, links of {target.name}"
         self._cache: ShardCache = ShardMemory() if setup.shard_cache is None else setup.shard_cache
         self._versions = library_versions()
-        self._bench: ShardBench | None = None
+        self._bench: ShardRunner | None = None
         self._in_turn = threading.Lock()
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
@@ -72,7 +72,7 @@ class EmulatedTestbed:
             ValueError: the placement is not legal for the task, or lookups are missing.
         """
         task, placement = check_placement(task, placement, self.max_devices)
-        shards: list[ShardCosts | None] = []
+        shards: list[ShardTiming | None] = []
         infeasible: Infeasible | None = None
         with self._in_turn:
             for d in range(task.num_devices):
@@ -84,7 +84,7 @@ class EmulatedTestbed:
                     break
         return self._sample(task, placement, shards, infeasible)
 
-    def shard(self, tables: Tables, task: PlacementTask) -> ShardCosts:
+    def shard(self, tables: Tables, task: PlacementTask) -> ShardTiming:
         """What the one device takes for `tables`, read back where it is known.
 
         Args:
@@ -98,12 +98,12 @@ class EmulatedTestbed:
         if known is not None:
             return known
         if self._bench is None:
-            self._bench = ShardBench(self.setup, torch.device(self.device_type))
+            self._bench = ShardRunner(self.setup, torch.device(self.device_type))
         measured = measure_shard(self._bench, tables, task)
         self._cache.put(self._key(tables, task), measured)
         return measured
 
-    def known(self, tables: Tables, task: PlacementTask) -> ShardCosts | None:
+    def known(self, tables: Tables, task: PlacementTask) -> ShardTiming | None:
         """What `shard` would read back, of as many repeats as are asked for; None where it would measure."""
         found = self._cache.get(self._key(tables, task))
         return found if found is not None and found.repeats >= self.setup.repeats else None
@@ -128,7 +128,7 @@ class EmulatedTestbed:
         self,
         task: PlacementTask,
         placement: Placement,
-        shards: list[ShardCosts | None],
+        shards: list[ShardTiming | None],
         infeasible: Infeasible | None,
     ) -> CostSample:
         known = [shard for shard in shards if shard is not None]
@@ -150,10 +150,10 @@ class EmulatedTestbed:
             infeasible=infeasible,
         )
 
-    def _costs(self, task: PlacementTask, placement: Placement, shards: list[ShardCosts | None]) -> DeviceCosts:
+    def _costs(self, task: PlacementTask, placement: Placement, shards: list[ShardTiming | None]) -> DeviceCosts:
         sum_dims = torch.zeros(task.num_devices, dtype=torch.float64)  # [D]
         sum_dims.scatter_add_(0, placement.device, task.tables.dim.double())
-        comm_ms = 1e3 * exchange_s(sum_dims, self.setup.batch_size, self.target)
+        comm_ms = 1e3 * all_to_all_s(sum_dims, self.setup.batch_size, self.target)
 
         def compute_ms(name: str) -> Float[Tensor, " D"]:
             return torch.tensor([0.0 if shard is None else getattr(shard, name) for shard in shards])
@@ -166,18 +166,18 @@ class EmulatedTestbed:
         )
 
 
-def _pass(bench: ShardBench, built: BuiltShard) -> tuple[float, float]:
+def _pass(bench: ShardRunner, built: BuiltShard) -> tuple[float, float]:
     """Milliseconds forward and backward of one step."""
     pooled, forward_ms = bench.forward(built)
     return forward_ms, bench.backward(pooled, bench.gradient(pooled))
 
 
 def measure_shard(
-    bench: ShardBench,
+    bench: ShardRunner,
     tables: Tables,
     task: PlacementTask,
     quiet: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> ShardCosts:
+) -> ShardTiming:
     """What the device of `bench` takes for one shard.
 
     Args:
@@ -201,7 +201,7 @@ def measure_shard(
         torch.set_num_threads(num_threads)
     timed = torch.tensor(passes[bench.setup.warmups :], dtype=torch.float64)  # [R, 2]
     forward_ms, backward_ms = timed.median(dim=0).values.tolist()
-    return ShardCosts(
+    return ShardTiming(
         forward_ms=forward_ms,
         backward_ms=backward_ms,
         spread_ms=interquartile_range(timed.sum(dim=1)),

@@ -98,7 +98,7 @@ def shard_loads(loads: Float[Tensor, "T K"], device: Int[Tensor, "B T"], num_dev
 def phase_costs(loads: Float[Tensor, "*B D K"], batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:
     """Milliseconds per phase and device for shards of these summed loads; a device without tables computes for 0 ms."""
     busy = loads[..., COUNT] > 0.5  # [*B, D]
-    comm_s = exchange_s(loads[..., DIM], batch_size, spec)
+    comm_s = all_to_all_s(loads[..., DIM], batch_size, spec)
     return DeviceCosts(
         forward_compute_ms=torch.where(busy, _forward_s(loads, batch_size, spec), 0.0) * 1e3,
         forward_comm_ms=comm_s * 1e3,
@@ -107,7 +107,7 @@ def phase_costs(loads: Float[Tensor, "*B D K"], batch_size: int, spec: Accelerat
     )
 
 
-def exchange_s(sum_dims: Float[Tensor, "*B D"], batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, "*B D"]:
+def all_to_all_s(sum_dims: Float[Tensor, "*B D"], batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, "*B D"]:
     """Seconds of one all-to-all of pooled vectors: every device waits for the one with most to send.
 
     A device sends `batch_size / D` samples of its vectors to each other device. It never receives more than the

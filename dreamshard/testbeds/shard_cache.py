@@ -40,7 +40,7 @@ class ShardKey:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShardCosts:
+class ShardTiming:
     """What one device took for one shard.
 
     Attributes:
@@ -68,11 +68,11 @@ class ShardCosts:
 class ShardCache(Protocol):
     """Keeps the costs of shards by key."""
 
-    def get(self, key: ShardKey) -> ShardCosts | None:
+    def get(self, key: ShardKey) -> ShardTiming | None:
         """The costs kept under `key`, those of most repeats; None where there are none."""
         ...
 
-    def put(self, key: ShardKey, costs: ShardCosts) -> None:
+    def put(self, key: ShardKey, costs: ShardTiming) -> None:
         """Keep the costs; once is enough."""
         ...
 
@@ -81,13 +81,13 @@ class ShardCache(Protocol):
 class ShardMemory:
     """A `ShardCache` that lasts as long as the object."""
 
-    known: dict[str, ShardCosts] = field(default_factory=dict)
+    known: dict[str, ShardTiming] = field(default_factory=dict)
 
-    def get(self, key: ShardKey) -> ShardCosts | None:
+    def get(self, key: ShardKey) -> ShardTiming | None:
         """See `ShardCache`."""
         return self.known.get(key.content)
 
-    def put(self, key: ShardKey, costs: ShardCosts) -> None:
+    def put(self, key: ShardKey, costs: ShardTiming) -> None:
         """See `ShardCache`."""
         before = self.known.get(key.content)
         if before is None or before.repeats < costs.repeats:

@@ -6,11 +6,11 @@ import torch
 
 from dreamshard.recipes import TasksConfig
 from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask, sample_tasks, split_pool
+from dreamshard.tasks import PlacementTask, sample_tasks, split_tables
 from flows.runtime.caching import content_key
 from flows.tasks import training
 from storage.lake import home_lake
-from storage.lake.table_splits import has_halves, read_halves
+from storage.lake.table_splits import has_table_split, read_table_split
 from storage.mlflow_store import registry
 from storage.settings import Settings
 
@@ -36,14 +36,14 @@ def trained_on(version: str) -> Tables:
     pool = home_lake().read_dataset(tags["dataset"])
     if "seed" not in tags:  # of an older release, which did not say with which seed it was split
         return pool
-    return split_pool(pool, torch.Generator().manual_seed(int(tags["seed"])))[0]
+    return split_tables(pool, torch.Generator().manual_seed(int(tags["seed"])))[0]
 
 
 def trained_names(version: str) -> frozenset[str]:
     """Names of all tables that a version, or one that it went on from, was trained on; also of those that are gone."""
     tasks = registry.version_tags(Settings.load(), version).get("tasks", "")
-    if tasks and has_halves(home_lake(), tasks):
-        return read_halves(home_lake(), tasks).train
+    if tasks and has_table_split(home_lake(), tasks):
+        return read_table_split(home_lake(), tasks).train
     return frozenset(trained_on(version).names)
 
 
@@ -68,7 +68,7 @@ def draw(dataset: str, config: TasksConfig, seed: int, versions: Sequence[str]) 
     """
     seen, unseen = split(dataset, versions)
     generator = torch.Generator().manual_seed(seed)
-    if unseen.names == split_pool(home_lake().read_dataset(dataset), generator)[1].names:
+    if unseen.names == split_tables(home_lake().read_dataset(dataset), generator)[1].names:
         return training.draw_tasks(dataset, config, seed)
     if len(unseen) < config.tables_per_task:
         numbers = ", ".join(versions)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import torch
 
 from dreamshard.recipes import Recipe
-from dreamshard.tasks import split_pool
+from dreamshard.tasks import split_tables
 from dreamshard.training import TrainingConfig
 from flows.runtime.retries import passing
 from flows.runtime.testbed_pool import TestbedReference
 from storage.lake import home_lake
-from storage.lake.table_splits import has_halves, read_halves
+from storage.lake.table_splits import has_table_split, read_table_split
 from storage.mlflow_store import registry
 from storage.run_records import lineage
 from storage.run_records.lineage import Origin, Setting, Version, Warm
@@ -34,7 +34,7 @@ class Start:
         setting: see `Setting`.
         memory_bytes: of each device.
         config: of the rounds that are to be made.
-        halves_of: key of the task sets in whose halves tables stay; None where they are drawn.
+        split_of: key of the task sets in whose halves tables stay; None where they are drawn.
         warm: what to go on from; None for nothing.
         why: in words, for people.
     """
@@ -44,7 +44,7 @@ class Start:
     setting: Setting
     memory_bytes: int
     config: TrainingConfig
-    halves_of: str | None
+    split_of: str | None
     warm: Warm | None
     why: str
 
@@ -78,8 +78,8 @@ def start_from(config: Recipe, dataset: str, bench: TestbedReference, *, full: b
     setting = setting_of(config, bench)
     base = _base(setting)
     warm, why = _warm(base, config, dataset, full)
-    halves_of = _halves(base, config, dataset, bench.seed)
-    if base is not None and halves_of is None:
+    split_of = _halves(base, config, dataset, bench.seed)
+    if base is not None and split_of is None:
         warm, why = (
             None,
             f"with nothing and new halves: those of version {base.version} are gone or too small for a task",
@@ -91,7 +91,7 @@ def start_from(config: Recipe, dataset: str, bench: TestbedReference, *, full: b
         setting=setting,
         memory_bytes=config.tasks.memory_bytes,
         config=training,
-        halves_of=halves_of,
+        split_of=split_of,
         warm=warm,
         why=why,
     )
@@ -166,8 +166,10 @@ def _why_unreadable(warm: Warm) -> str:
 
 def _halves(base: Version | None, config: Recipe, dataset: str, seed: int) -> str | None:
     """The task set whose halves are kept, where they are known and both then hold enough tables for a task."""
-    if base is None or not has_halves(home_lake(), base.origin.tasks):
+    if base is None or not has_table_split(home_lake(), base.origin.tasks):
         return None
     generator = torch.Generator().manual_seed(seed)
-    halves = split_pool(home_lake().read_dataset(dataset), generator, read_halves(home_lake(), base.origin.tasks))
+    halves = split_tables(
+        home_lake().read_dataset(dataset), generator, read_table_split(home_lake(), base.origin.tasks)
+    )
     return base.origin.tasks if min(map(len, halves)) >= config.tasks.tables_per_task else None

@@ -6,8 +6,9 @@ from typing import Any
 from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 
+from dreamshard.formatting import markdown_table
 from flows.reports.comparisons import Report
-from flows.reports.evaluation_page import gain_text, markdown_table
+from flows.reports.evaluation_page import gain_text
 from storage.run_records.checkpoints import Metrics
 
 

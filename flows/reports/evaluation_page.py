@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.context import FlowRunContext
 
+from dreamshard.formatting import markdown_table
 from flows.reports.evaluations import Report
 from flows.reports.plots import plots, shown_task
 from storage.run_records.checkpoints import Metrics
@@ -46,16 +47,6 @@ def task_rows(report: Report) -> list[dict[str, Any]]:
     """What was measured, placer by placer and task by task."""
     names = ("task", "placer", "overall_ms", "predicted_ms", "legal", "place_ms")
     return [{name: row[name] for name in names} for row in report["rows"]]
-
-
-def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """`rows` as a Markdown table."""
-    if not rows:
-        return ""
-    head = list(rows[0])
-    lines = [" | ".join(head), " | ".join("---" for _ in head)]
-    lines += [" | ".join(str(row[name]) for name in head) for row in rows]
-    return "\n".join(f"| {line} |" for line in lines)
 
 
 def evaluation_metrics(report: Report) -> Metrics:

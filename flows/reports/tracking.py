@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from prefect.context import FlowRunContext
 
+from dreamshard.formatting import markdown_table
 from dreamshard.model_files import save_placer
 from dreamshard.recipes import Recipe
 from flows.decisions.promotion import Decision
@@ -201,7 +202,7 @@ def log_report(version: str, figures: evaluations.Report, text: str) -> None:
     """
     settings = Settings.load()
     run = registry.run_of(settings, version)
-    table = evaluation_page.markdown_table(evaluation_page.summary_rows(figures))
+    table = markdown_table(evaluation_page.summary_rows(figures))
     link = f"[Comparison report]({runs.artifact_link(settings, run, f'{REPORT}.html')})"
     note = f"\n\nNote: {figures['caveat']}." if figures.get("caveat") else ""
     registry.describe(settings, version, f"Held-out tasks on {figures['testbed']}:\n\n{table}{note}\n\n{link}")

@@ -15,7 +15,7 @@ from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import check_placement
 from dreamshard.testbeds.emulated import EmulatedTestbed
-from dreamshard.testbeds.shard_bench import DoesNotFitError
+from dreamshard.testbeds.shard_runner import DoesNotFitError
 from flows.runtime import task_runners, testbed_pool
 from flows.runtime.progress import advance
 from flows.runtime.testbed_pool import TestbedReference

@@ -41,7 +41,7 @@ def inputs(
     config, chosen = configured(recipe, testbed, dataset, **sizes)
     found = training.find_start(config, chosen, testbed_pool.reference(config, chosen, seed))
     start = replace(found, source=home_lake().dataset_source(chosen))  # which need not be the recipe's
-    tasks = training.draw_tasks(chosen, config.tasks, seed, start.halves_of)
+    tasks = training.draw_tasks(chosen, config.tasks, seed, start.split_of)
     return Inputs(config=config, dataset=chosen, tasks=tasks, start=start)
 
 

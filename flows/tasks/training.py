@@ -16,7 +16,7 @@ from prefect.tasks import exponential_backoff
 from dreamshard import training as algorithm
 from dreamshard.costs import CostSample
 from dreamshard.recipes import Recipe, TasksConfig
-from dreamshard.tasks import NO_HALVES, sample_tasks, split_pool
+from dreamshard.tasks import EMPTY_SPLIT, sample_tasks, split_tables
 from flows.decisions import warm_start
 from flows.decisions.warm_start import Start
 from flows.runtime.caching import content_key
@@ -26,7 +26,7 @@ from flows.runtime.testbed_pool import TestbedReference, measure, turn
 from flows.tasks import shard_costs
 from storage.lake import home_lake
 from storage.lake.sample_buffer import collecting
-from storage.lake.table_splits import read_halves, write_halves
+from storage.lake.table_splits import read_table_split, write_table_split
 from storage.run_records import checkpoints, lineage, training_effort
 from storage.run_records.checkpoints import Metrics, iteration_name
 from storage.store import open_store
@@ -49,22 +49,22 @@ def find_start(config: Recipe, dataset: str, bench: TestbedReference, *, full: b
     retry_delay_seconds=_BACKOFF,
     retry_condition_fn=may_pass,
 )
-def draw_tasks(dataset: str, config: TasksConfig, seed: int, halves_of: str | None = None) -> str:
+def draw_tasks(dataset: str, config: TasksConfig, seed: int, split_of: str | None = None) -> str:
     """Pool -> placement tasks of two disjoint halves in the lake; returns the key of both sets.
 
     Args:
         dataset: version of the pool.
         config: how many tasks, and their sizes.
         seed: of the draw.
-        halves_of: key of earlier task sets, in whose halves tables stay; by default the halves are drawn.
+        split_of: key of earlier task sets, in whose halves tables stay; by default the halves are drawn.
 
     Raises:
         ValueError: a task fits no placement; nothing has been measured by then.
     """
     generator, pool = torch.Generator().manual_seed(seed), home_lake().read_dataset(dataset)
-    drawn_afresh = NO_HALVES.with_tables(*split_pool(pool, torch.Generator().manual_seed(seed)))
-    earlier = NO_HALVES if halves_of is None else read_halves(home_lake(), halves_of)
-    train, test = split_pool(pool, generator, earlier)
+    drawn_afresh = EMPTY_SPLIT.with_tables(*split_tables(pool, torch.Generator().manual_seed(seed)))
+    earlier = EMPTY_SPLIT if split_of is None else read_table_split(home_lake(), split_of)
+    train, test = split_tables(pool, generator, earlier)
     halves = earlier.with_tables(train, test)
     own = [] if halves == drawn_afresh else [sorted(halves.train), sorted(halves.test)]
     key = content_key(dataset, config, seed, *own)
@@ -81,7 +81,7 @@ def draw_tasks(dataset: str, config: TasksConfig, seed: int, halves_of: str | No
             name=split,
         )
         home_lake().write_tasks(drawn, dataset, split, key, seed)
-    write_halves(home_lake(), key, halves)
+    write_table_split(home_lake(), key, halves)
     publish("tasks", 1, 1, f"{config.num_train} to train on, {config.num_test} held out")
     return key
 
@@ -99,7 +99,7 @@ def start_training(dataset: str, tasks: str, start: Start, testbed: TestbedRefer
     last = checkpoints.last_iteration(open_store(), key)
     if last is None:
         if start.warm is None:
-            pool, _ = read_halves(home_lake(), tasks).of(home_lake().read_dataset(dataset))
+            pool, _ = read_table_split(home_lake(), tasks).divide(home_lake().read_dataset(dataset))
             state = algorithm.start_training(pool, start.config, testbed.seed)
         else:
             state = algorithm.continue_from(lineage.load(open_store(), start.warm), start.config, testbed.seed)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 
 import pyarrow as pa
 
-from dreamshard.testbeds.shard_cache import ShardCosts, ShardKey
+from dreamshard.testbeds.shard_cache import ShardKey, ShardTiming
 from storage.filesystem import Place, files
 from storage.lake import schemas
 from storage.lake.parquet_files import partition, read, write
@@ -28,7 +28,7 @@ class LakeShardCache:
 
     root: Place
 
-    def get(self, key: ShardKey) -> ShardCosts | None:
+    def get(self, key: ShardKey) -> ShardTiming | None:
         """The costs of most repeats that were kept under `key`; None where there are none.
 
         Raises:
@@ -38,9 +38,9 @@ class LakeShardCache:
         if not found:
             return None
         row = read(max(found, key=_repeats)).to_pylist()[0]
-        return ShardCosts(**{field.name: row[field.name] for field in fields(ShardCosts)})
+        return ShardTiming(**{field.name: row[field.name] for field in fields(ShardTiming)})
 
-    def put(self, key: ShardKey, costs: ShardCosts) -> None:
+    def put(self, key: ShardKey, costs: ShardTiming) -> None:
         """Keep the costs, unless those of as many repeats are there."""
         path = self._folder(key) / f"{key.content}.{costs.repeats:06}.parquet"
         if path.exists():

@@ -5,7 +5,7 @@ Small and never pruned: whoever trains on from a placer must know every table th
 
 import pyarrow as pa
 
-from dreamshard.tasks import Halves
+from dreamshard.tasks import TableSplit
 from storage.filesystem import Place
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read, write
@@ -14,7 +14,7 @@ SCHEMA = pa.schema([("name", pa.string()), ("split", pa.string())])
 """One row per table: its name, and `train` or `test`."""
 
 
-def write_halves(lake: Lake, tasks: str, halves: Halves) -> None:
+def write_table_split(lake: Lake, tasks: str, halves: TableSplit) -> None:
     """Keep the halves that the task set `tasks` was drawn from, unless they are there."""
     path = _path(lake, tasks)
     if not path.exists():
@@ -24,12 +24,12 @@ def write_halves(lake: Lake, tasks: str, halves: Halves) -> None:
         write(path, pa.Table.from_pylist(rows, schema=SCHEMA))
 
 
-def has_halves(lake: Lake, tasks: str) -> bool:
+def has_table_split(lake: Lake, tasks: str) -> bool:
     """Whether the halves of a task set are known; not where the lake was emptied."""
     return _path(lake, tasks).exists()
 
 
-def read_halves(lake: Lake, tasks: str) -> Halves:
+def read_table_split(lake: Lake, tasks: str) -> TableSplit:
     """The halves of a task set.
 
     Raises:
@@ -43,7 +43,7 @@ def read_halves(lake: Lake, tasks: str) -> Halves:
         )
     found = read(path).to_pylist()
     sides = {split: frozenset(row["name"] for row in found if row["split"] == split) for split in ("train", "test")}
-    return Halves(sides["train"], sides["test"])
+    return TableSplit(sides["train"], sides["test"])
 
 
 def _path(lake: Lake, tasks: str) -> Place:

@@ -17,7 +17,7 @@ from dreamshard.baselines import baselines
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.roofline import DIM, TableLoads, exchange_s
+from dreamshard.testbeds.roofline import DIM, TableLoads, all_to_all_s
 from dreamshard.testbeds.simulated import SimulatedTestbed
 
 HOT, COLD = 2e-2, 3e-4
@@ -212,7 +212,7 @@ class _Chains:
     def _comm_of_widest(self, widest: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
         """Both all-to-alls, which the device with most to send decides."""
         dims = widest[..., None].expand(*widest.shape, self.task.num_devices)
-        return 2e3 * exchange_s(dims, self.model.batch_size, self.model.spec)[..., 0]
+        return 2e3 * all_to_all_s(dims, self.model.batch_size, self.model.spec)[..., 0]
 
     def _rand(self, shape: tuple[int, int]) -> Float[Tensor, "C P"]:
         return torch.rand(shape, generator=self.generator, dtype=torch.float64)

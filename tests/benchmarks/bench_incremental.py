@@ -16,7 +16,7 @@ import torch
 
 from dreamshard.costs import CostSample
 from dreamshard.tables import NUM_BINS, Tables, concatenate
-from dreamshard.tasks import NO_HALVES, split_pool
+from dreamshard.tasks import EMPTY_SPLIT, split_tables
 from dreamshard.training import (
     TrainingConfig,
     TrainingState,
@@ -86,7 +86,7 @@ def _costs(run: Callable[[Dims, float, int], Trained], dims: Dims, share: float,
 @cache
 def champion(dims: Dims, seed: int) -> Trained:
     """Trained on the data set as it was."""
-    train, _ = split_pool(meta_tables("meta-dlrm-2021", dims), torch.Generator().manual_seed(seed))
+    train, _ = split_tables(meta_tables("meta-dlrm-2021", dims), torch.Generator().manual_seed(seed))
     return _trained(start_training(train, TrainingConfig(), seed), train, seed)
 
 
@@ -122,8 +122,8 @@ def untouched(dims: Dims, share: float, seed: int) -> Trained:
 def changed_halves(dims: Dims, share: float, seed: int) -> tuple[Tables, Tables]:
     """The halves of the changed data set, where every table is in the half that it was in."""
     pool, generator = meta_tables("meta-dlrm-2021", dims), torch.Generator().manual_seed(seed)
-    earlier = NO_HALVES.with_tables(*split_pool(pool, generator))
-    return split_pool(changed(pool, meta_tables("meta-dlrm-2022", dims), share, generator), generator, earlier)
+    earlier = EMPTY_SPLIT.with_tables(*split_tables(pool, generator))
+    return split_tables(changed(pool, meta_tables("meta-dlrm-2022", dims), share, generator), generator, earlier)
 
 
 def changed(pool: Tables, others: Tables, share: float, generator: torch.Generator) -> Tables:

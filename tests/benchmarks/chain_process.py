@@ -92,7 +92,7 @@ def straight(recipe: str, testbed: str) -> float:
     from dreamshard.recipes import RECIPES
     from dreamshard.search.placer import GreedyCostPlacer
     from dreamshard.tables import concatenate
-    from dreamshard.tasks import sample_tasks, split_pool
+    from dreamshard.tasks import sample_tasks, split_tables
     from dreamshard.testbeds import open_testbed
     from dreamshard.testbeds.base import TestbedSetup
     from dreamshard.workloads import LookupFiles, open_workload, statistics, write_lookups
@@ -105,7 +105,7 @@ def straight(recipe: str, testbed: str) -> float:
             files[table.name] = Path(folder) / f"{len(files)}.parquet"
             write_lookups(files[table.name], table.lookups)
         generator = torch.Generator().manual_seed(seed)
-        halves, wanted = split_pool(concatenate(described), generator), config.tasks
+        halves, wanted = split_tables(concatenate(described), generator), config.tasks
         train, test = (
             sample_tasks(
                 half,

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from dreamshard.tables import Tables, concatenate
-from dreamshard.tasks import PlacementTask, split_pool
+from dreamshard.tasks import PlacementTask, split_tables
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.testbeds.specs import DEFAULT_SPEC, accelerator
@@ -62,7 +62,7 @@ def meta_tables(source: str, dims: Dims) -> Tables:
 @cache
 def pools(dims: Dims) -> tuple[Tables, Tables]:
     """Tables to train on, half of the 2021 data set, and tables never seen: its other half and the 2022 data set."""
-    train, test = split_pool(meta_tables("meta-dlrm-2021", dims), torch.Generator().manual_seed(0))
+    train, test = split_tables(meta_tables("meta-dlrm-2021", dims), torch.Generator().manual_seed(0))
     return train, concatenate([test, meta_tables("meta-dlrm-2022", dims)])
 
 

@@ -1,4 +1,4 @@
-"""What changed between two datasets, on tables small enough to compare by eye."""
+"""What changed between two datasets, on tables small enough to diff_datasets by eye."""
 
 import json
 import math
@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from dreamshard.dataset_diff import DriftThresholds, compare, pooling_drift, reuse_distance
+from dreamshard.dataset_diff import DriftThresholds, diff_datasets, pooling_drift, reuse_distance
 from dreamshard.tables import NUM_BINS, Tables
 
 ONCE = (1.0, 0.0)  # every distinct row is looked up once
@@ -33,7 +33,7 @@ BEFORE = tables(a=(100, 4, 1.0, ONCE), b=(200, 8, 2.0, HALF), c=(300, 4, 1.0, ON
 
 
 def test_the_same_tables_in_another_order_are_no_change():
-    diff = compare(BEFORE, BEFORE.select([2, 0, 1]))
+    diff = diff_datasets(BEFORE, BEFORE.select([2, 0, 1]))
     assert diff.changes == ()
     assert not diff.matters
     assert diff.sentence == "none of the 3 tables changed by as much as the thresholds"
@@ -43,7 +43,7 @@ def test_every_kind_of_change_is_found_under_the_tables_name():
     after = tables(
         b=(200, 16, 2.0, HALF), c=(300, 4, 2.0, ONCE), d=(50, 4, 1.0, ONCE)
     )  # a is gone, b twice as wide, c looked up twice as often, d new
-    diff = compare(BEFORE, after)
+    diff = diff_datasets(BEFORE, after)
     assert {change.name: change.kind for change in diff.changes} == {
         "a": "removed",
         "b": "resized",
@@ -62,7 +62,7 @@ def test_the_change_that_touches_most_of_the_dataset_comes_first():
     # Work before: 1x4 + 2x8 + 1x4 = 24; weights: 100x4 + 200x8 + 300x4 = 3200. b: 16 more of 24, 1600 more of 3200.
     # c without a third of its rows: 100x4 of 3200 = 1/8. a is gone: 4 of 24 = 1/6, 400 of 3200 = 1/8.
     after = tables(b=(200, 16, 2.0, HALF), c=(200, 4, 1.0, ONCE))
-    changes = compare(BEFORE, after).changes
+    changes = diff_datasets(BEFORE, after).changes
     assert [change.name for change in changes] == ["b", "a", "c"]
     assert [change.weight for change in changes] == pytest.approx([16 / 24, 4 / 24, 400 / 3200])
 
@@ -70,13 +70,13 @@ def test_the_change_that_touches_most_of_the_dataset_comes_first():
 @pytest.mark.parametrize(("pooling", "drifted"), [(1.2, False), (1.25, True), (0.75, True), (0.8, False)])
 def test_a_pooling_factor_drifts_from_its_relative_threshold_on(pooling, drifted):
     after = tables(a=(100, 4, pooling, ONCE), b=(200, 8, 2.0, HALF), c=(300, 4, 1.0, ONCE))
-    assert compare(BEFORE, after, DriftThresholds(pooling=0.25)).matters is drifted
+    assert diff_datasets(BEFORE, after, DriftThresholds(pooling=0.25)).matters is drifted
 
 
 @pytest.mark.parametrize(("threshold", "drifted"), [(0.2, True), (0.25, True), (0.3, False)])
 def test_reuse_drifts_by_the_share_of_rows_that_change_their_bin(threshold, drifted):
     after = tables(a=(100, 4, 1.0, ONCE), b=(200, 8, 2.0, (0.25, 0.75)), c=(300, 4, 1.0, ONCE))
-    diff = compare(BEFORE, after, DriftThresholds(reuse=threshold))
+    diff = diff_datasets(BEFORE, after, DriftThresholds(reuse=threshold))
     assert diff.matters is drifted
     assert [change.reuse for change in diff.changes] == ([0.25] if drifted else [])
 
@@ -99,8 +99,8 @@ def test_a_table_that_nobody_looked_up_before_has_drifted_without_bound():
 
 def test_few_changes_do_not_matter_where_more_are_asked_for():
     after = tables(a=(101, 4, 1.0, ONCE), b=(200, 8, 2.0, HALF), c=(300, 4, 1.0, ONCE))
-    assert compare(BEFORE, after, DriftThresholds(share=0.3)).matters, "one of three is more than 30 %"
-    assert not compare(BEFORE, after, DriftThresholds(share=0.4)).matters
+    assert diff_datasets(BEFORE, after, DriftThresholds(share=0.3)).matters, "one of three is more than 30 %"
+    assert not diff_datasets(BEFORE, after, DriftThresholds(share=0.4)).matters
 
 
 @pytest.mark.parametrize(("resized", "matters"), [(3, True), (2, False)])
@@ -108,25 +108,25 @@ def test_all_tables_must_change_where_all_are_asked_for(resized, matters):
     sizes = [(100 + (t < resized), 4, 1.0, ONCE) for t in range(3)]
     before = tables(a=(100, 4, 1.0, ONCE), b=(100, 4, 1.0, ONCE), c=(100, 4, 1.0, ONCE))
     after = tables(a=sizes[0], b=sizes[1], c=sizes[2])
-    assert compare(before, after, DriftThresholds(share=1.0)).matters is matters
+    assert diff_datasets(before, after, DriftThresholds(share=1.0)).matters is matters
 
 
 def test_thresholds_of_nothing_are_reached_by_any_change_but_not_by_none():
     limits = DriftThresholds(pooling=0.0, reuse=0.0, share=0.0)
-    assert not compare(BEFORE, BEFORE, limits).matters
+    assert not diff_datasets(BEFORE, BEFORE, limits).matters
     after = tables(a=(100, 4, 1.0, ONCE), b=(200, 8, 2.001, HALF), c=(300, 4, 1.0, ONCE))
-    assert [change.name for change in compare(BEFORE, after, limits).changes] == ["b"]
+    assert [change.name for change in diff_datasets(BEFORE, after, limits).changes] == ["b"]
 
 
 def test_tables_that_nothing_was_trained_on_matter():
-    diff = compare(None, BEFORE)
+    diff = diff_datasets(None, BEFORE)
     assert diff.matters
     assert diff.sentence == "3 tables, none of which has been trained on yet"
     assert diff.rows() == []
 
 
 def test_the_payload_is_plain_and_counts_what_it_leaves_out():
-    diff = compare(BEFORE, tables(d=(50, 4, 1.0, ONCE)))
+    diff = diff_datasets(BEFORE, tables(d=(50, 4, 1.0, ONCE)))
     sent = json.loads(json.dumps(diff.payload(most=1)))
     assert (sent["added"], sent["removed"], len(sent["changes"])) == (1, 3, 1)
     assert sent["changes"][0]["name"] == "b"

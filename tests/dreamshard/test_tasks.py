@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamshard.placement import Placement
-from dreamshard.tasks import NO_HALVES, PlacementTask, sample_tasks, split_pool
+from dreamshard.tasks import EMPTY_SPLIT, PlacementTask, sample_tasks, split_tables
 from tests.dreamshard.small_instances import ROW_BYTES, pool_of, tables_of, task_of
 
 
@@ -15,9 +15,9 @@ def draw(pool, seed, count=3, size=2, room=2**30):
 
 
 @given(num_tables=st.integers(2, 40), seed=st.integers(0, 2**31))
-def test_the_halves_of_a_pool_are_disjoint_and_hold_every_table(num_tables, seed):
+def test_training_and_test_tables_are_disjoint_and_hold_every_table(num_tables, seed):
     pool = tables_of([10] * num_tables)
-    train, test = split_pool(pool, torch.Generator().manual_seed(seed))
+    train, test = split_tables(pool, torch.Generator().manual_seed(seed))
     assert not set(train.names) & set(test.names)
     assert set(train.names) | set(test.names) == set(pool.names)
     assert abs(len(train) - len(test)) <= 1
@@ -25,28 +25,28 @@ def test_the_halves_of_a_pool_are_disjoint_and_hold_every_table(num_tables, seed
 
 @given(changes=st.lists(st.sets(st.integers(0, 40), min_size=2), min_size=2, max_size=5), seed=st.integers(0, 2**31))
 def test_a_table_stays_in_its_half_however_often_the_pool_changes(changes, seed):
-    everything, halves = tables_of([10] * 41), NO_HALVES
+    everything, split = tables_of([10] * 41), EMPTY_SPLIT
     for step, present in enumerate(changes):
         pool = everything.select(sorted(present))  # tables come, go, and come again
-        train, test = split_pool(pool, torch.Generator().manual_seed(seed + step), halves)
+        train, test = split_tables(pool, torch.Generator().manual_seed(seed + step), split)
         assert set(train.names) | set(test.names) == set(pool.names)
-        assert not set(train.names) & halves.test
-        assert not set(test.names) & halves.train, "what was trained on is never held out"
-        halves = halves.with_tables(train, test)
-        assert not halves.train & halves.test
-        assert [half.names for half in halves.of(pool)] == [train.names, test.names]
+        assert not set(train.names) & split.test
+        assert not set(test.names) & split.train, "what was trained on is never held out"
+        split = split.with_tables(train, test)
+        assert not split.train & split.test
+        assert [half.names for half in split.divide(pool)] == [train.names, test.names]
 
 
-def test_new_tables_fill_the_halves_evenly_and_the_seed_says_which():
+def test_new_tables_fill_both_sides_evenly_and_the_seed_says_which():
     old, pool = tables_of([10] * 20), tables_of([10] * 30)
-    earlier = NO_HALVES.with_tables(*split_pool(old, torch.Generator().manual_seed(0)))
-    drawn = [split_pool(pool, torch.Generator().manual_seed(seed), earlier)[0].names for seed in (1, 1, 2)]
+    earlier = EMPTY_SPLIT.with_tables(*split_tables(old, torch.Generator().manual_seed(0)))
+    drawn = [split_tables(pool, torch.Generator().manual_seed(seed), earlier)[0].names for seed in (1, 1, 2)]
     assert [len(names) for names in drawn] == [15, 15, 15]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_without_earlier_halves_nothing_is_drawn_otherwise_than_it_was():
-    train, test = split_pool(pool_of(6), torch.Generator().manual_seed(0))
+def test_without_an_earlier_split_the_draw_is_that_of_the_first_release():
+    train, test = split_tables(pool_of(6), torch.Generator().manual_seed(0))
     order = torch.randperm(6, generator=torch.Generator().manual_seed(0))
     assert train.names == pool_of(6).select(order[:3].sort().values).names
     assert test.names == pool_of(6).select(order[3:].sort().values).names

@@ -9,7 +9,7 @@ import torch
 from dreamshard.model_files import save_placer
 from dreamshard.placement import Placement
 from dreamshard.tables import NUM_BINS, Tables
-from dreamshard.tasks import PlacementTask, split_pool
+from dreamshard.tasks import PlacementTask, split_tables
 from dreamshard.training import TrainingConfig, make_placer, start_training
 from dreamshard.workloads import dataset_version
 from flows.decisions import heldout
@@ -48,7 +48,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dataset = dataset_version(pool)
     open_store(settings).lake.write_dataset(pool, dataset, "by hand")
     for seed in (0, 1):
-        half = split_pool(pool, torch.Generator().manual_seed(seed))[0]
+        half = split_tables(pool, torch.Generator().manual_seed(seed))[0]
         save_placer(make_placer(start_training(half, TrainingConfig(), seed=seed)), folder / str(seed))
         with runs.chain(settings, "retrain") as run:
             tags = {"dataset": dataset, "seed": seed, "hardware": "a machine", "commit": "0123456789abcdef"}
@@ -164,7 +164,7 @@ def test_versions_of_the_half_that_evaluate_trains_on_are_compared_on_the_tasks_
 def test_a_champion_that_knows_tables_of_the_held_out_tasks_is_said_to_be_favoured(home, monkeypatch):
     monkeypatch.setenv("DREAMSHARD_HOME", str(home))
     pool = pool_of(40)
-    known, fresh = split_pool(pool, torch.Generator().manual_seed(0))
+    known, fresh = split_tables(pool, torch.Generator().manual_seed(0))
     task = PlacementTask(pool.named([*known.names[:2], fresh.names[0]]), 2, 2**30)
     assert "version 1 was trained on 2 of the 3 tables" in heldout.not_held_out_for("1", [task])
     assert heldout.not_held_out_for("1", [PlacementTask(fresh, 2, 2**30)]) == ""

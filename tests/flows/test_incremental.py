@@ -19,7 +19,7 @@ from flows.runtime import testbed_pool
 from flows.tasks import training as steps
 from flows.tasks.stage_inputs import inputs
 from storage.lake import home_lake
-from storage.lake.table_splits import read_halves
+from storage.lake.table_splits import read_table_split
 from storage.mlflow_store import registry
 from storage.run_records import checkpoints, lineage, training_effort
 from storage.store import open_store
@@ -65,7 +65,7 @@ class Home:
         with disable_run_logger(), testbed_pool.testbeds():
             bench = testbed_pool.reference(config, dataset, 0)
             start = warm_start.start_from(config, dataset, bench, full=False)
-            tasks = steps.draw_tasks.fn(dataset, config.tasks, 0, start.halves_of)
+            tasks = steps.draw_tasks.fn(dataset, config.tasks, 0, start.split_of)
             training = steps.start_training.fn(dataset, tasks, start, bench)
             for iteration in range(1, start.config.iterations + 1):
                 if not checkpoints.is_complete(open_store(), training, iteration):
@@ -88,7 +88,7 @@ class Home:
         return lineage.Origin.from_json(self.tags[version][lineage.TAG])
 
     def halves(self, version: str):
-        return read_halves(home_lake(), self.origin(version).tasks)
+        return read_table_split(home_lake(), self.origin(version).tasks)
 
 
 @pytest.fixture(scope="module")
@@ -180,14 +180,14 @@ def test_a_full_training_begins_with_nothing_but_keeps_the_halves(home: Home):
     begun = home.start(home.origin("2").dataset, full=True)
     assert begun.warm is None
     assert begun.config.measurements == 15
-    assert begun.halves_of == home.origin("1").tasks
+    assert begun.split_of == home.origin("1").tasks
     assert "full" in begun.why
 
 
 @pytest.mark.parametrize("other", [{"num_devices": 4}, {"tables_per_task": 10}, {"testbed": "simulated:v100"}])
 def test_other_tasks_or_hardware_begin_with_nothing(home: Home, other: dict):
     begun = home.start(home.origin("2").dataset, **other)
-    assert (begun.warm, begun.halves_of) == (None, None)
+    assert (begun.warm, begun.split_of) == (None, None)
     assert "no version was trained" in begun.why
 
 

@@ -14,10 +14,10 @@ from dreamshard.costs import PHASES, Infeasible
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
-from dreamshard.testbeds.shard_bench import GRADIENT, BuiltShard, DoesNotFitError, ShardBench
+from dreamshard.testbeds.shard_runner import GRADIENT, BuiltShard, DoesNotFitError, ShardRunner
 
 
-class Exchange:
+class AllToAll:
     """The all-to-all of pooled vectors and of their gradients among all ranks.
 
     Device `d` holds the whole batch for its own tables, `[B, S_d]` with `S_d` the sum of their dims; afterwards rank
@@ -75,13 +75,13 @@ class RankMeasurer:
         self.rank = rank
         self.device = device
         self._enter = enter
-        self._bench = ShardBench(setup, device, enter)
+        self._bench = ShardRunner(setup, device, enter)
 
     def measure(self, task: PlacementTask, placement: Placement) -> Float[Tensor, "R 4"] | Infeasible:
         """`[R, 4]` milliseconds of each timed pass and phase on this rank, or which rank's shard did not fit."""
         own = task.tables.select(placement.tables_of(self.rank))
         sum_dims = [int(task.tables.dim[placement.tables_of(d)].sum()) for d in range(placement.num_devices)]
-        exchange = Exchange(sum_dims, self.setup.batch_size, self.rank, self.device)
+        exchange = AllToAll(sum_dims, self.setup.batch_size, self.rank, self.device)
         shard, misfit = None, None
         try:
             if len(own):
@@ -97,7 +97,7 @@ class RankMeasurer:
         passes = [self._pass(shard, exchange) for _ in range(self.setup.warmups + self.setup.repeats)]
         return torch.tensor(passes[self.setup.warmups :], dtype=torch.float64).reshape(-1, len(PHASES))
 
-    def _rehearse(self, exchange: Exchange) -> None:
+    def _rehearse(self, exchange: AllToAll) -> None:
         """Take the memory of an exchange once and give it back, before other ranks wait for it."""
         torch.empty(exchange.num_bytes, dtype=torch.uint8, device=self.device)
 
@@ -112,7 +112,7 @@ class RankMeasurer:
                 return Infeasible(device=rank, asked_bytes=asked_bytes, free_bytes=free_bytes)
         return None
 
-    def _pass(self, shard: BuiltShard | None, exchange: Exchange) -> tuple[float, float, float, float]:
+    def _pass(self, shard: BuiltShard | None, exchange: AllToAll) -> tuple[float, float, float, float]:
         """The four phases of one training step, in the order of `PHASES`."""
         pooled, forward_ms = torch.empty(self.setup.batch_size, 0, device=self.device), 0.0
         if shard is not None:

@@ -8,12 +8,12 @@ from dreamshard.cost_model.features import Normaliser
 from dreamshard.cost_model.fitting import CostData, TrainingDivergedError, fit, prediction_error
 from dreamshard.cost_model.networks import CostNetwork
 from dreamshard.placement import Placement
-from dreamshard.tasks import sample_tasks, split_pool
+from dreamshard.tasks import sample_tasks, split_tables
 from dreamshard.training import TrainingConfig, fit_costs, start_training
 from tests.dreamshard.small_instances import pool_of, sample_of, simulated, task_of
 
 POOL = pool_of(80)
-TRAIN, TEST = split_pool(POOL, torch.Generator().manual_seed(0))
+TRAIN, TEST = split_tables(POOL, torch.Generator().manual_seed(0))
 
 
 def measured(pool, num_tasks, placements_each, seed):

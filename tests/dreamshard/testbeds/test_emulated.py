@@ -13,8 +13,8 @@ from dreamshard.placement import Placement
 from dreamshard.testbeds import emulated
 from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.emulated import EmulatedTestbed
-from dreamshard.testbeds.shard_bench import ShardBench, asked_bytes
 from dreamshard.testbeds.shard_cache import ShardMemory, shard_key
+from dreamshard.testbeds.shard_runner import ShardRunner, asked_bytes
 from dreamshard.testbeds.specs import H100, V100, spec_of
 from tests.dreamshard.testbeds.rank_lookups import EvenLookups, make_tables, make_task
 
@@ -117,7 +117,7 @@ def test_a_task_on_one_device_exchanges_nothing():
 
 
 def test_shards_lie_in_one_arena_that_is_filled_only_when_it_grows():
-    bench = ShardBench(setup_of(), torch.device("cpu"))
+    bench = ShardRunner(setup_of(), torch.device("cpu"))
     large = bench.build(TABLES, "fp32", "sgd").operator.weights_host
     small = bench.build(TABLES.select([0]), "fp16", "sgd").operator.weights_host
     assert small.data_ptr() == large.data_ptr()
@@ -145,7 +145,7 @@ def test_a_device_that_runs_out_of_memory_half_way_is_infeasible_too(monkeypatch
     def runs_out(*arguments, **options):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("dreamshard.testbeds.shard_bench.build_operator", runs_out)
+    monkeypatch.setattr("dreamshard.testbeds.shard_runner.build_operator", runs_out)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     sample = bed_of().measure(make_task(TABLES), placement(0, 0, 0))
     assert sample.infeasible.device == 0

@@ -1,6 +1,7 @@
 import pytest
 
-from flows.reports.evaluation_page import gain_text, markdown_table, summary_rows
+from dreamshard.formatting import markdown_table
+from flows.reports.evaluation_page import gain_text, summary_rows
 from flows.reports.plots import plot_learning, plot_placements, plot_predictions, plots, shown_task
 
 PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")

@@ -8,7 +8,7 @@ import pytest
 
 from dreamshard.costs import CostSample, Infeasible, infeasible_costs
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.shard_cache import ShardCache, ShardCosts, shard_key
+from dreamshard.testbeds.shard_cache import ShardCache, ShardTiming, shard_key
 from storage.lake import catalog
 from storage.lake.lake import Lake
 from storage.lake.shard_cost_cache import LakeShardCache
@@ -16,7 +16,7 @@ from storage.settings import Settings
 from tests.storage.stored_instances import make_sample, make_tables
 
 KEY = shard_key(make_tables(), "fp16", "sgd", hardware="NVIDIA H200/x", versions={"torch": "2.13.0"}, batch_size=64)
-COSTS = ShardCosts(
+COSTS = ShardTiming(
     forward_ms=1 / 3,
     backward_ms=2 / 3,
     spread_ms=0.01,

@@ -62,7 +62,7 @@ class BuiltShard:
     lookups: ShardLookups
 
 
-class ShardBench:
+class ShardRunner:
     """Runs shards on one device.
 
     Args:
