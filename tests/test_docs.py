@@ -1,0 +1,98 @@
+"""What README and docs/ name exists: links, files, functions, commands, options, make targets, SQL and Python imports."""
+
+import ast
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+import typer.main
+
+from flows.cli.app import app
+from storage.lake import catalog
+from storage.settings import Settings
+
+PROJECT = Path(__file__).parents[1]
+PAGES = sorted(
+    [
+        *(PROJECT / "docs").glob("*.md"),
+        *(PROJECT / name for name in ("README.md", "RESULTS.md", "deploy/README.md")),
+        PROJECT / "dreamshard/workloads/data/SOURCES.md",
+    ]
+)
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+
+
+def code(page: Path, language: str = r"\w*") -> list[str]:
+    """The fenced blocks of a page and, where no language is asked for, its inline code."""
+    text = page.read_text()
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    inline = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    return blocks + (inline if language == r"\w*" else [])
+
+
+@each_page
+def test_every_relative_link_leads_to_a_file(page):
+    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    relative = [link for link in links if not link.startswith(("http", "#"))]
+    missing = [link for link in relative if not (page.parent / unquote(link.split("#")[0])).exists()]
+    assert not missing
+
+
+@each_page
+def test_every_dreamshard_command_has_the_options_that_a_page_gives_it(page):
+    commands = typer.main.get_command(app).commands
+    calls = re.findall(r"(?<![\w./])dreamshard ([a-z]+)((?: [^\n#]*)?)", "\n".join(code(page)))
+    for name, rest in calls:
+        assert name in commands, f"dreamshard {name}"
+        known = {option for param in commands[name].params for option in (*param.opts, *param.secondary_opts)}
+        assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest)) <= {*known, "--debug", "--help"}, (
+            f"dreamshard {name}{rest}"
+        )
+
+
+@each_page
+def test_every_make_target_and_module_that_a_page_runs_exists(page):
+    targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), flags=re.MULTILINE))
+    text = "\n".join(code(page))
+    assert set(re.findall(r"^make ([a-z-]+)", text, flags=re.MULTILINE)) <= targets
+    for module in re.findall(r"python3? -m ((?:dreamshard|storage|flows|tests)[\w.]*)", text):
+        path = PROJECT / module.replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
+
+
+@each_page
+def test_every_python_example_imports_names_that_exist(page):
+    for block in code(page, "python"):
+        imports = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)]
+        for node in (node for node in imports if node.module.split(".")[0] in ("dreamshard", "storage", "flows")):
+            path = PROJECT / node.module.replace(".", "/")
+            source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+            assert all(re.search(rf"\b{alias.name}\b", source) for alias in node.names), ast.unparse(node)
+
+
+def test_every_query_of_the_pages_is_one_that_the_catalog_answers(tmp_path):
+    queries = [query for page in PAGES for block in code(page) for query in re.findall(r'sql "([^"]+)"', block)]
+    queries = [query for query in queries if "..." not in query]
+    assert len(queries) > 5
+    settings = Settings.load({"DREAMSHARD_HOME": str(tmp_path)})
+    with catalog.connect(settings) as connection:
+        for query in queries:
+            connection.sql(query)
+
+
+def test_every_column_that_the_catalog_page_lists_is_in_its_view(tmp_path):
+    rows = re.findall(
+        r"^\| `(\w+)` \| [^|]* \| (.*) \|$", (PROJECT / "docs/catalog.md").read_text(), flags=re.MULTILINE
+    )
+    assert {name for name, _ in rows} == set(catalog.VIEWS)
+    with catalog.connect(Settings.load({"DREAMSHARD_HOME": str(tmp_path)})) as connection:
+        for view, columns in rows:
+            known = set(connection.sql(f"select * from {view}").columns)
+            assert set(re.findall(r"`(\w+)`", columns)) <= known, view
+
+
+def test_the_glossary_is_in_alphabetical_order_with_one_line_per_term():
+    terms = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", (PROJECT / "docs/glossary.md").read_text(), flags=re.MULTILINE)[1:]
+    assert len(terms) > 50
+    assert terms == sorted(set(terms), key=str.casefold)
