@@ -75,7 +75,7 @@ def test_every_query_of_the_pages_is_one_that_the_catalog_answers(tmp_path):
     queries = [query for page in PAGES for block in code(page) for query in re.findall(r'sql "([^"]+)"', block)]
     queries = [query for query in queries if "..." not in query]
     assert len(queries) > 5
-    settings = Settings.load({"DREAMSHARD_HOME": str(tmp_path)})
+    settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)})
     with catalog.connect(settings) as connection:
         for query in queries:
             connection.sql(query)
@@ -86,7 +86,7 @@ def test_every_column_that_the_catalog_page_lists_is_in_its_view(tmp_path):
         r"^\| `(\w+)` \| [^|]* \| (.*) \|$", (PROJECT / "docs/catalog.md").read_text(), flags=re.MULTILINE
     )
     assert {name for name, _ in rows} == set(catalog.VIEWS)
-    with catalog.connect(Settings.load({"DREAMSHARD_HOME": str(tmp_path)})) as connection:
+    with catalog.connect(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)})) as connection:
         for view, columns in rows:
             known = set(connection.sql(f"select * from {view}").columns)
             assert set(re.findall(r"`(\w+)`", columns)) <= known, view
