@@ -1,7 +1,7 @@
-"""What a placement costs, in milliseconds by name.
+"""The cost of a placement, in milliseconds per device and phase.
 
-A training step passes four phases on every device: look the rows up (forward compute), exchange the pooled vectors
-(forward communication), exchange their gradients (backward communication), and update the rows (backward compute).
+A training step has four phases on every device: look rows up (forward compute), exchange the pooled vectors (forward
+communication), exchange their gradients (backward communication), and update rows (backward compute).
 """
 
 import math
@@ -16,7 +16,7 @@ from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 
 PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")
-"""The four phases in the order in which they run; the last axis of a stacked cost tensor."""
+"""In the order in which they run; the last axis of a stacked cost tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class DeviceCosts:
 
     @classmethod
     def from_phases(cls, phases_ms: Float[Tensor, "*B D 4"]) -> "DeviceCosts":
-        """Take the last axis apart, in the order of `PHASES`."""
+        """Unstack `PHASES` from the last axis."""
         return cls(**{f"{phase}_ms": phases_ms[..., i] for i, phase in enumerate(PHASES)})
 
     def phases_ms(self) -> Float[Tensor, "*B D 4"]:
@@ -49,7 +49,7 @@ class DeviceCosts:
         return self.phases_ms().sum(dim=-1)
 
     def overall_ms(self) -> Float[Tensor, "*B"]:
-        """The slowest device's sum, which every other device waits for."""
+        """Sum of the slowest device, which all others wait for."""
         return self.device_ms().max(dim=-1).values
 
 
@@ -59,8 +59,8 @@ class Infeasible:
 
     Attributes:
         device: of the placement.
-        asked_bytes: what the shard needs: weights, optimizer state, lookups, pooled vectors and their gradients.
-        free_bytes: what the device had for it.
+        asked_bytes: of weights, optimizer state, lookups, pooled vectors and their gradients.
+        free_bytes: on the device.
     """
 
     device: int
@@ -70,24 +70,23 @@ class Infeasible:
 
 @dataclass(frozen=True, kw_only=True)
 class CostSample:
-    """What one placement cost on a testbed.
+    """The cost of one placement on a testbed.
 
-    Where a shard did not fit, `infeasible` says which, the costs are all 0 and `overall_ms` is infinite: nothing is
-    learnt from such a sample, and no placement is worse.
+    If a shard did not fit, `infeasible` is set, the costs are 0 and `overall_ms` is infinite; training skips such samples.
 
     Attributes:
-        task: what was placed.
-        placement: where.
-        costs: `[D]` per phase: the median over the repeats.
-        overall_ms: the slowest device's sum.
-        spread_ms: interquartile range of that sum over the repeats; 0 where the testbed is deterministic.
+        task: its tables and devices.
+        placement: of the task.
+        costs: `[D]` per phase, medians over the repeats.
+        overall_ms: sum of the slowest device.
+        spread_ms: interquartile range of `overall_ms` over the repeats; 0 if the testbed is deterministic.
         repeats: timed passes behind each median.
         clock: `thread_cpu`, `cuda_event`, `wall` or `model`; communication on the CPU is always `wall`.
-        testbed: its name, e.g. `cluster`.
-        hardware: its hardware, e.g. `Intel Xeon x2`; simulated hardware says `simulated`.
+        testbed: name of the testbed, e.g. `cluster`.
+        hardware: e.g. `Intel Xeon x2`; starts with `simulated` if simulated.
         batch_size: training samples per pass.
         versions: library name to version.
-        infeasible: the shard that did not fit, or None where all were measured.
+        infeasible: the shard that did not fit, or None.
     """
 
     task: PlacementTask
@@ -106,21 +105,21 @@ class CostSample:
     def __post_init__(self) -> None:
         if not self.costs.phases_ms().isfinite().all() or (self.costs.phases_ms() < 0).any():
             raise ValueError(
-                f"testbed {self.testbed!r} measured {self.costs.phases_ms().tolist()} ms for {self.task.name}; costs "
-                "must be finite and not negative, or everything learnt from them is wrong; check the testbed's clock"
+                f"testbed {self.testbed!r} measured {self.costs.phases_ms().tolist()} ms for {self.task.name}, but costs "
+                "must be finite and not negative to be learnt from; check the testbed's clock"
             )
         if (self.infeasible is None) != math.isfinite(self.overall_ms):
             raise ValueError(
-                f"testbed {self.testbed!r} says {self.overall_ms} ms for {self.task.name} and infeasible="
-                f"{self.infeasible}; a sample is infinite exactly where a shard did not fit"
+                f"testbed {self.testbed!r} gave {self.overall_ms} ms for {self.task.name} and infeasible="
+                f"{self.infeasible}, but a cost must be infinite exactly if a shard did not fit; correct the testbed"
             )
 
 
 def infeasible_costs(num_devices: int) -> DeviceCosts:
-    """`[D]` zeros, which stand for the costs of a placement that could not be measured."""
+    """`[D]` zeros: the costs of a placement with a shard that did not fit."""
     return DeviceCosts.from_phases(torch.zeros(num_devices, len(PHASES)))
 
 
 def feasible(samples: Iterable[CostSample]) -> list[CostSample]:
-    """The samples from which costs can be learnt."""
+    """The samples whose shards all fitted."""
     return [sample for sample in samples if sample.infeasible is None]

@@ -1,6 +1,6 @@
-"""Which device holds which table, and whether the devices have room for it.
+"""Which device holds which table, and whether the tables fit.
 
-The functions are batched: `B` placements of the same `T` tables at once. A negative entry is a table not placed yet.
+The functions are batched: `B` placements of the same `T` tables at once. Negative entries are tables not placed yet.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from dreamshard.tables import Tables
 
 @dataclass(frozen=True)
 class ColumnShard:
-    """Columns `start` to `end` of the task's table number `table`, placed on their own."""
+    """Columns `start` to `end` (exclusive) of table number `table` of a task."""
 
     table: int
     start: int
@@ -23,14 +23,12 @@ class ColumnShard:
 
 @dataclass(frozen=True)
 class Placement:
-    """One device per table; or, where tables are split by columns, per column shard.
+    """One device per table, or per column shard if any table is split.
 
     Attributes:
-        device: `[T]` device index of each table of the task, in the task's order; `[S]` of each shard where there are
-            `shards`.
-        num_devices: `D`; entries of `device` lie in `0..D-1`.
-        shards: what `device` places, where some table is split; None where every table is whole.
-            `PlacementTask.sharded` turns both into a task and a placement of whole tables.
+        device: `[T]` device of each table of the task, in the task's order; `[S]` of each shard if there are `shards`.
+        num_devices: `D`; entries of `device` are in `0..D-1`.
+        shards: `S` column shards, or None if every table is whole. `PlacementTask.sharded` turns shards into tables.
     """
 
     device: Int[Tensor, " T"]
@@ -38,11 +36,11 @@ class Placement:
     shards: tuple[ColumnShard, ...] | None = None
 
     def __post_init__(self) -> None:
-        if ((self.device < 0) | (self.device >= self.num_devices)).any():
-            bad = self.device[(self.device < 0) | (self.device >= self.num_devices)].unique().tolist()
+        outside = (self.device < 0) | (self.device >= self.num_devices)
+        if outside.any():
             raise ValueError(
-                f"the placement names devices {bad[:5]}, but the task has devices 0..{self.num_devices - 1}; "
-                "a table on such a device would be dropped"
+                f"the placement names devices {self.device[outside].unique().tolist()[:5]}, but the task has devices "
+                f"0..{self.num_devices - 1}; a table on such a device would be dropped"
             )
         if self.shards is not None and len(self.shards) != len(self.device):
             raise ValueError(
@@ -57,7 +55,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Move:
-    """Columns of a table that two placements put on different devices."""
+    """Columns of a table that move from one device to another."""
 
     table: str
     start: int
@@ -86,25 +84,20 @@ def is_legal(
 
 
 def moves(tables: Tables, memory_bytes: Int[Tensor, " T"], before: Placement, after: Placement) -> list[Move]:
-    """The columns to move to get from `before` to `after`, largest first; whole tables where none is split."""
-    found = []
-    held = _columns_held(tables, before)
-    for shard, target in zip(_shards(tables, after), after.device.tolist(), strict=True):
-        for (start, end), source in held[shard.table].items():
-            low, high = max(start, shard.start), min(end, shard.end)
-            if low < high and source != target:
-                size = int(memory_bytes[shard.table]) * (high - low) // int(tables.dim[shard.table])
-                found.append(Move(tables.names[shard.table], low, high, source, target, size))
-    return sorted(found, key=lambda move: -move.memory_bytes)
+    """The columns to move to get from `before` to `after`, largest first."""
+    old: dict[int, list[tuple[ColumnShard, int]]] = {}
+    for shard, source in zip(column_shards(tables, before), before.device.tolist(), strict=True):
+        old.setdefault(shard.table, []).append((shard, source))
+    result = []
+    for shard, target in zip(column_shards(tables, after), after.device.tolist(), strict=True):
+        for other, source in old.get(shard.table, ()):
+            start, end = max(other.start, shard.start), min(other.end, shard.end)
+            if start < end and source != target:
+                size = int(memory_bytes[shard.table]) * (end - start) // int(tables.dim[shard.table])
+                result.append(Move(tables.names[shard.table], start, end, source, target, size))
+    return sorted(result, key=lambda move: -move.memory_bytes)
 
 
-def _shards(tables: Tables, placement: Placement) -> tuple[ColumnShard, ...]:
+def column_shards(tables: Tables, placement: Placement) -> tuple[ColumnShard, ...]:
+    """The columns behind each entry of `placement.device`; all columns of a table that is whole."""
     return placement.shards or tuple(ColumnShard(t, 0, dim) for t, dim in enumerate(tables.dim.tolist()))
-
-
-def _columns_held(tables: Tables, placement: Placement) -> list[dict[tuple[int, int], int]]:
-    """Per table: column range to device."""
-    held: list[dict[tuple[int, int], int]] = [{} for _ in tables.names]
-    for shard, device in zip(_shards(tables, placement), placement.device.tolist(), strict=True):
-        held[shard.table][shard.start, shard.end] = device
-    return held

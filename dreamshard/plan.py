@@ -1,12 +1,12 @@
-"""A placement as a file: what `dreamshard place` writes and what a trainer or a later `--current` reads.
+"""A placement as a file: `dreamshard place` writes it, a trainer or a later `--current` reads it.
 
-A plan names tables and column ranges, so it says what a placement means without the tables at hand. The TorchRec form
-is in `torchrec.py`.
+A plan names tables and column ranges, so it is complete without the task. `dreamshard.torchrec` has TorchRec's form.
 """
 
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dreamshard.costs import PHASES, DeviceCosts
-from dreamshard.placement import ColumnShard, Placement, device_memory_bytes
+from dreamshard.placement import ColumnShard, Placement, column_shards, device_memory_bytes
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
@@ -36,10 +36,10 @@ class Plan:
 
     Attributes:
         num_devices: `D`.
-        placer: who placed, e.g. `dreamshard 3` or `size_greedy`.
-        shards: one per table for table-wise placements.
-        overall_ms: predicted cost of the slowest device, or None where no cost network was at hand.
-        devices: per device the predicted phases in ms (where known), its bytes and its number of tables.
+        placer: e.g. `dreamshard 3` or `size_greedy`.
+        shards: one per whole table, several per split table.
+        overall_ms: predicted cost of the slowest device, or None without a cost network.
+        devices: bytes, number of tables and, with a cost network, predicted milliseconds per phase of each device.
     """
 
     num_devices: int
@@ -49,12 +49,12 @@ class Plan:
     devices: tuple[Mapping[str, int | float], ...] = field(default_factory=tuple)
 
     def __post_init__(self) -> None:
-        names = [(shard.table, shard.column_start) for shard in self.shards]
-        if len(set(names)) != len(names):
-            twice = sorted({name for name, _ in names if [n for n, _ in names].count(name) > 1})
+        counts = Counter((shard.table, shard.column_start) for shard in self.shards)
+        repeated = sorted({table for (table, _), count in counts.items() if count > 1})
+        if repeated:
             raise ValueError(
-                f"the plan holds tables {twice[:5]} twice, so it is unclear which device answers for them; "
-                "keep one entry per table and column range"
+                f"the plan holds columns of tables {repeated[:5]} twice, so it is unclear which device has them; keep one "
+                "entry per table and column range"
             )
         bad = [shard for shard in self.shards if not 0 <= shard.device < self.num_devices]
         if bad:
@@ -90,10 +90,10 @@ class Plan:
         return text.getvalue()
 
     def placement(self, tables: Tables) -> Placement:
-        """The device of each of `tables`, in their order; of each column shard where a table is split.
+        """This plan for `tables`; shards of a table are in the order of columns.
 
         Raises:
-            ValueError: the plan lacks a table or some of its columns.
+            ValueError: the plan lacks a table or does not hold each of its columns once.
         """
         by_table: dict[str, list[Shard]] = {}
         for shard in self.shards:
@@ -101,43 +101,42 @@ class Plan:
         missing = [name for name in tables.names if name not in by_table]
         if missing:
             raise ValueError(
-                f"the plan does not place tables {missing[:5]} ({len(missing)} of {len(tables)}), so it is no plan "
-                "of these tables; use the plan that was made for them"
+                f"the plan does not place tables {missing[:5]} ({len(missing)} of {len(tables)}), so they would have no "
+                "device; use the plan that was made for these tables"
             )
         ordered = []
         for t, (name, dim) in enumerate(zip(tables.names, tables.dim.tolist(), strict=True)):
-            own = sorted(by_table[name], key=lambda shard: shard.column_start)
-            ends = [0, *(shard.column_end for shard in own)]
-            if [shard.column_start for shard in own] != ends[:-1] or ends[-1] != dim:
-                ranges = ", ".join(f"{shard.column_start} to {shard.column_end}" for shard in own)
+            shards = sorted(by_table[name], key=lambda shard: shard.column_start)
+            ends = [0, *(shard.column_end for shard in shards)]
+            if [shard.column_start for shard in shards] != ends[:-1] or ends[-1] != dim:
+                ranges = ", ".join(f"{shard.column_start} to {shard.column_end}" for shard in shards)
                 raise ValueError(
                     f"the plan gives columns {ranges} of {name!r}, which has {dim}, so some would be dropped or held "
                     "twice; use the plan that was made for these tables"
                 )
-            ordered += [(t, shard) for shard in own]
+            ordered += [(t, shard) for shard in shards]
         device = torch.tensor([shard.device for _, shard in ordered])
         if len(ordered) == len(tables):
             return Placement(device, self.num_devices)
-        shards = tuple(ColumnShard(t, shard.column_start, shard.column_end) for t, shard in ordered)
-        return Placement(device, self.num_devices, shards)
+        columns = tuple(ColumnShard(t, shard.column_start, shard.column_end) for t, shard in ordered)
+        return Placement(device, self.num_devices, columns)
 
 
 def make_plan(task: PlacementTask, placement: Placement, placer: str, predicted: DeviceCosts | None = None) -> Plan:
-    """The plan that says `placement` of `task`; `predicted` holds `[D]` milliseconds per phase."""
-    whole_task, whole = task.sharded(placement)
-    room = device_memory_bytes(whole_task.table_bytes, whole.device[None], task.num_devices)[0].tolist()
+    """The plan for `placement` of `task`; `predicted` holds `[D]` milliseconds per phase."""
+    memory = device_memory_bytes(task.sharded(placement)[0].table_bytes, placement.device[None], task.num_devices)[0]
     devices: list[dict[str, int | float]] = [
-        {"memory_bytes": room[d], "tables": len(whole.tables_of(d))} for d in range(task.num_devices)
+        {"memory_bytes": num_bytes, "tables": len(placement.tables_of(d))}
+        for d, num_bytes in enumerate(memory.tolist())
     ]
     overall_ms = None
     if predicted is not None:
         overall_ms = round(float(predicted.overall_ms()), 4)
         for d, phases in enumerate(predicted.phases_ms().tolist()):
             devices[d] |= {f"{phase}_ms": round(ms, 4) for phase, ms in zip(PHASES, phases, strict=True)}
-    held = placement.shards or [ColumnShard(t, 0, dim) for t, dim in enumerate(task.tables.dim.tolist())]
     shards = tuple(
-        Shard(table=task.tables.names[part.table], device=device, column_start=part.start, column_end=part.end)
-        for part, device in zip(held, placement.device.tolist(), strict=True)
+        Shard(table=task.tables.names[shard.table], device=device, column_start=shard.start, column_end=shard.end)
+        for shard, device in zip(column_shards(task.tables, placement), placement.device.tolist(), strict=True)
     )
     return Plan(
         num_devices=task.num_devices, placer=placer, shards=shards, overall_ms=overall_ms, devices=tuple(devices)
@@ -145,19 +144,18 @@ def make_plan(task: PlacementTask, placement: Placement, placer: str, predicted:
 
 
 def parse_plan(text: str, source: str = "the plan") -> Plan:
-    """The plan that the text of a PLAN.json says.
+    """Read the text of a PLAN.json; `source` names it in errors.
 
     Raises:
-        ValueError: the text is no JSON, or not of a plan's form.
+        ValueError: the text is not JSON, or not a plan.
     """
     try:
-        read = json.loads(text)
-        shards = tuple(_shard(entry) for entry in read["shards"])
-        predicted = read.get("predicted") or {}
+        content = json.loads(text)
+        predicted = content.get("predicted") or {}
         return Plan(
-            num_devices=int(read["num_devices"]),
-            placer=str(read.get("placer", "unknown")),
-            shards=shards,
+            num_devices=int(content["num_devices"]),
+            placer=str(content.get("placer", "unknown")),
+            shards=tuple(_shard(entry) for entry in content["shards"]),
             overall_ms=predicted.get("overall_ms"),
             devices=tuple(predicted.get("devices", ())),
         )
@@ -169,10 +167,10 @@ def parse_plan(text: str, source: str = "the plan") -> Plan:
 
 
 def read_plan(path: str | Path) -> Plan:
-    """The plan in the file at `path`.
+    """Read a PLAN.json.
 
     Raises:
-        ValueError: there is no such file, or it is not a plan.
+        ValueError: the file is missing or not a plan.
     """
     file = Path(path)
     if not file.is_file():
@@ -180,7 +178,9 @@ def read_plan(path: str | Path) -> Plan:
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not text, so it is no plan; give the JSON of `dreamshard place`") from error
+        raise ValueError(
+            f"{file} is not text, so it is not a plan; give the JSON that `dreamshard place` writes"
+        ) from error
     return parse_plan(text, str(file))
 
 

@@ -1,12 +1,12 @@
 """Embedding tables as a batch of columns.
 
-Belongs here: what a table *is* (size, width, how it is looked up) and the bytes it takes. Where tables come from is
-in `workloads/`, what they cost in `testbeds/`, and what a network sees of them in `features.py`.
+What a table is (size, width, how it is looked up) and the bytes it takes. `workloads/` reads tables, `testbeds/` measures
+their cost, and `cost_model/features.py` turns them into network inputs.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import torch
@@ -29,15 +29,14 @@ BYTES_PER_ROW_STATE: dict[Optimizer, int] = {"sgd": 0, "rowwise_adagrad": 4}
 class Tables:
     """Embedding tables; index `t` names the same table in every field.
 
-    `lookups`, `unique_rows` and `bins` describe one batch of training samples, so `lookups / pooling_factor` is that
-    batch's size.
+    `lookups`, `unique_rows` and `bins` describe one batch of `lookups / pooling_factor` training samples.
 
     Attributes:
         names: `T` names, unique.
         rows: `[T]` hash size, at least 1.
         dim: `[T]` embedding dimension, a multiple of 4.
-        pooling_factor: `[T]` mean lookups per sample; 0 for a table nobody looks up.
-        bins: `[T, 17]` share of the distinct rows looked up that a batch looks up (0,1], (1,2], (2,4] ... times.
+        pooling_factor: `[T]` mean lookups per sample; 0 for an unused table.
+        bins: `[T, 17]` share of the distinct rows that the batch looks up (0,1], (1,2], (2,4] ... times.
         lookups: `[T]` lookups in the batch.
         unique_rows: `[T]` distinct rows looked up in the batch.
     """
@@ -52,22 +51,20 @@ class Tables:
 
     def __post_init__(self) -> None:
         if len(set(self.names)) != len(self.names):
-            twice = sorted({name for name in self.names if self.names.count(name) > 1})
+            repeated = sorted({name for name in self.names if self.names.count(name) > 1})
             raise ValueError(
-                f"table names {twice[:5]} occur more than once; a placement names each table, "
-                "so rename them to be unique"
+                f"table names {repeated[:5]} occur more than once, but placements refer to tables by name; rename them"
             )
         if (self.rows < 1).any():
             bad = [self.names[t] for t in (self.rows < 1).nonzero().flatten().tolist()]
             raise ValueError(
-                f"tables {bad[:5]} have fewer than 1 row, so nothing can be looked up in them; "
-                "give the hash size in `rows`"
+                f"tables {bad[:5]} have fewer than 1 row, so nothing can be looked up in them; give the hash size in `rows`"
             )
         if (self.dim < 1).any() or (self.dim % 4 != 0).any():
             bad_dims = self.dim[(self.dim < 1) | (self.dim % 4 != 0)].unique().tolist()
             raise ValueError(
                 f"embedding dims {bad_dims[:5]} are not positive multiples of 4, which the fused operator requires; "
-                "pad them with round_up_dim() before building Tables"
+                "pad them to the next multiple of 4"
             )
         if (self.pooling_factor < 0).any() or not self.pooling_factor.isfinite().all():
             raise ValueError(
@@ -80,68 +77,59 @@ class Tables:
 
     def select(self, index: Sequence[int] | Int[Tensor, " S"]) -> "Tables":
         """The tables at `index`, in that order."""
-        chosen = torch.as_tensor(index, dtype=torch.int64)
-        return Tables(
-            tuple(self.names[t] for t in chosen.tolist()),
-            *(getattr(self, field.name)[chosen] for field in fields(self) if field.name != "names"),
-        )
+        positions = torch.as_tensor(index, dtype=torch.int64)
+        return Tables(tuple(self.names[t] for t in positions.tolist()), **self.columns(positions))
 
     def named(self, names: Sequence[str]) -> "Tables":
         """The tables called `names`, in that order; `name[a:b]` is columns `a` to `b` of `name` (`shard_name`).
 
         Raises:
-            ValueError: a name is not among the tables.
+            ValueError: a name is unknown.
         """
         position = {name: t for t, name in enumerate(self.names)}
-        if any(name not in position and parent_name(name) in position for name in names):
-            whole = self.named([name if name in position else parent_name(name) for name in names])
-            ends = [
-                (0, dim) if name in position else _columns(name) for name, dim in zip(names, whole.dim, strict=True)
-            ]
-            return replace(whole, names=tuple(names), dim=torch.tensor([end - start for start, end in ends]))
-        missing = [name for name in names if name not in position]
+        parents = [name if name in position else parent_name(name) for name in names]
+        missing = [name for name, parent in zip(names, parents, strict=True) if parent not in position]
         if missing:
             raise ValueError(
                 f"tables {missing[:5]} are not among the {len(self)} tables of this pool, so they cannot be selected; "
                 "ingest them first, or use the dataset version that holds them"
             )
-        return self.select([position[name] for name in names])
+        columns = self.columns(torch.tensor([position[parent] for parent in parents], dtype=torch.int64))
+        for i, name in enumerate(names):
+            if name not in position:
+                columns["dim"][i] = _width(name)
+        return Tables(tuple(names), **columns)
 
     def memory_bytes(self, precision: Precision, optimizer: Optimizer) -> Int[Tensor, " T"]:
-        """Bytes a device needs to hold each table: weights and the optimizer's state."""
+        """Bytes of weights and optimizer state per table."""
         weights = self.rows * self.dim * BYTES_PER_WEIGHT[precision]
         return weights + self.rows * BYTES_PER_ROW_STATE[optimizer]
 
+    def columns(self, index: Int[Tensor, " S"]) -> dict[str, Tensor]:
+        """Every field but the names, for the tables at `index`; an index may repeat."""
+        return {field.name: getattr(self, field.name)[index] for field in fields(self)[1:]}
+
 
 def shard_name(table: str, start: int, end: int) -> str:
-    """How the columns `start` to `end` of a table are called where they are placed as a table of their own."""
+    """Name of columns `start` to `end` of a table when they are placed as a table of their own."""
     return f"{table}[{start}:{end}]"
 
 
 def parent_name(name: str) -> str:
-    """The table whose columns `name` says, or `name` itself."""
-    found = _SHARD.fullmatch(name)
-    return found["table"] if found else name
+    """The table that a column shard's name refers to, or `name` itself."""
+    match = _SHARD.fullmatch(name)
+    return match["table"] if match else name
 
 
-def _columns(name: str) -> tuple[int, int]:
-    found = _SHARD.fullmatch(name)
-    assert found is not None
-    return int(found["start"]), int(found["end"])
-
-
-def round_up_dim(dim: Int[Tensor, " T"]) -> Int[Tensor, " T"]:
-    """The next multiple of 4, which is what the fused operator pads a row to."""
-    return (dim + 3) // 4 * 4
+def _width(shard: str) -> int:
+    match = _SHARD.fullmatch(shard)
+    assert match is not None
+    return int(match["end"]) - int(match["start"])
 
 
 def concatenate(parts: Sequence[Tables]) -> Tables:
     """All tables of `parts`, in order."""
     return Tables(
         tuple(name for part in parts for name in part.names),
-        *(
-            torch.cat([getattr(part, field.name) for part in parts])
-            for field in fields(Tables)
-            if field.name != "names"
-        ),
+        *(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Tables)[1:]),
     )

@@ -1,4 +1,4 @@
-"""Placement tasks: tables to place on devices of a given size, and how they are drawn from a pool."""
+"""Placement tasks: tables to place on equal devices, and how tasks are drawn from a pool of tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +12,7 @@ from dreamshard.formatting import gib
 from dreamshard.placement import ColumnShard, Placement, is_legal
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Optimizer, Precision, Tables, shard_name
 
-_NARROWEST = 4  # columns of a shard: the fused operator takes multiples of 4
-_BY_TABLE = ("rows", "pooling_factor", "bins", "lookups", "unique_rows")  # what a column shard has of its table
+_NARROWEST = 4  # columns of a shard; the fused operator takes multiples of 4
 
 
 @dataclass(frozen=True)
@@ -24,13 +23,12 @@ class PlacementTask:
         tables: the `T` tables.
         num_devices: `D`.
         memory_bytes: bytes for tables on each device.
-        precision: of the weights; sets their bytes and what is measured.
-        optimizer: fused into the backward pass; sets bytes of state and what is measured.
-        name: how logs and the lake call the task.
+        precision: of the weights.
+        optimizer: fused into the backward pass; some keep state per row.
+        name: of the task in logs and in the lake.
 
     Raises:
-        ValueError: no placement can be legal: four columns of a table are larger than a device, or all devices together
-            are too small.
+        ValueError: no placement is legal: four columns of a table exceed a device, or all tables exceed all devices.
     """
 
     tables: Tables
@@ -64,11 +62,11 @@ class PlacementTask:
 
     @property
     def table_bytes(self) -> Int[Tensor, " T"]:
-        """`[T]` bytes each table takes on its device."""
+        """`[T]` bytes of each table on a device."""
         return self.tables.memory_bytes(self.precision, self.optimizer)
 
     def is_legal(self, placement: Placement) -> bool:
-        """Whether `placement` places every column of every table within every device's memory."""
+        """Whether `placement` places every column of every table once, within every device's memory."""
         if placement.num_devices != self.num_devices:
             return False
         if placement.shards is not None and not self._covers(placement.shards):
@@ -80,13 +78,13 @@ class PlacementTask:
         return bool(is_legal(table_bytes, placement.device[None], self.num_devices, self.memory_bytes)[0])
 
     def split(self, parts: Int[Tensor, " T"]) -> tuple["PlacementTask", tuple[ColumnShard, ...]]:
-        """The task whose tables are column shards of this one's.
+        """Split tables by columns into tables of their own.
 
         Args:
-            parts: into how many shards of about equal width, all multiples of 4, each table is split; 1 keeps it whole.
+            parts: number of shards of each table, about equally wide and multiples of 4; 1 keeps a table whole.
 
         Returns:
-            That task, and which columns each of its tables is.
+            The task of the shards, and the columns that each of its tables holds.
 
         Raises:
             ValueError: a table has too few columns for that many shards.
@@ -99,23 +97,23 @@ class PlacementTask:
                 f"{int(parts[worst])} shards of a multiple of {_NARROWEST}; ask for 1 to {int(units[worst])}"
             )
         shards = []
-        for t, (pieces, all_units) in enumerate(zip(parts.tolist(), units.tolist(), strict=True)):
-            ends = [_NARROWEST * (all_units * piece // pieces) for piece in range(pieces + 1)]
+        for t, (num_shards, table_units) in enumerate(zip(parts.tolist(), units.tolist(), strict=True)):
+            ends = [_NARROWEST * (table_units * shard // num_shards) for shard in range(num_shards + 1)]
             shards += [ColumnShard(t, start, end) for start, end in pairwise(ends)]
         placement = Placement(torch.zeros(len(shards), dtype=torch.int64), self.num_devices, tuple(shards))
         return self.sharded(placement)[0], tuple(shards)
 
     def sharded(self, placement: Placement) -> tuple["PlacementTask", Placement]:
-        """The same in whole tables: a task whose tables are the shards of `placement`, and each one's device.
+        """An equivalent task and placement of whole tables, in which column shards are narrower tables.
 
-        A column shard is a table like any other, narrower and with the same lookups, called `name[start:end]`.
+        A shard has its table's lookups and is called `name[start:end]`.
         """
         if placement.shards is None:
             return self, placement
         return replace(self, tables=self._shards(placement.shards)), Placement(placement.device, placement.num_devices)
 
     def _shards(self, shards: tuple[ColumnShard, ...]) -> Tables:
-        """Each shard as a table of its own."""
+        """Each shard as a table."""
         index = torch.tensor([shard.table for shard in shards])
         dim = torch.tensor([shard.end - shard.start for shard in shards])
         names = tuple(
@@ -124,11 +122,10 @@ class PlacementTask:
             else shard_name(self.tables.names[shard.table], shard.start, shard.end)
             for shard in shards
         )
-        fields = {name: getattr(self.tables, name)[index] for name in _BY_TABLE}
-        return Tables(names=names, dim=dim, **fields)
+        return Tables(names, **(self.tables.columns(index) | {"dim": dim}))
 
     def _covers(self, shards: tuple[ColumnShard, ...]) -> bool:
-        """Whether the shards are all columns of all tables, once each."""
+        """Whether the shards hold every column of every table exactly once."""
         reached = [0] * len(self.tables)
         for shard in sorted(shards, key=lambda shard: (shard.table, shard.start)):
             if not 0 <= shard.table < len(reached) or shard.start != reached[shard.table]:
@@ -196,28 +193,28 @@ def sample_tasks(
     """Tasks of distinct tables drawn from `pool`; task `i` is called `{name}-{i:03}`.
 
     Args:
-        tables_per_task: one number for all tasks, or choices to draw from.
+        tables_per_task: one size for all tasks, or sizes to draw from.
 
     Raises:
-        ValueError: the pool is smaller than a task, or a task drawn fits no placement of whole tables, which are what
-            is measured to learn from and what rules of thumb place.
+        ValueError: the pool is smaller than a task, or a table of a task exceeds a device: training and evaluation place
+            whole tables.
     """
-    choices = [tables_per_task] if isinstance(tables_per_task, int) else list(tables_per_task)
-    if max(choices) > len(pool):
+    sizes = [tables_per_task] if isinstance(tables_per_task, int) else list(tables_per_task)
+    if max(sizes) > len(pool):
         raise ValueError(
-            f"a task of {max(choices)} tables cannot be drawn from a pool of {len(pool)}; each table occurs once in a "
+            f"a task of {max(sizes)} tables cannot be drawn from a pool of {len(pool)}; each table occurs once in a "
             "task, so ask for fewer tables per task or ingest a larger workload"
         )
     tasks = []
     for i in range(num_tasks):
-        size = choices[int(torch.randint(len(choices), (), generator=generator))]
-        chosen = torch.randperm(len(pool), generator=generator)[:size]
-        task = PlacementTask(pool.select(chosen), num_devices, memory_bytes, precision, optimizer, f"{name}-{i:03}")
+        size = sizes[int(torch.randint(len(sizes), (), generator=generator))]
+        drawn = torch.randperm(len(pool), generator=generator)[:size]
+        task = PlacementTask(pool.select(drawn), num_devices, memory_bytes, precision, optimizer, f"{name}-{i:03}")
         largest = int(task.table_bytes.argmax())
         if int(task.table_bytes[largest]) > memory_bytes:
             raise ValueError(
                 f"table {task.tables.names[largest]!r} of {task.name} needs {gib(int(task.table_bytes[largest]))}, more "
-                f"than the {gib(memory_bytes)} of a device; tasks to learn from and to be judged on hold whole tables: "
+                f"than the {gib(memory_bytes)} of a device, but training and evaluation place whole tables; "
                 "give devices more memory, or leave such tables out of the workload (max_table_bytes)"
             )
         tasks.append(task)

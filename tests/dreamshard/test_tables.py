@@ -1,9 +1,8 @@
 """What a table is and the bytes it takes."""
 
 import pytest
-import torch
 
-from dreamshard.tables import concatenate, round_up_dim
+from dreamshard.tables import concatenate
 from tests.dreamshard.small_instances import tables_of
 
 
@@ -47,7 +46,3 @@ def test_two_tables_of_one_name_are_refused():
 def test_wrong_figures_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         tables_of(**wrong)
-
-
-def test_dims_round_up_to_multiples_of_four():
-    assert round_up_dim(torch.tensor([1, 4, 5, 127])).tolist() == [4, 4, 8, 128]

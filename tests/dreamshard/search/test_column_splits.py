@@ -122,7 +122,7 @@ def test_nvidia_s_models_place_on_devices_of_80_gb(name, num_devices, optimizer)
 
 def test_tasks_to_learn_from_hold_whole_tables():
     pool = tables_of([1000, 10, 10], dim=32)
-    with pytest.raises(ValueError, match=r"'t0' of task-000 needs .* hold whole tables"):
+    with pytest.raises(ValueError, match=r"'t0' of task-000 needs .* place whole tables"):
         sample_tasks(pool, 1, 3, 2, 100_000, torch.Generator().manual_seed(0))
 
 
