@@ -2,26 +2,24 @@
 
 from typing import Any
 
-from prefect import flow
-
 from dreamshard.workloads.published import META_WORKLOADS
-from flows.forms.fields import DatasetName, RecipeName, Source, configure
-from flows.forms.schema import form
+from flows.forms.configuration import configure
+from flows.forms.form import deployed
+from flows.forms.options import IngestOptions
 from flows.reports import tracking
 from flows.tasks.ingestion import ingest_workload
 from storage.lake import home_lake
 
 RECORDED = (".pt", ".pt.gz", ".tsv", ".tsv.gz", *META_WORKLOADS)
-"""How sources end that have samples of their own; for lists of tables as many are generated as asked for."""
+"""Endings of sources with recorded samples; for lists of tables, as many samples as the recipe asks for are generated."""
 
 
-@form
-@flow(name="ingest", persist_result=True, result_serializer="json")
-def ingest(recipe: RecipeName = "default", source: Source = None, name: DatasetName = None) -> dict[str, Any]:
+@deployed("ingest")
+def ingest(options: IngestOptions) -> dict[str, Any]:
     """Source -> lookups, tables and a dataset version in the lake."""
-    config = configure(recipe, source=source)
+    config = configure(options)
     with tracking.chain("ingest", config, config.workload.seed) as chain, chain.stage("ingest") as run:
-        ingested = ingest_workload(config.workload, name)
+        ingested = ingest_workload(config.workload, options.name)
         tracking.log_ingested(run, ingested, config.workload.source)
     dataset = ingested.dataset
     tables = home_lake().read_dataset(dataset)

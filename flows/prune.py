@@ -3,25 +3,24 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from prefect import flow, get_run_logger, task
+from prefect import get_run_logger, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext
 from prefect.tasks import exponential_backoff
 
-from flows.forms.fields import Delete, OlderThanDays
-from flows.forms.schema import form
+from flows.forms.form import deployed
+from flows.forms.options import PruneOptions
 from flows.runtime.retries import may_pass
 from storage import retention
 from storage.lake import catalog
 from storage.store import open_store
 
 
-@form
-@flow(name="prune", persist_result=True, result_serializer="json")
-def prune(older_than_days: OlderThanDays = 90, delete: Delete = False) -> dict[str, Any]:
+@deployed("prune")
+def prune(options: PruneOptions) -> dict[str, Any]:
     """Old lookups, cost samples, checkpoints and reports -> a list of them; with `delete` they go."""
-    return remove_old(older_than_days, delete)
+    return remove_old(options.older_than_days, options.delete)
 
 
 @task(

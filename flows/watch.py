@@ -7,7 +7,7 @@ the retrain deployment in `prefect.yaml`, starts it.
 from collections.abc import Mapping
 from typing import Any
 
-from prefect import flow, get_run_logger, task
+from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
@@ -15,77 +15,36 @@ from prefect.events import emit_event
 from dreamshard.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
 from dreamshard.formatting import markdown_table
 from flows.decisions import retraining_due
-from flows.forms.fields import (
-    ChangedShare,
-    Emit,
-    MemoryGb,
-    NumDevices,
-    PoolingDrift,
-    RecipeName,
-    ReuseDrift,
-    Seed,
-    Source,
-    TablesPerTask,
-    TestbedName,
-    configure,
-)
-from flows.forms.schema import form
+from flows.forms.configuration import configure
+from flows.forms.form import deployed
+from flows.forms.options import RetrainingOptions, WatchOptions
 from flows.tasks.ingestion import ingest_workload
 from storage.lake import home_lake
 
 SHOWN = 100  # tables in the artifact
 
 
-@form
-@flow(name="watch", persist_result=True, result_serializer="json")
-def watch(
-    recipe: RecipeName = "default",
-    seed: Seed = 0,
-    testbed: TestbedName = None,
-    source: Source = None,
-    num_devices: NumDevices = None,
-    memory_gb: MemoryGb = None,
-    tables_per_task: TablesPerTask = None,
-    pooling_drift: PoolingDrift = 0.1,
-    reuse_drift: ReuseDrift = 0.1,
-    changed_share: ChangedShare = 0.0,
-    emit: Emit = True,
-) -> dict[str, Any]:
+@deployed("watch")
+def watch(options: WatchOptions) -> dict[str, Any]:
     """Source -> what changed since the last training -> an event where it matters."""
-    given = {
-        "recipe": recipe,
-        "seed": seed,
-        "testbed": testbed or None,
-        "source": source or None,
-        "num_devices": num_devices,
-        "memory_gb": memory_gb,
-        "tables_per_task": tables_per_task,
-    }
-    config = configure(
-        recipe,
-        testbed=testbed,
-        source=source,
-        num_devices=num_devices,
-        memory_gb=memory_gb,
-        tables_per_task=tables_per_task,
-    )
+    config = configure(options)
     dataset = ingest_workload(config.workload).dataset
     trained = retraining_due.last_trained(config, dataset)
-    thresholds = DriftThresholds(pooling=pooling_drift, reuse=reuse_drift, share=changed_share)
+    thresholds = DriftThresholds(pooling=options.pooling_drift, reuse=options.reuse_drift, share=options.changed_share)
     diff = difference(trained, dataset, thresholds)
-    waits = reason_to_wait(diff, dataset, given)
-    due = waits is None
+    reason = reason_to_wait(diff, dataset, options)
+    emitted = options.emit and reason is None
     outcome = {
         "dataset": dataset,
         "trained": trained,
         "source": config.workload.source,
-        "retraining": waits or _due(given),
-        "emitted": emit and due,
+        "retraining": reason or _due(options),
+        "emitted": emitted,
         **diff.payload(),
     }
     publish(diff, outcome)
-    if emit and due:
-        say_changed(outcome, given)
+    if emitted:
+        emit_changed(outcome, options)
     return {**outcome, "table": diff.rows(SHOWN)}
 
 
@@ -98,19 +57,19 @@ def difference(trained: str | None, dataset: str, thresholds: DriftThresholds) -
     return diff
 
 
-def reason_to_wait(diff: DatasetDiff, dataset: str, parameters: Mapping[str, Any]) -> str | None:
-    """Why no retraining with these parameters is asked for now, in a sentence, or None where one is due."""
+def reason_to_wait(diff: DatasetDiff, dataset: str, options: RetrainingOptions) -> str | None:
+    """Why no retraining with these options is asked for now, in a sentence, or None where one is due."""
     if not diff.matters:
         return "Nothing needs to be trained."
-    if parameters["source"] is None:
+    if options.source is None:
         return (
             "The recipe's own tables are a shipped list, which does not change, so nothing is asked for; DREAMSHARD_SOURCE "
             "when deploying (or the field Tables from) names one's own."
         )
-    pending = retraining_due.under_way(parameters)
+    pending = retraining_due.under_way(options)
     if pending is not None:
         return f"Retraining {pending} is under way."
-    asked = retraining_due.asked_for(dataset, parameters)
+    asked = retraining_due.asked_for(dataset, options)
     if asked is not None:
         return (
             f"Retraining was asked for at {asked:%Y-%m-%d %H:%M} UTC and has not come about; unless tables change it is "
@@ -119,14 +78,14 @@ def reason_to_wait(diff: DatasetDiff, dataset: str, parameters: Mapping[str, Any
     return None
 
 
-def say_changed(outcome: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+def emit_changed(outcome: Mapping[str, Any], options: RetrainingOptions) -> None:
     """Emit the event; `payload.parameters` are those of the retraining."""
     resource = {
         "prefect.resource.id": f"dreamshard.tables.{outcome['dataset']}",
         "prefect.resource.name": str(outcome["source"]),
-        "dreamshard.recipe": str(parameters["recipe"]),
+        "dreamshard.recipe": options.recipe,
     }
-    emit_event(retraining_due.EVENT, resource, payload={**outcome, "parameters": dict(parameters)})
+    emit_event(retraining_due.EVENT, resource, payload={**outcome, "parameters": options.parameters()})
 
 
 def publish(diff: DatasetDiff, outcome: Mapping[str, Any]) -> None:
@@ -143,6 +102,6 @@ def publish(diff: DatasetDiff, outcome: Mapping[str, Any]) -> None:
     create_markdown_artifact("\n\n".join(filter(None, parts)), key="dreamshard-tables", description=diff.sentence)
 
 
-def _due(parameters: Mapping[str, Any]) -> str:
-    said = ", ".join(f"{name} {value}" for name, value in parameters.items() if value is not None)
-    return f"Retraining is due: {said}."
+def _due(options: RetrainingOptions) -> str:
+    filled = ", ".join(f"{name} {value}" for name, value in options.parameters().items() if value is not None)
+    return f"Retraining is due: {filled}."

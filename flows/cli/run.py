@@ -27,12 +27,12 @@ NEXT_STAGE = {"ingest": "train", "profile": "train", "train": "evaluate", "evalu
 
 def run_chain(parameters: Mapping[str, Any], *, as_json: bool) -> None:
     """Run the chain and show what came of it."""
-    from flows.forms.fields import configure
+    from flows.forms.configuration import configure
+    from flows.forms.options import RetrainOptions
     from flows.reports import evaluations
     from flows.reports.evaluation_page import summary_rows
 
-    overrides = {name: value for name, value in parameters.items() if name not in ("recipe", "seed", "full")}
-    configure(parameters["recipe"], **overrides)  # fail before the server starts
+    configure(RetrainOptions(**parameters))  # fail before the server starts
     began = time.monotonic()
     retrain = _flow("flows.retrain:retrain")
     with in_process(), terminal.progress_bars(quiet=as_json):

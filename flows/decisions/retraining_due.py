@@ -22,6 +22,7 @@ from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFi
 
 from dreamshard.recipes import Recipe
 from dreamshard.testbeds.specs import DEFAULT_SPEC, SPECS
+from flows.forms.options import RetrainingOptions
 from storage.mlflow_store import registry
 from storage.run_records import lineage
 from storage.settings import Settings
@@ -52,11 +53,12 @@ def last_trained(config: Recipe, dataset: str) -> str | None:
 
 
 @task(name="look for a retraining under way", cache_policy=NO_CACHE)
-def under_way(parameters: Mapping[str, Any]) -> str | None:
-    """The name of a retraining like `parameters` that has been started and has not ended, or None.
+def under_way(options: RetrainingOptions) -> str | None:
+    """The name of a retraining with these options that has been started and has not ended, or None.
 
     One that failed is none, and one that a schedule will start some day is none either.
     """
+    parameters = options.parameters()
     with get_client(sync_client=True) as client:
         runs = client.read_flow_runs(
             deployment_filter=DeploymentFilter(name=DeploymentFilterName(any_=["retrain"])),
@@ -68,12 +70,13 @@ def under_way(parameters: Mapping[str, Any]) -> str | None:
 
 
 @task(name="look for a retraining that was asked for", cache_policy=NO_CACHE)
-def asked_for(dataset: str, parameters: Mapping[str, Any]) -> datetime | None:
-    """When a retraining like `parameters` was last asked for, where that was on `dataset` and within a day, or None."""
+def asked_for(dataset: str, options: RetrainingOptions) -> datetime | None:
+    """When a retraining with these options was last asked for, where that was on `dataset` and within a day, or None."""
     today = EventFilter(
         event=EventNameFilter(name=[EVENT]),
         occurred=EventOccurredFilter.model_validate({"since": datetime.now(UTC) - PATIENCE}),
     )
+    parameters = options.parameters()
     with get_client(sync_client=True) as client:
         events = client.read_events(today, limit=_PAGE).events  # newest first
     last = next((event for event in events if same(event.payload["parameters"], parameters)), None)

@@ -1,24 +1,32 @@
-"""What a stage on its own starts from: the configuration, and what earlier stages left in the home."""
+"""What a single stage works on: the configuration, and what earlier stages left in the home."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dreamshard.recipes import Recipe
 from flows.decisions.warm_start import Start
-from flows.forms.fields import configure
+from flows.forms.configuration import configure
+from flows.forms.options import StageOptions
+from flows.reports import tracking
 from flows.runtime import locks, testbed_pool
+from flows.runtime.progress import progress_artifact
 from flows.runtime.testbed_pool import TestbedReference
-from flows.tasks import training
-from storage.lake import home_lake
+from flows.tasks.training import draw_tasks, find_start, training_key
 from storage.run_records import checkpoints
-from storage.store import open_store
+from storage.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """A configuration, the dataset and tasks it is applied to, and how training on them begins."""
+    """What a stage works on.
+
+    Attributes:
+        config: the recipe with the options that override it.
+        dataset: version of the tables.
+        tasks: key of the task set drawn from them.
+        start: how training on them begins.
+    """
 
     config: Recipe
     dataset: str
@@ -26,77 +34,109 @@ class Inputs:
     start: Start
 
 
-def inputs(
-    recipe: str,
-    seed: int,
-    testbed: str | None,
-    dataset: str | None,
-    *,
-    num_devices: int | None = None,
-    memory_gb: float | None = None,
-    tables_per_task: int | None = None,
-) -> Inputs:
-    """The recipe on a dataset of the home, as `configured`; its tasks are drawn if they have not been."""
-    sizes: dict[str, Any] = {"num_devices": num_devices, "memory_gb": memory_gb, "tables_per_task": tables_per_task}
-    config, chosen = configured(recipe, testbed, dataset, **sizes)
-    found = training.find_start(config, chosen, testbed_pool.reference(config, chosen, seed))
-    start = replace(found, source=home_lake().dataset_source(chosen))  # which need not be the recipe's
-    tasks = training.draw_tasks(chosen, config.tasks, seed, start.split_of)
-    return Inputs(config=config, dataset=chosen, tasks=tasks, start=start)
+@dataclass(frozen=True, kw_only=True)
+class Stage(Inputs):
+    """A running stage.
+
+    Attributes:
+        store: where everything is kept.
+        bench: where costs are measured.
+        training: key of the training with these inputs, whether it has been started or not.
+        run: id of the stage's MLflow run.
+        parent: id of the MLflow run above it, whose figures MLflow compares.
+    """
+
+    store: Store
+    bench: TestbedReference
+    training: str
+    run: str
+    parent: str
+
+    def last_iteration(self) -> int:
+        """Number of the training's last complete iteration; 0 for none.
+
+        Raises:
+            ValueError: the training has not been started.
+        """
+        last = checkpoints.last_iteration(self.store, self.training)
+        if last is None:
+            raise ValueError(
+                f"there is no training of recipe {self.config.name!r} with seed {self.bench.seed} on "
+                f"{self.bench.identity} in this home, so there is nothing to continue from; run `dreamshard train` with "
+                "the same options first"
+            )
+        return last
+
+    @contextmanager
+    def next_iteration(self) -> Iterator[int]:
+        """Number of the iteration to work on, while no other run works on the same training.
+
+        Raises:
+            ValueError: the training has not been started.
+        """
+        with locks.of_training(self.training):
+            yield self.last_iteration() + 1
 
 
-def configured(
-    recipe: str,
-    testbed: str | None,
-    dataset: str | None,
-    *,
-    num_devices: int | None = None,
-    memory_gb: float | None = None,
-    tables_per_task: int | None = None,
-) -> tuple[Recipe, str]:
-    """The recipe, and the dataset of the home that it is applied to.
+@contextmanager
+def stage(store: Store, name: str, options: StageOptions, *, progress: str = "") -> Iterator[Stage]:
+    """Run the block as the stage `name`: with its inputs, an MLflow run, and testbeds that stay open until its end.
 
     Args:
-        dataset: a version, or None for the one ingested last.
-        num_devices: of a task; as the other sizes instead of the recipe's.
+        store: what the stage works on.
+        name: of the stage in MLflow.
+        options: see `inputs`.
+        progress: see `running`.
+    """
+    given = inputs(store, options)
+    with running(name, given.config, options.seed, progress=progress) as (run, parent):
+        bench = testbed_pool.reference(given.config, given.dataset, options.seed)
+        key = training_key(given.dataset, given.tasks, given.start, bench)
+        yield Stage(**vars(given), store=store, bench=bench, training=key, run=run, parent=parent)
+
+
+def inputs(store: Store, options: StageOptions) -> Inputs:
+    """The recipe and dataset of the options, as `configured`; the dataset's tasks are drawn if they have not been."""
+    config, dataset = configured(store, options)
+    start = find_start(config, dataset, testbed_pool.reference(config, dataset, options.seed))
+    start = replace(start, source=store.lake.dataset_source(dataset))  # which need not be the recipe's
+    tasks = draw_tasks(dataset, config.tasks, options.seed, start.split_of)
+    return Inputs(config=config, dataset=dataset, tasks=tasks, start=start)
+
+
+@contextmanager
+def running(name: str, config: Recipe, seed: int, *, progress: str = "") -> Iterator[tuple[str, str]]:
+    """Keep an MLflow run of the stage, below one of the flow run, and all testbeds open while the block runs.
+
+    Args:
+        name: of the stage in MLflow.
+        config: the recipe, logged with the run.
+        seed: logged with the run.
+        progress: the chain's stage whose progress Prefect shows; empty for none.
+
+    Yields:
+        Ids of the stage's run and of the run above it.
+    """
+    shown = progress_artifact(progress) if progress else nullcontext()
+    with tracking.chain(name, config, seed) as chain, testbed_pool.testbeds(), shown, chain.stage(name) as run:
+        yield run, chain.run
+
+
+def configured(store: Store, options: StageOptions) -> tuple[Recipe, str]:
+    """The recipe of the options, and the dataset of the home that it is applied to: the newest where none is given.
 
     Raises:
         ValueError: nothing has been ingested, or not this version.
     """
-    config = configure(
-        recipe, testbed=testbed, num_devices=num_devices, memory_gb=memory_gb, tables_per_task=tables_per_task
-    )
+    config = configure(options)
     testbed_pool.check(config)
-    known = home_lake().dataset_versions()
-    if not known:
+    versions = store.lake.dataset_versions()
+    if not versions:
         raise ValueError(
             "nothing has been ingested into this home, so there are no tables to work on; run `dreamshard ingest`"
         )
-    if dataset is not None and dataset not in known:
+    if options.dataset is not None and options.dataset not in versions:
         raise ValueError(
-            f"there is no dataset {dataset!r} in this home; choose one of {known[-5:]}, or run `dreamshard ingest`"
+            f"there is no dataset {options.dataset!r} in this home; choose one of {versions[-5:]}, or run `dreamshard ingest`"
         )
-    return config, dataset or known[-1]
-
-
-def started_training(given: Inputs, bench: TestbedReference) -> tuple[str, int]:
-    """The training of these inputs and the number of its last complete iteration.
-
-    Raises:
-        ValueError: it has not been started.
-    """
-    key = training.training_key(given.dataset, given.tasks, given.start, bench)
-    last = checkpoints.last_iteration(open_store(), key)
-    if last is None:
-        raise ValueError(
-            f"there is no training of recipe {given.config.name!r} with seed {bench.seed} on {bench.identity} in this "
-            "home, so there is nothing to go on from; run `dreamshard train` with the same options first"
-        )
-    return key, last
-
-
-@contextmanager
-def going_on(given: Inputs, bench: TestbedReference) -> Iterator[tuple[str, int]]:
-    """`started_training`; within the block nobody else goes on with it."""
-    with locks.of_training(training.training_key(given.dataset, given.tasks, given.start, bench)):
-        yield started_training(given, bench)
+    return config, options.dataset or versions[-1]

@@ -14,7 +14,8 @@ from dreamshard.recipes import Recipe
 from dreamshard.tables import concatenate
 from dreamshard.workloads import dataset_version, open_workload, statistics
 from flows.decisions import warm_start
-from flows.forms.fields import configure
+from flows.forms.configuration import configure
+from flows.forms.options import RecipeOptions, RetrainOptions, StageOptions
 from flows.runtime import testbed_pool
 from flows.tasks import training as steps
 from flows.tasks.stage_inputs import inputs
@@ -43,7 +44,9 @@ class Home:
         self.tags: dict[str, dict[str, str]] = {}
 
     def config(self, **other) -> Recipe:
-        config = configure("smoke", **{"testbed": "simulated", "source": str(self.path / "list.csv")} | other)
+        config = configure(
+            RetrainOptions(**{"recipe": "smoke", "testbed": "simulated", "source": str(self.path / "list.csv")} | other)
+        )
         return replace(config, training=replace(config.training, iterations=3, warm_iterations=2, cost_steps=20))
 
     def dataset(self, tables: dict[str, tuple[int, int, int]]) -> str:
@@ -256,5 +259,10 @@ def test_stages_on_their_own_say_of_which_source_the_tables_are_that_they_work_o
 ):
     for step in ("find_start", "draw_tasks"):
         monkeypatch.setattr(steps, step, getattr(steps, step).fn)
-    assert configure("smoke").workload.source == "meta-dlrm-2021"
-    assert inputs("smoke", 0, "simulated", home.origin("2").dataset).start.source == "list.csv"
+    assert configure(RecipeOptions(recipe="smoke")).workload.source == "meta-dlrm-2021"
+    assert (
+        inputs(
+            open_store(), StageOptions(recipe="smoke", testbed="simulated", dataset=home.origin("2").dataset)
+        ).start.source
+        == "list.csv"
+    )

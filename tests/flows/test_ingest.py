@@ -9,7 +9,8 @@ import pytest
 import torch
 from mlflow import MlflowClient
 
-from flows.forms.fields import configure
+from flows.forms.configuration import configure
+from flows.forms.options import IngestOptions
 from flows.tasks import ingestion
 from flows.tasks.ingestion import look
 from tests.flows.commands import Dreamshard, files
@@ -90,7 +91,7 @@ def test_what_is_known_of_a_source_is_said_without_opening_it(
 ):
     source, home = save(tmp_path / "d.pt", samples=4), tmp_path / "home"
     ingested(dreamshard, str(source), home)
-    workload = configure("smoke", source=str(source)).workload
+    workload = configure(IngestOptions(recipe="smoke", source=str(source))).workload
     monkeypatch.setattr(ingestion, "opened_source", lambda *_: pytest.fail("an unchanged source was opened"))
     state = look(workload)
     assert (state.names, state.changed) == (("t0000", "t0001"), ())

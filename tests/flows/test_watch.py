@@ -3,6 +3,7 @@
 import json
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,8 @@ from prefect.client.schemas.objects import StateType
 from dreamshard.dataset_diff import DatasetDiff, DriftThresholds
 from flows import watch
 from flows.decisions import retraining_due
-from flows.forms.fields import configure
+from flows.forms.configuration import configure
+from flows.forms.options import RetrainingOptions
 from storage.run_records import lineage
 from tests.flows.commands import Dreamshard
 
@@ -26,7 +28,7 @@ def run(state: StateType, source: str | None = "tables.csv", *, scheduled: bool 
     return SimpleNamespace(state_type=state, auto_scheduled=scheduled, parameters=parameters, name="able-ant")
 
 
-WATCHED = {"recipe": "smoke", "source": "tables.csv", "testbed": None, "num_devices": 8, "memory_gb": None}
+WATCHED = RetrainingOptions(recipe="smoke", source="tables.csv", num_devices=8)
 
 
 class Server:
@@ -71,7 +73,7 @@ def test_the_same_retraining_is_waited_for_but_no_schedule(monkeypatch, found, u
 
 def asked(hours_ago: float, dataset: str, **other):
     occurred = datetime.now(UTC) - timedelta(hours=hours_ago)
-    return SimpleNamespace(occurred=occurred, payload={"dataset": dataset, "parameters": WATCHED | other})
+    return SimpleNamespace(occurred=occurred, payload={"dataset": dataset, "parameters": WATCHED.parameters() | other})
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def version(number: int, dataset: str, source: str = "tables.csv", recipe: str =
 def test_the_last_trained_dataset_is_that_of_the_same_retraining(monkeypatch, versions, champion, dataset, trained):
     monkeypatch.setattr(lineage, "versions", lambda _: iter(versions))
     monkeypatch.setattr(retraining_due.registry, "champion", lambda _: champion)
-    config = configure("smoke", source="tables.csv", testbed="simulated")
+    config = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated"))
     assert retraining_due.last_trained(config, dataset) == trained
 
 
@@ -150,7 +152,7 @@ def test_a_testbed_is_known_by_name_as_far_as_it_is_the_same_on_every_machine(na
 
 
 def test_of_a_shipped_list_nothing_is_asked_for_and_it_is_said_why():
-    waits = watch.reason_to_wait(NEW, "a", WATCHED | {"source": None})
+    waits = watch.reason_to_wait(NEW, "a", replace(WATCHED, source=None))
     assert waits is not None
     assert "a shipped list, which does not change" in waits
     assert "DREAMSHARD_SOURCE" in waits

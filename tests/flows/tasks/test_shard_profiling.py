@@ -10,7 +10,8 @@ import torch
 from dreamshard.costs import PHASES
 from dreamshard.shard_profiling.dataset import ShardWriter, read_shards
 from dreamshard.shard_profiling.fit import ShardTraining
-from flows.forms.fields import configure
+from flows.forms.configuration import configure
+from flows.forms.options import RecipeOptions
 from flows.reports import evaluations, trace_files
 from flows.tasks import shard_profiling
 from storage.lake import home_lake
@@ -38,7 +39,7 @@ def test_without_a_shipped_model_the_placer_says_what_to_run(dreamshard: Dreamsh
 
 
 def test_a_collection_on_the_cpu_goes_on_where_it_ended_and_is_no_h200(home: Path):
-    config = configure("h200_costs")
+    config = configure(RecipeOptions(recipe="h200_costs"))
     first = shard_profiling.profile_shards(config, 0, 1.0, "cpu")
     again = shard_profiling.profile_shards(config, 0, 1.0, "cpu")
     assert first["measured_now"] > 0
@@ -58,7 +59,7 @@ def test_shards_of_an_h200_become_a_placer_that_says_from_which_measurements(
     quick = ShardTraining(stages=2, steps=20, policy_rounds=1, tables_per_task=6, num_devices=2)
     monkeypatch.setattr(shard_profiling, "ShardTraining", lambda seed: quick)
     with torch.enable_grad():
-        outcome = shard_profiling.train_on_shards(configure("h200_costs"), 0)
+        outcome = shard_profiling.train_on_shards(configure(RecipeOptions(recipe="h200_costs")), 0)
     assert outcome["table"][-1]["tables"] == "all"
     assert {file.name for file in Path(outcome["placer"]).iterdir()} == {
         "config.json",

@@ -1,17 +1,31 @@
 import importlib
 
 import pytest
-from prefect.exceptions import ParameterTypeError
+from prefect.exceptions import ParameterTypeError, SignatureMismatchError
+from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
 from dreamshard.recipes import RECIPES
-from flows.forms import fields as parameters
-from flows.forms.schema import field_schema
+from flows.forms import fields
+from flows.forms.form import deployed, field_schema
+from flows.forms.options import StageOptions
 from flows.retrain import retrain
 
 FORM = parameter_schema(retrain).model_dump_for_openapi()
-STAGES = ["ingest", "profile", "train", "train_cost", "train_policy", "evaluate", "promote", "retrain"]
+STAGES = [
+    "ingest",
+    "profile",
+    "train",
+    "train_cost",
+    "train_policy",
+    "evaluate",
+    "promote",
+    "compare",
+    "retrain",
+    "watch",
+    "prune",
+]
 
 
 def refused(**values):
@@ -26,20 +40,46 @@ def test_every_field_of_every_form_has_a_title_and_a_description(stage):
 
 
 def test_the_form_says_choices_and_bounds():
-    fields = FORM["properties"]
-    assert fields["recipe"]["enum"] == sorted(RECIPES)
-    assert fields["recipe"]["default"] == "default"
-    assert fields["num_devices"]["title"] == "Devices"
-    assert fields["num_devices"]["description"].endswith("At least 1, at most 4096.")
-    assert fields["memory_gb"]["description"].endswith("More than 0, at most 100000.")
+    properties = FORM["properties"]
+    assert properties["recipe"]["enum"] == sorted(RECIPES)
+    assert properties["recipe"]["default"] == "default"
+    assert properties["num_devices"]["title"] == "Devices"
+    assert properties["num_devices"]["description"].endswith("At least 1, at most 4096.")
+    assert properties["memory_gb"]["description"].endswith("More than 0, at most 100000.")
 
 
 def test_bounds_stand_where_the_page_keeps_them_and_an_empty_field_is_none():
     wanted = {"type": "integer", "title": "Iterations", "allOf": [{"minimum": 1, "maximum": 1000}]}
-    assert field_schema(parameters.Iterations).items() >= wanted.items()
+    assert field_schema(fields.Iterations).items() >= wanted.items()
     assert "default" not in FORM["properties"]["iterations"]
     assert refused(iterations=None, testbed=None) == {}
     assert refused() == {}
+
+
+def test_a_flow_is_called_with_the_fields_of_its_options_and_an_empty_text_is_none():
+    @deployed("echo")
+    def echo(options: StageOptions) -> StageOptions:
+        """Return the options."""
+        return options
+
+    assert echo.name == "echo"
+    assert echo.description == "Return the options."
+    assert echo.fn(seed=3, testbed="") == StageOptions(seed=3)
+    assert list(echo.parameters.properties) == [
+        *("recipe", "seed", "testbed", "dataset", "num_devices", "memory_gb", "tables_per_task")
+    ]
+
+
+def test_the_version_of_a_flow_is_that_of_the_file_it_is_written_in():
+    flows = [getattr(importlib.import_module(f"flows.{stage}"), stage) for stage in STAGES]
+    assert len({flow.version for flow in flows}) == len(STAGES)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_deployment_loads_its_flow_by_entrypoint_with_the_form_of_its_options(stage):
+    flow = load_flow_from_entrypoint(f"flows.{stage}.{stage}", use_placeholder_flow=False)
+    assert parameter_schema(flow).properties.keys() == flow.parameters.properties.keys()
+    assert flow.name == stage.replace("_", "-")
 
 
 def test_wrong_values_are_refused_with_what_is_wrong():
@@ -70,3 +110,5 @@ def test_a_call_still_checks_its_values_itself():
     assert retrain.validate_parameters({"iterations": None})["iterations"] is None
     with pytest.raises(ParameterTypeError, match="greater than or equal to 1"):
         retrain.validate_parameters({"iterations": 0})
+    with pytest.raises(SignatureMismatchError, match="recipes"):
+        retrain.validate_parameters({"recipes": "smoke"})
