@@ -10,7 +10,8 @@ from dreamshard.baselines import RULES_OF_THUMB, RandomPlacer, baselines
 from dreamshard.cost_model.fitting import CostData, PredictionError, prediction_error
 from dreamshard.cost_model.networks import Architecture
 from tests.benchmarks.measuring import Row, row, spread, trained
-from tests.benchmarks.pools import ALL_DIMS, SIZES, TRAINED, Dims, Size, pools, simulated, tasks
+from tests.benchmarks.pools import ALL_DIMS, SIZES, TRAINED, Dims, Size, pools, tasks
+from tests.helpers.testbeds import simulated
 
 MAPE_BAR, SPEARMAN_BAR = 5.0, 0.95
 NUM_TASKS, RANDOM_EACH = 6, 6

@@ -29,7 +29,8 @@ from dreamshard.training import (
 )
 from tests.benchmarks.annealing import true_ms
 from tests.benchmarks.measuring import Row, row, spread
-from tests.benchmarks.pools import ALL_DIMS, TRAINED, Dims, meta_tables, simulated, tasks
+from tests.benchmarks.pools import ALL_DIMS, TRAINED, Dims, meta_tables, tasks
+from tests.helpers.testbeds import simulated
 
 CHANGED = 0.05
 HELD_OUT = 20

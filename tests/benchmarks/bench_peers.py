@@ -18,7 +18,8 @@ from dreamshard.search.placer import DreamShardPlacer
 from dreamshard.testbeds.specs import DEFAULT_SPEC, accelerator
 from dreamshard.training import make_placer
 from tests.benchmarks.measuring import Row, trained
-from tests.benchmarks.pools import ALL_DIMS, TRAINED, Dims, pools, simulated, tasks
+from tests.benchmarks.pools import ALL_DIMS, TRAINED, Dims, pools, tasks
+from tests.helpers.testbeds import simulated
 
 COUNT, QUICK_COUNT = 10, 3
 EXACT = simulated(noise=0.0)

@@ -16,10 +16,11 @@ from dreamshard.placer import Placer
 from dreamshard.search.placer import DreamShardPlacer, GreedyCostPlacer, PolicyPlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingState, make_placer
-from tests import unseen_testbed
 from tests.benchmarks.annealing import anneal, true_ms
 from tests.benchmarks.measuring import Row, row, spread, trained, trained_unseen
-from tests.benchmarks.pools import ALL_DIMS, SIZES, TRAINED, Dims, Memory, Size, pools, simulated, tasks
+from tests.benchmarks.pools import ALL_DIMS, SIZES, TRAINED, Dims, Memory, Size, pools, tasks
+from tests.helpers import unseen_testbed
+from tests.helpers.testbeds import simulated
 
 BAR = 1.02
 AUTHORS = {("dim16", str(TRAINED)): 1.125, ("mixed", str(TRAINED)): 1.196}
@@ -65,7 +66,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
 
 
 def _unseen(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
-    """The same on a testbed whose laws the project does not know (`tests/unseen_testbed.py`)."""
+    """The same on a testbed whose laws the project does not know (`tests/helpers/unseen_testbed.py`)."""
     for dims in ALL_DIMS:
         for size in (Size(20, 4), TRAINED, Size(100, 8)):
             drawn = tasks(pools(dims)[1], size, _count(size, quick), seed=200)

@@ -10,7 +10,7 @@ from dreamshard.shard_profiling.dataset import parquet_bytes
 from dreamshard.shard_profiling.fit import ShardTraining, learn_from_shards
 from dreamshard.testbeds.specs import H200
 from tests.benchmarks.measuring import Row, row, spread
-from tests.dreamshard.shard_instances import simulated_shards
+from tests.helpers.shards import simulated_shards
 
 SHARDS = 3000
 BAR = 5.0

@@ -8,6 +8,7 @@ The spread is that of whole measurements of one placement, one after another, on
 import argparse
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +96,7 @@ def _simulated_rows(tables: Tables) -> list[dict[str, Any]]:
 
 
 def _renamed(tables: Tables, suffix: str) -> Tables:
-    return Tables(
-        tuple(f"{name}-{suffix}" for name in tables.names),
-        tables.rows,
-        tables.dim,
-        tables.pooling_factor,
-        tables.bins,
-        tables.lookups,
-        tables.unique_rows,
-    )
+    return replace(tables, names=tuple(f"{name}-{suffix}" for name in tables.names))
 
 
 def _spread(values: torch.Tensor) -> float:

@@ -19,8 +19,9 @@ from dreamshard.training import (
     propose,
     start_training,
 )
-from tests.benchmarks.pools import TRAINED, Dims, pools, simulated, tasks
-from tests.unseen_testbed import UnseenTestbed
+from tests.benchmarks.pools import TRAINED, Dims, pools, tasks
+from tests.helpers.testbeds import simulated
+from tests.helpers.unseen_testbed import UnseenTestbed
 
 Row = dict[str, Any]
 
@@ -86,7 +87,7 @@ def trained(dims: Dims, seed: int, measurements: int = 100, cost_network: Archit
 
 @cache
 def trained_unseen(dims: Dims, seed: int) -> TrainingState:
-    """The same on the testbed of `tests/unseen_testbed.py`."""
+    """The same on the testbed of `tests/helpers/unseen_testbed.py`."""
     return run(start_training(pools(dims)[0], TrainingConfig(), seed), dims, UnseenTestbed(seed))[0]
 
 

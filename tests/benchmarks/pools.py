@@ -1,6 +1,6 @@
 """Pools and tasks for benchmarks: Meta's tables from the published statistics, without drawing their lookups."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -9,11 +9,7 @@ import torch
 
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask, split_tables
-from dreamshard.testbeds.base import TestbedSetup
-from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.testbeds.specs import DEFAULT_SPEC, accelerator
 from dreamshard.workloads.config import WorkloadConfig
-from dreamshard.workloads.lookups import Lookups
 from dreamshard.workloads.population import population
 from dreamshard.workloads.published import count_laws
 from dreamshard.workloads.source import table_dims
@@ -90,17 +86,5 @@ def large_task(size: Size, dims: Dims = "mixed") -> PlacementTask:
     return tasks(tables, size, 1, seed=0)[0]
 
 
-def simulated(name: str = DEFAULT_SPEC, noise: float = 0.01) -> SimulatedTestbed:
-    """The simulated testbed, which needs no lookups."""
-    return SimulatedTestbed(
-        TestbedSetup(num_devices=4, batch_size=BATCH, lookups=_no_lookups), accelerator(name), noise
-    )
-
-
 def _renamed(pool: Tables, copy: int) -> Tables:
-    rest = {each.name: getattr(pool, each.name) for each in fields(pool) if each.name != "names"}
-    return Tables(names=tuple(f"{name}#{copy}" for name in pool.names), **rest)
-
-
-def _no_lookups(name: str) -> Lookups:
-    raise AssertionError(f"the simulated testbed asked for the lookups of {name}")
+    return replace(pool, names=tuple(f"{name}#{copy}" for name in pool.names))

@@ -9,7 +9,7 @@ from dreamshard.baselines import RULES_OF_THUMB, RandomPlacer, baselines
 from dreamshard.placement import device_memory_bytes
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.tasks import PlacementTask
-from tests.dreamshard.small_instances import ROW_BYTES, tables_of, task_of
+from tests.helpers.tables import ROW_BYTES, tables_of, task_of
 
 # size 400, 160, 200, 240; dim x pooling 40, 20, 4, 24; their product 16000, 3200, 800, 5760
 FOUR = tables_of([100, 10, 50, 30], dim=[4, 16, 4, 8], pooling=[10.0, 1.25, 1.0, 3.0])

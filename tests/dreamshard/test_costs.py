@@ -5,7 +5,8 @@ import torch
 
 from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.placement import Placement
-from tests.dreamshard.small_instances import sample_of, task_of
+from tests.helpers.samples import sample_of
+from tests.helpers.tables import task_of
 
 
 def test_the_slowest_device_decides_not_the_slowest_phases():

@@ -8,6 +8,7 @@ import torch
 
 from dreamshard.dataset_diff import DriftThresholds, diff_datasets, pooling_drift, reuse_distance
 from dreamshard.tables import NUM_BINS, Tables
+from tests.helpers.tables import tables_of
 
 ONCE = (1.0, 0.0)  # every distinct row is looked up once
 HALF = (0.5, 0.5)  # half of them once, half of them twice
@@ -15,17 +16,15 @@ HALF = (0.5, 0.5)  # half of them once, half of them twice
 
 def tables(**each: tuple[int, int, float, tuple[float, float]]) -> Tables:
     """`name=(rows, dim, pooling factor, the first two bins)`."""
-    bins = torch.zeros(len(each), NUM_BINS, dtype=torch.float64)
-    for t, (_, _, _, first) in enumerate(each.values()):
-        bins[t, :2] = torch.tensor(first, dtype=torch.float64)
-    return Tables(
-        tuple(each),
-        rows=torch.tensor([rows for rows, _, _, _ in each.values()]),
-        dim=torch.tensor([dim for _, dim, _, _ in each.values()]),
-        pooling_factor=torch.tensor([pooling for _, _, pooling, _ in each.values()], dtype=torch.float64),
+    rows, dim, pooling, bins = zip(*each.values(), strict=True)
+    return tables_of(
+        rows,
+        dim,
+        pooling,
+        names=tuple(each),
         bins=bins,
-        lookups=torch.tensor([round(100 * pooling) for _, _, pooling, _ in each.values()]),
-        unique_rows=torch.tensor([min(rows, 10) for rows, _, _, _ in each.values()]),
+        lookups=[round(100 * factor) for factor in pooling],
+        unique_rows=[min(size, 10) for size in rows],
     )
 
 

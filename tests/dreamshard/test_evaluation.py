@@ -19,7 +19,8 @@ from dreamshard.evaluation import (
 )
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
-from tests.dreamshard.small_instances import sample_of, task_of
+from tests.helpers.samples import sample_of
+from tests.helpers.tables import task_of
 
 
 @dataclass(frozen=True)

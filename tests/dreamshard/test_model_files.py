@@ -11,7 +11,8 @@ from dreamshard.model_files import load_placer, load_state, save_placer, save_st
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import make_placer, start_training
-from tests.dreamshard.small_instances import TINY, learnt, learnt_placer, pool_of
+from tests.helpers.tables import pool_of
+from tests.helpers.trained import TINY, learnt, learnt_placer
 
 UNHURRIED_MS = 1e6
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dreamshard.placement import ColumnShard, Move, Placement, device_memory_bytes, is_legal, moves
-from tests.dreamshard.small_instances import tables_of
+from tests.helpers.tables import tables_of
 
 BYTES = torch.tensor([5, 3, 2])
 

@@ -8,19 +8,11 @@ from dreamshard.placement import Placement
 from dreamshard.plan import Plan, Shard, make_plan, parse_plan, read_plan
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
+from tests.helpers.tables import tables_of
 
 
 def tables(rows=(10, 20, 30), dim=(4, 8, 4)) -> Tables:
-    count = len(rows)
-    return Tables(
-        tuple(f"t{i}" for i in range(count)),
-        torch.tensor(rows),
-        torch.tensor(dim),
-        torch.ones(count),
-        torch.zeros(count, 17),
-        torch.ones(count, dtype=torch.int64),
-        torch.ones(count, dtype=torch.int64),
-    )
+    return tables_of(rows, dim)
 
 
 def plan() -> Plan:

@@ -3,7 +3,7 @@
 import pytest
 
 from dreamshard.tables import concatenate
-from tests.dreamshard.small_instances import tables_of
+from tests.helpers.tables import tables_of
 
 
 def test_memory_is_weights_and_a_state_per_row():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dreamshard.placement import Placement
 from dreamshard.tasks import EMPTY_SPLIT, PlacementTask, sample_tasks, split_tables
-from tests.dreamshard.small_instances import ROW_BYTES, pool_of, tables_of, task_of
+from tests.helpers.tables import ROW_BYTES, pool_of, tables_of, task_of
 
 
 def draw(pool, seed, count=3, size=2, room=2**30):

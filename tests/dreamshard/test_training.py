@@ -19,7 +19,9 @@ from dreamshard.training import (
     propose,
     start_training,
 )
-from tests.dreamshard.small_instances import TINY, learnt, pool_of, run_round, simulated, tiny_tasks
+from tests.helpers.tables import pool_of
+from tests.helpers.testbeds import simulated
+from tests.helpers.trained import TINY, learnt, run_round, tiny_tasks
 
 
 def rounds(state, count, samples=()):

@@ -8,7 +8,7 @@ import torch
 
 from dreamshard.model_files import save_placer
 from dreamshard.placement import Placement
-from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask, split_tables
 from dreamshard.training import TrainingConfig, make_placer, start_training
 from dreamshard.workloads import dataset_version
@@ -20,23 +20,22 @@ from storage.mlflow_store import registration, registry, runs
 from storage.settings import Settings
 from storage.store import open_store
 from tests.flows.commands import Dreamshard, failed_with
+from tests.helpers.tables import tables_of
 
 SMALL = ("--recipe", "smoke", "--testbed", "simulated", "--tables-per-task", "6")
 
 
 def pool_of(count: int) -> Tables:
     """Tables t00, t01, ... of 512 samples each, none so heavy that it would be split by columns."""
-    steps = torch.arange(1, count + 1)
-    bins = torch.zeros(count, NUM_BINS, dtype=torch.float64)
-    bins[:, 0] = 1
-    return Tables(
-        tuple(f"t{t:02}" for t in range(count)),
-        rows=1000 * steps,
-        dim=torch.full((count,), 16),
-        pooling_factor=8 + steps.double(),
-        bins=bins,
-        lookups=512 * (8 + steps),
-        unique_rows=500 * steps,
+    steps = range(1, count + 1)
+    return tables_of(
+        [1000 * step for step in steps],
+        16,
+        [8.0 + step for step in steps],
+        names=[f"t{t:02}" for t in range(count)],
+        batch_size=512,
+        bins=[[1.0]] * count,
+        unique_rows=[500 * step for step in steps],
     )
 
 

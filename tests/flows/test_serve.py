@@ -14,13 +14,13 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-import torch
 
 from dreamshard.model_files import save_placer
 from dreamshard.tables import Tables
 from dreamshard.training import TrainingConfig, make_placer, start_training
 from storage.mlflow_store import registration, registry, runs
 from storage.settings import Settings
+from tests.helpers.tables import tables_of
 
 pytestmark = pytest.mark.server
 
@@ -44,16 +44,14 @@ class Served:
 
 
 def pool() -> Tables:
-    shares = torch.full((2, 17), 1 / 17, dtype=torch.float64)
-    looked_up = torch.tensor([2560, 512])
-    return Tables(
-        ("a", "b"),
-        torch.tensor([100, 900]),
-        torch.tensor([8, 16]),
-        looked_up / 512.0,
-        shares,
-        looked_up,
-        looked_up // 32,
+    return tables_of(
+        [100, 900],
+        [8, 16],
+        [5.0, 1.0],
+        names=("a", "b"),
+        batch_size=512,
+        bins=[[1 / 17] * 17] * 2,
+        unique_rows=[80, 16],
     )
 
 

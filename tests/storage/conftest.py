@@ -12,7 +12,7 @@ from dreamshard.workloads import dataset_version
 from storage.lake import Lake
 from storage.settings import Settings
 from storage.store import Store, open_store
-from tests.storage.stored_instances import make_sample, make_tables
+from tests.helpers.samples import four_tables, make_sample
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def lake(store: Store) -> Lake:
 
 @pytest.fixture
 def tables() -> Tables:
-    return make_tables()
+    return four_tables()
 
 
 @pytest.fixture
@@ -76,5 +76,5 @@ def placer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from dreamshard.training import TrainingConfig, make_placer, start_training
 
     folder = tmp_path_factory.mktemp("placer") / "any name"
-    save_placer(make_placer(start_training(make_tables(), TrainingConfig(), seed=0)), folder)
+    save_placer(make_placer(start_training(four_tables(), TrainingConfig(), seed=0)), folder)
     return folder

@@ -22,6 +22,7 @@ from storage.lake.parquet_files import write
 from storage.lake.sample_buffer import collecting
 from storage.settings import Settings
 from storage.store import open_store
+from tests.helpers.samples import make_sample
 
 # the same cases, for the lake of this module's `settings`
 from tests.storage.lake.test_catalog import (  # noqa: F401
@@ -51,7 +52,6 @@ from tests.storage.lake.test_sample_buffer import (  # noqa: F401
 from tests.storage.lake.test_shard_cost_cache import (  # noqa: F401
     test_shards_are_a_view,
 )
-from tests.storage.stored_instances import make_sample
 
 
 @pytest.fixture(params=["memory", "s3"])
@@ -114,7 +114,7 @@ def test_the_catalog_file_opens_in_another_process_that_can_read_the_store(setti
 
 HOST = """
 import pickle, sys
-from tests.storage.stored_instances import make_sample, make_tables
+from tests.helpers.samples import make_sample, four_tables
 from dreamshard.tasks import PlacementTask
 from storage.lake.sample_buffer import collecting
 from storage.store import open_store
@@ -122,7 +122,7 @@ from storage.store import open_store
 job = pickle.load(sys.stdin.buffer)
 print(job["lookups"]("a").indices.tolist(), flush=True)
 sys.stdin.buffer.readline()
-lake, task = open_store().lake, PlacementTask(make_tables(), 2, 10**6)
+lake, task = open_store().lake, PlacementTask(four_tables(), 2, 10**6)
 for iteration in range(1, 6):
     with collecting(lake, job["run"], iteration, job["version"]) as keep:
         for device in (0, 1):

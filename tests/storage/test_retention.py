@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dreamshard.tables import Tables
+from dreamshard.tables import concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
 from storage import retention
@@ -23,7 +23,7 @@ from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registration, registry, runs
 from storage.settings import Settings
 from storage.store import Store, open_store
-from tests.storage.stored_instances import make_evaluation, make_sample, make_tables
+from tests.helpers.samples import four_tables, make_evaluation, make_sample
 
 MONTHS_S = 200 * 24 * 3600.0
 ITERATIONS = 3
@@ -42,8 +42,7 @@ def ingest(lake: Lake, name: str) -> str:
         known = WorkloadTable(name=table, rows=100, dim=8, lookups=looked_up)
         described.append(statistics(known))
         lake.write_table_lookups(known, described[-1])
-    fields = ("rows", "dim", "pooling_factor", "bins", "lookups", "unique_rows")
-    tables = Tables((name, "shared"), *(torch.cat([getattr(each, field) for each in described]) for field in fields))
+    tables = concatenate(described)
     lake.write_dataset(tables, dataset_version(tables), name)
     return dataset_version(tables)
 
@@ -87,7 +86,7 @@ def store(mlflow_settings: Settings, placer_folder: Path) -> Store:
         if name == "third":
             tags = {"training": key(name), "evaluation": key(f"evaluation of {name}"), "dataset": version}
             with runs.chain(mlflow_settings, "retrain") as run:
-                registration.register_placer(mlflow_settings, placer_folder, run, tags=tags, pool=make_tables())
+                registration.register_placer(mlflow_settings, placer_folder, run, tags=tags, pool=four_tables())
     return Store(mlflow_settings)
 
 

@@ -13,7 +13,8 @@ from dreamshard.cost_model.networks import StructuredCostNetwork
 from dreamshard.placement import Placement
 from dreamshard.tasks import sample_tasks
 from tests.dreamshard.search.test_column_splits import GENEROUS
-from tests.dreamshard.small_instances import pool_of, simulated
+from tests.helpers.tables import pool_of
+from tests.helpers.testbeds import simulated
 
 
 def prepared(seed=0):

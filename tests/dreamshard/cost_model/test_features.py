@@ -3,7 +3,7 @@
 import torch
 
 from dreamshard.cost_model.features import FEATURES, NUM_PAPER_FEATURES, Normaliser, features
-from tests.dreamshard.small_instances import pool_of, tables_of
+from tests.helpers.tables import pool_of, tables_of
 
 
 def test_the_first_features_are_the_papers_21():

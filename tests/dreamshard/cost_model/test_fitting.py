@@ -10,7 +10,9 @@ from dreamshard.cost_model.networks import CostNetwork
 from dreamshard.placement import Placement
 from dreamshard.tasks import sample_tasks, split_tables
 from dreamshard.training import TrainingConfig, fit_costs, start_training
-from tests.dreamshard.small_instances import pool_of, sample_of, simulated, task_of
+from tests.helpers.samples import sample_of
+from tests.helpers.tables import pool_of, task_of
+from tests.helpers.testbeds import simulated
 
 POOL = pool_of(80)
 TRAIN, TEST = split_tables(POOL, torch.Generator().manual_seed(0))

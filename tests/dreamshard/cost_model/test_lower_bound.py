@@ -10,7 +10,8 @@ from dreamshard.cost_model.networks import PaperCostNetwork
 from dreamshard.placement import Placement
 from dreamshard.search.placer import DreamShardPlacer, predict_ms
 from dreamshard.tasks import PlacementTask
-from tests.dreamshard.small_instances import learnt, learnt_placer, pool_of, tables_of
+from tests.helpers.tables import pool_of, tables_of
+from tests.helpers.trained import learnt, learnt_placer
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -11,7 +11,8 @@ from dreamshard.cost_model.fitting import CostData, loss
 from dreamshard.cost_model.lower_bound import lower_bound_ms
 from dreamshard.cost_model.networks import PaperCostNetwork, StructuredCostNetwork
 from dreamshard.search.placer import predict_ms, shard_sums
-from tests.dreamshard.small_instances import learnt, pool_of, tables_of
+from tests.helpers.tables import pool_of, tables_of
+from tests.helpers.trained import learnt
 
 POOL = pool_of(24)
 NORMALISER = Normaliser.fit(POOL)

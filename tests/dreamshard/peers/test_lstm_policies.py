@@ -14,7 +14,8 @@ from dreamshard.policy.mdp import episodes_of
 from dreamshard.search.placer import shard_sums
 from dreamshard.tasks import PlacementTask
 from tests.dreamshard.peers.plain_network import plain
-from tests.dreamshard.small_instances import learnt, learnt_placer, pool_of, tables_of, task_of, tiny_tasks
+from tests.helpers.tables import pool_of, tables_of, task_of
+from tests.helpers.trained import learnt, learnt_placer, tiny_tasks
 
 SHORT = PeerTraining(updates=3, episodes=4)
 LONG = PeerTraining(updates=50, episodes=16)

@@ -12,7 +12,8 @@ from dreamshard.peers.neuroshard import EncodedShards, NeuroShardPlacer, grid_se
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.tasks import PlacementTask
 from tests.dreamshard.peers.plain_network import plain
-from tests.dreamshard.small_instances import learnt, learnt_placer, pool_of, tables_of, task_of
+from tests.helpers.tables import pool_of, tables_of, task_of
+from tests.helpers.trained import learnt, learnt_placer
 
 PLENTY = 2**30
 

@@ -6,7 +6,7 @@ import torch
 from dreamshard.peers.torchrec_planner import TorchRecPlanner
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.tasks import PlacementTask
-from tests.dreamshard.small_instances import pool_of, tables_of, task_of
+from tests.helpers.tables import pool_of, tables_of, task_of
 
 pytest.importorskip("torchrec")
 

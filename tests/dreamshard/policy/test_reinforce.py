@@ -11,7 +11,8 @@ from dreamshard.policy.network import PolicyNetwork
 from dreamshard.policy.reinforce import policy_gradient_loss, update
 from dreamshard.policy.rollout import rollout
 from dreamshard.tasks import PlacementTask
-from tests.dreamshard.small_instances import learnt, pool_of
+from tests.helpers.tables import pool_of
+from tests.helpers.trained import learnt
 
 TWO = torch.tensor([[0], [1]])  # two episodes of one table: the first takes device 0, the second device 1
 FEASIBLE = torch.tensor([True, True])

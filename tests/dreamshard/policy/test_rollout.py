@@ -14,7 +14,8 @@ from dreamshard.policy.network import PolicyNetwork
 from dreamshard.policy.rollout import log_probs, rollout
 from dreamshard.search.placer import PolicyPlacer, cost_greedy
 from dreamshard.tasks import PlacementTask
-from tests.dreamshard.small_instances import ROW_BYTES, learnt, learnt_placer, pool_of, task_of
+from tests.helpers.tables import ROW_BYTES, pool_of, task_of
+from tests.helpers.trained import learnt, learnt_placer
 
 KINDS = pytest.mark.parametrize("kind", ["lookahead", "paper"])
 

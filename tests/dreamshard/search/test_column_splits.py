@@ -16,7 +16,8 @@ from dreamshard.tasks import PlacementTask, sample_tasks
 from dreamshard.testbeds import open_testbed
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.workloads.csv import read_tables
-from tests.dreamshard.small_instances import learnt_placer, tables_of
+from tests.helpers.tables import tables_of
+from tests.helpers.trained import learnt_placer
 
 GENEROUS = 2**30
 

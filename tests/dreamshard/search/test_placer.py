@@ -12,7 +12,8 @@ from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.search.placer import DreamShardPlacer, GreedyCostPlacer, PolicyPlacer
 from dreamshard.tasks import PlacementTask
-from tests.dreamshard.small_instances import learnt, learnt_placer, pool_of, task_of
+from tests.helpers.tables import pool_of, task_of
+from tests.helpers.trained import learnt, learnt_placer
 
 UNHURRIED_MS = 1e6
 

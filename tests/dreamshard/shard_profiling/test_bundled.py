@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dreamshard.shard_profiling.bundled import save_shipped, shipped_placer
 from dreamshard.training import TrainingConfig, make_placer, start_training
-from tests.dreamshard.shard_instances import meta_tables
+from tests.helpers.shards import meta_tables
 
 MEASURED = {"hardware": "NVIDIA H200", "shards": 1, "measured": "2026-01-02"}
 

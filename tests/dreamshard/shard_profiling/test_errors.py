@@ -8,7 +8,7 @@ import torch
 from dreamshard.shard_profiling.dataset import samples_of
 from dreamshard.shard_profiling.errors import best_factor, errors_by_tables, measured_ms, torchrec_ms
 from dreamshard.testbeds.specs import H200
-from tests.dreamshard.shard_instances import simulated_shards
+from tests.helpers.shards import simulated_shards
 
 
 def test_the_best_factor_makes_the_mean_relative_error_least():

@@ -23,7 +23,7 @@ from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.testbeds.specs import H200
 from dreamshard.training import make_placer
-from tests.dreamshard.shard_instances import CONFIG, meta_tables, simulated_shards
+from tests.helpers.shards import CONFIG, meta_tables, simulated_shards
 
 QUICK = ShardTraining(stages=8, steps=250, policy_rounds=1, num_devices=4, tables_per_task=20)
 

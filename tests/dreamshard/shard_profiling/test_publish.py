@@ -20,7 +20,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.specs import H200
 from dreamshard.workloads.csv import read_tables
 from flows.cli.place import find_placer
-from tests.dreamshard.shard_instances import simulated_shards
+from tests.helpers.shards import simulated_shards
 
 QUICK = ShardTraining(stages=2, steps=20, policy_rounds=1, tables_per_task=6, num_devices=2)
 TINY = CollectionConfig(

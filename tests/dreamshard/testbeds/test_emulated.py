@@ -16,10 +16,11 @@ from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.shard_cache import ShardMemory, shard_key
 from dreamshard.testbeds.shard_runner import ShardRunner, asked_bytes
 from dreamshard.testbeds.specs import H100, V100, spec_of
-from tests.dreamshard.testbeds.rank_lookups import EvenLookups, make_tables, make_task
+from tests.helpers.lookups import EvenLookups
+from tests.helpers.tables import roomy_task, tables_of_dims
 
 BATCH = 64
-TABLES = make_tables([4, 8, 128], rows=500)
+TABLES = tables_of_dims([4, 8, 128], rows=500)
 
 
 def setup_of(**changes) -> TestbedSetup:
@@ -51,7 +52,7 @@ def measured(monkeypatch) -> list[tuple[str, ...]]:
 
 def test_one_device_measures_the_shard_of_each_and_says_whose_links_it_assumes():
     bed = bed_of()
-    sample = bed.measure(make_task(TABLES), placement(0, 0, 1))
+    sample = bed.measure(roomy_task(TABLES), placement(0, 0, 1))
     assert isinstance(bed, Testbed)
     assert (sample.testbed, sample.clock, sample.repeats) == ("emulated", "thread_cpu", 3)
     assert sample.hardware.endswith("for each device, links of v100")
@@ -61,7 +62,7 @@ def test_one_device_measures_the_shard_of_each_and_says_whose_links_it_assumes()
 
 
 def test_a_shard_is_measured_once_however_many_placements_hold_it(measured):
-    bed, task = bed_of(), make_task(TABLES)
+    bed, task = bed_of(), roomy_task(TABLES)
     first = bed.measure(task, placement(0, 0, 1))
     again = bed.measure(task, placement(1, 1, 0))
     assert measured == [("table-0", "table-1"), ("table-2",)]
@@ -69,7 +70,7 @@ def test_a_shard_is_measured_once_however_many_placements_hold_it(measured):
 
 
 def test_a_cache_outlives_its_testbed_but_not_a_change_of_what_is_measured(measured):
-    cache, task = ShardMemory(), make_task(TABLES)
+    cache, task = ShardMemory(), roomy_task(TABLES)
     bed_of(shard_cache=cache).measure(task, placement(0, 0, 0))
     bed_of(shard_cache=cache, target=H100).measure(task, placement(1, 1, 1))
     assert len(measured) == 1
@@ -93,7 +94,7 @@ def test_the_key_of_a_shard_knows_its_hardware_versions_and_tables():
 
 
 def test_communication_follows_the_largest_sum_of_dims_over_the_links_of_the_target():
-    sample = bed_of().measure(make_task(TABLES), placement(0, 0, 1))
+    sample = bed_of().measure(roomy_task(TABLES), placement(0, 0, 1))
     seconds = 128 * 4 * BATCH / 2 / V100.link_bytes_per_s + V100.link_latency_s
     assert sample.costs.forward_comm_ms.tolist() == pytest.approx([1e3 * seconds] * 2, rel=1e-5)
     assert sample.costs.backward_comm_ms.tolist() == pytest.approx([1e3 * seconds] * 2, rel=1e-5)
@@ -101,7 +102,7 @@ def test_communication_follows_the_largest_sum_of_dims_over_the_links_of_the_tar
 
 def test_more_devices_than_a_node_has_send_over_the_network():
     where = placement(0, 9, 11, num_devices=12)
-    sample = bed_of().measure(make_task(TABLES, num_devices=12), where)
+    sample = bed_of().measure(roomy_task(TABLES, num_devices=12), where)
     share = 128 * 4 * BATCH / 12
     seconds = max(
         7 * share / V100.link_bytes_per_s + V100.link_latency_s,
@@ -112,7 +113,7 @@ def test_more_devices_than_a_node_has_send_over_the_network():
 
 
 def test_a_task_on_one_device_exchanges_nothing():
-    costs = bed_of().measure(make_task(TABLES, 1), placement(0, 0, 0, num_devices=1)).costs
+    costs = bed_of().measure(roomy_task(TABLES, 1), placement(0, 0, 0, num_devices=1)).costs
     assert costs.forward_comm_ms.item() == costs.backward_comm_ms.item() == 0
 
 
@@ -125,7 +126,7 @@ def test_shards_lie_in_one_arena_that_is_filled_only_when_it_grows():
 
 
 def test_a_shard_over_the_limit_is_a_sample_marked_infeasible_with_the_bytes_asked_and_free():
-    task = make_task(TABLES)
+    task = roomy_task(TABLES)
     asked = asked_bytes(TABLES.select([2]), "fp32", "sgd", BATCH, 2 * BATCH)
     assert asked == 500 * 128 * 4 + 2 * 4 * BATCH * 128 + 4 * (2 * BATCH + BATCH)
     bed = bed_of(memory_limit_bytes=asked - 1)
@@ -133,11 +134,11 @@ def test_a_shard_over_the_limit_is_a_sample_marked_infeasible_with_the_bytes_ask
     assert sample.infeasible == Infeasible(device=1, asked_bytes=asked, free_bytes=asked - 1)
     assert sample.overall_ms == math.inf
     assert sample.costs.phases_ms().shape == (2, 4)
-    assert bed.measure(make_task(TABLES.select([0, 1])), placement(0, 1)).infeasible is None
+    assert bed.measure(roomy_task(TABLES.select([0, 1])), placement(0, 1)).infeasible is None
 
 
 def test_a_shard_larger_than_the_machine_is_not_tried():
-    sample = bed_of().measure(make_task(make_tables([4], rows=2**44), memory_bytes=2**60), placement(0))
+    sample = bed_of().measure(roomy_task(tables_of_dims([4], rows=2**44), memory_bytes=2**60), placement(0))
     assert sample.infeasible.asked_bytes > 2**48 > sample.infeasible.free_bytes > 0
 
 
@@ -147,15 +148,15 @@ def test_a_device_that_runs_out_of_memory_half_way_is_infeasible_too(monkeypatch
 
     monkeypatch.setattr("dreamshard.testbeds.shard_runner.build_operator", runs_out)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    sample = bed_of().measure(make_task(TABLES), placement(0, 0, 0))
+    sample = bed_of().measure(roomy_task(TABLES), placement(0, 0, 0))
     assert sample.infeasible.device == 0
     assert sample.infeasible.asked_bytes > 0
 
 
 def test_wide_and_narrow_tables_cost_as_much_alone_as_in_another_order():
     bed = bed_of(repeats=9)
-    wide = bed.shard(make_tables([128] * 4, rows=500), make_task(TABLES))
-    narrow = bed.shard(make_tables([4], rows=500), make_task(TABLES))
+    wide = bed.shard(tables_of_dims([128] * 4, rows=500), roomy_task(TABLES))
+    narrow = bed.shard(tables_of_dims([4], rows=500), roomy_task(TABLES))
     assert wide.forward_ms > narrow.forward_ms
     assert (wide.num_tables, wide.sum_dim, wide.memory_bytes) == (4, 512, 4 * 500 * 128 * 4)
 
@@ -191,12 +192,13 @@ def test_measuring_needs_nothing_beyond_torch_fbgemm_numpy_pyarrow_tqdm_and_jaxt
         "import sys\n"
         f"for name in {blocked}: sys.modules[name] = None\n"
         "import dreamshard.testbeds, dreamshard.workloads, dreamshard.shard_profiling.collect\n"
-        "from tests.dreamshard.testbeds.rank_lookups import *\n"
+        "from tests.helpers.lookups import *\n"
+        "from tests.helpers.tables import *\n"
         "from dreamshard.testbeds import *\n"
         "from dreamshard.placement import Placement\n"
         "import torch\n"
         "setup = TestbedSetup(num_devices=2, batch_size=64, lookups=EvenLookups(64), repeats=1)\n"
-        "task = make_task(make_tables([4, 8]))\n"
+        "task = roomy_task(tables_of_dims([4, 8]))\n"
         "print(open_testbed('emulated:h200', setup).measure(task, Placement(torch.tensor([0, 1]), 2)).testbed)\n"
     )
     done = subprocess.run(
@@ -213,7 +215,7 @@ def test_measuring_needs_nothing_beyond_torch_fbgemm_numpy_pyarrow_tqdm_and_jaxt
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
 def test_on_cuda_a_shard_is_timed_with_events(precision, optimizer):
-    task = replace(make_task(TABLES), precision=precision, optimizer=optimizer)
+    task = replace(roomy_task(TABLES), precision=precision, optimizer=optimizer)
     sample = EmulatedTestbed(setup_of(), "cuda", H100).measure(task, placement(0, 0, 1))
     assert sample.clock == "cuda_event"
     assert (sample.costs.phases_ms() > 0).all()
@@ -223,6 +225,6 @@ def test_on_cuda_a_shard_is_timed_with_events(precision, optimizer):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_on_cuda_a_shard_larger_than_the_gpu_is_infeasible_and_the_next_one_is_measured():
     bed = EmulatedTestbed(setup_of(), "cuda", H100)
-    sample = bed.measure(make_task(make_tables([256], rows=2**32), memory_bytes=2**50), placement(0))
+    sample = bed.measure(roomy_task(tables_of_dims([256], rows=2**32), memory_bytes=2**50), placement(0))
     assert sample.infeasible.asked_bytes > 2**42
-    assert bed.measure(make_task(TABLES), placement(0, 0, 1)).infeasible is None
+    assert bed.measure(roomy_task(TABLES), placement(0, 0, 1)).infeasible is None

@@ -13,14 +13,14 @@ from dreamshard.testbeds.fused_op import (
     shard_lookups,
 )
 from dreamshard.workloads.lookups import Lookups
-from tests.dreamshard.testbeds.rank_lookups import make_tables
+from tests.helpers.tables import tables_of_dims
 
 CPU = torch.device("cpu")
 CASES = [(p, o) for p in ("fp32", "fp16") for o in ("sgd", "rowwise_adagrad")]
 
 
 def two_tables() -> tuple[Tables, list[Lookups]]:
-    tables = make_tables([4, 8], rows=20)
+    tables = tables_of_dims([4, 8], rows=20)
     lookups = [
         Lookups(torch.tensor([0, 1, 2, 0, 19]), torch.tensor([0, 1, 3, 5])),
         Lookups(torch.tensor([5, 5, 19, 3], dtype=torch.int32), torch.tensor([0, 2, 2, 4])),

@@ -10,7 +10,8 @@ from dreamshard.placement import Placement
 from dreamshard.testbeds import MeasurementError, Testbed, TestbedSetup, open_testbed
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.emulated import EmulatedTestbed
-from tests.dreamshard.testbeds.rank_lookups import EvenLookups, make_tables, make_task
+from tests.helpers.lookups import EvenLookups
+from tests.helpers.tables import roomy_task, tables_of_dims
 
 SETUP = TestbedSetup(num_devices=2, batch_size=64, lookups=EvenLookups(64))
 
@@ -78,28 +79,26 @@ def test_an_unknown_name_is_refused_with_the_names_there_are(name):
 
 
 def test_ones_own_testbed_needs_only_to_measure():
-    bed = open_testbed("tests.dreamshard.testbeds.own_testbed:factory", SETUP)
+    bed = open_testbed("tests.helpers.testbeds:by_count", SETUP)
     assert isinstance(bed, Testbed)
-    assert bed.name == "tests.dreamshard.testbeds.own_testbed:factory"
-    task = make_task(make_tables([4, 4, 4]))
+    assert bed.name == "tests.helpers.testbeds:by_count"
+    task = roomy_task(tables_of_dims([4, 4, 4]))
     assert bed.measure(task, Placement(torch.tensor([0, 0, 1]), 2)).overall_ms == 8
     bed.close()
 
 
 def test_ones_own_testbed_is_not_asked_for_what_is_not_legal():
-    task = make_task(make_tables([4, 4, 4]))
+    task = roomy_task(tables_of_dims([4, 4, 4]))
     with pytest.raises(ValueError, match="2 tables on 2 devices"):
-        open_testbed("tests.dreamshard.testbeds.own_testbed:factory", SETUP).measure(
-            task, Placement(torch.tensor([0, 1]), 2)
-        )
+        open_testbed("tests.helpers.testbeds:by_count", SETUP).measure(task, Placement(torch.tensor([0, 1]), 2))
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("no_such_module:factory", "no module 'no_such_module'"),
-        ("tests.dreamshard.testbeds.own_testbed:missing", "has no 'missing'"),
-        ("tests.dreamshard.testbeds.own_testbed:nothing", "without measure"),
+        ("tests.helpers.testbeds:missing", "has no 'missing'"),
+        ("tests.helpers.testbeds:not_a_testbed", "without measure"),
     ],
 )
 def test_ones_own_testbed_that_cannot_be_made_is_refused(name, message):
@@ -108,8 +107,6 @@ def test_ones_own_testbed_that_cannot_be_made_is_refused(name, message):
 
 
 def test_an_answer_that_is_no_cost_sample_is_an_error():
-    task = make_task(make_tables([4, 4, 4]))
+    task = roomy_task(tables_of_dims([4, 4, 4]))
     with pytest.raises(MeasurementError, match="returned float"):
-        open_testbed("tests.dreamshard.testbeds.own_testbed:wrong", SETUP).measure(
-            task, Placement(torch.tensor([0, 0, 1]), 2)
-        )
+        open_testbed("tests.helpers.testbeds:wrong_answer", SETUP).measure(task, Placement(torch.tensor([0, 0, 1]), 2))

@@ -12,7 +12,8 @@ from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.refit import FIGURES, refit
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.testbeds.specs import H200
-from tests.dreamshard.small_instances import pool_of, sample_of, task_of
+from tests.helpers.samples import sample_of
+from tests.helpers.tables import pool_of, task_of
 
 
 def samples(spec, count: int = 60, noise: float = 0.01) -> list[CostSample]:

@@ -16,7 +16,7 @@ from dreamshard.testbeds.roofline import (
     table_loads,
 )
 from dreamshard.testbeds.specs import A100, RTX2080TI, SPECS
-from tests.dreamshard.testbeds.rank_lookups import make_tables
+from tests.helpers.tables import tables_of_dims
 
 BATCH = 4096
 
@@ -30,7 +30,7 @@ def costs(
 
 
 def tables_of(dims: list[int], **options) -> Tables:
-    return make_tables(dims, batch_size=BATCH, **options)
+    return tables_of_dims(dims, batch_size=BATCH, **options)
 
 
 def alone_ms(dim: int, spec=A100, **options) -> float:
@@ -150,8 +150,8 @@ def test_half_precision_reads_less_and_rowwise_adagrad_writes_more():
 
 def test_statistics_of_another_batch_size_are_scaled():
     assert torch.equal(
-        table_loads(make_tables([16], rows=10**6, batch_size=64), BATCH, "fp32", "sgd"),
-        table_loads(make_tables([16], rows=10**6, batch_size=BATCH), BATCH, "fp32", "sgd"),
+        table_loads(tables_of_dims([16], rows=10**6, batch_size=64), BATCH, "fp32", "sgd"),
+        table_loads(tables_of_dims([16], rows=10**6, batch_size=BATCH), BATCH, "fp32", "sgd"),
     )
 
 

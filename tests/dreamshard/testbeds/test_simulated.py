@@ -8,7 +8,8 @@ from dreamshard.testbeds import roofline
 from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.testbeds.specs import H100, V100
-from tests.dreamshard.testbeds.rank_lookups import EvenLookups, make_tables, make_task
+from tests.helpers.lookups import EvenLookups
+from tests.helpers.tables import roomy_task, tables_of_dims
 
 DIMS = [4, 8, 16, 32, 64, 128]
 
@@ -23,14 +24,14 @@ def placement(*device: int) -> Placement:
 
 
 def test_it_says_that_it_is_simulated():
-    sample = make_testbed().measure(make_task(make_tables(DIMS)), placement(0, 0, 0, 1, 1, 1))
+    sample = make_testbed().measure(roomy_task(tables_of_dims(DIMS)), placement(0, 0, 0, 1, 1, 1))
     assert isinstance(make_testbed(), Testbed)
     assert sample.hardware == "simulated v100"
     assert (sample.testbed, sample.clock) == ("simulated", "model")
 
 
 def test_the_same_seed_and_placement_cost_the_same_in_any_order():
-    task, first, second = make_task(make_tables(DIMS)), placement(0, 0, 0, 1, 1, 1), placement(0, 1, 0, 1, 0, 1)
+    task, first, second = roomy_task(tables_of_dims(DIMS)), placement(0, 0, 0, 1, 1, 1), placement(0, 1, 0, 1, 0, 1)
     one, other = make_testbed(), make_testbed()
     forwards = [one.measure(task, first).overall_ms, one.measure(task, second).overall_ms]
     backwards = [other.measure(task, second).overall_ms, other.measure(task, first).overall_ms]
@@ -38,13 +39,13 @@ def test_the_same_seed_and_placement_cost_the_same_in_any_order():
 
 
 def test_another_seed_draws_other_noise():
-    task, where = make_task(make_tables(DIMS)), placement(0, 0, 0, 1, 1, 1)
+    task, where = roomy_task(tables_of_dims(DIMS)), placement(0, 0, 0, 1, 1, 1)
     assert make_testbed(seed=0).measure(task, where).overall_ms != make_testbed(seed=1).measure(task, where).overall_ms
 
 
 def test_noise_is_relative_and_of_the_size_asked_for():
-    tables = make_tables([16] * 12)
-    task, noisy = make_task(tables), make_testbed(noise=0.01)
+    tables = tables_of_dims([16] * 12)
+    task, noisy = roomy_task(tables), make_testbed(noise=0.01)
     ratios = []
     for i in range(200):
         where = placement(*[(i >> bit) & 1 for bit in range(12)])
@@ -59,7 +60,7 @@ def test_noise_is_relative_and_of_the_size_asked_for():
 def test_a_batch_of_placements_costs_what_each_costs_alone():
     generator = torch.Generator().manual_seed(0)
     device = torch.randint(0, 3, (20, len(DIMS)), generator=generator)
-    bed, tables = make_testbed(noise=0.0), make_tables(DIMS)
+    bed, tables = make_testbed(noise=0.0), tables_of_dims(DIMS)
     together = bed.device_costs(tables, device, 3, "fp16", "rowwise_adagrad").phases_ms()
     alone = torch.cat([bed.device_costs(tables, row[None], 3, "fp16", "rowwise_adagrad").phases_ms() for row in device])
     torch.testing.assert_close(together, alone)
@@ -67,20 +68,20 @@ def test_a_batch_of_placements_costs_what_each_costs_alone():
 
 def test_a_batch_too_large_for_memory_at_once_costs_the_same_in_parts(monkeypatch):
     device = torch.randint(0, 3, (20, len(DIMS)), generator=torch.Generator().manual_seed(0))
-    bed, tables = make_testbed(), make_tables(DIMS)
+    bed, tables = make_testbed(), tables_of_dims(DIMS)
     whole = bed.device_costs(tables, device, 3).phases_ms()
     monkeypatch.setattr(roofline, "MEMBERSHIP_ENTRIES", 3 * 3 * len(DIMS))
     torch.testing.assert_close(bed.device_costs(tables, device, 3).phases_ms(), whole)
 
 
 def test_without_noise_a_measurement_is_the_models_cost():
-    task, where = make_task(make_tables(DIMS)), placement(0, 1, 0, 1, 0, 1)
+    task, where = roomy_task(tables_of_dims(DIMS)), placement(0, 1, 0, 1, 0, 1)
     exact = make_testbed().device_costs(task.tables, where.device[None], 2).overall_ms().item()
     assert make_testbed(noise=0.0).measure(task, where).overall_ms == pytest.approx(exact, rel=1e-6)
 
 
 def test_newer_hardware_is_faster():
-    task, where = make_task(make_tables(DIMS)), placement(0, 1, 0, 1, 0, 1)
+    task, where = roomy_task(tables_of_dims(DIMS)), placement(0, 1, 0, 1, 0, 1)
     assert (
         make_testbed(spec=H100).measure(task, where).overall_ms
         < make_testbed(spec=V100).measure(task, where).overall_ms
@@ -88,15 +89,15 @@ def test_newer_hardware_is_faster():
 
 
 def test_a_placement_that_overfills_a_device_is_refused():
-    tables = make_tables([128, 128], rows=1000)
-    task = make_task(tables, memory_bytes=1000 * 128 * 4)
+    tables = tables_of_dims([128, 128], rows=1000)
+    task = roomy_task(tables, memory_bytes=1000 * 128 * 4)
     with pytest.raises(ValueError, match=r"device 0.*run out of memory"):
         make_testbed().measure(task, placement(0, 0))
 
 
 def test_a_placement_of_another_task_is_refused():
     with pytest.raises(ValueError, match="2 tables on 2 devices, but task has 6 tables"):
-        make_testbed().measure(make_task(make_tables(DIMS)), placement(0, 1))
+        make_testbed().measure(roomy_task(tables_of_dims(DIMS)), placement(0, 1))
 
 
 def test_noise_outside_its_range_is_refused():

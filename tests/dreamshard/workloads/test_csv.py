@@ -3,10 +3,9 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
-from dreamshard.tables import NUM_BINS, Tables
 from dreamshard.workloads.csv import read_tables
+from tests.helpers.tables import tables_of
 
 
 def written(path, text):
@@ -16,17 +15,7 @@ def written(path, text):
 
 def pool():
     """Two tables, a batch of 100 samples, half as many distinct rows as lookups."""
-    bins = torch.zeros(2, NUM_BINS, dtype=torch.float64)
-    bins[0, 0] = bins[1, 1] = 1
-    return Tables(
-        ("a", "b"),
-        rows=torch.tensor([1000, 1000]),
-        dim=torch.tensor([4, 4]),
-        pooling_factor=torch.tensor([1.0, 3.0], dtype=torch.float64),
-        bins=bins,
-        lookups=torch.tensor([100, 300]),
-        unique_rows=torch.tensor([50, 150]),
-    )
+    return tables_of([1000, 1000], pooling=[1.0, 3.0], names=("a", "b"), batch_size=100, bins=[[1.0], [0.0, 1.0]])
 
 
 def test_a_csv_with_every_column_is_taken_as_it_is(tmp_path):

@@ -13,9 +13,9 @@ from dreamshard.costs import CostSample, DeviceCosts, Infeasible
 from dreamshard.files.locks import MEASURING_LOCK
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig
-from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from flows.runtime import locks, testbed_pool
+from tests.helpers.tables import tables_of
 
 WANTED = testbed_pool.TestbedReference(
     name="cluster",
@@ -32,9 +32,7 @@ SIMULATED = replace(WANTED, name="simulated:h100", kind="simulated")
 
 def make_task() -> PlacementTask:
     """Three tables, t0 to t2, on two devices."""
-    ones = torch.ones(3, dtype=torch.int64)
-    names, rows, dim = ("t0", "t1", "t2"), 10 * ones, 4 * ones
-    return PlacementTask(Tables(names, rows, dim, ones.double(), torch.full((3, 17), 1 / 17), ones, ones), 2, 10**6)
+    return PlacementTask(tables_of([10, 10, 10]), 2, 10**6)
 
 
 def make_sample(task: PlacementTask, phases_ms: torch.Tensor, infeasible: Infeasible | None = None) -> CostSample:

@@ -11,7 +11,6 @@ from dreamshard.costs import DeviceCosts
 from dreamshard.evaluation import EvaluationRow
 from dreamshard.model_files import save_placer
 from dreamshard.placement import Placement
-from dreamshard.tables import NUM_BINS, Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig, make_placer, start_training
 from flows.reports import evaluation_page, evaluations
@@ -20,17 +19,10 @@ from storage.mlflow_store import registration, registry, runs
 from storage.run_records import lineage, training_effort
 from storage.settings import Settings
 from storage.store import open_store
+from tests.helpers.tables import tables_of
 
 OWN, NAMED = "meta-dlrm-2021", "s3://bucket/tables/"
-POOL = Tables(
-    ("a", "b"),
-    rows=torch.tensor([1000, 2000]),
-    dim=torch.tensor([16, 16]),
-    pooling_factor=torch.ones(2, dtype=torch.float64),
-    bins=torch.eye(2, NUM_BINS, dtype=torch.float64),
-    lookups=torch.tensor([512, 512]),
-    unique_rows=torch.tensor([500, 500]),
-)
+POOL = tables_of([1000, 2000], 16, 1.0, names=("a", "b"))
 
 
 class Team:

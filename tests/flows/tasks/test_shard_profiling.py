@@ -17,9 +17,9 @@ from flows.tasks import shard_profiling
 from storage.lake import home_lake
 from storage.run_records import checkpoints
 from storage.store import open_store
-from tests.dreamshard.shard_instances import meta_tables, simulated_shards
-from tests.dreamshard.small_instances import simulated
 from tests.flows.commands import Dreamshard, failed_with
+from tests.helpers.shards import meta_tables, simulated_shards
+from tests.helpers.testbeds import simulated
 
 TABLES = "name,rows,dim,pooling_factor\nusers,1000,64,1\nitems,1000,64,12\nwords,1000,64,12\n"
 PLACE = ("--devices", "2", "--memory-gb", "1", "--placer", "h200")

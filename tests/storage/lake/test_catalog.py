@@ -11,8 +11,8 @@ from storage.lake import catalog, schemas
 from storage.lake.lake import Lake
 from storage.lake.shard_cost_cache import LakeShardCache
 from storage.settings import Settings
+from tests.helpers.samples import make_evaluation, make_sample
 from tests.storage.lake.test_shard_cost_cache import COSTS, KEY
-from tests.storage.stored_instances import make_evaluation, make_sample
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from dreamshard.costs import CostSample
-from dreamshard.tables import Tables
+from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
 from storage.filesystem import listing
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read
-from tests.storage.stored_instances import make_evaluation, make_sample
+from tests.helpers.samples import make_evaluation, make_sample
 
 
 def files(lake: Lake) -> dict[str, datetime]:
@@ -68,10 +68,7 @@ def test_datasets_that_share_a_table_share_its_lookups(lake: Lake):
         described = [statistics(table) for table in dataset]
         for table, its in zip(dataset, described, strict=True):
             lake.write_table_lookups(table, its)
-        both = Tables(
-            ("a", dataset[1].name),
-            *(torch.cat([getattr(one, name) for one in described]) for name in list(Tables.__dataclass_fields__)[1:]),
-        )
+        both = concatenate(described)
         lake.write_dataset(both, dataset_version(both), "by hand")
         source = pickle.loads(pickle.dumps(lake.lookup_source(dataset_version(both))))
         assert source("a").indices.tolist() == [1, 1, 3]
@@ -162,7 +159,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import storage.filesystem
-from tests.storage.stored_instances import make_sample, make_tables
+from tests.helpers.samples import make_sample, four_tables
 from dreamshard.tasks import PlacementTask
 from storage.lake import Lake
 
@@ -171,7 +168,7 @@ def stop(file):
     sys.stdin.read()
 
 storage.filesystem.os.fsync = stop
-task = PlacementTask(make_tables(), 2, 10**6)
+task = PlacementTask(four_tables(), 2, 10**6)
 Lake(Path(sys.argv[1]), Path("unused")).append_cost_samples([make_sample(task, [0, 1, 0, 1])], "run", 1, sys.argv[2])
 """
 

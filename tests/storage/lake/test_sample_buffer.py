@@ -9,7 +9,7 @@ from dreamshard.tasks import PlacementTask
 from storage.filesystem import listing
 from storage.lake.lake import Lake
 from storage.lake.sample_buffer import collecting
-from tests.storage.stored_instances import make_sample
+from tests.helpers.samples import make_sample
 
 
 def measured(lake: Lake) -> list[list[int]]:
@@ -45,7 +45,7 @@ KILLED = """
 import sys
 from pathlib import Path
 import storage.lake.sample_buffer
-from tests.storage.stored_instances import make_sample, make_tables
+from tests.helpers.samples import make_sample, four_tables
 from dreamshard.tasks import PlacementTask
 from storage.lake import Lake
 from storage.filesystem import place
@@ -59,7 +59,7 @@ def keep_rows(self, rows):
     if rows:
         stop(self)
 
-task, append = PlacementTask(make_tables(), 2, 10**6), Lake.append_measurements
+task, append = PlacementTask(four_tables(), 2, 10**6), Lake.append_measurements
 Lake.append_measurements = keep_rows
 lake = Lake(place(sys.argv[1], "the test"), Path(sys.argv[1], "cache"))
 with storage.lake.sample_buffer.collecting(lake, "run", 1, sys.argv[2]) as keep:

@@ -13,9 +13,9 @@ from storage.lake import catalog
 from storage.lake.lake import Lake
 from storage.lake.shard_cost_cache import LakeShardCache
 from storage.settings import Settings
-from tests.storage.stored_instances import make_sample, make_tables
+from tests.helpers.samples import four_tables, make_sample
 
-KEY = shard_key(make_tables(), "fp16", "sgd", hardware="NVIDIA H200/x", versions={"torch": "2.13.0"}, batch_size=64)
+KEY = shard_key(four_tables(), "fp16", "sgd", hardware="NVIDIA H200/x", versions={"torch": "2.13.0"}, batch_size=64)
 COSTS = ShardTiming(
     forward_ms=1 / 3,
     backward_ms=2 / 3,

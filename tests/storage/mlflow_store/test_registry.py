@@ -16,7 +16,7 @@ from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from storage.mlflow_store import registration, registry, runs, versions
 from storage.settings import Settings
-from tests.storage.stored_instances import columns_of
+from tests.helpers.samples import columns_of
 
 
 def register(settings: Settings, folder: Path, overall_ms: float = 3.0, **more) -> str:

@@ -13,11 +13,12 @@ import torch
 from dreamshard.placement import Placement
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
-from tests.dreamshard.testbeds.rank_lookups import EvenLookups, FaultyLookups, make_tables, make_task
+from tests.helpers.lookups import EvenLookups, FaultyLookups
+from tests.helpers.tables import roomy_task, tables_of_dims
 
 BATCH = 64
-TABLES = make_tables([4, 8, 128], rows=500)
-WITH_FAULTY = make_tables([4, 8], rows=500, names=["healthy", "faulty"])
+TABLES = tables_of_dims([4, 8, 128], rows=500)
+WITH_FAULTY = tables_of_dims([4, 8], rows=500, names=["healthy", "faulty"])
 
 
 def open_cluster(lookups=None, timeout_s: float = 60.0, num_devices: int = 2, repeats: int = 5) -> ClusterTestbed:
@@ -64,7 +65,7 @@ def cluster():
 
 
 def test_two_ranks_measure_a_placement(cluster):
-    sample = cluster.measure(make_task(TABLES), placement(0, 0, 1))
+    sample = cluster.measure(roomy_task(TABLES), placement(0, 0, 1))
     assert isinstance(cluster, Testbed)
     assert sample.costs.phases_ms().shape == (2, 4)
     assert (sample.costs.phases_ms() > 0).all()
@@ -75,48 +76,48 @@ def test_two_ranks_measure_a_placement(cluster):
 
 
 def test_the_ranks_stay_up_from_one_placement_to_the_next(cluster):
-    cluster.measure(make_task(TABLES), placement(0, 0, 1))
+    cluster.measure(roomy_task(TABLES), placement(0, 0, 1))
     pids = cluster.rank_pids()
-    cluster.measure(make_task(TABLES), placement(1, 0, 1))
+    cluster.measure(roomy_task(TABLES), placement(1, 0, 1))
     assert cluster.rank_pids() == pids
     assert len(pids) == 2
 
 
 def test_a_device_without_tables_computes_for_no_time_and_takes_part_in_the_exchange(cluster):
-    costs = cluster.measure(make_task(TABLES), placement(1, 1, 1)).costs
+    costs = cluster.measure(roomy_task(TABLES), placement(1, 1, 1)).costs
     assert costs.forward_compute_ms[0] == costs.backward_compute_ms[0] == 0
     assert costs.forward_comm_ms[0] > 0
     assert costs.forward_compute_ms[1] > 0
 
 
 def test_more_work_takes_more_time(cluster):
-    large = make_tables([128, 4], rows=500)
-    costs = cluster.measure(make_task(large), placement(0, 1)).costs
+    large = tables_of_dims([128, 4], rows=500)
+    costs = cluster.measure(roomy_task(large), placement(0, 1)).costs
     assert costs.forward_compute_ms[0] + costs.backward_compute_ms[0] > costs.forward_compute_ms[1]
 
 
 def test_a_placement_that_is_not_legal_is_refused_before_it_reaches_a_rank(cluster):
-    tables = make_tables([128, 128], rows=500)
+    tables = tables_of_dims([128, 128], rows=500)
     with pytest.raises(ValueError, match="run out of memory"):
-        cluster.measure(make_task(tables, memory_bytes=500 * 128 * 4), placement(0, 0))
+        cluster.measure(roomy_task(tables, memory_bytes=500 * 128 * 4), placement(0, 0))
 
 
 def test_a_task_with_more_devices_than_the_testbed_is_refused(cluster):
     with pytest.raises(ValueError, match="3 devices, but this testbed has 2"):
-        cluster.measure(make_task(TABLES, num_devices=3), placement(0, 1, 2, num_devices=3))
+        cluster.measure(roomy_task(TABLES, num_devices=3), placement(0, 1, 2, num_devices=3))
 
 
 def test_a_rank_that_raises_is_one_error_and_the_next_measurement_starts_new_ranks():
     bed = open_cluster(FaultyLookups(BATCH, fault="raise"))
-    bed.measure(make_task(TABLES), placement(0, 0, 1))
+    bed.measure(roomy_task(TABLES), placement(0, 0, 1))
     pids = bed.rank_pids()
     message = r"rank 1 of 2 while reading lookups, with 1 tables on it \(faulty\): OSError: the disk is on fire"
     with pytest.raises(MeasurementError, match=message) as caught:
-        bed.measure(make_task(WITH_FAULTY), placement(0, 1))
-    assert "rank_lookups.py" in caught.value.__notes__[0]
+        bed.measure(roomy_task(WITH_FAULTY), placement(0, 1))
+    assert "lookups.py" in caught.value.__notes__[0]
     assert have_ended(pids)
     assert bed.rank_pids() == []
-    assert bed.measure(make_task(TABLES), placement(0, 0, 1)).overall_ms > 0
+    assert bed.measure(roomy_task(TABLES), placement(0, 0, 1)).overall_ms > 0
     assert set(bed.rank_pids()).isdisjoint(pids)
     pids = bed.rank_pids()
     bed.close()
@@ -129,20 +130,20 @@ def test_a_rank_that_is_killed_is_one_error_with_its_signal():
     with pytest.raises(
         MeasurementError, match=r"measuring task failed on rank 0 of 2 while reading lookups.*killed by SIGKILL"
     ):
-        bed.measure(make_task(WITH_FAULTY), placement(1, 0))
+        bed.measure(roomy_task(WITH_FAULTY), placement(1, 0))
     assert bed.rank_pids() == []
     assert children() == before
 
 
 def test_a_rank_that_is_killed_between_measurements_is_told_apart_from_the_ranks_that_end_with_it():
     bed = open_cluster()
-    bed.measure(make_task(TABLES), placement(0, 0, 1))
+    bed.measure(roomy_task(TABLES), placement(0, 0, 1))
     pids = bed.rank_pids()
     os.kill(pids[1], signal.SIGKILL)
     assert have_ended(pids)
     with pytest.raises(MeasurementError, match=r"rank 1 of 2 while waiting for a placement.*killed by SIGKILL"):
-        bed.measure(make_task(TABLES), placement(0, 0, 1))
-    assert bed.measure(make_task(TABLES), placement(0, 0, 1)).overall_ms > 0
+        bed.measure(roomy_task(TABLES), placement(0, 0, 1))
+    assert bed.measure(roomy_task(TABLES), placement(0, 0, 1)).overall_ms > 0
     bed.close()
 
 
@@ -150,20 +151,20 @@ def test_a_rank_that_hangs_is_one_error_with_where_it_hangs():
     before = children()
     bed = open_cluster(FaultyLookups(BATCH, fault="hang"), timeout_s=1.0)
     with pytest.raises(MeasurementError, match=r"rank 1 of 2 while reading lookups.*no answer within 1 s") as caught:
-        bed.measure(make_task(WITH_FAULTY), placement(0, 1))
-    assert "rank_lookups.py" in caught.value.__notes__[0]
+        bed.measure(roomy_task(WITH_FAULTY), placement(0, 1))
+    assert "lookups.py" in caught.value.__notes__[0]
     assert children() == before
 
 
 def test_a_shard_larger_than_memory_is_a_sample_that_says_so_and_the_ranks_stay_up(cluster):
-    large = make_tables([4, 4], rows=2**44)
+    large = tables_of_dims([4, 4], rows=2**44)
     pids = cluster.rank_pids()
-    sample = cluster.measure(make_task(large, memory_bytes=2**60), placement(1, 1))
+    sample = cluster.measure(roomy_task(large, memory_bytes=2**60), placement(1, 1))
     assert sample.infeasible.device == 1
     assert sample.infeasible.asked_bytes > 2 * 2**44 * 4 * 4 > sample.infeasible.free_bytes > 0
     assert sample.overall_ms == float("inf")
     assert sample.costs.phases_ms().abs().sum() == 0
-    assert cluster.measure(make_task(TABLES), placement(0, 0, 1)).infeasible is None
+    assert cluster.measure(roomy_task(TABLES), placement(0, 0, 1)).infeasible is None
     assert not pids or cluster.rank_pids() == pids
 
 
@@ -172,7 +173,7 @@ def test_lookups_outside_the_table_are_one_error():
     with pytest.raises(
         MeasurementError, match=r"rank 1 of 2 .*table table-0 has index 49 outside the table of 20 rows"
     ):
-        bed.measure(make_task(make_tables([4, 4], rows=20)), placement(1, 1))
+        bed.measure(roomy_task(tables_of_dims([4, 4], rows=20)), placement(1, 1))
     bed.close()
 
 
@@ -185,8 +186,8 @@ def test_ranks_end_and_tidy_up_when_the_process_that_started_them_is_killed(tmp_
     script = (
         "import tests.dreamshard.testbeds.cluster.test_testbed as t\n"
         "bed = t.open_cluster(t.FaultyLookups(t.BATCH, fault='hang'));"
-        "bed.measure(t.make_task(t.TABLES), t.placement(0, 0, 1)); print(*bed.rank_pids(), flush=True);"
-        "bed.measure(t.make_task(t.WITH_FAULTY), t.placement(0, 1))"
+        "bed.measure(t.roomy_task(t.TABLES), t.placement(0, 0, 1)); print(*bed.rank_pids(), flush=True);"
+        "bed.measure(t.roomy_task(t.WITH_FAULTY), t.placement(0, 1))"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment)
@@ -207,7 +208,7 @@ def test_on_cuda_a_rank_per_gpu_measures_with_events():
     setup = TestbedSetup(num_devices=num_devices, batch_size=BATCH, lookups=EvenLookups(BATCH), repeats=3)
     bed = ClusterTestbed(setup, "cuda")
     where = Placement(torch.tensor([0, 0, num_devices - 1]), num_devices)
-    sample = bed.measure(make_task(TABLES, num_devices), where)
+    sample = bed.measure(roomy_task(TABLES, num_devices), where)
     bed.close()
     assert sample.clock == "cuda_event"
     assert sample.overall_ms > 0

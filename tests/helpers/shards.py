@@ -1,5 +1,6 @@
 """Shards of Meta's tables as an accelerator of the roofline would cost them, by the collection's design."""
 
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from itertools import islice
@@ -42,7 +43,7 @@ def simulated_shards(count: int, spec: AcceleratorSpec = H200, noise: float = 0.
     shards = []
     for planned in islice(planned_shards(pool, CONFIG), count):
         chosen = tables.select([pool[t].position for t in planned.tables])
-        held = Tables(*(getattr(chosen, name) for name in ("names", "rows")), torch.tensor(planned.dims), *rest(chosen))
+        held = replace(chosen, dim=torch.tensor(planned.dims))
         loads = table_loads(held, CONFIG.batch_size, CONFIG.precision, CONFIG.optimizer).sum(dim=0)[None]  # [1, K]
         phases = phase_costs(loads, CONFIG.batch_size, spec).phases_ms()[0]
         phases = phases * (1 + noise * torch.randn(4, generator=generator))
@@ -68,8 +69,3 @@ def simulated_shards(count: int, spec: AcceleratorSpec = H200, noise: float = 0.
             )
         )
     return shards
-
-
-def rest(tables: Tables):
-    """The columns after dim."""
-    return (tables.pooling_factor, tables.bins, tables.lookups, tables.unique_rows)

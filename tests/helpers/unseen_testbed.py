@@ -1,4 +1,4 @@
-"""A testbed that the project knows nothing of, given as `--testbed tests.unseen_testbed:make`.
+"""A testbed that the project knows nothing of, given as `--testbed tests.helpers.unseen_testbed:make`.
 
 Its costs obey other laws than the simulated testbed's: work grows with less than the dim, fused work with less than the
 sum, more tables than a cache for their descriptors slow a device down, as does touching many distinct bytes; the
@@ -46,7 +46,7 @@ class UnseenTestbed:
 
 
 def make(setup: TestbedSetup) -> UnseenTestbed:
-    """What `--testbed tests.unseen_testbed:make` calls."""
+    """What `--testbed tests.helpers.unseen_testbed:make` calls."""
     return UnseenTestbed(setup.seed)
 
 

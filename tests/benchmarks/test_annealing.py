@@ -9,7 +9,8 @@ from dreamshard.baselines import baselines
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.annealing import anneal, true_ms
-from tests.benchmarks.pools import TRAINED, Size, pools, simulated, tasks
+from tests.benchmarks.pools import TRAINED, Size, pools, tasks
+from tests.helpers.testbeds import simulated
 
 BED = simulated(noise=0.0)
 

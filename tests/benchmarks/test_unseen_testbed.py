@@ -8,7 +8,7 @@ from dreamshard.testbeds import open_testbed
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.training import TrainingConfig, fit_costs, improve_policy, make_placer, propose, start_training
 from tests.benchmarks.pools import TRAINED, Size, pools, tasks
-from tests.unseen_testbed import annealed_ms, true_ms
+from tests.helpers.unseen_testbed import annealed_ms, true_ms
 
 
 def no_lookups(name):
@@ -20,7 +20,7 @@ def learnt() -> DreamShardPlacer:
     """From 100 placements of 50 tables on 4 devices."""
     pool, _ = pools("mixed")
     setup = TestbedSetup(num_devices=4, batch_size=65_536, lookups=no_lookups)
-    testbed = open_testbed("tests.unseen_testbed:make", setup)
+    testbed = open_testbed("tests.helpers.unseen_testbed:make", setup)
     state, drawn, samples = start_training(pool, TrainingConfig(), seed=0), tasks(pool, TRAINED, 50, seed=5), []
     for _ in range(state.config.iterations):
         samples += [testbed.measure(task, placement) for task, placement in propose(state, drawn)]

@@ -1,0 +1,43 @@
+"""Lookups for the tests of testbeds, importable from a rank, which unpickles them."""
+
+import os
+import signal
+import threading
+from dataclasses import dataclass
+
+import torch
+
+from dreamshard.workloads.lookups import Lookups
+
+
+@dataclass(frozen=True)
+class EvenLookups:
+    """Every sample looks up the same number of rows, all of them below `rows`."""
+
+    batch_size: int
+    per_sample: int = 2
+    rows: int = 8
+
+    def __call__(self, name: str) -> Lookups:
+        count = self.batch_size * self.per_sample
+        return Lookups(
+            torch.arange(count, dtype=torch.int32) % self.rows,
+            torch.arange(self.batch_size + 1) * self.per_sample,
+        )
+
+
+@dataclass(frozen=True)
+class FaultyLookups(EvenLookups):
+    """Does something bad when a rank reads the table called `faulty`."""
+
+    fault: str = "raise"
+
+    def __call__(self, name: str) -> Lookups:
+        if name == "faulty":
+            if self.fault == "raise":
+                raise OSError("the disk is on fire")
+            if self.fault == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.fault == "hang":
+                threading.Event().wait()
+        return super().__call__(name)

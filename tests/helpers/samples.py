@@ -1,0 +1,79 @@
+"""Measured costs by hand: samples, four tables to store with what was measured on them, and rows of an evaluation."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dreamshard.costs import CostSample, DeviceCosts
+from dreamshard.evaluation import EvaluationRow
+from dreamshard.placement import Placement
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from tests.helpers.tables import BATCH, tables_of
+
+
+def sample_of_phases(task: PlacementTask, placement: Placement, phases_ms: Tensor, **fields: Any) -> CostSample:
+    """A sample with these `[D, 4]` milliseconds; `fields` override those of the sample."""
+    costs = DeviceCosts.from_phases(phases_ms)
+    defaults = {
+        "overall_ms": float(costs.overall_ms()),
+        "spread_ms": 0.0,
+        "repeats": 1,
+        "clock": "model",
+        "testbed": "by hand",
+        "hardware": "simulated",
+        "batch_size": BATCH,
+    }
+    return CostSample(task=task, placement=placement, costs=costs, **defaults | fields)
+
+
+def sample_of(task: PlacementTask, placement: Placement, device_ms: Sequence[float]) -> CostSample:
+    """A sample with these forward-compute milliseconds per device and nothing else."""
+    phases = torch.zeros(len(device_ms), 4)
+    phases[:, 0] = torch.tensor(list(device_ms), dtype=torch.float32)
+    return sample_of_phases(task, placement, phases)
+
+
+def four_tables() -> Tables:
+    """Tables a, b/c, d and e; the thirds in them do not survive being stored in a shorter float."""
+    return tables_of(
+        [10, 20, 30, 40],
+        [4, 8, 16, 32],
+        [1 / 3, 2.5, 0.0, 7.0],
+        names=("a", "b/c", "d", "e"),
+        bins=[[1 / 3, *[0.0] * 15, 2 / 3]] * 4,
+        lookups=[100, 250, 0, 700],
+        unique_rows=[10, 20, 0, 40],
+    )
+
+
+def make_sample(task: PlacementTask, device: list[int], testbed: str = "simulated:h100", ms: float = 0.1) -> CostSample:
+    """Device d takes (1, 2, 3, 4) x ms x (d + 1)."""
+    return sample_of_phases(
+        task,
+        Placement(torch.tensor(device), task.num_devices),
+        torch.tensor([[(d + 1) * ms * phase for phase in (1, 2, 3, 4)] for d in range(task.num_devices)]),
+        overall_ms=1 / 3,
+        spread_ms=0.01,
+        repeats=15,
+        testbed=testbed,
+        hardware="simulated H100",
+        batch_size=512,
+        versions={"torch": "2.13.0"},
+    )
+
+
+def make_evaluation(task: PlacementTask, placer: str, overall_ms: float) -> EvaluationRow:
+    """The row of a placement with all tables but the last on device 0, which took `overall_ms`."""
+    sample = make_sample(task, [0] * (len(task.tables) - 1) + [1])
+    return EvaluationRow(placer, task, sample.placement, overall_ms, 2.5, True, 0.7, sample.costs)
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """The columns of each table that the rows of an answer place, in order; a column placed twice occurs twice."""
+    columns: dict[str, list[int]] = {}
+    for row in rows:
+        columns.setdefault(row["table"], []).extend(range(row["column_start"], row["column_end"]))
+    return {name: sorted(placed) for name, placed in columns.items()}

@@ -1,0 +1,103 @@
+"""Embedding tables and placement tasks built by hand, small enough to check on paper."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.tasks import PlacementTask
+
+BATCH = 1024
+ROW_BYTES = 16  # of a table with dim 4 in fp32
+
+
+def tables_of(
+    rows: Sequence[int],
+    dim: Sequence[int] | int = 4,
+    pooling: Sequence[float] | float = 2.0,
+    *,
+    prefix: str = "t",
+    names: Sequence[str] | None = None,
+    batch_size: int = BATCH,
+    bins: Sequence[Sequence[float]] | None = None,
+    lookups: Sequence[int] | None = None,
+    unique_rows: Sequence[int] | None = None,
+) -> Tables:
+    """Tables of these sizes; a single dim or pooling factor is that of every table.
+
+    Args:
+        rows: hash size of each table.
+        dim: embedding dimension.
+        pooling: mean lookups per sample.
+        prefix: tables are named `{prefix}0`, `{prefix}1`, ... without `names`.
+        names: one per table.
+        batch_size: samples that the lookups were counted in.
+        bins: shares of the first bins of each table; without them every row looked up is looked up twice.
+        lookups: per batch; `pooling * batch_size` by default.
+        unique_rows: distinct rows looked up; half of the lookups by default.
+    """
+    count = len(rows)
+    hash_size = torch.tensor(rows, dtype=torch.int64)
+    factors = torch.tensor(_each(pooling, count), dtype=torch.float64)
+    counted = (factors * batch_size).long() if lookups is None else torch.tensor(lookups)
+    halved = torch.minimum(counted // 2, hash_size).clamp(min=1)
+    return Tables(
+        tuple(names or (f"{prefix}{t}" for t in range(count))),
+        hash_size,
+        torch.tensor(_each(dim, count), dtype=torch.int64),
+        factors,
+        _padded_bins([[0.0, 1.0]] * count if bins is None else bins),
+        counted,
+        halved if unique_rows is None else torch.tensor(unique_rows),
+    )
+
+
+def tables_of_dims(
+    dims: Sequence[int],
+    *,
+    rows: int = 1000,
+    pooling: float = 2.0,
+    batch_size: int = 64,
+    names: Sequence[str] | None = None,
+) -> Tables:
+    """Tables that differ only in dim: table-0, table-1, ... without `names`."""
+    unique = min(int(pooling * batch_size) // 2, rows)
+    count = len(dims)
+    return tables_of(
+        [rows] * count,
+        dims,
+        pooling,
+        prefix="table-",
+        names=names,
+        batch_size=batch_size,
+        unique_rows=[unique] * count,
+    )
+
+
+def task_of(rows: Sequence[int], num_devices: int, room_rows: int, name: str = "task") -> PlacementTask:
+    """Tables of dim 4 on devices with room for `room_rows` rows."""
+    return PlacementTask(tables_of(rows), num_devices, room_rows * ROW_BYTES, name=name)
+
+
+def roomy_task(tables: Tables, num_devices: int = 2, memory_bytes: int = 2**40) -> PlacementTask:
+    """A task with room for all tables on each device."""
+    return PlacementTask(tables, num_devices, memory_bytes)
+
+
+def pool_of(num_tables: int, seed: int = 0) -> Tables:
+    """Varied tables, drawn with `seed`."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = (10 ** (3 + 3 * torch.rand(num_tables, generator=generator))).long()
+    dim = torch.tensor([4, 8, 16, 32, 64])[torch.randint(5, (num_tables,), generator=generator)]
+    pooling = (torch.randn(num_tables, generator=generator) + 1.0).exp().clamp(0.05, 60)
+    return tables_of(rows.tolist(), dim.tolist(), pooling.tolist(), prefix=f"p{seed}-")
+
+
+def _each(value: Sequence[float] | float, count: int) -> list[float]:
+    return list(value) if isinstance(value, Sequence) else [value] * count
+
+
+def _padded_bins(first: Sequence[Sequence[float]]) -> Tensor:
+    """`[T, 17]`; the bins that are not given are 0."""
+    return torch.tensor([[*shares, *[0.0] * (NUM_BINS - len(shares))] for shares in first], dtype=torch.float64)
