@@ -1,10 +1,11 @@
-"""Compare placers on the same held-out tasks, on a testbed: measured, interleaved, paired."""
+"""Compare placers on the same held-out tasks on a testbed: interleaved measurements, paired differences."""
 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from scipy import stats
 
@@ -12,6 +13,7 @@ from dreamshard.baselines import RULES_OF_THUMB
 from dreamshard.costs import CostSample, DeviceCosts
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
+from dreamshard.prediction_metrics import groups_to_rank, mean_relative_error, rank_correlation
 from dreamshard.tasks import PlacementTask
 
 Measure = Callable[[PlacementTask, Placement], CostSample]
@@ -22,10 +24,10 @@ class EvaluationRow:
     """One placer on one task.
 
     Attributes:
-        task: in whole tables: where the placer split some by columns, their shards are tables here.
-        overall_ms: mean over the repeats of the slowest device's sum; infinite where a shard did not fit.
-        predicted_ms: what the candidate's cost network says of this placement.
-        legal: whether the placement fits the devices, by the task's memory and when it was measured.
+        task: in whole tables; where the placer split some by columns, their shards are tables here.
+        overall_ms: slowest device's sum, mean over the repeats; infinite where a shard did not fit.
+        predicted_ms: by the candidate's cost network.
+        legal: whether the placement fit the devices when it was measured.
         place_ms: time to find the placement.
         costs: `[D]` of the first repeat.
     """
@@ -45,8 +47,8 @@ class PairedComparison:
     """Relative gain of one placer over another, task by task.
 
     Attributes:
-        mean_gain: mean over tasks of `1 - cost / reference's cost`; above zero where it is cheaper. Minus infinity, as
-            are both ends, where a placement did not fit when it was measured; infinity where only the reference's did.
+        mean_gain: mean over tasks of `1 - cost / reference's cost`; above zero where it is cheaper. This and both ends are
+            minus infinity if a placement did not fit when it was measured, and infinity if only a reference's did not.
         low: lower end of the 95 % interval of that mean (Student's t, paired); minus infinity for a single task.
         high: upper end.
         num_tasks: tasks compared.
@@ -60,10 +62,11 @@ class PairedComparison:
 
 @dataclass(frozen=True)
 class PlacerSummary:
-    """One line of the table that an evaluation ends with.
+    """One placer over all tasks of an evaluation.
 
     Attributes:
         overall_ms: mean measured cost over the tasks.
+        predicted_ms: mean predicted cost.
         over_random: gain over random; None for random itself.
         over_best_baseline: gain over the best rule of thumb; None for that rule itself.
         legal: whether every placement was.
@@ -91,31 +94,40 @@ def evaluate(
 ) -> list[EvaluationRow]:
     """Place every task with every placer, then measure all placements, interleaved, `repeats` times.
 
-    The order within each repeat is drawn anew, so that a drift of the machine's speed favours nobody. Placements that
-    several placers agree on are measured for each of them.
+    Each repeat has a new random order, so that a drift of the machine's speed favours no placer. A placement that several
+    placers agree on is measured for each of them.
+
+    Args:
+        placers: by name.
+        tasks: held out.
+        measure: measures one placement.
+        predict_ms: predicts the overall cost of a placement.
+        repeats: measurements of each placement.
+        seed: of the order.
+        clock: seconds, for the time to place.
 
     Raises:
         NoPlacementError: a placer finds no room for a task; before anything is measured.
-        ValueError: a placer returned an illegal placement.
+        ValueError: a placer returned an illegal placement; before anything is measured.
     """
-    found: dict[tuple[str, int], tuple[Placement, float]] = {}
+    placed: dict[tuple[str, int], tuple[Placement, float]] = {}
     for i, task in enumerate(tasks):
         for name, placer in placers.items():
             began = clock()
             placement = placer.place(task)
-            found[name, i] = (placement, 1000 * (clock() - began))
+            placed[name, i] = (placement, 1000 * (clock() - began))
             if not task.is_legal(placement):
                 raise ValueError(
-                    f"placer {name!r} put the tables of {task.name} where devices have no room, so it cannot "
-                    "be trained with; mend the placer or leave it out"
+                    f"placer {name!r} put the tables of {task.name} where devices have no room, so its placement cannot "
+                    "be measured; fix the placer or leave it out"
                 )
-    samples: dict[tuple[str, int], list[CostSample]] = {key: [] for key in found}
+    samples: dict[tuple[str, int], list[CostSample]] = {key: [] for key in placed}
     generator = torch.Generator().manual_seed(seed)
-    keys = list(found)
+    keys = list(placed)
     for _ in range(repeats):
         for k in torch.randperm(len(keys), generator=generator).tolist():
             name, i = keys[k]
-            samples[name, i].append(measure(tasks[i], found[name, i][0]))
+            samples[name, i].append(measure(tasks[i], placed[name, i][0]))
     return [
         EvaluationRow(
             name,
@@ -126,12 +138,12 @@ def evaluate(
             place_ms,
             samples[name, i][0].costs,
         )
-        for (name, i), (placement, place_ms) in found.items()
+        for (name, i), (placement, place_ms) in placed.items()
     ]
 
 
-def compare(rows: Sequence[EvaluationRow], placer: str, reference: str) -> PairedComparison:
-    """Paired gain of `placer` over `reference` on the tasks both have.
+def paired_comparison(rows: Sequence[EvaluationRow], placer: str, reference: str) -> PairedComparison:
+    """Gain of `placer` over `reference` on the tasks that both have.
 
     Raises:
         ValueError: they have no task in common.
@@ -151,9 +163,8 @@ def compare(rows: Sequence[EvaluationRow], placer: str, reference: str) -> Paire
     mean = sum(gains) / len(gains)
     if len(gains) == 1:
         return PairedComparison(mean, -math.inf, math.inf, 1)
-    deviation = math.sqrt(sum((gain - mean) ** 2 for gain in gains) / (len(gains) - 1))
-    half = float(stats.t.ppf(0.975, len(gains) - 1)) * deviation / math.sqrt(len(gains))
-    return PairedComparison(mean, mean - half, mean + half, len(gains))
+    low, high = mean + stats.sem(gains) * np.array(stats.t.interval(0.95, len(gains) - 1))
+    return PairedComparison(mean, float(low), float(high), len(gains))
 
 
 def mean_overall_ms(rows: Sequence[EvaluationRow], placer: str) -> float:
@@ -169,42 +180,36 @@ def best_baseline(rows: Sequence[EvaluationRow]) -> str:
 
 
 def summarise(rows: Sequence[EvaluationRow]) -> list[PlacerSummary]:
-    """One line per placer, dearest first."""
+    """One summary per placer, the most expensive first."""
     names = list(dict.fromkeys(row.placer for row in rows))
     best = best_baseline(rows)
-    lines = []
+    summaries = []
     for name in names:
         own = [row for row in rows if row.placer == name]
-        lines.append(
+        summaries.append(
             PlacerSummary(
                 name,
                 mean_overall_ms(rows, name),
                 sum(row.predicted_ms for row in own) / len(own),
-                compare(rows, name, "random") if name != "random" and "random" in names else None,
-                compare(rows, name, best) if name != best else None,
+                paired_comparison(rows, name, "random") if name != "random" and "random" in names else None,
+                paired_comparison(rows, name, best) if name != best else None,
                 all(row.legal for row in own),
                 sum(row.place_ms for row in own) / len(own),
             )
         )
-    return sorted(lines, key=lambda line: -line.overall_ms)
+    return sorted(summaries, key=lambda summary: -summary.overall_ms)
 
 
 def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
-    """Relative error of the predicted overall cost, and its mean rank correlation within a task.
+    """Mean relative error of the predicted overall cost, and its mean rank correlation within a task.
 
-    Placements that several placers share count once, those that did not fit not at all.
+    A placement that several placers share counts once. One that did not fit does not count.
     """
-    fitting = [row for row in rows if math.isfinite(row.overall_ms)]
-    distinct = {(row.task.name, tuple(row.placement.device.tolist())): row for row in fitting}
-    errors = [abs(row.predicted_ms - row.overall_ms) / row.overall_ms for row in distinct.values()]
-    by_task: dict[str, list[EvaluationRow]] = {}
-    for row in distinct.values():
-        by_task.setdefault(row.task.name, []).append(row)
-    ranks = [
-        float(stats.spearmanr([r.predicted_ms for r in group], [r.overall_ms for r in group]).statistic)
-        for group in by_task.values()
-        if len(group) > 2
-    ]
-    finite = [rank for rank in ranks if math.isfinite(rank)]
-    mape = sum(errors) / len(errors) if errors else math.nan
-    return mape, sum(finite) / len(finite) if finite else math.nan
+    measurable = [row for row in rows if math.isfinite(row.overall_ms)]
+    distinct = list({(row.task.name, tuple(row.placement.device.tolist())): row for row in measurable}.values())
+    predicted = np.array([row.predicted_ms for row in distinct])
+    measured = np.array([row.overall_ms for row in distinct])
+    groups = groups_to_rank([row.task.name for row in distinct])
+    ranks = [rank_correlation(predicted[group], measured[group]) for group in groups]
+    defined = [rank for rank in ranks if not math.isnan(rank)]
+    return mean_relative_error(predicted, measured), sum(defined) / len(defined) if defined else math.nan

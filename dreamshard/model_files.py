@@ -15,12 +15,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from dreamshard.cost_model.features import FEATURES, Normaliser
-from dreamshard.cost_model.networks import StructuredCostNetwork
+from dreamshard.cost_model import FEATURES, Normaliser, new_cost_network
 from dreamshard.files import atomic
 from dreamshard.policy.network import PolicyNetwork
-from dreamshard.search.placer import DreamShardPlacer
-from dreamshard.training import TrainingConfig, TrainingState, new_cost_network, untrained
+from dreamshard.search import DreamShardPlacer
+from dreamshard.training import TrainingConfig, TrainingState, untrained
 
 _FORMAT = 2
 _WEIGHTS = "weights.safetensors"
@@ -40,9 +39,8 @@ def save_placer(placer: DreamShardPlacer, folder: Path, notes: Mapping[str, str 
         "policy": placer.policy.kind,
         "rollouts": placer.rollouts,
         "budget_ms": placer.budget_ms,
+        **placer.cost_network.arguments(),
     }
-    if isinstance(placer.cost_network, StructuredCostNetwork):
-        config |= {"members": placer.cost_network.members, "hidden": placer.cost_network.hidden}
     _write(folder, _tensors(placer.cost_network, placer.policy, placer.normaliser), config, notes or {})
 
 
@@ -55,10 +53,7 @@ def load_placer(folder: Path) -> DreamShardPlacer:
     tensors, config = _read(folder)
     with _complete(folder):
         normaliser = Normaliser(tensors["normaliser.mean"], tensors["normaliser.std"])
-        if config["cost_network"] == "structured":
-            network = StructuredCostNetwork(normaliser, config["members"], config["hidden"])
-        else:
-            network = new_cost_network(config["cost_network"], normaliser)  # type: ignore[assignment]
+        network = new_cost_network(config["cost_network"], normaliser, config)
         policy = PolicyNetwork(config["policy"])
         _restore(network, "cost_network", tensors)
         _restore(policy, "policy", tensors)

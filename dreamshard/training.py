@@ -12,9 +12,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dreamshard.cost_model.features import Normaliser
-from dreamshard.cost_model.fitting import CostData, fit, prediction_error
-from dreamshard.cost_model.networks import Architecture, CostNetwork, PaperCostNetwork, StructuredCostNetwork
+from dreamshard.cost_model import (
+    Architecture,
+    CostData,
+    CostNetwork,
+    Normaliser,
+    fit,
+    new_cost_network,
+    prediction_error,
+)
 from dreamshard.costs import CostSample, feasible
 from dreamshard.formatting import gib
 from dreamshard.placement import Placement
@@ -23,7 +29,7 @@ from dreamshard.policy.mdp import episodes_of
 from dreamshard.policy.network import PolicyKind, PolicyNetwork
 from dreamshard.policy.reinforce import update
 from dreamshard.policy.rollout import rollout
-from dreamshard.search.placer import DreamShardPlacer
+from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
@@ -193,11 +199,6 @@ def continue_from(placer: DreamShardPlacer, config: TrainingConfig, seed: int) -
     return state
 
 
-def new_cost_network(architecture: Architecture, normaliser: Normaliser) -> CostNetwork:
-    """An untrained network; weights from torch's global generator."""
-    return PaperCostNetwork() if architecture == "paper" else StructuredCostNetwork(normaliser)
-
-
 def propose(state: TrainingState, tasks: Sequence[PlacementTask]) -> list[tuple[PlacementTask, Placement]]:
     """This round's placements to measure, each on a task drawn from `tasks`.
 
@@ -253,10 +254,7 @@ def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
     held_out = None
     if (state.warm or state.iteration > 0) and fresh:  # before anything is fitted to them
         held_out = prediction_error(network, CostData.of(fresh, state.normaliser))
-    if isinstance(network, StructuredCostNetwork):
-        if state.iteration == 0 and not state.warm:
-            network.calibrate(data.sums(network), data.phases_ms)
-        network.fit_comm(data.sums(network), data.phases_ms)
+    network.prepare(data, first=state.iteration == 0 and not state.warm)
     loss = fit(
         network,
         state.cost_optimizer,

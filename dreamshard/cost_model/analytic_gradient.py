@@ -1,50 +1,60 @@
-"""The gradient of the structured cost network's loss, by hand, and Adam on one flat vector.
+"""The gradient of the structured cost network's loss by hand, and Adam on one flat vector.
 
 A fit is hundreds of steps on arrays of a few thousand numbers, where automatic differentiation spends most of its time
-on bookkeeping: these steps take a fifth of it. `train_cost.loss` defines what is minimised; `gradient` agrees with its
-automatic gradient to rounding (tests). Communication is solved beforehand (`fit_comm`), so it is a constant here.
+on bookkeeping: these steps take a fifth of it. `StructuredCostNetwork.loss` defines the loss; `gradient` agrees with
+its automatic gradient to rounding (tests). Communication is fitted beforehand, so it is constant here.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from dreamshard.cost_model.networks import StructuredCostNetwork
+from dreamshard.cost_model.structured_formula import (
+    BOUND,
+    CONCENTRATION_INPUT,
+    CORRECTION_INPUTS,
+    LEAST_EXPONENT,
+    LEAST_SQUARE,
+    LEAST_WORK,
+    MOST_EXPONENT,
+    SHARED_INPUTS,
+    WORK_INPUT,
+)
 
 Array = NDArray[np.float32]
 
-HUBER = 0.05  # relative error above which the loss grows linearly
+HUBER = 0.05
+"""Relative error above which the loss grows linearly."""
 LOSS_SCALE = 10.0
 _PHASES = 4
+_ADDED = ("launch", "hidden_bias")
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # Adam's
-
-_NAMES = ("log_scale", "slope", "launch", "hidden_weight", "hidden_bias", "output_weight")
 
 
 @dataclass(frozen=True)
 class FitData:
-    """What does not change during a fit.
+    """What is constant during a fit.
 
     Attributes:
-        seen: `[P, Z]` what the exponent of a table's work is linear in.
-        raw: `[P]` work before the exponent.
-        assignment: `[S, D, P]`.
-        shared: `[S, D, 6]` inputs of the correction that are the same for all members: count, distinct, dims, lookups, wide,
-            wider.
+        work_inputs: `[P, Z]` the exponent of a table's work is linear in them.
+        raw_work: `[P]` work before the exponent.
+        assignment: `[S, D, P]` 1 where sample `s` has table `p` on device `d`.
+        shared_inputs: `[S, D, 6]` inputs of the correction that all pairs share.
         present: `[S, D]` 1 where a device has tables.
         compute_ms: `[2, S, D]` measured forward and backward compute.
-        scale_ms: `[S, D]` what errors are relative to.
-        comm_error: `[2, S, D]` relative error of communication, solved beforehand.
+        scale_ms: `[S, D]` what errors are relative to; see `error_scale`.
+        comm_error: `[2, S, D]` relative error of the fitted communication.
     """
 
-    seen: Array
-    raw: Array
+    work_inputs: Array
+    raw_work: Array
     assignment: Array
-    shared: Array
+    shared_inputs: Array
     present: Array
     compute_ms: Array
     scale_ms: Array
@@ -52,83 +62,53 @@ class FitData:
 
 
 def error_scale(phases_ms: Float[Tensor, "S D 4"]) -> Float[Tensor, "S D"]:
-    """What errors are relative to: the device's cost; at least a fifth of the slowest's, so that idle ones govern little."""
+    """What errors are relative to: the device's cost, at least a fifth of the slowest's, so that idle ones count little."""
     device_ms = phases_ms.sum(-1)
     return torch.maximum(device_ms, 0.2 * device_ms.max(dim=1, keepdim=True).values)
 
 
-@torch.no_grad()
-def fit_data(
-    network: StructuredCostNetwork,
-    features: Float[Tensor, "P F"],
-    assignment: Float[Tensor, "S D P"],
-    phases_ms: Float[Tensor, "S D 4"],
-) -> FitData:
-    """Prepare samples for fitting `network`, whose communication is already fitted."""
-    seen, raw = network.work_inputs(features)
-    sums = assignment @ network.encode(features)
-    shared = 0.5 * (sums[..., -4:] + 1e-3).log()
-    scale = error_scale(phases_ms)
-    comm = network.phases_ms(sums)[..., 1:3] - phases_ms[..., 1:3]
-    return FitData(
-        seen.numpy(),
-        raw.numpy(),
-        assignment.numpy(),
-        torch.cat([shared[..., 3:] - 1, shared[..., :3], sums[..., -6:-4].clamp(max=1)], dim=-1).numpy(),
-        (sums[..., -1] > 0.5).float().numpy(),
-        phases_ms[..., [0, 3]].permute(2, 0, 1).contiguous().numpy(),
-        scale.numpy(),
-        (comm / scale[..., None]).permute(2, 0, 1).contiguous().numpy(),
-    )
-
-
 class StructuredFit:
-    """Parameters as one flat vector, with views by name.
+    """The network's parameters as one flat vector, with its gradient.
 
     Attributes:
+        parameters: of the network, by name, in the order of `flat`.
         flat: all parameters.
-        view: name to view of `flat`.
+        view: name to view of `flat`, one row per pair.
+        grad: gradient by `flat`, set by `gradient`.
+        grad_view: name to view of `grad`.
     """
 
-    def __init__(self, network: StructuredCostNetwork) -> None:
-        self.network = network
-        self.pairs, self.hidden, self.bound = 2 * network.members, network.hidden, network.bound
-        self.shapes = {
-            "log_scale": (self.pairs,),
-            "slope": (self.pairs, network.slope.shape[-1]),
-            "launch": (self.pairs, 1),
-            "hidden_weight": (self.pairs, network.correction_inputs, self.hidden),
-            "hidden_bias": (self.pairs, self.hidden, 1),
-            "output_weight": (self.pairs, self.hidden),
-        }
-        self.parameters = [getattr(network, name) for name in _NAMES]
-        self.flat = np.concatenate([parameter.detach().numpy().ravel() for parameter in self.parameters])
+    def __init__(self, parameters: Mapping[str, nn.Parameter], scale_ms: Float[Tensor, " 2"]) -> None:
+        """Copy the parameters of a network whose compute phases have the scales `scale_ms`."""
+        self.parameters = dict(parameters)
+        self.flat = np.concatenate([parameter.detach().numpy().ravel() for parameter in parameters.values()])
         self.view = self._views(self.flat)
         self.grad = np.empty_like(self.flat)
         self.grad_view = self._views(self.grad)
-        self.phase_scale = np.tile(network.scale_ms.numpy(), network.members)[:, None]  # [2M, 1]
+        self.pairs = len(self.view["slope"])
+        self.phase_scale = np.tile(scale_ms.numpy(), self.pairs // 2)[:, None]  # [2M, 1]
 
     def gradient(self, data: FitData, chosen: Int[np.ndarray, " B"]) -> float:
-        """The loss on the chosen samples; its gradient is left in `grad`."""
+        """The loss on the chosen samples; sets `grad`."""
         view, grad, pairs = self.view, self.grad_view, self.pairs
-        tables = len(data.raw)
+        tables = len(data.raw_work)
         assignment = data.assignment[chosen].reshape(-1, tables)  # [N, P]
         shards = len(assignment)
 
-        exponent = data.seen @ view["slope"].T + view["log_scale"]  # [P, 2M]
-        work = np.exp(np.clip(exponent, -15, 8)) * data.raw[:, None]
+        exponent = data.work_inputs @ view["slope"].T + view["log_scale"]  # [P, 2M]
+        work = np.exp(np.clip(exponent, LEAST_EXPONENT, MOST_EXPONENT)) * data.raw_work[:, None]
         both = (assignment @ np.concatenate([work, work * work], axis=1)).T  # [4M, N]
         total, square = both[:pairs], both[pairs:]
-        safe, root = total + np.float32(1e-6), np.sqrt(square + np.float32(1e-12))
-        seen = np.empty((pairs, 2 + data.shared.shape[-1], shards), np.float32)
-        seen[:, 0] = np.float32(0.5) * np.log(safe)
-        seen[:, 1] = 2 * root / safe
-        seen[:, 2:] = data.shared[chosen].reshape(-1, data.shared.shape[-1]).T
-        hidden = view["hidden_weight"].transpose(0, 2, 1) @ seen
+        safe, root = total + np.float32(LEAST_WORK), np.sqrt(square + np.float32(LEAST_SQUARE))
+        inputs = np.empty((pairs, CORRECTION_INPUTS, shards), np.float32)
+        inputs[:, WORK_INPUT] = np.float32(0.5) * np.log(safe)
+        inputs[:, CONCENTRATION_INPUT] = 2 * root / safe
+        inputs[:, SHARED_INPUTS] = data.shared_inputs[chosen].reshape(shards, -1).T
+        hidden = view["hidden_weight"].transpose(0, 2, 1) @ inputs
         hidden += view["hidden_bias"]
         np.maximum(hidden, 0, out=hidden)  # [2M, H, N]
-        bent = np.tanh((view["output_weight"][:, None, :] @ hidden)[:, 0] / np.float32(self.bound))  # [2M, N]
-        correction = np.exp(np.float32(self.bound) * bent)
+        tanh = np.tanh((view["output_weight"][:, None, :] @ hidden)[:, 0] / np.float32(BOUND))  # [2M, N]
+        correction = np.exp(np.float32(BOUND) * tanh)
         corrected = total * correction
         scale = self.phase_scale * (data.present[chosen].ravel() / data.scale_ms[chosen].ravel())  # [2M, N]
         launch = np.maximum(view["launch"], 0) + np.log1p(np.exp(-np.abs(view["launch"])))  # softplus
@@ -138,60 +118,61 @@ class StructuredFit:
         whole = error.sum(axis=1) + comm.sum(axis=0)  # [M, N]
 
         members = pairs // 2
-        each, all_ = LOSS_SCALE / (_PHASES * members * shards), LOSS_SCALE / (members * shards)
-        loss = each * (_huber(error) + members * _huber(comm)) + all_ * _huber(whole)
-        slope = np.float32(each) * np.clip(error / np.float32(HUBER), -1, 1)
-        slope += np.float32(all_) * np.clip(whole / np.float32(HUBER), -1, 1)[:, None]
+        phase_weight, whole_weight = LOSS_SCALE / (_PHASES * members * shards), LOSS_SCALE / (members * shards)
+        loss = phase_weight * (_huber(error) + members * _huber(comm)) + whole_weight * _huber(whole)
+        slope = np.float32(phase_weight) * np.clip(error / np.float32(HUBER), -1, 1)
+        slope += np.float32(whole_weight) * np.clip(whole / np.float32(HUBER), -1, 1)[:, None]
         d_cost = slope.reshape(pairs, shards) * scale  # [2M, N] by launch + corrected
 
         np.sum(d_cost, axis=1, keepdims=True, out=grad["launch"])
         grad["launch"] *= 1 / (1 + np.exp(-view["launch"]))
-        d_output = d_cost * corrected * (1 - bent * bent)  # [2M, N]
+        d_output = d_cost * corrected * (1 - tanh * tanh)  # [2M, N]
         grad["output_weight"][:] = (hidden @ d_output[:, :, None])[..., 0]
         d_hidden = view["output_weight"][:, :, None] * d_output[:, None, :]
         d_hidden *= hidden > 0
         np.sum(d_hidden, axis=2, keepdims=True, out=grad["hidden_bias"])
-        np.matmul(seen, d_hidden.transpose(0, 2, 1), out=grad["hidden_weight"])
-        d_seen = view["hidden_weight"][:, :2] @ d_hidden  # [2M, 2, N]
-        d_total = d_cost * correction + (np.float32(0.5) * d_seen[:, 0] - d_seen[:, 1] * seen[:, 1]) / safe
-        d_square = d_seen[:, 1] / (root * safe)
+        np.matmul(inputs, d_hidden.transpose(0, 2, 1), out=grad["hidden_weight"])
+        d_own = view["hidden_weight"][:, : SHARED_INPUTS.start] @ d_hidden  # [2M, 2, N]
+        d_work, d_concentration = d_own[:, WORK_INPUT], d_own[:, CONCENTRATION_INPUT]
+        d_total = d_cost * correction
+        d_total += (np.float32(0.5) * d_work - d_concentration * inputs[:, CONCENTRATION_INPUT]) / safe
+        d_square = d_concentration / (root * safe)
         back = assignment.T @ np.concatenate([d_total, d_square]).T  # [P, 4M]
         d_exponent = (back[:, :pairs] + 2 * work * back[:, pairs:]) * work
-        d_exponent *= (exponent > -15) & (exponent < 8)
-        np.matmul(d_exponent.T, data.seen, out=grad["slope"])
+        d_exponent *= (exponent > LEAST_EXPONENT) & (exponent < MOST_EXPONENT)
+        np.matmul(d_exponent.T, data.work_inputs, out=grad["slope"])
         np.sum(d_exponent, axis=0, out=grad["log_scale"])
         return float(loss)
-
-    def adam(self, optimizer: torch.optim.Optimizer) -> "FlatAdam":
-        """Adam on `flat`, going on from the moments that `optimizer` holds."""
-        return FlatAdam(self, optimizer)
 
     def write_back(self) -> None:
         """Put the parameters into the network."""
         with torch.no_grad():
-            for parameter, name in zip(self.parameters, _NAMES, strict=True):
+            for name, parameter in self.parameters.items():
                 parameter.copy_(torch.from_numpy(self.view[name].reshape(parameter.shape)))
 
     def _views(self, flat: Array) -> dict[str, Array]:
-        ends = np.cumsum([int(np.prod(self.shapes[name])) for name in _NAMES])
+        """Views of `flat` by name: one row per pair, and an axis of the samples where a parameter is added to them."""
+        parts = _split(flat, list(self.parameters.values()))
         return {
-            name: part.reshape(self.shapes[name]) for name, part in zip(_NAMES, np.split(flat, ends[:-1]), strict=True)
+            name: part.reshape(-1, *parameter.shape[2:], *([1] if name in _ADDED else []))
+            for (name, parameter), part in zip(self.parameters.items(), parts, strict=True)
         }
 
 
 class FlatAdam:
-    """Adam (Kingma and Ba 2015) on one vector; its moments live on in a torch optimizer between fits."""
+    """Adam (Kingma and Ba 2015) on one vector; a torch optimizer keeps its moments between fits."""
 
     def __init__(self, fit: StructuredFit, optimizer: torch.optim.Optimizer) -> None:
         self.fit, self.optimizer = fit, optimizer
+        self.parameters = list(fit.parameters.values())
         self.rate = float(optimizer.param_groups[0]["lr"])
-        states = [optimizer.state.get(parameter, {}) for parameter in fit.parameters]
+        states = [optimizer.state.get(parameter, {}) for parameter in self.parameters]
         self.step_count = int(states[0]["step"]) if states[0] else 0
         self.mean, self.variance = (
             np.concatenate(
                 [
                     state[moment].numpy().ravel() if state else np.zeros(parameter.numel(), np.float32)
-                    for state, parameter in zip(states, fit.parameters, strict=True)
+                    for state, parameter in zip(states, self.parameters, strict=True)
                 ]
             )
             for moment in ("exp_avg", "exp_avg_sq")
@@ -209,14 +190,17 @@ class FlatAdam:
 
     def write_back(self) -> None:
         """Put the moments into the optimizer."""
-        ends = np.cumsum([parameter.numel() for parameter in self.fit.parameters])[:-1]
-        parts = zip(self.fit.parameters, np.split(self.mean, ends), np.split(self.variance, ends), strict=True)
-        for parameter, mean, variance in parts:
+        means, variances = (_split(moments, self.parameters) for moments in (self.mean, self.variance))
+        for parameter, mean, variance in zip(self.parameters, means, variances, strict=True):
             self.optimizer.state[parameter] = {
                 "step": torch.tensor(float(self.step_count)),
                 "exp_avg": torch.from_numpy(mean.copy()).reshape(parameter.shape),
                 "exp_avg_sq": torch.from_numpy(variance.copy()).reshape(parameter.shape),
             }
+
+
+def _split(flat: Array, parameters: Sequence[nn.Parameter]) -> list[Array]:
+    return np.split(flat, np.cumsum([parameter.numel() for parameter in parameters])[:-1])
 
 
 def _huber(error: Array) -> float:

@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from dreamshard.cost_model.features import FEATURES
-from dreamshard.cost_model.networks import CostNetwork, mlp
+from dreamshard.cost_model import FEATURES, CostNetwork, mlp
 from dreamshard.costs import PHASES
 from dreamshard.peers.lstm_policies import DeviceScorer, LstmMethod
 from dreamshard.policy.mdp import Episodes

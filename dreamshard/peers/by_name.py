@@ -12,7 +12,7 @@ from dreamshard.peers.neuroshard import NeuroShardPlacer
 from dreamshard.peers.torchrec_planner import TorchRecPlanner
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
-from dreamshard.search.placer import DreamShardPlacer
+from dreamshard.search import DreamShardPlacer
 from dreamshard.tasks import PlacementTask
 
 Learned = Literal["rnn", "autoshard"]

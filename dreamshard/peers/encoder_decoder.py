@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from dreamshard.cost_model.features import FEATURES
-from dreamshard.cost_model.networks import CostNetwork
+from dreamshard.cost_model import FEATURES, CostNetwork
 from dreamshard.peers.lstm_policies import DeviceScorer, LstmMethod
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import Episodes

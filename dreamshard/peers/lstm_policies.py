@@ -14,9 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from dreamshard.baselines import pack_by_size
-from dreamshard.cost_model.fast_evaluation import shard_costs
-from dreamshard.cost_model.features import Normaliser
-from dreamshard.cost_model.networks import CostNetwork
+from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.placement import Placement
 from dreamshard.policy.mdp import Episodes, episodes_of, legal_devices
 from dreamshard.policy.reinforce import gradient_step, policy_gradient_loss
@@ -174,7 +172,7 @@ def lstm_rollout(
 ) -> LstmRollout:
     """Place every table; sampled with `generator`, greedy without."""
     batch, num_tables = episodes.order.shape
-    costs = shard_costs(network)
+    evaluator = network.evaluator()
     latents, table_bytes = episodes.latents.numpy(), episodes.table_bytes.numpy()
     sums = np.zeros((batch, episodes.num_devices, latents.shape[-1]), np.float32)
     held_ms = np.zeros((batch, episodes.num_devices), np.float32)
@@ -184,7 +182,7 @@ def lstm_rollout(
     devices, log_probs, entropies, episode = [], [], [], np.arange(batch)
     for t in range(num_tables):
         after = sums + latents[:, t, None]  # [B, D, L]
-        forward, backward, _ = costs.compute(after.reshape(-1, after.shape[-1]))
+        forward, backward, _ = evaluator.compute(after.reshape(-1, after.shape[-1]))
         after_ms = (forward + backward).reshape(held_ms.shape)
         legal = torch.from_numpy(legal_devices(used_bytes, table_bytes[:, t], episodes.capacity_bytes))
         scores = scorer.scores(t, torch.from_numpy(held_ms) / reference, torch.from_numpy(after_ms) / reference)

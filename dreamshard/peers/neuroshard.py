@@ -26,9 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.baselines import pack_by_size
-from dreamshard.cost_model.fast_evaluation import shard_costs
-from dreamshard.cost_model.features import Normaliser
-from dreamshard.cost_model.networks import CostNetwork
+from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.tasks import PlacementTask
 
@@ -107,7 +105,7 @@ class NeuroShardPlacer:
 @torch.no_grad()
 def grid_search(network: CostNetwork, shards: EncodedShards, num_devices: int, capacity_bytes: int) -> GridSearchResult:
     """The cheapest of the greedy placements under each limit, for each alternative."""
-    costs = shard_costs(network)
+    evaluator = network.evaluator()
     alternatives, num_shards = shards.dim.shape
     batch, grid = alternatives * len(LIMITS), len(LIMITS)
     episode, alternative = np.arange(batch), np.repeat(np.arange(alternatives), grid)
@@ -128,7 +126,7 @@ def grid_search(network: CostNetwork, shards: EncodedShards, num_devices: int, c
         used_bytes[episode, chosen] += size
         used_dims[episode, chosen] += dim
         sums[episode, chosen] += latents[alternative, shard]
-        forward, backward, _ = costs.compute(sums[episode, chosen])
+        forward, backward, _ = evaluator.compute(sums[episode, chosen])
         held_ms[episode, chosen] = forward + backward
         device[episode, shard] = chosen
     cost = network.overall_ms(torch.from_numpy(sums))  # [B]
@@ -142,7 +140,7 @@ def grid_search(network: CostNetwork, shards: EncodedShards, num_devices: int, c
 
 def single_compute_ms(network: CostNetwork, shards: EncodedShards) -> NDArray[np.float32]:
     """`[C, S]` predicted compute of each shard alone on a device."""
-    forward, backward, _ = shard_costs(network).compute(shards.latents.flatten(0, 1).numpy())
+    forward, backward, _ = network.evaluator().compute(shards.latents.flatten(0, 1).numpy())
     alone: NDArray[np.float32] = (forward + backward).reshape(shards.dim.shape)
     return alone
 

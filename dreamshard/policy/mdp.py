@@ -1,12 +1,12 @@
-"""The estimated MDP: place one table after another; what it costs is what the cost network predicts.
+"""The estimated MDP: place one table after another; the cost network predicts the cost.
 
 State per device: the sum of its tables' latents, its predicted costs, and the memory used. Sums are incremental: a step
-adds one latent to one device and evaluates that device. Nothing here touches hardware. All functions take `B` episodes
-of the same number of tables and devices.
+adds one latent to one device and evaluates that device. No hardware is touched. All functions take `B` episodes of the
+same number of tables and devices.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,17 +14,16 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dreamshard.cost_model.fast_evaluation import Loads, ShardCosts, refresh
-from dreamshard.cost_model.features import Normaliser
-from dreamshard.cost_model.networks import CostNetwork
+from dreamshard.cost_model import CostNetwork, Normaliser
+from dreamshard.cost_model.evaluator import Array, Indices, Loads, ShardEvaluator, refresh
 from dreamshard.tasks import PlacementTask
 
-_OWN_SHARE = np.float32(0.1)  # of a device's own cost, beside the overall cost, in deciding where a table goes
+_OWN_SHARE = np.float32(0.1)  # weight of a device's own cost, beside the overall cost
 
 
 @dataclass(frozen=True)
 class Episodes:
-    """What `B` episodes start from; tables in the order in which they are placed.
+    """`B` episodes before their first step; tables in the order in which they are placed.
 
     Attributes:
         order: `[B, T]` index of each table in its task: descending predicted single cost.
@@ -32,8 +31,8 @@ class Episodes:
         latents: `[B, T, L]` of the cost network.
         table_bytes: `[B, T]`.
         single_ms: `[B, T]` predicted cost of each table alone on one device.
-        reference_ms: `[B]` predicted cost of all tables one by one, shared evenly by the devices: the scale in which a
-            policy sees costs, so that it means the same in a small task and in a large one.
+        reference_ms: `[B]` sum of `single_ms` over the number of devices. A policy sees costs relative to it, so that they
+            mean the same in a small task and in a large one.
         num_devices: `D`.
         capacity_bytes: per device.
     """
@@ -48,22 +47,14 @@ class Episodes:
     capacity_bytes: int
 
     def repeat(self, times: int) -> "Episodes":
-        """Each episode `times` times over, side by side."""
-        return Episodes(
-            self.order.repeat_interleave(times, dim=0),
-            self.features.repeat_interleave(times, dim=0),
-            self.latents.repeat_interleave(times, dim=0),
-            self.table_bytes.repeat_interleave(times, dim=0),
-            self.single_ms.repeat_interleave(times, dim=0),
-            self.reference_ms.repeat_interleave(times, dim=0),
-            self.num_devices,
-            self.capacity_bytes,
-        )
+        """Each episode `times` times, side by side."""
+        names = ("order", "features", "latents", "table_bytes", "single_ms", "reference_ms")
+        return replace(self, **{name: getattr(self, name).repeat_interleave(times, dim=0) for name in names})
 
 
 @dataclass
 class State:
-    """Where episodes stand; `step` changes it in place, since a copy per step would cost more than the step.
+    """Episodes between two steps; `step` changes it in place, since a copy would cost more than the step.
 
     Attributes:
         loads: `[B, D]` devices.
@@ -74,10 +65,10 @@ class State:
     """
 
     loads: Loads
-    used_bytes: NDArray[np.int64]
-    slowest_ms: NDArray[np.float32]
-    widest_ms: NDArray[np.float32]
-    episode: NDArray[np.int64]
+    used_bytes: Indices
+    slowest_ms: Array
+    widest_ms: Array
+    episode: Indices
 
 
 @torch.no_grad()
@@ -111,9 +102,9 @@ def episodes_of(tasks: Sequence[PlacementTask], network: CostNetwork, normaliser
     )
 
 
-def start(costs: ShardCosts, batch: int, num_devices: int) -> State:
+def start(evaluator: ShardEvaluator, batch: int, num_devices: int) -> State:
     """All devices empty."""
-    loads = costs.empty(batch, num_devices)
+    loads = evaluator.empty(batch, num_devices)
     return State(
         loads,
         np.zeros((batch, num_devices), np.int64),
@@ -123,13 +114,11 @@ def start(costs: ShardCosts, batch: int, num_devices: int) -> State:
     )
 
 
-def legal_devices(
-    used_bytes: NDArray[np.int64], table_bytes: NDArray[np.int64], capacity_bytes: int
-) -> NDArray[np.bool_]:
+def legal_devices(used_bytes: Indices, table_bytes: Indices, capacity_bytes: int) -> NDArray[np.bool_]:
     """`[B, D]` devices that have room for a table of `[B]` bytes: the one mask of sampling, loss and greedy choice.
 
-    Where no device has room, the one with the most is let through, so that a softmax over legal devices stays defined;
-    such an episode ends over capacity and `Rollout.feasible` says so.
+    Where no device has room, the one with the most is legal, so that a softmax over legal devices stays defined; such an
+    episode ends over capacity, and `Rollout.feasible` is false.
     """
     fits = used_bytes <= (capacity_bytes - table_bytes)[:, None]
     if fits.all():
@@ -140,12 +129,8 @@ def legal_devices(
 
 
 def step(
-    costs: ShardCosts,
-    state: State,
-    latent: NDArray[np.float32],
-    table_bytes: NDArray[np.int64],
-    device: NDArray[np.int64],
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    evaluator: ShardEvaluator, state: State, latent: Array, table_bytes: Indices, device: Indices
+) -> tuple[Array, Array]:
     """Put one table per episode, of `latent` `[B, L]` and `table_bytes` `[B]`, on `device` `[B]`.
 
     Returns:
@@ -154,22 +139,22 @@ def step(
     changed = (state.episode, device)
     state.loads.sums[changed] += latent
     state.used_bytes[changed] += table_bytes
-    forward, backward = refresh(costs, state.loads, changed)
+    forward, backward = refresh(evaluator, state.loads, changed)
     np.maximum(state.slowest_ms, state.loads.compute_ms[changed][:, None], out=state.slowest_ms)
     np.maximum(state.widest_ms, state.loads.comm_ms[changed][:, None], out=state.widest_ms)
     return forward, backward
 
 
-def after_ms(costs: ShardCosts, state: State, latent: NDArray[np.float32]) -> NDArray[np.float32]:
-    """`[B, D]` how dear it is to put the table of `latent` `[B, L]` on each device.
+def cost_if_placed_ms(evaluator: ShardEvaluator, state: State, latent: Array) -> Array:
+    """`[B, D]` predicted cost of placing the table of `latent` `[B, L]` on each device.
 
-    The overall cost after it, plus a tenth of what the device itself would then cost if it were the widest. The first
-    term alone leaves devices equal that neither it nor the all-to-all makes critical; the second alone lets compute and
-    dims end on different devices, whose sum is what everyone waits for.
+    The overall cost with the table, plus a tenth of the device's own cost as if it were the widest. The overall cost alone
+    does not distinguish devices that are critical neither for compute nor for the all-to-all. The own cost alone lets the
+    most compute and the most dims end on different devices, and everyone waits for the sum of both.
     """
-    compute, comm = costs.after(state.loads, latent)  # [B, D] each
-    dear: NDArray[np.float32] = np.maximum(compute, state.slowest_ms) + np.maximum(comm, state.widest_ms)
+    compute, comm = evaluator.with_table(state.loads, latent)  # [B, D] each
+    cost: Array = np.maximum(compute, state.slowest_ms) + np.maximum(comm, state.widest_ms)
     compute += comm
     compute *= _OWN_SHARE
-    dear += compute
-    return dear
+    cost += compute
+    return cost

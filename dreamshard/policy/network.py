@@ -1,12 +1,12 @@
 """Networks that score devices for the next table; softmax over the legal ones is the policy.
 
-A logit is `device code . table code - greed x how dear the table is there` (`mdp.after_ms`). Device codes depend on what a
-device holds, so a step changes one of them; table codes are known beforehand. That makes a rollout cheap.
+A logit is `device code . table code - cost weight x cost of placing the table there` (`mdp.cost_if_placed_ms`). Device
+codes depend on what a device holds, so a step changes one of them; table codes are constant. That makes a rollout cheap.
 
-- `paper`: DreamShard's: a table MLP summed per device, the device's predicted costs through 3-64-32, one linear layer.
-  It does not see the table being placed: its table code is 1 and its greed 0.
-- `lookahead` sees the table and what its placing on each device would come to. It starts as a soft greedy rule and means
-  the same at every number of tables and devices, since costs are relative and sums are per table of an even share.
+- `paper`: DreamShard's own: a table MLP summed per device, the device's predicted costs through 3-64-32, one linear
+  layer. It does not see the table being placed: its table code is 1 and its cost weight 0.
+- `lookahead` sees the table and the cost of placing it on each device. It starts as a soft greedy rule. It applies to any
+  number of tables and devices, since costs are relative and sums are divided by the mean number of tables per device.
 """
 
 from dataclasses import dataclass
@@ -16,14 +16,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dreamshard.cost_model.features import FEATURES, NUM_PAPER_FEATURES
-from dreamshard.cost_model.networks import mlp
+from dreamshard.cost_model import FEATURES, NUM_PAPER_FEATURES, mlp
 
 PolicyKind = Literal["lookahead", "paper"]
 
 _LATENT = 32
 COST_COLUMNS = 3
-"""What a policy sees of a device's predicted cost: forward compute, backward compute, communication."""
+"""Predicted costs of a device that a policy sees: forward compute, backward compute, communication."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +31,17 @@ class DeviceView:
 
     Attributes:
         costs: `[..., D, 3]` predicted forward compute, backward compute and communication.
-        after: `[..., D]` how dear it is to put the table being placed there (`mdp.after_ms`).
+        cost_if_placed: `[..., D]` of the table being placed (`mdp.cost_if_placed_ms`).
         memory: `[..., D]` share of the capacity used.
     """
 
     costs: Float[Tensor, "*B D 3"]
-    after: Float[Tensor, "*B D"]
+    cost_if_placed: Float[Tensor, "*B D"]
     memory: Float[Tensor, "*B D"]
 
 
 class PolicyNetwork(nn.Module):
-    """Scores devices; `kind` says what it sees."""
+    """Scores devices; its inputs depend on `kind`."""
 
     def __init__(self, kind: PolicyKind = "lookahead") -> None:
         super().__init__()
@@ -68,7 +67,7 @@ class PolicyNetwork(nn.Module):
         return latent
 
     def table_codes(self, features: Float[Tensor, "*B F"]) -> Float[Tensor, "*B K"]:
-        """What each table asks of a device."""
+        """One factor of the logits: a code per table."""
         if self.kind == "paper":
             return torch.ones_like(features[..., :1])
         code: Tensor = self.wish(features.clamp(-10, 10))
@@ -81,13 +80,13 @@ class PolicyNetwork(nn.Module):
         memory: Float[Tensor, "*B"],
         tables_per_device: float,
     ) -> Float[Tensor, "*B K"]:
-        """What each device offers; `tables_per_device` is the task's `T / D`."""
+        """The other factor: a code per device; `tables_per_device` is the task's `T / D`."""
         if self.kind == "paper":
             code: Tensor = self.score(torch.cat([sums, self.cost(costs)], dim=-1))
-            return code
-        offered: Tensor = self.device(torch.cat([sums / tables_per_device, costs, memory[..., None]], dim=-1))
-        return offered
+        else:
+            code = self.device(torch.cat([sums / tables_per_device, costs, memory[..., None]], dim=-1))
+        return code
 
-    def greediness(self) -> Float[Tensor, ""]:
-        """Weight of the predicted cost with the table."""
+    def cost_weight(self) -> Float[Tensor, ""]:
+        """Weight of the predicted cost of placing the table."""
         return torch.zeros(()) if self.kind == "paper" else self.greed.exp()

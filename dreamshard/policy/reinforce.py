@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from dreamshard.cost_model.fitting import TrainingDivergedError
-from dreamshard.cost_model.networks import CostNetwork
+from dreamshard.cost_model import CostNetwork, TrainingDivergedError
 from dreamshard.policy.mdp import Episodes
 from dreamshard.policy.network import PolicyNetwork
 from dreamshard.policy.rollout import log_probs, rollout
@@ -15,12 +14,12 @@ from dreamshard.policy.rollout import log_probs, rollout
 
 @dataclass(frozen=True)
 class UpdateFigures:
-    """One policy update.
+    """Figures of one policy update.
 
     Attributes:
         loss: the policy-gradient loss with its entropy bonus.
-        reward: mean over episodes of minus the predicted cost in units of an even share of all tables' single costs.
-        entropy: mean entropy of a step, nats.
+        reward: minus the predicted cost relative to `Episodes.reference_ms`, mean over the episodes.
+        entropy: of a step in nats, mean over the steps.
     """
 
     loss: float
@@ -37,7 +36,7 @@ def policy_gradient_loss(
 ) -> Float[Tensor, ""]:
     """REINFORCE (Williams 1992) with the batch as baseline: cost normalised to mean 0 and spread 1 over the episodes.
 
-    Episodes that ran out of room count as the dearest of the batch.
+    Episodes that ran out of room count as the most expensive of the batch.
     """
     cost = torch.where(feasible, overall_ms, overall_ms.max())
     advantage = (cost.mean() - cost) / (cost.std(correction=0) + 1e-8)  # [B], above zero where cheaper than average
@@ -72,14 +71,14 @@ def update(
     entropy_weight: float,
     generator: torch.Generator,
 ) -> UpdateFigures:
-    """Sample `episodes` and take one step towards the cheaper ones.
+    """Sample `episodes` and take one optimizer step towards the cheaper ones.
 
     Raises:
         TrainingDivergedError: the loss is not finite.
     """
-    taken = rollout(policy, network, episodes, generator, record=True)
-    log_prob, entropy = log_probs(policy, episodes, taken)
-    loss = policy_gradient_loss(log_prob, entropy, taken.overall_ms, taken.feasible, entropy_weight)
+    sampled = rollout(policy, network, episodes, generator, record=True)
+    log_prob, entropy = log_probs(policy, episodes, sampled)
+    loss = policy_gradient_loss(log_prob, entropy, sampled.overall_ms, sampled.feasible, entropy_weight)
     gradient_step(policy, optimizer, loss, max_norm=10.0)
-    reward = -(taken.overall_ms / episodes.reference_ms).mean()
+    reward = -(sampled.overall_ms / episodes.reference_ms).mean()
     return UpdateFigures(float(loss.detach()), float(reward), float(entropy.detach().mean()))

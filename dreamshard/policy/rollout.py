@@ -1,6 +1,6 @@
 """Roll a policy through the estimated MDP: many episodes at once, sampled or greedy.
 
-The rollout needs no gradient and runs on arrays; `log_probs` recomputes all its steps in one batch for training.
+The rollout runs in NumPy without gradients; `log_probs` recomputes all its steps in one batch for training.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dreamshard.cost_model.fast_evaluation import Array, Loads, mlp_arrays, run_mlp, shard_costs
-from dreamshard.cost_model.networks import CostNetwork
+from dreamshard.cost_model import CostNetwork
+from dreamshard.cost_model.evaluator import Array, Indices, Loads, mlp_arrays, run_mlp
 from dreamshard.policy import mdp
 from dreamshard.policy.mdp import Episodes, State
 from dreamshard.policy.network import COST_COLUMNS, DeviceView, PolicyNetwork
@@ -20,7 +20,7 @@ from dreamshard.policy.network import COST_COLUMNS, DeviceView, PolicyNetwork
 
 @dataclass(frozen=True)
 class Rollout:
-    """What happened in `B` episodes.
+    """`B` finished episodes.
 
     Attributes:
         device: `[B, T]` of each table, in its task's own order.
@@ -28,7 +28,7 @@ class Rollout:
         feasible: `[B]` whether no device is over capacity.
         actions: `[B, T]` devices in the order of placing.
         legal: `[B, T, D]` the mask of every step; empty unless recorded.
-        view: what the policy saw, `[B, T, D, ...]`; None unless recorded.
+        view: `[B, T, D, ...]` inputs of the policy; None unless recorded.
     """
 
     device: Int[Tensor, "B T"]
@@ -48,63 +48,70 @@ def rollout(
     *,
     record: bool = False,
 ) -> Rollout:
-    """Place every table; sampled with `generator`, greedy without.
+    """Place every table.
 
     Args:
-        record: keep what the policy saw, for `log_probs`.
+        policy: scores the devices.
+        network: predicts the costs.
+        episodes: before their first step.
+        generator: to sample with; None for the greedy choices.
+        record: keep the inputs of the policy for `log_probs`.
     """
     batch, num_tables = episodes.order.shape
     num_devices = episodes.num_devices
-    costs = shard_costs(network)
-    state = mdp.start(costs, batch, num_devices)
-    actor = _Actor(policy, episodes, state.loads)
+    evaluator = network.evaluator()
+    state = mdp.start(evaluator, batch, num_devices)
+    scorer = _DeviceScorer(policy, episodes, state.loads)
     latents, table_bytes = episodes.latents.numpy(), episodes.table_bytes.numpy()
     noise = None if generator is None else _gumbel((num_tables, batch, num_devices), generator)
     actions = np.empty((batch, num_tables), np.int64)
-    kept = _Record(batch, num_tables, num_devices) if record else None
+    recorder = _Recorder(batch, num_tables, num_devices) if record else None
     for t in range(num_tables):
-        after = mdp.after_ms(costs, state, latents[:, t]) / actor.reference_ms
+        cost_if_placed = mdp.cost_if_placed_ms(evaluator, state, latents[:, t]) / scorer.reference_ms
         legal = mdp.legal_devices(state.used_bytes, table_bytes[:, t], episodes.capacity_bytes)
-        if kept is not None:
-            kept.add(t, actor.costs, after, state.used_bytes / max(episodes.capacity_bytes, 1), legal)
-        logits = actor.logits(t, after)
+        if recorder is not None:
+            memory = state.used_bytes / max(episodes.capacity_bytes, 1)
+            recorder.add(t, scorer.costs, cost_if_placed, memory, legal)
+        logits = scorer.logits(t, cost_if_placed)
         if noise is not None:
             logits = logits + noise[t]
         actions[:, t] = action = np.where(legal, logits, -np.inf).argmax(axis=1)
-        compute = mdp.step(costs, state, latents[:, t], table_bytes[:, t], action)
-        actor.update(state, t, action, compute)
-    taken = torch.from_numpy(actions)
+        compute = mdp.step(evaluator, state, latents[:, t], table_bytes[:, t], action)
+        scorer.update(state, t, action, compute)
+    devices = torch.from_numpy(actions)
     return Rollout(
-        torch.empty_like(taken).scatter_(1, episodes.order, taken),
+        torch.empty_like(devices).scatter_(1, episodes.order, devices),
         network.overall_ms(torch.from_numpy(state.loads.sums)),
         torch.from_numpy((state.used_bytes <= episodes.capacity_bytes).all(axis=1)),
-        taken,
-        torch.from_numpy(kept.legal) if kept else torch.empty(batch, 0, num_devices, dtype=torch.bool),
-        kept.view() if kept else None,
+        devices,
+        torch.from_numpy(recorder.legal) if recorder else torch.empty(batch, 0, num_devices, dtype=torch.bool),
+        recorder.view() if recorder else None,
     )
 
 
 def log_probs(
-    policy: PolicyNetwork, episodes: Episodes, taken: Rollout
+    policy: PolicyNetwork, episodes: Episodes, finished: Rollout
 ) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
     """Log-probability of each action and entropy of each step, with gradients, all steps in one batch.
 
     Raises:
         ValueError: the rollout was not recorded.
     """
-    if taken.view is None:
-        raise ValueError("this rollout kept nothing to recompute from; call rollout(..., record=True) to train on it")
+    view = finished.view
+    if view is None:
+        raise ValueError("this rollout was not recorded, so it cannot be trained on; call rollout(..., record=True)")
     num_devices = episodes.num_devices
     encoded = policy.encode(episodes.features)  # [B, T, L]
-    placed = torch.nn.functional.one_hot(taken.actions, num_devices).to(encoded.dtype)  # [B, T, D]
+    placed = torch.nn.functional.one_hot(finished.actions, num_devices).to(encoded.dtype)  # [B, T, D]
     added = placed[..., None] * encoded[:, :, None, :]  # [B, T, D, L]
     sums = added.cumsum(dim=1) - added  # what each device held before the step
-    view = taken.view
-    codes = policy.device_codes(sums, view.costs, view.memory, taken.actions.shape[1] / num_devices)  # [B, T, D, K]
-    wishes = policy.table_codes(episodes.features)  # [B, T, K]
-    logits = (codes * wishes[:, :, None, :]).sum(-1) - policy.greediness() * view.after  # [B, T, D]
-    log_p, entropy = masked_log_softmax(logits, taken.legal)
-    return log_p.gather(-1, taken.actions[..., None]).squeeze(-1), entropy
+    tables_per_device = finished.actions.shape[1] / num_devices
+    device_codes = policy.device_codes(sums, view.costs, view.memory, tables_per_device)  # [B, T, D, K]
+    table_codes = policy.table_codes(episodes.features)  # [B, T, K]
+    scores = (device_codes * table_codes[:, :, None, :]).sum(-1)
+    logits = scores - policy.cost_weight() * view.cost_if_placed  # [B, T, D]
+    log_p, entropy = masked_log_softmax(logits, finished.legal)
+    return log_p.gather(-1, finished.actions[..., None]).squeeze(-1), entropy
 
 
 def masked_log_softmax(
@@ -115,11 +122,11 @@ def masked_log_softmax(
     return log_p, -(log_p.exp() * log_p.masked_fill(~legal, 0.0)).sum(-1)
 
 
-class _Actor:
-    """The policy as arrays, with the codes of all devices as they stand.
+class _DeviceScorer:
+    """The policy in NumPy, with the current codes of all devices.
 
     Attributes:
-        costs: `[B, D, 3]` relative predicted costs of each device; compute of a device without tables is taken as 0.
+        costs: `[B, D, 3]` relative predicted costs of each device; compute of a device without tables is 0.
         reference_ms: `[B, 1]`.
     """
 
@@ -127,8 +134,8 @@ class _Actor:
         batch, num_tables = episodes.order.shape
         self.paper = policy.kind == "paper"
         self.encoded = policy.encode(episodes.features).numpy()
-        self.wishes = policy.table_codes(episodes.features).numpy()
-        self.greed = float(policy.greediness())
+        self.table_codes = policy.table_codes(episodes.features).numpy()
+        self.cost_weight = np.float32(float(policy.cost_weight()))
         self.reference_ms = episodes.reference_ms.numpy()[:, None]
         self.capacity = np.float32(max(episodes.capacity_bytes, 1))
         self.tables_per_device = np.float32(num_tables / episodes.num_devices)
@@ -141,20 +148,20 @@ class _Actor:
         self.costs[..., 2] = loads.comm_ms / self.reference_ms
         self.codes = self._codes(self.sums, self.costs, np.zeros(self.costs.shape[:2], np.float32))  # [B, D, K]
 
-    def logits(self, t: int, after: Array) -> Array:
-        """`[B, D]` before table `t` is placed."""
-        logits: Array = (self.codes @ self.wishes[:, t, :, None])[..., 0]
-        return logits if self.paper else logits - np.float32(self.greed) * after
+    def logits(self, t: int, cost_if_placed: Array) -> Array:
+        """`[B, D]` of table `t`."""
+        logits: Array = (self.codes @ self.table_codes[:, t, :, None])[..., 0]
+        return logits if self.paper else logits - self.cost_weight * cost_if_placed
 
-    def update(self, state: State, t: int, action: NDArray[np.int64], compute: tuple[Array, Array]) -> None:
-        """Take in that table `t` went to `action`, whose forward and backward compute are now `compute`."""
+    def update(self, state: State, t: int, action: Indices, compute: tuple[Array, Array]) -> None:
+        """Put table `t` on `action`, whose forward and backward compute are now `compute`."""
         changed = (state.episode, action)
         self.sums[changed] += self.encoded[:, t]
-        seen = np.empty((len(action), COST_COLUMNS), np.float32)
-        seen[:, 0], seen[:, 1] = compute
-        seen[:, 2] = state.loads.comm_ms[changed]
-        seen /= self.reference_ms
-        self.costs[changed] = seen
+        costs = np.empty((len(action), COST_COLUMNS), np.float32)
+        costs[:, 0], costs[:, 1] = compute
+        costs[:, 2] = state.loads.comm_ms[changed]
+        costs /= self.reference_ms
+        self.costs[changed] = costs
         memory = (state.used_bytes[changed] / self.capacity).astype(np.float32)
         self.codes[changed] = self._codes(self.sums[changed], self.costs[changed], memory)
 
@@ -164,20 +171,23 @@ class _Actor:
         return run_mlp(self.device, np.concatenate([sums / self.tables_per_device, costs, memory[..., None]], axis=-1))
 
 
-class _Record:
-    """What the policy saw, step by step."""
+class _Recorder:
+    """Inputs of the policy, step by step."""
 
     def __init__(self, batch: int, num_tables: int, num_devices: int) -> None:
         shape = (batch, num_tables, num_devices)
         self.costs = np.empty((*shape, COST_COLUMNS), np.float32)
-        self.after, self.memory = np.empty(shape, np.float32), np.empty(shape, np.float32)
+        self.cost_if_placed, self.memory = np.empty(shape, np.float32), np.empty(shape, np.float32)
         self.legal = np.empty(shape, np.bool_)
 
-    def add(self, t: int, costs: Array, after: Array, memory: NDArray[np.float64], legal: NDArray[np.bool_]) -> None:
-        self.costs[:, t], self.after[:, t], self.memory[:, t], self.legal[:, t] = costs, after, memory, legal
+    def add(
+        self, t: int, costs: Array, cost_if_placed: Array, memory: NDArray[np.float64], legal: NDArray[np.bool_]
+    ) -> None:
+        self.costs[:, t], self.cost_if_placed[:, t] = costs, cost_if_placed
+        self.memory[:, t], self.legal[:, t] = memory, legal
 
     def view(self) -> DeviceView:
-        return DeviceView(torch.from_numpy(self.costs), torch.from_numpy(self.after), torch.from_numpy(self.memory))
+        return DeviceView(*(torch.from_numpy(array) for array in (self.costs, self.cost_if_placed, self.memory)))
 
 
 def _gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Array:

@@ -1,11 +1,11 @@
 """Turn a policy and a cost network into the best placement found within a time budget.
 
-Starts: the policy's greedy rollout, sampled rollouts in one batch, greedy on the cost network, and every rule of thumb.
-The legal starts are improved by local search, the most promising first, until time is out. The result is never
-predicted to be worse than any start.
+Starting placements are the policy's greedy rollout, sampled rollouts in one batch, greedy on the cost network, and every
+rule of thumb. Local search improves the legal ones, cheapest first, until time is out. The result is never predicted to
+be worse than any starting placement.
 
-Tables that are a large part of what one device carries, or larger than a device, may be split by columns (`columns.py`): the
-same starts are made of the shards, and the search goes on with them where they are predicted to be cheaper.
+Tables that are a large part of one device's load, or larger than a device, may be split by columns (`column_splits.py`):
+the shards get starting placements too, and the search continues with them where they are predicted to be cheaper.
 """
 
 import math
@@ -18,28 +18,23 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dreamshard.baselines import baselines, pack_by_size
-from dreamshard.cost_model.fast_evaluation import shard_costs
-from dreamshard.cost_model.features import Normaliser
-from dreamshard.cost_model.lower_bound import lower_bound_ms
-from dreamshard.cost_model.networks import CostNetwork, StructuredCostNetwork
+from dreamshard.cost_model import CostNetwork, Normaliser, predict_ms, shard_sums
 from dreamshard.costs import DeviceCosts
 from dreamshard.placement import ColumnShard, Placement, is_legal
 from dreamshard.placer import NoPlacementError
-from dreamshard.policy import mdp
-from dreamshard.policy.mdp import Episodes, episodes_of
+from dreamshard.policy.mdp import episodes_of
 from dreamshard.policy.network import PolicyNetwork
 from dreamshard.policy.rollout import rollout
 from dreamshard.search.column_splits import fits_together, merged, splits, tight_splits
+from dreamshard.search.cost_greedy import cost_greedy
 from dreamshard.search.local_search import LocalSearch
 from dreamshard.tasks import PlacementTask
 
-Clock = Callable[[], float]
-
-_SAMPLED_CELLS = 40_000  # rollouts x tables x devices that are worth sampling
+_SAMPLED_CELLS = 40_000  # limit of sampled rollouts x tables x devices
 _IMPROVED_STARTS = 3
-_WORTH_SEARCHING = 1.1  # a split whose best start is dearer than this times what whole tables came to is left alone
-_SPLIT_GAIN = 0.03  # of the predicted cost: a smaller promise is within the error of predicting shards
-_KICKS = 40  # restarts from the best placement, a few tables moved at random
+_WORTH_SEARCHING = 1.1  # a split is searched if its best start costs less than this times the result without it
+_SPLIT_GAIN = 0.03  # of the predicted cost: a smaller gain is within the error of predicting shards
+_PERTURBATIONS = 40  # restarts from the best placement, a few tables moved at random
 
 
 def default_budget_ms(task: PlacementTask) -> float:
@@ -49,15 +44,15 @@ def default_budget_ms(task: PlacementTask) -> float:
 
 
 @dataclass(frozen=True)
-class _Starts:
-    """Where a search may begin.
+class _StartingPlacements:
+    """Placements that local search may start from.
 
     Attributes:
         task: in whole tables, or in column shards.
-        shards: which columns they are; None for whole tables.
+        shards: columns of each shard; None for whole tables.
         latents: `[T, L]`.
         single_ms: `[T]` predicted cost of each table alone.
-        devices: `[S, T]` legal placements, the cheapest first; none where nothing was found to fit.
+        devices: `[S, T]` legal placements, the cheapest first; none where nothing fits.
         cost_ms: predicted for the first; infinite where there is none.
     """
 
@@ -75,9 +70,9 @@ class DreamShardPlacer:
 
     Attributes:
         rollouts: the most that are sampled besides the greedy one.
-        budget_ms: for local search, from the call on; None for `default_budget_ms`. The starts are always finished.
+        budget_ms: time for local search, from the call on; None for `default_budget_ms`. Starting placements always finish.
         columns: whether tables may be split by columns.
-        clock: seconds; what the budget is held against.
+        clock: seconds, for the budget.
     """
 
     cost_network: CostNetwork
@@ -86,7 +81,7 @@ class DreamShardPlacer:
     rollouts: int = 4
     budget_ms: float | None = None
     columns: bool = True
-    clock: Clock = field(default=time.perf_counter, repr=False)
+    clock: Callable[[], float] = field(default=time.perf_counter, repr=False)
     name: str = "dreamshard"
 
     @torch.no_grad()
@@ -94,18 +89,19 @@ class DreamShardPlacer:
         """The best placement found.
 
         Args:
-            budget_ms: instead of the placer's own.
+            task: to place.
+            budget_ms: overrides the placer's own.
 
         Raises:
             NoPlacementError: nothing fits the devices' memory.
         """
         budget = budget_ms if budget_ms is not None else self.budget_ms
         deadline = self.clock() + (default_budget_ms(task) if budget is None else budget) / 1000
-        least, finer = self._candidates(task)
+        coarse, fine = self._coarse_and_fine(task)
         began = self.clock()
-        placement, cost_ms = self._searched(least, began + (deadline - began) * (0.5 if finer else 1.0))
-        if finer is not None and finer.cost_ms < cost_ms * _WORTH_SEARCHING:
-            split, split_ms = self._searched(finer, deadline)
+        placement, cost_ms = self._improved(coarse, began + (deadline - began) * (0.5 if fine else 1.0))
+        if fine is not None and fine.cost_ms < cost_ms * _WORTH_SEARCHING:
+            split, split_ms = self._improved(fine, deadline)
             if split_ms < cost_ms * (1 - _SPLIT_GAIN):
                 return split
         return placement
@@ -114,77 +110,81 @@ class DreamShardPlacer:
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
         """`[D]` predicted milliseconds per phase of any placement of `task`."""
         task, placement = task.sharded(placement)
-        latents = self.cost_network.encode(self.normaliser(task.tables))
-        sums = shard_sums(latents, placement.device[None], task.num_devices)[0]
+        sums = shard_sums(self._latents(task), placement.device[None], task.num_devices)[0]
         return DeviceCosts.from_phases(self.cost_network.phases_ms(sums).clamp(min=0))
 
     @torch.no_grad()
     def predict_overall_ms(self, task: PlacementTask, placement: Placement) -> float:
         """Predicted cost of the slowest device."""
         task, placement = task.sharded(placement)
-        latents = self.cost_network.encode(self.normaliser(task.tables))
-        return float(predict_ms(self.cost_network, latents, placement.device[None], task.num_devices)[0])
+        return float(predict_ms(self.cost_network, self._latents(task), placement.device[None], task.num_devices)[0])
 
     @torch.no_grad()
     def lower_bound_ms(self, task: PlacementTask, placement: Placement) -> float | None:
-        """What no placement of the same tables or column shards is predicted to be below; see `lower_bound.py`.
+        """A cost that no placement of the same tables or column shards is predicted to be below.
 
-        None for the paper's cost network, whose prediction has no such bound.
+        None for a cost network without such a bound; see `cost_model/lower_bound.py`.
         """
-        if not isinstance(self.cost_network, StructuredCostNetwork):
-            return None
-        tables = task.sharded(placement)[0].tables
-        return lower_bound_ms(self.cost_network, self.cost_network.encode(self.normaliser(tables)), task.num_devices)
+        latents = self._latents(task.sharded(placement)[0])
+        return self.cost_network.lower_bound_ms(latents, task.num_devices)
 
-    def _searched(self, starts: _Starts, deadline: float) -> tuple[Placement, float]:
-        """What local search makes of `starts` until the clock says `deadline`, and its predicted cost."""
+    def _latents(self, task: PlacementTask) -> Float[Tensor, "T L"]:
+        return self.cost_network.encode(self.normaliser(task.tables))
+
+    def _improved(self, starts: _StartingPlacements, deadline: float) -> tuple[Placement, float]:
+        """The result of local search until `deadline`, and its predicted cost."""
         task = starts.task
         search = LocalSearch(
-            shard_costs(self.cost_network), starts.latents, task.table_bytes, task.memory_bytes, task.num_devices
+            self.cost_network.evaluator(), starts.latents, task.table_bytes, task.memory_bytes, task.num_devices
         )
-        found = search.best_of(starts.devices[:_IMPROVED_STARTS], _KICKS, lambda: self.clock() >= deadline)
-        ends = torch.stack([starts.devices[0], found])
-        cost = predict_ms(self.cost_network, starts.latents, ends, task.num_devices)
-        best = int(cost.argmin())
-        return merged(Placement(ends[best], task.num_devices, starts.shards)), float(cost[best])
+        device = search.improve(starts.devices[:_IMPROVED_STARTS], _PERTURBATIONS, lambda: self.clock() >= deadline)
+        candidates = torch.stack([starts.devices[0], device])
+        cost_ms = predict_ms(self.cost_network, starts.latents, candidates, task.num_devices)
+        best = int(cost_ms.argmin())
+        return merged(Placement(candidates[best], task.num_devices, starts.shards)), float(cost_ms[best])
 
-    def _candidates(self, task: PlacementTask) -> tuple[_Starts, _Starts | None]:
+    def _coarse_and_fine(self, task: PlacementTask) -> tuple[_StartingPlacements, _StartingPlacements | None]:
         """Starts with as few column shards as memory allows, and those of the most promising finer split, if any.
 
         Raises:
             NoPlacementError: nothing fits, however fine the split.
         """
-        whole = self._starts(task)
+        whole = self._starting_placements(task)
         if not self.columns:
             return (whole if len(whole.devices) else replace(whole, devices=pack_by_size(task)[None])), None
         proposals = splits(task, whole.single_ms)
-        least = whole
-        if int(proposals[0].max()) > 1:
-            least = self._starts(*task.split(proposals[0])) if fits_together(task, proposals[0]) else whole
-        finer = [self._starts(*task.split(parts)) for parts in proposals[1:]]
-        if not len(least.devices):
-            least = self._least_that_fits(task)
-        return least, min(finer, key=lambda starts: starts.cost_ms, default=None)
+        coarse = whole
+        if int(proposals[0].max()) > 1 and fits_together(task, proposals[0]):
+            coarse = self._starting_placements(*task.split(proposals[0]))
+        fine = [self._starting_placements(*task.split(parts)) for parts in proposals[1:]]
+        if not len(coarse.devices):
+            coarse = self._coarsest_that_fits(task)
+        return coarse, min(fine, key=lambda starts: starts.cost_ms, default=None)
 
-    def _least_that_fits(self, task: PlacementTask) -> _Starts:
-        """Starts of the coarsest split by size of which some are legal."""
-        found = None
+    def _coarsest_that_fits(self, task: PlacementTask) -> _StartingPlacements:
+        """Starts of the coarsest split by size that has a legal one.
+
+        Raises:
+            NoPlacementError: nothing fits, however fine the split.
+        """
+        starts = None
         for parts in tight_splits(task):
-            found = self._starts(*task.split(parts))
-            if len(found.devices):
-                return found
-        packed = pack_by_size(task if found is None else found.task)[None]  # says why nothing fits, where nothing does
-        return replace(self._starts(task) if found is None else found, devices=packed)
+            starts = self._starting_placements(*task.split(parts))
+            if len(starts.devices):
+                return starts
+        packed = pack_by_size(task if starts is None else starts.task)[None]  # its error names what does not fit
+        return replace(self._starting_placements(task) if starts is None else starts, devices=packed)
 
-    def _starts(self, task: PlacementTask, shards: tuple[ColumnShard, ...] | None = None) -> _Starts:
-        """Every legal start: rollouts, greedy on the cost network, rules of thumb, packing by size."""
+    def _starting_placements(
+        self, task: PlacementTask, shards: tuple[ColumnShard, ...] | None = None
+    ) -> _StartingPlacements:
+        """The legal ones among rollouts, greedy on the cost network, and rules of thumb."""
         episodes = episodes_of([task], self.cost_network, self.normaliser)
-        found = [rollout(self.policy, self.cost_network, episodes, None)]
+        devices = [rollout(self.policy, self.cost_network, episodes, None).device]
         sampled = min(self.rollouts, _SAMPLED_CELLS // (len(task.tables) * task.num_devices))
         if sampled:
             generator = torch.Generator().manual_seed(0)  # the same task gets the same placement
-            found.append(rollout(self.policy, self.cost_network, episodes.repeat(sampled), generator))
-        devices = [taken.device for taken in found]
+            devices.append(rollout(self.policy, self.cost_network, episodes.repeat(sampled), generator).device)
         devices.append(cost_greedy(self.cost_network, episodes))
         for placer in baselines().values():
             try:
@@ -193,74 +193,9 @@ class DreamShardPlacer:
                 continue
         together = torch.cat(devices)
         legal = together[is_legal(task.table_bytes, together, task.num_devices, task.memory_bytes)]
-        back = episodes.order[0].argsort()  # from the order of placing to the task's
-        latents, single_ms = episodes.latents[0][back], episodes.single_ms[0][back]
-        cost = predict_ms(self.cost_network, latents, legal, task.num_devices)
-        ranked = torch.argsort(cost, stable=True)
-        cheapest = float(cost[ranked[0]]) if len(legal) else math.inf
-        return _Starts(task, shards, latents, single_ms, legal[ranked], cheapest)
-
-
-@dataclass(frozen=True)
-class PolicyPlacer:
-    """The policy alone: one greedy rollout."""
-
-    cost_network: CostNetwork
-    policy: PolicyNetwork
-    normaliser: Normaliser
-    name: str = "policy"
-
-    @torch.no_grad()
-    def place(self, task: PlacementTask) -> Placement:
-        """Raises NoPlacementError where neither the policy nor packing by size finds room."""
-        episodes = episodes_of([task], self.cost_network, self.normaliser)
-        taken = rollout(self.policy, self.cost_network, episodes, None)
-        return Placement(taken.device[0] if bool(taken.feasible[0]) else pack_by_size(task), task.num_devices)
-
-
-@dataclass(frozen=True)
-class GreedyCostPlacer:
-    """Greedy on the cost network: descending predicted single cost, each where it is least dear (`mdp.after_ms`)."""
-
-    cost_network: CostNetwork
-    normaliser: Normaliser
-    name: str = "cost_greedy"
-
-    @torch.no_grad()
-    def place(self, task: PlacementTask) -> Placement:
-        """Raises NoPlacementError where neither this order nor the order by size finds room."""
-        device = cost_greedy(self.cost_network, episodes_of([task], self.cost_network, self.normaliser))
-        legal = is_legal(task.table_bytes, device, task.num_devices, task.memory_bytes)
-        return Placement(device[0] if bool(legal[0]) else pack_by_size(task), task.num_devices)
-
-
-@torch.no_grad()
-def cost_greedy(network: CostNetwork, episodes: Episodes) -> Int[Tensor, "B T"]:
-    """Greedy placements, not necessarily legal where memory is tight."""
-    costs = shard_costs(network)
-    batch, num_tables = episodes.order.shape
-    state = mdp.start(costs, batch, episodes.num_devices)
-    latents, table_bytes = episodes.latents.numpy(), episodes.table_bytes.numpy()
-    taken = torch.empty(batch, num_tables, dtype=torch.int64)
-    for t in range(num_tables):
-        after = mdp.after_ms(costs, state, latents[:, t])
-        legal = mdp.legal_devices(state.used_bytes, table_bytes[:, t], episodes.capacity_bytes)
-        after[~legal] = float("inf")
-        action = after.argmin(axis=1)
-        mdp.step(costs, state, latents[:, t], table_bytes[:, t], action)
-        taken[:, t] = torch.from_numpy(action)
-    return torch.empty_like(taken).scatter_(1, episodes.order, taken)
-
-
-def shard_sums(latents: Float[Tensor, "T L"], device: Int[Tensor, "B T"], num_devices: int) -> Float[Tensor, "B D L"]:
-    """Latents summed over each device's tables."""
-    sums = latents.new_zeros(device.shape[0], num_devices, latents.shape[1])
-    index = device[:, :, None].expand(-1, -1, latents.shape[1])
-    return sums.scatter_add_(1, index, latents.expand(device.shape[0], -1, -1))
-
-
-def predict_ms(
-    network: CostNetwork, latents: Float[Tensor, "T L"], device: Int[Tensor, "B T"], num_devices: int
-) -> Float[Tensor, " B"]:
-    """Predicted overall cost of many placements of the same tables."""
-    return network.overall_ms(shard_sums(latents, device, num_devices))
+        task_order = episodes.order[0].argsort()
+        latents, single_ms = episodes.latents[0][task_order], episodes.single_ms[0][task_order]
+        cost_ms = predict_ms(self.cost_network, latents, legal, task.num_devices)
+        ranked = torch.argsort(cost_ms, stable=True)
+        cheapest_ms = float(cost_ms[ranked[0]]) if len(legal) else math.inf
+        return _StartingPlacements(task, shards, latents, single_ms, legal[ranked], cheapest_ms)

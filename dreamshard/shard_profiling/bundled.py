@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dreamshard.model_files import load_placer, save_placer
-from dreamshard.search.placer import DreamShardPlacer
+from dreamshard.search import DreamShardPlacer
 
 PACKAGED = Path(__file__).parent / "models"
 MEASUREMENTS = "measurements.json"

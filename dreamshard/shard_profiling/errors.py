@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.costs import CostSample
+from dreamshard.prediction_metrics import mean_relative_error
 from dreamshard.shard_profiling.dataset import distinct_tables
 
 BUCKETS = ((1, 1), (2, 4), (5, 9), (10, 19), (20, 39), (40, 1_000_000))
@@ -94,7 +95,6 @@ def errors_by_tables(
         samples: that were held out.
     """
     measured = measured_ms(samples)
-    relative = {name: (value.double() / measured - 1).abs() for name, value in predicted.items()}
     counts = torch.tensor([len(sample.task.tables) for sample in samples])
     everything = (1, BUCKETS[-1][1])
     found = []
@@ -102,7 +102,7 @@ def errors_by_tables(
         inside = (counts >= low) & (counts <= high)
         if bool(inside.any()):
             name = "all" if (low, high) == everything else _range(low, high, int(counts.max()))
-            errors = {field: float(error[inside].mean()) for field, error in relative.items()}
+            errors = {field: mean_relative_error(value[inside], measured[inside]) for field, value in predicted.items()}
             found.append(HeldOutError(tables=name, num_shards=int(inside.sum()), **errors))
     return tuple(found)
 

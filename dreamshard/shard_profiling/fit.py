@@ -11,9 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dreamshard.cost_model.features import Normaliser
-from dreamshard.cost_model.fitting import CostData, fit
-from dreamshard.cost_model.networks import CostNetwork, PaperCostNetwork, StructuredCostNetwork
+from dreamshard.cost_model import CostData, CostNetwork, Normaliser, fit, new_cost_network
+from dreamshard.cost_model.cost_data import Encode
 from dreamshard.costs import PHASES, CostSample
 from dreamshard.shard_profiling.dataset import MeasuredShard, distinct_tables, samples_of
 from dreamshard.shard_profiling.errors import (
@@ -32,7 +31,6 @@ from dreamshard.training import TrainingConfig, TrainingState, improve_policy, u
 HOLD_OUT_EVERY = 5
 _PAPER_LEARNING_RATE = 3e-3
 _SCALED_ON = 500  # shards from which TorchRec's one factor is fitted; the design spreads any first ones evenly
-_LATENT_DIMS = -3  # of the structured network's latents: hundreds of dims
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +76,11 @@ class LearntFromShards:
 class ShardData(CostData):
     """Shards to be fitted: of thousands of tables a batch holds few, and only those are encoded."""
 
-    def sums(self, network: CostNetwork, chosen: Int[Tensor, " B"] | None = None) -> Float[Tensor, "B D L"]:
+    def sums(self, encode: Encode, chosen: Int[Tensor, " B"] | None = None) -> Float[Tensor, "B D L"]:
         """See `CostData.sums`."""
         assignment = self.assignment if chosen is None else self.assignment[chosen]  # [B, 1, P]
         used = assignment.sum(dim=(0, 1)).nonzero().flatten()
-        return assignment[..., used] @ network.encode(self.features[used])
+        return assignment[..., used] @ encode(self.features[used])
 
 
 def split_shards(samples: Sequence[CostSample]) -> tuple[list[CostSample], list[CostSample]]:
@@ -113,12 +111,10 @@ def learn_from_shards(
             f"{2 * HOLD_OUT_EVERY}, better 3,000 (`python -m dreamshard.shard_profiling.collect`)"
         )
     fitted, held_out = split_shards(samples)
-    state = untrained(Normaliser.fit(distinct_tables(fitted)), TrainingConfig(), config.seed)
-    if not isinstance(state.cost_network, StructuredCostNetwork):
-        raise ValueError("costs of shards are learnt by the structured cost network; make it the default again")
+    state = untrained(Normaliser.fit(distinct_tables(fitted)), TrainingConfig(cost_network="structured"), config.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        rival = PaperCostNetwork()
+        rival = new_cost_network("paper", state.normaliser)
     fit_network(state.cost_network, fitted, state.normaliser, config, config.learning_rate)
     fit_network(rival, fitted, state.normaliser, config, _PAPER_LEARNING_RATE)
     predicted = {
@@ -146,8 +142,7 @@ def fit_network(
         TrainingDivergedError: the loss is not finite.
     """
     data = ShardData.of(samples, normaliser)
-    if isinstance(network, StructuredCostNetwork):
-        network.calibrate(data.sums(network), data.phases_ms)
+    network.prepare(data, first=True)
     optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
     generator = torch.Generator().manual_seed(config.seed)
     for stage in range(config.stages):
@@ -160,21 +155,19 @@ def fit_network(
 def predicted_ms(network: CostNetwork, samples: Sequence[CostSample], normaliser: Normaliser) -> Float[Tensor, " S"]:
     """Compute time of each shard, as the network predicts it."""
     data = ShardData.of(samples, normaliser)
-    return network.phases_ms(data.sums(network)).sum(dim=-1)[:, 0]
+    return network.phases_ms(data.sums(network.encode)).sum(dim=-1)[:, 0]
 
 
-def fit_links(network: StructuredCostNetwork, accelerator: AcceleratorSpec, batch_size: int) -> None:
+def fit_links(network: CostNetwork, accelerator: AcceleratorSpec, batch_size: int) -> None:
     """Set the network's communication from link figures, as if placements on one node had been measured."""
     num_devices = max(2, accelerator.devices_per_node)
     generator = torch.Generator().manual_seed(0)
     dims = 2000 * torch.rand(64, num_devices, generator=generator, dtype=torch.float64)  # [S, D]
-    sums = torch.zeros(64, num_devices, network.latent_size)
-    sums[..., _LATENT_DIMS] = (dims / 100).float()
     phases_ms = torch.zeros(64, num_devices, len(PHASES))
     comm_ms = (1e3 * all_to_all_s(dims, batch_size, accelerator)).float()
     for phase in (PHASES.index("forward_comm"), PHASES.index("backward_comm")):
         phases_ms[..., phase] = comm_ms
-    network.fit_comm(sums, phases_ms)
+    network.fit_communication((dims / 100).float(), phases_ms)
 
 
 def describe(shards: Sequence[MeasuredShard]) -> dict[str, object]:

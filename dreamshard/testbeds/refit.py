@@ -15,6 +15,7 @@ from scipy import optimize
 from torch import Tensor
 
 from dreamshard.costs import CostSample
+from dreamshard.prediction_metrics import mean_relative_error
 from dreamshard.testbeds.roofline import phase_costs, shard_loads, table_loads
 from dreamshard.testbeds.specs import AcceleratorSpec
 
@@ -86,8 +87,8 @@ def refit(spec: AcceleratorSpec, samples: Sequence[CostSample]) -> Refit:
     return Refit(
         spec=after,
         scales={name: float(np.exp(log_scale)) for name, log_scale in zip(FIGURES, found.x, strict=True)},
-        before_mape=_mape(_compute_ms(spec, loads, batch_size), measured),
-        after_mape=_mape(_compute_ms(after, loads, batch_size), measured),
+        before_mape=mean_relative_error(_compute_ms(spec, loads, batch_size).sum(dim=1), measured.sum(dim=1)),
+        after_mape=mean_relative_error(_compute_ms(after, loads, batch_size).sum(dim=1), measured.sum(dim=1)),
         num_shards=len(measured),
     )
 
@@ -114,7 +115,3 @@ def _scaled(spec: AcceleratorSpec, log_scales: npt.NDArray[np.float64]) -> Accel
 def _compute_ms(spec: AcceleratorSpec, loads: Float[Tensor, "N K"], batch_size: int) -> Float[Tensor, "N 2"]:
     costs = phase_costs(loads[:, None], batch_size, spec)
     return torch.stack([costs.forward_compute_ms[:, 0], costs.backward_compute_ms[:, 0]], dim=1)
-
-
-def _mape(predicted: Float[Tensor, "N 2"], measured: Float[Tensor, "N 2"]) -> float:
-    return float((predicted.sum(dim=1) / measured.sum(dim=1) - 1).abs().mean())

@@ -11,7 +11,7 @@ from flows.cli.options import HomeOption, enter
 if TYPE_CHECKING:
     from dreamshard.placer import Placer
     from dreamshard.plan import Plan
-    from dreamshard.search.placer import DreamShardPlacer
+    from dreamshard.search import DreamShardPlacer
     from dreamshard.tables import Tables
     from dreamshard.tasks import PlacementTask
 
@@ -43,7 +43,7 @@ def place(
     enter(home)
     _check(out)
     from dreamshard.plan import make_plan, read_plan
-    from dreamshard.search.placer import DreamShardPlacer
+    from dreamshard.search import DreamShardPlacer
     from dreamshard.tasks import PlacementTask
 
     task = PlacementTask(
@@ -145,7 +145,7 @@ def _read(path: Path) -> "Tables":
 
 def _oracle(placer: "Placer") -> "DreamShardPlacer | None":
     """Who predicts costs: the placer itself if it can, else the champion if there is one."""
-    from dreamshard.search.placer import DreamShardPlacer
+    from dreamshard.search import DreamShardPlacer
 
     if isinstance(placer, DreamShardPlacer):
         return placer
@@ -174,7 +174,7 @@ def _cost_greedy() -> "Placer":
     Raises:
         ValueError: there is no champion, or its files are gone or damaged.
     """
-    from dreamshard.search.placer import GreedyCostPlacer
+    from dreamshard.search import GreedyCostPlacer
 
     champion = _champion()
     if champion is None:

@@ -6,10 +6,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from dreamshard.baselines import baselines
-from dreamshard.evaluation import EvaluationRow, compare, mean_overall_ms, prediction_figures
+from dreamshard.evaluation import EvaluationRow, mean_overall_ms, paired_comparison, prediction_figures
 from dreamshard.peers import PEERS, peer, peers
 from dreamshard.placer import Placer
-from dreamshard.search.placer import DreamShardPlacer, GreedyCostPlacer
+from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.tasks import PlacementTask
 from flows.reports.evaluations import plain
 from storage.filesystem import Place, write_json
@@ -120,7 +120,7 @@ def make_report(
         facts: what the report says besides, e.g. `testbed`, `dataset`, `tasks`, `heldout`.
     """
     names = list(who)
-    pairs = {a: {b: asdict(compare(rows, a, b)) for b in names if b != a} for a in names}
+    pairs = {a: {b: asdict(paired_comparison(rows, a, b)) for b in names if b != a} for a in names}
     return {
         "key": key,
         "reference": names[0],

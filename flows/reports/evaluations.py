@@ -11,10 +11,10 @@ from typing import Any
 
 from dreamshard.baselines import baselines
 from dreamshard.costs import PHASES
-from dreamshard.evaluation import EvaluationRow, best_baseline, compare, prediction_figures, summarise
+from dreamshard.evaluation import EvaluationRow, best_baseline, paired_comparison, prediction_figures, summarise
 from dreamshard.peers import peers
 from dreamshard.placer import Placer
-from dreamshard.search.placer import DreamShardPlacer, GreedyCostPlacer
+from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.tasks import PlacementTask
 from flows.runtime.retries import passing
 from storage.filesystem import Place, write_json
@@ -107,7 +107,7 @@ def make_report(
         "rival": rival,
         "rival_unusable": rival_unusable,
         "summary": [asdict(summary) for summary in summarise(rows)],
-        "comparisons": {name: asdict(compare(rows, CANDIDATE, name)) for name in sorted(references)},
+        "comparisons": {name: asdict(paired_comparison(rows, CANDIDATE, name)) for name in sorted(references)},
         "rows": [plain(row) for row in rows],
     }
 

@@ -8,7 +8,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.tasks import exponential_backoff
 
 from dreamshard.recipes import EvaluationConfig, TasksConfig
-from dreamshard.search.placer import DreamShardPlacer
+from dreamshard.search import DreamShardPlacer
 from flows.decisions import heldout
 from flows.reports import comparison_page, comparisons, tracking
 from flows.runtime.caching import content_key, flows_hash

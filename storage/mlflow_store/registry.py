@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dreamshard import model_files
-from dreamshard.search.placer import DreamShardPlacer
+from dreamshard.search import DreamShardPlacer
 from storage.filesystem import failures
 from storage.mlflow_store.runs import client  # first: it turns MLflow's telemetry off
 from storage.settings import Settings

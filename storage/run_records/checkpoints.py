@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from dreamshard.model_files import load_state, save_state
-from dreamshard.search.placer import DreamShardPlacer
+from dreamshard.search import DreamShardPlacer
 from dreamshard.training import TrainingState, make_placer
 from storage.filesystem import Place, files, remove, write_json, writing
 from storage.store import Store

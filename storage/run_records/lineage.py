@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from dreamshard.costs import CostSample
-from dreamshard.search.placer import DreamShardPlacer
+from dreamshard.search import DreamShardPlacer
 from dreamshard.testbeds.machine import library_versions
 from storage.mlflow_store import registry
 from storage.store import Store

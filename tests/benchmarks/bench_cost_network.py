@@ -7,8 +7,7 @@ testbed's noise. The paper's network learns at the paper's rate.
 from collections.abc import Iterator
 
 from dreamshard.baselines import RULES_OF_THUMB, RandomPlacer, baselines
-from dreamshard.cost_model.fitting import CostData, PredictionError, prediction_error
-from dreamshard.cost_model.networks import Architecture
+from dreamshard.cost_model import Architecture, CostData, PredictionError, prediction_error
 from tests.benchmarks.measuring import Row, row, spread, trained
 from tests.benchmarks.pools import ALL_DIMS, SIZES, TRAINED, Dims, Size, pools, tasks
 from tests.helpers.testbeds import simulated

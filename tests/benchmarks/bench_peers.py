@@ -14,7 +14,7 @@ from dreamshard.peers import LEARNED, trained_peer
 from dreamshard.peers.neuroshard import NeuroShardPlacer
 from dreamshard.peers.torchrec_planner import TorchRecPlanner
 from dreamshard.placer import Placer
-from dreamshard.search.placer import DreamShardPlacer
+from dreamshard.search import DreamShardPlacer
 from dreamshard.testbeds.specs import DEFAULT_SPEC, accelerator
 from dreamshard.training import make_placer
 from tests.benchmarks.measuring import Row, trained

@@ -11,11 +11,11 @@ from typing import Protocol
 import numpy as np
 
 from dreamshard.placement import Placement
-from dreamshard.search.placer import PolicyPlacer
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import TrainingState, make_placer
+from dreamshard.training import make_placer
 from tests.benchmarks.measuring import Row, cpu_seconds, peak_bytes, row, trained
 from tests.benchmarks.pools import Size, large_task
+from tests.helpers.policy_placer import PolicyPlacer
 
 POLICY = ((Size(50, 4), 3.0, 26.0), (Size(800, 4), None, 720.0), (Size(800, 128), 60.0, 1120.0))
 SEARCH = ((Size(50, 4), 50.0), (Size(800, 128), 1000.0), (Size(2000, 128), 5000.0))
@@ -31,7 +31,7 @@ class _Places(Protocol):
 def rows(quick: bool = False) -> Iterator[Row]:
     """Every figure; the largest size last."""
     state = trained("mixed", 0, 30)
-    policy, searching = _policy(state), make_placer(state)
+    policy, searching = PolicyPlacer(state), make_placer(state)
     repeats = 3 if quick else 9
     for size, bar, reference in POLICY:
         yield _placing("policy alone", policy, size, repeats, bar, reference)
@@ -48,10 +48,6 @@ def rows(quick: bool = False) -> Iterator[Row]:
 def exponent(sizes: list[int], times: list[float]) -> float:
     """Slope of log time over log size, by least squares."""
     return float(np.polyfit([math.log(size) for size in sizes], [math.log(each) for each in times], 1)[0])
-
-
-def _policy(state: TrainingState) -> PolicyPlacer:
-    return PolicyPlacer(state.cost_network, state.policy, state.normaliser)
 
 
 def _placed(placer: _Places, size: Size):

@@ -13,13 +13,14 @@ from functools import cache
 
 from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.placer import Placer
-from dreamshard.search.placer import DreamShardPlacer, GreedyCostPlacer, PolicyPlacer
+from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingState, make_placer
 from tests.benchmarks.annealing import anneal, true_ms
 from tests.benchmarks.measuring import Row, row, spread, trained, trained_unseen
 from tests.benchmarks.pools import ALL_DIMS, SIZES, TRAINED, Dims, Memory, Size, pools, tasks
 from tests.helpers import unseen_testbed
+from tests.helpers.policy_placer import PolicyPlacer
 from tests.helpers.testbeds import simulated
 
 BAR = 1.02
@@ -114,7 +115,7 @@ def _judged(each: Set, seeds: Sequence[int]) -> Row:
     greedy = [GreedyCostPlacer(state.cost_network, state.normaliser) for state in states]
     others = {
         "cost_greedy": [_over_annealing(placer, each) for placer in greedy],
-        "policy": [_over_annealing(_policy(state), each) for state in states],
+        "policy": [_over_annealing(PolicyPlacer(state), each) for state in states],
     }
     beside = "; ".join(f"{name} {_mean(values):.3f}" for name, values in others.items())
     name = f"{each}: cost / annealing's {spread(ours, 1, '')}; {beside}; best rule of thumb {min(by_rule):.3f}"
@@ -133,10 +134,6 @@ def _curve(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
 
 def _searching(state: TrainingState) -> DreamShardPlacer:
     return replace(make_placer(state), clock=time.process_time)
-
-
-def _policy(state: TrainingState) -> PolicyPlacer:
-    return PolicyPlacer(state.cost_network, state.policy, state.normaliser)
 
 
 def _over_annealing(placer: Placer, each: Set) -> float:

@@ -90,7 +90,7 @@ def straight(recipe: str, testbed: str) -> float:
     from dreamshard.baselines import baselines
     from dreamshard.evaluation import evaluate
     from dreamshard.recipes import RECIPES
-    from dreamshard.search.placer import GreedyCostPlacer
+    from dreamshard.search import GreedyCostPlacer
     from dreamshard.tables import concatenate
     from dreamshard.tasks import sample_tasks, split_tables
     from dreamshard.testbeds import open_testbed

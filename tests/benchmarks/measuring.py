@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from dreamshard.cost_model.networks import Architecture
+from dreamshard.cost_model import Architecture
 from dreamshard.costs import CostSample
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.training import (

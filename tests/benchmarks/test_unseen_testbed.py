@@ -3,7 +3,7 @@
 from functools import cache
 
 from dreamshard.baselines import RULES_OF_THUMB, baselines
-from dreamshard.search.placer import DreamShardPlacer
+from dreamshard.search import DreamShardPlacer
 from dreamshard.testbeds import open_testbed
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.training import TrainingConfig, fit_costs, improve_policy, make_placer, propose, start_training

@@ -11,9 +11,9 @@ from dreamshard.costs import DeviceCosts, Infeasible
 from dreamshard.evaluation import (
     EvaluationRow,
     best_baseline,
-    compare,
     evaluate,
     mean_overall_ms,
+    paired_comparison,
     prediction_figures,
     summarise,
 )
@@ -131,7 +131,7 @@ def test_the_time_to_place_is_the_clocks():
 
 def test_the_paired_interval_is_students():
     rows = [row("new", "a", 9.0), row("new", "b", 8.0), row("old", "a", 10.0), row("old", "b", 10.0)]
-    found = compare(rows, "new", "old")
+    found = paired_comparison(rows, "new", "old")
     # gains 0.1 and 0.2: mean 0.15, deviation 0.0707, t(0.975, 1) = 12.706: half a width of 12.706 x 0.05
     assert found.mean_gain == pytest.approx(0.15)
     assert (found.low, found.high) == pytest.approx((0.15 - 0.6353, 0.15 + 0.6353), abs=1e-4)
@@ -143,20 +143,20 @@ def test_the_paired_interval_is_scipys():
     new, old = torch.rand(2, 12, generator=generator).add(1).tolist()
     rows = [row("new", str(i), ms) for i, ms in enumerate(new)] + [row("old", str(i), ms) for i, ms in enumerate(old)]
     interval = stats.ttest_1samp([1 - a / b for a, b in zip(new, old, strict=True)], 0.0).confidence_interval(0.95)
-    found = compare(rows, "new", "old")
+    found = paired_comparison(rows, "new", "old")
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
 
 
 def test_one_task_says_nothing_of_the_spread():
-    found = compare([row("new", "a", 9.0), row("old", "a", 10.0)], "new", "old")
+    found = paired_comparison([row("new", "a", 9.0), row("old", "a", 10.0)], "new", "old")
     assert (found.mean_gain, found.low, found.high) == (pytest.approx(0.1), -float("inf"), float("inf"))
 
 
 def test_only_tasks_that_both_have_are_compared():
     rows = [row("new", "a", 9.0), row("old", "a", 10.0), row("new", "b", 1.0), row("old", "c", 1.0)]
-    assert compare(rows, "new", "old").num_tasks == 1
+    assert paired_comparison(rows, "new", "old").num_tasks == 1
     with pytest.raises(ValueError, match="no task in common"):
-        compare([row("new", "a", 1.0), row("old", "b", 1.0)], "new", "old")
+        paired_comparison([row("new", "a", 1.0), row("old", "b", 1.0)], "new", "old")
 
 
 TABLE = [
@@ -220,8 +220,8 @@ def test_a_placement_that_did_not_fit_loses_against_any_that_did_and_bends_no_ot
     }
     rows = evaluate(placers, [task], measure, predict_ms=lambda *_: 3.0, repeats=2, seed=0)
     assert [row.legal for row in rows] == [True, True, False]
-    assert compare(rows, "dreamshard", "random").high == -math.inf
-    assert compare(rows, "random", "dreamshard").low == math.inf
+    assert paired_comparison(rows, "dreamshard", "random").high == -math.inf
+    assert paired_comparison(rows, "random", "dreamshard").low == math.inf
     assert best_baseline(rows) == "size_greedy"
     assert prediction_figures(rows)[0] == pytest.approx(0.5)
     summary = {line.placer: line for line in summarise(rows)}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dreamshard import training
-from dreamshard.cost_model.fitting import TrainingDivergedError
+from dreamshard.cost_model import TrainingDivergedError
 from storage.lake.parquet_files import read
 
 RUN = ("run", "--recipe", "smoke", "--json")

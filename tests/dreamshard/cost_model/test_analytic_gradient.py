@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from dreamshard.cost_model.analytic_gradient import StructuredFit, fit_data
-from dreamshard.cost_model.features import Normaliser
-from dreamshard.cost_model.fitting import CostData, fit, loss
-from dreamshard.cost_model.networks import StructuredCostNetwork
+from dreamshard.cost_model import CostData, Normaliser, fit
+from dreamshard.cost_model.analytic_gradient import StructuredFit
+from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.placement import Placement
 from dreamshard.tasks import sample_tasks
 from tests.dreamshard.search.test_column_splits import GENEROUS
@@ -32,20 +31,19 @@ def prepared(seed=0):
     with torch.no_grad():
         network.output_weight.normal_(std=0.5)
         network.hidden_weight.normal_(std=0.4)
-    network.calibrate(data.sums(network), data.phases_ms)
-    network.fit_comm(data.sums(network), data.phases_ms)
+    network.prepare(data, first=True)
     return network, data
 
 
 def test_it_is_the_automatic_gradient():
     network, data = prepared()
     chosen = torch.tensor([0, 3, 4, 7, 11])
-    expected = loss(network, data, chosen)
+    expected = network.loss(data, chosen)
     expected.backward()
-    by_hand = StructuredFit(network)
-    value = by_hand.gradient(fit_data(network, data.features, data.assignment, data.phases_ms), chosen.numpy())
+    by_hand = StructuredFit(dict(network.named_parameters()), network.scale_ms)
+    value = by_hand.gradient(network.fit_data(data), chosen.numpy())
     assert value == pytest.approx(float(expected.detach()), rel=1e-4)
-    for parameter, name in zip(by_hand.parameters, by_hand.view, strict=True):
+    for name, parameter in by_hand.parameters.items():
         exact = parameter.grad.numpy().ravel()
         assert np.abs(by_hand.grad_view[name].ravel() - exact).max() < 2e-4 * np.abs(exact).max() + 1e-7, name
 
@@ -60,7 +58,7 @@ def test_its_steps_are_those_of_the_library_s_optimizer():
         generator = torch.Generator().manual_seed(seed)
         for _ in range(5):
             library.zero_grad()
-            loss(other, data, torch.randperm(12, generator=generator)[:8]).backward()
+            other.loss(data, torch.randperm(12, generator=generator)[:8]).backward()
             library.step()
     for (name, mine), (_, theirs) in zip(network.named_parameters(), other.named_parameters(), strict=True):
         assert torch.allclose(mine, theirs, atol=2e-3), name

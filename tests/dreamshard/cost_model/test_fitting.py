@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from dreamshard.baselines import RandomPlacer
-from dreamshard.cost_model.features import Normaliser
-from dreamshard.cost_model.fitting import CostData, TrainingDivergedError, fit, prediction_error
-from dreamshard.cost_model.networks import CostNetwork
+from dreamshard.cost_model import CostData, CostNetwork, Normaliser, TrainingDivergedError, fit, prediction_error
 from dreamshard.placement import Placement
 from dreamshard.tasks import sample_tasks, split_tables
 from dreamshard.training import TrainingConfig, fit_costs, start_training
@@ -88,7 +86,7 @@ def test_a_loss_that_is_no_number_ends_training():
 
 
 def test_ranks_are_compared_within_a_task():
-    class Told(CostNetwork):
+    class FixedPrediction(CostNetwork):
         def encode(self, features):
             return features
 
@@ -98,6 +96,6 @@ def test_ranks_are_compared_within_a_task():
     phases = torch.zeros(6, 1, 4)
     phases[:, 0, 0] = torch.tensor([1.0, 2.0, 3.0, 10.0, 20.0, 30.0])
     data = CostData(torch.ones(1, 1), torch.ones(6, 1, 1), phases, ("a", "a", "a", "b", "b", "b"))
-    error = prediction_error(Told(), data)
+    error = prediction_error(FixedPrediction(), data)
     assert error.spearman == pytest.approx(0.0)  # 1 within a, -1 within b
     assert error.mape == pytest.approx((2.0 + 0 + 2 / 3) / 6)

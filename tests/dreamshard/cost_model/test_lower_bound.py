@@ -5,10 +5,10 @@ from itertools import product
 import pytest
 import torch
 
-from dreamshard.cost_model.lower_bound import lower_bound_ms
-from dreamshard.cost_model.networks import PaperCostNetwork
+from dreamshard.cost_model import predict_ms
+from dreamshard.cost_model.paper import PaperCostNetwork
 from dreamshard.placement import Placement
-from dreamshard.search.placer import DreamShardPlacer, predict_ms
+from dreamshard.search import DreamShardPlacer
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.trained import learnt, learnt_placer
@@ -22,7 +22,7 @@ def test_every_placement_of_a_few_tables_is_predicted_above_it(seed, num_devices
         latents = network.encode(normaliser(pool_of(6, seed)))
         every = torch.tensor(list(product(range(num_devices), repeat=6)))
         cheapest = float(predict_ms(network, latents, every, num_devices).min())
-    bound = lower_bound_ms(network, latents, num_devices)
+    bound = network.lower_bound_ms(latents, num_devices)
     assert 0.1 * cheapest < bound <= cheapest
 
 
@@ -36,7 +36,7 @@ def test_every_placement_is_above_it_whatever_the_correction_has_learnt():
             latents = network.encode(normaliser(pool_of(6, 9)))
             every = torch.tensor(list(product(range(2), repeat=6)))
             cheapest = float(predict_ms(network, latents, every, 2).min())
-        assert lower_bound_ms(network, latents, 2) <= cheapest
+        assert network.lower_bound_ms(latents, 2) <= cheapest
     finally:
         network.load_state_dict(kept)
 

@@ -5,12 +5,10 @@ from itertools import product
 import pytest
 import torch
 
-from dreamshard.cost_model.fast_evaluation import shard_costs
-from dreamshard.cost_model.features import Normaliser
-from dreamshard.cost_model.fitting import CostData, loss
-from dreamshard.cost_model.lower_bound import lower_bound_ms
-from dreamshard.cost_model.networks import PaperCostNetwork, StructuredCostNetwork
-from dreamshard.search.placer import predict_ms, shard_sums
+from dreamshard.cost_model import CostData, Normaliser, predict_ms, shard_sums
+from dreamshard.cost_model.paper import PaperCostNetwork
+from dreamshard.cost_model.structured import StructuredCostNetwork
+from dreamshard.cost_model.structured_formula import WIDE_INPUTS
 from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.trained import learnt
 
@@ -74,11 +72,11 @@ def test_the_incremental_form_agrees_with_the_network(kind):
     chosen = network(kind)
     sums = shard_sums(chosen.encode(NORMALISER(POOL)), (torch.arange(24) % 3)[None], 3)  # [1, D, L]
     phases = chosen.phases_ms(sums)[0]
-    forward, backward, _ = shard_costs(chosen).compute(sums[0].numpy())
+    forward, backward, _ = chosen.evaluator().compute(sums[0].numpy())
     assert torch.allclose(torch.from_numpy(forward), phases[:, 0], rtol=1e-4, atol=1e-6)
     assert torch.allclose(torch.from_numpy(backward), phases[:, 3], rtol=1e-4, atol=1e-6)
-    exchange = shard_costs(chosen).exchange(sums[0].numpy())
-    comm = torch.from_numpy(exchange.own_ms + exchange.ms_per_width * exchange.width.max())
+    communication = chosen.evaluator().communication(sums[0].numpy())
+    comm = torch.from_numpy(communication.own_ms + communication.ms_per_width * communication.width.max())
     assert torch.allclose(comm, phases[:, 1] + phases[:, 2], rtol=1e-4, atol=1e-6)
 
 
@@ -100,7 +98,7 @@ def test_every_weight_learns(kind):
         torch.rand(4, 3, 4) + 0.5,
         ("a", "b", "c", "d"),
     )
-    torch.autograd.backward(loss(chosen, data, torch.arange(4)))
+    torch.autograd.backward(chosen.loss(data, torch.arange(4)))
     untouched = [name for name, weight in chosen.named_parameters() if not weight.grad.abs().sum() > 0]
     assert untouched == []
 
@@ -118,14 +116,14 @@ def test_a_narrow_table_beside_a_wide_one_is_told_from_one_alone_once_that_has_b
     tables = tables_of([1000, 1000, 1000, 1000], dim=[32, 36, 68, 256])
     chosen = StructuredCostNetwork(NORMALISER)
     latents = chosen.encode(NORMALISER(tables))  # [4, L]
-    assert latents[:, -6:-4].tolist() == [[0, 0], [1, 0], [1, 1], [1, 1]]
+    assert latents[:, chosen.layout.wide].tolist() == [[0, 0], [1, 0], [1, 1], [1, 1]]
     shards = torch.stack([latents[0], latents[0] + latents[3], latents.sum(dim=0)])  # [3, L]
-    assert (chosen.hidden_weight[:, :, 6:] == 0).all()  # what no sample has shown has no say
+    assert (chosen.hidden_weight[:, :, WIDE_INPUTS] == 0).all()  # what no sample has shown has no say
     torch.manual_seed(1)
-    chosen.hidden_weight[:, :, 6:].normal_()
+    chosen.hidden_weight[:, :, WIDE_INPUTS].normal_()
     chosen.output_weight.normal_()
     after = chosen.phases_ms(shards[None])
-    chosen.hidden_weight[:, :, 6:] = 0
+    chosen.hidden_weight[:, :, WIDE_INPUTS] = 0
     blind = chosen.phases_ms(shards[None])
     assert torch.equal(after[0, 0], blind[0, 0])
     assert (after[0, 1:, [0, 3]] != blind[0, 1:, [0, 3]]).all()
@@ -141,8 +139,8 @@ def test_the_incremental_form_and_the_lower_bound_know_wide_tables():
     latents = chosen.encode(NORMALISER(tables))
     sums = torch.stack([latents[:2].sum(0), latents[:3].sum(0), latents.sum(0), latents[5]])
     expected = chosen.phases_ms(sums[None])[0]
-    forward, backward, _ = shard_costs(chosen).compute(sums.numpy())
+    forward, backward, _ = chosen.evaluator().compute(sums.numpy())
     assert torch.allclose(torch.from_numpy(forward), expected[:, 0], rtol=1e-4)
     assert torch.allclose(torch.from_numpy(backward), expected[:, 3], rtol=1e-4)
     every = torch.tensor(list(product(range(2), repeat=6)))
-    assert lower_bound_ms(chosen, latents, 2) <= float(predict_ms(chosen, latents, every, 2).min())
+    assert chosen.lower_bound_ms(latents, 2) <= float(predict_ms(chosen, latents, every, 2).min())

@@ -2,8 +2,8 @@
 
 import torch
 
-from dreamshard.cost_model.features import Normaliser
-from dreamshard.cost_model.networks import StructuredCostNetwork
+from dreamshard.cost_model import Normaliser
+from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.tables import Tables
 
 

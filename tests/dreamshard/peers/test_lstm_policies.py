@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dreamshard.cost_model import shard_sums
 from dreamshard.peers import LEARNED, PEERS, PeerTraining, TrainedPerTask, peer, peers, trained_peer
 from dreamshard.peers.autoshard import AUTOSHARD, compute_ms
 from dreamshard.peers.encoder_decoder import ENCODER_DECODER, overall_ms
 from dreamshard.peers.lstm_policies import lstm_rollout
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.policy.mdp import episodes_of
-from dreamshard.search.placer import shard_sums
 from dreamshard.tasks import PlacementTask
 from tests.dreamshard.peers.plain_network import plain
 from tests.helpers.tables import pool_of, tables_of, task_of

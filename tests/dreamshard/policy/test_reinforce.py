@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from dreamshard.cost_model.fitting import TrainingDivergedError
+from dreamshard.cost_model import TrainingDivergedError
 from dreamshard.policy.mdp import episodes_of
 from dreamshard.policy.network import PolicyNetwork
 from dreamshard.policy.reinforce import policy_gradient_loss, update

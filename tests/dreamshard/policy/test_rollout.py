@@ -12,8 +12,9 @@ from dreamshard.placement import Placement, device_memory_bytes
 from dreamshard.policy.mdp import episodes_of, legal_devices
 from dreamshard.policy.network import PolicyNetwork
 from dreamshard.policy.rollout import log_probs, rollout
-from dreamshard.search.placer import PolicyPlacer, cost_greedy
+from dreamshard.search.cost_greedy import cost_greedy
 from dreamshard.tasks import PlacementTask
+from tests.helpers.policy_placer import PolicyPlacer
 from tests.helpers.tables import ROW_BYTES, pool_of, task_of
 from tests.helpers.trained import learnt, learnt_placer
 
@@ -143,7 +144,7 @@ def test_training_on_a_rollout_that_kept_nothing_is_refused(kind):
 
 def test_the_order_of_a_tasks_tables_does_not_change_where_they_go():
     pool, order = pool_of(20), torch.randperm(20, generator=torch.Generator().manual_seed(3))
-    placer = PolicyPlacer(learnt().cost_network, learnt().policy, learnt().normaliser)
+    placer = PolicyPlacer(learnt())
     straight = placer.place(PlacementTask(pool, 4, 2**30)).device
     shuffled = placer.place(PlacementTask(pool.select(order), 4, 2**30)).device
     assert torch.equal(shuffled, straight[order])

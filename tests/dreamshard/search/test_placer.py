@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from dreamshard.baselines import baselines
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
-from dreamshard.search.placer import DreamShardPlacer, GreedyCostPlacer, PolicyPlacer
+from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.tasks import PlacementTask
+from tests.helpers.policy_placer import PolicyPlacer
 from tests.helpers.tables import pool_of, task_of
 from tests.helpers.trained import learnt, learnt_placer
 
@@ -20,7 +21,7 @@ UNHURRIED_MS = 1e6
 
 def starts(task):
     state = learnt()
-    placers = [PolicyPlacer(state.cost_network, state.policy, state.normaliser)]
+    placers = [PolicyPlacer(state)]
     placers += [GreedyCostPlacer(state.cost_network, state.normaliser), *baselines().values()]
     for placer in placers:
         try:
@@ -55,7 +56,7 @@ def test_every_placer_packs_what_must_be_packed_to_the_last_byte():
     task, state = task_of([3, 3, 2, 2, 2], num_devices=2, room_rows=6), learnt()
     assert task.is_legal(learnt_placer().place(task))
     assert task.is_legal(GreedyCostPlacer(state.cost_network, state.normaliser).place(task))
-    assert task.is_legal(PolicyPlacer(state.cost_network, state.policy, state.normaliser).place(task))
+    assert task.is_legal(PolicyPlacer(state).place(task))
 
 
 def test_what_fits_nowhere_is_one_error():
@@ -124,7 +125,7 @@ def test_every_placer_answers_to_its_name():
     placers = [
         learnt_placer(),
         GreedyCostPlacer(state.cost_network, state.normaliser),
-        PolicyPlacer(state.cost_network, state.policy, state.normaliser),
+        PolicyPlacer(state),
     ]
     assert [placer.name for placer in placers] == ["dreamshard", "cost_greedy", "policy"]
     assert all(isinstance(placer, Placer) for placer in placers)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.cost_model.fitting import CostData
+from dreamshard.cost_model import CostData
 from dreamshard.placement import Placement
 from dreamshard.shard_profiling.bundled import save_shipped, shipped_placer
 from dreamshard.shard_profiling.dataset import samples_of
@@ -109,7 +109,7 @@ def test_encoding_only_the_tables_of_a_batch_gives_the_same_sums(learnt, shards)
     samples = samples_of(shards[:50])
     normaliser, network = learnt.state.normaliser, learnt.state.cost_network
     chosen = torch.tensor([3, 17, 44])
-    few, all_ = (kind.of(samples, normaliser).sums(network, chosen) for kind in (ShardData, CostData))
+    few, all_ = (kind.of(samples, normaliser).sums(network.encode, chosen) for kind in (ShardData, CostData))
     torch.testing.assert_close(few, all_)
 
 

@@ -1,0 +1,74 @@
+"""Measured placements as tensors, ready to be fitted."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dreamshard.cost_model.features import Normaliser, features
+from dreamshard.costs import CostSample
+
+Encode = Callable[[Tensor], Tensor]
+"""From normalised features `[P, F]` to latents `[P, L]`: `CostNetwork.encode`."""
+
+
+@dataclass(frozen=True)
+class CostData:
+    """Measured placements of equally many devices.
+
+    Attributes:
+        features: `[P, F]` normalised, of the `P` distinct tables that occur.
+        assignment: `[S, D, P]` 1 where sample `s` has table `p` on device `d`.
+        phases_ms: `[S, D, 4]` measured.
+        task_names: `S` names; placements of one task are compared with each other.
+    """
+
+    features: Float[Tensor, "P F"]
+    assignment: Float[Tensor, "S D P"]
+    phases_ms: Float[Tensor, "S D 4"]
+    task_names: tuple[str, ...]
+
+    @property
+    def overall_ms(self) -> Float[Tensor, " S"]:
+        """`[S]` the slowest device's sum."""
+        return self.phases_ms.sum(-1).max(-1).values
+
+    @classmethod
+    def of(cls, samples: Sequence[CostSample], normaliser: Normaliser) -> "CostData":
+        """The samples as tensors; a table that has changed between two samples is two tables.
+
+        Raises:
+            ValueError: there are none, or they differ in their number of devices.
+        """
+        counts = {sample.task.num_devices for sample in samples}
+        if len(counts) != 1:
+            raise ValueError(
+                f"cost samples of {sorted(counts)} devices cannot be fitted together; "
+                "pass the samples of one number of devices (and at least one sample)"
+            )
+        position: dict[tuple[str, bytes], int] = {}
+        first_seen: list[Float[Tensor, "P F"]] = []
+        columns = []
+        for sample in samples:
+            raw = features(sample.task.tables)
+            tables = list(zip(sample.task.tables.names, (row.tobytes() for row in raw.numpy()), strict=True))
+            fresh = [t for t, table in enumerate(tables) if table not in position]
+            position.update({tables[t]: len(position) + i for i, t in enumerate(fresh)})
+            first_seen.append(raw[fresh])
+            columns.append(torch.tensor([position[table] for table in tables]))
+        assignment = torch.zeros(len(samples), counts.pop(), len(position))
+        for s, sample in enumerate(samples):
+            assignment[s, sample.placement.device, columns[s]] = 1.0
+        return cls(
+            normaliser.normalised(torch.cat(first_seen)),
+            assignment,
+            torch.stack([sample.costs.phases_ms() for sample in samples]).float(),
+            tuple(sample.task.name for sample in samples),
+        )
+
+    def sums(self, encode: Encode, chosen: Int[Tensor, " B"] | None = None) -> Float[Tensor, "B D L"]:
+        """Latent sums per device of the chosen samples, or of all."""
+        assignment = self.assignment if chosen is None else self.assignment[chosen]
+        return assignment @ encode(self.features)

@@ -1,0 +1,212 @@
+"""The structured cost network: positive work per table and phase, summed, times a bounded correction for fusion."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy import optimize
+from torch import Tensor, nn
+
+from dreamshard.cost_model.analytic_gradient import HUBER, LOSS_SCALE, FitData, FlatAdam, StructuredFit, error_scale
+from dreamshard.cost_model.cost_data import CostData
+from dreamshard.cost_model.features import FEATURES, Normaliser
+from dreamshard.cost_model.lower_bound import structured_lower_bound_ms
+from dreamshard.cost_model.network import Architecture, CostNetwork
+from dreamshard.cost_model.structured_evaluator import StructuredEvaluator
+from dreamshard.cost_model.structured_formula import (
+    BOUND,
+    CORRECTION_INPUTS,
+    LEAST_EXPONENT,
+    MOST_EXPONENT,
+    WIDE_DIMS,
+    LatentLayout,
+    StructuredWeights,
+    comm_inputs,
+    concentration_input,
+    shared_inputs,
+    work_input,
+)
+
+_INPUTS = ("log_dim", "log_rows", "log_pooling", "log_reuse", "log_unique", "hot_share")  # features that it sees
+_COLUMNS = [FEATURES.index(name) for name in _INPUTS]
+_COMPUTE = [0, 3]  # of PHASES: forward_compute, backward_compute
+_COMM = [1, 2]  # forward_comm, backward_comm
+_OUTLIER = 2.5  # medians of the absolute error, above which a sample of communication counts less
+
+
+class StructuredCostNetwork(CostNetwork):
+    """An ensemble of `members` structured predictors, evaluated together; the prediction is their mean.
+
+    Compute, per phase: each table does work `pooling x dim x exp(linear(log dim, log rows, log pooling, their squares,
+    reuse))`; a device costs `launch + sum of work x exp(correction)`. A small net bounded to +-1.5 gives the correction
+    from the logarithm of the sum, its concentration on few tables, the number of tables, lookups and distinct bytes, and
+    whether a table is wider than 32 and than 64: the fused operator gives every row as many threads as the widest needs,
+    so narrow tables cost more beside a wide one. The weights of wide tables begin at 0, so that they have no effect
+    before a sample has shown one. Communication, the same for all members: linear in `comm_inputs`.
+    """
+
+    architecture: Architecture = "structured"
+    mean: Tensor
+    std: Tensor
+    scale_ms: Tensor
+    comm_ms: Tensor
+
+    def __init__(self, normaliser: Normaliser, members: int = 4, hidden: int = 16) -> None:
+        super().__init__()
+        self.members, self.hidden = members, hidden
+        self.layout = LatentLayout(members)
+        self.latent_size = self.layout.size
+        self.register_buffer("mean", normaliser.mean[_COLUMNS].clone())  # [Z] to undo the normalisation
+        self.register_buffer("std", normaliser.std[_COLUMNS].clone())
+        self.log_scale = nn.Parameter(torch.zeros(members, 2))
+        self.slope = nn.Parameter(0.01 * torch.randn(members, 2, len(_INPUTS) + 3))
+        self.launch = nn.Parameter(torch.full((members, 2), -4.0))
+        drawn = torch.randn(members, 2, CORRECTION_INPUTS - len(WIDE_DIMS), hidden) / math.sqrt(6)
+        self.hidden_weight = nn.Parameter(torch.cat([drawn, torch.zeros(members, 2, len(WIDE_DIMS), hidden)], dim=2))
+        self.hidden_bias = nn.Parameter(0.1 * torch.randn(members, 2, hidden))
+        self.output_weight = nn.Parameter(0.01 * torch.randn(members, 2, hidden))
+        self.register_buffer("comm_ms", torch.zeros(2, 4))
+        self.register_buffer("scale_ms", torch.ones(2))
+
+    def weights(self) -> StructuredWeights:
+        """The weights by pair, as views of the parameters."""
+        pairs = self.layout.pairs
+        return StructuredWeights(
+            self.layout,
+            self.launch.reshape(pairs),
+            self.hidden_weight.reshape(pairs, CORRECTION_INPUTS, self.hidden),
+            self.hidden_bias.reshape(pairs, self.hidden),
+            self.output_weight.reshape(pairs, self.hidden),
+            self.scale_ms,
+            self.comm_ms,
+        )
+
+    def work_inputs(self, normalised: Float[Tensor, "*B F"]) -> tuple[Float[Tensor, "*B Z"], Float[Tensor, "*B"]]:
+        """Inputs that the exponent of a table's work is linear in, and its work before it (hundreds of pooled weights)."""
+        z, logs = normalised[..., _COLUMNS], self._logs(normalised)
+        return torch.cat([z, 0.3 * z[..., :3].square()], dim=-1), (logs[..., 0] + logs[..., 2]).exp() / 100
+
+    def _logs(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B Z"]:
+        return normalised[..., _COLUMNS] * self.std + self.mean
+
+    def encode(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
+        """Columns of `LatentLayout`."""
+        inputs, raw_work = self.work_inputs(normalised)
+        exponent = torch.einsum("...z,mpz->...mp", inputs, self.slope) + self.log_scale
+        work = raw_work[..., None, None] * exponent.clamp(LEAST_EXPONENT, MOST_EXPONENT).exp()  # [*B, M, 2]
+        dim, _rows, pooling, _reuse, unique, _hot = self._logs(normalised).unbind(-1)
+        work = work.flatten(-2)
+        wide = (dim.unsqueeze(-1) > torch.tensor(WIDE_DIMS).log()).to(dim.dtype)  # [*B, 2]
+        shared = torch.stack([(dim + unique).exp() / 100, dim.exp() / 100, pooling.exp() / 10], dim=-1)
+        return torch.cat([work, work.square(), wide, shared, torch.ones_like(shared[..., :1])], dim=-1)
+
+    def member_phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D M 4"]:
+        """Milliseconds as each member predicts them."""
+        layout, weights, batch = self.layout, self.weights(), sums.shape[:-1]
+        flat = sums.reshape(-1, layout.size)  # [N, L]
+        work, square = flat[:, layout.work].T, flat[:, layout.squares].T  # [2M, N]
+        shared = (values.expand_as(work) for values in shared_inputs(flat).T)
+        inputs = torch.stack([work_input(work), concentration_input(work, square), *shared], dim=1)  # [2M, X, N]
+        hidden = torch.baddbmm(weights.hidden_bias[:, :, None], weights.hidden_weight.mT, inputs).relu()  # [2M, H, N]
+        output = (weights.output_weight[:, None, :] @ hidden).squeeze(1) / BOUND
+        launch = torch.nn.functional.softplus(weights.launch)[:, None]
+        present = flat[:, layout.count] > 0.5
+        compute = present * (launch + work * (BOUND * output.tanh()).exp())  # [2M, N]
+        compute = compute.T.reshape(*batch, self.members, 2) * self.scale_ms  # [*B, D, M, 2]
+        comm = comm_inputs(sums[..., layout.dims]) @ self.comm_ms.T  # [*B, D, 2]
+        comm = comm.unsqueeze(-2).expand(*batch, self.members, 2)
+        return torch.cat([compute[..., :1], comm, compute[..., 1:]], dim=-1)
+
+    def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:
+        """The mean over the members."""
+        return self.member_phases_ms(sums).mean(dim=-2)
+
+    def loss(self, data: CostData, chosen: Int[Tensor, " B"]) -> Float[Tensor, ""]:
+        """Huber's loss of the errors of phases and of their sum, relative to `error_scale`, over all members."""
+        sums, measured = data.sums(self.encode, chosen), data.phases_ms[chosen]
+        predicted = self.member_phases_ms(sums)  # [B, D, M, 4]
+        error = (predicted - measured[:, :, None, :]) / error_scale(measured)[:, :, None, None]
+        losses = [
+            torch.nn.functional.smooth_l1_loss(values, torch.zeros_like(values), beta=HUBER)
+            for values in (error, error.sum(-1))
+        ]
+        return LOSS_SCALE * (losses[0] + losses[1])
+
+    def evaluator(self) -> StructuredEvaluator:
+        """See `CostNetwork.evaluator`."""
+        return StructuredEvaluator(self.weights())
+
+    def arguments(self) -> dict[str, int]:
+        """See `CostNetwork.arguments`."""
+        return {"members": self.members, "hidden": self.hidden}
+
+    def lower_bound_ms(self, latents: Float[Tensor, "T L"], num_devices: int) -> float:
+        """See `lower_bound.py`."""
+        return structured_lower_bound_ms(self.weights(), latents, num_devices)
+
+    def prepare(self, data: CostData, *, first: bool) -> None:
+        """Calibrate compute before the first fit, and fit communication before each."""
+        sums = data.sums(self.encode)
+        if first:
+            self.calibrate(sums, data.phases_ms)
+        self.fit_communication(sums[..., self.layout.dims], data.phases_ms)
+
+    @torch.no_grad()
+    def calibrate(self, sums: Float[Tensor, "S D L"], phases_ms: Float[Tensor, "S D 4"]) -> None:
+        """Set the scale of each compute phase from measured costs, so that training starts near them."""
+        predicted, measured = self.phases_ms(sums)[..., _COMPUTE], phases_ms[..., _COMPUTE]
+        self.scale_ms *= measured.mean(dim=(0, 1)).clamp(min=1e-4) / predicted.mean(dim=(0, 1)).clamp(min=1e-9)
+
+    @torch.no_grad()
+    def fit_communication(self, dims: Float[Tensor, "S D"], phases_ms: Float[Tensor, "S D 4"]) -> None:
+        """Fit both all-to-alls: non-negative least squares of the error relative to the sample's overall cost.
+
+        Three reweighted passes give outliers less weight (Huber's), since communication on a shared machine is measured
+        with long tails.
+        """
+        inputs = comm_inputs(dims).flatten(0, 1).double().numpy()  # [N, 4]
+        overall = phases_ms.sum(-1).amax(dim=1, keepdim=True).expand(phases_ms.shape[:2])
+        weight = 1 / overall.flatten().double().numpy()
+        for row, phase in enumerate(_COMM):
+            measured = phases_ms[..., phase].flatten().double().numpy()
+            trust = np.ones_like(weight)
+            for _ in range(3):
+                solution = optimize.nnls(inputs * (weight * trust)[:, None], measured * weight * trust)[0]
+                error = np.abs(inputs @ solution - measured) * weight
+                trust = np.sqrt(np.minimum(1, _OUTLIER * (np.median(error) + 1e-9) / (error + 1e-12)))
+            self.comm_ms[row] = torch.from_numpy(solution).float()
+
+    @torch.no_grad()
+    def fit_data(self, data: CostData) -> FitData:
+        """What stays constant during a fit, once communication is fitted."""
+        inputs, raw_work = self.work_inputs(data.features)
+        sums, phases_ms = data.assignment @ self.encode(data.features), data.phases_ms
+        scale = error_scale(phases_ms)
+        comm = self.phases_ms(sums)[..., 1:3] - phases_ms[..., 1:3]
+        return FitData(
+            inputs.numpy(),
+            raw_work.numpy(),
+            data.assignment.numpy(),
+            shared_inputs(sums).numpy(),
+            (sums[..., self.layout.count] > 0.5).float().numpy(),
+            phases_ms[..., _COMPUTE].permute(2, 0, 1).contiguous().numpy(),
+            scale.numpy(),
+            (comm / scale[..., None]).permute(2, 0, 1).contiguous().numpy(),
+        )
+
+    def fit_steps(
+        self, optimizer: torch.optim.Optimizer, data: CostData, batches: Sequence[Int[Tensor, " B"]]
+    ) -> float:
+        """See `CostNetwork.fit_steps`; with the gradient by hand."""
+        constant = self.fit_data(data)
+        fitting = StructuredFit(dict(self.named_parameters()), self.scale_ms)
+        adam = FlatAdam(fitting, optimizer)
+        total = 0.0
+        for chosen in batches:
+            total += fitting.gradient(constant, chosen.numpy())
+            adam.step()
+        fitting.write_back()
+        adam.write_back()
+        return total

@@ -1,0 +1,111 @@
+"""The structured cost network in NumPy: the mean of its members."""
+
+import numpy as np
+import torch
+
+from dreamshard.cost_model.evaluator import Array, DeviceCommunication, Loads
+from dreamshard.cost_model.structured_formula import (
+    BOUND,
+    CONCENTRATION_INPUT,
+    CORRECTION_INPUTS,
+    COUNT_SHIFT,
+    LEAST_SQUARE,
+    LEAST_SUM,
+    LEAST_WORK,
+    LOG_INPUTS,
+    SHARED_INPUTS,
+    WIDE_INPUTS,
+    WORK_INPUT,
+    StructuredWeights,
+)
+
+_LEAST_WORK, _LEAST_SQUARE, _LEAST_SUM = np.float32(LEAST_WORK), np.float32(LEAST_SQUARE), np.float32(LEAST_SUM)
+_COUNT_SHIFT = np.array([2 * COUNT_SHIFT, 0, 0, 0], np.float32)  # before halving
+_HALF = np.float32(0.5)
+_ONE_TABLE = np.float32(0.5)  # a device of a lower count has no table
+
+
+class StructuredEvaluator:
+    """See `ShardEvaluator`."""
+
+    def __init__(self, weights: StructuredWeights) -> None:
+        self.layout = layout = weights.layout
+
+        def array(value: torch.Tensor) -> Array:
+            return np.ascontiguousarray(value.detach().numpy(), dtype=np.float32)
+
+        self.hidden_weight = array(weights.hidden_weight)  # [2M, X, H]
+        self.hidden_bias = array(weights.hidden_bias)[:, None, :]
+        self.output_weight = array(weights.output_weight)[:, :, None] / BOUND
+        self.scale = np.tile(array(weights.scale_ms), layout.members) / np.float32(layout.members)  # [2M]
+        launch = array(torch.nn.functional.softplus(weights.launch)) * self.scale
+        self.launch = launch.reshape(-1, 2).sum(axis=0)  # [2]
+        self.comm = array(weights.comm_ms).sum(axis=0)  # [4]: latency, own, largest, received
+
+    def empty(self, batch: int, num_devices: int) -> Loads:
+        """See `ShardEvaluator`."""
+        shape = (batch, num_devices)
+        return Loads(
+            np.zeros((*shape, self.layout.size), np.float32),
+            np.zeros(shape, np.float32),
+            np.full(shape, self.comm[0], np.float32),
+            np.zeros((*shape, self.layout.pairs), np.float32),
+            self._ms_per_dim(num_devices),
+        )
+
+    def compute(self, sums: Array) -> tuple[Array, Array, Array]:
+        """See `ShardEvaluator`."""
+        layout, sums = self.layout, np.maximum(sums, 0)  # taking a table away leaves rounding errors behind
+        work = sums[:, layout.work] + _LEAST_WORK  # [N, 2M]
+        inputs = np.empty((layout.pairs, len(sums), CORRECTION_INPUTS), np.float32)
+        np.log(work.T, out=inputs[..., WORK_INPUT])
+        np.log(sums[:, layout.logs] + _LEAST_SUM, out=inputs[0, :, LOG_INPUTS])
+        inputs[0, :, LOG_INPUTS] -= _COUNT_SHIFT
+        inputs[0, :, LOG_INPUTS] *= _HALF
+        np.minimum(sums[:, layout.wide], 1, out=inputs[0, :, WIDE_INPUTS])
+        inputs[1:, :, SHARED_INPUTS] = inputs[0, :, SHARED_INPUTS]
+        inputs[..., WORK_INPUT] *= _HALF
+        root = np.sqrt(sums[:, layout.squares] + _LEAST_SQUARE)
+        np.divide(2 * root.T, work.T, out=inputs[..., CONCENTRATION_INPUT])
+        hidden = inputs @ self.hidden_weight
+        hidden += self.hidden_bias
+        np.maximum(hidden, 0, out=hidden)
+        correction = np.tanh((hidden @ self.output_weight)[..., 0].T)  # [N, 2M]
+        correction *= np.float32(BOUND)
+        rates: Array = np.exp(correction, out=correction) * self.scale
+        cost = (rates * sums[:, layout.work]).reshape(len(sums), -1, 2).sum(axis=1) + self.launch  # [N, 2]
+        return cost[:, 0], cost[:, 1], rates
+
+    def with_table(self, loads: Loads, latent: Array) -> tuple[Array, Array]:
+        """See `ShardEvaluator`; exact for an empty device."""
+        compute = loads.compute_ms + (loads.rates @ latent[:, self.layout.work, None])[..., 0]  # [B, D]
+        empty = loads.sums[..., self.layout.count] < _ONE_TABLE
+        if empty.any():
+            forward, backward, _ = self.compute(latent)
+            np.copyto(compute, (forward + backward)[:, None], where=empty)
+        return compute, loads.comm_ms + (loads.ms_per_dim * self.table_width(latent))[:, None]
+
+    def widest_comm_ms(self, sums: Array, loads: Loads) -> Array:
+        """See `ShardEvaluator`."""
+        comm: Array = loads.ms_per_dim * self.table_width(sums) + self.comm[0]
+        return comm
+
+    def communication(self, sums: Array) -> DeviceCommunication:
+        """See `ShardEvaluator`."""
+        dims = self.table_width(sums)
+        num_devices = len(dims)
+        share = (num_devices - 1) / num_devices
+        latency, own, largest, received = (float(value) for value in self.comm)
+        own_ms = np.float32(latency) + np.float32(own * share) * dims
+        own_ms += np.float32(received / num_devices) * (dims.sum() - dims)
+        return DeviceCommunication(own_ms, dims, largest * share, own * share - received / num_devices)
+
+    def table_width(self, latents: Array) -> Array:
+        """See `ShardEvaluator`: hundreds of dims."""
+        width: Array = latents[:, self.layout.dims]
+        return width
+
+    def _ms_per_dim(self, num_devices: int) -> np.float32:
+        """Milliseconds per hundred dims of a device that is the widest."""
+        _, own, largest, received = self.comm
+        return np.float32(((own + largest) * (num_devices - 1) - received) / num_devices)

@@ -1,0 +1,35 @@
+"""How predicted costs compare with measured ones."""
+
+import math
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+_LEAST_MEASURED = 1e-9  # keeps the relative error of a cost of 0 finite
+
+
+def mean_relative_error(predicted: ArrayLike, measured: ArrayLike) -> float:
+    """Mean absolute error relative to the measured value (MAPE, as a fraction); NaN for no values."""
+    expected = np.asarray(measured, np.float64)
+    if expected.size == 0:
+        return math.nan
+    errors = np.abs(np.asarray(predicted, np.float64) - expected) / np.maximum(expected, _LEAST_MEASURED)
+    return float(errors.mean())
+
+
+def rank_correlation(predicted: ArrayLike, measured: ArrayLike) -> float:
+    """Spearman's; NaN where one side is constant or has fewer than two values."""
+    sides = np.asarray(predicted), np.asarray(measured)
+    if any(np.unique(side).size < 2 for side in sides):
+        return math.nan
+    return float(stats.spearmanr(*sides).statistic)
+
+
+def groups_to_rank(names: Sequence[Hashable]) -> list[list[int]]:
+    """Indices that share a name, for each name with at least 3 of them, since ranks of fewer mean little."""
+    groups: dict[Hashable, list[int]] = {}
+    for index, name in enumerate(names):
+        groups.setdefault(name, []).append(index)
+    return [group for group in groups.values() if len(group) > 2]

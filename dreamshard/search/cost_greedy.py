@@ -1,0 +1,48 @@
+"""Greedy on the cost network: tables in descending predicted single cost, each on the device where it costs least."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from dreamshard.baselines import pack_by_size
+from dreamshard.cost_model import CostNetwork, Normaliser
+from dreamshard.placement import Placement, is_legal
+from dreamshard.policy import mdp
+from dreamshard.policy.mdp import Episodes, episodes_of
+from dreamshard.tasks import PlacementTask
+
+
+@dataclass(frozen=True)
+class GreedyCostPlacer:
+    """A placer by `cost_greedy`."""
+
+    cost_network: CostNetwork
+    normaliser: Normaliser
+    name: str = "cost_greedy"
+
+    @torch.no_grad()
+    def place(self, task: PlacementTask) -> Placement:
+        """Raises NoPlacementError where neither this order nor the order by size finds room."""
+        device = cost_greedy(self.cost_network, episodes_of([task], self.cost_network, self.normaliser))
+        legal = is_legal(task.table_bytes, device, task.num_devices, task.memory_bytes)
+        return Placement(device[0] if bool(legal[0]) else pack_by_size(task), task.num_devices)
+
+
+@torch.no_grad()
+def cost_greedy(network: CostNetwork, episodes: Episodes) -> Int[Tensor, "B T"]:
+    """Greedy placements by `mdp.cost_if_placed_ms`, not necessarily legal where memory is tight."""
+    evaluator = network.evaluator()
+    batch, num_tables = episodes.order.shape
+    state = mdp.start(evaluator, batch, episodes.num_devices)
+    latents, table_bytes = episodes.latents.numpy(), episodes.table_bytes.numpy()
+    chosen = torch.empty(batch, num_tables, dtype=torch.int64)
+    for t in range(num_tables):
+        cost_ms = mdp.cost_if_placed_ms(evaluator, state, latents[:, t])
+        legal = mdp.legal_devices(state.used_bytes, table_bytes[:, t], episodes.capacity_bytes)
+        cost_ms[~legal] = float("inf")
+        device = cost_ms.argmin(axis=1)
+        mdp.step(evaluator, state, latents[:, t], table_bytes[:, t], device)
+        chosen[:, t] = torch.from_numpy(device)
+    return torch.empty_like(chosen).scatter_(1, episodes.order, chosen)
