@@ -31,10 +31,7 @@ from dreamshard.shard_profiling.design import (
     small,
 )
 from dreamshard.tables import Tables, concatenate
-from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
-from dreamshard.testbeds.clocks import CLOCKS
-from dreamshard.testbeds.emulated import measure_shard
 from dreamshard.testbeds.fused_op import require_fbgemm
 from dreamshard.testbeds.machine import device_model, library_versions
 from dreamshard.testbeds.shard_runner import DoesNotFitError, ShardRunner
@@ -181,14 +178,14 @@ def collect(
     plan = [shard for shard in islice(planned_shards(pool, config), config.num_shards) if shard.index not in known]
     lookups = PoolLookups(pool, config, workers)
     writer, measured, infeasible = ShardWriter(folder), 0, 0
-    bench = ShardRunner(_setup(config, lookups), torch.device(device_type))
+    runner = ShardRunner(_setup(config, lookups), torch.device(device_type))
     try:
         for position, planned in enumerate(plan):
             if measured and time.monotonic() - began >= seconds:
                 break
             for coming in plan[position : position + 1 + AHEAD]:
                 lookups.ahead([pool[t].name for t in coming.tables])
-            shard = _measure(bench, planned, pool, lookups, config)
+            shard = _measure(runner, planned, pool, lookups, config)
             writer.add(shard)
             measured += 1
             infeasible += shard.forward_ms is None
@@ -274,16 +271,18 @@ def _setup(config: CollectionConfig, lookups: PoolLookups) -> TestbedSetup:
 
 
 def _measure(
-    bench: ShardRunner, planned: PlannedShard, pool: Sequence[PoolTable], lookups: PoolLookups, config: CollectionConfig
+    runner: ShardRunner,
+    planned: PlannedShard,
+    pool: Sequence[PoolTable],
+    lookups: PoolLookups,
+    config: CollectionConfig,
 ) -> MeasuredShard:
     pairs = zip(planned.tables, planned.dims, strict=True)
     tables = concatenate([lookups.described(pool[t].name, dim) for t, dim in pairs])
-    held = int(tables.memory_bytes(config.precision, config.optimizer).sum())
-    task = PlacementTask(tables, 1, held, config.precision, config.optimizer, f"shard-{planned.index:05}")
     costs, misfit = None, None
     try:
         with measuring():
-            costs = measure_shard(bench, tables, task, lookups.quiet)
+            costs = runner.measure(tables, config.precision, config.optimizer, lookups.quiet)
     except DoesNotFitError as error:
         misfit = error
     return MeasuredShard(
@@ -298,10 +297,10 @@ def _measure(
         backward_ms=None if costs is None else costs.backward_ms,
         spread_ms=0.0 if costs is None else costs.spread_ms,
         repeats=0 if costs is None else costs.repeats,
-        clock=CLOCKS[bench.device.type],
+        clock=runner.clock.name,
         asked_bytes=None if misfit is None else misfit.asked_bytes,
         free_bytes=None if misfit is None else misfit.free_bytes,
-        hardware=device_model(bench.device.type),
+        hardware=device_model(runner.device.type),
         versions=library_versions(),
         measured_at=utc_now(),
     )

@@ -1,71 +1,62 @@
-"""How a piece of work is timed on each kind of device.
+"""How work is timed on each kind of device.
 
 Compute on the CPU is timed as the CPU time of one thread, because wall time varies by tens of per cent where processes
-share cores; communication is wall time.
+share cores; communication is wall time. On CUDA both are timed by events on the current stream.
 """
 
 import time
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-CLOCKS = {"cpu": "thread_cpu", "cuda": "cuda_event"}
-"""What a sample calls the clock of each kind of device."""
+Timed = Callable[[Callable[[], Tensor]], tuple[Tensor, float]]
+"""Runs work; returns its result and milliseconds."""
 
 
-@runtime_checkable
-class Clock(Protocol):
-    """Times a piece of work in milliseconds."""
+@dataclass(frozen=True)
+class Clock:
+    """Times work on one kind of device.
 
-    def compute(self, work: Callable[[], Tensor]) -> tuple[Tensor, float]:
-        """The work's result, and how long the device worked on it."""
-        ...
+    Attributes:
+        name: in cost samples.
+        compute: milliseconds that the device worked.
+        communicate: milliseconds until this rank had sent and received everything.
+    """
 
-    def exchange(self, work: Callable[[], Tensor]) -> tuple[Tensor, float]:
-        """The work's result, and how long it took until this rank had sent and received all."""
-        ...
-
-
-class CpuClock:
-    """CPU time of the calling thread for compute, wall time for communication."""
-
-    def compute(self, work: Callable[[], Tensor]) -> tuple[Tensor, float]:
-        """See `Clock`; autograd runs CPU work in the calling thread, so backward is counted too."""
-        start = time.thread_time_ns()
-        result = work()
-        return result, (time.thread_time_ns() - start) / 1e6
-
-    def exchange(self, work: Callable[[], Tensor]) -> tuple[Tensor, float]:
-        """See `Clock`."""
-        start = time.perf_counter_ns()
-        result = work()
-        return result, (time.perf_counter_ns() - start) / 1e6
+    name: str
+    compute: Timed
+    communicate: Timed
 
 
-class CudaClock:
-    """CUDA events on the current stream for both; the first event waits behind the flush, as the kernels do."""
-
-    def compute(self, work: Callable[[], Tensor]) -> tuple[Tensor, float]:
-        """See `Clock`."""
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        result = work()
-        end.record()
-        end.synchronize()
-        return result, start.elapsed_time(end)
-
-    exchange = compute
+def _thread_cpu(work: Callable[[], Tensor]) -> tuple[Tensor, float]:
+    start = time.thread_time_ns()  # autograd runs CPU work in the calling thread, so backward is counted too
+    result = work()
+    return result, (time.thread_time_ns() - start) / 1e6
 
 
-def clock_of(device: torch.device) -> Clock:
-    """The clock for work on `device`."""
-    return CpuClock() if device.type == "cpu" else CudaClock()
+def _wall(work: Callable[[], Tensor]) -> tuple[Tensor, float]:
+    start = time.perf_counter_ns()
+    result = work()
+    return result, (time.perf_counter_ns() - start) / 1e6
+
+
+def _cuda_event(work: Callable[[], Tensor]) -> tuple[Tensor, float]:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()  # waits behind the cache flush, as the kernels do
+    result = work()
+    end.record()
+    end.synchronize()
+    return result, start.elapsed_time(end)
+
+
+CLOCKS = {"cpu": Clock("thread_cpu", _thread_cpu, _wall), "cuda": Clock("cuda_event", _cuda_event, _cuda_event)}
+"""By type of device."""
 
 
 def interquartile_range(values_ms: Float[Tensor, " R"]) -> float:
-    """The spread of repeats: what a quarter of them lie above and below."""
+    """Spread of repeats: third minus first quartile."""
     quartiles = torch.quantile(values_ms, torch.tensor([0.25, 0.75], dtype=values_ms.dtype))
     return float(quartiles[1] - quartiles[0])

@@ -1,7 +1,7 @@
-"""What is known of shards measured before, so that none is measured twice.
+"""Shards measured before, so that none is measured twice.
 
-Belongs here: what makes two measurements of a shard the same, and the protocol of whoever keeps them. `storage` keeps
-them in the lake; the default lasts as long as its testbed.
+Defines when two measurements of a shard are the same, and the protocol of caches. `storage` has a cache in the lake;
+the default one lives as long as its testbed.
 """
 
 from collections.abc import Mapping
@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Protocol, runtime_checkable
 
 from dreamshard.files.digests import json_digest
-from dreamshard.tables import Optimizer, Precision, Tables
-from dreamshard.workloads.statistics import dataset_version
+from dreamshard.tables import Optimizer, Precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +17,7 @@ class ShardKey:
     """Everything that a shard's compute cost depends on.
 
     Attributes:
-        tables: content of its tables: names, sizes, and what their lookups say (`dataset_version`).
+        tables: `dataset_version` of its tables: names, sizes and lookup statistics.
         hardware: model of the device.
         versions: library name to version.
         precision: of the weights.
@@ -35,13 +34,13 @@ class ShardKey:
 
     @property
     def content(self) -> str:
-        """Sixteen hexadecimal digits that stand for all of it."""
+        """Sixteen hexadecimal digits that identify the key."""
         return json_digest(asdict(self), sort_keys=True, default=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardTiming:
-    """What one device took for one shard.
+    """The compute cost of one shard on one device.
 
     Attributes:
         forward_ms: median over the repeats.
@@ -49,8 +48,8 @@ class ShardTiming:
         spread_ms: interquartile range of their sum.
         repeats: timed passes.
         clock: `thread_cpu` or `cuda_event`.
-        num_tables: of the shard.
-        sum_dim: of the shard.
+        num_tables: in the shard.
+        sum_dim: sum of their dims.
         memory_bytes: of weights and optimizer state.
     """
 
@@ -66,49 +65,29 @@ class ShardTiming:
 
 @runtime_checkable
 class ShardCache(Protocol):
-    """Keeps the costs of shards by key."""
+    """Keeps timings of shards by key."""
 
     def get(self, key: ShardKey) -> ShardTiming | None:
-        """The costs kept under `key`, those of most repeats; None where there are none."""
+        """The timing with the most repeats under `key`, or None."""
         ...
 
     def put(self, key: ShardKey, costs: ShardTiming) -> None:
-        """Keep the costs; once is enough."""
+        """Keep a timing; keeping it again changes nothing."""
         ...
 
 
 @dataclass
-class ShardMemory:
+class MemoryShardCache:
     """A `ShardCache` that lasts as long as the object."""
 
-    known: dict[str, ShardTiming] = field(default_factory=dict)
+    timings: dict[str, ShardTiming] = field(default_factory=dict)
 
     def get(self, key: ShardKey) -> ShardTiming | None:
         """See `ShardCache`."""
-        return self.known.get(key.content)
+        return self.timings.get(key.content)
 
     def put(self, key: ShardKey, costs: ShardTiming) -> None:
         """See `ShardCache`."""
-        before = self.known.get(key.content)
+        before = self.timings.get(key.content)
         if before is None or before.repeats < costs.repeats:
-            self.known[key.content] = costs
-
-
-def shard_key(
-    tables: Tables,
-    precision: Precision,
-    optimizer: Optimizer,
-    *,
-    hardware: str,
-    versions: Mapping[str, str],
-    batch_size: int,
-) -> ShardKey:
-    """The key of a shard of these tables."""
-    return ShardKey(
-        tables=dataset_version(tables),
-        hardware=hardware,
-        versions=dict(sorted(versions.items())),
-        precision=precision,
-        optimizer=optimizer,
-        batch_size=batch_size,
-    )
+            self.timings[key.content] = costs

@@ -1,13 +1,13 @@
-"""One device and the shards it holds in turn: builds the fused operator of a shard, runs it cold, and times it.
+"""One device that runs shards in turn: builds a shard's fused operator, runs it with cold caches, and times it.
 
-Shared by every testbed that measures. Weights lie in one arena from shard to shard, and lookups stay on the device, so
-that what a shard costs to set up is little. Every pass starts with cold caches: with warm ones a small shard looks much
-cheaper than it is beside a model.
+All testbeds that measure share it. Weights stay in one arena and lookups on the device from shard to shard, which makes
+the set-up of a shard cheap. Caches are cold because with warm ones a small shard looks much cheaper than it is in a model.
 """
 
 import gc
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -18,13 +18,14 @@ from torch import Tensor
 
 from dreamshard.tables import Optimizer, Precision, Tables, parent_name
 from dreamshard.testbeds.base import TestbedSetup
-from dreamshard.testbeds.clocks import clock_of
+from dreamshard.testbeds.clocks import CLOCKS, interquartile_range
 from dreamshard.testbeds.fused_op import INDEX_DTYPE, ShardLookups, WeightArena, build_operator, shard_lookups
+from dreamshard.testbeds.shard_cache import ShardTiming
 from dreamshard.workloads.lookups import Lookups, check_indices
 
 FLUSH_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}
 FLUSHES = {"cpu": 1, "cuda": 3}
-"""Written before each compute phase; on CUDA often enough to hide the time Python takes to launch the kernels."""
+"""Writes before each compute phase; on CUDA enough to hide the time that Python takes to launch the kernels."""
 KEPT_LOOKUP_BYTES = {"cpu": 2**30, "cuda": 2**33}
 GRADIENT = 1e-4  # of every pooled element; small, so that weights stay finite over many passes
 INT32_LIMIT = 2**31 - 1
@@ -32,12 +33,8 @@ INT32_LIMIT = 2**31 - 1
 Result = TypeVar("Result")
 
 
-def _unheard(stage: str) -> None:
-    """Tell nobody of the stage."""
-
-
 class DoesNotFitError(RuntimeError):
-    """A shard asks its device for more memory than there is.
+    """A shard needs more memory than its device has.
 
     Attributes:
         asked_bytes: by the shard.
@@ -54,7 +51,7 @@ class BuiltShard:
     """A shard that is ready to run.
 
     Attributes:
-        operator: the fused operator of its tables.
+        operator: fused operator of its tables.
         lookups: of one batch, on the device.
     """
 
@@ -67,33 +64,75 @@ class ShardRunner:
 
     Args:
         setup: of the testbed.
-        device: where the tables lie.
-        enter: told the name of each stage when it begins, so that a hang or a failure can be located.
+        device: that holds the tables.
+        enter: called with the name of each stage as it begins, so that hangs and failures can be located.
     """
 
-    def __init__(self, setup: TestbedSetup, device: torch.device, enter: Callable[[str], None] = _unheard) -> None:
+    def __init__(
+        self, setup: TestbedSetup, device: torch.device, enter: Callable[[str], None] = lambda stage: None
+    ) -> None:
         if device.type == "cuda" and device.index is None:
-            device = torch.device("cuda", torch.cuda.current_device())  # as tensors on it call it
+            device = torch.device("cuda", torch.cuda.current_device())  # the name that tensors on it have
         self.setup = setup
         self.device = device
-        self.clock = clock_of(device)
+        self.clock = CLOCKS[device.type]
         self._enter = enter
         self._arena = WeightArena(device)
         self._flush = torch.zeros(FLUSH_BYTES[device.type] // 4, device=device)
         self._lookups: OrderedDict[tuple[str, int], Lookups] = OrderedDict()
 
-    def build(self, tables: Tables, precision: Precision, optimizer: Optimizer) -> BuiltShard:
-        """The shard of `tables`, which has passed one untimed step, so that its memory is known to suffice.
+    def measure(
+        self,
+        tables: Tables,
+        precision: Precision,
+        optimizer: Optimizer,
+        quiet: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> ShardTiming:
+        """Time one shard by itself.
+
+        Args:
+            tables: of the shard.
+            precision: of the weights.
+            optimizer: fused into backward.
+            quiet: entered for the passes; pauses other threads of this process.
 
         Raises:
-            DoesNotFitError: the device has no room for it.
-            ValueError: lookups are missing or not those of the tables.
+            DoesNotFitError: the device has no room for the shard.
+            ValueError: lookups are missing or of other tables.
+        """
+        num_threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # the CPU's clock counts one thread
+        try:
+            built = self.build(tables, precision, optimizer)
+            num_passes = self.setup.warmups + self.setup.repeats
+            with quiet():
+                passes = self.within_memory(lambda: [self._pass(built) for _ in range(num_passes)], 0)
+        finally:
+            torch.set_num_threads(num_threads)
+        timed = torch.tensor(passes[self.setup.warmups :], dtype=torch.float64)  # [R, 2]
+        forward_ms, backward_ms = timed.median(dim=0).values.tolist()
+        return ShardTiming(
+            forward_ms=forward_ms,
+            backward_ms=backward_ms,
+            spread_ms=interquartile_range(timed.sum(dim=1)),
+            repeats=len(timed),
+            clock=self.clock.name,
+            num_tables=len(tables),
+            sum_dim=int(tables.dim.sum()),
+            memory_bytes=int(tables.memory_bytes(precision, optimizer).sum()),
+        )
+
+    def build(self, tables: Tables, precision: Precision, optimizer: Optimizer) -> BuiltShard:
+        """Build the shard of `tables` and run one untimed step, which proves that its memory suffices.
+
+        Raises:
+            DoesNotFitError: the device has no room for the shard.
+            ValueError: lookups are missing or of other tables.
         """
         self._enter("reading lookups")
         lookups = [self._read(name, rows) for name, rows in zip(tables.names, tables.rows.tolist(), strict=True)]
         self._enter("building the operator")
         num_lookups = sum(len(table.indices) for table in lookups)
-        asked = asked_bytes(tables, precision, optimizer, self.setup.batch_size, num_lookups)
 
         def build() -> BuiltShard:
             large = max(int(tables.rows.sum()), num_lookups) > INT32_LIMIT  # backward numbers the rows of all tables
@@ -102,38 +141,38 @@ class ShardRunner:
             built = BuiltShard(build_operator(tables, precision, optimizer, self.device, self._arena), shard)
             pooled = built.operator(shard.indices, shard.offsets)
             pooled.backward(torch.zeros_like(pooled))
-            self.synchronize()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
             return built
 
-        return self.within_memory(build, asked)
+        return self.within_memory(build, asked_bytes(tables, precision, optimizer, self.setup.batch_size, num_lookups))
 
-    def within_memory(self, work: Callable[[], Result], asked: int) -> Result:
-        """The work's result.
+    def within_memory(self, work: Callable[[], Result], needed_bytes: int) -> Result:
+        """Run work that needs this much memory.
 
         Raises:
-            DoesNotFitError: it asks for more than is free, or the device ran out of memory.
+            DoesNotFitError: it needs more than is free, or the device ran out of memory.
         """
         free = self.free_bytes()
-        if free is not None and asked > free:
-            raise DoesNotFitError(asked, free)
+        if free is not None and needed_bytes > free:
+            raise DoesNotFitError(needed_bytes, free)
         try:
             return work()
         except torch.OutOfMemoryError:
-            pass  # what the work has taken is given back once this clause has ended
+            pass  # the work's memory is released once this clause has ended
         gc.collect()
         torch.cuda.empty_cache()
-        raise DoesNotFitError(asked, self.free_bytes() or 0)
+        raise DoesNotFitError(needed_bytes, self.free_bytes() or 0)
 
     def free_bytes(self) -> int | None:
-        """What a shard may ask for: free memory and the arena, at most the setup's limit; None if unknown."""
+        """Memory for a shard: free memory and the arena, at most the setup's limit; None if unknown."""
         if self.device.type == "cuda":
             unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-            free: int | None = torch.cuda.mem_get_info(self.device)[0] + unused + self._arena.num_bytes
+            free: int | None = torch.cuda.mem_get_info(self.device)[0] + unused
         else:
-            available = _available_bytes()
-            free = None if available is None else available + self._arena.num_bytes
-        limits = [limit for limit in (free, self.setup.memory_limit_bytes) if limit is not None]
-        return min(limits) if limits else None
+            free = _available_bytes()
+        limits = [self.setup.memory_limit_bytes, None if free is None else free + self._arena.num_bytes]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def forward(self, built: BuiltShard) -> tuple[Float[Tensor, "B S"], float]:
         """Pooled vectors and milliseconds of one cold lookup."""
@@ -142,50 +181,46 @@ class ShardRunner:
 
     def backward(self, pooled: Float[Tensor, "B S"], gradient: Float[Tensor, "B S"]) -> float:
         """Milliseconds of one cold gradient and optimizer step."""
+
+        def step() -> Tensor:
+            pooled.backward(gradient)
+            return gradient
+
         self._cool()
-        return self.clock.compute(lambda: _backward(pooled, gradient))[1]
+        return self.clock.compute(step)[1]
 
-    def gradient(self, pooled: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
-        """What the layers above would hand back, where no exchange brings it."""
-        return torch.full_like(pooled, GRADIENT)
-
-    def synchronize(self) -> None:
-        """Wait until the device has done all work."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+    def _pass(self, built: BuiltShard) -> tuple[float, float]:
+        """Milliseconds of forward and backward of one step."""
+        pooled, forward_ms = self.forward(built)
+        return forward_ms, self.backward(pooled, torch.full_like(pooled, GRADIENT))
 
     def _cool(self) -> None:
         for _ in range(FLUSHES[self.device.type]):
             self._flush.add_(1)
 
     def _read(self, name: str, rows: int) -> Lookups:
-        """A table's lookups on the device, kept where they were read before; the oldest give way to new ones."""
+        """A table's lookups on the device, from an LRU cache."""
         key = (parent_name(name), rows)  # columns of one table share its lookups
         if key in self._lookups:
             self._lookups.move_to_end(key)
             return self._lookups[key]
-        found = self.setup.lookups(key[0]).first(self.setup.batch_size)
-        check_indices(found.indices, rows, f"table {name}")  # the operator does not
-        kept = KEPT_LOOKUP_BYTES[self.device.type]
+        lookups = self.setup.lookups(key[0]).first(self.setup.batch_size)
+        check_indices(lookups.indices, rows, f"table {name}")  # the operator does not
         if self.device.type == "cuda":
-            dtype = torch.int32 if max(rows, len(found.indices)) <= INT32_LIMIT else torch.int64
-            found = Lookups(found.indices.to(self.device, dtype), found.offsets.to(self.device))
-        self._lookups[key] = found
-        while len(self._lookups) > 1 and sum(map(_num_bytes, self._lookups.values())) > kept:
+            dtype = torch.int32 if max(rows, len(lookups.indices)) <= INT32_LIMIT else torch.int64
+            lookups = Lookups(lookups.indices.to(self.device, dtype), lookups.offsets.to(self.device))
+        self._lookups[key] = lookups
+        limit = KEPT_LOOKUP_BYTES[self.device.type]
+        while len(self._lookups) > 1 and sum(map(_num_bytes, self._lookups.values())) > limit:
             self._lookups.popitem(last=False)
-        return found
+        return lookups
 
 
 def asked_bytes(tables: Tables, precision: Precision, optimizer: Optimizer, batch_size: int, num_lookups: int) -> int:
-    """What a shard needs: weights, optimizer state, lookups, pooled vectors and their gradients."""
-    held = int(tables.memory_bytes(precision, optimizer).sum())
-    pooled = 2 * 4 * batch_size * int(tables.dim.sum())
-    return held + pooled + 4 * (num_lookups + batch_size * len(tables))
-
-
-def _backward(pooled: Float[Tensor, "B S"], gradient: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
-    pooled.backward(gradient)
-    return gradient
+    """Memory of a shard: weights, optimizer state, lookups, pooled vectors and their gradients."""
+    table_bytes = int(tables.memory_bytes(precision, optimizer).sum())
+    pooled_bytes = 2 * 4 * batch_size * int(tables.dim.sum())
+    return table_bytes + pooled_bytes + 4 * (num_lookups + batch_size * len(tables))
 
 
 def _num_bytes(lookups: Lookups) -> int:
@@ -193,8 +228,7 @@ def _num_bytes(lookups: Lookups) -> int:
 
 
 def _available_bytes() -> int | None:
-    """Memory that Linux would give without swapping; None elsewhere."""
+    """Memory that Linux can give without swapping; None on other systems."""
     info = Path("/proc/meminfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    return found[0] if found else None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

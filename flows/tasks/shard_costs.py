@@ -78,10 +78,9 @@ def measure_shards(target: Lake, wanted: TestbedReference, hardware: str, shards
             )
         for names, precision, optimizer in shards:
             tables = pool.named(names)
-            held = int(tables.memory_bytes(precision, optimizer).sum())
             try:
                 with testbed_pool.alone():
-                    testbed.shard(tables, PlacementTask(tables, 1, held, precision, optimizer))
+                    testbed.shard(tables, precision, optimizer)
             except DoesNotFitError:
                 get_run_logger().info("%d tables from %s on did not fit", len(names), names[0])  # the testbed says it
     finally:
@@ -96,6 +95,6 @@ def _unknown(testbed: EmulatedTestbed, pairs: Sequence[tuple[PlacementTask, Plac
         whole, legal = check_placement(drawn, placement, None)
         for d in range(whole.num_devices):
             held = legal.tables_of(d)
-            if held and testbed.known(whole.tables.select(held), whole) is None:
+            if held and testbed.cached(whole.tables.select(held), whole.precision, whole.optimizer) is None:
                 found[tuple(whole.tables.names[t] for t in held), whole.precision, whole.optimizer] = None
     return list(found)

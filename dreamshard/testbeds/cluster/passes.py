@@ -119,8 +119,8 @@ class RankMeasurer:
             pooled, forward_ms = self._bench.forward(shard)
         gradient = exchange.gradient()
         exchange.barrier()
-        _, forward_comm_ms = self._bench.clock.exchange(lambda: exchange.forward(pooled.detach()))
+        _, forward_comm_ms = self._bench.clock.communicate(lambda: exchange.forward(pooled.detach()))
         exchange.barrier()
-        own_gradient, backward_comm_ms = self._bench.clock.exchange(lambda: exchange.backward(gradient))
+        own_gradient, backward_comm_ms = self._bench.clock.communicate(lambda: exchange.backward(gradient))
         backward_ms = self._bench.backward(pooled, own_gradient) if shard is not None else 0.0
         return forward_ms, forward_comm_ms, backward_comm_ms, backward_ms

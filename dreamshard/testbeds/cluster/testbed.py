@@ -127,7 +127,7 @@ class ClusterTestbed:
             overall_ms=float(costs.overall_ms()) if fits else math.inf,
             spread_ms=interquartile_range(passes.sum(dim=2).max(dim=1).values),
             repeats=len(passes) if fits else 0,
-            clock=CLOCKS[self.device_type],
+            clock=CLOCKS[self.device_type].name,
             testbed=self.name,
             hardware=self.hardware,
             batch_size=self.setup.batch_size,

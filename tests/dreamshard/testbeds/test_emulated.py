@@ -10,12 +10,12 @@ import torch
 
 from dreamshard.costs import Infeasible
 from dreamshard.placement import Placement
-from dreamshard.testbeds import emulated
 from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.emulated import EmulatedTestbed
-from dreamshard.testbeds.shard_cache import ShardMemory, shard_key
+from dreamshard.testbeds.shard_cache import MemoryShardCache, ShardKey
 from dreamshard.testbeds.shard_runner import ShardRunner, asked_bytes
 from dreamshard.testbeds.specs import H100, V100, spec_of
+from dreamshard.workloads.statistics import dataset_version
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
@@ -39,15 +39,15 @@ def placement(*device: int, num_devices: int = 2) -> Placement:
 @pytest.fixture
 def measured(monkeypatch) -> list[tuple[str, ...]]:
     """Names of the tables of every shard that is measured, in order."""
-    found = []
-    real = emulated.measure_shard
+    names = []
+    real = ShardRunner.measure
 
-    def spy(bench, tables, task):
-        found.append(tables.names)
-        return real(bench, tables, task)
+    def spy(runner, tables, precision, optimizer):
+        names.append(tables.names)
+        return real(runner, tables, precision, optimizer)
 
-    monkeypatch.setattr(emulated, "measure_shard", spy)
-    return found
+    monkeypatch.setattr(ShardRunner, "measure", spy)
+    return names
 
 
 def test_one_device_measures_the_shard_of_each_and_says_whose_links_it_assumes():
@@ -70,7 +70,7 @@ def test_a_shard_is_measured_once_however_many_placements_hold_it(measured):
 
 
 def test_a_cache_outlives_its_testbed_but_not_a_change_of_what_is_measured(measured):
-    cache, task = ShardMemory(), roomy_task(TABLES)
+    cache, task = MemoryShardCache(), roomy_task(TABLES)
     bed_of(shard_cache=cache).measure(task, placement(0, 0, 0))
     bed_of(shard_cache=cache, target=H100).measure(task, placement(1, 1, 1))
     assert len(measured) == 1
@@ -85,8 +85,13 @@ def test_a_cache_outlives_its_testbed_but_not_a_change_of_what_is_measured(measu
 
 def test_the_key_of_a_shard_knows_its_hardware_versions_and_tables():
     def key(tables=TABLES, hardware="H200", torch_version="2.13"):
-        return shard_key(
-            tables, "fp16", "sgd", hardware=hardware, versions={"torch": torch_version}, batch_size=64
+        return ShardKey(
+            tables=dataset_version(tables),
+            precision="fp16",
+            optimizer="sgd",
+            hardware=hardware,
+            versions={"torch": torch_version},
+            batch_size=64,
         ).content
 
     assert key() == key(tables=TABLES.select([2, 0, 1]))
@@ -118,9 +123,9 @@ def test_a_task_on_one_device_exchanges_nothing():
 
 
 def test_shards_lie_in_one_arena_that_is_filled_only_when_it_grows():
-    bench = ShardRunner(setup_of(), torch.device("cpu"))
-    large = bench.build(TABLES, "fp32", "sgd").operator.weights_host
-    small = bench.build(TABLES.select([0]), "fp16", "sgd").operator.weights_host
+    runner = ShardRunner(setup_of(), torch.device("cpu"))
+    large = runner.build(TABLES, "fp32", "sgd").operator.weights_host
+    small = runner.build(TABLES.select([0]), "fp16", "sgd").operator.weights_host
     assert small.data_ptr() == large.data_ptr()
     assert small.isfinite().all()
 
@@ -155,8 +160,8 @@ def test_a_device_that_runs_out_of_memory_half_way_is_infeasible_too(monkeypatch
 
 def test_wide_and_narrow_tables_cost_as_much_alone_as_in_another_order():
     bed = bed_of(repeats=9)
-    wide = bed.shard(tables_of_dims([128] * 4, rows=500), roomy_task(TABLES))
-    narrow = bed.shard(tables_of_dims([4], rows=500), roomy_task(TABLES))
+    wide = bed.shard(tables_of_dims([128] * 4, rows=500), "fp32", "sgd")
+    narrow = bed.shard(tables_of_dims([4], rows=500), "fp32", "sgd")
     assert wide.forward_ms > narrow.forward_ms
     assert (wide.num_tables, wide.sum_dim, wide.memory_bytes) == (4, 512, 4 * 500 * 128 * 4)
 

@@ -117,7 +117,7 @@ def test_a_cluster_measures_the_shards_that_the_emulated_testbed_then_finds(
     shutil.copytree(by_threads[0] / "lake", tmp_path / "lake")
     monkeypatch.setenv("DREAMSHARD_TASK_RUNNER", request.getfixturevalue(cluster))
     monkeypatch.setattr(
-        "dreamshard.testbeds.emulated.measure_shard", lambda *_: pytest.fail("measured in this process")
+        "dreamshard.testbeds.shard_runner.ShardRunner.measure", lambda *_: pytest.fail("measured in this process")
     )
     done = dreamshard("profile", *SMOKE, "--testbed", "emulated", "--json", home=tmp_path)
     assert done.returncode == 0, done.sentence

@@ -8,14 +8,22 @@ import pytest
 
 from dreamshard.costs import CostSample, Infeasible, infeasible_costs
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.shard_cache import ShardCache, ShardTiming, shard_key
+from dreamshard.testbeds.shard_cache import ShardCache, ShardKey, ShardTiming
+from dreamshard.workloads.statistics import dataset_version
 from storage.lake import catalog
 from storage.lake.lake import Lake
 from storage.lake.shard_cost_cache import LakeShardCache
 from storage.settings import Settings
 from tests.helpers.samples import four_tables, make_sample
 
-KEY = shard_key(four_tables(), "fp16", "sgd", hardware="NVIDIA H200/x", versions={"torch": "2.13.0"}, batch_size=64)
+KEY = ShardKey(
+    tables=dataset_version(four_tables()),
+    precision="fp16",
+    optimizer="sgd",
+    hardware="NVIDIA H200/x",
+    versions={"torch": "2.13.0"},
+    batch_size=64,
+)
 COSTS = ShardTiming(
     forward_ms=1 / 3,
     backward_ms=2 / 3,
