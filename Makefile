@@ -16,47 +16,58 @@ export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test up bench pictures format install install-test clean
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Both cores; whole files per worker, because the tests of a file share fixtures.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+
+.PHONY: help run up check lint test bench pictures format install install-test clean
 .DEFAULT_GOAL := run
 
-run: install ## the whole chain on this machine: RECIPE=default SEED=0 TESTBED=auto ARGS="..."
+help: ## list the targets
+	@sed -nE 's/^([a-z-]+):.* ## (.*)/  \1\t\2/p' Makefile | expand -t 14
+
+run: install ## run the whole chain on this machine: RECIPE=default SEED=0 TESTBED=auto ARGS="..."
 	@$(BIN)/dreamshard run --recipe $(RECIPE) --seed $(SEED) $(if $(TESTBED),--testbed $(TESTBED)) $(ARGS)
 
-up: install ## Prefect, MLflow, a worker and all deployments; Ctrl-C ends them
+up: install ## start Prefect, MLflow, a worker and all deployments; Ctrl-C stops them
 	@$(BIN)/dreamshard up $(ARGS)
 
-# Whole files to each of the two workers: what a file shares is started once.
-test: install-test ## format, lint, types, import contracts, tests
+check: lint ## check a change in under two minutes: lint, and the tests that start no server, flow or rank
+	$(PYTEST) $(PARALLEL) -m "not (server or flow or ranks or slow)" $(ARGS)
+
+lint: install-test ## check format, lint, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-bench: install-test ## what is measured rather than asserted: quality and speed
+test: lint ## run everything: lint and all tests, about 9 minutes
+	$(PYTEST) $(PARALLEL) $(ARGS)
+
+bench: install-test ## measure quality and speed, and write the tables of RESULTS.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks --write RESULTS.md $(ARGS)
 
-pictures: install-test ## the README's pictures of Prefect's and MLflow's pages; needs chromium
-	OMP_NUM_THREADS=1 DREAMSHARD_PICTURES=docs/pictures $(BIN)/python -m pytest tests/flows/test_browser.py $(ARGS)
+pictures: install-test ## take the README's pictures of Prefect's and MLflow's pages; needs chromium
+	DREAMSHARD_PICTURES=docs/pictures $(PYTEST) tests/flows/test_browser.py $(ARGS)
 
-format: install-test ## what `make test` checks of the layout
+format: install-test ## format the code and apply the linter's fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-clean: ## the environment only; the home folder with your results stays
+clean: ## remove the environment; the home folder with your results stays
 	rm -rf $(VENV)
 
 install: $(VENV)/.installed-$(EXTRA)
 install-test: $(VENV)/.installed-$(EXTRA)-test
 
-# Runs pip with $(1); what it says goes to $(LOG) and is shown only where it fails.
+# Runs pip with $(1); its output goes to $(LOG) and is shown only if it fails.
 pip = $(BIN)/python -m pip install --constraint constraints.txt $(1) >>$(LOG) 2>&1 || \
-	{ tail -n 30 $(LOG) >&2; echo "the installation failed; all of what pip said is in $(LOG)" >&2; exit 1; }
+	{ tail -n 30 $(LOG) >&2; echo "the installation failed; pip's whole output is in $(LOG)" >&2; exit 1; }
 
-# torchrec asks for `fbgemm-gpu` of any version and would pull the GPU build over the CPU one: it goes in without dependencies.
-# torch for a machine without a GPU is the same package; its CUDA libraries are simply not used.
+# torchrec requires any version of `fbgemm-gpu`, which would install the GPU build over the CPU one, so it is installed
+# without dependencies. torch is the same package on a machine without a GPU; its CUDA libraries stay unused.
 $(VENV)/.installed-$(EXTRA): pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing into $(VENV) (once, about 5 minutes; what pip says is in $(LOG))"
+	@echo "installing into $(VENV) (once, about 5 minutes; pip's output is in $(LOG))"
 	@$(call pip,pip setuptools)
 	@$(call pip,--editable '.[$(EXTRA)]' tensordict torchmetrics pyre-extensions)
 	@$(call pip,--no-deps torchrec)

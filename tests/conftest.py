@@ -1,4 +1,4 @@
-"""What holds for every test: shapes are checked, one thread per process, no telemetry, nothing of the caller's home."""
+"""Set up every test: checked shapes, one thread per process, no telemetry, nothing from the caller's environment."""
 
 import importlib.util
 import os
@@ -19,7 +19,7 @@ os.environ.update(
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "PREFECT_LOGGING_LEVEL": "CRITICAL",
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "600",  # read when Prefect is imported; 20 is its own
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "600",  # read when Prefect is imported; its default is 20
         "PREFECT_HOME": tempfile.mkdtemp(prefix="dreamshard-tests-"),
     }
 )
@@ -30,7 +30,7 @@ for name in (
 ):
     os.environ.pop(name, None)
 
-if importlib.util.find_spec("beartype") is not None:  # a GPU machine without a network may lack it
+if importlib.util.find_spec("beartype") is not None:  # a GPU machine without network access may lack it
     install_import_hook("dreamshard", "beartype.beartype")
 
 import torch  # noqa: E402 - after the hook, before anything imports dreamshard
@@ -38,9 +38,17 @@ import torch  # noqa: E402 - after the hook, before anything imports dreamshard
 torch.set_num_threads(1)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test on the S3 server as one that starts a server."""
+    for item in items:
+        if "s3_environment" in getattr(item, "fixturenames", ()):
+            item.add_marker("server")
+
+
 @pytest.fixture(scope="session")
 def s3_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    """An S3 server with the bucket `team`, and what the environment of its users says."""
+    """Start an S3 server with the bucket `team`; yields the environment variables of its users."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -64,7 +72,7 @@ def s3_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping
 
 
 def _make_bucket(address: str, environment: Mapping[str, str]) -> None:
-    """Make the bucket; botocore itself waits and tries again while nothing listens yet."""
+    """Make the bucket; botocore retries until the server listens."""
     import boto3
     from botocore.config import Config
 

@@ -15,6 +15,8 @@ from flows.tasks import ingestion
 from flows.tasks.ingestion import look
 from tests.flows.commands import Dreamshard, files
 
+pytestmark = pytest.mark.flow
+
 
 @pytest.fixture(autouse=True, scope="module")
 def tracking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:

@@ -12,6 +12,8 @@ from dreamshard import training
 from dreamshard.cost_model import TrainingDivergedError
 from storage.lake.parquet_files import read
 
+pytestmark = pytest.mark.flow
+
 RUN = ("run", "--recipe", "smoke", "--json")
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.flows.commands import Dreamshard, failed_with, files
 
+pytestmark = pytest.mark.flow
+
 SMOKE = ("--recipe", "smoke", "--testbed", "simulated")
 
 
@@ -40,13 +42,14 @@ def test_each_stage_ends_with_the_command_that_goes_on_from_it(staged: dict[str,
     assert staged[stage].partition("Next:\n")[2].splitlines()[0] == f"  dreamshard {following} --home {staged['home']}"
 
 
-def test_each_stage_says_what_came_of_it(staged: dict[str, str]):
+def test_each_stage_says_what_came_of_it(staged: dict[str, str], shared_dreamshard: Dreamshard):
+    (version,) = json.loads(shared_dreamshard("models", "--json", home=Path(staged["home"])).stdout)
     assert "tables         48\n" in staged["ingest"]
     assert "measured cost ms  0." in staged["profile"]
     assert "cost_heldout_mape" in staged["train"]
     assert "Held-out tasks on simulated rtx2080ti" in staged["evaluate"]
     assert "size_lookup_greedy" in staged["evaluate"]
-    assert staged["promote"].startswith("Version 1 is ch")
+    assert staged["promote"].startswith(f"Version 1 is {version['aliases']}: ")
 
 
 def test_what_profile_measured_is_not_measured_again_by_train(staged: dict[str, str], shared_dreamshard: Dreamshard):

@@ -168,6 +168,7 @@ def test_where_nothing_is_under_way_a_failed_retraining_is_said_and_a_new_one_is
     assert re.search(r"was asked for at .* UTC and has not come about", waits)
 
 
+@pytest.mark.flow
 def test_the_command_looks_once_says_what_would_start_and_starts_nothing(dreamshard: Dreamshard, tmp_path: Path):
     tables = tmp_path / "tables.csv"
     tables.write_text("name,rows,dim,pooling_factor\n" + "".join(f"t{i},1000,8,2\n" for i in range(20)))

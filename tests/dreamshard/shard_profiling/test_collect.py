@@ -141,6 +141,7 @@ def test_a_shard_that_does_not_fit_is_kept_as_such(tmp_path, monkeypatch):
     assert len(samples_of(shards)) == 12 - len(misfits)
 
 
+@pytest.mark.ranks
 def test_a_collection_that_is_killed_loses_nothing_and_goes_on(tmp_path):
     command = [
         sys.executable,

@@ -25,6 +25,8 @@ from dreamshard.testbeds.specs import H200
 from dreamshard.training import make_placer
 from tests.helpers.shards import CONFIG, meta_tables, simulated_shards
 
+pytestmark = pytest.mark.slow  # learns a placer once, for most of these tests
+
 QUICK = ShardTraining(stages=8, steps=250, policy_rounds=1, num_devices=4, tables_per_task=20)
 
 

@@ -15,6 +15,7 @@ from tests.flows.commands import failed_with
 TABLES = "name,rows,dim,pooling_factor\nusers,1000000,64,1\nitems,200000,64,12.5\nwords,50000,32,30\n"
 
 
+@pytest.mark.slow
 def test_an_error_is_one_sentence_on_stderr_and_with_debug_a_traceback(tmp_path):
     code = "from flows.cli.app import main; main()"
     command = [sys.executable, "-c", code, "run", "--recipe", "big", "--home", str(tmp_path)]
@@ -28,6 +29,7 @@ def test_an_error_is_one_sentence_on_stderr_and_with_debug_a_traceback(tmp_path)
     assert "Traceback" in debug.stderr
 
 
+@pytest.mark.flow
 def test_a_flow_that_fails_is_one_sentence_on_stderr_whatever_prefect_would_log(tmp_path):
     source = outside_pt(tmp_path / "source.pt")
     environment = {
@@ -78,6 +80,7 @@ def test_an_unknown_recipe_is_one_sentence_that_lists_those_there_are(dreamshard
     failed_with(dreamshard("run", "--recipe", "big", home=empty_home), "'big'", "smoke", "default")
 
 
+@pytest.mark.flow
 def test_an_unknown_testbed_is_one_sentence_before_anything_is_ingested(dreamshard, tmp_path):
     failed_with(
         dreamshard("run", "--recipe", "smoke", "--testbed", "mainframe", home=tmp_path), "'mainframe'", "simulated"
@@ -234,6 +237,7 @@ def not_gzip(path: Path) -> Path:
     return target
 
 
+@pytest.mark.flow
 @pytest.mark.parametrize("make", [truncated_pt, outside_pt, negative_lengths_pt, not_gzip])
 def test_a_damaged_source_is_one_sentence_and_the_lake_stays_as_it_was(dreamshard, tmp_path, make):
     home = tmp_path / "home"

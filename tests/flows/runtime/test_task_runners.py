@@ -136,6 +136,7 @@ def test_a_runner_that_is_none_is_refused_with_those_there_are(wanted: str):
         task_runner(wanted)
 
 
+@pytest.mark.flow
 @pytest.mark.parametrize(("extra", "package"), [("dask", "prefect_dask"), ("ray", "ray")])
 def test_an_extra_that_is_missing_is_named(
     extra: str, package: str, dreamshard: Dreamshard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,8 @@ from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from tests.helpers.lookups import EvenLookups, FaultyLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
+pytestmark = pytest.mark.ranks
+
 BATCH = 64
 TABLES = tables_of_dims([4, 8, 128], rows=500)
 WITH_FAULTY = tables_of_dims([4, 8], rows=500, names=["healthy", "faulty"])
