@@ -43,7 +43,7 @@ what to do with half an hour of a GPU (torch 2.11, CUDA 13, Python 3.12, no netw
             pip install --no-index --no-deps --no-compile --target ~/site WHEELS; export PYTHONPATH=~/site:$PWD
    2 min  the tests that need a GPU; nothing is worth measuring while one fails:
             python3 -m pytest -m cuda tests/dreamshard/testbeds/test_fused_op.py tests/dreamshard/testbeds/test_emulated.py \\
-              tests/dreamshard/testbeds/test_cluster.py tests/dreamshard/test_collect.py
+              tests/dreamshard/testbeds/cluster/test_testbed.py tests/dreamshard/shard_profiling/test_collect.py
    2 min  the first shards, and how fused cost differs from the sum of single tables:
             python3 -m dreamshard.shard_profiling.collect --out costs --seconds 90
             python3 -m dreamshard.shard_profiling.report costs

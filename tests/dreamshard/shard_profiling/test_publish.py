@@ -45,7 +45,7 @@ def name(costs: Path) -> str:
 
 @pytest.fixture
 def package(costs: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    models = tmp_path / "dreamshard" / "models"
+    models = tmp_path / "dreamshard" / "shard_profiling" / "models"
     with torch.enable_grad():
         outcome = ship(costs, name, H200, QUICK, models)
     assert (outcome.shards, outcome.folder) == (12, models / name)
@@ -76,7 +76,7 @@ def test_data_model_and_report_stand_together_and_all_of_them_go_into_a_wheel(pa
     files = {path.name for path in (package / name).iterdir()}
     assert files == {"config.json", "weights.safetensors", "measurements.json", "shards.parquet", "REPORT.md"}
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["dreamshard"]
-    packed = {path.name for pattern in patterns for path in package.parent.glob(pattern) if path.is_file()}
+    packed = {path.name for pattern in patterns for path in package.parents[1].glob(pattern) if path.is_file()}
     assert packed == files
     kept, measured = read_shards(package / name / "shards.parquet"), read_shards(costs)
     assert [(s.index, s.forward_ms, s.tables.names) for s in kept] == [
