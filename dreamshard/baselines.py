@@ -1,4 +1,4 @@
-"""Rules of thumb: take tables in descending order of one figure, give each to the legal device with the least of it.
+"""Rules of thumb: place tables in descending order of one figure, each on the legal device with the least of it.
 
 The four greedy rules are those of DreamShard's evaluation (section 4.1 of the paper); `random` draws a legal device.
 """
@@ -21,13 +21,13 @@ from dreamshard.tasks import PlacementTask
 
 @dataclass(frozen=True)
 class RandomPlacer:
-    """A legal device for each table, drawn evenly; the same task gets the same placement."""
+    """A uniformly random legal device for each table; the same task gets the same placement."""
 
     seed: int = 0
     name: str = "random"
 
     def place(self, task: PlacementTask) -> Placement:
-        """Raises NoPlacementError where neither chance nor first-fit by size finds room."""
+        """Raises NoPlacementError where neither random order nor the order by size finds room."""
         key = sum(ord(letter) * 31**i for i, letter in enumerate(task.name)) % 2**31
         generator = torch.Generator().manual_seed(self.seed * 2**31 + key)
         priority = torch.rand(len(task.tables), task.num_devices, generator=generator).double().numpy()  # [T, D]
@@ -74,7 +74,7 @@ _FIGURES = {
 }
 
 RULES_OF_THUMB = tuple(_FIGURES)
-"""Names of the greedy rules; the best of them on a set of tasks is what a placer has to beat."""
+"""Names of the greedy rules; a placer has to beat the best of them on a set of tasks."""
 
 
 def baselines(seed: int = 0) -> dict[str, Placer]:
@@ -84,15 +84,16 @@ def baselines(seed: int = 0) -> dict[str, Placer]:
 
 
 def pack_by_size(task: PlacementTask) -> Int[Tensor, " T"]:
-    """Largest table first, each to the device with the most room left: finds room where little is left.
+    """Largest table first, each on the emptiest device that has room, or else on the fullest.
 
     Raises:
-        NoPlacementError: it does not fit even so.
+        NoPlacementError: neither finds room for every table.
     """
     size = task.table_bytes
-    device = _fill(task, torch.argsort(size, descending=True, stable=True), lambda loads, _t: loads, size.double())
+    order = torch.argsort(size, descending=True, stable=True)
+    device = _fill(task, order, lambda loads, _t: loads, size.double())
     if device is None:
-        device = _fill(task, torch.argsort(size, descending=True, stable=True), lambda loads, _t: -loads, size.double())
+        device = _fill(task, order, lambda loads, _t: -loads, size.double())
     if device is None:
         largest = int(size.argmax())
         raise NoPlacementError(
@@ -110,7 +111,7 @@ def _fill(
     rank: Callable[[NDArray[np.float64], int], NDArray[np.float64]],
     load: Float[Tensor, " T"],
 ) -> Int[Tensor, " T"] | None:
-    """Give each table in `order` to the device of least `rank` that has room; None where none has."""
+    """Put each table in `order` on the device with the least `rank` that has room; None where none has."""
     table_bytes, added = task.table_bytes.numpy(), load.double().numpy()
     device = np.full(len(order), -1, np.int64)
     loads = np.zeros(task.num_devices)

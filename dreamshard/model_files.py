@@ -1,7 +1,6 @@
 """Placers and training states as folders: tensors in safetensors, everything else in JSON. Nothing is pickled.
 
-A folder is written under a temporary name and renamed, so a killed writer leaves nothing a reader can see: neither half a
-model, nor none where there was one.
+A folder is replaced as a whole, so a killed writer leaves the old model or the new one, never a part of either.
 """
 
 import json
@@ -11,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -27,10 +27,12 @@ _CONFIG = "config.json"
 
 
 def save_placer(placer: DreamShardPlacer, folder: Path, notes: Mapping[str, str | bytes] | None = None) -> None:
-    """Write `placer` as `folder`, replacing what is there.
+    """Write `placer` as `folder`, replacing any earlier one.
 
     Args:
-        notes: content of more files by their names; they are there when the placer is.
+        placer: to be saved.
+        folder: to write.
+        notes: further files of the folder: name to content.
     """
     config = {
         "format": _FORMAT,
@@ -52,19 +54,19 @@ def load_placer(folder: Path) -> DreamShardPlacer:
     """
     tensors, config = _read(folder)
     with _complete(folder):
-        normaliser = Normaliser(tensors["normaliser.mean"], tensors["normaliser.std"])
+        normaliser = Normaliser(**_section(tensors, "normaliser"))
         network = new_cost_network(config["cost_network"], normaliser, config)
         policy = PolicyNetwork(config["policy"])
-        _restore(network, "cost_network", tensors)
-        _restore(policy, "policy", tensors)
+        network.load_state_dict(_section(tensors, "cost_network"))
+        policy.load_state_dict(_section(tensors, "policy"))
         return DreamShardPlacer(network, policy, normaliser, config["rollouts"], config["budget_ms"])
 
 
 def save_state(state: TrainingState, folder: Path) -> None:
-    """Write a training state as `folder`, replacing what is there."""
+    """Write a training state as `folder`, replacing any earlier one."""
     tensors = _tensors(state.cost_network, state.policy, state.normaliser)
     tensors["generator"] = state.generator.get_state()
-    for prefix, optimizer in (("cost_optimizer", state.cost_optimizer), ("policy_optimizer", state.policy_optimizer)):
+    for prefix, optimizer in _optimizers(state).items():
         for index, moments in optimizer.state_dict()["state"].items():
             tensors |= {f"{prefix}.{index}.{name}": value for name, value in moments.items()}
     config = {"format": _FORMAT, "features": list(FEATURES), "iteration": state.iteration, "warm": state.warm}
@@ -72,40 +74,36 @@ def save_state(state: TrainingState, folder: Path) -> None:
 
 
 def load_state(folder: Path) -> TrainingState:
-    """The state that `save_state` wrote; it goes on with the same bits.
+    """The state that `save_state` wrote; training continues from it with the same bits.
 
     Raises:
         ValueError: `folder` holds no such state.
     """
     tensors, config = _read(folder)
     with _complete(folder):
-        normaliser = Normaliser(tensors["normaliser.mean"], tensors["normaliser.std"])
+        normaliser = Normaliser(**_section(tensors, "normaliser"))
         state = untrained(normaliser, TrainingConfig(**config["training"]), seed=0)
-        _restore(state.cost_network, "cost_network", tensors)
-        _restore(state.policy, "policy", tensors)
-        for prefix, optimizer in (
-            ("cost_optimizer", state.cost_optimizer),
-            ("policy_optimizer", state.policy_optimizer),
-        ):
+        state.cost_network.load_state_dict(_section(tensors, "cost_network"))
+        state.policy.load_state_dict(_section(tensors, "policy"))
+        for prefix, optimizer in _optimizers(state).items():
             moments: dict[int, dict[str, Tensor]] = {}
-            for name, value in tensors.items():
-                if name.startswith(f"{prefix}."):
-                    _, index, moment = name.split(".")
-                    moments.setdefault(int(index), {})[moment] = value
+            for name, value in _section(tensors, prefix).items():
+                index, moment = name.split(".")
+                moments.setdefault(int(index), {})[moment] = value
             optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
         state.generator.set_state(tensors["generator"])
-        state.iteration, state.warm = config["iteration"], config.get("warm", False)
+        state.iteration, state.warm = config["iteration"], config["warm"]
         return state
 
 
 @contextmanager
 def _complete(folder: Path) -> Iterator[None]:
-    """Refuse a folder whose files can be read but are not those of the model asked for."""
+    """Raise ValueError for a folder whose files can be read but are not those of the expected model."""
     try:
         yield
     except (KeyError, TypeError, RuntimeError) as error:
         raise ValueError(
-            f"{folder} does not hold the complete model that was asked for ({error!r}), so it cannot be used; it was "
+            f"{folder} does not hold the complete model that is expected there ({error!r}), so it cannot be used; it was "
             "changed after it was written, or is of another kind: save it again"
         ) from error
 
@@ -116,9 +114,14 @@ def _tensors(network: nn.Module, policy: nn.Module, normaliser: Normaliser) -> d
     return tensors | {"normaliser.mean": normaliser.mean, "normaliser.std": normaliser.std}
 
 
-def _restore(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> None:
-    cut = len(prefix) + 1
-    module.load_state_dict({name[cut:]: value for name, value in tensors.items() if name.startswith(f"{prefix}.")})
+def _section(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names start with `prefix` and a dot, without these."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+
+
+def _optimizers(state: TrainingState) -> dict[str, torch.optim.Optimizer]:
+    return {"cost_optimizer": state.cost_optimizer, "policy_optimizer": state.policy_optimizer}
 
 
 def _write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any], notes: Mapping[str, str | bytes]) -> None:

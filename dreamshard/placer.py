@@ -1,4 +1,4 @@
-"""What every placer has in common, be it a rule of thumb, a trained model or a published rival."""
+"""What rules of thumb, trained models and published rivals have in common."""
 
 from typing import Protocol, runtime_checkable
 
@@ -16,7 +16,7 @@ class Placer(Protocol):
 
     @property
     def name(self) -> str:
-        """How tables and the command line call it."""
+        """The placer's name in reports and on the command line."""
         ...
 
     def place(self, task: PlacementTask) -> Placement:

@@ -1,7 +1,7 @@
-"""Algorithm 1 of DreamShard: measure placements drawn from the policy, fit the cost network, improve the policy; again.
+"""Algorithm 1 of DreamShard: measure placements drawn from the policy, fit the cost network, improve the policy, repeat.
 
-Pure: whoever calls decides where placements are measured and where states are kept. All randomness comes from the
-state's generator, which is saved with it, so a run that was interrupted ends with the same bits as one that was not.
+The caller measures placements and saves states. All randomness comes from the state's generator, which is saved with it,
+so an interrupted run ends with the same bits as an uninterrupted one.
 """
 
 import math
@@ -27,35 +27,36 @@ from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import episodes_of
 from dreamshard.policy.network import PolicyKind, PolicyNetwork
-from dreamshard.policy.reinforce import update
+from dreamshard.policy.reinforce import UpdateFigures, update
 from dreamshard.policy.rollout import rollout
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
-_LOPSIDED = 1.7  # spread of the logarithm of a device's share of tables, in exploration
+_UNBALANCED_SPREAD = 1.7  # of the logarithm of a device's share of tables, in exploration
+_DRAWS_PER_PLACEMENT = 8  # before too few legal placements are an error
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """Algorithm 1's figures (appendix B.5 of the paper) and what this implementation adds.
+    """Settings of Algorithm 1 (appendix B.5 of the paper), and those that this implementation adds.
 
     Attributes:
         iterations: rounds of measuring and learning.
-        placements_per_iteration: measured per round.
+        placements_per_iteration: placements measured per round.
         cost_steps: optimizer steps of the cost network per round.
         cost_batch: samples per step.
-        policy_updates: per round.
+        policy_updates: optimizer steps of the policy per round.
         episodes: rollouts per policy update.
-        entropy_weight: of the entropy bonus.
-        exploration: share of the placements that is not drawn from the policy but lopsided on purpose; one in a whole
-            number of placements. 0 is the paper's.
+        entropy_weight: weight of the entropy bonus.
+        exploration: share of the placements that are unbalanced at random instead of drawn from the policy, rounded to one
+            in a whole number of placements. The paper has 0.
         cost_network: `structured`, or `paper` for DreamShard's own.
         policy: `lookahead`, or `paper` for DreamShard's own.
-        cost_learning_rate: at the start; falls linearly to a twentieth over the run.
-        policy_learning_rate: the same.
-        warm_iterations: rounds of a training that starts from an earlier placer instead of from nothing.
-        warm_rate: its learning rates at the start, as a share of those above.
+        cost_learning_rate: initial learning rate of the cost network; falls linearly to a twentieth over the run.
+        policy_learning_rate: the same for the policy.
+        warm_iterations: rounds of a training that starts from an earlier placer.
+        warm_rate: initial learning rates of such a training, as a share of those above.
     """
 
     iterations: int = 10
@@ -74,16 +75,13 @@ class TrainingConfig:
     warm_rate: float = 0.3
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for field in fields(self):
+            value = getattr(self, field.name)
             if isinstance(value, str):
                 continue
-            if (
-                not math.isfinite(value)
-                or value < 0
-                or (value == 0 and each.name not in ("entropy_weight", "exploration"))
-            ):
-                raise ValueError(f"{each.name} is {value}, but training needs a number above 0; correct it")
+            zero_allowed = field.name in ("entropy_weight", "exploration")
+            if not math.isfinite(value) or value < 0 or (value == 0 and not zero_allowed):
+                raise ValueError(f"{field.name} is {value}, but training needs a number above 0; correct it")
         if self.exploration > 1:
             raise ValueError(f"exploration is {self.exploration}, but it is a share of the placements; give 0 to 1")
 
@@ -93,7 +91,7 @@ class TrainingConfig:
         return self.iterations * self.placements_per_iteration
 
     def warm(self) -> "TrainingConfig":
-        """What of this remains to be done where training starts from an earlier placer."""
+        """The settings of a training that starts from an earlier placer: fewer rounds, lower learning rates."""
         return replace(
             self,
             iterations=min(self.warm_iterations, self.iterations),
@@ -104,14 +102,18 @@ class TrainingConfig:
 
 @dataclass
 class TrainingState:
-    """Everything a run needs to go on.
+    """Everything a run needs to continue.
 
     Attributes:
-        config: of the run.
+        config: settings of the run.
         iteration: rounds completed.
         normaliser: fitted on the training pool.
+        cost_network: predicts costs.
+        policy: places tables.
+        cost_optimizer: of the cost network.
+        policy_optimizer: of the policy.
         generator: the only source of randomness.
-        warm: whether it started from an earlier placer, whose predictions are good from the first round on.
+        warm: whether the run started from an earlier placer, whose predictions are good from the first round on.
     """
 
     config: TrainingConfig
@@ -131,23 +133,14 @@ class CostFit:
 
     Attributes:
         loss: mean training loss.
-        heldout_mape: relative error on the round's new placements, of training tables, before anything was fitted to
-            them; None in the first round of a training that starts from nothing.
-        heldout_spearman: rank correlation there; None in that round too.
+        heldout_mape: relative error on the round's new placements before the fit; None in the first round, unless the
+            training started from an earlier placer.
+        heldout_spearman: rank correlation on the same placements, or None.
     """
 
     loss: float
     heldout_mape: float | None
     heldout_spearman: float | None
-
-
-@dataclass(frozen=True)
-class PolicyUpdate:
-    """Figures of one round's policy updates: means over the updates; see `train_policy.UpdateFigures`."""
-
-    loss: float
-    reward: float
-    entropy: float
 
 
 def start_training(pool: Tables, config: TrainingConfig, seed: int) -> TrainingState:
@@ -156,7 +149,7 @@ def start_training(pool: Tables, config: TrainingConfig, seed: int) -> TrainingS
 
 
 def untrained(normaliser: Normaliser, config: TrainingConfig, seed: int) -> TrainingState:
-    """The state before the first round."""
+    """The state before the first round, with a given normaliser."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = new_cost_network(config.cost_network, normaliser)
@@ -174,9 +167,9 @@ def untrained(normaliser: Normaliser, config: TrainingConfig, seed: int) -> Trai
 
 
 def continue_from(placer: DreamShardPlacer, config: TrainingConfig, seed: int) -> TrainingState:
-    """The state before the first round where training goes on from what an earlier placer has learnt.
+    """The state before the first round of a training that starts from an earlier placer.
 
-    Its normaliser stays: the networks know tables by it alone.
+    The placer's normaliser stays, since its networks were trained on features normalised by it.
 
     Args:
         placer: is copied, not changed.
@@ -184,13 +177,13 @@ def continue_from(placer: DreamShardPlacer, config: TrainingConfig, seed: int) -
         seed: decides everything random that follows.
 
     Raises:
-        ValueError: the placer's networks are of another kind than `config` asks for.
+        ValueError: the placer's networks are of another kind than those of `config`.
     """
     kinds = (placer.cost_network.architecture, placer.policy.kind)
     if kinds != (config.cost_network, config.policy):
         raise ValueError(
-            f"its networks are {kinds[0]!r} and {kinds[1]!r}, but {config.cost_network!r} and {config.policy!r} are "
-            "asked for, so training cannot go on from it; start from nothing"
+            f"the placer's networks are {kinds[0]!r} and {kinds[1]!r}, but the training needs {config.cost_network!r} and "
+            f"{config.policy!r}, so it cannot start from this placer; start without one"
         )
     state = untrained(placer.normaliser, config, seed)
     state.cost_network.load_state_dict(placer.cost_network.state_dict())
@@ -203,56 +196,58 @@ def propose(state: TrainingState, tasks: Sequence[PlacementTask]) -> list[tuple[
     """This round's placements to measure, each on a task drawn from `tasks`.
 
     Raises:
-        NoPlacementError: eight times as many draws leave too few that fit.
+        NoPlacementError: too few of eight times as many draws are legal.
     """
     proposals: list[tuple[PlacementTask, Placement]] = []
     draws = 0
     while len(proposals) < state.config.placements_per_iteration:
         task = tasks[int(torch.randint(len(tasks), (), generator=state.generator))]
         explore = draws % round(1 / state.config.exploration) == 0 if state.config.exploration else False
-        device = _lopsided(task, state.generator) if explore else _drawn(state, task)
+        device = _unbalanced(task, state.generator) if explore else _sampled_from_policy(state, task)
         draws += 1
         if task.is_legal(placement := Placement(device, task.num_devices)):
             proposals.append((task, placement))
-        if draws >= 8 * state.config.placements_per_iteration > 8 * len(proposals):
+        most_draws = _DRAWS_PER_PLACEMENT * state.config.placements_per_iteration
+        if draws >= most_draws and len(proposals) < state.config.placements_per_iteration:
             raise NoPlacementError(
-                f"the policy found room in only {len(proposals)} of {draws} placements, so there is too little to "
-                f"learn from; give the devices of the tasks more than {gib(tasks[0].memory_bytes)}"
+                f"only {len(proposals)} of {draws} sampled placements fit the devices, so there is too little to learn "
+                f"from; give the devices of the tasks more than {gib(tasks[0].memory_bytes)}"
             )
     return proposals
 
 
-def _drawn(state: TrainingState, task: PlacementTask) -> Int[Tensor, " T"]:
-    """A placement drawn from the policy."""
+def _sampled_from_policy(state: TrainingState, task: PlacementTask) -> Int[Tensor, " T"]:
     episodes = episodes_of([task], state.cost_network, state.normaliser)
     return rollout(state.policy, state.cost_network, episodes, state.generator).device[0]
 
 
-def _lopsided(task: PlacementTask, generator: torch.Generator) -> Int[Tensor, " T"]:
-    """A placement with devices of very different numbers of tables, legal where luck has it.
+def _unbalanced(task: PlacementTask, generator: torch.Generator) -> Int[Tensor, " T"]:
+    """A placement with very different numbers of tables per device, not necessarily legal.
 
-    A policy balances, so all shards it proposes are of one size; a cost network fitted to those alone errs by 4 % on
-    tasks with fewer tables per device. Weights of devices are log-normal, so shards of 1 to nearly all tables occur.
+    A policy balances, so its shards are all of one size; a cost network fitted to those alone errs by 4 % on tasks with
+    fewer tables per device. Weights of devices are log-normal, so that shards of 1 to nearly all tables occur.
     """
-    weights = (_LOPSIDED * torch.randn(task.num_devices, generator=generator)).exp()
+    weights = (_UNBALANCED_SPREAD * torch.randn(task.num_devices, generator=generator)).exp()
     return torch.multinomial(weights, len(task.tables), replacement=True, generator=generator)
 
 
 def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
-    """Fit the cost network to all samples so far, earlier ones first; the last `placements_per_iteration` are this round's.
+    """Fit the cost network to all samples so far, without those of placements that did not fit their devices.
 
-    Placements that did not fit their devices teach nothing and are left out.
+    Args:
+        state: is updated in place.
+        samples: of all rounds; the last `placements_per_iteration` are this round's.
 
     Raises:
-        ValueError: no placement did fit.
+        ValueError: no placement fit its devices.
         TrainingDivergedError: the loss is not finite.
     """
     config, network = state.config, state.cost_network
-    _decay(state)
+    _decay_learning_rates(state)
     data = CostData.of(feasible(samples), state.normaliser)
     fresh = feasible(samples[-config.placements_per_iteration :])
     held_out = None
-    if (state.warm or state.iteration > 0) and fresh:  # before anything is fitted to them
+    if (state.warm or state.iteration > 0) and fresh:
         held_out = prediction_error(network, CostData.of(fresh, state.normaliser))
     network.prepare(data, first=state.iteration == 0 and not state.warm)
     loss = fit(
@@ -266,17 +261,17 @@ def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
     return CostFit(loss, held_out.mape if held_out else None, held_out.spearman if held_out else None)
 
 
-def improve_policy(state: TrainingState, tasks: Sequence[PlacementTask]) -> PolicyUpdate:
-    """This round's policy updates on the estimated MDP; completes the round.
+def improve_policy(state: TrainingState, tasks: Sequence[PlacementTask]) -> UpdateFigures:
+    """Update the policy on the estimated MDP and complete the round; returns the means over the updates.
 
     Raises:
         TrainingDivergedError: the loss is not finite.
     """
-    figures = []
+    updates: list[UpdateFigures] = []
     for _ in range(state.config.policy_updates):
         task = tasks[int(torch.randint(len(tasks), (), generator=state.generator))]
         episodes = episodes_of([task], state.cost_network, state.normaliser).repeat(state.config.episodes)
-        figures.append(
+        updates.append(
             update(
                 state.policy,
                 state.policy_optimizer,
@@ -287,19 +282,21 @@ def improve_policy(state: TrainingState, tasks: Sequence[PlacementTask]) -> Poli
             )
         )
     state.iteration += 1
-    mean = [sum(getattr(each, name) for each in figures) / len(figures) for name in ("loss", "reward", "entropy")]
-    return PolicyUpdate(*mean)
+    means = (sum(getattr(figures, field.name) for figures in updates) / len(updates) for field in fields(UpdateFigures))
+    return UpdateFigures(*means)
 
 
 def make_placer(state: TrainingState) -> DreamShardPlacer:
-    """The placer this state has learnt so far."""
+    """The placer that the state has learnt so far."""
     return DreamShardPlacer(state.cost_network, state.policy, state.normaliser)
 
 
-def _decay(state: TrainingState) -> None:
+def _decay_learning_rates(state: TrainingState) -> None:
     """Linear decay over the rounds, down to a twentieth."""
-    left = max(1 - state.iteration / state.config.iterations, 0.05)
-    for group in state.cost_optimizer.param_groups:
-        group["lr"] = state.config.cost_learning_rate * left
-    for group in state.policy_optimizer.param_groups:
-        group["lr"] = state.config.policy_learning_rate * left
+    config, factor = state.config, max(1 - state.iteration / state.config.iterations, 0.05)
+    for optimizer, initial in (
+        (state.cost_optimizer, config.cost_learning_rate),
+        (state.policy_optimizer, config.policy_learning_rate),
+    ):
+        for group in optimizer.param_groups:
+            group["lr"] = initial * factor

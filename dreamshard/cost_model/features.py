@@ -1,8 +1,8 @@
-"""What the networks see of a table.
+"""Features of tables, the inputs of all networks.
 
-The first 21 columns are DreamShard's features (dim, rows, pooling factor, size, 17 access-count bins); the rest is what
-physics says: logarithms, work and footprint. One `Normaliser` is fitted on the training pool and travels with the
-model: a table looks the same in every task. (The authors' code z-scores per task, so that it does not.)
+The first 21 columns are DreamShard's (dim, rows, pooling factor, size, 17 access-count bins); the others are logarithms
+and figures of reuse. One `Normaliser` is fitted on the training pool and saved with the model, so that a table has the
+same features in every task. (The authors' code normalises per task, so that it has not.)
 """
 
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ PHYSICAL_FEATURES = ("log_dim", "log_rows", "log_pooling", "log_reuse", "log_uni
 FEATURES = PAPER_FEATURES + PHYSICAL_FEATURES
 NUM_PAPER_FEATURES = len(PAPER_FEATURES)
 
-_LEAST_POOLING = 1e-3  # a table nobody looks up still has a logarithm
+_LEAST_POOLING = 1e-3  # keeps the logarithm of a table without lookups finite
 _HOT_BIN = 6  # rows looked up more than 32 times in a batch
 
 
 def features(tables: Tables) -> Float[Tensor, "T F"]:
-    """Raw features in the order of `FEATURES`; `log_unique` is of distinct rows looked up per sample."""
+    """Raw features in the order of `FEATURES`; `log_unique` counts distinct rows looked up per sample."""
     rows, dim, pooling = tables.rows.double(), tables.dim.double(), tables.pooling_factor.double()
     lookups, unique = tables.lookups.double(), tables.unique_rows.double()
     reuse = (lookups + 1) / (unique + 1)  # [T] mean lookups per distinct row
@@ -73,5 +73,5 @@ class Normaliser:
         return self.normalised(features(tables))
 
     def normalised(self, raw: Float[Tensor, "T F"]) -> Float[Tensor, "T F"]:
-        """The same of features that are at hand."""
+        """Normalised values of raw features."""
         return (raw - self.mean) / self.std

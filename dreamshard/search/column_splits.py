@@ -1,8 +1,7 @@
-"""Which tables are worth splitting by columns, and into how many shards.
+"""Tables worth splitting by columns, and into how many shards.
 
-A column shard repeats its table's lookups for fewer columns each, so splitting costs something; it pays where a single
-table is a large part of what one device should carry, or larger than a device. Proposals only: `search.py` compares
-what they lead to with whole tables, by predicted cost.
+A column shard repeats its table's lookups for fewer columns, so splitting has a cost; it pays where a single table is a
+large part of one device's even share, or larger than a device. `placer.py` decides by predicted cost.
 """
 
 from dataclasses import replace
@@ -15,21 +14,20 @@ from dreamshard.placement import ColumnShard, Placement
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT
 from dreamshard.tasks import PlacementTask
 
-_NEAR_EVEN_SHARE = 0.9  # of what an evenly loaded device has; a table above it makes splitting worth a look
-_SHARES = (0.5, 0.25)  # of the same, above which a table is then proposed to be split
+_NEAR_EVEN_SHARE = 0.9  # of a device's even share: splits are proposed if any table exceeds it
+_SHARES = (0.5, 0.25)  # of a device's even share: each proposal splits the tables that exceed one of these
 FINEST = 4  # columns of the narrowest shard
-_USUAL = 16  # columns below which splitting for speed is not proposed: narrower rows waste memory transactions
+_NARROWEST_FOR_SPEED = 16  # columns of a shard that memory does not require: narrower rows waste memory transactions
 
 
 def splits(task: PlacementTask, single_ms: Float[Tensor, " T"]) -> list[Int[Tensor, " T"]]:
-    """Numbers of shards per table to try, the least split first; all fit the devices' memory taken together.
+    """Proposed numbers of shards per table, the coarsest first.
 
-    The first only splits tables that no device can hold. Further ones are proposed where one table comes near an even
-    share of all cost or dims, since whole tables cannot be balanced then; each also splits the tables that exceed a
-    smaller share.
+    The first splits only tables that no device can hold. There are finer ones if a table's cost or dims come near an even
+    share, since whole tables cannot be balanced then. All but the first fit the devices' memory taken together.
 
     Args:
-        task: what is to be placed.
+        task: to be placed.
         single_ms: `[T]` predicted cost of each table alone.
     """
     needed = needed_parts(task, task.memory_bytes)
@@ -38,7 +36,7 @@ def splits(task: PlacementTask, single_ms: Float[Tensor, " T"]) -> list[Int[Tens
     proposals = [needed]
     if float(load.max()) < _NEAR_EVEN_SHARE:
         return proposals
-    most = torch.maximum(dims // _USUAL, needed).clamp(min=1)
+    most = torch.maximum(dims // _NARROWEST_FOR_SPEED, needed).clamp(min=1)
     for share in _SHARES:
         parts = torch.minimum(torch.maximum((load / share).ceil().long(), needed), most)
         if not torch.equal(parts, proposals[-1]) and fits_together(task, parts):
@@ -47,9 +45,9 @@ def splits(task: PlacementTask, single_ms: Float[Tensor, " T"]) -> list[Int[Tens
 
 
 def needed_parts(task: PlacementTask, largest_bytes: int) -> Int[Tensor, " T"]:
-    """The fewest shards of each table of which none takes more than `largest_bytes`, as far as its columns allow.
+    """The fewest shards of each table such that none exceeds `largest_bytes`, as far as its columns allow.
 
-    A shard takes its columns' weights and, where the optimizer keeps a state per row, all of that state.
+    A shard holds its columns' weights and all of the optimizer's state per row, if there is one.
     """
     units = task.tables.dim // FINEST  # [T]
     unit_bytes = task.tables.rows * FINEST * BYTES_PER_WEIGHT[task.precision]  # [T] of four columns
@@ -59,30 +57,27 @@ def needed_parts(task: PlacementTask, largest_bytes: int) -> Int[Tensor, " T"]:
 
 
 def fits_together(task: PlacementTask, parts: Int[Tensor, " T"]) -> bool:
-    """Whether the shards take no more than all devices together: each repeats its table's state per row."""
+    """Whether the shards fit the memory of all devices together; each repeats its table's state per row."""
     repeated = (parts - 1) * task.tables.rows * BYTES_PER_ROW_STATE[task.optimizer]
     return int((task.table_bytes + repeated).sum()) <= task.num_devices * task.memory_bytes
 
 
 def tight_splits(task: PlacementTask) -> list[Int[Tensor, " T"]]:
-    """Finer and finer splits by size alone, for tasks whose memory is too tight for larger pieces."""
-    finer = [needed_parts(task, max(task.memory_bytes // 2**k, 1)) for k in range(7)]
-    return [parts for parts in finer if fits_together(task, parts)]
+    """Splits by size alone, the coarsest first, for tasks whose memory is too tight for large shards."""
+    proposals = [needed_parts(task, max(task.memory_bytes // 2**k, 1)) for k in range(7)]
+    return [parts for parts in proposals if fits_together(task, parts)]
 
 
 def merged(placement: Placement) -> Placement:
-    """The same with neighbouring shards of a table on one device joined, which looks its rows up once instead of twice."""
+    """Join neighbouring shards of a table on one device, so that its rows are looked up once."""
     if placement.shards is None:
         return placement
     joined: list[tuple[ColumnShard, int]] = []
     pairs = zip(placement.shards, placement.device.tolist(), strict=True)
     for shard, device in sorted(pairs, key=lambda pair: (pair[0].table, pair[0].start)):
-        if (
-            joined
-            and joined[-1][1] == device
-            and (joined[-1][0].table, joined[-1][0].end) == (shard.table, shard.start)
-        ):
-            joined[-1] = (replace(joined[-1][0], end=shard.end), device)
+        last, last_device = joined[-1] if joined else (None, -1)
+        if last and last_device == device and (last.table, last.end) == (shard.table, shard.start):
+            joined[-1] = (replace(last, end=shard.end), device)
         else:
             joined.append((shard, device))
     return Placement(

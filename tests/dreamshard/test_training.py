@@ -206,7 +206,9 @@ def test_a_warm_run_that_was_stopped_ends_with_the_same_bits(tmp_path):
 
 
 def test_a_placer_with_other_networks_is_no_start():
-    with pytest.raises(ValueError, match="'structured' and 'lookahead', but 'paper' and 'lookahead' are asked for"):
+    with pytest.raises(
+        ValueError, match="'structured' and 'lookahead', but the training needs 'paper' and 'lookahead'"
+    ):
         continue_from(make_placer(begin()), replace(TINY, cost_network="paper"), seed=0)
 
 
