@@ -33,6 +33,7 @@ def test_it_ends_legal_and_below_every_rule_of_thumb(memory):
         assert found.overall_ms < true_ms(BED, task, placer.place(task))
 
 
+@pytest.mark.slow
 def test_ten_times_the_steps_gain_less_than_half_a_percent():
     task = tasks(pools("dim16")[1], TRAINED, 2, seed=1)[1]
     short, long = (anneal(BED, task, steps=steps, chains=8, candidates=16).overall_ms for steps in (400, 4000))

@@ -1,6 +1,8 @@
-"""Learning on a testbed that the project knows nothing of."""
+"""Learning on a testbed whose laws the project does not know."""
 
 from functools import cache
+
+import pytest
 
 from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.search import DreamShardPlacer
@@ -9,6 +11,8 @@ from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.training import TrainingConfig, fit_costs, improve_policy, make_placer, propose, start_training
 from tests.benchmarks.pools import TRAINED, Size, pools, tasks
 from tests.helpers.unseen_testbed import annealed_ms, true_ms
+
+pytestmark = pytest.mark.slow
 
 
 def no_lookups(name):
