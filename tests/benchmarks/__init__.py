@@ -1,1 +1,1 @@
-"""What is measured rather than asserted: how good, how fast, beside the bars and the published programs."""
+"""Benchmarks: quality and speed, compared with bars and with the published programs."""

@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks [names...] [--quick] [--write RESULTS.md]
 
-A name is a file's without `bench_`: `training`, `placing`, `quality`; all of them without names. `--write` replaces their
-tables between the `<!-- benchmarks -->` markers of a file, and leaves those of others. A benchmark that fails is a row, and
-the exit code is 1.
+A name is a file name without `bench_`, such as `training`, `placing` or `quality`; without names all benchmarks run.
+`--write` replaces their tables between the `<!-- benchmarks -->` markers of a file and keeps those of other benchmarks.
+A benchmark that fails is a row of its table, and the exit code is then 1.
 """
 
 import argparse
@@ -27,7 +27,7 @@ Benchmark = Callable[..., Iterable[dict[str, Any]]]
 
 
 def names() -> list[str]:
-    """Every benchmark there is, alphabetically."""
+    """The names of all benchmarks, alphabetically."""
     return sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
 
 
@@ -39,12 +39,12 @@ def benchmark(name: str) -> Benchmark:
 
 
 def failed(row: dict[str, Any]) -> bool:
-    """Whether a row tells of a benchmark that broke."""
+    """Whether a row reports a benchmark that failed."""
     return "error" in row
 
 
 def collect(name: str, quick: bool, load: Callable[[str], Benchmark] = benchmark) -> Iterator[dict[str, Any]]:
-    """The rows of one benchmark; whatever breaks it, importing it included, becomes its last row."""
+    """The rows of one benchmark; any error, including one on import, becomes its last row."""
     try:
         rows = load(name)
         takes_quick = "quick" in inspect.signature(rows).parameters
@@ -55,7 +55,7 @@ def collect(name: str, quick: bool, load: Callable[[str], Benchmark] = benchmark
 
 
 def line(row: dict[str, Any]) -> str:
-    """One row of the Markdown table; a key that is missing is an empty cell."""
+    """One row of the Markdown table; a missing key is an empty cell."""
     if failed(row):
         text = str(row["error"]).replace("\n", " ").replace("|", "\\|")
         return f"| {row['name']} | failed: {text} | | | |"
@@ -73,7 +73,7 @@ def line(row: dict[str, Any]) -> str:
 def printed(
     chosen: Sequence[str], *, quick: bool, load: Callable[[str], Benchmark] = benchmark
 ) -> tuple[dict[str, list[str]], bool]:
-    """Print the tables as they come; returns the lines of each and whether all went well."""
+    """Print the tables row by row; returns the lines of each and whether all benchmarks succeeded."""
     tables, well = {}, True
     for name in chosen:
         lines = [f"### {name}", "", *HEADER]
@@ -90,7 +90,7 @@ def printed(
 
 
 def write(path: Path, tables: Mapping[str, Sequence[str]]) -> None:
-    """Replace the tables of these benchmarks between the two markers of `path`; others stay, all in order of names.
+    """Replace the tables of these benchmarks between the two markers of `path`; other tables stay, sorted by name.
 
     Raises:
         ValueError: the file does not have exactly two markers.
@@ -116,15 +116,17 @@ def _figure(value: Any, digits: int = 4) -> str:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(names())}; all without names")
-    parser.add_argument("--quick", action="store_true", help="one seed and fewer tasks, where a benchmark has them")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(names())}; default: all")
+    parser.add_argument(
+        "--quick", action="store_true", help="one seed and fewer tasks, in the benchmarks that support it"
+    )
     parser.add_argument("--write", type=Path, metavar="FILE", help=f"put the tables between its {MARKER} markers")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(names()))
     if unknown:
-        parser.error(f"there is no benchmark {unknown[0]!r}; choose of {', '.join(names())}")
+        parser.error(f"there is no benchmark {unknown[0]!r}; choose one of {', '.join(names())}")
     torch.set_num_threads(1)
     tables, well = printed(arguments.names or names(), quick=arguments.quick)
     if arguments.write:

@@ -1,10 +1,9 @@
-"""Long simulated annealing on the *true* costs of the simulated testbed: what a placement is held against.
+"""Long simulated annealing on the *true* costs of the simulated testbed: the reference for placements.
 
-No placer may use it, since it asks the testbed a hundred thousand questions. All chains take their steps together. A
-chain looks at a few random moves and swaps, all legal, and takes one of them, or none, with Boltzmann's probabilities
-(a heat bath), so a step moves wherever there is somewhere to go; the temperature falls geometrically. Most candidates
-take a table from the slowest device or from the one with the largest sum of dims, for only these hold up the others.
-Only the two devices that a candidate touches are costed.
+It is no placer, since it queries the testbed's costs a hundred thousand times. All chains step together. A chain draws a
+few random legal moves and swaps and takes one of them, or none, with Boltzmann probabilities (a heat bath); the
+temperature falls geometrically. Most candidates take a table from the slowest device or from the one with the largest sum
+of dims, because only these delay the others. Only the two devices that a candidate touches are costed again.
 """
 
 from dataclasses import dataclass
@@ -50,7 +49,7 @@ def anneal(
     seed: int = 0,
     start: Placement | None = None,
 ) -> Annealed:
-    """Anneal from the best rule of thumb, or from `start` where that is better.
+    """Anneal from the best rule of thumb, or from `start` if that is better.
 
     Raises:
         NoPlacementError: no rule of thumb finds room.
@@ -76,7 +75,7 @@ def _best_start(testbed: SimulatedTestbed, task: PlacementTask, start: Placement
 
 
 class _Chains:
-    """Where all chains stand: C chains, P candidates per step.
+    """State of all chains: C chains, P candidates per step.
 
     Attributes:
         device: `[C, T]`.
@@ -109,7 +108,7 @@ class _Chains:
         self.best, self.best_device = self.cost.clone(), self.device.clone()
 
     def step(self, temperature: float) -> None:
-        """Each chain takes one of its candidates, or stays."""
+        """Let each chain take one of its candidates or stay."""
         out, back, source, target = self._draw()
         legal = self._legal(out, back, source, target)
         change = self.model.loads[out] - self.model.loads[back] * (back >= 0)[..., None]  # [C, P, K]
@@ -149,7 +148,7 @@ class _Chains:
         return out, back, self.device[chain, out], target
 
     def _member(self, of: Int[Tensor, " C"], place: Float[Tensor, "C P"]) -> Int[Tensor, "C P"]:
-        """A table of device `of`, `place` of the way through its tables; any table where it has none."""
+        """A table of device `of`, at the fraction `place` of its tables; any table if it has none."""
         rank = (self.device == of[:, None]).cumsum(dim=1)  # [C, T]
         wanted = (place * rank[:, -1:]).long() + 1
         return torch.searchsorted(rank, wanted).clamp(max=rank.shape[1] - 1)
@@ -210,7 +209,7 @@ class _Chains:
         return self._comm_of_widest(dims.amax(-1))
 
     def _comm_of_widest(self, widest: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
-        """Both all-to-alls, which the device with most to send decides."""
+        """Both all-to-alls, which the device that sends most determines."""
         dims = widest[..., None].expand(*widest.shape, self.task.num_devices)
         return 2e3 * all_to_all_s(dims, self.model.batch_size, self.model.spec)[..., 0]
 

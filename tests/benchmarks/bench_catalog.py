@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.bench_catalog [--rows 10000000]
 
-The rows are measurements as the lake keeps them: two testbeds, five dataset versions, 856 tables, four devices of one
-table each, so that `single_table` says what a table costs by itself. Each time is the best of five,
-since whatever else runs on the machine only adds.
+The rows are measurements as the lake stores them: two testbeds, five dataset versions, 856 tables, four devices of one
+table each, so that `single_table` gives the cost of a table alone. Each time is the best of five, because other load on
+the machine only adds time.
 """
 
 import argparse
@@ -62,7 +62,7 @@ _ROWS = f"""
 
 
 CORES = 2
-"""What the bars are meant for."""
+"""The number of rows that the bars refer to."""
 
 
 def rows(num_rows: int = 10_000_000) -> list[dict[str, Any]]:
@@ -105,7 +105,7 @@ def _measurements(testbed: str, version: str, num_rows: int) -> pa.Table:
 def _row(name: str, settings: Settings, sql: str, bar: float | None) -> dict[str, Any]:
     taken, cpu = [], []
     with catalog.connect(settings) as connection:
-        connection.execute(sql).fetchall()  # whatever is slow the first time
+        connection.execute(sql).fetchall()  # warm-up, not timed
         for _ in range(5):
             start, cpu_start = time.perf_counter(), time.process_time()
             connection.execute(sql).fetchall()

@@ -1,8 +1,8 @@
-"""What the chain adds to the library: CPU time of `dreamshard run` over that of the same library calls, straight.
+"""Overhead of the pipeline: CPU time of `dreamshard run` over that of the same library calls made directly.
 
-All processes are counted: this one's two children, ranks and Prefect's server. On the simulated testbed both are run, and the
-difference is the overhead in seconds, printed by part. Nearly all of it is the same whatever is measured, so what counts
-is its share of a default run: that is run as well, on real ranks, without `--quick`.
+All processes count: the two children of this one, the ranks and Prefect's server. Both ways run on the simulated testbed,
+and the difference is the overhead in seconds, printed by part. It hardly depends on what is measured, so the figure that
+matters is its share of a default run, which also runs here, on real ranks, unless `--quick` is given.
 """
 
 import json
@@ -16,7 +16,7 @@ from tests.benchmarks.measuring import Row, row
 
 BAR = 0.15
 METHOD = ("library", "ranks")
-"""The parts that calling the library straight has as well; imports it has some of."""
+"""The parts that direct library calls have too; they have some of the imports."""
 
 
 def rows(quick: bool = False) -> Iterator[Row]:

@@ -1,7 +1,7 @@
 """How well the cost networks predict unseen tasks after Algorithm 1 has measured 100 placements at 50x4.
 
-Held out are tasks of tables never seen, each with the rules of thumb's placements and random ones, measured with the
-testbed's noise. The paper's network learns at the paper's rate.
+The held-out tasks consist of unseen tables, placed by the rules of thumb and at random, measured with the testbed's noise.
+The paper's network learns at the paper's rate.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ NUM_TASKS, RANDOM_EACH = 6, 6
 
 
 def rows(quick: bool = False) -> Iterator[Row]:
-    """The structured network at every size, the paper's where it was trained; means over the seeds, and their range."""
+    """The structured network at every size and the paper's at the size trained on: means and ranges over the seeds."""
     seeds = (0,) if quick else (0, 1, 2)
     cases: list[tuple[Architecture, Size]] = [("structured", size) for size in SIZES] + [("paper", TRAINED)]
     for dims in ALL_DIMS:

@@ -1,8 +1,8 @@
-"""What it saves to train on from the champion when tables change, and what that costs in quality.
+"""Warm starts from the champion when tables change: how many measurements they save, and what they cost in quality.
 
 A champion is trained on half of the 2021 data set. Then every twentieth table is removed, replaced by a new one, resized or
-looked up otherwise, and a placer is trained in full and incrementally; tables stay in their halves. All three are judged by
-the true cost of the same held-out tasks of the changed data set.
+looked up differently, and one placer is trained from scratch and one from the champion; tables stay in their halves. All
+three are judged by the true cost of the same held-out tasks of the changed data set.
 """
 
 import time
@@ -39,7 +39,7 @@ EXACT = simulated(noise=0.0)
 
 @dataclass(frozen=True)
 class Trained:
-    """A training that was run here.
+    """A training run by this benchmark.
 
     Attributes:
         samples: that it measured.
@@ -52,7 +52,7 @@ class Trained:
 
 
 def rows(quick: bool = False) -> Iterator[Row]:
-    """For both kinds of dims, the mean over the seeds."""
+    """Means over the seeds, for both kinds of dims."""
     seeds = (0,) if quick else (0, 1, 2)
     for dims in ALL_DIMS:
         yield from _compared(dims, seeds, CHANGED)
@@ -78,7 +78,7 @@ def _compared(dims: Dims, seeds: Sequence[int], share: float) -> Iterator[Row]:
 
 
 def _costs(run: Callable[[Dims, float, int], Trained], dims: Dims, share: float, seed: int) -> npt.NDArray[np.float64]:
-    """True cost of each held-out task as the placer of a run places it."""
+    """True cost of each held-out task as placed by the placer of a run."""
     held_out = tasks(changed_halves(dims, share, seed)[1], TRAINED, HELD_OUT, seed=300 + seed)
     placer = replace(make_placer(run(dims, share, seed).state), clock=time.process_time)
     return np.asarray([true_ms(EXACT, task, placer.place(task)) for task in held_out])
@@ -86,28 +86,28 @@ def _costs(run: Callable[[Dims, float, int], Trained], dims: Dims, share: float,
 
 @cache
 def champion(dims: Dims, seed: int) -> Trained:
-    """Trained on the data set as it was."""
+    """Train on the data set before the change."""
     train, _ = split_tables(meta_tables("meta-dlrm-2021", dims), torch.Generator().manual_seed(seed))
     return _trained(start_training(train, TrainingConfig(), seed), train, seed)
 
 
 @cache
 def in_full(dims: Dims, share: float, seed: int) -> Trained:
-    """Trained from nothing on the data set as it is now."""
+    """Train from scratch on the changed data set."""
     train, _ = changed_halves(dims, share, seed)
     return _trained(start_training(train, TrainingConfig(), seed), train, seed)
 
 
 @cache
 def in_full_again(dims: Dims, share: float, seed: int) -> Trained:
-    """The same with another seed: how far two trainings of one kind are apart."""
+    """Train from scratch with another seed, which shows how much two such trainings differ."""
     train, _ = changed_halves(dims, share, seed)
     return _trained(start_training(train, TrainingConfig(), seed + 10), train, seed + 10)
 
 
 @cache
 def incrementally(dims: Dims, share: float, seed: int) -> Trained:
-    """Trained on from the champion and from what it measured."""
+    """Train from the champion and its samples."""
     before = champion(dims, seed)
     train, _ = changed_halves(dims, share, seed)
     state = continue_from(make_placer(before.state), TrainingConfig().warm(), seed)
@@ -115,20 +115,20 @@ def incrementally(dims: Dims, share: float, seed: int) -> Trained:
 
 
 def untouched(dims: Dims, share: float, seed: int) -> Trained:
-    """The champion as it was, whatever share of the tables changed."""
+    """The unchanged champion."""
     return champion(dims, seed)
 
 
 @cache
 def changed_halves(dims: Dims, share: float, seed: int) -> tuple[Tables, Tables]:
-    """The halves of the changed data set, where every table is in the half that it was in."""
+    """The halves of the changed data set; every table stays in its half."""
     pool, generator = meta_tables("meta-dlrm-2021", dims), torch.Generator().manual_seed(seed)
     earlier = EMPTY_SPLIT.with_tables(*split_tables(pool, generator))
     return split_tables(changed(pool, meta_tables("meta-dlrm-2022", dims), share, generator), generator, earlier)
 
 
 def changed(pool: Tables, others: Tables, share: float, generator: torch.Generator) -> Tables:
-    """A quarter of `share` of the tables is removed, one added from `others`, one resized, one looked up otherwise."""
+    """Change `share` of the tables: remove, add from `others`, resize and look up differently a quarter each."""
     order = torch.randperm(len(pool), generator=generator)
     removed, resized, drifted, _ = order[: round(share * len(pool))].tensor_split(4)
     rows, pooling, bins = pool.rows.clone(), pool.pooling_factor.clone(), pool.bins.clone()

@@ -1,8 +1,8 @@
-"""Lookups per second of ingest: statistics and Parquet, on tables as Meta's.
+"""Lookups per second of ingest: statistics and Parquet, on tables like Meta's.
 
     python -m tests.benchmarks.bench_ingest [--tables 24]
 
-Writing includes the fsync of every file. The bar is design section 8's, for two cores together.
+Writing includes the fsync of every file. The bar holds for two cores together.
 """
 
 import argparse
@@ -30,7 +30,7 @@ THREADS = 2
 def rows(num_tables: int = 24) -> list[dict[str, Any]]:
     """Lookups per second of each step; `ratio` above 1 beats the bar."""
     workload = open_workload(WorkloadConfig(num_tables=num_tables))
-    tables = list(workload.tables())  # all at once, so that generating them is not timed
+    tables = list(workload.tables())  # all in advance, so that generating them is not timed
     total = sum(len(table.lookups.indices) for table in tables)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -45,7 +45,7 @@ def rows(num_tables: int = 24) -> list[dict[str, Any]]:
         def read(table: WorkloadTable) -> None:
             LookupFiles({table.name: folder / f"{table.name}.parquet"})(table.name)
 
-        ingest(tables[0])  # whatever is slow the first time
+        ingest(tables[0])  # warm-up, not timed
         cpu = _timed(ingest, tables, 1)[1]
         found = [
             _row(f"ingest, by the CPU time of {THREADS} cores, whatever else runs", total, cpu / THREADS, cpu),
@@ -63,7 +63,7 @@ def rows(num_tables: int = 24) -> list[dict[str, Any]]:
 
 
 def peak_rows(num_tables: int = 200) -> list[dict[str, Any]]:
-    """Peak memory of streaming many tables beside that of the largest alone; run in a fresh process."""
+    """Peak memory of streaming many tables and of the largest alone; run in a fresh process."""
     workload = open_workload(WorkloadConfig(num_tables=num_tables))
     sizes: list[int] = []
     before = _peak_bytes()

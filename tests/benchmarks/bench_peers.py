@@ -1,9 +1,9 @@
 """The published rivals against dreamshard: true simulated cost of the same unseen tasks at 50x4, and time to place.
 
-All place by the cost network that dreamshard has trained from 100 placements measured with noise; `rnn` and `autoshard`
-are trained on it across the training tasks. TorchRec's planner is told the bandwidths of the accelerator simulated. Rows
-are of whole tables; one more has NeuroShard and dreamshard both split tables by columns, with mixed dims only: a cost
-network that has seen nothing but dim 16 knows too little of narrower shards, which NeuroShard's own pre-training covers.
+All place by the cost network that dreamshard trained from 100 placements measured with noise; `rnn` and `autoshard` are
+trained on it across the training tasks. TorchRec's planner gets the bandwidths of the simulated accelerator. Tables stay
+whole, except in one more row in which NeuroShard and dreamshard both split tables by columns, with mixed dims only: a cost
+network trained on dim 16 alone predicts narrower shards badly, which NeuroShard's own pre-training covers.
 """
 
 import time
@@ -40,7 +40,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
 
 
 def _rivals(placer: DreamShardPlacer, dims: Dims) -> tuple[dict[str, Placer], dict[str, str]]:
-    """Every rival for whole tables, and what training took."""
+    """Every rival on whole tables, and the CPU time of its training."""
     drawn, spec = tasks(pools(dims)[0], TRAINED, 50, seed=5), accelerator(DEFAULT_SPEC)
     rivals: dict[str, Placer] = {}
     beside = {}

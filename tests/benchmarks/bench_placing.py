@@ -1,6 +1,6 @@
 """CPU time to place: the policy alone, with search, and how both grow with tables and devices.
 
-The references are the authors' program on one core, which places by the policy alone.
+The references are the authors' program on one core; it places by the policy alone.
 """
 
 import math
@@ -29,7 +29,7 @@ class _Places(Protocol):
 
 
 def rows(quick: bool = False) -> Iterator[Row]:
-    """Every figure; the largest size last."""
+    """All rows; the largest size comes last."""
     state = trained("mixed", 0, 30)
     policy, searching = PolicyPlacer(state), make_placer(state)
     repeats = 3 if quick else 9
@@ -61,7 +61,7 @@ def _placing(label: str, placer: _Places, size: Size, repeats: int, bar: float |
 
 
 def _huge(placer: _Places) -> Iterator[Row]:
-    """That it ends, legally, in what time, and how much memory this process has held at most by then."""
+    """Check that the largest size ends with a legal placement; its time, and the peak memory of this process."""
     task, before = large_task(HUGE), peak_bytes()
     began = time.process_time()
     legal = task.is_legal(placer.place(task))

@@ -1,9 +1,9 @@
-"""How good placements are: true cost over that of long annealing, on tasks of tables never seen.
+"""Quality of placements: true cost over that of long annealing, on tasks of unseen tables.
 
-Trained at 50x4 only, from 100 placements measured with noise on the simulated testbed; placed in the default time
-budget, held against CPU time so that a busy machine does not shorten the search. Annealing keeps tables
-whole; the default placer may split some by columns, and rows of their own say what that gains. The references are what
-the authors' program reaches against annealing, on its own oracle of costs.
+Trained at 50x4 only, from 100 placements measured with noise on the simulated testbed; placed within the default time
+budget, counted in CPU time so that a busy machine does not shorten the search. Annealing keeps tables whole; the default
+placer may split some by columns, and separate rows show the gain. The references are the authors' program against
+annealing, on its own cost oracle.
 """
 
 import time
@@ -34,7 +34,7 @@ EXACT = simulated(noise=0.0)
 
 @dataclass(frozen=True)
 class Set:
-    """Tasks that are judged together."""
+    """Tasks judged together."""
 
     dims: Dims
     size: Size
@@ -46,7 +46,7 @@ class Set:
 
 
 def rows(quick: bool = False) -> Iterator[Row]:
-    """Every set, then how quality grows with what was measured."""
+    """All sets of tasks, then quality by number of measurements."""
     seeds = (0,) if quick else (0, 1, 2)
     sets = [Set(dims, size, "generous", _count(size, quick)) for dims in ALL_DIMS for size in SIZES]
     sets.append(Set("mixed", TRAINED, "tight", _count(TRAINED, quick)))
@@ -67,7 +67,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
 
 
 def _unseen(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
-    """The same on a testbed whose laws the project does not know (`tests/helpers/unseen_testbed.py`)."""
+    """Quality on a testbed whose laws the project does not know (`tests/helpers/unseen_testbed.py`)."""
     for dims in ALL_DIMS:
         for size in (Size(20, 4), TRAINED, Size(100, 8)):
             drawn = tasks(pools(dims)[1], size, _count(size, quick), seed=200)
@@ -90,7 +90,7 @@ def _unseen_annealed(dims: Dims, size: Size, count: int) -> list[float]:
 
 
 def _columns(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
-    """What splitting by columns gains over the same search on whole tables."""
+    """Gain of splitting by columns over the same search on whole tables."""
     for size in (TRAINED, Size(100, 8), Size(50, 16)):
         each = Set("mixed", size, "generous", QUICK_COUNT)
         states = [trained("mixed", seed) for seed in seeds]
@@ -108,7 +108,7 @@ def _count(size: Size, quick: bool) -> int:
 
 
 def _judged(each: Set, seeds: Sequence[int]) -> Row:
-    """Mean over the seeds, beside what else there is."""
+    """Mean over the seeds, with the rules of thumb and the policy alone for comparison."""
     by_rule = [_over_annealing(baselines()[rule], each) for rule in RULES_OF_THUMB]
     states = [trained(each.dims, seed) for seed in seeds]
     ours = [_over_annealing(_searching(state), each) for state in states]

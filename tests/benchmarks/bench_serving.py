@@ -1,6 +1,6 @@
-"""CPU time of a request to `dreamshard serve`: a placement of 50 tables on 4 devices over HTTP, one at a time and eight.
+"""CPU time of a request to `dreamshard serve`: placing 50 tables on 4 devices over HTTP, for one client and for eight.
 
-The reference is the same placement by a call of the library.
+The reference is the same placement by a library call.
 """
 
 import statistics

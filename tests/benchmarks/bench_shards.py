@@ -1,7 +1,7 @@
-"""Learning from shards: the held-out error by number of tables, beside the paper's network and TorchRec's estimator.
+"""Learning from shards: held-out error by number of tables, compared with the paper's network and TorchRec's estimator.
 
-No GPU is needed, and none is spoken of: the shards are those that `shard_profiling.collect` would measure first, costed by
-the roofline with 1 % noise. The figures of a real collection are in the report that `shard_profiling.publish` writes.
+This needs no GPU and says nothing about one: the shards are the first that `shard_profiling.collect` would measure, costed
+by the roofline with 1 % noise. The report of `shard_profiling.publish` has the figures of a real collection.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ BAR = 5.0
 
 
 def rows(quick: bool = False) -> Iterator[Row]:
-    """One row per number of tables, the mean over the seeds; then the size of the data."""
+    """One row per number of tables, averaged over the seeds; then the size of the data."""
     shards = simulated_shards(300 if quick else SHARDS)
     seeds = (0,) if quick else (0, 1, 2)
     found = [learn_from_shards(shards, H200, ShardTraining(seed=seed)).errors for seed in seeds]

@@ -1,8 +1,8 @@
-"""How steady and how fast testbeds measure: real CPU ranks on the default workload, and the simulated model.
+"""Noise and speed of testbeds: real CPU ranks on the default workload, and the simulated model.
 
     python -m tests.benchmarks.bench_testbeds [--measurements 20]
 
-The spread is that of whole measurements of one placement, one after another, on whatever else the machine is doing.
+The spread is that of consecutive measurements of one placement, including the effect of other load on the machine.
 """
 
 import argparse
@@ -27,12 +27,12 @@ from dreamshard.workloads import LookupFiles, WorkloadConfig, open_workload, sta
 BATCH = 2048
 NUM_TABLES = 20
 PER_MINUTE_BAR = 60.0  # 100 measurements for training and 140 for evaluation in four minutes
-SPREAD_BAR = 0.07  # design section 6: thread CPU time varies by 3-7 %
+SPREAD_BAR = 0.07  # thread CPU time varies by 3-7 %
 PLACEMENTS_PER_S_BAR = 50_000.0  # long annealing
 
 
 def rows(num_measurements: int = 20) -> list[dict[str, Any]]:
-    """Every figure; `ratio` above 1 beats the bar."""
+    """All rows; `ratio` above 1 beats the bar."""
     with tempfile.TemporaryDirectory() as name:
         tables, lookups = _workload(Path(name))
         return [*_cluster_rows(tables, lookups, num_measurements), *_simulated_rows(tables)]

@@ -1,4 +1,4 @@
-"""How well the generated Meta workloads fit what Meta published: totals and every bin of both histograms.
+"""Fit of the generated Meta workloads to Meta's published figures: totals and every bin of both histograms.
 
     python -m tests.benchmarks.bench_workload_fit [--tenth]
 
@@ -20,7 +20,7 @@ BIN_TOLERANCE = 0.03
 
 
 def rows(tenth: bool = False) -> list[dict[str, Any]]:
-    """One row per published figure; `bar` is that figure, `ratio` the deviation over what is allowed: at most 1."""
+    """One row per published figure; `bar` is that figure, `ratio` the deviation over the tolerance: at most 1."""
     return [row for name in META_WORKLOADS for row in _fit(name, tenth)]
 
 

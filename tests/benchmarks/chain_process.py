@@ -1,10 +1,10 @@
-"""One run of a recipe in a process of its own, and where its CPU time went; `bench_chain` starts two of them.
+"""One run of a recipe in its own process, with its CPU time by part; `bench_chain` starts two of them.
 
     python -m tests.benchmarks.chain_process chain|straight RECIPE TESTBED
 
-`chain` is what `dreamshard run` does; `straight` calls the same functions of the library one after the other. Every few
-milliseconds of CPU time a signal looks at what the main thread is doing and charges them to it. Prints one JSON object:
-seconds by part.
+`chain` does what `dreamshard run` does; `straight` calls the same library functions one after the other. Every few
+milliseconds of CPU time, a signal charges them to the part of the program that the main thread is in. Prints one JSON
+object: seconds by part.
 """
 
 import json
@@ -31,7 +31,7 @@ PARTS = (
     ("lake and catalog", (f"{_ROOT}/storage/",)),
     ("Prefect's calls", ("",)),
 )
-"""A part, and what the path of a source file has in it; the first part that any frame of the stack belongs to."""
+"""A part, and a piece of the paths of its source files; a stack belongs to the first part that any of its frames matches."""
 
 
 class Sampler:
@@ -40,7 +40,7 @@ class Sampler:
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
         self._main, self._all = time.thread_time(), time.process_time()
-        self.seconds["imports"] = self._main  # all that was before is Python's start and this module's imports
+        self.seconds["imports"] = self._main  # so far: Python's start and this module's imports
         signal.signal(signal.SIGPROF, self._look)
         signal.setitimer(signal.ITIMER_PROF, EVERY_S, EVERY_S)
 
@@ -66,7 +66,7 @@ def part(frame: FrameType | None) -> str:
 
 
 def chain(recipe: str, testbed: str) -> float:
-    """What `dreamshard run` does; returns the CPU seconds of Prefect's server, a process of its own."""
+    """Do what `dreamshard run` does; returns the CPU seconds of Prefect's server, which is a separate process."""
     from flows.cli.options import enter
 
     enter(None)
@@ -85,7 +85,7 @@ def chain(recipe: str, testbed: str) -> float:
 
 
 def straight(recipe: str, testbed: str) -> float:
-    """The same by calls of the library alone: nothing is kept but the lookups, which ranks read from files."""
+    """Do the same by library calls alone; only the lookups are stored, because ranks read them from files."""
     from dreamshard import training
     from dreamshard.baselines import baselines
     from dreamshard.evaluation import evaluate
@@ -153,7 +153,7 @@ def straight(recipe: str, testbed: str) -> float:
 
 
 def main() -> None:
-    """Run the one that is asked for."""
+    """Run the variant given on the command line."""
     torch.set_num_threads(1)
     sampler = Sampler()
     kind, recipe, testbed = sys.argv[1:4]

@@ -1,4 +1,4 @@
-"""What benchmarks share: rows of the table, CPU time, and training on the simulated testbed."""
+"""Shared by the benchmarks: rows of the table, CPU time, and training on the simulated testbed."""
 
 import resource
 import statistics
@@ -42,7 +42,7 @@ def row(
 
 
 def cpu_seconds(step: Callable[[], object], repeats: int) -> tuple[float, str]:
-    """Median CPU seconds of `step` after one unmeasured call, and the range as text to stand beside the name."""
+    """Median CPU seconds of `step` after one unmeasured call, and their range as text."""
     step()
     times = []
     for _ in range(repeats):
@@ -61,19 +61,19 @@ def spread(values: Sequence[float], factor: float, unit: str) -> str:
 
 
 def peak_bytes() -> int:
-    """The most memory this process has held."""
+    """Peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @cache
 def trained(dims: Dims, seed: int, measurements: int = 100, cost_network: Architecture = "structured") -> TrainingState:
-    """A state trained at 50x4 on the simulated testbed from so many measured placements; for reading only.
+    """A state trained at 50x4 on the simulated testbed from `measurements` placements; read-only.
 
     Ten rounds as in Algorithm 1, or one per placement where there are fewer than ten.
     """
     rounds = min(10, measurements)
     config = TrainingConfig(iterations=rounds, placements_per_iteration=measurements // rounds)
-    if cost_network == "paper":  # with the paper's rate, policy and proposals
+    if cost_network == "paper":  # at the paper's rate, with its policy and proposals
         config = replace(
             config,
             cost_network="paper",
@@ -87,14 +87,14 @@ def trained(dims: Dims, seed: int, measurements: int = 100, cost_network: Archit
 
 @cache
 def trained_unseen(dims: Dims, seed: int) -> TrainingState:
-    """The same on the testbed of `tests/helpers/unseen_testbed.py`."""
+    """A state trained on the testbed of `tests/helpers/unseen_testbed.py`; read-only."""
     return run(start_training(pools(dims)[0], TrainingConfig(), seed), dims, UnseenTestbed(seed))[0]
 
 
 def run(
     state: TrainingState, dims: Dims, testbed: SimulatedTestbed | UnseenTestbed | None = None
 ) -> tuple[TrainingState, list[CostSample]]:
-    """All rounds of `state.config`, and what was measured; on the simulated testbed unless told otherwise."""
+    """Train for all rounds of `state.config`, by default on the simulated testbed; returns the state and its samples."""
     drawn, testbed = tasks(pools(dims)[0], TRAINED, 50, seed=5), testbed or simulated()
     samples: list[CostSample] = []
     for _ in range(state.config.iterations):

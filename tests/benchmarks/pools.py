@@ -1,4 +1,4 @@
-"""Pools and tasks for benchmarks: Meta's tables from the published statistics, without drawing their lookups."""
+"""Table pools and tasks for benchmarks: Meta's tables by their published statistics, without drawing lookups."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -38,7 +38,7 @@ SIZES = (Size(20, 4), TRAINED, Size(100, 8), Size(200, 8), Size(800, 128))
 
 @cache
 def meta_tables(source: str, dims: Dims) -> Tables:
-    """All tables of a Meta data set as its fitted population says: rows, lookups and distinct rows per bin."""
+    """All tables of a Meta data set from its fitted population: rows, lookups and distinct rows per bin."""
     tables = population(source)
     config = WorkloadConfig(source=source, dim=16 if dims == "dim16" else "mixed")
     unique = tables.rows_by_bin.sum(axis=1)
@@ -57,15 +57,15 @@ def meta_tables(source: str, dims: Dims) -> Tables:
 
 @cache
 def pools(dims: Dims) -> tuple[Tables, Tables]:
-    """Tables to train on, half of the 2021 data set, and tables never seen: its other half and the 2022 data set."""
+    """Training tables (half of the 2021 data set) and unseen tables (its other half and the 2022 data set)."""
     train, test = split_tables(meta_tables("meta-dlrm-2021", dims), torch.Generator().manual_seed(0))
     return train, concatenate([test, meta_tables("meta-dlrm-2022", dims)])
 
 
 def tasks(pool: Tables, size: Size, count: int, seed: int, memory: Memory = "generous") -> list[PlacementTask]:
-    """Seeded tasks; devices have three times an even share of memory, or 1.2 times where it is tight.
+    """Seeded tasks; a device has three times an even share of memory, or 1.2 times if memory is tight.
 
-    A device always has room for the largest table and a little more, or no placement would be legal.
+    A device always has room for slightly more than the largest table, so that a legal placement exists.
     """
     generator = torch.Generator().manual_seed(seed)
     slack, largest_slack = (3.0, 1.5) if memory == "generous" else (1.2, 1.05)
@@ -79,7 +79,7 @@ def tasks(pool: Tables, size: Size, count: int, seed: int, memory: Memory = "gen
 
 
 def large_task(size: Size, dims: Dims = "mixed") -> PlacementTask:
-    """One task of any size: the unseen tables over and over under new names."""
+    """One task of any size: the unseen tables repeated under new names."""
     pool = pools(dims)[1]
     times = -(-size.tables // len(pool))
     tables = concatenate([_renamed(pool, copy) for copy in range(times)])

@@ -1,4 +1,4 @@
-"""The reference of quality: long annealing on the true costs of the simulated testbed."""
+"""The quality reference: long annealing on the true costs of the simulated testbed."""
 
 import itertools
 

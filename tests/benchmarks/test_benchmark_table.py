@@ -1,4 +1,4 @@
-"""The command that runs benchmarks: a table of each, one broken benchmark is one row."""
+"""The command that runs benchmarks: one table each, and a failed benchmark is one row."""
 
 import pytest
 

@@ -21,7 +21,7 @@ def no_lookups(name):
 
 @cache
 def learnt() -> DreamShardPlacer:
-    """From 100 placements of 50 tables on 4 devices."""
+    """A placer trained on 100 placements of 50 tables on 4 devices."""
     pool, _ = pools("mixed")
     setup = TestbedSetup(num_devices=4, batch_size=65_536, lookups=no_lookups)
     testbed = open_testbed("tests.helpers.unseen_testbed:make", setup)
@@ -35,7 +35,7 @@ def learnt() -> DreamShardPlacer:
 
 
 def cost_over_annealing(size: Size) -> tuple[float, float]:
-    """Of dreamshard and of the best rule of thumb, on tables never seen."""
+    """Cost of dreamshard and of the best rule of thumb, each over annealing's, on unseen tables."""
     drawn = tasks(pools("mixed")[1], size, 3, seed=200)
     least = sum(annealed_ms(task, 3000) for task in drawn)
     placements = [learnt().place(task, budget_ms=2000.0) for task in drawn]

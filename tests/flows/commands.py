@@ -1,4 +1,4 @@
-"""Running `dreamshard` in the process of the tests: one start of Prefect's temporary server instead of twenty."""
+"""Run `dreamshard` in the process of the tests, which starts Prefect's temporary server once instead of per command."""
 
 import os
 from collections.abc import Callable
@@ -23,7 +23,7 @@ Dreamshard = Callable[..., Done]
 
 
 def runner(patch: pytest.MonkeyPatch) -> Dreamshard:
-    """Runs a command on a home; what it changes of the environment is undone with `patch`."""
+    """A function that runs a command on a home; `patch` undoes its changes to the environment."""
     from flows.cli.app import app
 
     patch.setenv("PREFECT_HOME", os.environ["PREFECT_HOME"])
@@ -37,7 +37,7 @@ def runner(patch: pytest.MonkeyPatch) -> Dreamshard:
 
 
 def failed_with(done: Done, *words: str) -> None:
-    """Exit code 1, and one sentence that anybody can act on, with these words in it."""
+    """Assert exit code 1 and a single-sentence error that contains these words."""
     assert done.returncode == 1, (done.stdout, done.stderr)
     assert done.sentence, done.stderr
     assert "--debug" not in done.sentence, done.sentence
@@ -47,5 +47,5 @@ def failed_with(done: Done, *words: str) -> None:
 
 
 def files(folder: Path) -> dict[str, int]:
-    """Every file below `folder` with its time of change."""
+    """Every file below `folder` with its modification time."""
     return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}

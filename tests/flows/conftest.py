@@ -1,4 +1,4 @@
-"""Homes that several tests look at, and the command to do so."""
+"""Homes that several tests read, and the command line."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,14 +16,14 @@ def dreamshard(monkeypatch: pytest.MonkeyPatch) -> Dreamshard:
 
 @pytest.fixture(scope="module")
 def shared_dreamshard() -> Iterator[Dreamshard]:
-    """The same, for what a whole module looks at."""
+    """Run a command in this process, for module-wide fixtures."""
     with pytest.MonkeyPatch.context() as patch:
         yield runner(patch)
 
 
 @pytest.fixture(scope="module")
 def finished(shared_dreamshard: Dreamshard, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home in which the smoke recipe has been run; look at it, do not change it."""
+    """A home in which the smoke recipe has run; read-only."""
     home = tmp_path_factory.mktemp("finished")
     done = shared_dreamshard("run", "--recipe", "smoke", "--testbed", "simulated", home=home)
     assert done.returncode == 0, done.sentence

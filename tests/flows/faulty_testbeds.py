@@ -1,4 +1,4 @@
-"""Testbeds that fail on purpose, for `test_resume.py`: simulated costs, and one fault each."""
+"""Testbeds that fail on purpose: simulated costs, and one fault each."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from dreamshard.testbeds import MeasurementError, open_testbed
 
 
 class Faulty:
-    """Measures like `simulated`; calls `fault` before each measurement with how many there have been."""
+    """Measures like `simulated`; calls `fault(count, task)` before each measurement."""
 
     def __init__(self, setup, fault):
         self._inner = open_testbed("simulated", setup)

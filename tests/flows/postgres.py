@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own on a free loopback port."""
+"""A PostgreSQL server for tests, on a free loopback port."""
 
 import os
 import pwd
@@ -19,7 +19,7 @@ USER, PASSWORD = "dreamshard", "se%cret"  # a password that an address must esca
 def postgres(script: Path) -> Iterator[str]:
     """`USER:PASSWORD@HOST:PORT` of a server on which `script` has been run, as a container does at its first start."""
     programs = INSTALLED[-1].parent
-    folder = Path(tempfile.mkdtemp(prefix="dreamshard-postgres-"))  # pytest's own cannot be entered by another user
+    folder = Path(tempfile.mkdtemp(prefix="dreamshard-postgres-"))  # another user may not enter pytest's folder
     as_other: list[str] = []
     if os.geteuid() == 0:  # PostgreSQL refuses to run as root
         other = next(found for found in pwd.getpwall() if found.pw_name in ("postgres", "nobody"))

@@ -1,4 +1,4 @@
-"""`dreamshard up` as a process of its own, for the modules that need real servers: one per module."""
+"""`dreamshard up` as a separate process, once per module that needs real servers."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ class Up:
 
 @contextmanager
 def servers_up(home: Path) -> Iterator[Up]:
-    """Prefect, MLflow, a worker and all deployments on free ports; ended as by Ctrl-C."""
+    """Start Prefect, MLflow, a worker and all deployments on free ports; stopped as by Ctrl-C."""
     from flows.servers.processes import free_port
 
     environment = {**os.environ, "DREAMSHARD_HOME": str(home)}
@@ -45,7 +45,7 @@ def servers_up(home: Path) -> Iterator[Up]:
 
 
 def until(check: Callable[[], Any], seconds: float) -> Any:
-    """What `check` returns once it is true; servers give no event to wait for from outside."""
+    """Poll `check` until it returns something true, and return that; servers offer no event to wait for."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = check()
@@ -56,12 +56,12 @@ def until(check: Callable[[], Any], seconds: float) -> Any:
 
 
 def api(servers: Up, path: str, **body):
-    """What Prefect's API answers to a POST."""
+    """The answer of Prefect's API to a POST."""
     answer = httpx.post(f"{servers.prefect}/api/{path}", json=body, timeout=30)
     answer.raise_for_status()
     return answer.json()
 
 
 def deployment(servers: Up, name: str) -> dict:
-    """The deployment of that name, as Prefect's API has it."""
+    """The deployment called `name`, from Prefect's API."""
     return next(each for each in api(servers, "deployments/filter") if each["name"] == name)

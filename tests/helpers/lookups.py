@@ -28,7 +28,7 @@ class EvenLookups:
 
 @dataclass(frozen=True)
 class FaultyLookups(EvenLookups):
-    """Does something bad when a rank reads the table called `faulty`."""
+    """Fails in the way of `fault` when a rank reads the table called `faulty`."""
 
     fault: str = "raise"
 

@@ -1,4 +1,4 @@
-"""Shards of Meta's tables as an accelerator of the roofline would cost them, by the collection's design."""
+"""Shards of Meta's tables by the collection's design, costed by the roofline of an accelerator."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -21,7 +21,7 @@ CONFIG = CollectionConfig(sources=("meta-dlrm-2021",))
 
 @cache
 def meta_tables() -> Tables:
-    """All 856 tables as they are published, four wide."""
+    """All 856 published tables, with dim 4."""
     found = population("meta-dlrm-2021")
     unique = found.rows_by_bin.sum(axis=1)
     lookups = (found.rows_by_bin @ np.asarray([law.mean for law in count_laws("meta-dlrm-2021")])).round()
@@ -37,7 +37,7 @@ def meta_tables() -> Tables:
 
 
 def simulated_shards(count: int, spec: AcceleratorSpec = H200, noise: float = 0.01) -> list[MeasuredShard]:
-    """The first shards of the design."""
+    """The first `count` shards of the design."""
     generator = torch.Generator().manual_seed(0)
     pool, tables = collection_pool(CONFIG), meta_tables()
     shards = []

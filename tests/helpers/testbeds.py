@@ -1,4 +1,4 @@
-"""Testbeds for tests: the simulated one, and a person's own, given as `tests.helpers.testbeds:by_count`."""
+"""Testbeds for tests: the simulated one, and custom ones such as `tests.helpers.testbeds:by_count`."""
 
 import torch
 
@@ -19,7 +19,7 @@ def simulated(noise: float = 0.01, batch_size: int = 65_536) -> SimulatedTestbed
 
 
 class ByCount:
-    """A millisecond per table in each phase."""
+    """Costs a millisecond per table in each phase."""
 
     def __init__(self, setup: TestbedSetup):
         self.batch_size = setup.batch_size

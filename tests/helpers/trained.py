@@ -42,7 +42,7 @@ def run_round(state: TrainingState, tasks: Sequence[PlacementTask], samples: lis
 @cache
 @torch.enable_grad()
 def learnt() -> TrainingState:
-    """Two rounds of a short run; for reading only."""
+    """A state after two rounds of a short run; read-only."""
     state = start_training(pool_of(24), TINY, seed=0)
     samples: list[CostSample] = []
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""A testbed that the project knows nothing of, given as `--testbed tests.helpers.unseen_testbed:make`.
+"""A testbed whose laws the project does not know: `--testbed tests.helpers.unseen_testbed:make`.
 
 Its costs obey other laws than the simulated testbed's: work grows with less than the dim, fused work with less than the
 sum, more tables than a cache for their descriptors slow a device down, as does touching many distinct bytes; the
@@ -21,7 +21,7 @@ NOISE, BATCH = 0.01, 65_536
 
 @dataclass(frozen=True)
 class UnseenTestbed:
-    """Only what a testbed must have: `measure`."""
+    """Has only what a testbed needs: `measure`."""
 
     seed: int
 
@@ -46,7 +46,7 @@ class UnseenTestbed:
 
 
 def make(setup: TestbedSetup) -> UnseenTestbed:
-    """What `--testbed tests.helpers.unseen_testbed:make` calls."""
+    """Make the testbed."""
     return UnseenTestbed(setup.seed)
 
 
@@ -77,7 +77,7 @@ def true_ms(task: PlacementTask, placement: Placement) -> float:
 
 
 def annealed_ms(task: PlacementTask, steps: int, chains: int = 24, seed: int = 0) -> float:
-    """The lowest cost that long annealing by moves and swaps on the true costs finds from the best rule of thumb."""
+    """The lowest true cost that long annealing by moves and swaps reaches from the best rule of thumb."""
 
     def cost(device: torch.Tensor) -> torch.Tensor:
         return true_phases_ms(task, device).sum(-1).amax(-1)

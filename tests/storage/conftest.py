@@ -54,7 +54,7 @@ def sample(task: PlacementTask) -> CostSample:
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow's tables without a row; making them takes seconds, copying them does not."""
+    """MLflow's database without rows; making one takes seconds, copying it does not."""
     from storage.mlflow_store import registry
 
     settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path_factory.mktemp("database"))})
@@ -64,7 +64,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def mlflow_settings(settings: Settings, empty_database: Path) -> Settings:
-    """A home whose MLflow database is there."""
+    """A home with an MLflow database."""
     shutil.copy(empty_database, settings.home / "mlflow.db")
     return settings
 
