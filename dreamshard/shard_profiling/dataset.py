@@ -1,8 +1,7 @@
-"""Costs of shards as a data set: Parquet parts in one folder, or one file; complete in itself.
+"""Costs of shards as a data set: Parquet parts in one folder, or one file.
 
-A row is a shard: its tables with all their statistics, and what the device took for it. The part in writing is
-replaced, atomically, by one that holds a shard more, until it is full; so a collection that is cut off loses at most
-the shard it was at, and one that goes on begins where the last one ended.
+A row is a shard: its tables with all their statistics, and its cost on the device. Each added shard replaces the current
+part atomically until the part is full, so a collection that is cut off loses at most the shard being measured.
 """
 
 import json
@@ -59,19 +58,19 @@ class MeasuredShard:
 
     Attributes:
         design: of the collection.
-        index: of the shard in it.
-        alone_of: index of the shard whose table this is, alone; None for any other.
+        index: position in the design.
+        alone_of: index of the shard that this single table is part of, if it is measured for that comparison.
         tables: of the shard.
         batch_size: training samples per pass.
         precision: of the weights.
         optimizer: fused into backward.
-        forward_ms: None where the shard did not fit.
-        backward_ms: None where the shard did not fit.
+        forward_ms: None if the shard did not fit.
+        backward_ms: None if the shard did not fit.
         spread_ms: interquartile range of the sum over the repeats.
         repeats: timed passes.
         clock: as in `CostSample`.
-        asked_bytes: where it did not fit, what it asked for, else None.
-        free_bytes: and what there was.
+        asked_bytes: bytes requested if the shard did not fit, else None.
+        free_bytes: bytes available if the shard did not fit, else None.
         hardware: model of the device.
         versions: library name to version.
         measured_at: UTC.
@@ -96,20 +95,20 @@ class MeasuredShard:
     measured_at: datetime
 
     def to_sample(self) -> CostSample:
-        """As the cost of a placement on one device; its tables are called NAME@DIM, since dims differ by shard.
+        """The cost of a placement on one device. Tables are named NAME@DIM, since dims differ by shard.
 
         Raises:
             ValueError: the shard did not fit.
         """
         if self.forward_ms is None or self.backward_ms is None:
-            raise ValueError(f"shard {self.index} did not fit its device, so it has no cost; leave it out")
+            raise ValueError(f"shard {self.index} did not fit its device, so it has no cost; exclude it")
         dims = self.tables.dim.tolist()
         named = tuple(f"{name}@{dim}" for name, dim in zip(self.tables.names, dims, strict=True))
         tables = Tables(named, *(getattr(self.tables, field) for field in _TENSORS))
         costs = DeviceCosts.from_phases(torch.tensor([[self.forward_ms, 0.0, 0.0, self.backward_ms]]))
-        held = int(tables.memory_bytes(self.precision, self.optimizer).sum())
+        table_bytes = int(tables.memory_bytes(self.precision, self.optimizer).sum())
         return CostSample(
-            task=PlacementTask(tables, 1, held, self.precision, self.optimizer, f"shard-{self.index:05}"),
+            task=PlacementTask(tables, 1, table_bytes, self.precision, self.optimizer, f"shard-{self.index:05}"),
             placement=Placement(torch.zeros(len(tables), dtype=torch.int64), 1),
             costs=costs,
             overall_ms=float(costs.overall_ms()),
@@ -127,11 +126,7 @@ _TENSORS = ("rows", "dim", "pooling_factor", "bins", "lookups", "unique_rows")
 
 
 class ShardWriter:
-    """Adds shards to the parts in a folder.
-
-    Args:
-        folder: made if need be; what it holds stays.
-    """
+    """Adds shards to a folder of parts, which is created if missing."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -140,7 +135,7 @@ class ShardWriter:
         self._part = 1 + max((int(path.stem.partition("-")[2]) for path in _parts(folder)), default=-1)
 
     def add(self, shard: MeasuredShard) -> None:
-        """Keep one shard: it is on disk when this returns."""
+        """Add one shard; it is on disk when this returns."""
         self._rows.append(_to_row(shard))
         atomic.write(self.folder / f"part-{self._part:05}.parquet", _parquet(self._rows))
         if len(self._rows) == SHARDS_PER_PART:
@@ -148,23 +143,23 @@ class ShardWriter:
 
 
 def read_shards(source: Path) -> list[MeasuredShard]:
-    """The shards of a folder of parts or of one file, in the design's order, each once.
+    """Read a folder of parts or one file; each shard once, in the design's order.
 
     Raises:
-        ValueError: there are none, or a file is not of this kind.
+        ValueError: there are no shards, or a file is not in this format.
     """
     files = _parts(source) if source.is_dir() else [source]
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for file in files:
         try:
-            found = pq.read_table(file, schema=SCHEMA, partitioning=None).to_pylist()
+            part = pq.read_table(file, schema=SCHEMA, partitioning=None).to_pylist()
         except (pa.ArrowException, OSError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
             raise ValueError(
-                f"{file} is no part of a collection of shards ({reason}), so nothing can be learnt from it; name what "
-                "`python -m dreamshard.shard_profiling.collect` wrote"
+                f"{file} is not part of a collection of shards ({reason}), so nothing can be learnt from it; name the "
+                "output of `python -m dreamshard.shard_profiling.collect`"
             ) from error
-        rows.update(((row["design"], row["index"]), row) for row in found)
+        rows.update(((row["design"], row["index"]), row) for row in part)
     if not rows:
         raise ValueError(
             f"there are no measured shards in {source}; run `python -m dreamshard.shard_profiling.collect --out {source}`"
@@ -173,30 +168,47 @@ def read_shards(source: Path) -> list[MeasuredShard]:
 
 
 def known_indices(folder: Path, design: str) -> set[int]:
-    """Which shards of a design the folder holds.
+    """Indices of a design's shards that the folder holds.
 
     Raises:
-        ValueError: it holds those of another design, which would be mixed up with this one's.
+        ValueError: it holds shards of another design, which would be mixed with this one's.
     """
-    found: set[int] = set()
+    indices: set[int] = set()
     for file in _parts(folder):
         part = pq.read_table(file, columns=["design", "index"], partitioning=None)
         others = set(part["design"].to_pylist()) - {design}
         if others:
             raise ValueError(
                 f"{folder} holds shards of another collection ({sorted(others)[0]}, not {design}): other tables, "
-                "batch, precision or seed; go on with the same options, or name another folder"
+                "batch, precision or seed; resume with the same options, or name another folder"
             )
-        found.update(part["index"].to_pylist())
-    return found
+        indices.update(part["index"].to_pylist())
+    return indices
 
 
-def merge(folder: Path, target: Path) -> int:
-    """Write all shards of a folder as one file; returns how many."""
-    shards = read_shards(folder)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(target, _parquet([_to_row(shard) for shard in shards]))
-    return len(shards)
+def measurement_conditions(shards: Sequence[MeasuredShard]) -> dict[str, object]:
+    """Hardware, versions, dates, batch, precision, optimizer and number of shards, for people and for JSON.
+
+    Raises:
+        ValueError: the shards were not all measured under the same conditions.
+    """
+    conditions = {(shard.hardware, shard.batch_size, shard.precision, shard.optimizer) for shard in shards}
+    if len(conditions) != 1:
+        raise ValueError(
+            f"shards measured under {len(conditions)} conditions ({sorted(map(str, conditions))[:3]}) cannot be learnt from "
+            "together; give those of one device, batch size, precision and optimizer"
+        )
+    dates = sorted(shard.measured_at.date().isoformat() for shard in shards)
+    return {
+        "hardware": shards[0].hardware,
+        "versions": shards[0].versions,
+        "measured": [dates[0], dates[-1]],
+        "batch_size": shards[0].batch_size,
+        "precision": shards[0].precision,
+        "optimizer": shards[0].optimizer,
+        "shards": len(shards),
+        "infeasible": sum(shard.forward_ms is None for shard in shards),
+    }
 
 
 def samples_of(shards: Iterable[MeasuredShard]) -> list[CostSample]:
@@ -205,7 +217,7 @@ def samples_of(shards: Iterable[MeasuredShard]) -> list[CostSample]:
 
 
 def distinct_tables(samples: Sequence[CostSample], *, one_dim_each: bool = False) -> Tables:
-    """Every table of the samples once; with `one_dim_each` also no table in several dims."""
+    """Every table of the samples once; with `one_dim_each`, in one dim only."""
     seen: set[str] = set()
     parts = []
     for sample in samples:
@@ -218,7 +230,7 @@ def distinct_tables(samples: Sequence[CostSample], *, one_dim_each: bool = False
 
 
 def parquet_bytes(shards: Iterable[MeasuredShard]) -> bytes:
-    """The shards as one Parquet file, which `read_shards` reads."""
+    """One Parquet file that `read_shards` reads."""
     return _parquet([_to_row(shard) for shard in shards])
 
 
@@ -229,7 +241,7 @@ def _parquet(rows: Sequence[dict[str, Any]]) -> bytes:
 
 
 def utc_now() -> datetime:
-    """The time, UTC, without a zone as the schema has it."""
+    """Current UTC time without a zone, as in the schema."""
     return datetime.now(UTC).replace(tzinfo=None)
 
 

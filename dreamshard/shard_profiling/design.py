@@ -1,10 +1,10 @@
-"""Which shards to measure so that a cost model can be learnt from them, the most telling first.
+"""The design of a collection: which shards to measure, and in what order, so that a cost model can be learnt from them.
 
-Belongs here: the design, which is pure; measuring and keeping is `collect.py`'s business. Shards follow a
-low-discrepancy sequence over what a shard's cost depends on (number of tables, dims and how mixed they are, pooling,
-reuse), so that any prefix covers the space evenly and a collection can be cut off at any time.
+Pure. Shards follow a low-discrepancy sequence over what a shard's cost depends on (number of tables, dims and their
+spread, pooling, reuse), so any prefix covers the space evenly and a collection can stop at any time.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -33,26 +33,26 @@ SOURCES = (
     "nvidia-synthetic-colossal",
     "nvidia-synthetic-criteo",
 )
-AXES = 6  # number of tables, dim, spread of dims, pooling, reuse, how alike the tables are
+AXES = 6  # number of tables, dim, spread of dims, pooling, reuse, spread of pooling and reuse
 ALONE_EVERY = 10
 ALONE_AT_MOST = 8
-"""The tables of every tenth shard of 2 to 8 tables are also measured alone: what fusion saves."""
+"""To see what fusion saves, the tables of every tenth shard of 2 to 8 tables are also measured alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectionConfig:
-    """What is collected.
+    """What to collect.
 
     Attributes:
         accelerator: preset that the costs are meant for; its links complete a model learnt from them.
-        sources: workloads whose tables are used.
-        copies: at most so many tables with the same rows and pooling from lists; the others would say the same.
-        max_tables: of one shard.
-        num_shards: at which the collection is complete.
+        sources: bundled workloads whose tables are used.
+        copies: most tables with equal rows and pooling taken from one list; further ones add no information.
+        max_tables: most tables in one shard.
+        num_shards: size of the complete collection.
         batch_size: training samples per pass.
         precision: of the weights.
         optimizer: fused into backward.
-        memory_bytes: of one shard at most; larger ones lose their largest tables.
+        memory_bytes: memory limit of one shard; the largest tables are dropped to meet it.
         warmups: passes before the timed ones.
         repeats: timed passes per shard.
         seed: of the design and of the lookups.
@@ -77,25 +77,25 @@ class CollectionConfig:
     def __post_init__(self) -> None:
         for name in ("copies", "max_tables", "num_shards", "batch_size", "memory_bytes", "repeats"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, so nothing could be collected; give at least 1")
+                raise ValueError(f"{name} is {getattr(self, name)}, so there is nothing to collect; give at least 1")
 
     @property
     def design(self) -> str:
-        """Twelve hexadecimal digits: collections with the same ones measure the same shards in the same order."""
-        what = {name: value for name, value in asdict(self).items() if name not in ("num_shards", "warmups", "repeats")}
-        return digest(repr(sorted(what.items())), 12)
+        """Twelve hexadecimal digits, equal for collections that measure the same shards in the same order."""
+        left_out = ("num_shards", "warmups", "repeats")
+        return digest(repr(sorted(item for item in asdict(self).items() if item[0] not in left_out)), 12)
 
 
 @dataclass(frozen=True)
 class PoolTable:
-    """A table that shards are made of; its dim is the design's.
+    """A table that shards are made of; the design chooses its dim.
 
     Attributes:
         source: workload.
         position: in the workload.
         rows: hash size.
         pooling_factor: mean lookups per sample.
-        reuse: lookups per distinct row, as expected.
+        reuse: expected lookups per distinct row.
     """
 
     source: str
@@ -115,10 +115,10 @@ class PlannedShard:
     """One shard to measure.
 
     Attributes:
-        index: in the order of measuring.
-        tables: of the pool, by position.
-        dims: of each table.
-        alone_of: index of the shard of several tables whose table this is, alone; None for any other.
+        index: position in the order of measuring.
+        tables: positions in the pool.
+        dims: dimension of each table.
+        alone_of: index of the shard that this single table is part of, if it is measured for that comparison.
     """
 
     index: int
@@ -128,27 +128,30 @@ class PlannedShard:
 
 
 def collection_pool(config: CollectionConfig) -> list[PoolTable]:
-    """The tables of all sources that fit at the least dim.
+    """The tables of all sources that fit into memory at the smallest dim.
 
     Raises:
-        ValueError: none does, or there is no such source.
+        ValueError: no table fits, or there is no such source.
     """
     known = {**dict.fromkeys(META_WORKLOADS, _meta), **{file.stem: _listed for file in DATA.glob("*.csv")}}
     missing = [source for source in config.sources if source not in known]
     if missing:
-        raise ValueError(f"there are no shipped tables {missing} to measure; choose from {sorted(known)}")
-    found = [table for source in config.sources for table in known[source](source, config.copies)]
-    fitting = [table for table in found if _bytes(table, DIMS[0], config) <= config.memory_bytes]
+        raise ValueError(
+            f"no bundled workload is called {', '.join(missing)}, so there are no tables to measure; choose from "
+            f"{sorted(known)}"
+        )
+    pool = [table for source in config.sources for table in known[source](source, config.copies)]
+    fitting = [table for table in pool if _bytes(table, DIMS[0], config) <= config.memory_bytes]
     if not fitting:
         raise ValueError(
-            f"none of the {len(found)} tables fits into {gib(config.memory_bytes)} with a batch of "
+            f"none of the {len(pool)} tables fits into {gib(config.memory_bytes)} with a batch of "
             f"{config.batch_size}, so nothing can be measured; allow more memory or a smaller batch"
         )
     return fitting
 
 
 def planned_shards(pool: list[PoolTable], config: CollectionConfig) -> Iterator[PlannedShard]:
-    """The shards in the order in which to measure them; endless, and the same for the same pool and config."""
+    """The shards in the order of measuring; an infinite sequence that pool and config determine."""
     pooling = _ranks(np.asarray([table.pooling_factor for table in pool]))  # [P] in 0..1
     reuse = _ranks(np.asarray([table.reuse for table in pool]))
     used = np.zeros(len(pool))
@@ -156,9 +159,9 @@ def planned_shards(pool: list[PoolTable], config: CollectionConfig) -> Iterator[
     for point in _points():
         generator = np.random.default_rng([config.seed, 5, index])
         count = min(int((config.max_tables + 1) ** point[0]), len(pool))
-        spread = 0.12 + 0.5 * point[5]  # how alike: from tables of one kind to any
-        away = ((pooling - point[3]) ** 2 + (reuse - point[4]) ** 2) / (2 * spread**2)
-        keys = -away - 0.7 * np.log1p(used) + generator.gumbel(size=len(pool))
+        spread = 0.12 + 0.5 * point[5]  # from tables of one kind to tables of any kind
+        distance = ((pooling - point[3]) ** 2 + (reuse - point[4]) ** 2) / (2 * spread**2)
+        keys = -distance - 0.7 * np.log1p(used) + generator.gumbel(size=len(pool))
         chosen = np.argsort(-keys)[:count]
         shard = _fitting(pool, chosen, _dims(point, count, generator), config, index)
         used[list(shard.tables)] += 1
@@ -173,7 +176,7 @@ def planned_shards(pool: list[PoolTable], config: CollectionConfig) -> Iterator[
 
 
 def _points() -> Iterator[Vector]:
-    """The R sequence in six dimensions (Roberts, 2018): every prefix is spread evenly."""
+    """The R sequence in six dimensions (Roberts, 2018); every prefix is spread evenly."""
     root = 2.0
     for _ in range(60):
         root = (1 + root) ** (1 / (AXES + 1))
@@ -185,7 +188,7 @@ def _points() -> Iterator[Vector]:
 
 
 def _dims(point: Vector, count: int, generator: np.random.Generator) -> tuple[int, ...]:
-    """A dim per table: all alike for a quarter of the shards, else around a middle."""
+    """A dim per table: equal within a quarter of the shards, else spread around a middle."""
     middle, width = point[1] * len(DIMS) - 0.5, 4 * max(0.0, point[2] - 0.25)
     places = np.clip(np.rint(middle + width * generator.standard_normal(count)), 0, len(DIMS) - 1).astype(int)
     return tuple(DIMS[place] for place in places)
@@ -194,17 +197,17 @@ def _dims(point: Vector, count: int, generator: np.random.Generator) -> tuple[in
 def _fitting(
     pool: list[PoolTable], chosen: npt.NDArray[np.int64], dims: tuple[int, ...], config: CollectionConfig, index: int
 ) -> PlannedShard:
-    """The shard without its largest tables, as far as memory asks; a table that is too large alone gets narrower."""
+    """The shard without the largest tables that exceed memory; a table that is too large alone gets a smaller dim."""
     size = partial(_bytes, config=config)
-    held = sorted(zip(chosen.tolist(), dims, strict=True), key=lambda each: size(pool[each[0]], each[1]))
+    by_size = sorted(zip(chosen.tolist(), dims, strict=True), key=lambda pair: size(pool[pair[0]], pair[1]))
     kept: list[tuple[int, int]] = []
     room = config.memory_bytes
-    for t, dim in held:
+    for t, dim in by_size:
         if size(pool[t], dim) <= room:
             kept.append((t, dim))
             room -= size(pool[t], dim)
     if not kept:
-        t, dim = held[0]
+        t, dim = by_size[0]
         kept = [(t, max(narrower for narrower in DIMS if size(pool[t], narrower) <= room))]
     order = np.random.default_rng([config.seed, 6, index]).permutation(len(kept))
     kept = [kept[i] for i in order]
@@ -212,9 +215,9 @@ def _fitting(
 
 
 def _bytes(table: PoolTable, dim: int, config: CollectionConfig) -> int:
-    """What a table asks for in a shard: weights, optimizer state, lookups, pooled vectors and gradients."""
-    held = table.rows * (dim * BYTES_PER_WEIGHT[config.precision] + BYTES_PER_ROW_STATE[config.optimizer])
-    return held + round(config.batch_size * (8 * dim + 4 * table.pooling_factor + 4))
+    """Memory of a table in a shard: weights, optimizer state, lookups, pooled vectors and gradients."""
+    stored = table.rows * (dim * BYTES_PER_WEIGHT[config.precision] + BYTES_PER_ROW_STATE[config.optimizer])
+    return stored + round(config.batch_size * (8 * dim + 4 * table.pooling_factor + 4))
 
 
 def _ranks(values: Vector) -> Vector:
@@ -224,31 +227,31 @@ def _ranks(values: Vector) -> Vector:
 
 
 def _meta(source: str, copies: int) -> list[PoolTable]:
-    """Every table of one of Meta's data sets; no two are alike."""
+    """Every table of one of Meta's data sets; no two are equal."""
     del copies
-    found = population(source)
-    lookups = found.rows_by_bin @ np.asarray([law.mean for law in count_laws(source)])  # [T]
-    unique = found.rows_by_bin.sum(axis=1)
+    tables = population(source)
+    lookups = tables.rows_by_bin @ np.asarray([law.mean for law in count_laws(source)])  # [T]
+    unique = tables.rows_by_bin.sum(axis=1)
     return [
-        PoolTable(source, t, int(rows), float(total) / found.batch_size, float(total + 1) / float(distinct + 1))
-        for t, (rows, total, distinct) in enumerate(zip(found.rows, lookups, unique, strict=True))
+        PoolTable(source, t, int(rows), float(total) / tables.batch_size, float(total + 1) / float(distinct + 1))
+        for t, (rows, total, distinct) in enumerate(zip(tables.rows, lookups, unique, strict=True))
     ]
 
 
 def _listed(source: str, copies: int) -> list[PoolTable]:
-    """Tables of a list, no more than `copies` of each kind."""
+    """Tables of a list, at most `copies` with equal rows and pooling."""
     tables = read_tables(DATA / f"{source}.csv").tables
-    seen: dict[tuple[int, float], int] = {}
-    found = []
+    copies_of: Counter[tuple[int, float]] = Counter()
+    pool = []
     for t in range(len(tables)):
         rows, pooling = int(tables.rows[t]), float(tables.pooling_factor[t])
-        seen[rows, pooling] = seen.get((rows, pooling), 0) + 1
-        if seen[rows, pooling] <= copies:
+        copies_of[rows, pooling] += 1
+        if copies_of[rows, pooling] <= copies:
             reuse = (float(tables.lookups[t]) + 1) / (float(tables.unique_rows[t]) + 1)
-            found.append(PoolTable(source, t, rows, pooling, reuse))
-    return found
+            pool.append(PoolTable(source, t, rows, pooling, reuse))
+    return pool
 
 
-def small(config: CollectionConfig) -> CollectionConfig:
-    """The same in little, for a machine without a GPU: small tables, few of them, a small batch."""
+def small_collection(config: CollectionConfig) -> CollectionConfig:
+    """The collection for a machine without a GPU: fewer and smaller tables per shard, a small batch, fewer repeats."""
     return replace(config, max_tables=12, batch_size=min(config.batch_size, 512), memory_bytes=256 * 2**20, repeats=5)

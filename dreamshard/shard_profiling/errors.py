@@ -1,7 +1,7 @@
-"""How well a shard's compute time is predicted on shards that were not fitted: by our network, and by others.
+"""Errors of predicted compute times on held-out shards, for the cost network in use and for other estimators.
 
-Beside the network that is used stand DreamShard's own, fitted to the same shards, and TorchRec's estimator, which is not
-fitted at all; a second figure of the latter lets one factor be fitted, so that it is not judged by its constants.
+The others are DreamShard's own network, fitted to the same shards, and TorchRec's estimator, which is not fitted. The
+estimator's second error allows one fitted factor, so that its constants do not decide.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,15 @@ TORCHREC_MISSING = "torchrec is not installed"
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutError:
-    """Mean relative error of a shard's compute time, on shards that were not fitted.
+    """Mean relative error of the compute time of held-out shards.
 
     Attributes:
-        tables: number of tables, as a range.
-        num_shards: of them.
-        mape: of the cost network that is used.
-        paper_mape: of DreamShard's own, fitted to the same shards for as many steps.
-        torchrec_mape: of TorchRec's estimator with the device's bandwidth; None where torchrec is not installed.
-        torchrec_scaled_mape: of the same times the one factor that is best on the fitted shards.
+        tables: range of the number of tables.
+        num_shards: number of shards in that range.
+        mape: of the cost network in use.
+        paper_mape: of DreamShard's own network, fitted to the same shards for as many steps.
+        torchrec_mape: of TorchRec's estimator with the device's bandwidth; None if torchrec is not installed.
+        torchrec_scaled_mape: of that estimate times the factor that is best on the fitted shards.
     """
 
     tables: str
@@ -40,7 +40,7 @@ class HeldOutError:
     torchrec_scaled_mape: float | None = None
 
     def row(self) -> dict[str, str | int]:
-        """As a table shows it."""
+        """A row of a table for people."""
         torchrec = [
             TORCHREC_MISSING if error is None else f"{error:.1%}"
             for error in (self.torchrec_mape, self.torchrec_scaled_mape)
@@ -56,12 +56,12 @@ class HeldOutError:
 
 
 def measured_ms(samples: Sequence[CostSample]) -> Float[Tensor, " S"]:
-    """Forward and backward of each shard."""
+    """Forward plus backward compute of each shard."""
     return torch.tensor([sample.overall_ms for sample in samples], dtype=torch.float64)
 
 
 def torchrec_ms(samples: Sequence[CostSample], memory_bytes_per_s: float) -> Float[Tensor, " S"] | None:
-    """What TorchRec's estimator gives each shard: the sum over its tables; None where torchrec is not installed.
+    """TorchRec's estimate of each shard, the sum over its tables; None if torchrec is not installed.
 
     Args:
         samples: shards of one batch size and precision.
@@ -72,13 +72,13 @@ def torchrec_ms(samples: Sequence[CostSample], memory_bytes_per_s: float) -> Flo
     except ImportError:
         return None
     tables = distinct_tables(samples)
-    each = bridge.estimated_compute_ms(tables, samples[0].batch_size, samples[0].task.precision, memory_bytes_per_s)
-    by_name = dict(zip(tables.names, each.tolist(), strict=True))
+    table_ms = bridge.estimated_compute_ms(tables, samples[0].batch_size, samples[0].task.precision, memory_bytes_per_s)
+    by_name = dict(zip(tables.names, table_ms.tolist(), strict=True))
     return torch.tensor([sum(by_name[name] for name in sample.task.tables.names) for sample in samples]).double()
 
 
 def best_factor(predicted: Float[Tensor, " S"], measured: Float[Tensor, " S"]) -> float:
-    """The factor that makes the mean relative error of `predicted` least: a weighted median of the ratios."""
+    """The factor on `predicted` with the least mean relative error: a weighted median of the ratios."""
     order = (measured / predicted).argsort()
     weight = (predicted / measured)[order].cumsum(0)
     middle = order[int((weight < weight[-1] / 2).sum())]
@@ -91,20 +91,20 @@ def errors_by_tables(
     """Errors by number of tables; the last is of all samples.
 
     Args:
-        predicted: milliseconds by name of the error's field: `mape`, `paper_mape` and so on.
-        samples: that were held out.
+        predicted: field of `HeldOutError` -> predicted milliseconds.
+        samples: the held-out shards.
     """
     measured = measured_ms(samples)
     counts = torch.tensor([len(sample.task.tables) for sample in samples])
     everything = (1, BUCKETS[-1][1])
-    found = []
+    errors = []
     for low, high in (*BUCKETS, everything):
         inside = (counts >= low) & (counts <= high)
         if bool(inside.any()):
             name = "all" if (low, high) == everything else _range(low, high, int(counts.max()))
-            errors = {field: mean_relative_error(value[inside], measured[inside]) for field, value in predicted.items()}
-            found.append(HeldOutError(tables=name, num_shards=int(inside.sum()), **errors))
-    return tuple(found)
+            mapes = {field: mean_relative_error(value[inside], measured[inside]) for field, value in predicted.items()}
+            errors.append(HeldOutError(tables=name, num_shards=int(inside.sum()), **mapes))
+    return tuple(errors)
 
 
 def _range(low: int, high: int, most: int) -> str:

@@ -1,7 +1,7 @@
-"""Learn a placer from costs of shards alone: one device measured them, and the links are known from its data sheet.
+"""Learn a placer from costs of shards measured on one device and the device's published link figures.
 
-The cost network learns compute from shards; communication follows from the link figures; the policy learns on the cost
-network, as always. What is learnt is as good as the measurements, so the errors on held-out shards belong to it.
+The cost network learns compute from the shards and communication from the link figures; the policy learns on the cost
+network, as always. The errors on held-out shards are part of the result.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from torch import Tensor
 from dreamshard.cost_model import CostData, CostNetwork, Normaliser, fit, new_cost_network
 from dreamshard.cost_model.cost_data import Encode
 from dreamshard.costs import PHASES, CostSample
-from dreamshard.shard_profiling.dataset import MeasuredShard, distinct_tables, samples_of
+from dreamshard.shard_profiling.dataset import MeasuredShard, distinct_tables, measurement_conditions, samples_of
 from dreamshard.shard_profiling.errors import (
     HeldOutError,
     best_factor,
@@ -30,7 +30,7 @@ from dreamshard.training import TrainingConfig, TrainingState, improve_policy, u
 
 HOLD_OUT_EVERY = 5
 _PAPER_LEARNING_RATE = 3e-3
-_SCALED_ON = 500  # shards from which TorchRec's one factor is fitted; the design spreads any first ones evenly
+_SCALED_ON = 500  # shards used to fit TorchRec's factor; any first shards of the design are spread evenly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +38,14 @@ class ShardTraining:
     """How to learn from shards.
 
     Attributes:
-        stages: of the cost network's training; the learning rate falls from one to the next.
-        steps: of each stage.
+        stages: stages of the cost network's training; the learning rate falls from one to the next.
+        steps: optimizer steps per stage.
         batch: shards per step.
-        learning_rate: at the start.
-        policy_rounds: of policy updates.
-        tables_per_task: of the tasks that the policy learns on.
-        num_devices: of these tasks.
-        seed: of everything that is drawn.
+        learning_rate: initial rate.
+        policy_rounds: rounds of policy updates.
+        tables_per_task: tables of each task that the policy learns on.
+        num_devices: devices of these tasks.
+        seed: of all random draws.
     """
 
     stages: int = 10
@@ -59,13 +59,13 @@ class ShardTraining:
 
 
 @dataclass(frozen=True)
-class LearntFromShards:
-    """A placer's state, and what it was learnt from.
+class FittedPlacer:
+    """A trained placer with its errors and the measurements behind it.
 
     Attributes:
         state: trained; `training.make_placer` turns it into a placer.
         errors: by number of tables; the last is of all held-out shards.
-        measurements: hardware, versions, dates, batch, precision and so on, for people and for JSON.
+        measurements: see `measurement_conditions`; with the errors.
     """
 
     state: TrainingState
@@ -74,7 +74,7 @@ class LearntFromShards:
 
 
 class ShardData(CostData):
-    """Shards to be fitted: of thousands of tables a batch holds few, and only those are encoded."""
+    """Shards to fit. A batch holds few of the thousands of tables, so only those are encoded."""
 
     def sums(self, encode: Encode, chosen: Int[Tensor, " B"] | None = None) -> Float[Tensor, "B D L"]:
         """See `CostData.sums`."""
@@ -84,49 +84,49 @@ class ShardData(CostData):
 
 
 def split_shards(samples: Sequence[CostSample]) -> tuple[list[CostSample], list[CostSample]]:
-    """Samples to fit and samples held out: every fifth, as they stand in the design."""
+    """Samples to fit, and every fifth sample held out."""
     fitted = [sample for i, sample in enumerate(samples) if i % HOLD_OUT_EVERY]
     return fitted, [sample for i, sample in enumerate(samples) if not i % HOLD_OUT_EVERY]
 
 
 def learn_from_shards(
     shards: Sequence[MeasuredShard], accelerator: AcceleratorSpec, config: ShardTraining
-) -> LearntFromShards:
-    """Cost network and policy from measured shards; errors are of a fit without every fifth, the state is of that fit.
+) -> FittedPlacer:
+    """Learn cost network and policy from four fifths of the shards; the errors are those on the other fifth.
 
     Args:
         shards: of one device, batch, precision and optimizer.
-        accelerator: whose links and memory the devices have.
-        config: how long and with which seed.
+        accelerator: gives the devices' links and memory.
+        config: number of steps, and the seed.
 
     Raises:
-        ValueError: too few shards fit their device, or they were measured in different ways.
+        ValueError: too few shards fit their device, or they were measured under different conditions.
         TrainingDivergedError: the loss is not finite.
     """
-    measurements = describe(shards)
+    measurements = measurement_conditions(shards)
     samples = samples_of(shards)
     if len(samples) < 2 * HOLD_OUT_EVERY:
         raise ValueError(
-            f"{len(samples)} measured shards are too few to learn from and to hold some out; collect at least "
+            f"{len(samples)} measured shards are too few to fit some and hold out others; collect at least "
             f"{2 * HOLD_OUT_EVERY}, better 3,000 (`python -m dreamshard.shard_profiling.collect`)"
         )
     fitted, held_out = split_shards(samples)
     state = untrained(Normaliser.fit(distinct_tables(fitted)), TrainingConfig(cost_network="structured"), config.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        rival = new_cost_network("paper", state.normaliser)
+        paper_network = new_cost_network("paper", state.normaliser)
     fit_network(state.cost_network, fitted, state.normaliser, config, config.learning_rate)
-    fit_network(rival, fitted, state.normaliser, config, _PAPER_LEARNING_RATE)
+    fit_network(paper_network, fitted, state.normaliser, config, _PAPER_LEARNING_RATE)
     predicted = {
         name: predicted_ms(network, held_out, state.normaliser)
-        for name, network in (("mape", state.cost_network), ("paper_mape", rival))
+        for name, network in (("mape", state.cost_network), ("paper_mape", paper_network))
     }
     errors = errors_by_tables(predicted | _torchrec(fitted, held_out, accelerator), held_out)
     fit_links(state.cost_network, accelerator, samples[0].batch_size)
     tasks = _policy_tasks(distinct_tables(fitted, one_dim_each=True), fitted[0].task, accelerator, config)
     for _ in range(config.policy_rounds):
         improve_policy(state, tasks)
-    return LearntFromShards(state, errors, measurements | {"heldout_error": [asdict(error) for error in errors]})
+    return FittedPlacer(state, errors, measurements | {"heldout_error": [asdict(error) for error in errors]})
 
 
 def fit_network(
@@ -153,13 +153,13 @@ def fit_network(
 
 @torch.no_grad()
 def predicted_ms(network: CostNetwork, samples: Sequence[CostSample], normaliser: Normaliser) -> Float[Tensor, " S"]:
-    """Compute time of each shard, as the network predicts it."""
+    """Predicted compute time of each shard."""
     data = ShardData.of(samples, normaliser)
     return network.phases_ms(data.sums(network.encode)).sum(dim=-1)[:, 0]
 
 
 def fit_links(network: CostNetwork, accelerator: AcceleratorSpec, batch_size: int) -> None:
-    """Set the network's communication from link figures, as if placements on one node had been measured."""
+    """Fit the network's communication to link figures, as if placements on one node had been measured."""
     num_devices = max(2, accelerator.devices_per_node)
     generator = torch.Generator().manual_seed(0)
     dims = 2000 * torch.rand(64, num_devices, generator=generator, dtype=torch.float64)  # [S, D]
@@ -170,40 +170,16 @@ def fit_links(network: CostNetwork, accelerator: AcceleratorSpec, batch_size: in
     network.fit_communication((dims / 100).float(), phases_ms)
 
 
-def describe(shards: Sequence[MeasuredShard]) -> dict[str, object]:
-    """What was measured: hardware, versions, dates, batch, precision, optimizer, number of shards.
-
-    Raises:
-        ValueError: the shards were not all measured in one way.
-    """
-    ways = {(shard.hardware, shard.batch_size, shard.precision, shard.optimizer) for shard in shards}
-    if len(ways) != 1:
-        raise ValueError(
-            f"shards measured in {len(ways)} ways ({sorted(map(str, ways))[:3]}) cannot be learnt from together; give "
-            "those of one device, batch size, precision and optimizer"
-        )
-    dates = sorted(shard.measured_at.date().isoformat() for shard in shards)
-    return {
-        "hardware": shards[0].hardware,
-        "versions": shards[0].versions,
-        "measured": [dates[0], dates[-1]],
-        "batch_size": shards[0].batch_size,
-        "precision": shards[0].precision,
-        "optimizer": shards[0].optimizer,
-        "shards": len(shards),
-        "infeasible": sum(shard.forward_ms is None for shard in shards),
-    }
-
-
 def _torchrec(
     fitted: Sequence[CostSample], held_out: Sequence[CostSample], accelerator: AcceleratorSpec
 ) -> dict[str, Float[Tensor, " S"]]:
-    """TorchRec's estimates of the held-out shards, as they are and scaled; nothing where torchrec is not installed."""
-    some = fitted[:_SCALED_ON]
-    known, asked = (torchrec_ms(samples, accelerator.memory_bytes_per_s) for samples in (some, held_out))
-    if known is None or asked is None:
+    """TorchRec's estimates of the held-out shards, raw and scaled; empty if torchrec is not installed."""
+    fitted = fitted[:_SCALED_ON]
+    estimated_fitted, estimated = (torchrec_ms(part, accelerator.memory_bytes_per_s) for part in (fitted, held_out))
+    if estimated_fitted is None or estimated is None:
         return {}
-    return {"torchrec_mape": asked, "torchrec_scaled_mape": asked * best_factor(known, measured_ms(some))}
+    factor = best_factor(estimated_fitted, measured_ms(fitted))
+    return {"torchrec_mape": estimated, "torchrec_scaled_mape": estimated * factor}
 
 
 def _policy_tasks(

@@ -1,6 +1,6 @@
-"""What collected costs of shards say: how fused cost differs from the sum of single tables, and what it depends on.
+"""Summarise collected costs of shards: fused cost against the sum of single tables, and what cost depends on.
 
-`python -m dreamshard.shard_profiling.report FOLDER` prints it as Markdown.
+`python -m dreamshard.shard_profiling.report FOLDER` prints the summary as Markdown.
 """
 
 import sys
@@ -13,31 +13,31 @@ from dreamshard.shard_profiling.dataset import MeasuredShard, read_shards
 
 Row = dict[str, str | int]
 
-TABLES = ((1, 1), (2, 3), (4, 5), (6, 8), (9, 15), (16, 30), (31, 60))
+TABLE_RANGES = ((1, 1), (2, 3), (4, 5), (6, 8), (9, 15), (16, 30), (31, 60))
 
 
 def fusion_rows(shards: Sequence[MeasuredShard]) -> list[Row]:
-    """Fused cost over the sum of its tables' costs alone, by number of tables: the median over shards."""
+    """Median over shards of fused cost / sum of its tables' costs alone, by number of tables."""
     alone: dict[int, list[MeasuredShard]] = {}
     for shard in shards:
         if shard.alone_of is not None and shard.forward_ms is not None:
             alone.setdefault(shard.alone_of, []).append(shard)
     ratios: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for shard in shards:
-        single = alone.get(shard.index, [])
-        if shard.forward_ms is not None and shard.backward_ms is not None and len(single) == len(shard.tables):
-            bucket = next(each for each in TABLES if each[0] <= len(single) <= each[1])
-            forward = shard.forward_ms / sum(one.forward_ms or 0.0 for one in single)
-            backward = shard.backward_ms / sum(one.backward_ms or 0.0 for one in single)
-            ratios.setdefault(bucket, []).append((forward, backward))
+        singles = alone.get(shard.index, [])
+        if shard.forward_ms is not None and shard.backward_ms is not None and len(singles) == len(shard.tables):
+            table_range = next((low, high) for low, high in TABLE_RANGES if low <= len(singles) <= high)
+            forward = shard.forward_ms / sum(single.forward_ms or 0.0 for single in singles)
+            backward = shard.backward_ms / sum(single.backward_ms or 0.0 for single in singles)
+            ratios.setdefault(table_range, []).append((forward, backward))
     return [
         {
-            "tables": _range(bucket),
-            "shards": len(found),
-            "fused forward / sum of singles": f"{median(ratio[0] for ratio in found):.2f}",
-            "fused backward / sum of singles": f"{median(ratio[1] for ratio in found):.2f}",
+            "tables": str(low) if low == high else f"{low}-{high}",
+            "shards": len(group),
+            "fused forward / sum of singles": f"{median(forward for forward, _ in group):.2f}",
+            "fused backward / sum of singles": f"{median(backward for _, backward in group):.2f}",
         }
-        for bucket, found in sorted(ratios.items())
+        for (low, high), group in sorted(ratios.items())
     ]
 
 
@@ -48,11 +48,11 @@ FACTORS: dict[str, tuple[Callable[[MeasuredShard], float], tuple[float, ...]]] =
     "reuse": (lambda s: float(s.tables.lookups.sum()) / max(1, int(s.tables.unique_rows.sum())), (2.0, 4.0, 8.0, 32.0)),
     "tables": (lambda s: float(len(s.tables)), (2.0, 4.0, 8.0, 16.0, 32.0)),
 }
-"""What a shard is grouped by, and where the groups part; means are weighted by lookups."""
+"""Factor -> its value for a shard, and the edges between groups; means are weighted by lookups."""
 
 
 def factor_rows(shards: Sequence[MeasuredShard], factor: str) -> list[Row]:
-    """Picoseconds per weight looked up, forward and backward, by one factor: medians over the shards that fit."""
+    """Median picoseconds per weight looked up, forward and backward, by one factor, over the shards that fit."""
     value, edges = FACTORS[factor]
     groups: dict[int, list[tuple[float, float]]] = {}
     for shard in shards:
@@ -63,17 +63,17 @@ def factor_rows(shards: Sequence[MeasuredShard], factor: str) -> list[Row]:
         groups.setdefault(group, []).append((1e9 * shard.forward_ms / weights, 1e9 * shard.backward_ms / weights))
     return [
         {
-            factor: _between(group, edges),
-            "shards": len(found),
-            "forward ps per weight": f"{median(cost[0] for cost in found):.3g}",
-            "backward ps per weight": f"{median(cost[1] for cost in found):.3g}",
+            factor: _between(index, edges),
+            "shards": len(group),
+            "forward ps per weight": f"{median(forward for forward, _ in group):.3g}",
+            "backward ps per weight": f"{median(backward for _, backward in group):.3g}",
         }
-        for group, found in sorted(groups.items())
+        for index, group in sorted(groups.items())
     ]
 
 
-def markdown(shards: Sequence[MeasuredShard]) -> str:
-    """All of it, with what was measured."""
+def summary(shards: Sequence[MeasuredShard]) -> str:
+    """Measurement conditions and all tables, as Markdown."""
     first = shards[0]
     versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
     parts = [
@@ -96,9 +96,5 @@ def _between(group: int, edges: Sequence[float]) -> str:
     return f"{edges[group - 1]:g} to {edges[group]:g}" if group < len(edges) else f"{edges[-1]:g} and above"
 
 
-def _range(bucket: tuple[int, int]) -> str:
-    return str(bucket[0]) if bucket[0] == bucket[1] else f"{bucket[0]}-{bucket[1]}"
-
-
 if __name__ == "__main__":
-    sys.stdout.write(markdown(read_shards(Path(sys.argv[1]))) + "\n")
+    sys.stdout.write(summary(read_shards(Path(sys.argv[1]))) + "\n")

@@ -80,7 +80,7 @@ def find_placer(name: str) -> "tuple[Placer, str]":
     from dreamshard.baselines import baselines
     from dreamshard.peers import LEARNED, PEERS, peer
     from dreamshard.recipes import RECIPES
-    from dreamshard.shard_profiling.bundled import shipped_names, shipped_placer
+    from dreamshard.shard_profiling.bundled_placers import bundled_names, load_bundled
     from storage.mlflow_store import registry
     from storage.settings import Settings
 
@@ -95,8 +95,8 @@ def find_placer(name: str) -> "tuple[Placer, str]":
             _note(f"{name}: trains on these tables alone, by the champion's predicted costs; seconds to minutes")
         return rival, name
     own = [Settings.load().home / "placers"]
-    if f"{name}_costs" in RECIPES or name in shipped_names(own):
-        found = shipped_placer(name, own)
+    if f"{name}_costs" in RECIPES or name in bundled_names(own):
+        found = load_bundled(name, own)
         _note(f"{name}: {found}")
         return found.placer, f"dreamshard {name}"
     if name not in registry.ALIASES and not name.isdigit():

@@ -11,10 +11,10 @@ from prefect.cache_policies import NO_CACHE
 from prefect.tasks import exponential_backoff
 
 from dreamshard.recipes import Recipe
-from dreamshard.shard_profiling.bundled import is_of, save_shipped
-from dreamshard.shard_profiling.collect import Collected, collect, default_device
+from dreamshard.shard_profiling.bundled_placers import is_of, save_bundled
+from dreamshard.shard_profiling.collection import CollectionResult, collect, default_device
 from dreamshard.shard_profiling.dataset import read_shards, samples_of
-from dreamshard.shard_profiling.design import CollectionConfig, small
+from dreamshard.shard_profiling.design import CollectionConfig, small_collection
 from dreamshard.shard_profiling.fit import ShardTraining, learn_from_shards
 from dreamshard.shard_profiling.report import fusion_rows
 from dreamshard.testbeds.machine import device_model
@@ -73,7 +73,7 @@ def train_on_shards(config: Recipe, seed: int) -> dict[str, Any]:
     with tracking.chain("train", config, seed) as chain, chain.stage("train") as run:
         learnt = learn_from_shards(read_shards(newest), accelerator(name), ShardTraining(seed=seed))
         tracking.log_iteration(run, 0, {"cost_heldout_mape": learnt.errors[-1].mape})
-    target = save_shipped(Settings.load().home / "placers", name, make_placer(learnt.state), learnt.measurements)
+    target = save_bundled(Settings.load().home / "placers", name, make_placer(learnt.state), learnt.measurements)
     table = [error.row() for error in learnt.errors]
     return {"training": str(newest), "placer": str(target), "table": table}
 
@@ -85,7 +85,7 @@ def train_on_shards(config: Recipe, seed: int) -> dict[str, Any]:
     retry_delay_seconds=exponential_backoff(2),
     retry_condition_fn=measurement_failed,
 )
-def collect_shards(config: CollectionConfig, seconds: float | None, device: Device) -> Collected:
+def collect_shards(config: CollectionConfig, seconds: float | None, device: Device) -> CollectionResult:
     """Design -> costs of shards as Parquet parts in the home, each as it comes.
 
     Raises:
@@ -93,7 +93,7 @@ def collect_shards(config: CollectionConfig, seconds: float | None, device: Devi
         ValueError: there is no such device, or fbgemm is not installed.
     """
     chosen = default_device() if device == "auto" else device
-    asked = config if chosen == "cuda" else small(config)
+    asked = config if chosen == "cuda" else small_collection(config)
     model = device_model(chosen)
     if not is_of(config.accelerator, model):
         logger.warning("costs are measured on %s and say little of %s", model, config.accelerator)

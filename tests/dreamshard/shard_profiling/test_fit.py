@@ -1,4 +1,4 @@
-"""A placer learnt from shards alone, and what its shards say."""
+"""A placer learnt from shards alone, and the report on its shards."""
 
 from dataclasses import replace
 
@@ -7,17 +7,16 @@ import torch
 
 from dreamshard.cost_model import CostData
 from dreamshard.placement import Placement
-from dreamshard.shard_profiling.bundled import save_shipped, shipped_placer
-from dreamshard.shard_profiling.dataset import samples_of
+from dreamshard.shard_profiling.bundled_placers import load_bundled, save_bundled
+from dreamshard.shard_profiling.dataset import measurement_conditions, samples_of
 from dreamshard.shard_profiling.design import DIMS
 from dreamshard.shard_profiling.fit import (
     ShardData,
     ShardTraining,
-    describe,
     learn_from_shards,
     split_shards,
 )
-from dreamshard.shard_profiling.report import factor_rows, fusion_rows, markdown
+from dreamshard.shard_profiling.report import factor_rows, fusion_rows, summary
 from dreamshard.tasks import sample_tasks
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
@@ -79,24 +78,24 @@ def test_the_placer_beats_every_rule_of_thumb_on_the_accelerator_it_was_learnt_f
     assert mean_ms(make_placer(learnt.state)) < min(mean_ms(placer) for placer in baselines().values())
 
 
-def test_a_placer_is_shipped_only_under_the_name_of_what_was_measured(learnt, tmp_path):
+def test_a_placer_is_saved_only_under_the_name_of_what_was_measured(learnt, tmp_path):
     with pytest.raises(ValueError, match=r"no placer learnt from costs of h200.*profile --recipe h200_costs"):
-        shipped_placer("h200", [tmp_path])
+        load_bundled("h200", [tmp_path])
     with pytest.raises(ValueError, match=r"measured on Intel Xeon, so a placer .* must not be called 'h200'"):
-        save_shipped(tmp_path, "h200", make_placer(learnt.state), learnt.measurements | {"hardware": "Intel Xeon"})
-    save_shipped(tmp_path, "h200", make_placer(learnt.state), learnt.measurements | {"hardware": "NVIDIA H200"})
-    found = shipped_placer("h200", [tmp_path])
-    assert str(found) == (
+        save_bundled(tmp_path, "h200", make_placer(learnt.state), learnt.measurements | {"hardware": "Intel Xeon"})
+    save_bundled(tmp_path, "h200", make_placer(learnt.state), learnt.measurements | {"hardware": "NVIDIA H200"})
+    bundled = load_bundled("h200", [tmp_path])
+    assert str(bundled) == (
         "learnt from 900 shards measured on NVIDIA H200, 2026-01-02, batch 65536, fp16, rowwise_adagrad (torch 2.13.0)"
     )
-    assert found.measurements["heldout_error"][-1]["tables"] == "all"
+    assert bundled.measurements["heldout_error"][-1]["tables"] == "all"
     (task,) = sample_tasks(meta_tables(), 1, 20, 4, 2**40, torch.Generator().manual_seed(0))
-    assert torch.equal(found.placer.place(task, 0.0).device, make_placer(learnt.state).place(task, 0.0).device)
+    assert torch.equal(bundled.placer.place(task, 0.0).device, make_placer(learnt.state).place(task, 0.0).device)
 
 
-def test_shards_measured_in_different_ways_or_too_few_are_refused(shards):
-    with pytest.raises(ValueError, match="measured in 2 ways"):
-        describe([shards[0], replace(shards[1], hardware="another")])
+def test_shards_measured_under_different_conditions_or_too_few_are_refused(shards):
+    with pytest.raises(ValueError, match="measured under 2 conditions"):
+        measurement_conditions([shards[0], replace(shards[1], hardware="another")])
     with pytest.raises(ValueError, match="9 measured shards are too few"):
         learn_from_shards(shards[:9], H200, QUICK)
 
@@ -130,6 +129,6 @@ def test_fusion_is_the_cost_of_a_shard_over_that_of_its_tables_alone(shards):
 def test_wide_tables_cost_less_per_weight_and_the_report_says_on_what_hardware(shards):
     per_weight = [float(row["forward ps per weight"]) for row in factor_rows(shards, "dim")]
     assert per_weight[0] > per_weight[-1]
-    text = markdown(shards)
+    text = summary(shards)
     assert text.startswith("900 shards on simulated h200 (torch 2.13.0), batch 65536, fp16, rowwise_adagrad")
     assert text.count("\n| --- |") == 6

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from dreamshard.placement import Placement
-from dreamshard.shard_profiling import bundled
-from dreamshard.shard_profiling.bundled import shipped_names
-from dreamshard.shard_profiling.collect import collect
+from dreamshard.shard_profiling import bundled_placers
+from dreamshard.shard_profiling.bundled_placers import bundled_names, is_of
+from dreamshard.shard_profiling.collection import collect
 from dreamshard.shard_profiling.dataset import parquet_bytes, read_shards
 from dreamshard.shard_profiling.design import CollectionConfig
 from dreamshard.shard_profiling.fit import ShardTraining
-from dreamshard.shard_profiling.publish import main, ship
+from dreamshard.shard_profiling.publish import main, publish
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.specs import H200
 from dreamshard.workloads.csv import read_tables
@@ -47,9 +47,9 @@ def name(costs: Path) -> str:
 def package(costs: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     models = tmp_path / "dreamshard" / "shard_profiling" / "models"
     with torch.enable_grad():
-        outcome = ship(costs, name, H200, QUICK, models)
-    assert (outcome.shards, outcome.folder) == (12, models / name)
-    monkeypatch.setattr(bundled, "PACKAGED", models)
+        folder = publish(costs, name, H200, QUICK, models)
+    assert folder == models / name
+    monkeypatch.setattr(bundled_placers, "PACKAGED", models)
     return models
 
 
@@ -57,7 +57,7 @@ def test_a_collection_becomes_package_data_that_places_and_says_from_which_measu
     package: Path, name: str, costs: Path, capsys: pytest.CaptureFixture[str]
 ):
     first = read_shards(costs)[0]
-    assert shipped_names() == [name]
+    assert bundled_names() == [name]
     placer, called = find_placer(name)
     note = " ".join(capsys.readouterr().err.split())
     assert called == f"dreamshard {name}"
@@ -90,7 +90,7 @@ def test_data_model_and_report_stand_together_and_all_of_them_go_into_a_wheel(pa
     assert "refitted: h200 on 12 shards" in report
 
 
-def test_costs_of_another_device_are_not_shipped_as_an_h200(costs: Path, tmp_path: Path, capsys):
+def test_costs_of_another_device_are_not_published_as_an_h200(costs: Path, tmp_path: Path, capsys):
     with pytest.raises(SystemExit) as ended:
         main([str(costs), "--name", "h200", "--package", str(tmp_path)])
     assert ended.value.code == 1
@@ -103,7 +103,7 @@ def test_costs_of_another_device_are_not_shipped_as_an_h200(costs: Path, tmp_pat
     [("h200", "NVIDIA H200", True), ("h200", "simulated h200", False), ("simulated", "simulated h200", True)],
 )
 def test_only_what_was_measured_on_an_accelerator_is_called_after_it(name: str, hardware: str, may: bool):
-    assert bundled.is_of(name, hardware) is may
+    assert is_of(name, hardware) is may
 
 
 def test_thousands_of_shards_are_a_few_megabytes(tmp_path: Path):

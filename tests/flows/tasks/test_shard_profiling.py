@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_without_a_shipped_model_the_placer_says_what_to_run(dreamshard: Dreamshard, home: Path, tmp_path: Path):
+def test_without_a_bundled_placer_the_placer_says_what_to_run(dreamshard: Dreamshard, home: Path, tmp_path: Path):
     done = dreamshard("place", str(tmp_path / "tables.csv"), *PLACE, home=home)
     failed_with(done, "no placer learnt from costs of h200", "profile --recipe h200_costs", "train --recipe h200_costs")
 

@@ -1,4 +1,4 @@
-"""The design of a collection, and a collection on the CPU that is cut off and goes on."""
+"""The design of a collection, and a collection on the CPU that is cut off and resumed."""
 
 import json
 import math
@@ -13,16 +13,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from dreamshard.shard_profiling.collect import ON_A_GPU_MACHINE, PoolLookups, collect
-from dreamshard.shard_profiling.dataset import known_indices, merge, read_shards, samples_of
+from dreamshard.shard_profiling.collect import ON_A_GPU_MACHINE
+from dreamshard.shard_profiling.collection import collect
+from dreamshard.shard_profiling.dataset import known_indices, read_shards, samples_of
 from dreamshard.shard_profiling.design import (
     DIMS,
     CollectionConfig,
     _bytes,
     collection_pool,
     planned_shards,
-    small,
+    small_collection,
 )
+from dreamshard.shard_profiling.pool_lookups import PoolLookups
 
 CONFIG = CollectionConfig()
 TINY = CollectionConfig(
@@ -84,7 +86,7 @@ def test_tables_of_some_small_shards_are_measured_alone_as_well(plan):
 
 
 def test_no_shard_asks_for_more_memory_than_the_collection_allows():
-    config = small(CONFIG)
+    config = small_collection(CONFIG)
     pool = collection_pool(config)
     for shard in islice(planned_shards(pool, config), 300):
         asked = sum(_bytes(pool[t], dim, config) for t, dim in zip(shard.tables, shard.dims, strict=True))
@@ -121,8 +123,7 @@ def test_a_collection_measures_each_shard_once_and_keeps_all_that_is_known_of_it
     sample = samples_of(shards)[0]
     assert sample.overall_ms == pytest.approx(shards[0].forward_ms + shards[0].backward_ms, rel=1e-5)
     assert sample.task.tables.names[0] == f"{shards[0].tables.names[0]}@{int(shards[0].tables.dim[0])}"
-    assert merge(tmp_path, tmp_path / "all" / "shards.parquet") == 12
-    assert [s.index for s in read_shards(tmp_path / "all" / "shards.parquet")] == list(range(12))
+    assert [shard.index for shard in shards] == list(range(12))
 
 
 def test_a_folder_of_another_collection_is_refused(tmp_path):
@@ -142,7 +143,7 @@ def test_a_shard_that_does_not_fit_is_kept_as_such(tmp_path, monkeypatch):
 
 
 @pytest.mark.ranks
-def test_a_collection_that_is_killed_loses_nothing_and_goes_on(tmp_path):
+def test_a_collection_that_is_killed_loses_nothing_and_resumes(tmp_path):
     command = [
         sys.executable,
         "-W",
@@ -180,19 +181,19 @@ def test_what_is_no_collection_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no measured shards"):
         read_shards(tmp_path)
     (tmp_path / "part-00000.parquet").write_text("not Parquet")
-    with pytest.raises(ValueError, match="no part of a collection"):
+    with pytest.raises(ValueError, match="not part of a collection"):
         read_shards(tmp_path)
 
 
 def test_lookups_are_not_drawn_while_a_shard_is_timed():
     pool = collection_pool(TINY)
     lookups = PoolLookups(pool, TINY, workers=2)
-    with lookups.quiet():
-        lookups.ahead([table.name for table in pool[:3]])
-        _, waiting = wait(list(lookups._drawing.values()), timeout=0.3)
+    with lookups.paused():
+        lookups.prefetch([table.name for table in pool[:3]])
+        _, waiting = wait(list(lookups._draws.values()), timeout=0.3)
         assert len(waiting) == 3
     assert len(lookups(pool[0].name).offsets) == TINY.batch_size + 1
-    assert lookups.described(pool[1].name, 8).dim.tolist() == [8]
+    assert lookups.table(pool[1].name, 8).dim.tolist() == [8]
     lookups.close()
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dreamshard.shard_profiling.bundled import save_shipped, shipped_placer
+from dreamshard.shard_profiling.bundled_placers import load_bundled, save_bundled
 from dreamshard.training import TrainingConfig, make_placer, start_training
 from tests.helpers.shards import meta_tables
 
@@ -19,10 +19,10 @@ def test_the_placer_and_its_measurements_are_put_in_place_by_one_rename(tmp_path
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", watched)
-    target = save_shipped(tmp_path, "h200", placer, MEASURED)
+    target = save_bundled(tmp_path, "h200", placer, MEASURED)
     assert moved == {"h200": {"config.json", "weights.safetensors", "measurements.json"}}
     assert {file.name for file in target.iterdir()} == moved["h200"]
-    assert shipped_placer("h200", [tmp_path]).measurements == MEASURED
-    save_shipped(tmp_path, "h200", placer, MEASURED | {"shards": 2})
-    assert shipped_placer("h200", [tmp_path]).measurements["shards"] == 2
+    assert load_bundled("h200", [tmp_path]).measurements == MEASURED
+    save_bundled(tmp_path, "h200", placer, MEASURED | {"shards": 2})
+    assert load_bundled("h200", [tmp_path]).measurements["shards"] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["h200"]
