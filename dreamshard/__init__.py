@@ -20,6 +20,6 @@ from dreamshard.costs import CostSample, DeviceCosts
 from dreamshard.placement import Placement
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads.csv import read_tables
+from dreamshard.workloads import read_tables
 
 __all__ = ["CostSample", "DeviceCosts", "Placement", "PlacementTask", "Tables", "read_tables"]

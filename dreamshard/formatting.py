@@ -1,4 +1,4 @@
-"""Text for people: sizes and tables."""
+"""Text for people: sizes, tables and causes of errors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,3 +17,8 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     columns = list(rows[0])
     lines = [columns, ["---"] * len(columns), *([str(row[column]) for column in columns] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, at most 200 characters, or its type if it has no message."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

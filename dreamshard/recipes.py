@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from dreamshard.shard_profiling.design import CollectionConfig
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.training import TrainingConfig
+from dreamshard.workloads import META_WORKLOADS
 from dreamshard.workloads.config import WorkloadConfig
-from dreamshard.workloads.published import META_WORKLOADS
 
 
 @dataclass(frozen=True, kw_only=True)

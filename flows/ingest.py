@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dreamshard.workloads.published import META_WORKLOADS
+from dreamshard.workloads import META_WORKLOADS
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import IngestOptions

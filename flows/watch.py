@@ -63,7 +63,7 @@ def reason_to_wait(diff: DatasetDiff, dataset: str, options: RetrainingOptions) 
         return "Nothing needs to be trained."
     if options.source is None:
         return (
-            "The recipe's own tables are a shipped list, which does not change, so nothing is asked for; DREAMSHARD_SOURCE "
+            "The recipe's own tables are a bundled list, which does not change, so nothing is asked for; DREAMSHARD_SOURCE "
             "when deploying (or the field Tables from) names one's own."
         )
     pending = retraining_due.under_way(options)

@@ -17,6 +17,7 @@ import torch
 
 from dreamshard.costs import CostSample, DeviceCosts
 from dreamshard.files import atomic
+from dreamshard.files.parquet import parquet_errors
 from dreamshard.placement import Placement
 from dreamshard.tables import NUM_BINS, Optimizer, Precision, Tables, concatenate
 from dreamshard.tasks import PlacementTask
@@ -150,15 +151,10 @@ def read_shards(source: Path) -> list[MeasuredShard]:
     """
     files = _parts(source) if source.is_dir() else [source]
     rows: dict[tuple[str, int], dict[str, Any]] = {}
+    advice = "so it is not part of a collection; name the output of `python -m dreamshard.shard_profiling.collect`"
     for file in files:
-        try:
+        with parquet_errors(file, advice):
             part = pq.read_table(file, schema=SCHEMA, partitioning=None).to_pylist()
-        except (pa.ArrowException, OSError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            raise ValueError(
-                f"{file} is not part of a collection of shards ({reason}), so nothing can be learnt from it; name the "
-                "output of `python -m dreamshard.shard_profiling.collect`"
-            ) from error
         rows.update(((row["design"], row["index"]), row) for row in part)
     if not rows:
         raise ValueError(

@@ -15,10 +15,10 @@ import numpy.typing as npt
 from dreamshard.files.digests import digest
 from dreamshard.formatting import gib
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Optimizer, Precision
-from dreamshard.workloads.csv import read_tables
-from dreamshard.workloads.population import population
-from dreamshard.workloads.published import META_WORKLOADS, count_laws
-from dreamshard.workloads.synthetic import DATA
+from dreamshard.workloads import read_tables
+from dreamshard.workloads.bundled import META_WORKLOADS, bundled_lists
+from dreamshard.workloads.meta_population import population
+from dreamshard.workloads.meta_statistics import count_laws
 
 Vector = npt.NDArray[np.float64]
 
@@ -133,7 +133,7 @@ def collection_pool(config: CollectionConfig) -> list[PoolTable]:
     Raises:
         ValueError: no table fits, or there is no such source.
     """
-    known = {**dict.fromkeys(META_WORKLOADS, _meta), **{file.stem: _listed for file in DATA.glob("*.csv")}}
+    known = {**dict.fromkeys(META_WORKLOADS, _meta), **dict.fromkeys(bundled_lists(), _listed)}
     missing = [source for source in config.sources if source not in known]
     if missing:
         raise ValueError(
@@ -240,7 +240,7 @@ def _meta(source: str, copies: int) -> list[PoolTable]:
 
 def _listed(source: str, copies: int) -> list[PoolTable]:
     """Tables of a list, at most `copies` with equal rows and pooling."""
-    tables = read_tables(DATA / f"{source}.csv").tables
+    tables = read_tables(bundled_lists()[source]).tables
     copies_of: Counter[tuple[int, float]] = Counter()
     pool = []
     for t in range(len(tables)):

@@ -1,4 +1,4 @@
-"""What to ingest; how a recipe names it."""
+"""Which tables to ingest, as a recipe names them."""
 
 from dataclasses import dataclass
 
@@ -8,19 +8,18 @@ class WorkloadConfig:
     """Which tables to ingest.
 
     Attributes:
-        source: a shipped workload's name, or a path or URI (`s3://bucket/tables/`) of a file or a folder. Files are
+        source: a bundled workload's name, or a path or URI (`s3://bucket/tables/`) of a file or folder. Files are
             Meta's `.pt` or `.pt.gz`, Criteo's `.tsv` or `.tsv.gz`, or a list of tables as `.csv`, `.parquet` or
-            `.json` (a TorchRec config); what a folder holds is said in `folder.py`.
-        num_tables: how many tables to take, or None for all.
-        max_table_bytes: leave out tables that take more bytes as fp32 weights, or None for no limit.
-        batch_size: training samples per batch of lookups: the source's first ones, fewer where a file has fewer.
-        dim: one dimension for every table, `mixed` for dims 4 to 128 drawn per table; a source that knows its own
-            dims keeps them with None.
-        unknown_dim: what `dim` None means for a source that knows no dims: a dimension, or `mixed`.
-        seed: of the draw of tables, dims and lookups.
+            `.json` (a TorchRec config); `folder.py` describes folders.
+        num_tables: number of tables to take, or None for all.
+        max_table_bytes: size limit of a table as fp32 weights, or None.
+        batch_size: training samples per batch of lookups: the source's first ones, fewer if a file has fewer.
+        dim: one dimension for every table; `mixed` to draw dims from 4 to 128 per table; None for the source's own.
+        unknown_dim: used if `dim` is None and the source knows no dims: a dimension, or `mixed`.
+        seed: of the draws of tables, dims and lookups.
 
     Raises:
-        ValueError: a count is not positive, or the dimension is neither a multiple of 4, `mixed` nor None.
+        ValueError: a count is not positive, or a dimension is neither a multiple of 4, `mixed` nor None.
     """
 
     source: str = "meta-dlrm-2021"

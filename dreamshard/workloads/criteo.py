@@ -1,8 +1,8 @@
 """Criteo's click logs: tab-separated label, 13 integer and 26 hexadecimal categorical columns, plain or gzipped.
 
-A missing value is empty and becomes row 0. Any other value v becomes row 1 + v mod (rows - 1), where rows is the
-column's cardinality in Criteo Kaggle: no pass over the file to build a dictionary, the same row for the same value in
-every file and day, and rows bounded, at the price of collisions. (DLRM's preprocessing builds a dictionary per file.)
+An empty value is row 0. Any other value v is row 1 + v mod (rows - 1), where rows is the column's cardinality in Criteo
+Kaggle. Unlike DLRM's dictionary per file, this needs no pass over the file and gives a value the same row in every file,
+at the price of collisions.
 """
 
 import hashlib
@@ -16,11 +16,12 @@ import pyarrow.csv
 import torch
 
 from dreamshard.files.digests import json_digest
+from dreamshard.formatting import first_line
+from dreamshard.workloads.bundled import bundled_lists
 from dreamshard.workloads.config import WorkloadConfig
-from dreamshard.workloads.listed import list_tables
 from dreamshard.workloads.lookups import Lookups, WorkloadTable
 from dreamshard.workloads.source import Workload, choose_tables, table_dims
-from dreamshard.workloads.synthetic import DATA
+from dreamshard.workloads.table_list import list_tables
 
 NUMERIC = ("label", *(f"I{i}" for i in range(1, 14)))
 CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))
@@ -29,17 +30,12 @@ BLOCK_BYTES = 2**23
 
 
 def open_criteo(config: WorkloadConfig, path: Path) -> Workload:
-    """The 26 tables of a `.tsv` or `.tsv.gz`, one lookup per sample each; the file's first `batch_size` lines.
-
-    Args:
-        config: which of the tables, dims (16 if none is given), and how many samples at most.
-        path: the file; no more of it is read than the samples asked for.
+    """The 26 tables of a `.tsv` or `.tsv.gz`, with one lookup per sample each; only `batch_size` lines are read.
 
     Raises:
-        ValueError: the file is empty, truncated, or a line is not of the format.
+        ValueError: the file is empty or truncated, or a line is in another format.
     """
-    listed = list_tables(DATA / "criteo-kaggle.csv")
-    rows = np.asarray([table.rows for table in listed], dtype=np.int64)
+    rows = np.asarray([table.rows for table in list_tables(bundled_lists()["criteo-kaggle"])], dtype=np.int64)
     dims = table_dims(config, len(CATEGORICAL))
     chosen = choose_tables(config, rows, dims)
     values = _read(path, config.batch_size, [CATEGORICAL[t] for t in chosen])
@@ -52,10 +48,8 @@ def open_criteo(config: WorkloadConfig, path: Path) -> Workload:
         return WorkloadTable(CATEGORICAL[t], int(rows[t]), int(dims[t]), Lookups(torch.from_numpy(indices), offsets))
 
     def fingerprint(position: int) -> str:
-        t = int(chosen[position])
-        return json_digest(
-            [CATEGORICAL[t], int(rows[t]), int(dims[t]), hashlib.sha256(values[position].data).hexdigest()]
-        )
+        t, content = int(chosen[position]), hashlib.sha256(values[position].data)
+        return json_digest([CATEGORICAL[t], int(rows[t]), int(dims[t]), content.hexdigest()])
 
     return Workload(
         f"{len(chosen)} of the 26 tables of {path.name}, {len(values[0])} samples",
@@ -66,7 +60,7 @@ def open_criteo(config: WorkloadConfig, path: Path) -> Workload:
 
 
 def _read(path: Path, num_samples: int, columns: list[str]) -> list[npt.NDArray[np.int64]]:
-    """Values of each column, `[B]`, -1 where missing."""
+    """`[B]` values of each column, -1 where missing."""
     parts: list[list[npt.NDArray[np.int64]]] = [[] for _ in columns]
     done = 0
     try:
@@ -79,7 +73,7 @@ def _read(path: Path, num_samples: int, columns: list[str]) -> list[npt.NDArray[
                 break
     except (pa.ArrowException, OSError) as error:
         raise ValueError(
-            f"{path} is not a Criteo log or is truncated ({str(error).splitlines()[0][:200]}); each line has a label, "
+            f"{path} is not a Criteo log or is truncated ({first_line(error)}); each line has a label, "
             "13 integers and 26 hexadecimal values, separated by tabs: download it again"
         ) from error
     if not done:
@@ -112,7 +106,7 @@ def _values(column: pa.StringArray, where: str, first_line: int) -> npt.NDArray[
             line = first_line + column.index(text).as_py() + 1
             raise ValueError(
                 f"{where}, line {line}: {text!r} is not a hexadecimal number of up to 8 digits, so it names no "
-                "category; mend or remove that line"
+                "category; correct or remove that line"
             )
         known.append(int(text, 16))
     codes = encoded.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)

@@ -1,7 +1,7 @@
 """Meta's DLRM data sets: `torch.save((indices [N], offsets [T*B+1], lengths [T, B]))`, as `.pt` or gzipped `.pt.gz`.
 
-Source of the format: github.com/facebookresearch/dlrm_datasets. A file is memory-mapped and nothing but tensors is
-unpickled, so one table is in memory at a time and a file from the internet cannot run code.
+Source of the format: github.com/facebookresearch/dlrm_datasets. A file is memory-mapped, so one table is in memory at a
+time; only tensors are unpickled, so a file from the internet cannot run code.
 """
 
 import gzip
@@ -12,22 +12,21 @@ import shutil
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.files.digests import json_digest
+from dreamshard.formatting import first_line
 from dreamshard.workloads.config import WorkloadConfig
-from dreamshard.workloads.listed import list_tables
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
 from dreamshard.workloads.source import Workload, choose_tables, table_dims
+from dreamshard.workloads.table_list import list_tables
 
 FORMAT = "(indices int64 [N], offsets int64 [T*B+1], lengths [T, B])"
 CHUNK_BYTES = 2**24
@@ -50,25 +49,27 @@ class DlrmFile:
     lengths: Int[Tensor, "T B"]
 
     def segment(self, t: int, batch_size: int) -> Lookups:
-        """The first `batch_size` samples of table `t`, memory-mapped, as the file has them."""
+        """The first `batch_size` samples of table `t`, memory-mapped and unchecked."""
         start = t * self.lengths.shape[1]
         offsets = self.offsets[start : start + batch_size + 1]
         return Lookups(self.indices[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
+
+    def rows_needed(self, t: int) -> int:
+        """Rows that the largest index of table `t` requires, at least 1."""
+        indices = self.segment(t, self.lengths.shape[1]).indices
+        check_indices(indices, None, f"table {t} of {self.name}")
+        return int(indices.max()) + 1 if len(indices) else 1
 
 
 def open_dlrm(config: WorkloadConfig, path: Path) -> Workload:
     """Open a `.pt` or `.pt.gz` file of Meta's format.
 
-    Hash sizes and dims are not in such a file. They are read from `<name>.tables.csv` beside it if there is one, with
-    one line per table in the file's order; else a table has as many rows as its largest index needs.
-
-    Args:
-        config: which of the tables, dims, and how many of the file's first samples at most.
-        path: the file.
+    The file has no hash sizes and dims. They are read from `<name>.tables.csv` beside it, with one line per table in the
+    file's order; without that list, a table has as many rows as its largest index requires.
 
     Raises:
-        ValueError: the file is missing, truncated, not of the format, or inconsistent. Indices are checked when
-            their table is read.
+        ValueError: the file is missing, truncated, in another format, or inconsistent. Indices are checked when their
+            table is read.
     """
     file = _load(path)
     num_tables, file_batch = file.lengths.shape
@@ -76,68 +77,43 @@ def open_dlrm(config: WorkloadConfig, path: Path) -> Workload:
     listed = list_tables(list_path) if list_path.is_file() else None
     if listed is not None and len(listed) != num_tables:
         raise ValueError(
-            f"{list_path} lists {len(listed)} tables, but {path} holds {num_tables}, so they cannot be told apart; "
-            "give one line per table in the file's order"
+            f"{list_path} lists {len(listed)} tables, but {path} holds {num_tables}, so it is unclear which line "
+            "describes which table; give one line per table in the file's order"
         )
     dims = table_dims(config, num_tables, [table.dim for table in listed] if listed else None)
-    rows = np.asarray([table.rows for table in listed]) if listed else np.zeros(num_tables, dtype=np.int64)
+    rows = [table.rows for table in listed] if listed else [0] * num_tables  # 0: not known
     if listed is None and config.max_table_bytes is not None:
-        rows = np.asarray([_rows_needed(file, t) for t in range(num_tables)], dtype=np.int64)
-    chosen = choose_tables(config, rows, dims)
+        rows = [file.rows_needed(t) for t in range(num_tables)]
+    chosen = choose_tables(config, np.asarray(rows, dtype=np.int64), dims).tolist()
     names = [table.name for table in listed] if listed else [f"t{t:04}" for t in range(num_tables)]
     batch_size = min(config.batch_size, file_batch)
+
+    def table(position: int) -> WorkloadTable:
+        t = chosen[position]
+        num_rows = rows[t] or file.rows_needed(t)
+        segment = file.segment(t, batch_size)
+        check_indices(segment.indices, num_rows, f"table {t} of {file.name}")
+        lookups = Lookups(segment.indices.to(index_dtype(num_rows), copy=True), segment.offsets)
+        return WorkloadTable(names[t], num_rows, int(dims[t]), lookups)
+
+    def fingerprint(position: int) -> str:
+        t = chosen[position]
+        segment = file.segment(t, batch_size if rows[t] else file_batch)  # the whole table decides unknown rows
+        content = hashlib.sha256(segment.indices.numpy().data)
+        content.update(segment.offsets.to(torch.int64).numpy().data)
+        return json_digest([names[t], rows[t], int(dims[t]), batch_size, content.hexdigest()])
+
     return Workload(
         f"{len(chosen)} of the {num_tables} tables of {path.name}, {batch_size} samples",
         tuple(names[t] for t in chosen),
-        _reader(file, names, rows, dims, chosen, batch_size),
-        lambda position: _fingerprint(file, names, rows, dims, int(chosen[position]), batch_size),
+        table,
+        fingerprint,
     )
 
 
 def list_beside(path: Path) -> Path:
-    """Where the list of the tables of a `.pt` or `.pt.gz` lies, if there is one."""
+    """Path of the list of tables that may accompany a `.pt` or `.pt.gz`."""
     return path.with_name(path.name.removesuffix(".gz").removesuffix(".pt") + ".tables.csv")
-
-
-def _reader(
-    file: DlrmFile,
-    names: list[str],
-    rows: npt.NDArray[np.int64],
-    dims: npt.NDArray[np.int64],
-    chosen: npt.NDArray[np.int64],
-    batch_size: int,
-) -> Callable[[int], WorkloadTable]:
-    def read(position: int) -> WorkloadTable:
-        t = int(chosen[position])
-        num_rows = int(rows[t]) or _rows_needed(file, t)
-        part = file.segment(t, batch_size)
-        check_indices(part.indices, num_rows, f"table {t} of {file.name}")
-        lookups = Lookups(part.indices.to(index_dtype(num_rows), copy=True), part.offsets)
-        return WorkloadTable(names[t], num_rows, int(dims[t]), lookups)
-
-    return read
-
-
-def _fingerprint(
-    file: DlrmFile,
-    names: list[str],
-    rows: npt.NDArray[np.int64],
-    dims: npt.NDArray[np.int64],
-    t: int,
-    batch_size: int,
-) -> str:
-    """Of the table's part of the file: the batch, and all of it where its largest index says how many rows it has."""
-    part = file.segment(t, batch_size if rows[t] else file.lengths.shape[1])
-    content = hashlib.sha256(part.indices.numpy().data)
-    content.update(part.offsets.to(torch.int64).numpy().data)
-    return json_digest([names[t], int(rows[t]), int(dims[t]), batch_size, content.hexdigest()])
-
-
-def _rows_needed(file: DlrmFile, t: int) -> int:
-    """As many rows as the largest index of table `t` needs; at least 1."""
-    indices = file.segment(t, file.lengths.shape[1]).indices
-    check_indices(indices, None, f"table {t} of {file.name}")
-    return int(indices.max()) + 1 if len(indices) else 1
 
 
 def _load(path: Path) -> DlrmFile:
@@ -147,11 +123,11 @@ def _load(path: Path) -> DlrmFile:
     try:
         return _checked(path.name, _tensors(unpacked, path.name))
     finally:
-        unpacked.unlink()  # the mapping keeps the content until it is no longer used
+        unpacked.unlink()  # the memory map keeps the content alive
 
 
 def _unpack(path: Path) -> Path:
-    """Decompress to a temporary file beside `path`, or in the system's folder for such where that is read-only."""
+    """Decompress to a temporary file beside `path`, or in the system's temporary folder if that is read-only."""
     folder = path.parent if os.access(path.parent, os.W_OK) else None
     descriptor, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".tmp", dir=folder)
     try:
@@ -168,7 +144,7 @@ def _unpack(path: Path) -> Path:
 
 
 def _tensors(path: Path, name: str) -> Any:
-    """What the file holds, without unpickling anything but tensors and containers."""
+    """Content of the file; only tensors and containers are unpickled."""
     if not zipfile.is_zipfile(path):
         raise ValueError(
             f"{name} is truncated or not a file of torch.save, so no lookups can be read from it; download it again, "
@@ -177,10 +153,9 @@ def _tensors(path: Path, name: str) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
         raise ValueError(
-            f"{name} holds something else than tensors or is damaged ({reason}); objects that could run code are not "
-            f"loaded, so give a file that holds {FORMAT}"
+            f"{name} holds something other than tensors, or is damaged ({first_line(error)}); objects that could run "
+            f"code are not loaded, so give a file that holds {FORMAT}"
         ) from error
 
 
@@ -190,10 +165,9 @@ def _checked(name: str, content: Any) -> DlrmFile:
     Raises:
         ValueError: types, shapes, lengths or offsets are wrong.
     """
-    if not isinstance(content, tuple | list) or [type(part) for part in content] != [Tensor] * 3:
-        kind = (
-            [type(part).__name__ for part in content] if isinstance(content, tuple | list) else type(content).__name__
-        )
+    parts = content if isinstance(content, tuple | list) else [content]
+    if [type(part) for part in parts] != [Tensor] * 3:
+        kind = [type(part).__name__ for part in parts]
         raise ValueError(f"{name} holds {kind!s:.120}, not {FORMAT}, so no lookups can be read from it; convert it")
     indices, offsets, lengths = content
     for label, tensor, axes in (("indices", indices, 1), ("offsets", offsets, 1), ("lengths", lengths, 2)):
@@ -225,12 +199,12 @@ def _check_lengths(name: str, t: int, lengths: Int[Tensor, " B"], offsets: Int[T
         b = int(lengths.argmin())
         raise ValueError(
             f"{name} has length {int(lengths[b])} at table {t}, sample {b}; a sample cannot look up fewer than 0 rows, "
-            "so the file is damaged: make it again"
+            "so the file is damaged: create it again"
         )
     wrong = torch.nonzero(offsets.diff() != lengths).flatten()
     if len(wrong):
         b = int(wrong[0])
         raise ValueError(
             f"{name} has length {int(lengths[b])} at table {t}, sample {b}, but the offsets there are "
-            f"{int(offsets[b])} to {int(offsets[b + 1])}; the two must agree, so the file is damaged: make it again"
+            f"{int(offsets[b])} to {int(offsets[b + 1])}; the two must agree, so the file is damaged: create it again"
         )

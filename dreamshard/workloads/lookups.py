@@ -1,10 +1,10 @@
-"""Which rows each training sample looks up, in memory and as Parquet.
+"""Rows that each training sample looks up, in memory and as Parquet.
 
 An Arrow list array *is* (offsets, values), so a file reaches the fused operator without a copy.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.files import atomic
+from dreamshard.files.parquet import parquet_errors
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,8 @@ class Lookups:
     """Rows of one table that a batch of samples looks up.
 
     Attributes:
-        indices: `[N]` row indices, sample after sample; int32, or int64 where rows need it.
-        offsets: `[O]`, O = B+1: sample `b` looks up `indices[offsets[b]:offsets[b+1]]`; starts at 0, ends at N; int32
-            or int64.
+        indices: `[N]` row indices, sample after sample; int32, or int64 if the rows need it.
+        offsets: `[O]`, O = B+1: sample `b` looks up `indices[offsets[b]:offsets[b+1]]`; from 0 to N; int32 or int64.
     """
 
     indices: Int[Tensor, " N"]
@@ -37,7 +37,7 @@ class Lookups:
         return len(self.offsets) - 1
 
     def first(self, batch_size: int) -> "Lookups":
-        """The first `batch_size` samples, or all where there are fewer; shares memory."""
+        """The first `batch_size` samples, or all if there are fewer; shares memory."""
         if batch_size >= self.batch_size:
             return self
         return Lookups(self.indices[: int(self.offsets[batch_size])], self.offsets[: batch_size + 1])
@@ -45,7 +45,7 @@ class Lookups:
 
 @dataclass(frozen=True)
 class WorkloadTable:
-    """One table as a source yields it, before its statistics are taken."""
+    """One table as a source yields it, without statistics."""
 
     name: str
     rows: int
@@ -54,29 +54,28 @@ class WorkloadTable:
 
 
 LookupSource = Callable[[str], Lookups]
-"""Gives a table's lookups by its name; picklable, so that a rank in another process can use it."""
+"""Returns a table's lookups by its name; picklable, so that ranks in other processes can use it."""
 
 
 @dataclass(frozen=True)
 class LookupFiles:
-    """Lookups of tables that lie in one Parquet file each; a `LookupSource`.
+    """A `LookupSource` over one Parquet file per table.
 
     Attributes:
-        paths: table name to file, or to its address where it lies elsewhere (`s3://...`).
-        batch_size: take the first so many samples of each file, or None for all.
-        copies: folder of this machine into which a file from elsewhere is copied when it is first asked for; such a file
-            must be named by its content. None where all are local.
+        paths: table name -> local path, or address of a remote file (`s3://...`).
+        batch_size: number of samples to take from the start of each file, or None for all.
+        copies: local folder for copies of remote files, which must be named by their content; None if all are local.
     """
 
     paths: Mapping[str, Path | str]
-    batch_size: int | None = field(default=None)
-    copies: Path | None = field(default=None)
+    batch_size: int | None = None
+    copies: Path | None = None
 
     def __call__(self, name: str) -> Lookups:
         """Read the lookups of table `name`.
 
         Raises:
-            ValueError: there is no file for that table, or the file is not one of lookups, or it has too few samples.
+            ValueError: the table has no file, the file does not hold lookups, or it has too few samples.
         """
         if name not in self.paths:
             raise ValueError(
@@ -85,16 +84,18 @@ class LookupFiles:
             )
         file = self.paths[name]
         lookups = read_lookups(file if self.copies is None else _copied(str(file), self.copies))
-        if self.batch_size is not None and lookups.batch_size < self.batch_size:
+        if self.batch_size is None:
+            return lookups
+        if lookups.batch_size < self.batch_size:
             raise ValueError(
-                f"{self.paths[name]} holds {lookups.batch_size} samples, fewer than the batch of {self.batch_size} to "
+                f"{file} holds {lookups.batch_size} samples, fewer than the batch of {self.batch_size} to "
                 "measure; ingest with a larger batch_size or measure a smaller one"
             )
-        return lookups if self.batch_size is None else lookups.first(self.batch_size)
+        return lookups.first(self.batch_size)
 
 
 def _copied(address: str, copies: Path) -> Path:
-    """The copy of a file from elsewhere, made if need be; ranks that make it at once end with the same bytes."""
+    """The local copy of a remote file, made if missing; concurrent ranks write the same bytes."""
     copy = copies / address.rpartition("/")[2]
     if copy.exists():
         return copy
@@ -132,30 +133,26 @@ def write_lookups(path: str | Path, lookups: Lookups) -> None:
             row_group_size=max(1, lookups.batch_size),  # one chunk when read, hence no copy
             use_dictionary=False,
             column_encoding={"indices.list.element": "BYTE_STREAM_SPLIT"},
-            compression="lz4",  # finds the high bytes, which are mostly zero: 30 % less to fsync at no cost in time
+            compression="lz4",  # the high bytes are mostly zero: 30 % less to fsync at no cost in time
             write_statistics=False,
         )
 
 
 def read_lookups(path: str | Path, rows: int | None = None) -> Lookups:
-    """Read what `write_lookups` wrote; the tensors share the file's buffers and must not be written to.
+    """Read a file of `write_lookups`; the tensors share the file's buffers and must not be written to.
 
     Args:
         path: the file.
-        rows: hash size to check the indices against, or None to check only that they are not negative.
+        rows: hash size to check the indices against, or None to check only for negative ones.
 
     Raises:
-        ValueError: the file is missing, truncated, not of the format, or has indices outside the table.
+        ValueError: the file is missing, truncated, in another format, or has indices outside the table.
     """
-    try:
+    if not Path(path).is_file():
+        raise ValueError(f"there is no lookups file {path}; ingest the workload again to make it")
+    advice = "so its table cannot be measured; it may be truncated: remove it and ingest again"
+    with parquet_errors(path, advice):
         table = pq.read_table(path, memory_map=True, partitioning=None)
-    except FileNotFoundError:
-        raise ValueError(f"there is no lookups file {path}; ingest the workload again to make it") from None
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(
-            f"{path} cannot be read as Parquet ({_first_line(error)}), so its table cannot be measured; "
-            "it may be truncated: remove it and ingest again"
-        ) from error
     kinds = (pa.int32(), pa.int64())
     column = table.column("indices") if table.column_names == ["indices"] else None
     if column is None or not pa.types.is_list(column.type) or column.type.value_type not in kinds:
@@ -163,7 +160,7 @@ def read_lookups(path: str | Path, rows: int | None = None) -> Lookups:
             f"{path} has columns {[f'{f.name}: {f.type}' for f in table.schema][:5]}, not the one column "
             "`indices: list<int32 or int64>` of lookups; name a file that ingest wrote"
         )
-    samples = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [_empty(column.type)])
+    samples = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if samples.null_count or samples.values.null_count:
         raise ValueError(f"{path} has missing values where lookups should be; ingest the table again")
     lookups = Lookups(_tensor(samples.values), _tensor(samples.offsets))
@@ -172,11 +169,7 @@ def read_lookups(path: str | Path, rows: int | None = None) -> Lookups:
 
 
 def check_indices(indices: Int[Tensor, " N"], rows: int | None, name: str) -> None:
-    """Check that every index names a row of the table.
-
-    Raises:
-        ValueError: one does not.
-    """
+    """Raise a ValueError if an index names no row of the table."""
     if not len(indices):
         return
     low, high = (int(bound) for bound in indices.aminmax())
@@ -195,16 +188,6 @@ def index_dtype(rows: int) -> torch.dtype:
 
 
 def _tensor(array: Any) -> Tensor:
-    return torch.utils.dlpack.from_dlpack(array) if len(array) else torch.empty(0, dtype=_dtype(array))
-
-
-def _dtype(array: Any) -> torch.dtype:
-    return torch.int32 if array.type == pa.int32() else torch.int64
-
-
-def _empty(kind: Any) -> Any:
-    return pa.array([], type=kind)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    if not len(array):
+        return torch.empty(0, dtype=torch.int32 if array.type == pa.int32() else torch.int64)
+    return torch.utils.dlpack.from_dlpack(array)

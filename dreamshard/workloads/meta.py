@@ -1,10 +1,8 @@
-"""`meta-dlrm-2021` and `meta-dlrm-2022`: lookups generated to fit what Meta published of its data sets.
+"""`meta-dlrm-2021` and `meta-dlrm-2022`: lookups generated to fit the statistics that Meta published of its data sets.
 
-The data sets themselves are read by `dlrm.py`. Here every table of `population.py` gets its number of rows per
-access count, scattered over the table, and their lookups in random order over the samples of one batch.
+`dlrm.py` reads the data sets themselves. Here, each table of `meta_population.py` gets its number of rows per access
+count, scattered over the table, and their lookups in random order over the samples of one batch.
 """
-
-from functools import partial
 
 import numpy as np
 import torch
@@ -12,8 +10,8 @@ import torch
 from dreamshard.files.digests import json_digest
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.lookups import Lookups, WorkloadTable
-from dreamshard.workloads.population import population
-from dreamshard.workloads.published import count_laws
+from dreamshard.workloads.meta_population import population
+from dreamshard.workloads.meta_statistics import count_laws
 from dreamshard.workloads.source import Workload, choose_tables, table_dims
 from dreamshard.workloads.zipf import scatter
 
@@ -27,20 +25,26 @@ def open_meta(config: WorkloadConfig) -> Workload:
     Raises:
         ValueError: there are fewer tables of the size asked for, or the batch is larger than the published one.
     """
-    tables = population(config.source)
-    if config.batch_size > tables.batch_size:
+    name, batch_size, seed = config.source, config.batch_size, config.seed
+    tables = population(name)
+    if batch_size > tables.batch_size:
         raise ValueError(
-            f"{config.source} has one batch of {tables.batch_size} samples, fewer than the {config.batch_size} asked "
+            f"{name} has one batch of {tables.batch_size} samples, fewer than the {batch_size} asked "
             f"for; ask for at most {tables.batch_size}"
         )
     dims = table_dims(config, len(tables.rows))
-    chosen = choose_tables(config, tables.rows, dims, tables.shares)
+    chosen = choose_tables(config, tables.rows, dims, tables.shares).tolist()
+
+    def table(position: int) -> WorkloadTable:
+        t = chosen[position]
+        return WorkloadTable(f"t{t:04}", int(tables.rows[t]), int(dims[t]), meta_lookups(name, t, batch_size, seed))
+
     return Workload(
-        f"{len(chosen)} of the {len(tables.rows)} tables of {config.source}, generated to fit Meta's published "
-        f"statistics, {config.batch_size} samples",
+        f"{len(chosen)} of the {len(tables.rows)} tables of {name}, generated to fit Meta's published statistics, "
+        f"{batch_size} samples",
         tuple(f"t{t:04}" for t in chosen),
-        partial(_table, config, dims.tolist(), chosen.tolist()),
-        partial(_fingerprint, config, dims.tolist(), chosen.tolist()),
+        table,
+        lambda position: json_digest([name, chosen[position], int(dims[chosen[position]]), batch_size, seed]),
     )
 
 
@@ -73,15 +77,3 @@ def _offsets(total: int, batch_size: int, generator: np.random.Generator) -> np.
     ends = np.rint(weights.cumsum() * (total / weights.sum())).astype(np.int64)
     ends[-1] = total
     return np.concatenate(([0], ends))
-
-
-def _fingerprint(config: WorkloadConfig, dims: list[int], chosen: list[int], position: int) -> str:
-    t = chosen[position]
-    return json_digest([config.source, t, dims[t], config.batch_size, config.seed])
-
-
-def _table(config: WorkloadConfig, dims: list[int], chosen: list[int], position: int) -> WorkloadTable:
-    t = chosen[position]
-    rows = int(population(config.source).rows[t])
-    lookups = meta_lookups(config.source, t, config.batch_size, config.seed)
-    return WorkloadTable(f"t{t:04}", rows, dims[t], lookups)

@@ -1,4 +1,4 @@
-"""What every source of tables gives: what there is, at once; the lookups, one table at a time."""
+"""What every reader returns: the names of a source's tables at once, each table's lookups on demand."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -17,14 +17,14 @@ MIXED_WEIGHTS = (0.15, 0.20, 0.25, 0.20, 0.12, 0.08)
 
 @dataclass(frozen=True)
 class Workload:
-    """Tables of one source; nothing large is in memory until a table is asked for.
+    """Tables of one source; nothing large is in memory until a table is read.
 
     Attributes:
-        description: one line for people: what the tables are and how many.
+        description: one line for people: the tables and their number.
         names: the tables' names, in order.
-        table: gives a table with its lookups by its position; positions may be asked in any order and from threads.
-        fingerprint: gives, by position, 16 digits that change with everything that `table` depends on but the code;
-            without drawing lookups where they are drawn, and without decoding them where they are files.
+        table: reads the table at a position with its lookups; may be called in any order and from threads.
+        fingerprint: 16 hexadecimal digits for the table at a position, which change with everything that `table`
+            depends on except code. Generated lookups are not drawn for it, and files are not decoded.
     """
 
     description: str
@@ -34,30 +34,29 @@ class Workload:
 
     @property
     def num_tables(self) -> int:
-        """How many tables `tables()` yields."""
+        """Number of tables that `tables()` yields."""
         return len(self.names)
 
     def tables(self) -> Iterator[WorkloadTable]:
         """The tables in order, one in memory at a time."""
-        for t in range(self.num_tables):
-            yield self.table(t)
+        return map(self.table, range(self.num_tables))
 
 
 def name_seed(name: str) -> int:
-    """What a table adds to the seed of its draws: its name, so that they are the same wherever it is listed."""
+    """A seed from a table's name, so that its draws are the same in every list."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
 def table_dims(
     config: WorkloadConfig, num_tables: int, own: Sequence[int] | None = None, names: Sequence[str] | None = None
 ) -> npt.NDArray[np.int64]:
-    """`[T]` dimension of each table: one for all, drawn, or the source's own; table `t`'s depends on no other table.
+    """`[T]` dimension of each table: one for all, drawn, or the source's own. No table's depends on another table.
 
     Args:
         config: `dim`, `unknown_dim` and the seed.
         num_tables: `T`.
-        own: dims that the source knows, or None where it knows none.
-        names: of tables that may come in another order next time: dims are drawn by name. None: by position.
+        own: the source's dims, or None if it knows none.
+        names: to draw dims by name, for sources whose order may change; None to draw by position.
     """
     wanted = config.dim
     if wanted is None:
@@ -80,33 +79,29 @@ def choose_tables(
     """Positions of the tables that the config asks for, in the source's order.
 
     Args:
-        config: how many, and how large at most.
+        config: number of tables, and their size limit.
         rows: `[T]` hash sizes.
         dims: `[T]` dimensions.
-        shares: `[T, K]` quantities whose totals a choice should hold in proportion, or None for a plain draw.
-        names: as for `table_dims`: whether a table is drawn then depends little on which others there are.
+        shares: `[T, K]` quantities whose means the subset should preserve, or None for a plain draw.
+        names: as for `table_dims`; whether a table is drawn then depends little on the other tables.
 
     Raises:
         ValueError: the source has fewer tables of that size.
     """
-    fits = np.ones(len(rows), dtype=bool)
-    if config.max_table_bytes is not None:
-        fits = rows * dims * 4 <= config.max_table_bytes
-    eligible = np.flatnonzero(fits)
+    limit = config.max_table_bytes
+    eligible = np.arange(len(rows)) if limit is None else np.flatnonzero(rows * dims * 4 <= limit)
     wanted = len(eligible) if config.num_tables is None else config.num_tables
     if wanted > len(eligible) or not len(eligible):
-        limit = (
-            "" if config.max_table_bytes is None else f" of at most {config.max_table_bytes / 2**20:.4g} MiB as fp32"
-        )
+        size = "" if limit is None else f" of at most {limit / 2**20:.4g} MiB as fp32"
         raise ValueError(
-            f"{config.source} has {len(eligible)} tables{limit}, fewer than the {max(1, wanted)} asked for; "
+            f"{config.source} has {len(eligible)} tables{size}, fewer than the {max(1, wanted)} asked for; "
             "ask for fewer tables, allow larger ones, or choose another workload"
         )
     if wanted == len(eligible):
         return eligible
-    generator = np.random.default_rng([config.seed, 2])
     if names is not None:
         return np.sort(eligible[_draws(config, 2, len(names), names)[eligible].argsort()[:wanted]])
+    generator = np.random.default_rng([config.seed, 2])
     if shares is None:
         return np.sort(eligible[generator.permutation(len(eligible))[:wanted]])
     return np.sort(eligible[_balanced(shares[eligible], wanted, generator)])
@@ -115,7 +110,7 @@ def choose_tables(
 def _draws(
     config: WorkloadConfig, purpose: int, num_tables: int, names: Sequence[str] | None
 ) -> npt.NDArray[np.float64]:
-    """`[T]` uniform numbers, one for each table, by name where there are names."""
+    """`[T]` uniform numbers, by name if there are names, else by position."""
     if names is None:
         return np.random.default_rng([config.seed, purpose]).random(num_tables)
     return np.asarray([np.random.default_rng([config.seed, purpose, name_seed(name)]).random() for name in names])
@@ -124,7 +119,7 @@ def _draws(
 def _balanced(
     shares: npt.NDArray[np.float64], wanted: int, generator: np.random.Generator, exchanges: int = 400
 ) -> npt.NDArray[np.int64]:
-    """Draw positions, then exchange tables while that brings the means of `shares` nearer to the population's."""
+    """Draw positions, then exchange tables while that moves the means of `shares` closer to the population's."""
     centred = shares - shares.mean(axis=0)  # [T, K]
     order = generator.permutation(len(shares))
     inside, outside = order[:wanted], order[wanted:]

@@ -1,8 +1,4 @@
-"""Where a source lies: a path or any fsspec URI, a file or a folder.
-
-Belongs here: what is there, cheap marks of whether it changed, and a local copy for readers that take a path. What the
-files mean is the readers' business.
-"""
+"""Files and folders of a source, at a path or any fsspec URI: what exists, change tokens, and local copies for readers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,86 +14,85 @@ from dreamshard.files.store_errors import failures
 Result = TypeVar("Result")
 
 CHECKSUMS = ("ETag", "etag", "md5Hash", "content_md5", "checksum")
-"""What stores call the checksum of a file that they list."""
+"""Names of a file's checksum in the listings of different stores."""
 
 TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
 def is_folder(source: str) -> bool:
     """Whether `source` is a folder, or a prefix of a bucket with something below it."""
-    return bool(_asked(source, lambda system, path: system.isdir(path)))
+    return bool(_query(source, lambda system, path: system.isdir(path)))
 
 
 def is_file(source: str) -> bool:
     """Whether `source` is a file."""
-    return bool(_asked(source, lambda system, path: system.isfile(path)))
+    return bool(_query(source, lambda system, path: system.isfile(path)))
 
 
 def files_in(folder: str) -> dict[str, str]:
-    """Name and mark of every file directly in a folder, by name; the mark changes when the file does.
+    """Name -> change token of every file directly in a folder, sorted by name.
 
     Raises:
         ValueError: the folder cannot be listed.
     """
 
-    def listed(system: Any, path: str) -> list[Mapping[str, Any]]:
-        found: list[Mapping[str, Any]] = system.ls(path, detail=True)
-        return [each for each in found if each["type"] == "file" and each["name"].rstrip("/") != path.rstrip("/")]
+    def files(system: Any, path: str) -> list[Mapping[str, Any]]:
+        entries: list[Mapping[str, Any]] = system.ls(path, detail=True)
+        return [entry for entry in entries if entry["type"] == "file" and entry["name"].rstrip("/") != path.rstrip("/")]
 
-    files = _asked(folder, listed)
-    return dict(sorted((_name(entry["name"]), _mark(entry)) for entry in files))
+    return dict(sorted((_name(entry["name"]), _token(entry)) for entry in _query(folder, files)))
 
 
-def mark(source: str) -> str:
-    """The mark of one file: its checksum where the store lists one, else its size and time of change."""
-    return _asked(source, lambda system, path: _mark(system.info(path)))
+def change_token(source: str) -> str:
+    """A file's checksum if the store lists one, else its size and modification time."""
+    return _query(source, lambda system, path: _token(system.info(path)))
 
 
 def beside(source: str, name: str) -> str:
-    """The file called `name` in the folder of the file `source`."""
+    """The file `name` in the folder of the file `source`."""
     head, separator, _ = source.rpartition("/")
     return f"{head}{separator}{name}"
 
 
 def inside(folder: str, name: str) -> str:
-    """The file called `name` in `folder`."""
+    """The file `name` in `folder`."""
     return f"{folder.rstrip('/')}/{name}"
 
 
 @contextmanager
-def local_copy(source: str, *also: str) -> Iterator[Path]:
-    """`source` as a local path, a copy of it for the block where it is not local; errors name `source` all the same.
+def local_copy(source: str, *companions: str) -> Iterator[Path]:
+    """Yield `source` as a local path, copied for the block if it is remote; errors still name `source`.
 
     Args:
         source: a file.
-        also: files that must lie beside it.
+        companions: files that must be beside it.
     """
     local = _local(source)
     if local is not None:
         yield local
         return
     with TemporaryDirectory() as folder:
-        copies = {each: Path(folder) / _name(each) for each in (source, *also)}
-        for each, copy in copies.items():
-            _asked(each, lambda system, path, copy=copy: system.get_file(path, str(copy)))  # type: ignore[misc]
+        copies = {file: Path(folder) / _name(file) for file in (source, *companions)}
+        for file, copy in copies.items():
+            _query(file, lambda system, path, copy=copy: system.get_file(path, str(copy)))  # type: ignore[misc]
         try:
             yield copies[source]
         except ValueError as error:
             text = str(error)
-            for each, copy in copies.items():
-                text = text.replace(str(copy), each)
+            for file, copy in copies.items():
+                text = text.replace(str(copy), file)
             raise ValueError(text) from error
 
 
-def _asked(source: str, question: Callable[[Any, str], Result]) -> Result:
-    """What the file system of `source` answers.
+def _query(source: str, question: Callable[[Any, str], Result]) -> Result:
+    """Call `question` with the file system of `source` and the path in it.
 
     Raises:
-        ValueError: there is no such kind of store, its package is missing, or it does not answer or let one in.
+        ValueError: the store is of an unknown kind, its package is missing, or it cannot be reached or refuses access.
     """
     try:
         system, path = fsspec.core.url_to_fs(source)
-        system.invalidate_cache()  # stores remember what they listed; a source is looked at because it may have changed
+        system.invalidate_cache()  # fsspec caches listings, but the source may have changed
         return question(system, path)
     except ImportError as error:
         raise ValueError(
@@ -111,10 +106,10 @@ def _asked(source: str, question: Callable[[Any, str], Result]) -> Result:
 
 
 def _local(source: str) -> Path | None:
-    """The path of `source`, or None where it is not local."""
+    """The path of `source`, or None if it is remote."""
     if "://" not in source:
         return Path(source)
-    system, path = _asked(source, lambda system, path: (system, path))
+    system, path = _query(source, lambda system, path: (system, path))
     return Path(path) if isinstance(system, LocalFileSystem) else None
 
 
@@ -122,7 +117,7 @@ def _name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
-def _mark(entry: Mapping[str, Any]) -> str:
+def _token(entry: Mapping[str, Any]) -> str:
     checksum = next((str(entry[key]) for key in CHECKSUMS if entry.get(key)), None)
     changed = next((str(entry[key]) for key in TIMES if entry.get(key)), "")
     return checksum or f"{entry.get('size')} {changed} {entry.get('ino', '')}"

@@ -1,4 +1,4 @@
-"""What a batch of lookups says about its table: the 17 bins, distinct rows, pooling factor; and a dataset's version."""
+"""Statistics of a table from a batch of lookups: 17 bins, distinct rows, pooling factor; and a dataset's version."""
 
 import hashlib
 import json
@@ -11,24 +11,20 @@ from dreamshard.tables import NUM_BINS, Tables
 from dreamshard.workloads.lookups import WorkloadTable, check_indices
 
 COUNTING_SHARE = 0.5
-"""Count row by row where a table has fewer rows than this times the lookups, else sort: measured break-even."""
+"""Below this ratio of rows to lookups counting row by row is faster than sorting, as measured."""
 
 
 def statistics(table: WorkloadTable) -> Tables:
-    """One table with its features, from one batch of lookups.
-
-    Args:
-        table: name, rows, dim and lookups of a batch.
-
-    Returns:
-        `Tables` of one row; bins and pooling factor are float64.
+    """`Tables` of one table, from one batch of lookups; bins and pooling factor are float64.
 
     Raises:
         ValueError: an index is negative or outside the table, or the batch has no samples.
     """
     lookups = table.lookups
     if lookups.batch_size < 1:
-        raise ValueError(f"table {table.name!r} has a batch without samples, so it has no pooling factor; ingest more")
+        raise ValueError(
+            f"table {table.name!r} has a batch without samples, so it has no pooling factor; ingest more samples"
+        )
     check_indices(lookups.indices, table.rows, f"table {table.name!r}")
     counts = access_counts(lookups.indices.numpy(), table.rows)
     num_lookups = len(lookups.indices)
@@ -48,7 +44,7 @@ def access_counts(indices: npt.NDArray[np.integer], rows: int) -> npt.NDArray[np
     if rows < COUNTING_SHARE * len(indices):
         counts = np.bincount(indices, minlength=1)
         return counts[counts > 0].astype(np.int64, copy=False)
-    ordered = np.sort(indices)  # vectorised for 32 and 64 bits: faster than counting where rows outnumber lookups
+    ordered = np.sort(indices)  # vectorised for 32 and 64 bits
     ends = np.flatnonzero(ordered[1:] != ordered[:-1])  # [U-1] last position of each run but the last
     return np.diff(ends, prepend=-1, append=len(ordered) - 1) if len(ordered) else ends
 

@@ -1,4 +1,4 @@
-"""Zipf lookups for lists of tables: the shipped ones (see `data/SOURCES.md`) and one's own."""
+"""Zipf lookups for the tables of a list, bundled or the user's own."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,17 +9,10 @@ import torch
 
 from dreamshard.files.digests import json_digest
 from dreamshard.workloads.config import WorkloadConfig
-from dreamshard.workloads.listed import ListedTable, list_tables
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, index_dtype
 from dreamshard.workloads.source import Workload, choose_tables, name_seed, table_dims
+from dreamshard.workloads.table_list import ListedTable, list_tables
 from dreamshard.workloads.zipf import ALPHA, draw_ranks, scatter
-
-DATA = Path(__file__).parent / "data"
-
-
-def shipped_lists() -> list[str]:
-    """Names of the shipped table lists."""
-    return sorted(file.stem for file in DATA.glob("*.csv"))
 
 
 def open_list(config: WorkloadConfig, path: Path) -> Workload:
@@ -27,7 +20,7 @@ def open_list(config: WorkloadConfig, path: Path) -> Workload:
 
     Args:
         config: which of the tables, the batch size and the dims.
-        path: a `.csv`, `.parquet` or `.json` that `dreamshard.workloads.csv` reads.
+        path: a list that `list_tables` reads.
 
     Raises:
         ValueError: the list is wrong or has too few tables.
@@ -45,7 +38,7 @@ def open_list(config: WorkloadConfig, path: Path) -> Workload:
 def chosen_tables(config: WorkloadConfig, listed: Sequence[ListedTable]) -> list[ListedTable]:
     """The tables of a list that the config asks for, with the dims it asks for.
 
-    What becomes of a table depends on its line alone, not on its place in the list.
+    A table's dim and lookups depend on its line alone, not on its place in the list.
 
     Raises:
         ValueError: the list has too few tables.
@@ -58,12 +51,12 @@ def chosen_tables(config: WorkloadConfig, listed: Sequence[ListedTable]) -> list
 
 
 def zipf_fingerprint(table: ListedTable, batch_size: int, seed: int) -> str:
-    """Of what `zipf_table` makes of the same arguments."""
+    """The fingerprint of `zipf_table` for the same arguments."""
     return json_digest(["zipf", ALPHA, table.name, table.rows, table.dim, table.pooling_factor, batch_size, seed])
 
 
 def zipf_table(table: ListedTable, batch_size: int, seed: int) -> WorkloadTable:
-    """A table of a list with Zipf lookups, one per sample where the list does not say how many."""
+    """A table of a list with Zipf lookups; one per sample if the list gives no pooling factor."""
     pooling = 1.0 if table.pooling_factor is None else table.pooling_factor
     generator = np.random.default_rng([seed, 3, name_seed(table.name)])
     return WorkloadTable(table.name, table.rows, table.dim, zipf_lookups(table.rows, pooling, batch_size, generator))
@@ -72,7 +65,7 @@ def zipf_table(table: ListedTable, batch_size: int, seed: int) -> WorkloadTable:
 def zipf_lookups(
     rows: int, pooling_factor: float, batch_size: int, generator: np.random.Generator, alpha: float = ALPHA
 ) -> Lookups:
-    """Lookups of a batch: every sample has the pooling factor's number of lookups, rounded so that the mean holds."""
+    """Lookups of a batch; samples have `pooling_factor` lookups, rounded so that the mean holds."""
     offsets = np.floor(np.arange(batch_size + 1) * pooling_factor + 1e-9).astype(np.int64)
     ranks = draw_ranks(rows, int(offsets[-1]), generator, alpha)
     indices = torch.from_numpy(scatter(ranks, rows, generator))

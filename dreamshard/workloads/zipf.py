@@ -1,7 +1,7 @@
-"""The Zipf law that lookups are drawn from where nothing better is known: sampling and expectation.
+"""The Zipf law behind generated lookups: sampling and expectation.
 
-The law is the power law on [1, rows + 1) rounded down, so that rank k has the share of the area under x ** -alpha
-between k and k + 1. Its distribution function has a closed form, which serves any number of rows.
+It is the power law on [1, rows + 1) rounded down: rank k has the share of the area under x ** -alpha between k and
+k + 1. Its distribution function has a closed form for any number of rows.
 """
 
 from functools import lru_cache
@@ -29,7 +29,7 @@ def draw_ranks(rows: int, num_lookups: int, generator: np.random.Generator, alph
 
 
 def scatter(ranks: npt.NDArray[np.int64], rows: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Map ranks in 0..rows-1 one to one to rows all over the table, as hashing does: an affine permutation."""
+    """Map ranks one to one to rows all over the table, as hashing does, by an affine permutation of 0..rows-1."""
     step = max(1, min(int(rows * (0.55 + 0.2 * generator.random())), 2**62 // rows))  # products fit 64 bits
     while gcd(step, rows) != 1:
         step += 1

@@ -122,7 +122,7 @@ def watch(
 @app.command()
 def ingest(
     source: Annotated[
-        str, typer.Argument(help="A .pt, .pt.gz, .tsv, .tsv.gz or .csv file, or a shipped workload's name.")
+        str, typer.Argument(help="A .pt, .pt.gz, .tsv, .tsv.gz or .csv file, or a bundled workload's name.")
     ],
     name: Annotated[str | None, typer.Option("--name", help="What to call the data set.")] = None,
     recipe: RecipeOption = "default",

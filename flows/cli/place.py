@@ -128,7 +128,7 @@ def plan_text(plan: "Plan", form: str, task: "PlacementTask") -> str:
 
 
 def _read(path: Path) -> "Tables":
-    from dreamshard.workloads.csv import read_tables
+    from dreamshard.workloads import read_tables
     from storage.store import open_store
 
     lake = open_store().lake

@@ -51,9 +51,9 @@ def _testbeds() -> str:
 
 
 def _sources() -> str:
-    from dreamshard.workloads import shipped
+    from dreamshard.workloads import bundled_workloads
 
-    return rf"^(|{'|'.join(shipped())}|.*[./].*)$"
+    return rf"^(|{'|'.join(bundled_workloads())}|.*[./].*)$"
 
 
 def _days(text: str | int) -> int:
@@ -66,7 +66,7 @@ def _days(text: str | int) -> int:
 
 _SOURCE_FIELD = Field(
     title="Tables from",
-    description="A shipped workload's name, or a full path or URI: a .pt, .pt.gz, .tsv, .tsv.gz or .csv file, a TorchRec "
+    description="A bundled workload's name, or a full path or URI: a .pt, .pt.gz, .tsv, .tsv.gz or .csv file, a TorchRec "
     "config as .json, or a folder or bucket of tables. Empty: the recipe's.",
     examples=["meta-dlrm-2021", "mlperf-dlrm-dcnv2", "s3://bucket/tables/"],
 )
@@ -205,7 +205,7 @@ IngestedSource = Annotated[
     str | None,
     _SOURCE_FIELD,
     SchemaEntry("pattern", _sources),
-    typer.Argument(help="A .pt, .pt.gz, .tsv, .tsv.gz or .csv file, or a shipped workload's name."),
+    typer.Argument(help="A .pt, .pt.gz, .tsv, .tsv.gz or .csv file, or a bundled workload's name."),
     REQUIRED,
 ]
 DatasetName = Annotated[

@@ -13,10 +13,10 @@ from dreamshard.tables import Tables, concatenate
 from dreamshard.workloads import (
     Workload,
     WorkloadConfig,
+    bundled_workloads,
+    change_token,
     dataset_version,
     open_workload,
-    shipped,
-    source_mark,
     statistics,
 )
 from flows.runtime import task_runners
@@ -40,7 +40,7 @@ class SourceState:
 
     Attributes:
         workload: names the source; a path in it is absolute.
-        mark: of the source's files (`source_mark`).
+        mark: of the source's files (`change_token`).
         names: of the source's tables, in its order.
         fingerprints: one per table.
         known: tables of the lake by fingerprint: those that are unchanged.
@@ -73,9 +73,9 @@ def look(workload: WorkloadConfig) -> SourceState:
         ValueError: there is no such source, or it cannot be read.
     """
     path = Path(workload.source)
-    is_path = workload.source not in shipped() and path.exists()
+    is_path = workload.source not in bundled_workloads() and path.exists()
     given = replace(workload, source=str(path.absolute())) if is_path else workload
-    mark = source_mark(given.source)
+    mark = change_token(given.source)
     key = content_key(given, mark)
     found = read_source(home_lake(), key)
     if found is None:
@@ -139,7 +139,7 @@ def opened_source(workload: WorkloadConfig, mark: str) -> Workload:
 
     Args:
         workload: names it.
-        mark: `source_mark` of it, so that a changed one is opened again.
+        mark: `change_token` of it, so that a changed one is opened again.
     """
     return open_workload(workload)
 

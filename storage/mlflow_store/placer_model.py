@@ -33,7 +33,9 @@ from dreamshard.model_files import load_placer
 from dreamshard.plan import make_plan
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads.csv import check_records, fill_tables, read_tables
+from dreamshard.workloads import read_tables
+from dreamshard.workloads.missing_columns import fill_missing_columns
+from dreamshard.workloads.table_list import check_records
 
 _SHOWN = 5  # errors of one request that the answer lists
 
@@ -127,7 +129,7 @@ class PlacerModel(PythonModel):
             )
             for t, table in enumerate(request.tables)
         ]
-        tables = fill_tables(check_records(records), self.pool).tables
+        tables = fill_missing_columns(check_records(records), self.pool).tables
         memory_bytes = round(request.memory_gb * 2**30)
         return PlacementTask(tables, request.num_devices, memory_bytes, request.precision, request.optimizer, where)
 

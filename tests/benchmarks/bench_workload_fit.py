@@ -12,7 +12,8 @@ import numpy as np
 
 from dreamshard.tables import NUM_BINS
 from dreamshard.workloads import WorkloadConfig, open_workload
-from dreamshard.workloads.published import META_WORKLOADS, published
+from dreamshard.workloads.bundled import META_WORKLOADS
+from dreamshard.workloads.meta_statistics import published_statistics
 from dreamshard.workloads.statistics import access_counts, bin_counts
 
 TOTAL_TOLERANCE = 0.03
@@ -25,7 +26,7 @@ def rows(tenth: bool = False) -> list[dict[str, Any]]:
 
 
 def _fit(name: str, tenth: bool) -> list[dict[str, Any]]:
-    stats = published(name)
+    stats = published_statistics(name)
     num_tables = round(stats.num_tables / 10) if tenth else stats.num_tables
     part = num_tables / stats.num_tables
     unique, lookups = np.zeros(NUM_BINS), np.zeros(NUM_BINS)

@@ -10,8 +10,8 @@ import torch
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask, split_tables
 from dreamshard.workloads.config import WorkloadConfig
-from dreamshard.workloads.population import population
-from dreamshard.workloads.published import count_laws
+from dreamshard.workloads.meta_population import population
+from dreamshard.workloads.meta_statistics import count_laws
 from dreamshard.workloads.source import table_dims
 
 Dims = Literal["dim16", "mixed"]

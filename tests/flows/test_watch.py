@@ -151,10 +151,10 @@ def test_a_testbed_is_known_by_name_as_far_as_it_is_the_same_on_every_machine(na
     assert retraining_due._can_be(name, kind, hardware) is can
 
 
-def test_of_a_shipped_list_nothing_is_asked_for_and_it_is_said_why():
+def test_of_a_bundled_list_nothing_is_asked_for_and_it_is_said_why():
     waits = watch.reason_to_wait(NEW, "a", replace(WATCHED, source=None))
     assert waits is not None
-    assert "a shipped list, which does not change" in waits
+    assert "a bundled list, which does not change" in waits
     assert "DREAMSHARD_SOURCE" in waits
 
 

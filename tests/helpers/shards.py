@@ -13,8 +13,8 @@ from dreamshard.shard_profiling.design import CollectionConfig, collection_pool,
 from dreamshard.tables import Tables
 from dreamshard.testbeds.roofline import phase_costs, table_loads
 from dreamshard.testbeds.specs import H200, AcceleratorSpec
-from dreamshard.workloads.population import population
-from dreamshard.workloads.published import count_laws
+from dreamshard.workloads.meta_population import population
+from dreamshard.workloads.meta_statistics import count_laws
 
 CONFIG = CollectionConfig(sources=("meta-dlrm-2021",))
 

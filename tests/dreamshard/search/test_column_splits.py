@@ -15,7 +15,7 @@ from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask, sample_tasks
 from dreamshard.testbeds import open_testbed
 from dreamshard.testbeds.base import TestbedSetup
-from dreamshard.workloads.csv import read_tables
+from dreamshard.workloads import read_tables
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import learnt_placer
 

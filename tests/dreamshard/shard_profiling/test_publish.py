@@ -18,7 +18,7 @@ from dreamshard.shard_profiling.fit import ShardTraining
 from dreamshard.shard_profiling.publish import main, publish
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.specs import H200
-from dreamshard.workloads.csv import read_tables
+from dreamshard.workloads import read_tables
 from flows.cli.place import find_placer
 from tests.helpers.shards import simulated_shards
 

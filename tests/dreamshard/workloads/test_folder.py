@@ -7,7 +7,7 @@ import fsspec
 import pytest
 import torch
 
-from dreamshard.workloads import Lookups, WorkloadConfig, open_workload, source_mark, write_lookups
+from dreamshard.workloads import Lookups, WorkloadConfig, change_token, open_workload, write_lookups
 
 LIST = "name,rows,dim,pooling_factor\nuser,100,32,2\nitem/x,10,64,1\nshop,1000,8,3\n"
 RECORDED = [[1, 2], [], [7]]
@@ -135,7 +135,7 @@ def test_a_fingerprint_changes_with_its_own_table_alone(tmp_path: Path, bucket: 
         return prints(uploaded(folder, bucket) if remote else folder)
 
     folder = make_folder(tmp_path / "f")
-    first, first_mark = now(), source_mark(bucket if remote else folder)
+    first, first_mark = now(), change_token(bucket if remote else folder)
     (tmp_path / "f" / "tables.csv").write_text(LIST.replace("shop,1000", "shop,2000"))
     second = now()
     assert {name for name in first if first[name] != second[name]} >= {"shop"}
@@ -144,7 +144,7 @@ def test_a_fingerprint_changes_with_its_own_table_alone(tmp_path: Path, bucket: 
     third = now()
     assert third["item/x"] != first["item/x"]
     assert (third["user"], third["shop"]) == (second["user"], second["shop"])
-    assert source_mark(bucket if remote else folder) != first_mark
+    assert change_token(bucket if remote else folder) != first_mark
 
 
 def test_of_a_data_file_a_fingerprint_is_of_its_tables_part(tmp_path: Path):
@@ -170,7 +170,7 @@ def test_fingerprints_of_meta_are_known_without_drawing_and_differ_by_seed():
     [
         ({"tables.csv": LIST, "tables.json": "[]"}, "holds tables.csv and tables.json, so it is unclear"),
         ({"notes.txt": "x"}, "holds neither a list of tables .* it holds notes.txt"),
-        ({"tables.csv": LIST, "users.parquet": "x"}, "users.parquet, but no table of its list is called so"),
+        ({"tables.csv": LIST, "users.parquet": "x"}, "users.parquet, but no table of its list has that name"),
         ({"tables.csv": LIST, "user.parquet": "x"}, "user.parquet cannot be read as Parquet"),
     ],
 )

@@ -4,19 +4,23 @@ import torch
 
 from dreamshard.tables import NUM_BINS, concatenate
 from dreamshard.workloads import WorkloadConfig, open_workload, statistics
+from dreamshard.workloads.bundled import META_WORKLOADS
 from dreamshard.workloads.meta import meta_lookups
-from dreamshard.workloads.population import population
-from dreamshard.workloads.published import META_WORKLOADS, count_laws, published
+from dreamshard.workloads.meta_population import population
+from dreamshard.workloads.meta_statistics import count_laws, published_statistics
 from dreamshard.workloads.statistics import access_counts, bin_counts
 
 
 def test_the_published_statistics_are_read_from_the_first_block():
-    stats = published("meta-dlrm-2021")
+    stats = published_statistics("meta-dlrm-2021")
     assert (stats.num_tables, stats.batch_size) == (856, 65_536)
     assert (stats.lookups, stats.unique_rows) == (887_017_990, 128_435_723)
     assert (stats.unique_share[0], stats.unique_share[4], stats.unique_share[16]) == (0.473, 0.072, 0)
     assert (stats.lookup_share[0], stats.lookup_share[4], stats.lookup_share[16]) == (0.069, 0.121, 0.019)
-    assert (published("meta-dlrm-2022").num_tables, published("meta-dlrm-2022").batch_size) == (788, 131_072)
+    assert (published_statistics("meta-dlrm-2022").num_tables, published_statistics("meta-dlrm-2022").batch_size) == (
+        788,
+        131_072,
+    )
 
 
 def test_counts_of_a_bin_lie_in_the_bin_and_have_its_mean():
@@ -28,7 +32,7 @@ def test_counts_of_a_bin_lie_in_the_bin_and_have_its_mean():
 
 @pytest.mark.parametrize("name", META_WORKLOADS)
 def test_planned_tables_have_the_published_totals_and_histograms(name):
-    stats, tables = published(name), population(name)
+    stats, tables = published_statistics(name), population(name)
     rows = tables.rows_by_bin.sum(axis=0)  # [17]
     lookups = rows * [law.mean for law in count_laws(name)]
     assert lookups.sum() == pytest.approx(stats.lookups, rel=0.01)
@@ -61,7 +65,7 @@ def test_tables_differ_widely_in_reuse():
 
 
 def test_a_tenth_of_the_tables_fits_what_is_published_in_proportion():
-    stats = published("meta-dlrm-2021")
+    stats = published_statistics("meta-dlrm-2021")
     rows, lookups = np.zeros(NUM_BINS), np.zeros(NUM_BINS)
     workload = open_workload(WorkloadConfig(num_tables=86))
     for table in workload.tables():

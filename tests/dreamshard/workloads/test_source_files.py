@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from s3fs import S3FileSystem
 
-from dreamshard.workloads import source_mark
+from dreamshard.workloads import change_token
 
 
 @pytest.fixture
@@ -29,6 +29,6 @@ def test_a_bucket_that_cannot_be_reached_is_one_sentence(endpoint_that_is_down: 
     with pytest.raises(
         ValueError, match=f"^{source} cannot be read .*{endpoint_that_is_down}.*check the address"
     ) as found:
-        source_mark(source)
+        change_token(source)
     assert "no tables to ingest" in str(found.value)
     assert "\n" not in str(found.value)

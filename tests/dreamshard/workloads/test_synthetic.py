@@ -1,23 +1,23 @@
 import pytest
 import torch
 
-from dreamshard.workloads import WorkloadConfig, open_workload, shipped, statistics
-from dreamshard.workloads.listed import list_tables
-from dreamshard.workloads.synthetic import DATA, shipped_lists
+from dreamshard.workloads import WorkloadConfig, bundled_workloads, open_workload, statistics
+from dreamshard.workloads.bundled import DATA, bundled_lists
+from dreamshard.workloads.table_list import list_tables
 
 TINY = WorkloadConfig(source="nvidia-synthetic-tiny", batch_size=64, dim=None)
 
 
-def test_every_shipped_list_names_its_tables_and_its_source():
+def test_every_bundled_list_names_its_tables_and_its_source():
     sources = (DATA / "SOURCES.md").read_text()
-    counts = {name: len(list_tables(DATA / f"{name}.csv")) for name in shipped_lists()}
+    counts = {name: len(list_tables(file)) for name, file in bundled_lists().items()}
     assert counts["mlperf-dlrm-dcnv2"] == 26
     assert (counts["nvidia-synthetic-tiny"], counts["nvidia-synthetic-colossal"]) == (55, 2002)
     assert all(name.split("-")[0] in sources for name in counts)
 
 
-def test_shipped_workloads_are_the_lists_and_metas_two():
-    assert {"meta-dlrm-2021", "meta-dlrm-2022", "criteo-kaggle"} <= set(shipped())
+def test_bundled_workloads_are_the_lists_and_metas_two():
+    assert {"meta-dlrm-2021", "meta-dlrm-2022", "criteo-kaggle"} <= set(bundled_workloads())
 
 
 def test_a_table_looked_up_by_two_features_has_both_features_lookups():

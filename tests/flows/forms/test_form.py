@@ -101,7 +101,7 @@ def test_testbeds_that_there_cannot_be_are_refused(name):
     assert name in refused(testbed=name)["testbed"]
 
 
-def test_sources_are_shipped_names_or_paths():
+def test_sources_are_bundled_names_or_paths():
     assert refused(source="meta-dlrm-2021") == refused(source="s3://bucket/tables") == refused(source="") == {}
     assert "'meta' does not match" in refused(source="meta")["source"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dreamshard.training import TrainingConfig, TrainingState, start_training
-from dreamshard.workloads.csv import read_tables
+from dreamshard.workloads import read_tables
 from storage.run_records import checkpoints
 
 NOBODY = 2**22 + 1  # above the largest process id that Linux gives

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dreamshard.workloads.csv import read_tables
+from dreamshard.workloads import read_tables
 from tests.helpers.tables import tables_of
 
 

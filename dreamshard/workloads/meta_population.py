@@ -1,8 +1,8 @@
-"""The tables of Meta's data sets as far as they are published: sizes, pooling, and how many rows of each access count.
+"""The tables of Meta's data sets, reconstructed: sizes, pooling factors, and numbers of rows per access count.
 
-Rows and pooling follow AutoShard's extremes and means, spread over the tables by a low-discrepancy sequence; how hot
-a table is differs by table. The number of rows per table and bin is fitted, so that all tables together have the
-published totals and histograms: iterative proportional fitting (Deming and Stephan, 1940) of lookups per table and bin.
+Rows and pooling follow AutoShard's extremes and means, spread over the tables by a low-discrepancy sequence, as is each
+table's share of hot rows. Lookups per table and bin are fitted to the published totals and histograms by iterative
+proportional fitting (Deming and Stephan, 1940).
 """
 
 from dataclasses import dataclass
@@ -13,27 +13,27 @@ import numpy as np
 import numpy.typing as npt
 
 from dreamshard.tables import NUM_BINS
-from dreamshard.workloads.published import (
+from dreamshard.workloads.meta_statistics import (
     MAX_POOLING,
     MAX_ROWS,
     MEAN_ROWS,
-    Published,
+    PublishedStatistics,
     Vector,
     count_laws,
-    published,
+    published_statistics,
 )
 
 Matrix = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
 HEAT_SPREAD = 0.35
-"""Standard deviation over tables of the tilt of a table's lookups towards hot bins, per bin in log odds."""
+"""Standard deviation over tables of the tilt of lookups towards hot bins, in log odds per bin."""
 LOG_POOLING_SPREAD = 1.6
 """Standard deviation of log pooling factors before they saturate: a median of about 4 for a mean of 16."""
 ROWS_PER_POOLING = 8
-"""Rows are at least so many times the pooling factor: a smaller table would look each row up many times a sample."""
+"""Least rows per unit of pooling factor; a smaller table would look each row up many times per sample."""
 FULLEST = 0.9
-"""Share of a table's rows that a batch looks up at most, as far as fitted."""
+"""Largest share of a table's rows that a batch looks up, as far as fitted."""
 FIT_ROUNDS = 60
 
 
@@ -44,9 +44,9 @@ class Population:
     Attributes:
         batch_size: `B` of the full batch.
         rows: `[T]` hash sizes.
-        rows_by_bin: `[T, 17]` how many rows of a table the full batch looks up (0,1], (1,2], (2,4] ... times.
-        shares: `[T, 36]` each table's part of what is published, scaled to mean 1 for totals: a subset of the
-            tables that keeps the means of these keeps the totals and both histograms.
+        rows_by_bin: `[T, 17]` number of rows that the full batch looks up (0,1], (1,2], (2,4] ... times.
+        shares: `[T, 36]` each table's part of the published figures, scaled to mean 1 for totals. A subset of the tables
+            that preserves the means of these preserves the totals and both histograms.
     """
 
     batch_size: int
@@ -57,8 +57,8 @@ class Population:
 
 @cache
 def population(name: str) -> Population:
-    """The tables of `meta-dlrm-2021` or `meta-dlrm-2022`; always the same ones."""
-    stats = published(name)
+    """The tables of `meta-dlrm-2021` or `meta-dlrm-2022`; deterministic."""
+    stats = published_statistics(name)
     means = np.asarray([law.mean for law in count_laws(name)])  # [17]
     rows, lookups = _sizes(stats)
     fitted = _fit(stats, rows, lookups, means)  # [T, 17]
@@ -74,7 +74,7 @@ def population(name: str) -> Population:
     return Population(stats.batch_size, rows, rows_by_bin, np.concatenate(parts, axis=1) * stats.num_tables)
 
 
-def _sizes(stats: Published) -> tuple[Counts, Vector]:
+def _sizes(stats: PublishedStatistics) -> tuple[Counts, Vector]:
     """`[T]` rows and `[T]` lookups per table, with the published means and extremes."""
     num_tables = stats.num_tables
     spread = (_ranks(num_tables, 0) + 0.5) / num_tables
@@ -95,9 +95,8 @@ def _sizes(stats: Published) -> tuple[Counts, Vector]:
     rows = np.round(MAX_ROWS * levels**left)
     idle, smallest = int(pooling.argmin()), int(rows.argmin())
     rows[[idle, smallest]] = rows[[smallest, idle]]
-    return np.maximum(rows, np.ceil(ROWS_PER_POOLING * pooling).clip(min=1)).astype(
-        np.int64
-    ), pooling * stats.batch_size
+    rows = np.maximum(rows, np.ceil(ROWS_PER_POOLING * pooling).clip(min=1))
+    return rows.astype(np.int64), pooling * stats.batch_size
 
 
 def _saturate(pooling: Vector) -> Vector:
@@ -113,12 +112,12 @@ def _ranks(num_tables: int, axis: int) -> npt.NDArray[np.int64]:
     return points.argsort().argsort()
 
 
-def _fit(stats: Published, rows: Counts, lookups: Vector, means: Vector) -> Matrix:
-    """`[T, 17]` lookups per table and bin: rows add up to `lookups`, columns to the published share of all lookups."""
+def _fit(stats: PublishedStatistics, rows: Counts, lookups: Vector, means: Vector) -> Matrix:
+    """`[T, 17]` lookups per table and bin: rows sum to `lookups`, columns to the published share of all lookups."""
     heat = np.asarray([NormalDist().inv_cdf(level) for level in (_ranks(len(rows), 2) + 0.5) / len(rows)])
     bins = np.arange(NUM_BINS)
     columns = lookups.sum() * stats.lookup_share / stats.lookup_share.sum()
-    allowed = (means <= lookups[:, None] / 4) | (bins == 0)  # a bin of rows hotter than the table holds nothing
+    allowed = (means <= lookups[:, None] / 4) | (bins == 0)  # bins hotter than the table are empty
     fitted: Matrix = columns * np.exp(HEAT_SPREAD * heat[:, None] * (bins - NUM_BINS / 2)) * allowed
     for _ in range(FIT_ROUNDS):
         fitted *= columns / fitted.sum(axis=0)
@@ -128,7 +127,7 @@ def _fit(stats: Published, rows: Counts, lookups: Vector, means: Vector) -> Matr
 
 
 def _within_rows(fitted: Matrix, room: Vector, means: Vector) -> Matrix:
-    """Tilt tables that look up more distinct rows than they have towards hotter bins, lookups unchanged."""
+    """Tilt tables with more distinct rows than `room` towards hotter bins; their lookups stay the same."""
     crowded = np.flatnonzero((fitted / means).sum(axis=1) > room)
     if not len(crowded):
         return fitted
@@ -146,12 +145,14 @@ def _within_rows(fitted: Matrix, room: Vector, means: Vector) -> Matrix:
 
 
 def _whole_rows(fitted: Matrix, means: Vector) -> Counts:
-    """Whole numbers of rows per table and bin; lookups that rounding leaves over pass on to the next colder bin."""
+    """Whole numbers of rows per table and bin; lookups left over by rounding go to the next colder bin."""
     rows_by_bin = np.zeros(fitted.shape, dtype=np.int64)
     carry = np.zeros(len(fitted))
     for j in reversed(range(fitted.shape[1])):
         wanted = fitted[:, j] + carry
-        share = (np.arange(1, len(fitted) + 1) * (0.6180339887 + 0.1 * j)) % 1  # dither: no bin loses by rounding
+        share = (
+            np.arange(1, len(fitted) + 1) * (0.6180339887 + 0.1 * j)
+        ) % 1  # dither, so that rounding is unbiased in each bin
         rows_by_bin[:, j] = np.floor(wanted.clip(min=0) / means[j] + (0.5 if j == 0 else share))
         carry = np.where(fitted.sum(axis=1) > 0, wanted - rows_by_bin[:, j] * means[j], 0.0)
     rows_by_bin[fitted.sum(axis=1) == 0] = 0
