@@ -109,7 +109,7 @@ def test_a_file_that_only_calls_itself_gzipped_is_refused(tmp_path):
 def test_another_zip_file_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "d.pt", "w") as archive:
         archive.writestr("a", "b")
-    with pytest.raises(ValueError, match="something else than tensors or is damaged"):
+    with pytest.raises(ValueError, match="something other than tensors, or is damaged"):
         read(tmp_path / "d.pt")
 
 
