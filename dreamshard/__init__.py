@@ -1,15 +1,17 @@
-"""dreamshard: learn what embedding tables cost, and which device should hold which.
+"""dreamshard: learn what embedding tables cost, and place them on devices. Each room uses only the rooms above it.
 
-    workloads/   a source            -> lookups, and Tables with their statistics
-    tasks        Tables              -> PlacementTasks, from disjoint halves of the pool
-    testbeds/    task, placement     -> CostSample: milliseconds per device and phase
-    features     Tables              -> [T, F], normalised once for the whole pool
-    cost_network, train_cost         CostSamples -> a network that predicts a placement's cost
-    mdp, rollout, policy_network     the estimated MDP, and a policy that places table after table in it
-    training     Algorithm 1: measure what the policy proposes, fit the cost network, improve the policy; again
-    search       policy + cost network -> the best placement within a time budget
-    baselines    rules of thumb, behind the same interface
-    evaluation   placers x tasks on a testbed -> a paired comparison
+    files/                 atomic writing, digests, locks
+    tables, workloads/     `Tables` and their lookups, from files, published lists or generators
+    tasks, placement       a `PlacementTask`: tables, devices, memory; a `Placement`: a device per table or column shard
+    costs, placer, plan    `CostSample`: measured milliseconds per device; the `Placer` protocol; the plan for the trainer
+    testbeds/, baselines   where costs come from: real ranks, one device, or a roofline; rules of thumb
+    cost_model/            features of tables, and networks that predict a placement's cost
+    policy/                the estimated MDP, and a policy that places table after table in it
+    search/                policy + cost network -> the best placement within a time budget
+    training, evaluation   Algorithm 1: measure, fit, improve; paired comparisons of placers
+    peers/                 published rivals, behind the same interface
+    shard_profiling/       a placer learnt from costs of single shards on one GPU
+    recipes                complete configurations by name
 
 Letters of dimensions, in every signature: B batch (placements or episodes), T tables, D devices, F features, L latent,
 M members of an ensemble, N lookups or shards, P distinct tables of a data set, S samples or starts. Costs are in

@@ -1,6 +1,6 @@
 """Recipes: named functions that return a complete configuration of the chain.
 
-A recipe is the only place where sizes and counts are chosen; each part's own config says what they mean.
+Recipes alone choose sizes and counts; the docstring of each part's config explains them.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from dreamshard.workloads.config import WorkloadConfig
 
 @dataclass(frozen=True, kw_only=True)
 class TasksConfig:
-    """Placement tasks drawn from the pool's training and test halves."""
+    """Placement tasks, drawn from the pool's training and test halves."""
 
     tables_per_task: int = 20
     num_devices: int = 2
@@ -37,11 +37,12 @@ class MeasureConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """How placers are compared on the test tasks: every placement is measured `repeats` times, interleaved.
+    """How placers are compared on the test tasks.
 
     Attributes:
-        budget_ms: for the placer's search; None for its default, which grows with the task.
-        peers: whether the published rivals take part; two of them are trained first.
+        repeats: measurements of each placement, interleaved with those of the others.
+        budget_ms: time for the placer's search; None for its default, which grows with the task.
+        peers: whether to include the published rivals; two of them are trained first.
     """
 
     repeats: int = 2
@@ -54,7 +55,7 @@ class Recipe:
     """Everything the chain needs to know, except where things are stored.
 
     Attributes:
-        collection: where given, `profile` collects costs of shards and `train` learns from those alone.
+        collection: if set, `profile` collects costs of shards and `train` learns from those alone.
     """
 
     name: str
@@ -77,7 +78,7 @@ def default() -> Recipe:
 
 
 def smoke() -> Recipe:
-    """The whole chain in little: proves that every stage works, not that the placement is good."""
+    """Runs the whole chain on a tiny configuration; the result is too noisy to judge quality."""
     return Recipe(
         name="smoke",
         workload=WorkloadConfig(num_tables=48, max_table_bytes=16 * 2**20, batch_size=512),
@@ -110,7 +111,7 @@ def paper_50x4() -> Recipe:
 
 
 def h200_costs() -> Recipe:
-    """Costs of shards on one H200: collected with `profile`, learnt from with `train`; `run` plans for eight of it."""
+    """Costs of shards on one H200: `profile` collects them, `train` learns from them, `run` plans for eight H200s."""
     return Recipe(
         name="h200_costs",
         workload=WorkloadConfig(dim="mixed", batch_size=65_536),
@@ -128,11 +129,7 @@ def h200_costs() -> Recipe:
 
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
-    "default": default,
-    "smoke": smoke,
-    "dlrm_50x4": dlrm_50x4,
-    "paper_50x4": paper_50x4,
-    "h200_costs": h200_costs,
+    function.__name__: function for function in (default, smoke, dlrm_50x4, paper_50x4, h200_costs)
 }
 
 
@@ -140,7 +137,7 @@ def recipe(name: str) -> Recipe:
     """The recipe called `name`.
 
     Raises:
-        ValueError: there is none of that name; the message lists those there are.
+        ValueError: there is no such recipe; the message lists all recipes.
     """
     if name not in RECIPES:
         raise ValueError(f"there is no recipe {name!r}, so there is nothing to run; choose one of {sorted(RECIPES)}")
@@ -148,23 +145,17 @@ def recipe(name: str) -> Recipe:
 
 
 def with_overrides(base: Recipe, *, testbed: str | None = None, source: str | None = None) -> Recipe:
-    """`base` on another testbed or another source of tables.
+    """`base` on another testbed or with another source of tables.
 
-    Another source is taken whole and with its own dims: of Meta's as many tables as of the recipe's, and sources that
-    know no dims keep the recipe's.
+    All tables of another source are taken, with the source's own dims, or the recipe's dims if it knows none. Meta's data
+    sets keep the recipe's limits and dims.
     """
-    chosen = replace(base, testbed=testbed) if testbed else base
-    if source is None or source == base.workload.source:
-        return chosen
+    workload = base.workload
     if source in META_WORKLOADS:
-        return replace(chosen, workload=replace(base.workload, source=source))
-    dim = base.workload.dim
-    whole = replace(
-        base.workload,
-        source=source,
-        num_tables=None,
-        max_table_bytes=None,
-        dim=None,
-        unknown_dim=base.workload.unknown_dim if dim is None else dim,
-    )
-    return replace(chosen, workload=whole)
+        workload = replace(workload, source=source)
+    elif source is not None and source != workload.source:
+        unknown_dim = workload.unknown_dim if workload.dim is None else workload.dim
+        workload = replace(
+            workload, source=source, num_tables=None, max_table_bytes=None, dim=None, unknown_dim=unknown_dim
+        )
+    return replace(base, testbed=testbed or base.testbed, workload=workload)
