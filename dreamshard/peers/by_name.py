@@ -57,7 +57,7 @@ def trained_peer(
     return _METHODS[name].trained(placer.cost_network, placer.normaliser, tasks, seed, training or PeerTraining())
 
 
-def peer(name: str, placer: DreamShardPlacer | None, seed: int = 0) -> Placer:
+def peer(name: str, placer: DreamShardPlacer | None, seed: int = 0, training: PeerTraining | None = None) -> Placer:
     """The rival `name`; a learned one trains anew on each task that it places.
 
     Raises:
@@ -74,7 +74,7 @@ def peer(name: str, placer: DreamShardPlacer | None, seed: int = 0) -> Placer:
         )
     if name == "neuroshard":
         return NeuroShardPlacer(placer.cost_network, placer.normaliser)
-    return TrainedPerTask("rnn" if name == "rnn" else "autoshard", placer, seed)
+    return TrainedPerTask("rnn" if name == "rnn" else "autoshard", placer, seed, training)
 
 
 def peers(
@@ -96,14 +96,8 @@ def peers(
     Raises:
         ValueError: see `trained_peer`.
     """
-    rivals: dict[str, Placer] = {}
-    for name in LEARNED:
-        rivals[name] = (
-            TrainedPerTask(name, placer, seed, training)
-            if train_tasks is None
-            else trained_peer(name, placer, train_tasks, seed, training)
-        )
-    rivals["neuroshard"] = peer("neuroshard", placer)
-    if find_spec("torchrec") is not None:
-        rivals["torchrec_planner"] = TorchRecPlanner()
+    names = [name for name in PEERS if name != "torchrec_planner" or find_spec("torchrec") is not None]
+    rivals = {name: peer(name, placer, seed, training) for name in names}
+    if train_tasks is not None:
+        rivals |= {name: trained_peer(name, placer, train_tasks, seed, training) for name in LEARNED}
     return rivals

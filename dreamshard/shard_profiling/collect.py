@@ -36,18 +36,11 @@ how to use half an hour of a GPU (torch 2.11, CUDA 13, Python 3.12, no network):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; prints the result as JSON."""
     options = _parser().parse_args(arguments)
-    config = CollectionConfig(seed=options.seed)
-    if options.small:
-        config = small_collection(config)
-    changes = {
-        "batch_size": options.batch_size,
-        "num_shards": options.max_shards,
-        "precision": options.precision,
-        "optimizer": options.optimizer,
-        "repeats": options.repeats,
-        "memory_bytes": None if options.memory_gb is None else round(options.memory_gb * 2**30),
-    }
-    config = replace(config, **{name: value for name, value in changes.items() if value is not None})
+    config = small_collection(CollectionConfig()) if options.small else CollectionConfig()
+    given = {name: value for name, value in vars(options).items() if value is not None and hasattr(config, name)}
+    if options.memory_gb is not None:
+        given["memory_bytes"] = round(options.memory_gb * 2**30)
+    config = replace(config, **given)
     with tqdm(total=config.num_shards, unit="shard", disable=options.quiet) as bar:
 
         def progress(done: int, total: int, summary: str) -> None:
@@ -77,7 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="time limit")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: cuda if there is one")
     parser.add_argument("--small", action="store_true", help="small tables and batch, for a machine without a GPU")
-    parser.add_argument("--max-shards", type=int, help="size of the complete collection")
+    parser.add_argument(
+        "--max-shards", dest="num_shards", metavar="N", type=int, help="size of the complete collection"
+    )
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--memory-gb", type=float, help="largest shard, GiB")
     parser.add_argument("--precision", choices=["fp16", "fp32"])
