@@ -18,7 +18,7 @@ from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.placement import Placement
 from dreamshard.policy.mdp import Episodes, episodes_of, legal_devices
 from dreamshard.policy.reinforce import gradient_step, policy_gradient_loss
-from dreamshard.policy.rollout import masked_log_softmax
+from dreamshard.policy.rollout import masked_entropy, masked_log_softmax
 from dreamshard.tasks import PlacementTask
 
 Objective = Callable[[CostNetwork, Tensor], Tensor]
@@ -186,7 +186,7 @@ def lstm_rollout(
         after_ms = (forward + backward).reshape(held_ms.shape)
         legal = torch.from_numpy(legal_devices(used_bytes, table_bytes[:, t], episodes.capacity_bytes))
         scores = scorer.scores(t, torch.from_numpy(held_ms) / reference, torch.from_numpy(after_ms) / reference)
-        log_p, entropy = masked_log_softmax(scores, legal)  # [B, D], [B]
+        log_p = masked_log_softmax(scores, legal)  # [B, D]
         device = _choose(log_p.detach(), generator)
         chosen = episode, device.numpy()
         sums[chosen], held_ms[chosen] = after[chosen], after_ms[chosen]
@@ -194,7 +194,7 @@ def lstm_rollout(
         scorer.place(t, device)
         devices.append(device)
         log_probs.append(log_p.gather(-1, device[:, None])[:, 0])
-        entropies.append(entropy)
+        entropies.append(masked_entropy(log_p, legal))
     taken = torch.stack(devices, dim=1)
     return LstmRollout(
         torch.empty_like(taken).scatter_(1, episodes.order, taken),

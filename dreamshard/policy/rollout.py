@@ -110,16 +110,19 @@ def log_probs(
     table_codes = policy.table_codes(episodes.features)  # [B, T, K]
     scores = (device_codes * table_codes[:, :, None, :]).sum(-1)
     logits = scores - policy.cost_weight() * view.cost_if_placed  # [B, T, D]
-    log_p, entropy = masked_log_softmax(logits, finished.legal)
+    log_p = masked_log_softmax(logits, finished.legal)
+    entropy = masked_entropy(log_p, finished.legal)  # [B, T]
     return log_p.gather(-1, finished.actions[..., None]).squeeze(-1), entropy
 
 
-def masked_log_softmax(
-    logits: Float[Tensor, "*B D"], legal: Bool[Tensor, "*B D"]
-) -> tuple[Float[Tensor, "*B D"], Float[Tensor, "*B"]]:
-    """Log-probabilities over the legal devices, minus infinity elsewhere, and their entropy in nats."""
-    log_p = torch.log_softmax(logits.masked_fill(~legal, -torch.inf), dim=-1)
-    return log_p, -(log_p.exp() * log_p.masked_fill(~legal, 0.0)).sum(-1)
+def masked_log_softmax(logits: Float[Tensor, "*B D"], legal: Bool[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+    """Log-probabilities over the legal devices, minus infinity elsewhere."""
+    return torch.log_softmax(logits.masked_fill(~legal, -torch.inf), dim=-1)
+
+
+def masked_entropy(log_p: Float[Tensor, "*B D"], legal: Bool[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
+    """Entropy in nats of the log-probabilities of `masked_log_softmax`."""
+    return -(log_p.exp() * log_p.masked_fill(~legal, 0.0)).sum(-1)
 
 
 class _DeviceScorer:
