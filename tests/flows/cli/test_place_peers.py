@@ -85,7 +85,7 @@ def test_a_damaged_champion_is_said_by_a_rule_of_thumb_which_places_all_the_same
 @pytest.mark.parametrize("rival", ["neuroshard", "autoshard", "cost_greedy"])
 def test_with_a_champion_rivals_place_by_its_predicted_costs_and_training_is_said(place, rival, monkeypatch, tmp_path):
     from dreamshard.training import TrainingConfig, make_placer, start_training
-    from dreamshard.workloads.csv import read_tables
+    from dreamshard.workloads import read_tables
     from storage.mlflow_store import registry
 
     champion = make_placer(start_training(read_tables(tmp_path / "tables.csv").tables, TrainingConfig(), seed=0))
