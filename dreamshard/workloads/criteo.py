@@ -98,12 +98,12 @@ def _blocks(path: Path) -> Iterator[pa.RecordBatch]:
         yield from reader
 
 
-def _values(column: pa.StringArray, where: str, first_line: int) -> npt.NDArray[np.int64]:
+def _values(column: pa.StringArray, where: str, lines_before: int) -> npt.NDArray[np.int64]:
     encoded = column.dictionary_encode()
     known = []
     for text in encoded.dictionary.to_pylist():
         if len(text) > 8 or not HEXADECIMAL.issuperset(text):
-            line = first_line + column.index(text).as_py() + 1
+            line = lines_before + column.index(text).as_py() + 1
             raise ValueError(
                 f"{where}, line {line}: {text!r} is not a hexadecimal number of up to 8 digits, so it names no "
                 "category; correct or remove that line"
