@@ -92,6 +92,22 @@ def test_every_column_that_the_catalog_page_lists_is_in_its_view(tmp_path):
             assert set(re.findall(r"`(\w+)`", columns)) <= known, view
 
 
+@each_page
+def test_every_path_in_code_type_exists(page):
+    paths = re.findall(r"`((?:dreamshard|storage|flows|tests|docs|deploy)/[\w./-]*)`", page.read_text())
+    assert not [path for path in paths if not (PROJECT / path).exists()]
+
+
+def test_every_function_that_the_architecture_names_is_in_the_file_beside_it():
+    text = (PROJECT / "docs/architecture.md").read_text()
+    named = re.findall(r"`([\w./-]+\.py)`:((?: `\w+`,?)+)", text)
+    assert len(named) > 50
+    for path, names in named:
+        source = (PROJECT / path).read_text()
+        for name in re.findall(r"\w+", names):
+            assert re.search(rf"(def|class) {name}\b|^\s*{name}\b.*=", source, flags=re.MULTILINE), f"{name} in {path}"
+
+
 def test_the_glossary_is_in_alphabetical_order_with_one_line_per_term():
     terms = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", (PROJECT / "docs/glossary.md").read_text(), flags=re.MULTILINE)[1:]
     assert len(terms) > 50
