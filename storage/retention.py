@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from storage.filesystem import Entry, listing, remove
-from storage.lake.parquet_files import read
+from storage.filesystem import FileInfo, list_file_infos, remove
+from storage.lake.parquet_files import read_parquet
 from storage.mlflow_store import registry
 from storage.settings import Settings, home_registry
 from storage.store import Store
 
-KINDS = ("reports", "evaluations", "checkpoints", "cost samples", "journal", "unfinished", "lookups")
+KINDS = ("reports", "evaluations", "checkpoints", "cost samples", "sample_buffer", "unfinished", "lookups")
 """In the order of removal: what refers to others before what it refers to."""
 
-_LEFTOVERS = ("journal", "unfinished")  # what killed writers left: they go by their age alone
+_LEFTOVERS = ("sample_buffer", "unfinished")  # what killed writers left: they go by their age alone
 _OF_DATASETS = ("evaluations", "cost samples")
 _KEY = re.compile(r"[0-9a-f]{16}")
 _ITERATION = re.compile(r"iteration_(\d+)\..*")
@@ -45,7 +45,7 @@ class Stored:
 
     kind: str
     run: str
-    entry: Entry
+    entry: FileInfo
 
 
 def plan(store: Store, before: datetime) -> list[Stored]:
@@ -64,7 +64,7 @@ def plan(store: Store, before: datetime) -> list[Stored]:
     def goes(each: Stored) -> bool:
         if each.run and each.kind not in _LEFTOVERS:
             return each.run not in runs
-        return each.entry.modified < before and each.entry.place.name not in lookups
+        return each.entry.modified < before and each.entry.path.name not in lookups
 
     return sorted(filter(goes, stored), key=_order)
 
@@ -82,7 +82,7 @@ def _check_registry(settings: Settings) -> None:
 def carry_out(removals: Sequence[Stored]) -> None:
     """Remove the files in their order; stopped half-way, the next plan has the rest."""
     for _, group in groupby(removals, key=lambda each: _order(each)[:-1]):
-        places = [each.entry.place for each in group]
+        places = [each.entry.path for each in group]
         remove(places)
         for folder in {place.parent for place in places if isinstance(place, Path)}:
             with suppress(OSError):  # it still holds something
@@ -102,25 +102,25 @@ def _stored(store: Store) -> Iterator[Stored]:
     """Every file that might go."""
     lake = store.lake.root
     for reports in (store.evaluations, store.comparisons):
-        for entry in listing(reports, "**/*.json"):
-            yield Stored(kind="reports", run=entry.place.stem, entry=entry)
-    for entry in listing(store.checkpoints, "*/*"):
-        if entry.place.suffix != ".tmp":
-            yield Stored(kind="checkpoints", run=entry.place.parent.name, entry=entry)
-    for folder in ("evaluations", "cost_samples", "journal"):
-        for entry in listing(lake / folder, "**/*.parquet"):
-            run = unquote(entry.place.name.split(".")[0])
+        for entry in list_file_infos(reports, "**/*.json"):
+            yield Stored(kind="reports", run=entry.path.stem, entry=entry)
+    for entry in list_file_infos(store.checkpoints, "*/*"):
+        if entry.path.suffix != ".tmp":
+            yield Stored(kind="checkpoints", run=entry.path.parent.name, entry=entry)
+    for folder in ("evaluations", "cost_samples", "sample_buffer"):
+        for entry in list_file_infos(lake / folder, "**/*.parquet"):
+            run = unquote(entry.path.name.split(".")[0])
             yield Stored(kind=folder.replace("_", " "), run=run, entry=entry)
-    for entry in listing(lake / "lookups", "*.parquet"):
+    for entry in list_file_infos(lake / "lookups", "*.parquet"):
         yield Stored(kind="lookups", run="", entry=entry)
     for root in (store.evaluations, store.comparisons, store.checkpoints, lake):
-        for entry in listing(root, "**/*.tmp"):
+        for entry in list_file_infos(root, "**/*.tmp"):
             yield Stored(kind="unfinished", run="", entry=entry)
 
 
 def _order(each: Stored) -> tuple[Any, ...]:
     """A training's states go before its samples, the last iteration first: what is left is a shorter training."""
-    place = each.entry.place
+    place = each.entry.path
     iteration = _ITERATION.fullmatch(place.name)
     last_first = -int(iteration[1]) if iteration else -(10**6) if place.suffix == ".zip" else 1
     points_to = place.parent.name != "newest"  # which of a training's reports is the newest
@@ -136,14 +136,14 @@ def _kept_runs(stored: Sequence[Stored], named: Collection[str], before: datetim
     kept: set[str] = set()
     while fresh:
         kept |= fresh
-        texts = [each.entry.place for each in stored if each.run in fresh and _may_name_others(each)]
+        texts = [each.entry.path for each in stored if each.run in fresh and _may_name_others(each)]
         fresh = known.intersection(key for text in texts for key in _KEY.findall(text.read_text())) - kept
     return kept
 
 
 def _may_name_others(each: Stored) -> bool:
     """Reports name their training, and a training that went on from another says so beside its states."""
-    name = each.entry.place.name
+    name = each.entry.path.name
     return each.kind in ("reports", "checkpoints") and name.endswith(".json") and not _ITERATION.fullmatch(name)
 
 
@@ -152,16 +152,16 @@ def _kept_lookups(
 ) -> set[str]:
     """Names of the lookups files that stay."""
     lake = store.lake
-    written = listing(lake.root / "tables", "**/tables.parquet")
+    written = list_file_infos(lake.root / "tables", "**/tables.parquet")
     in_use = [each.entry for each in stored if each.run in runs and each.kind in _OF_DATASETS]
-    in_use += [entry for entry in listing(lake.root / "tasks", "**/*.parquet") if entry.modified >= before]
+    in_use += [entry for entry in list_file_infos(lake.root / "tasks", "**/*.parquet") if entry.modified >= before]
     in_use += [entry for entry in written if entry.modified >= before]
     kept = {*named, *lake.dataset_versions()[-1:], *map(_dataset, in_use)}
-    tables = [read(entry.place, ["lookups_file"]) for entry in written if _dataset(entry) in kept]
+    tables = [read_parquet(entry.path, ["lookups_file"]) for entry in written if _dataset(entry) in kept]
     return {Path(file).name for table in tables for file in table.column("lookups_file").to_pylist()}
 
 
-def _dataset(entry: Entry) -> str:
+def _dataset(entry: FileInfo) -> str:
     """The dataset version in a file's path."""
-    found = _DATASET.search(str(entry.place))
+    found = _DATASET.search(str(entry.path))
     return unquote(found[1]) if found else ""

@@ -20,7 +20,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.filesystem import Place, place
+from storage.filesystem import AnyPath, parse_address
 
 QUIET: Mapping[str, str] = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -46,7 +46,7 @@ class Settings:
     """
 
     home: Path
-    store_root: Place
+    store_root: AnyPath
     tracking_uri: str
     artifact_root: str
 
@@ -59,7 +59,7 @@ class Settings:
         """
         home = Path(environ.get("DREAMSHARD_HOME") or ".dreamshard").expanduser().absolute()
         address, artifacts = environ.get("DREAMSHARD_STORE"), environ.get("DREAMSHARD_ARTIFACTS")
-        store_root = place(address, "DREAMSHARD_STORE") if address else home
+        store_root = parse_address(address, "DREAMSHARD_STORE") if address else home
         return cls(
             home=home,
             store_root=store_root,
@@ -74,7 +74,7 @@ class Settings:
         return settings
 
     @property
-    def lake_root(self) -> Place:
+    def lake_root(self) -> AnyPath:
         """The folder of the Parquet datasets."""
         return self.store_root / "lake"
 

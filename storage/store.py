@@ -4,7 +4,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from storage.filesystem import Place, check_writable
+from storage.filesystem import AnyPath, check_writable
 from storage.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,17 +29,17 @@ class Store:
         return Lake(self.settings.lake_root, self.settings.home / "cache")
 
     @property
-    def checkpoints(self) -> Place:
+    def checkpoints(self) -> AnyPath:
         """The folder of training states; see `run_records.checkpoints`."""
         return self.settings.store_root / "checkpoints"
 
     @property
-    def evaluations(self) -> Place:
+    def evaluations(self) -> AnyPath:
         """The folder of evaluation reports."""
         return self.settings.store_root / "evaluations"
 
     @property
-    def comparisons(self) -> Place:
+    def comparisons(self) -> AnyPath:
         """The folder of reports on versions compared by hand."""
         return self.settings.store_root / "comparisons"
 

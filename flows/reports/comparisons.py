@@ -12,7 +12,7 @@ from dreamshard.placer import Placer
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.tasks import PlacementTask
 from flows.reports.evaluations import plain
-from storage.filesystem import Place, write_json
+from storage.filesystem import AnyPath, write_json
 from storage.mlflow_store import registry
 from storage.settings import Settings
 from storage.store import open_store
@@ -132,7 +132,7 @@ def make_report(
     }
 
 
-def path(key: str) -> Place:
+def path(key: str) -> AnyPath:
     """Where the report `key` lies."""
     return open_store().comparisons / f"{key}.json"
 

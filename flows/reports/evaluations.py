@@ -17,7 +17,7 @@ from dreamshard.placer import Placer
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.tasks import PlacementTask
 from flows.runtime.retries import passing
-from storage.filesystem import Place, write_json
+from storage.filesystem import AnyPath, write_json
 from storage.mlflow_store import registry
 from storage.store import open_store
 
@@ -112,7 +112,7 @@ def make_report(
     }
 
 
-def path(key: str) -> Place:
+def path(key: str) -> AnyPath:
     """Where the report `key` lies."""
     return open_store().evaluations / f"{key}.json"
 
@@ -159,7 +159,7 @@ def newest(training: str) -> Report:
         ) from None
 
 
-def _newest(training: str) -> Place:
+def _newest(training: str) -> AnyPath:
     return open_store().evaluations / "newest" / f"{training}.json"
 
 

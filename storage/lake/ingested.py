@@ -1,10 +1,10 @@
-"""What was ingested before, so that a source costs only its new and changed tables.
+"""Tables ingested before, so that ingesting a source again processes only its new and changed tables.
 
-    ingested/<content>.parquet      one row per table: its fingerprint, and what its lookups said
-    sources/<key>.parquet           one row per table of a source as it was at one time: name and fingerprint
+    ingested/<content>.parquet      one row per table: its fingerprint and its statistics
+    sources/<key>.parquet           one row per table of a source at one time: name and fingerprint
 
-A fingerprint stands for everything that a table's lookups come from (`dreamshard.workloads.source.Workload`), so one that
-is known names the same lookups file for good. A table whose lookups file is gone is no longer known.
+A fingerprint identifies everything that a table's lookups are made from (`dreamshard.workloads.source.Workload`), so the
+same fingerprint always means the same lookups file. A table whose lookups file was removed is not known any more.
 """
 
 from collections.abc import Sequence
@@ -13,23 +13,21 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dreamshard.tables import Tables
-from storage.filesystem import files
+from storage.filesystem import list_files
 from storage.lake import rows as records
 from storage.lake import schemas
-from storage.lake.lake import Lake, lookups_file
-from storage.lake.parquet_files import content_id, read, read_all, write
-
-_WHICH = ("fingerprint", "lookups_file")
+from storage.lake.lake import Lake
+from storage.lake.parquet_files import content_id, read_parquet, read_parquet_files, write_parquet
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ingested:
-    """What ingesting a source came to.
+    """The result of ingesting a source.
 
     Attributes:
-        dataset: version.
-        new: tables that were new or changed.
-        reused: tables whose lookups and statistics were in the lake.
+        dataset: version of the dataset.
+        new: number of new or changed tables.
+        reused: number of tables whose lookups and statistics were in the lake.
     """
 
     dataset: str
@@ -38,53 +36,53 @@ class Ingested:
 
 
 def keep_ingested(lake: Lake, fingerprints: Sequence[str], tables: Tables) -> None:
-    """Keep what tables came to whose lookups are in the lake.
+    """Remember the statistics of tables whose lookups are in the lake.
 
     Args:
         fingerprints: one per table.
-        tables: with their statistics.
     """
-    found = records.tables_to_rows(tables, "", "", [lookups_file(tables.select([t])) for t in range(len(tables))])
-    found = found.append_column("fingerprint", pa.array(fingerprints, pa.string()))
-    path = lake.root / "ingested" / f"{content_id([*fingerprints, found.column('lookups_file').to_pylist()])}.parquet"
+    files = [records.lookups_file(tables.select([t])) for t in range(len(tables))]
+    path = lake.root / "ingested" / f"{content_id([*fingerprints, files])}.parquet"
     if not path.exists():
-        write(path, found.select(schemas.INGESTED.names).cast(schemas.INGESTED))
+        rows = records.tables_to_rows(tables, "", "", files)
+        rows = rows.append_column("fingerprint", pa.array(fingerprints, pa.string()))
+        write_parquet(path, rows.select(schemas.INGESTED.names).cast(schemas.INGESTED))
 
 
 def known_tables(lake: Lake, fingerprints: Sequence[str]) -> dict[str, Tables]:
-    """Those of `fingerprints` under which a table was ingested whose lookups are still there; one table for each.
+    """The one-table `Tables` of each fingerprint that was ingested and whose lookups file still exists.
 
     Args:
-        lake: of both.
-        fingerprints: of one source: no two of its tables have one name.
+        fingerprints: those of one source, whose tables have distinct names.
 
     Raises:
         ValueError: a file cannot be read.
     """
-    there = {f"lookups/{path.name}" for path in files(lake.root / "lookups", "*.parquet")}
+    existing = {f"lookups/{path.name}" for path in list_files(lake.root / "lookups", "*.parquet")}
     wanted = set(fingerprints)
     rows: dict[str, pa.Table] = {}
-    for found in read_all(files(lake.root / "ingested", "*.parquet")):
-        for row, (its, file) in enumerate(zip(*(found.column(name).to_pylist() for name in _WHICH), strict=True)):
-            if its in wanted and file in there:
-                rows[its] = found.slice(row, 1)
+    for table in read_parquet_files(list_files(lake.root / "ingested", "*.parquet")):
+        columns = (table.column(name).to_pylist() for name in ("fingerprint", "lookups_file"))
+        for row, (fingerprint, file) in enumerate(zip(*columns, strict=True)):
+            if fingerprint in wanted and file in existing:
+                rows[fingerprint] = table.slice(row, 1)
     if not rows:
         return {}
-    together = pa.concat_tables(rows.values()).append_column("position", pa.array(range(len(rows))))
-    tables = records.tables_from_rows(together)
+    combined = pa.concat_tables(rows.values()).append_column("position", pa.array(range(len(rows))))
+    tables = records.tables_from_rows(combined)
     return {fingerprint: tables.select([t]) for t, fingerprint in enumerate(rows)}
 
 
 def keep_source(lake: Lake, key: str, names: Sequence[str], fingerprints: Sequence[str]) -> None:
-    """Keep which tables a source has while its mark is what `key` was made of."""
+    """Remember the tables of a source in the state that `key` identifies."""
     path = lake.root / "sources" / f"{key}.parquet"
     if not path.exists():
-        stamps = [records.now()] * len(names)
-        write(path, pa.Table.from_arrays([list(names), list(fingerprints), stamps], schema=schemas.SOURCES))
+        times = [records.now()] * len(names)
+        write_parquet(path, pa.Table.from_arrays([list(names), list(fingerprints), times], schema=schemas.SOURCES))
 
 
 def read_source(lake: Lake, key: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Names and fingerprints of a source's tables as they were kept under `key`, or None.
+    """Names and fingerprints of the tables kept under `key`, or None.
 
     Raises:
         ValueError: the file cannot be read.
@@ -92,5 +90,5 @@ def read_source(lake: Lake, key: str) -> tuple[tuple[str, ...], tuple[str, ...]]
     path = lake.root / "sources" / f"{key}.parquet"
     if not path.exists():
         return None
-    found = read(path)
-    return tuple(found.column("name").to_pylist()), tuple(found.column("fingerprint").to_pylist())
+    rows = read_parquet(path)
+    return tuple(rows.column("name").to_pylist()), tuple(rows.column("fingerprint").to_pylist())

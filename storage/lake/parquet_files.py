@@ -1,9 +1,7 @@
-"""Parquet files that appear whole or not at all, and one clear error for those that cannot be read."""
+"""Parquet files that appear completely or not at all, and one clear error for those that cannot be read."""
 
-import fcntl
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,91 +10,79 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dreamshard.files.digests import json_digest
-from storage import filesystem
-from storage.filesystem import Place, writing
+from dreamshard.files.locks import locked
+from storage.filesystem import AnyPath, read_files, writing
 
 ROWS_PER_GROUP = 122_880
-"""What DuckDB hands to one thread at a time: a third faster here than pyarrow's million."""
+"""DuckDB hands one group to a thread: measured a third faster than pyarrow's default of a million rows."""
 
 
-def write(target: Place, table: pa.Table) -> None:
-    """Write `table` to `target`, which appears whole or not at all."""
+def write_parquet(target: AnyPath, table: pa.Table) -> None:
+    """Write `table` to `target`, which appears completely or not at all."""
     with writing(target) as file:
         pq.write_table(
             table, file, compression="zstd", row_group_size=ROWS_PER_GROUP, use_dictionary=_texts(table.schema)
         )
 
 
-def read(source: Place, columns: Sequence[str] | None = None) -> pa.Table:
+def read_parquet(source: AnyPath, columns: Sequence[str] | None = None) -> pa.Table:
     """Read one file of the lake.
 
     Raises:
         ValueError: it cannot be read, or lacks a column; the message names the file.
     """
-    try:
-        return _parsed(source if isinstance(source, Path) else pa.BufferReader(source.read_bytes()), columns)
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(source, error) from error
+    with _clear_error(source):
+        return _parse(source if isinstance(source, Path) else pa.BufferReader(source.read_bytes()), columns)
 
 
-def read_all(sources: Sequence[Place], columns: Sequence[str] | None = None) -> list[pa.Table]:
-    """Read many files of the lake, those from elsewhere at the same time; one that has gone since it was listed is left out.
+def read_parquet_files(sources: Sequence[AnyPath], columns: Sequence[str] | None = None) -> list[pa.Table]:
+    """Read many files, remote ones in parallel; those removed since they were listed are skipped.
 
     Raises:
         ValueError: one cannot be read, or lacks a column; the message names the file.
     """
-    found = []
-    for source, content in _contents(sources):
-        try:
-            found.append(_parsed(content, columns))
-        except FileNotFoundError:
-            continue
-        except (pa.ArrowException, OSError) as error:
-            raise _unreadable(source, error) from error
-    return found
-
-
-def _contents(sources: Sequence[Place]) -> Iterator[tuple[Place, Any]]:
-    """Each file with what pyarrow reads: its path, or its content if it lies elsewhere and is still there."""
-    if all(isinstance(source, Path) for source in sources):
-        yield from ((source, source) for source in sources)
-        return
-    for source, content in zip(sources, filesystem.read_all(sources), strict=True):
+    contents: Sequence[Any] = sources
+    if not all(isinstance(source, Path) for source in sources):
+        contents = [None if content is None else pa.BufferReader(content) for content in read_files(sources)]
+    tables = []
+    for source, content in zip(sources, contents, strict=True):
         if content is not None:
-            yield source, pa.BufferReader(content)
+            with _clear_error(source), suppress(FileNotFoundError):
+                tables.append(_parse(content, columns))
+    return tables
 
 
-def _parsed(source: Any, columns: Sequence[str] | None) -> pa.Table:
+def _parse(source: Any, columns: Sequence[str] | None) -> pa.Table:
     return pq.read_table(source, columns=None if columns is None else list(columns), partitioning=None)
 
 
-def _unreadable(source: Place, error: BaseException) -> ValueError:
-    reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-    return ValueError(
-        f"{source} cannot be read as Parquet ({reason}), so what it holds is lost to this run; it may be truncated "
-        "or of another origin: remove it and run the stage that writes it again"
-    )
+@contextmanager
+def _clear_error(source: AnyPath) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise ValueError(
+            f"{source} cannot be read as Parquet ({reason}), so this run cannot use its content; it may be truncated "
+            "or come from another program: remove it and run the stage that writes it again"
+        ) from error
 
 
 def _texts(schema: pa.Schema) -> list[str]:
-    """Columns that repeat themselves; a dictionary of measured numbers makes files a quarter larger and slower."""
+    """Columns that repeat values; dictionaries of measured numbers make files a quarter larger and slower."""
     plain = [field.name for field in schema if field.type == pa.string()]
     return plain + [f"{field.name}.list.element" for field in schema if field.type == pa.list_(pa.string())]
 
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Let one writer at a time, of any process of this machine, change what it has read; readers do not wait."""
+    """Let one process of this machine at a time change a dataset; readers do not wait."""
     folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)  # ends with the process, however that ends
+    with locked(folder, f"another process writes to {folder}"):
         yield
-    finally:
-        os.close(handle)
 
 
-def partition(root: Place, **values: str) -> Place:
+def partition(root: AnyPath, **values: str) -> AnyPath:
     """`root/name=value/...`, with everything but letters, digits and `_.-~` escaped."""
     for name, value in values.items():
         root = root / f"{name}={quote(value, safe='')}"
@@ -104,5 +90,5 @@ def partition(root: Place, **values: str) -> Place:
 
 
 def content_id(content: Any) -> str:
-    """Sixteen hexadecimal digits of anything that JSON can hold."""
+    """Sixteen hexadecimal digits that identify anything JSON can hold."""
     return json_digest(content, sort_keys=True, separators=(",", ":"))

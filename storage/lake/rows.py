@@ -1,4 +1,4 @@
-"""Core types to rows of the lake and back; nothing here touches a file."""
+"""Converts tables, tasks, samples and evaluations to rows of the lake and back; no file access."""
 
 import json
 import math
@@ -16,6 +16,7 @@ from dreamshard.evaluation import EvaluationRow
 from dreamshard.placement import Placement, device_memory_bytes
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.workloads import dataset_version
 from storage.lake import schemas
 from storage.lake.parquet_files import content_id
 
@@ -23,7 +24,7 @@ Row = dict[str, Any]
 
 
 def now() -> datetime:
-    """The time of writing, UTC, without a zone as the schemas have it."""
+    """The current time, UTC, without a time zone as in the schemas."""
     return datetime.now(UTC).replace(tzinfo=None)
 
 
@@ -47,9 +48,9 @@ def tables_to_rows(tables: Tables, version: str, source: str, lookups_files: Seq
     return pa.Table.from_arrays(arrays, schema=schemas.TABLES)
 
 
-def tables_from_rows(found: pa.Table) -> Tables:
-    """The tables in their order; counts are int64, pooling factor and bins float64."""
-    ordered = found.sort_by("position")
+def tables_from_rows(rows: pa.Table) -> Tables:
+    """The tables in the order of `position`; counts are int64, pooling factor and bins float64."""
+    ordered = rows.sort_by("position")
 
     def column(name: str) -> torch.Tensor:
         return torch.from_numpy(ordered.column(name).to_numpy().copy())
@@ -65,8 +66,13 @@ def tables_from_rows(found: pa.Table) -> Tables:
     )
 
 
+def lookups_file(one_table: Tables) -> str:
+    """Path of a table's lookups below the lake's root, made of the same content hash as a dataset's version."""
+    return f"lookups/{dataset_version(one_table)}.parquet"
+
+
 def task_to_row(task: PlacementTask) -> Row:
-    """What `TASKS` says of one task, without where it belongs."""
+    """The columns of `TASKS` that describe the task itself."""
     return {
         "task": task.name,
         "table_names": list(task.tables.names),
@@ -79,7 +85,7 @@ def task_to_row(task: PlacementTask) -> Row:
 
 
 def task_from_row(row: Row, pool: Tables) -> PlacementTask:
-    """The task, its tables taken from `pool`."""
+    """The task, with its tables from `pool`."""
     return PlacementTask(
         pool.named(row["table_names"]),
         num_devices=row["num_devices"],
@@ -91,7 +97,7 @@ def task_from_row(row: Row, pool: Tables) -> PlacementTask:
 
 
 def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_version: str) -> list[Row]:
-    """One row per device; device 0 carries the placement. `sample_id` is the hash of all that was measured."""
+    """One row per device; device 0 carries the placement. `sample_id` is the hash of everything measured."""
     task, device = sample.task, sample.placement.device
     phases = sample.costs.phases_ms().to(torch.float32).tolist()  # [D, 4]
     fits = sample.infeasible is None
@@ -141,25 +147,22 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
 
 
 def samples_from_rows(rows: Iterable[Row], pool: Tables) -> list[CostSample]:
-    """Samples of one dataset, in the order in which their device 0 comes; costs are float32.
-
-    A sample that comes twice counts once.
-    """
+    """Samples of one dataset, in the order of their first rows; costs are float32, duplicate samples count once."""
     devices: dict[str, dict[int, Row]] = defaultdict(dict)
     for row in rows:
         devices[row["sample_id"]].setdefault(row["device"], row)
-    return [_sample([found[d] for d in sorted(found)], pool) for found in devices.values()]
+    return [_sample([by_device[d] for d in sorted(by_device)], pool) for by_device in devices.values()]
 
 
-def evaluation_to_row(
-    row: EvaluationRow, *, model_version: str | None, run_key: str, dataset_version: str, testbed: str, hardware: str
-) -> Row:
-    """What `EVALUATIONS` says of one placer on one task; `evaluation_id` is the hash of it."""
+def evaluation_to_row(row: EvaluationRow, model_version: str | None, origin: Row) -> Row:
+    """One placer on one task; `evaluation_id` is the hash of the content.
+
+    Args:
+        model_version: the placer's version, if it is a registered model.
+        origin: columns that all rows of the evaluation share.
+    """
     content: Row = {
-        "run_key": run_key,
-        "dataset_version": dataset_version,
-        "testbed": testbed,
-        "hardware": hardware,
+        **origin,
         "placer": row.placer,
         "model_version": model_version,
         "task": row.task.name,
@@ -178,8 +181,9 @@ def _sample(rows: Sequence[Row], pool: Tables) -> CostSample:
     first = rows[0]
     infeasible = None
     if first.get("infeasible_device") is not None:
-        asked, free = first["asked_bytes"], first["free_bytes"]
-        infeasible = Infeasible(device=first["infeasible_device"], asked_bytes=asked, free_bytes=free)
+        infeasible = Infeasible(
+            device=first["infeasible_device"], asked_bytes=first["asked_bytes"], free_bytes=first["free_bytes"]
+        )
     phases = torch.tensor([[row[name] or 0.0 for name in schemas.PHASE_COLUMNS] for row in rows])  # [D, 4]
     task = task_from_row(first | {"memory_bytes": first["capacity_bytes"]}, pool)
     return CostSample(

@@ -1,15 +1,16 @@
-"""Cost samples on their way into the lake: on disk one by one as they come, in the lake an iteration at a time.
+"""The sample buffer: each new cost sample gets a file at once, and a whole iteration moves into the lake together.
 
-    <lake>/journal/testbed=<t>/dataset_version=<v>/<run>.<iteration>.<sample>.parquet
+    <lake>/sample_buffer/testbed=<t>/dataset_version=<v>/<run>.<iteration>.<sample>.parquet
 
-So a killed process loses nothing that it has measured, and a query opens one file per iteration instead of one per
-placement. No reader of the lake looks here: a sample is in the lake or not, and never in it twice.
+A killed process thus loses no measurement, and a query opens one file per iteration instead of one per placement (about
+0.5 ms each). Readers of the lake do not look into the buffer, and no sample is in the lake twice.
 
-Where the lake lies elsewhere other hosts have samples on their way too, so a run brings in its own alone; what a killed
-run has left there waits for the same run to go on.
+On a shared store other hosts have samples in the buffer too, so a run moves only its own; those of a killed run wait until
+that run resumes.
 """
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -17,50 +18,77 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from dreamshard.costs import CostSample
-from storage.filesystem import files, remove
+from storage.filesystem import AnyPath, list_files, remove
 from storage.lake import rows as records
 from storage.lake import schemas
-from storage.lake.lake import Lake, measurement_place
-from storage.lake.parquet_files import read_all, write
+from storage.lake.lake import Lake
+from storage.lake.parquet_files import content_id, partition, read_parquet_files, write_parquet
+from storage.lake.rows import Row
+
+FOLDER = "sample_buffer"
 
 
 @contextmanager
 def collecting(
     lake: Lake, run_key: str, iteration: int, dataset_version: str
 ) -> Iterator[Callable[[CostSample], None]]:
-    """Gives the function that keeps a sample at once; when the block ends, however it ends, the lake has them all.
+    """Yield a function that saves a sample at once; all of them are in the lake when the block ends, even by an error.
 
-    What a killed process has left is in the lake when the block begins.
+    Samples that a killed process left are moved into the lake first.
 
     Args:
-        run_key: of the training, or of the evaluation, that the samples belong to.
-        iteration: of that training, from 1; `lake.EVALUATION` for those of an evaluation.
-        dataset_version: of the tables that are measured.
+        run_key: key of the training or evaluation that the samples belong to.
+        iteration: iteration of the training, from 1; `lake.EVALUATION` for an evaluation.
+        dataset_version: dataset of the measured tables.
     """
 
-    def keep(sample: CostSample) -> None:
+    def save(sample: CostSample) -> None:
         rows = records.sample_to_rows(sample, run_key=run_key, iteration=iteration, dataset_version=dataset_version)
-        folder, start = measurement_place(lake.root / "journal", rows[0])
-        path = folder / f"{start}.{rows[0]['sample_id']}.parquet"
-        write(path, pa.Table.from_pylist(rows, schema=schemas.MEASUREMENTS))
+        folder, prefix = measurement_path(lake.root / FOLDER, rows[0])
+        path = folder / f"{prefix}.{rows[0]['sample_id']}.parquet"
+        write_parquet(path, pa.Table.from_pylist(rows, schema=schemas.MEASUREMENTS))
 
-    own = None if isinstance(lake.root, Path) else run_key
-    settle(lake, own)
+    own_run = None if isinstance(lake.root, Path) else run_key
+    _flush(lake, own_run)
     try:
-        yield keep
+        yield save
     finally:
-        settle(lake, own)
+        _flush(lake, own_run)
 
 
-def settle(lake: Lake, run_key: str | None = None) -> None:
-    """Bring samples of the journal into the lake, whoever left them; stopped half-way, the next call goes on.
+def append_measurements(lake: Lake, rows: Sequence[Row]) -> None:
+    """Write measurements, one row per device, to a new file per testbed, dataset, run and iteration; skip known ones.
+
+    Files are never replaced by longer ones, since a reader may open one between its footer and its pages.
+    """
+    groups: dict[tuple[AnyPath, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[measurement_path(lake.root / "cost_samples", row)].append(row)
+    with lake.one_writer("cost_samples"):
+        for (folder, prefix), group in groups.items():
+            files = read_parquet_files(list_files(folder, f"{prefix}.*.parquet"), ["sample_id"])
+            known = {sample for table in files for sample in table.column("sample_id").to_pylist()}
+            new = {(row["sample_id"], row["device"]): row for row in group if row["sample_id"] not in known}
+            if new:
+                name = f"{prefix}.{content_id(sorted({sample for sample, _ in new}))}.parquet"
+                write_parquet(folder / name, pa.Table.from_pylist(list(new.values()), schema=schemas.MEASUREMENTS))
+
+
+def measurement_path(root: AnyPath, row: Row) -> tuple[AnyPath, str]:
+    """The folder of a measurement below `root`, and the prefix of its file's name: run and iteration."""
+    folder = partition(root, testbed=row["testbed"], dataset_version=row["dataset_version"])
+    return folder, f"{quote(row['run_key'], safe='')}.{row['iteration']:04}"
+
+
+def _flush(lake: Lake, run_key: str | None) -> None:
+    """Move samples into the lake; an interrupted flush is completed by the next one.
 
     Args:
-        run_key: only of this training or evaluation; None for all.
+        run_key: training or evaluation whose samples are moved; None for all.
     """
     run = "*" if run_key is None else f"{quote(run_key, safe='')}.*"
-    with lake.one_writer("journal"):
-        found = files(lake.root / "journal", f"testbed=*/dataset_version=*/{run}.parquet")
-        rows = [row for table in read_all(found) for row in table.to_pylist()]
-        lake.append_measurements(sorted(rows, key=lambda row: (row["created_at"], row["device"])))
-        remove(found)  # the lake has them; they would be left out there if they came again
+    with lake.one_writer(FOLDER):
+        files = list_files(lake.root / FOLDER, f"testbed=*/dataset_version=*/{run}.parquet")
+        rows = [row for table in read_parquet_files(files) for row in table.to_pylist()]
+        append_measurements(lake, sorted(rows, key=lambda row: (row["created_at"], row["device"])))
+        remove(files)

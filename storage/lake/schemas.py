@@ -1,7 +1,7 @@
-"""What the lake's files and the catalog's views hold: names, types, and the unit in the name of every column.
+"""Columns of the lake's files and of the catalog's views; column names carry the unit.
 
-A measurement is stored as one row per device, so that a sample and its devices appear in one atomic rename: the row of
-device 0 also carries what is true of the whole placement. `COST_SAMPLES` and `DEVICE_COSTS` are the two views of it.
+A measurement is stored as one row per device, so that a sample and its devices appear in one atomic rename; the row of
+device 0 also carries the columns of the whole placement. `COST_SAMPLES` and `DEVICE_COSTS` are the two views of it.
 """
 
 import pyarrow as pa
@@ -14,15 +14,12 @@ PHASE_COLUMNS = tuple(f"{phase}_ms" for phase in PHASES)
 
 _TEXT, _COUNT, _MS = pa.string(), pa.int64(), pa.float64()
 _TEXTS, _DEVICES = pa.list_(pa.string()), pa.list_(pa.int32())
-_TIME = pa.timestamp("us")  # UTC; without a zone, which DuckDB would need one more package to hand to Python
-
-LOOKUPS = pa.schema([("indices", pa.list_(pa.int32()))])
-"""One row per training sample: the rows it looks up; int64 where the table needs it. See `workloads.lookups`."""
+_TIME = pa.timestamp("us")  # UTC without a time zone: DuckDB needs another package to return zones to Python
 
 TABLES = pa.schema(
     [
         ("dataset_version", _TEXT),
-        ("position", pa.int32()),  # of the table in its dataset
+        ("position", pa.int32()),  # index of the table in its dataset
         ("name", _TEXT),
         ("rows", _COUNT),
         ("dim", pa.int32()),
@@ -43,7 +40,7 @@ INGESTED = pa.schema(
         *(field for field in TABLES if field.name not in ("dataset_version", "position", "source")),
     ]
 )
-"""One row per table of a source that was ingested: what it came to, by its fingerprint."""
+"""One row per ingested table: its fingerprint and its statistics."""
 
 SOURCES = pa.schema([("name", _TEXT), ("fingerprint", _TEXT), ("created_at", _TIME)])
 """One row per table of a source, in the source's order."""
@@ -52,13 +49,13 @@ TASKS = pa.schema(
     [
         ("dataset_version", _TEXT),
         ("split", _TEXT),  # train or test
-        ("task_set", _TEXT),  # key of the tasks drawn together
+        ("task_set", _TEXT),  # key of the set of tasks
         ("position", pa.int32()),
         ("task", _TEXT),
         ("table_names", _TEXTS),
         ("num_tables", pa.int32()),
         ("num_devices", pa.int32()),
-        ("memory_bytes", _COUNT),  # of each device
+        ("memory_bytes", _COUNT),  # room on each device
         ("precision", _TEXT),
         ("optimizer", _TEXT),
         ("seed", _COUNT),
@@ -69,8 +66,8 @@ TASKS = pa.schema(
 
 _MEASURED = [
     ("sample_id", _TEXT),
-    ("run_key", _TEXT),  # of the training, or of the evaluation
-    ("iteration", pa.int32()),  # of the training, from 1; 0 for what an evaluation measured
+    ("run_key", _TEXT),  # key of the training or evaluation
+    ("iteration", pa.int32()),  # of the training, from 1; 0 if an evaluation measured it
     ("dataset_version", _TEXT),
     ("testbed", _TEXT),
     ("hardware", _TEXT),
@@ -80,10 +77,10 @@ _DEVICE = [
     ("device", pa.int32()),
     *((name, pa.float32()) for name in PHASE_COLUMNS),
     ("device_ms", pa.float32()),  # sum of the phases
-    ("memory_bytes", _COUNT),  # of the tables on the device
+    ("memory_bytes", _COUNT),  # total of the tables on the device
     ("num_tables", pa.int32()),
     ("sum_dim", _COUNT),
-    ("single_table", _TEXT),  # the table's name where the device holds exactly one: what a table costs by itself
+    ("single_table", _TEXT),  # the table's name if the device holds exactly one: the cost of a single table
     ("shard_tables", _TEXTS),  # every table on the device
 ]
 _SAMPLE = [
@@ -92,27 +89,27 @@ _SAMPLE = [
     ("precision", _TEXT),
     ("optimizer", _TEXT),
     ("num_devices", pa.int32()),
-    ("capacity_bytes", _COUNT),  # of each device
-    ("overall_ms", _MS),  # null, as all milliseconds of the sample, where a shard did not fit
+    ("capacity_bytes", _COUNT),  # room on each device
+    ("overall_ms", _MS),  # null, like all other times of the sample, if a shard did not fit
     ("spread_ms", _MS),
     ("repeats", pa.int32()),
-    ("infeasible_device", pa.int32()),  # whose shard did not fit; null where all did
-    ("asked_bytes", _COUNT),  # by that shard
-    ("free_bytes", _COUNT),  # on its device
+    ("infeasible_device", pa.int32()),  # device whose shard did not fit; null if all did
+    ("asked_bytes", _COUNT),  # size of that shard
+    ("free_bytes", _COUNT),  # room left on its device
     ("table_names", _TEXTS),
-    ("placement", _DEVICES),  # device of each of table_names
+    ("placement", _DEVICES),  # device of each table in table_names
     ("versions", _TEXT),  # JSON object: library to version
     ("created_at", _TIME),
 ]
 
 MEASUREMENTS = pa.schema([*_MEASURED, *_DEVICE, *_SAMPLE])
-"""What a file of measurements holds: one row per device; null in `table_names` and `placement` but on device 0."""
+"""One row per device, as in the files; `table_names` and `placement` are null except on device 0."""
 
 DEVICE_COSTS = pa.schema([*_MEASURED, *_DEVICE])
 """One row per device of a sample."""
 
-COST_SAMPLES = pa.schema([*_MEASURED, *((name, kind) for name, kind in _SAMPLE)])
-"""One row per placement measured."""
+COST_SAMPLES = pa.schema([*_MEASURED, *_SAMPLE])
+"""One row per measured placement."""
 
 EVALUATIONS = pa.schema(
     [
@@ -122,10 +119,10 @@ EVALUATIONS = pa.schema(
         ("testbed", _TEXT),
         ("hardware", _TEXT),
         ("placer", _TEXT),
-        ("model_version", _TEXT),  # null where no registered model was measured
+        ("model_version", _TEXT),  # null if the placer is not a registered model
         ("task", _TEXT),
         ("num_devices", pa.int32()),
-        ("overall_ms", _MS),  # mean over the repeats; null where the placement did not fit
+        ("overall_ms", _MS),  # mean over the repeats; null if the placement did not fit
         ("predicted_ms", _MS),
         ("legal", pa.bool_()),
         ("place_ms", _MS),
@@ -138,8 +135,8 @@ EVALUATIONS = pa.schema(
 
 SHARD_COSTS = pa.schema(
     [
-        ("key", _TEXT),  # content of everything the costs depend on
-        ("tables", _TEXT),  # content of the shard's tables
+        ("key", _TEXT),  # hash of everything the costs depend on
+        ("tables", _TEXT),  # hash of the shard's tables
         ("hardware", _TEXT),
         ("versions", _TEXT),  # JSON object: library to version
         ("precision", _TEXT),
@@ -156,21 +153,4 @@ SHARD_COSTS = pa.schema(
         ("created_at", _TIME),
     ]
 )
-"""One row per shard measured by itself, for testbeds that measure shard by shard."""
-
-PLACEMENTS = pa.schema(
-    [
-        ("origin", _TEXT),  # cost_sample or evaluation
-        ("origin_id", _TEXT),
-        ("run_key", _TEXT),
-        ("dataset_version", _TEXT),
-        ("testbed", _TEXT),
-        ("hardware", _TEXT),
-        ("task", _TEXT),
-        ("placer", _TEXT),  # of an evaluation; null for placements drawn while training
-        ("num_devices", pa.int32()),
-        ("table_name", _TEXT),
-        ("device", pa.int32()),
-    ]
-)
-"""One row per table placed; a view only."""
+"""One row per shard measured by itself."""

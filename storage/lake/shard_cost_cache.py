@@ -1,9 +1,9 @@
-"""Costs of single shards in the lake: what was measured before is read instead of measured again.
+"""Costs of single shards in the lake, which are read instead of measured again.
 
     shard_costs/hardware=<h>/<key>.<repeats>.parquet
 
-The name of a file is the content of everything its costs depend on, so looking a shard up opens at most one file, and
-writing the same again changes nothing. Two measurements of one shard are kept if they differ in repeats.
+The key is the hash of everything that the costs depend on, so a look-up opens at most one file and writing the same costs
+again changes nothing. Measurements of one shard with different numbers of repeats are kept side by side.
 """
 
 import json
@@ -12,46 +12,42 @@ from dataclasses import asdict, dataclass, fields
 import pyarrow as pa
 
 from dreamshard.testbeds.shard_cache import ShardKey, ShardTiming
-from storage.filesystem import Place, files
+from storage.filesystem import AnyPath, list_files
 from storage.lake import schemas
-from storage.lake.parquet_files import partition, read, write
+from storage.lake.parquet_files import partition, read_parquet, write_parquet
 from storage.lake.rows import now
 
 
 @dataclass(frozen=True)
 class LakeShardCache:
-    """A `ShardCache` over the lake; picklable, so that a rank in another process can use it.
+    """A `ShardCache` in the lake; picklable, so that ranks in other processes can use it.
 
     Attributes:
-        root: of the lake.
+        root: root of the lake.
     """
 
-    root: Place
+    root: AnyPath
 
     def get(self, key: ShardKey) -> ShardTiming | None:
-        """The costs of most repeats that were kept under `key`; None where there are none.
+        """The costs with the most repeats under `key`; None if there are none.
 
         Raises:
             ValueError: a file cannot be read.
         """
-        found = files(self._folder(key), f"{key.content}.*.parquet")
-        if not found:
+        paths = list_files(self._folder(key), f"{key.content}.*.parquet")
+        if not paths:
             return None
-        row = read(max(found, key=_repeats)).to_pylist()[0]
+        row = read_parquet(max(paths, key=lambda path: int(path.name.split(".")[1]))).to_pylist()[0]
         return ShardTiming(**{field.name: row[field.name] for field in fields(ShardTiming)})
 
     def put(self, key: ShardKey, costs: ShardTiming) -> None:
-        """Keep the costs, unless those of as many repeats are there."""
+        """Write the costs, unless some with as many repeats exist."""
         path = self._folder(key) / f"{key.content}.{costs.repeats:06}.parquet"
         if path.exists():
             return
         row = asdict(key) | asdict(costs) | {"key": key.content, "created_at": now()}
         row["versions"] = json.dumps(dict(key.versions), sort_keys=True)
-        write(path, pa.Table.from_pylist([row], schema=schemas.SHARD_COSTS))
+        write_parquet(path, pa.Table.from_pylist([row], schema=schemas.SHARD_COSTS))
 
-    def _folder(self, key: ShardKey) -> Place:
+    def _folder(self, key: ShardKey) -> AnyPath:
         return partition(self.root / "shard_costs", hardware=key.hardware)
-
-
-def _repeats(path: Place) -> int:
-    return int(path.name.split(".")[1])

@@ -1,50 +1,48 @@
-"""Which tables were trained on and which were held out, kept for good: `<lake>/halves/<task set>.parquet`.
+"""Which tables were trained on and which were held out: `<lake>/table_splits/<task set>.parquet`.
 
-Small and never pruned: whoever trains on from a placer must know every table that it, or one before it, has learnt from.
+These small files are never removed: a later training must know every table that its placer or an earlier one learned from.
 """
 
 import pyarrow as pa
 
 from dreamshard.tasks import TableSplit
-from storage.filesystem import Place
+from storage.filesystem import AnyPath
 from storage.lake.lake import Lake
-from storage.lake.parquet_files import read, write
+from storage.lake.parquet_files import read_parquet, write_parquet
 
 SCHEMA = pa.schema([("name", pa.string()), ("split", pa.string())])
 """One row per table: its name, and `train` or `test`."""
 
 
-def write_table_split(lake: Lake, tasks: str, halves: TableSplit) -> None:
-    """Keep the halves that the task set `tasks` was drawn from, unless they are there."""
+def write_table_split(lake: Lake, tasks: str, split: TableSplit) -> None:
+    """Write the split that the task set `tasks` was drawn from, unless it exists."""
     path = _path(lake, tasks)
     if not path.exists():
-        rows = [
-            {"name": name, "split": split} for split in ("train", "test") for name in sorted(getattr(halves, split))
-        ]
-        write(path, pa.Table.from_pylist(rows, schema=SCHEMA))
+        rows = [{"name": name, "split": side} for side in ("train", "test") for name in sorted(getattr(split, side))]
+        write_parquet(path, pa.Table.from_pylist(rows, schema=SCHEMA))
 
 
 def has_table_split(lake: Lake, tasks: str) -> bool:
-    """Whether the halves of a task set are known; not where the lake was emptied."""
+    """Whether the split of a task set is known; it is lost if somebody empties the lake."""
     return _path(lake, tasks).exists()
 
 
 def read_table_split(lake: Lake, tasks: str) -> TableSplit:
-    """The halves of a task set.
+    """The split of a task set.
 
     Raises:
-        ValueError: there are none.
+        ValueError: it is not known.
     """
     path = _path(lake, tasks)
     if not path.exists():
         raise ValueError(
-            f"there is no {path}, so it is not known which tables were trained on and which were held out of task set "
-            f"{tasks}; draw the tasks again with `dreamshard run --full`"
+            f"there is no {path}, so it is not known which tables of task set {tasks} were trained on and which were held "
+            "out; draw the tasks again with `dreamshard run --full`"
         )
-    found = read(path).to_pylist()
-    sides = {split: frozenset(row["name"] for row in found if row["split"] == split) for split in ("train", "test")}
-    return TableSplit(sides["train"], sides["test"])
+    rows = read_parquet(path).to_pylist()
+    train, test = (frozenset(row["name"] for row in rows if row["split"] == side) for side in ("train", "test"))
+    return TableSplit(train, test)
 
 
-def _path(lake: Lake, tasks: str) -> Place:
-    return lake.root / "halves" / f"{tasks}.parquet"
+def _path(lake: Lake, tasks: str) -> AnyPath:
+    return lake.root / "table_splits" / f"{tasks}.parquet"

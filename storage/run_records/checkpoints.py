@@ -19,7 +19,7 @@ import psutil
 from dreamshard.model_files import load_state, save_state
 from dreamshard.search import DreamShardPlacer
 from dreamshard.training import TrainingState, make_placer
-from storage.filesystem import Place, files, remove, write_json, writing
+from storage.filesystem import AnyPath, list_files, remove, write_json, writing
 from storage.store import Store
 
 Metrics = dict[str, float]
@@ -29,14 +29,14 @@ _ITERATION = re.compile(r"iteration_(\d{2,})\.zip")
 _LEFTOVER = re.compile(r".+\.(?P<pid>\d+)\.\d+\.tmp")
 
 
-def folder(store: Store, key: str) -> Place:
+def folder(store: Store, key: str) -> AnyPath:
     """The folder of the training run `key`."""
     return store.checkpoints / key
 
 
 def last_iteration(store: Store, key: str) -> int | None:
     """The newest iteration of the training run, or None before its start."""
-    names = (_ITERATION.fullmatch(path.name) for path in files(folder(store, key), "iteration_*.zip"))
+    names = (_ITERATION.fullmatch(path.name) for path in list_files(folder(store, key), "iteration_*.zip"))
     return max((int(match[1]) for match in names if match), default=None)
 
 
@@ -146,13 +146,13 @@ def proposals(store: Store, key: str, iteration: int) -> list[tuple[str, list[in
     return [(name, device) for name, device in read]
 
 
-def _file(store: Store, key: str, name: str) -> Place:
+def _file(store: Store, key: str, name: str) -> AnyPath:
     return folder(store, key) / f"{name}.zip"
 
 
-def _sweep(target: Place) -> None:
+def _sweep(target: AnyPath) -> None:
     """Remove what a killed writer of this machine left behind; a writer that is alive keeps its own."""
-    for path in files(target, "*.tmp") if isinstance(target, Path) else ():
+    for path in list_files(target, "*.tmp") if isinstance(target, Path) else ():
         match = _LEFTOVER.fullmatch(path.name)
         if match is not None and not psutil.pid_exists(int(match["pid"])):
             remove([path])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dreamshard.costs import CostSample
-from storage.filesystem import Place, write_json
+from storage.filesystem import AnyPath, write_json
 from storage.run_records import checkpoints
 from storage.run_records.checkpoints import Metrics
 from storage.run_records.lineage import Origin, earlier_samples
@@ -141,7 +141,7 @@ def _effort(store: Store, training: str) -> dict[str, Any]:
     return _read(path) if path.is_file() else {"training_s": 0.0, "measurement_s": []}
 
 
-def _read(path: Place) -> dict[str, Any]:
+def _read(path: AnyPath) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
 

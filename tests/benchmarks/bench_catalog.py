@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from storage.lake import catalog, schemas
-from storage.lake.parquet_files import partition, write
+from storage.lake.parquet_files import partition, write_parquet
 from storage.settings import Settings
 
 TESTBEDS, VERSIONS, NUM_TABLES, DEVICES = 2, 5, 856, 4
@@ -81,7 +81,7 @@ def rows(num_rows: int = 10_000_000) -> list[dict[str, Any]]:
         one = _measurements("simulated:0", "v0", DEVICES)
         folder = partition(settings.lake_root / "cost_samples", testbed="simulated:0", dataset_version="v0")
         for i in range(SMALL_FILES):
-            write(folder / f"run.{i}.parquet", one)
+            write_parquet(folder / f"run.{i}.parquet", one)
         sql = "select avg(overall_ms) from cost_samples"
         found.append(_row(f"mean cost of the samples of {SMALL_FILES} files", settings, sql, None))
     return found
@@ -92,7 +92,7 @@ def _write_rows(folder: Path, num_rows: int) -> None:
         for version in range(VERSIONS):
             made = _measurements(f"simulated:{testbed}", f"v{version}", num_rows // (TESTBEDS * VERSIONS))
             place = partition(folder, testbed=f"simulated:{testbed}", dataset_version=f"v{version}")
-            write(place / "run.parquet", made)
+            write_parquet(place / "run.parquet", made)
 
 
 def _measurements(testbed: str, version: str, num_rows: int) -> pa.Table:

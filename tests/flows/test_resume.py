@@ -10,7 +10,7 @@ import pytest
 
 from dreamshard import training
 from dreamshard.cost_model import TrainingDivergedError
-from storage.lake.parquet_files import read
+from storage.lake.parquet_files import read_parquet
 
 pytestmark = pytest.mark.flow
 
@@ -48,7 +48,11 @@ def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
 
 def samples(home: Path) -> list[str]:
     """Ids of the samples that training measured, those of an iteration that is not complete at the end."""
-    found = [read(file) for name in ("cost_samples", "journal") for file in (home / "lake" / name).rglob("*.parquet")]
+    found = [
+        read_parquet(file)
+        for name in ("cost_samples", "sample_buffer")
+        for file in (home / "lake" / name).rglob("*.parquet")
+    ]
     return [row["sample_id"] for table in found for row in table.to_pylist() if row["device"] == 0 and row["iteration"]]
 
 

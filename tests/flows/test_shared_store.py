@@ -40,7 +40,7 @@ def test_the_store_has_all_of_the_chain_and_the_home_no_part_of_it(outcome):
     assert f"evaluations/{outcome['evaluation']}.json" in kept
     assert any(path.endswith("artifacts/placer/weights.safetensors") for path in kept), "of the registered version"
     assert any(path.endswith(".png") for path in kept), "MLflow's plots"
-    assert not [path for path in kept if path.startswith("lake/journal") or path.endswith(".tmp")]
+    assert not [path for path in kept if path.startswith("lake/sample_buffer") or path.endswith(".tmp")]
     assert outcome["where"]["lake"] == f"{STORE}/lake"
     local = {path.relative_to(outcome["home"]).parts[0] for path in Path(outcome["home"]).rglob("*") if path.is_file()}
     assert not local & {"lake", "checkpoints", "evaluations", "mlartifacts"}

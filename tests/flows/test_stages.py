@@ -104,7 +104,7 @@ def test_a_second_run_measures_and_registers_nothing_again(finished: Path, share
 def test_an_iteration_is_one_file_of_the_lake(finished: Path):
     found = sorted(path.name.split(".")[1] for path in (finished / "lake" / "cost_samples").rglob("*.parquet"))
     assert found == ["0000", "0001", "0002"]  # what the evaluation measured, and two iterations of training
-    assert not list((finished / "lake" / "journal").rglob("*.parquet"))
+    assert not list((finished / "lake" / "sample_buffer").rglob("*.parquet"))
 
 
 def test_every_placement_that_was_evaluated_has_its_sample_with_clock_and_spread(

@@ -191,7 +191,9 @@ def test_every_cost_sample_is_in_the_lake_once_and_nothing_is_left_behind(team, 
     evaluated = "select task, placer, count(*) as rows from evaluations group by run_key, task, placer"
     assert {row["rows"] for row in catalog.query(settings, evaluated)} == {1}
     left = [
-        str(path) for path in settings.store_root.rglob("*") if path.name.endswith(".tmp") or "/journal/" in str(path)
+        str(path)
+        for path in settings.store_root.rglob("*")
+        if path.name.endswith(".tmp") or "/sample_buffer/" in str(path)
     ]
     assert left == []
     assert list(team.folder.rglob("*.tmp")) == []

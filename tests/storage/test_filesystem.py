@@ -14,14 +14,15 @@ import pytest
 
 from dreamshard.costs import CostSample
 from dreamshard.tasks import PlacementTask
-from storage.filesystem import files, listing
+from storage.filesystem import list_file_infos, list_files
 from storage.lake import catalog, schemas
 from storage.lake import rows as records
-from storage.lake.lake import Lake, measurement_place
-from storage.lake.parquet_files import write
-from storage.lake.sample_buffer import collecting
+from storage.lake.lake import Lake
+from storage.lake.parquet_files import write_parquet
+from storage.lake.sample_buffer import collecting, measurement_path
 from storage.settings import Settings
 from storage.store import open_store
+from tests.helpers.lake import append_samples
 from tests.helpers.samples import make_sample
 
 # the same cases, for the lake of this module's `settings`
@@ -69,8 +70,8 @@ on_s3 = pytest.mark.parametrize("settings", [pytest.param("s3", marks=pytest.mar
 
 
 def test_nothing_of_the_lake_lies_in_the_home(lake: Lake, settings: Settings, sample: CostSample, version: str):
-    lake.append_cost_samples([sample], "run", 1, version)
-    assert [entry.place.name.partition(".")[2] for entry in listing(settings.store_root)][1:] == ["parquet"]
+    append_samples(lake, [sample], "run", 1, version)
+    assert [entry.path.name.partition(".")[2] for entry in list_file_infos(settings.store_root)][1:] == ["parquet"]
     assert not list(settings.home.rglob("*.parquet"))
     assert settings.artifact_root == f"{settings.store_root}/mlartifacts"
 
@@ -83,9 +84,9 @@ def test_a_sample_that_two_hosts_kept_in_two_files_counts_once(
         records.sample_to_rows(make_sample(task, [d, 0, 1], ms=d + 1.0), **origin) for d in (0, 1, 0)
     )
     second = records.sample_to_rows(make_sample(task, [0, 0, 0], ms=3.0), **origin)
-    folder, start = measurement_place(lake.root / "cost_samples", first[0])
+    folder, start = measurement_path(lake.root / "cost_samples", first[0])
     for name, rows in (("a", first + both), ("b", both + second)):
-        write(folder / f"{start}.{name}.parquet", pa.Table.from_pylist(rows, schema=schemas.MEASUREMENTS))
+        write_parquet(folder / f"{start}.{name}.parquet", pa.Table.from_pylist(rows, schema=schemas.MEASUREMENTS))
     assert sorted(one.placement.device.tolist() for one in lake.read_cost_samples("run")) == [
         [0, 0, 0],
         [0, 0, 1],
@@ -172,10 +173,12 @@ def _check_after_both(settings: Settings, lake: Lake, version: str) -> None:
     assert lake.read_cost_samples("killed") == []
     with collecting(lake, "another run", 1, version):
         pass
-    assert len(files(lake.root / "journal", "**/*.parquet")) == 1, "what other hosts have on its way is theirs"
+    assert len(list_files(lake.root / "sample_buffer", "**/*.parquet")) == 1, (
+        "what other hosts have on its way is theirs"
+    )
     with collecting(lake, "killed", 1, version):
         assert len(lake.read_cost_samples("killed")) == 1
-    assert files(lake.root / "journal", "**/*") == []
+    assert list_files(lake.root / "sample_buffer", "**/*") == []
 
 
 def _files(name: str, address: str, copies: Path):

@@ -23,6 +23,7 @@ from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registration, registry, runs
 from storage.settings import Settings
 from storage.store import Store, open_store
+from tests.helpers.lake import append_samples
 from tests.helpers.samples import four_tables, make_evaluation, make_sample
 
 MONTHS_S = 200 * 24 * 3600.0
@@ -60,9 +61,9 @@ def train(store: Store, name: str, origin: str = "") -> str:
         write_json(folder / f"iteration_{iteration:02}.zip", "a state")
         if iteration:
             sample = replace(make_sample(task, [0, 1], ms=float(iteration)), overall_ms=float(iteration))
-            lake.append_cost_samples([sample], training, iteration, version)
+            append_samples(lake, [sample], training, iteration, version)
     write_json(folder / "origin.json", {"warm": {"trainings": [key(origin)]}})
-    lake.append_cost_samples([make_sample(task, [1, 0])], evaluation, EVALUATION, version)
+    append_samples(lake, [make_sample(task, [1, 0])], evaluation, EVALUATION, version)
     lake.write_evaluation(
         [make_evaluation(task, "dreamshard", 1.5)], {}, evaluation, dataset_version=version, testbed="t", hardware="h"
     )
@@ -198,7 +199,7 @@ def test_a_kill_at_any_moment_leaves_a_readable_lake(store: Store):
 
 
 def chance_of_one_in_ten(removal: retention.Stored) -> bool:
-    return int(hashlib.sha256(str(removal.entry.place).encode()).hexdigest(), 16) % 10 == 0
+    return int(hashlib.sha256(str(removal.entry.path).encode()).hexdigest(), 16) % 10 == 0
 
 
 def test_a_plan_changes_nothing_and_counts_what_it_found(store: Store):
@@ -209,7 +210,7 @@ def test_a_plan_changes_nothing_and_counts_what_it_found(store: Store):
     table = {row["kind"]: row for row in retention.totals(removals)}
     assert table["checkpoints"]["files"] == 4 * (3 * (ITERATIONS + 1) + 1)  # first, fourth, fifth and last
     assert table["lookups"]["files"] == 3  # of first, fourth and fifth; `shared` is a kept dataset's too
-    assert table["all"]["bytes"] == sum(each.entry.place.stat().st_size for each in removals)
+    assert table["all"]["bytes"] == sum(each.entry.path.stat().st_size for each in removals)
 
 
 def test_nothing_young_goes(store: Store):
@@ -236,12 +237,12 @@ def test_what_killed_writers_left_goes_by_its_age(store: Store):
     kept = collecting(lake, key("last"), 9, version)
     keep = kept.__enter__()
     keep(make_sample(task, [1, 1]))
-    age([old, *Path(str(store.lake.root)).glob("journal/**/*.parquet")])
+    age([old, *Path(str(store.lake.root)).glob("sample_buffer/**/*.parquet")])
     removals = retention.plan(store, cutoff())
-    assert [(each.kind, each.entry.place.name) for each in removals if each.kind == "unfinished"] == [
+    assert [(each.kind, each.entry.path.name) for each in removals if each.kind == "unfinished"] == [
         ("unfinished", old.name)
     ]
-    assert [each.run for each in removals if each.kind == "journal"] == [key("last")]
+    assert [each.run for each in removals if each.kind == "sample_buffer"] == [key("last")]
     kept.__exit__(None, None, None)
 
 

@@ -18,6 +18,7 @@ from storage.lake import home_lake
 from storage.run_records import checkpoints
 from storage.store import open_store
 from tests.flows.commands import Dreamshard, failed_with
+from tests.helpers.lake import append_samples
 from tests.helpers.shards import meta_tables, simulated_shards
 from tests.helpers.testbeds import simulated
 
@@ -108,7 +109,7 @@ def test_a_profile_is_traced_with_the_placements_of_its_iteration(home: Path, tm
     drawn = [[0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 1]]
     samples = [simulated().measure(task, Placement(torch.tensor(device), 2)) for device in drawn]
     for iteration, chosen in ((1, samples[:2]), (2, samples[2:])):
-        home_lake().append_cost_samples(chosen, "training", iteration, version)
+        append_samples(home_lake(), chosen, "training", iteration, version)
     checkpoints.folder(open_store(), "training").mkdir(parents=True)
     checkpoints.save_proposals(open_store(), "training", 2, [("train-000", drawn[2])])
     assert trace_files.write({"training": "training", "iteration": 2}, tmp_path / "trace.json") == 1

@@ -13,15 +13,16 @@ from dreamshard.costs import CostSample
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
-from storage.filesystem import listing
+from storage.filesystem import list_file_infos
 from storage.lake.lake import Lake
-from storage.lake.parquet_files import read
+from storage.lake.parquet_files import read_parquet
+from tests.helpers.lake import append_samples
 from tests.helpers.samples import make_evaluation, make_sample
 
 
 def files(lake: Lake) -> dict[str, datetime]:
     """Every file of the lake with its time of change."""
-    return {str(entry.place): entry.modified for entry in listing(lake.root)}
+    return {str(entry.path): entry.modified for entry in list_file_infos(lake.root)}
 
 
 def lookups_of(name: str, indices: list[int]) -> WorkloadTable:
@@ -74,7 +75,7 @@ def test_datasets_that_share_a_table_share_its_lookups(lake: Lake):
         assert source("a").indices.tolist() == [1, 1, 3]
         assert source(dataset[1].name).indices.tolist() == dataset[1].lookups.indices.tolist()
         assert source("a").offsets.tolist() == [0, 1, 3]
-    assert len(listing(lake.root / "lookups")) == 3
+    assert len(list_file_infos(lake.root / "lookups")) == 3
     assert lake.lookup_source(lake.dataset_versions()[0], batch_size=1)("a").indices.tolist() == [1]
 
 
@@ -99,8 +100,8 @@ def test_a_key_never_comes_to_mean_other_tasks(lake: Lake, task: PlacementTask, 
 
 def test_samples_come_back_bit_for_bit_in_the_order_of_iterations(lake: Lake, sample: CostSample, version: str):
     later = make_sample(sample.task, [0, 0, 1], testbed="cluster", ms=0.7)
-    lake.append_cost_samples([later], "run", 2, version)
-    lake.append_cost_samples([sample], "run", 1, version)
+    append_samples(lake, [later], "run", 2, version)
+    append_samples(lake, [sample], "run", 1, version)
     first, second = lake.read_cost_samples("run")
     assert first.placement.device.tolist() == [1, 0, 1]
     assert second.placement.device.tolist() == [0, 0, 1]
@@ -115,8 +116,8 @@ def test_samples_come_back_bit_for_bit_in_the_order_of_iterations(lake: Lake, sa
 
 
 def test_samples_are_found_by_run_dataset_and_hardware(lake: Lake, sample: CostSample, version: str):
-    lake.append_cost_samples([sample], "run", 1, version)
-    lake.append_cost_samples([sample], "run.2", 1, version)
+    append_samples(lake, [sample], "run", 1, version)
+    append_samples(lake, [sample], "run.2", 1, version)
     assert len(lake.read_cost_samples()) == 2
     assert len(lake.read_cost_samples("run")) == 1
     assert len(lake.read_cost_samples(dataset_version=version, hardware="simulated H100")) == 2
@@ -126,11 +127,11 @@ def test_samples_are_found_by_run_dataset_and_hardware(lake: Lake, sample: CostS
 
 def test_the_same_samples_again_add_nothing_even_among_new_ones(lake: Lake, sample: CostSample, version: str):
     other = make_sample(sample.task, [0, 0, 0])
-    first = lake.append_cost_samples([sample], "run", 1, version)
+    first = append_samples(lake, [sample], "run", 1, version)
     before = files(lake)
-    assert lake.append_cost_samples([sample], "run", 1, version) == first
+    assert append_samples(lake, [sample], "run", 1, version) == first
     assert files(lake) == before
-    assert lake.append_cost_samples([sample, other, other], "run", 1, version)[0] == first[0]
+    assert append_samples(lake, [sample, other, other], "run", 1, version)[0] == first[0]
     assert len(lake.read_cost_samples("run")) == 2
 
 
@@ -140,8 +141,8 @@ def test_an_evaluation_made_again_takes_the_place_of_the_one_before(lake: Lake, 
         rows = [make_evaluation(task, name, took) for name in ("dreamshard", "random")]
         ids = lake.write_evaluation(rows, {"champion 7": "7"}, "key", **where)
     lake.write_evaluation(rows, {}, "another", **where)
-    (file,) = (entry.place for entry in listing(lake.root / "evaluations") if entry.place.name == "key.parquet")
-    kept = read(file).to_pylist()
+    (file,) = (entry.path for entry in list_file_infos(lake.root / "evaluations") if entry.path.name == "key.parquet")
+    kept = read_parquet(file).to_pylist()
     assert [row["evaluation_id"] for row in kept] == ids
     assert len(set(ids)) == 2
     assert {row["overall_ms"] for row in kept} == {4.0}
@@ -156,9 +157,11 @@ def test_a_damaged_file_is_named(lake: Lake, version: str, damage: str):
 
 
 WRITER = """
+import os
 import sys
 from pathlib import Path
-import storage.filesystem
+from tests.helpers.samples import make_sample, four_tables
+from tests.helpers.lake import append_samples
 from tests.helpers.samples import make_sample, four_tables
 from dreamshard.tasks import PlacementTask
 from storage.lake import Lake
@@ -167,9 +170,9 @@ def stop(file):
     print("about to rename", flush=True)
     sys.stdin.read()
 
-storage.filesystem.os.fsync = stop
+os.fsync = stop
 task = PlacementTask(four_tables(), 2, 10**6)
-Lake(Path(sys.argv[1]), Path("unused")).append_cost_samples([make_sample(task, [0, 1, 0, 1])], "run", 1, sys.argv[2])
+append_samples(Lake(Path(sys.argv[1]), Path("unused")), [make_sample(task, [0, 1, 0, 1])], "run", 1, sys.argv[2])
 """
 
 
@@ -183,7 +186,7 @@ def test_a_killed_writer_leaves_nothing_that_a_reader_sees(lake: Lake, version: 
     assert len(left) == 1  # it was in the middle of it
     assert left[0].stat().st_size > 0
     assert lake.read_cost_samples() == []
-    lake.append_cost_samples([sample], "run", 1, version)
+    append_samples(lake, [sample], "run", 1, version)
     assert len(lake.read_cost_samples()) == 1
 
 
@@ -192,7 +195,7 @@ def test_readers_see_whole_appends_only_while_a_writer_runs(lake: Lake, version:
 
     def write():
         for i, samples in enumerate(pair):
-            lake.append_cost_samples(samples, "run", i, version)
+            append_samples(lake, samples, "run", i, version)
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -208,7 +211,7 @@ def test_readers_see_whole_appends_only_while_a_writer_runs(lake: Lake, version:
 def test_writers_of_one_run_at_the_same_time_lose_nothing(lake: Lake, version: str, task: PlacementTask):
     def write(base: float):
         for i in range(10):
-            lake.append_cost_samples([make_sample(task, [0, 1, 0], ms=base + i)], "run", 1, version)
+            append_samples(lake, [make_sample(task, [0, 1, 0], ms=base + i)], "run", 1, version)
 
     writers = [threading.Thread(target=write, args=(base,)) for base in (0.25, 0.75, 0.5)]
     for writer in writers:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from dreamshard.tasks import PlacementTask
-from storage.filesystem import listing
+from storage.filesystem import list_file_infos
 from storage.lake.lake import Lake
 from storage.lake.sample_buffer import collecting
 from tests.helpers.samples import make_sample
@@ -17,7 +17,7 @@ def measured(lake: Lake) -> list[list[int]]:
 
 
 def files(lake: Lake, dataset: str) -> int:
-    return len(listing(lake.root / dataset))
+    return len(list_file_infos(lake.root / dataset))
 
 
 def test_samples_kept_one_by_one_are_one_file_of_the_lake(lake: Lake, version: str, task: PlacementTask):
@@ -25,9 +25,9 @@ def test_samples_kept_one_by_one_are_one_file_of_the_lake(lake: Lake, version: s
         for placement in ([0, 0, 1], [0, 1, 0], [1, 0, 0]):
             keep(make_sample(task, placement))
         assert measured(lake) == []
-        assert files(lake, "journal") == 3
+        assert files(lake, "sample_buffer") == 3
     assert measured(lake) == [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
-    assert (files(lake, "cost_samples"), files(lake, "journal")) == (1, 0)
+    assert (files(lake, "cost_samples"), files(lake, "sample_buffer")) == (1, 0)
 
 
 def test_what_was_kept_before_an_error_is_in_the_lake(lake: Lake, version: str, task: PlacementTask):
@@ -48,21 +48,22 @@ import storage.lake.sample_buffer
 from tests.helpers.samples import make_sample, four_tables
 from dreamshard.tasks import PlacementTask
 from storage.lake import Lake
-from storage.filesystem import place
+from storage.filesystem import parse_address
 
 def stop(lake):
     print("kept", flush=True)
     sys.stdin.read()
 
-def keep_rows(self, rows):
-    append(self, rows)
+def append_and_stop(lake, rows):
+    append(lake, rows)
     if rows:
-        stop(self)
+        stop(lake)
 
-task, append = PlacementTask(four_tables(), 2, 10**6), Lake.append_measurements
-Lake.append_measurements = keep_rows
-lake = Lake(place(sys.argv[1], "the test"), Path(sys.argv[1], "cache"))
-with storage.lake.sample_buffer.collecting(lake, "run", 1, sys.argv[2]) as keep:
+buffer = storage.lake.sample_buffer
+task, append = PlacementTask(four_tables(), 2, 10**6), buffer.append_measurements
+buffer.append_measurements = append_and_stop
+lake = Lake(parse_address(sys.argv[1], "the test"), Path(sys.argv[1], "cache"))
+with buffer.collecting(lake, "run", 1, sys.argv[2]) as keep:
     keep(make_sample(task, [0, 1, 0, 1]))
     keep(make_sample(task, [1, 1, 0, 1]))
     if __doc__ == "before":
@@ -74,15 +75,15 @@ with storage.lake.sample_buffer.collecting(lake, "run", 1, sys.argv[2]) as keep:
 def test_a_killed_process_loses_no_sample_and_none_is_there_twice(
     lake: Lake, version: str, task: PlacementTask, moment: str
 ):
-    """Killed before its samples were in the lake, and after, but while the journal held them too."""
+    """Killed before its samples were in the lake, and after, but while the buffer held them too."""
     command = [sys.executable, "-c", f"'{moment}'\n{KILLED}", str(lake.root), version]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "kept\n"
         os.kill(process.pid, signal.SIGKILL)
-    assert files(lake, "journal") == 2
+    assert files(lake, "sample_buffer") == 2
     assert len(measured(lake)) == (0 if moment == "before" else 2)
     with collecting(lake, "run", 1, version):
         assert sorted(measured(lake)) == [[0, 1, 0, 1], [1, 1, 0, 1]]
     assert len(measured(lake)) == 2
-    assert files(lake, "journal") == 0
+    assert files(lake, "sample_buffer") == 0

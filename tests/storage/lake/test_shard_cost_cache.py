@@ -14,6 +14,7 @@ from storage.lake import catalog
 from storage.lake.lake import Lake
 from storage.lake.shard_cost_cache import LakeShardCache
 from storage.settings import Settings
+from tests.helpers.lake import append_samples
 from tests.helpers.samples import four_tables, make_sample
 
 KEY = ShardKey(
@@ -75,17 +76,17 @@ def misfit(task: PlacementTask) -> CostSample:
 
 
 def test_a_sample_that_did_not_fit_comes_back_as_such(lake: Lake, misfit: CostSample, version: str):
-    lake.append_cost_samples([misfit, make_sample(misfit.task, [1, 1, 1])], "run", 1, version)
+    append_samples(lake, [misfit, make_sample(misfit.task, [1, 1, 1])], "run", 1, version)
     found = lake.read_cost_samples("run")
     assert [sample.infeasible for sample in found] == [misfit.infeasible, None]
     assert found[0].overall_ms == math.inf
     assert found[0].costs.phases_ms().abs().sum() == 0
-    lake.append_cost_samples([misfit], "run", 1, version)
+    append_samples(lake, [misfit], "run", 1, version)
     assert len(lake.read_cost_samples("run")) == 2
 
 
 def test_averages_in_sql_are_of_what_fits(lake: Lake, settings: Settings, misfit: CostSample, version: str):
-    lake.append_cost_samples([misfit, make_sample(misfit.task, [1, 1, 1])], "run", 1, version)
+    append_samples(lake, [misfit, make_sample(misfit.task, [1, 1, 1])], "run", 1, version)
     found = catalog.query(settings, "select avg(overall_ms) as mean, sum(asked_bytes) as asked from cost_samples")
     assert found == [{"mean": pytest.approx(1 / 3), "asked": 3000}]
     found = catalog.query(settings, "select count(*) as rows, count(forward_compute_ms) as known from device_costs")
