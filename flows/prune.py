@@ -37,11 +37,11 @@ def remove_old(older_than_days: int, delete: bool) -> dict[str, Any]:
         ValueError: the registry or the lake cannot say what is needed; nothing has been removed.
     """
     store = open_store()
-    removals = retention.plan(store, datetime.now(UTC) - timedelta(days=older_than_days))
+    removals = retention.find_removable(store, datetime.now(UTC) - timedelta(days=older_than_days))
     table = retention.totals(removals)
     what = "removed" if delete else "would be removed (a dry run: give `delete` to remove them)"
     if delete:
-        retention.carry_out(removals)
+        retention.remove_files(removals)
         catalog.write_catalog(store.settings)
     files, size_bytes = table[-1]["files"], table[-1]["bytes"]
     get_run_logger().info("%d files, %d bytes, older than %d days %s", files, size_bytes, older_than_days, what)

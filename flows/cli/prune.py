@@ -37,10 +37,10 @@ def prune(
     from storage.store import open_store
 
     store = open_store()
-    removals = retention.plan(store, datetime.now(UTC) - timedelta(days=older_than))
+    removals = retention.find_removable(store, datetime.now(UTC) - timedelta(days=older_than))
     table = retention.totals(removals)
     if yes:
-        retention.carry_out(removals)
+        retention.remove_files(removals)
         catalog.write_catalog(store.settings)
     if as_json:
         terminal.print_json({"older_than_days": older_than, "deleted": yes, "table": table})

@@ -1,7 +1,7 @@
 """What stands against a version as champion, whatever its figures: a person's decision, or whose tables it knows."""
 
 from dreamshard.recipes import RECIPES
-from storage.mlflow_store import registry
+from storage.mlflow_store import alias_changes, registry
 from storage.run_records import lineage
 from storage.run_records.lineage import Origin
 from storage.settings import Settings
@@ -18,9 +18,9 @@ def against(version: str, in_use: str | None) -> str:
     Args:
         in_use: the champion's version; None where there is none.
     """
-    since = registry.taken_out_by_hand(Settings.load(), version)
-    if since is not None:
-        return f"taken out of use by hand at {since}; `dreamshard promote {version}` uses it again"
+    change = alias_changes.replaced_by_hand(registry.version_tags(Settings.load(), version))
+    if change is not None:
+        return f"taken out of use by hand at {change.at}; `dreamshard promote {version}` uses it again"
     own, other = (
         lineage.origin_of(open_store(), version),
         None if in_use is None else lineage.origin_of(open_store(), in_use),

@@ -21,7 +21,7 @@ from flows.reports import comparison_page, comparisons, evaluation_page, evaluat
 from flows.reports.html import html_page
 from flows.runtime.source_revision import commit
 from storage.lake import catalog, home_lake
-from storage.mlflow_store import datasets, evaluation_datasets, registration, registry, runs
+from storage.mlflow_store import alias_changes, datasets, evaluation_datasets, registration, registry, runs
 from storage.run_records import checkpoints, lineage, training_effort
 from storage.settings import Settings
 from storage.store import open_store
@@ -83,7 +83,7 @@ def log_iteration(run: str, iteration: int, figures: checkpoints.Metrics) -> Non
 
 def log_savings(run: str, training: str) -> None:
     """How much was measured, how long that took, and what an earlier placer saved."""
-    runs.log_metrics(Settings.load(), run, training_effort.of(open_store(), training).metrics)
+    runs.log_metrics(Settings.load(), run, training_effort.read(open_store(), training).metrics)
 
 
 def log_evaluation(run: str, evaluation: str) -> None:
@@ -167,11 +167,11 @@ def register(run: str, training: str, iteration: int, dataset: str, evaluation: 
             settings,
             folder,
             run,
-            metrics=last | training_effort.of(open_store(), training).metrics,
+            metrics=last | training_effort.read(open_store(), training).metrics,
             step=iteration,
             tags={"training": training, "iteration": iteration, "evaluation": evaluation}
             | origin
-            | lineage.tags(training_effort.origin(open_store(), training)),
+            | lineage.tags(training_effort.read_origin(open_store(), training)),
             pool=home_lake().read_dataset(dataset),
         )
 
@@ -211,13 +211,13 @@ def log_report(version: str, figures: evaluations.Report, text: str) -> None:
 
 def set_alias(version: str, decision: Decision) -> None:
     """The alias that was decided on, and why."""
-    registry.set_alias(Settings.load(), version, decision.alias, decision.reason)
+    alias_changes.set_alias(Settings.load(), version, decision.alias, decision.reason)
 
 
 def make_champion(name: str, reason: str) -> dict[str, str | None]:
     """A version or alias as champion at once; what was champion and what it is now, with the why."""
     why = reason or "by hand"
-    change = registry.make_champion(Settings.load(), name, why, by=os.environ.get("USER") or "unknown")
+    change = alias_changes.make_champion(Settings.load(), name, why, by=os.environ.get("USER") or "unknown")
     return {"version": change.version, "alias": "champion", "former": change.former, "reason": why}
 
 

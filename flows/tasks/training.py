@@ -131,7 +131,7 @@ def measure_placements(training: str, iteration: int, dataset: str, tasks: str, 
     with (
         turn(testbed),
         collecting(home_lake(), training, iteration, dataset) as keep,
-        training_effort.working(open_store(), training) as took,
+        training_effort.timed(open_store(), training) as took,
     ):
         shard_costs.measure_ahead(testbed, proposals)
         known = _measured(training)
@@ -172,8 +172,8 @@ def fit_cost_network(training: str, iteration: int) -> Metrics:
     """
     state, known = checkpoints.load(open_store(), training, "measured"), _measured(training)
     drawn = [each for i in range(1, iteration + 1) for each in checkpoints.proposals(open_store(), training, i)]
-    earlier = training_effort.earlier(open_store(), training)
-    with training_effort.working(open_store(), training):
+    earlier = training_effort.earlier_samples(open_store(), training)
+    with training_effort.timed(open_store(), training):
         fitted = algorithm.fit_costs(state, [*earlier, *(known[_identity(*each)] for each in drawn)])
     found = {
         "cost_loss": fitted.loss,
@@ -204,7 +204,7 @@ def improve_policy(training: str, iteration: int, dataset: str, tasks: str) -> M
         TrainingDivergedError: the loss is not a number; the last checkpoint is intact.
     """
     state = checkpoints.load(open_store(), training, "fitted")
-    with training_effort.working(open_store(), training):
+    with training_effort.timed(open_store(), training):
         update = algorithm.improve_policy(state, home_lake().read_tasks(dataset, "train", tasks))
     own = {"policy_loss": update.loss, "policy_reward": update.reward, "policy_entropy": update.entropy}
     figures = checkpoints.figures(open_store(), training, "fitted") | own

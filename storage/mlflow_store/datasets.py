@@ -1,17 +1,16 @@
-"""Datasets as inputs of MLflow's runs: which tables a run was trained on, which held-out tasks it was measured on."""
+"""Datasets as inputs of MLflow's runs: the tables that a run was trained on."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from dreamshard.tables import Tables
-from storage.mlflow_store.runs import client
-from storage.settings import Settings
-
-# isort: split
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput
 from mlflow.exceptions import MlflowException
 from mlflow.types import ColSpec, DataType, Schema, TensorSpec
+
+from dreamshard.tables import Tables
+from storage.mlflow_store.runs import client
+from storage.settings import Settings
 
 _COLUMNS = {
     "name": DataType.string,
@@ -26,12 +25,11 @@ _TRIES = 3
 def log_dataset(
     settings: Settings, run: str, version: str, tables: Tables, source: str, context: str = "training"
 ) -> None:
-    """Log a dataset version as an input of a run: its digest is the version, its profile counts tables and lookups.
+    """Log a dataset version as an input of a run; its digest is the version.
 
     Args:
-        tables: of the dataset.
-        source: where they come from, e.g. the workload's name.
-        context: what the run uses them for.
+        source: origin of the tables, e.g. the workload's name.
+        context: what the run uses the dataset for.
     """
     folder = settings.lake_root / "tables" / f"dataset_version={version}"
     columns: list[ColSpec | TensorSpec] = [ColSpec(kind, name) for name, kind in _COLUMNS.items()]
@@ -51,19 +49,19 @@ def log_input(
 ) -> None:
     """Log a dataset, and models, as inputs of a run.
 
-    MLflow looks for the dataset and adds it where there is none. Where two runs bring the same new one at once, its database
-    refuses the slower of them, which finds it there when it asks again.
+    MLflow adds the dataset if it does not exist. If two runs add the same new one at once, its database refuses the slower
+    run, which finds the dataset when it tries again.
 
     Args:
-        context: what the run uses it for.
-        models: that the run measured on it.
+        context: what the run uses the dataset for.
+        models: models that the run measured on it.
     """
-    wanted = [DatasetInput(dataset, [InputTag("mlflow.data.context", context)])]
+    inputs = [DatasetInput(dataset, [InputTag("mlflow.data.context", context)])]
     for left in reversed(range(_TRIES)):
         try:
-            client(settings).log_inputs(run, wanted, list(models))
+            client(settings).log_inputs(run, inputs, list(models))
         except MlflowException as error:
-            if error.error_code != "BAD_REQUEST" or not left:  # MLflow's code of what a database refuses
+            if error.error_code != "BAD_REQUEST" or not left:  # MLflow's code for a database error
                 raise
         else:
             return

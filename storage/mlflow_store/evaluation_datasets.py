@@ -1,21 +1,20 @@
-"""Evaluation datasets in MLflow: the held-out tasks that versions were measured on, and their figures on them.
+"""Held-out tasks as datasets in MLflow, and the metrics that versions reached on them.
 
-A version's metrics are linked to it, so that MLflow's pages show side by side only what was measured on the same tasks
-and hardware. MLflow's evaluation datasets for generative AI hold prompts and expectations, which a placement has not.
+Metrics are linked to the tasks, so MLflow's pages compare only measurements of the same tasks and hardware. MLflow's own
+evaluation datasets are for generative AI: they hold prompts and expectations.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from storage.mlflow_store.datasets import log_input
-from storage.mlflow_store.registration import log_version_metrics
-from storage.mlflow_store.runs import client
-from storage.settings import Settings
-
-# isort: split
 from mlflow.entities import Dataset, LoggedModelInput
 from mlflow.types import ColSpec, DataType, Schema, TensorSpec
+
+from storage.mlflow_store import registry
+from storage.mlflow_store.datasets import log_input
+from storage.mlflow_store.registration import log_version_metrics
+from storage.settings import Settings
 
 _COLUMNS = {
     "task": DataType.string,
@@ -29,14 +28,14 @@ _COLUMNS = {
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """Held-out tasks on a testbed: costs compare on the same of it only.
+    """Held-out tasks on a testbed; costs are comparable only within one of these.
 
     Attributes:
         dataset: version of the tables.
         tasks: key of the tasks.
-        hardware: that they were measured on.
+        hardware: hardware of the testbed.
         evaluation: key of the evaluation's rows in the lake.
-        num_tasks: how many.
+        num_tasks: number of tasks.
     """
 
     dataset: str
@@ -47,15 +46,15 @@ class HeldOut:
 
     @property
     def name(self) -> str:
-        """What MLflow calls it."""
+        """The dataset's name in MLflow."""
         return f"held-out tasks on {self.hardware}"[:500]
 
 
 def log_heldout(settings: Settings, run: str, tasks: HeldOut, models: Mapping[str, str] | None = None) -> None:
-    """Log the tasks as an evaluation dataset of a run: its digest is the tasks' key, its source the rows in the lake.
+    """Log the tasks as a dataset of a run; its digest is the key of the tasks, its source the evaluation's rows.
 
     Args:
-        models: versions that the run measured on them, by name.
+        models: versions that the run measured on the tasks, by name.
     """
     columns: list[ColSpec | TensorSpec] = [ColSpec(kind, name) for name, kind in _COLUMNS.items()]
     query = f"select * from evaluations where run_key = '{tasks.evaluation}'"
@@ -67,15 +66,13 @@ def log_heldout(settings: Settings, run: str, tasks: HeldOut, models: Mapping[st
         schema=json.dumps({"mlflow_colspec": Schema(columns).to_dict()}),
         profile=json.dumps({"num_tasks": tasks.num_tasks, "dataset": tasks.dataset, "evaluation": tasks.evaluation}),
     )
-    registry = client(settings)
-    found = [registry.get_model_version("dreamshard", version) for version in (models or {}).values()]
-    measured = [LoggedModelInput(str(each.source).removeprefix("models:/")) for each in found]
+    measured = [LoggedModelInput(registry.model_of(settings, version)) for version in (models or {}).values()]
     log_input(settings, run, entity, "evaluation", measured)
 
 
 def log_figures_on(
     settings: Settings, version: str, metrics: Mapping[str, float], tasks: HeldOut, step: int = 0
 ) -> None:
-    """Log what a version reached on the tasks, on its run and linked to its model and to the tasks."""
-    log_heldout(settings, str(client(settings).get_model_version("dreamshard", version).run_id), tasks)
+    """Log metrics of a version on its run, linked to its model and to the tasks."""
+    log_heldout(settings, registry.run_of(settings, version), tasks)
     log_version_metrics(settings, version, metrics, step, on=(tasks.name, tasks.tasks[:36]))

@@ -1,7 +1,4 @@
-"""A request that every version shows, and the training tables that travel with it.
-
-The model itself is `placer_model`, which runs where nothing of the project is installed; it checks requests.
-"""
+"""The example request and the training tables that are stored with every version; `placer_model` is the model itself."""
 
 from pathlib import Path
 from typing import Any
@@ -23,11 +20,11 @@ EXAMPLE = [
         ],
     }
 ]
-"""A request as MLflow keeps it with every version; `dreamshard serve` shows it."""
+"""An example request, which MLflow stores with every version and `dreamshard serve` prints."""
 
 
 def write_pool(path: Path, pool: Tables) -> Path:
-    """Write the training tables as `read_tables` reads them, beside the placer; returns `path`."""
+    """Write the training tables in the format of `read_tables`; returns `path`."""
     columns: dict[str, Any] = {
         "name": list(pool.names),
         "rows": pool.rows.numpy(),

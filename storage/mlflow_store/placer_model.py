@@ -1,10 +1,10 @@
 """The placer as MLflow serves it: this file is the model's code (models-from-code), its weights are safetensors.
 
-Belongs here: turning a request into a placement task and the placement into an answer. It imports `dreamshard` alone,
-which travels with the version, so that it can be served where nothing of the project is installed.
+It turns a request into a placement task and the placement into an answer. It imports only `dreamshard`, a copy of which is
+stored with the version, so a machine without the project can serve it.
 
-A request is `{"inputs": [...]}` with one object per placement that is wanted; the answer `{"predictions": [...]}` holds a
-plan for each, in their order, in the form of `dreamshard place --format json`:
+A request `{"inputs": [...]}` has one object per wanted placement; the answer `{"predictions": [...]}` has a plan for each,
+in the same order and in the format of `dreamshard place --format json`:
 
     {"inputs": [{"num_devices": 2, "memory_gb": 1.0, "tables": [
         {"name": "users", "rows": 1000000, "dim": 64, "pooling_factor": 1.0},
@@ -15,8 +15,8 @@ plan for each, in their order, in the form of `dreamshard place --format json`:
             {"memory_bytes": 51200000, "tables": 1, "forward_compute_ms": 0.9, ...}, ...]},
         "shards": [{"table": "users", "device": 1, "column_start": 0, "column_end": 64}, ...]}]}
 
-`PlacementRequest` and `RequestedTable` say what an object may hold. What is wrong with a request is answered with 400 and a
-message that names the field. MLflow's server itself looks at nothing beside `inputs`.
+`PlacementRequest` and `RequestedTable` define the fields. A wrong request is answered with 400 and a message that names the
+field. MLflow's server itself checks nothing but `inputs`.
 """
 
 import json
@@ -37,19 +37,19 @@ from dreamshard.workloads import read_tables
 from dreamshard.workloads.missing_columns import fill_missing_columns
 from dreamshard.workloads.table_list import check_records
 
-_SHOWN = 5  # errors of one request that the answer lists
+_MAX_ERRORS = 5  # errors that one answer lists
 
 
 class RequestedTable(BaseModel):
-    """One table of a request; what it leaves out is filled in from the mean of the tables that the placer learnt from.
+    """One table of a request; missing fields take the mean of the training tables.
 
     Attributes:
         name: unique in the request.
         rows: hash size, at least 1.
         dim: embedding dimension, a multiple of 4.
         pooling_factor: mean lookups per sample.
-        lookups: in a batch.
-        unique_rows: distinct rows looked up in a batch.
+        lookups: number of lookups in a batch.
+        unique_rows: number of distinct rows looked up in a batch.
         bins: 17 shares of the distinct rows by access count.
     """
 
@@ -65,15 +65,15 @@ class RequestedTable(BaseModel):
 
 
 class PlacementRequest(BaseModel):
-    """One placement that is wanted.
+    """One wanted placement.
 
     Attributes:
-        num_devices: to place on.
+        num_devices: number of devices.
         memory_gb: GiB for tables on each device.
-        tables: at least one.
-        precision: of the weights, fp32 or fp16.
+        tables: at least one table.
+        precision: precision of the weights, fp32 or fp16.
         optimizer: sgd or rowwise_adagrad.
-        budget_ms: how long to search; None for the placer's own.
+        budget_ms: time for the search; None for the placer's own budget.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -90,7 +90,7 @@ class PlacerModel(PythonModel):
     """A trained placer behind MLflow's one method."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Read the placer, and the pool whose means fill in what a request leaves out."""
+        """Read the placer, and the pool of training tables."""
         self.placer = load_placer(Path(context.artifacts["placer"]))
         pool = context.artifacts.get("pool")
         self.pool = read_tables(pool).tables if pool else None
@@ -106,8 +106,8 @@ class PlacerModel(PythonModel):
             model_input: objects as `PlacementRequest` describes them.
 
         Returns:
-            A plan for each, as the JSON of `dreamshard.plan.Plan`; `placer` says which version placed, where the server
-            was told (`dreamshard serve` tells it).
+            A plan for each, as the JSON of `dreamshard.plan.Plan`; `placer` names the version if `dreamshard serve` runs
+            the server.
 
         Raises:
             MlflowException: a field is wrong or no placement fits; the server answers 400.
@@ -115,9 +115,9 @@ class PlacerModel(PythonModel):
         if not model_input:
             raise MlflowException.invalid_parameter_value("inputs is empty; give one object per placement wanted")
         try:
-            requests = [_parse(each, f"inputs[{i}]") for i, each in enumerate(model_input)]
+            requests = [_parse(content, f"inputs[{i}]") for i, content in enumerate(model_input)]
             tasks = [self._task(request, f"inputs[{i}]") for i, request in enumerate(requests)]
-            return [self._plan(task, each.budget_ms) for task, each in zip(tasks, requests, strict=True)]
+            return [self._plan(task, request.budget_ms) for task, request in zip(tasks, requests, strict=True)]
         except ValueError as error:
             raise MlflowException.invalid_parameter_value(str(error)) from error
 
@@ -141,18 +141,18 @@ class PlacerModel(PythonModel):
         return plan
 
 
-def _parse(given: dict[str, Any], where: str) -> PlacementRequest:
-    """The object as a request.
+def _parse(content: dict[str, Any], where: str) -> PlacementRequest:
+    """Validate one object.
 
     Raises:
         ValueError: fields are missing, unknown, of a wrong type or out of range; the message names them.
     """
     try:
-        return PlacementRequest.model_validate(given)
+        return PlacementRequest.model_validate(content)
     except pydantic.ValidationError as error:
-        found = error.errors(include_url=False)
-        listed = [f"{where}{_path(each['loc'])}: {each['msg']}{_got(each)}" for each in found[:_SHOWN]]
-        more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+        errors = error.errors(include_url=False)
+        listed = [f"{where}{_path(entry['loc'])}: {entry['msg']}{_got(entry)}" for entry in errors[:_MAX_ERRORS]]
+        more = [f"and {len(errors) - _MAX_ERRORS} more"] if len(errors) > _MAX_ERRORS else []
         raise ValueError("; ".join([*listed, *more])) from error
 
 
@@ -161,8 +161,8 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _got(error: Any) -> str:
-    given = repr(error["input"])
-    return "" if error["type"] == "missing" else f", got {given if len(given) <= 60 else given[:57] + '...'}"
+    value = repr(error["input"])
+    return "" if error["type"] == "missing" else f", got {value if len(value) <= 60 else value[:57] + '...'}"
 
 
 set_model(PlacerModel())

@@ -1,7 +1,6 @@
-"""A trained placer becomes a version in MLflow's registry: its files, where it came from, and its figures."""
+"""Registers a trained placer as a version in MLflow: its files, origin and metrics."""
 
 import importlib.metadata
-import math
 import shutil
 import tempfile
 import time
@@ -10,22 +9,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import dreamshard
-from dreamshard import model_files
-from dreamshard.tables import Tables
-from storage.mlflow_store.placer_interface import EXAMPLE, write_pool
-from storage.mlflow_store.registry import MODEL
-from storage.mlflow_store.runs import client  # before MLflow: it turns MLflow's telemetry off
-from storage.settings import Settings
-
-# isort: split
 import mlflow.pyfunc
 from mlflow.entities import LoggedModelStatus, Metric
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
+import dreamshard
+from dreamshard import model_files
+from dreamshard.tables import Tables
+from storage.mlflow_store.placer_interface import EXAMPLE, write_pool
+from storage.mlflow_store.registry import MODEL, model_of, run_of
+from storage.mlflow_store.runs import client, finite
+from storage.settings import Settings
+
 _REQUIREMENTS = ("mlflow", "numpy", "pyarrow", "pydantic", "torch", "jaxtyping", "safetensors", "scipy")
-"""What a version needs to place, pinned to what it was trained with; inferring it would take minutes and a network."""
+"""Packages that a version needs, pinned to those of its training; MLflow's inference takes minutes and a network."""
 
 
 def register_placer(
@@ -36,35 +34,30 @@ def register_placer(
     metrics: Mapping[str, float | None] | None = None,
     step: int = 0,
     tags: Mapping[str, Any] | None = None,
-    description: str = "",
     pool: Tables | None = None,
 ) -> str:
     """Make a saved placer the next version of `dreamshard`.
 
     Args:
-        placer_folder: what `dreamshard.model_files.save_placer` wrote.
-        run: MLflow run it came from; the page that compares versions shows this run's metrics and parameters.
-        metrics: figures of this version, logged on the run and linked to the model; see `log_version_metrics`.
-        step: the iteration that the figures are of.
-        tags: on the version.
-        description: for people, Markdown.
-        pool: training tables, whose means fill in what a served request leaves out.
+        placer_folder: folder written by `dreamshard.model_files.save_placer`.
+        run: MLflow run of the training; MLflow's comparison of versions shows its metrics and parameters.
+        metrics: metrics of this version, logged on the run and linked to the model; see `log_version_metrics`.
+        step: iteration of the metrics.
+        tags: tags of the version.
+        pool: training tables; their means replace fields that a served request omits.
 
     Returns:
-        The version's number, as MLflow has it: a string.
+        The version's number; MLflow's numbers are strings.
 
     Raises:
         ValueError: the folder holds no placer.
     """
-    model_files.load_placer(placer_folder)  # a broken one must not become a version
+    model_files.load_placer(placer_folder)  # a damaged placer must not become a version
     registry = client(settings)
     experiment = registry.get_run(run).info.experiment_id
     model = registry.create_logged_model(experiment, MODEL, source_run_id=run)
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        warnings.catch_warnings(record=True),
-    ):  # that types are not its to check
-        placer = shutil.copytree(placer_folder, Path(scratch) / "placer")  # the copy's name is its name in the version
+    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings(record=True):  # that types are not checked
+        placer = shutil.copytree(placer_folder, Path(scratch) / "placer")  # this name is kept in the version
         artifacts = {"placer": str(placer)}
         if pool is not None:
             artifacts["pool"] = str(write_pool(Path(scratch) / "pool.parquet", pool))
@@ -77,16 +70,16 @@ def register_placer(
             python_model=str(Path(__file__).with_name("placer_model.py")),
             artifacts=artifacts,
             code_paths=[str(Path(dreamshard.__path__[0]))],
-            input_example=EXAMPLE,  # its form is checked by the model's code, which says more than a signature can
-            model_config={"version": ""},  # which a server may be told: no version knows its own number yet
+            input_example=EXAMPLE,  # no signature: the model checks requests with better messages
+            model_config={"version": ""},  # a server may set it: the number is not known yet
             pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in _REQUIREMENTS],
         )
     registry.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
-    _log_linked(settings, run, model.model_id, metrics or {}, step)  # first: a version that exists has its figures
+    _log_linked(settings, run, model.model_id, metrics or {}, step)  # first: a version that exists has its metrics
     _ensure_model(settings)
     labels = {name: str(value) for name, value in (tags or {}).items()}
     version = registry.create_model_version(
-        MODEL, logged.model_uri, run_id=run, tags=labels, description=description, model_id=logged.model_id
+        MODEL, logged.model_uri, run_id=run, tags=labels, model_id=logged.model_id
     ).version
     return str(version)
 
@@ -98,13 +91,12 @@ def log_version_metrics(
     step: int = 0,
     on: tuple[str, str] | None = None,
 ) -> None:
-    """Log figures of a version on its run, linked to its model; those that are None or not finite are left out.
+    """Log metrics of a version on its run, linked to its model, except those that are None or not finite.
 
     Args:
-        on: name and digest of the dataset, an input of that run, that they were measured on.
+        on: name and digest of the dataset of the measurements, which is an input of that run.
     """
-    found = client(settings).get_model_version(MODEL, version)
-    _log_linked(settings, str(found.run_id), str(found.source).removeprefix("models:/"), metrics, step, on)
+    _log_linked(settings, run_of(settings, version), model_of(settings, version), metrics, step, on)
 
 
 def _log_linked(
@@ -115,10 +107,9 @@ def _log_linked(
     step: int,
     on: tuple[str, str] | None = None,
 ) -> None:
-    values = {name: float(value) for name, value in metrics.items() if value is not None and math.isfinite(value)}
     now_ms = int(time.time() * 1000)
     dataset, digest = on or (None, None)
-    batch = [Metric(name, value, now_ms, step, model, dataset, digest, run) for name, value in values.items()]
+    batch = [Metric(name, value, now_ms, step, model, dataset, digest, run) for name, value in finite(metrics).items()]
     if batch:
         client(settings).log_batch(run, metrics=batch)
 

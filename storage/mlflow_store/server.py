@@ -1,4 +1,4 @@
-"""How MLflow's server is started: its command and its environment. Who starts it, and when, is the flows' business."""
+"""Command line and environment of MLflow's server; `flows.servers` starts it."""
 
 import socket
 import sys
@@ -10,13 +10,13 @@ from storage.settings import QUIET, Settings
 
 
 def command(settings: Settings, port: int, host: str = "127.0.0.1") -> list[str]:
-    """The command that serves runs, versions and files, in two processes; `environment` goes with it.
+    """The command that serves runs, versions and files in two processes; needs `environment`.
 
-    On the home's own database new experiments keep their files in the home, so that `dreamshard run` without a server
-    reads them as well. On any other database they belong to a team: all files then go through the server.
+    With the home's own database, experiments keep their files in the home, so that `dreamshard run` reads them without a
+    server. Any other database belongs to a team, and all files go through the server.
 
     Args:
-        port: to listen on.
+        port: port to listen on.
         host: interface to listen on.
     """
     own = settings.tracking_uri.startswith("sqlite")
@@ -30,26 +30,25 @@ def command(settings: Settings, port: int, host: str = "127.0.0.1") -> list[str]
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """Where the server keeps runs and versions: in the environment, since everybody can read a command's password.
+    """The server's database; passed by environment, since every user of the machine can read a password in a command.
 
     Raises:
         ValueError: the tracking URI is the address of a server.
     """
-    store = settings.tracking_uri
-    if store.startswith("http"):
-        raise ValueError(f"MLFLOW_TRACKING_URI is {store}, a server that runs already; use it as it is")
-    return {**QUIET, "MLFLOW_BACKEND_STORE_URI": store}
+    if settings.tracking_uri.startswith("http"):
+        raise ValueError(f"MLFLOW_TRACKING_URI is {settings.tracking_uri}, a server that runs already; use it as it is")
+    return {**QUIET, "MLFLOW_BACKEND_STORE_URI": settings.tracking_uri}
 
 
 def browsers(host: str, port: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Under which names browsers may ask the server, to read and to change; it refuses all others.
+    """Environment variables with the host names that browsers may use; the server refuses all others.
 
     Args:
-        host: that the server is reached by. One that stands for all interfaces is all names and addresses of this machine.
-        port: that it listens on.
-        environ: what is set there is kept.
+        host: host name of the server; 0.0.0.0 allows all names and addresses of this machine.
+        port: port of the server.
+        environ: variables set here are kept.
     """
-    names = dict.fromkeys(["localhost", "127.0.0.1", *(_every_name() if host == "0.0.0.0" else [host])])
+    names = dict.fromkeys(["localhost", "127.0.0.1", *(_machine_names() if host == "0.0.0.0" else [host])])
     allowed = {
         "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(f"{name}{ports}" for name in names for ports in ("", ":*")),
         "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{name}:{port}" for name in names),
@@ -57,7 +56,7 @@ def browsers(host: str, port: int, environ: Mapping[str, str]) -> dict[str, str]
     return {name: environ.get(name, value) for name, value in allowed.items()}
 
 
-def _every_name() -> list[str]:
+def _machine_names() -> list[str]:
     interfaces = psutil.net_if_addrs().values()
-    addresses = [each.address for found in interfaces for each in found if each.family == socket.AF_INET]
+    addresses = [entry.address for entries in interfaces for entry in entries if entry.family == socket.AF_INET]
     return [socket.getfqdn(), socket.gethostname(), *addresses]

@@ -1,12 +1,11 @@
-"""Where a training run stands: `<store>/checkpoints/<key>/iteration_NN.zip`, each complete or absent.
+"""Checkpoints of training runs: `<store>/checkpoints/<key>/iteration_NN.zip`, each complete or absent.
 
-The key stands for everything that shapes the training, so a run with the same key goes on from the last iteration of an
-earlier one, killed or finished. A checkpoint is one file (the folder that `model_files.save_state` writes), so it appears
-whole on a disk and on an object store alike.
+The key identifies everything that shapes the training, so a run with the same key resumes after the last iteration of an
+earlier one. A checkpoint is one file (the zipped folder of `model_files.save_state`), so it appears completely or not at
+all, on a disk as on an object store.
 """
 
 import io
-import json
 import re
 import zipfile
 from collections.abc import Sequence
@@ -19,11 +18,11 @@ import psutil
 from dreamshard.model_files import load_state, save_state
 from dreamshard.search import DreamShardPlacer
 from dreamshard.training import TrainingState, make_placer
-from storage.filesystem import AnyPath, list_files, remove, write_json, writing
+from storage.filesystem import AnyPath, list_files, read_json, remove, write_json, writing
 from storage.store import Store
 
 Metrics = dict[str, float]
-"""Figures of one iteration by the names they have in MLflow."""
+"""Metrics of one iteration by their names in MLflow."""
 
 _ITERATION = re.compile(r"iteration_(\d{2,})\.zip")
 _LEFTOVER = re.compile(r".+\.(?P<pid>\d+)\.\d+\.tmp")
@@ -40,30 +39,30 @@ def last_iteration(store: Store, key: str) -> int | None:
     return max((int(match[1]) for match in names if match), default=None)
 
 
-def save(store: Store, key: str, name: str, state: TrainingState, kept: Metrics) -> None:
-    """Save the state as `name`, its figures first: a checkpoint that exists has them."""
+def save(store: Store, key: str, name: str, state: TrainingState, metrics: Metrics) -> None:
+    """Save the state as `name`, after its metrics: every checkpoint has them."""
     target = folder(store, key)
     _sweep(target)
-    write_json(target / f"{name}.json", kept)
+    write_json(target / f"{name}.json", metrics)
     with TemporaryDirectory() as scratch, writing(_file(store, key, name)) as file:
         save_state(state, Path(scratch) / name)
-        with zipfile.ZipFile(file, "w") as packed:
+        with zipfile.ZipFile(file, "w") as archive:
             for part in (Path(scratch) / name).iterdir():
-                packed.write(part, part.name)
+                archive.write(part, part.name)
 
 
 def load(store: Store, key: str, name: str) -> TrainingState:
     """The state saved as `name`.
 
     Raises:
-        ValueError: there is none, or it was damaged.
+        ValueError: it does not exist or is damaged.
     """
     path = _file(store, key, name)
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
         raise ValueError(
-            f"there is no checkpoint {path}, so training cannot go on from it; run `dreamshard train`, which starts or "
+            f"there is no checkpoint {path}, so training cannot resume from it; run `dreamshard train`, which starts or "
             "resumes it"
         ) from error
     with TemporaryDirectory() as scratch:
@@ -72,38 +71,38 @@ def load(store: Store, key: str, name: str) -> TrainingState:
             return load_state(Path(scratch))
         except (ValueError, zipfile.BadZipFile) as error:
             raise ValueError(
-                f"checkpoint {path} cannot be read ({error}), so training cannot go on from it; remove it, and the "
-                "iteration is run again"
+                f"checkpoint {path} cannot be read ({error}), so training cannot resume from it; remove it to repeat "
+                "the iteration"
             ) from error
 
 
 def require(store: Store, key: str, name: str, command: str) -> None:
-    """Check that the step before has left its state.
+    """Check that the previous step has saved its state.
 
     Raises:
         ValueError: it has not.
     """
     if not _file(store, key, name).exists():
         raise ValueError(
-            f"the step before has not been run for training {key}, so there is nothing to go on from; run {command}"
+            f"the previous step has not been run for training {key}, so there is nothing to continue from; run {command}"
         )
 
 
 def require_trained(key: str, iteration: int) -> None:
-    """Check that something has been learnt.
+    """Check that the training has finished an iteration.
 
     Raises:
-        ValueError: the training stands at its start.
+        ValueError: it has not.
     """
     if iteration == 0:
         raise ValueError(
-            f"training {key} has finished no iteration, so its placer has learnt nothing that could be evaluated or "
-            "promoted; run `dreamshard train` with the same options first"
+            f"training {key} has finished no iteration, so it has no placer to evaluate or promote; "
+            " run `dreamshard train` with the same options first"
         )
 
 
 def placer(store: Store, key: str, iteration: int, budget_ms: float | None) -> DreamShardPlacer:
-    """The placer learnt by the end of the iteration, with `budget_ms` for its search."""
+    """The placer at the end of the iteration, with `budget_ms` for its search."""
     return replace(make_placer(load(store, key, iteration_name(iteration))), budget_ms=budget_ms)
 
 
@@ -113,13 +112,13 @@ def iteration_name(iteration: int) -> str:
 
 
 def figures(store: Store, key: str, name: str) -> Metrics:
-    """The figures kept with the state saved as `name`."""
-    found: Metrics = json.loads((folder(store, key) / f"{name}.json").read_text())
-    return found
+    """The metrics of the state saved as `name`."""
+    metrics: Metrics = read_json(folder(store, key) / f"{name}.json")
+    return metrics
 
 
 def discard(store: Store, key: str, *names: str) -> None:
-    """Remove states that a complete iteration has made superfluous."""
+    """Remove states of steps inside an iteration that is now complete."""
     remove([_file(store, key, name) for name in names])
 
 
@@ -129,21 +128,21 @@ def is_complete(store: Store, key: str, iteration: int) -> bool:
 
 
 def history(store: Store, key: str) -> list[Metrics]:
-    """The figures of all complete iterations, in order."""
+    """The metrics of all complete iterations, in order."""
     return [
         figures(store, key, iteration_name(iteration)) for iteration in range(1, (last_iteration(store, key) or 0) + 1)
     ]
 
 
 def save_proposals(store: Store, key: str, iteration: int, drawn: Sequence[tuple[str, list[int]]]) -> None:
-    """Keep which placements an iteration drew: task name and devices, in order."""
+    """Save the placements that an iteration drew: task name and devices, in order."""
     write_json(folder(store, key) / f"{iteration_name(iteration)}.proposals.json", drawn)
 
 
 def proposals(store: Store, key: str, iteration: int) -> list[tuple[str, list[int]]]:
     """The placements an iteration drew, in order."""
-    read = json.loads((folder(store, key) / f"{iteration_name(iteration)}.proposals.json").read_text())
-    return [(name, device) for name, device in read]
+    content = read_json(folder(store, key) / f"{iteration_name(iteration)}.proposals.json")
+    return [(name, device) for name, device in content]
 
 
 def _file(store: Store, key: str, name: str) -> AnyPath:
@@ -151,7 +150,7 @@ def _file(store: Store, key: str, name: str) -> AnyPath:
 
 
 def _sweep(target: AnyPath) -> None:
-    """Remove what a killed writer of this machine left behind; a writer that is alive keeps its own."""
+    """Remove temporary files of killed writers of this machine; those of living writers stay."""
     for path in list_files(target, "*.tmp") if isinstance(target, Path) else ():
         match = _LEFTOVER.fullmatch(path.name)
         if match is not None and not psutil.pid_exists(int(match["pid"])):

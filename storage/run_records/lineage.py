@@ -1,4 +1,4 @@
-"""Where a placer came from: a version carries its `Origin` as a tag. What the next training starts from, `starts` says."""
+"""Where a placer came from: every version carries its `Origin` as a tag. `flows.decisions.warm_start` chooses by it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,23 +11,23 @@ from storage.mlflow_store import registry
 from storage.store import Store
 
 TAG = "origin"
-"""The tag of a version that holds its `Origin`."""
+"""Tag of a version: its `Origin` as JSON."""
 
 Setting = dict[str, str | int]
-"""What must be the same for one training to go on from another, by its name for people."""
+"""Conditions that must be equal for one training to continue another, by their names for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Warm:
-    """The placer that a training goes on from.
+    """The placer that a training starts from.
 
     Attributes:
-        version: in the registry.
-        training: that it came out of.
-        iteration: of that training.
-        trainings: whose cost samples are fitted as well: that one and those before it, oldest first.
-        measurement_s: mean seconds that one of its measurements took; None where it made none.
-        full_measurements: how many it would take to train from nothing.
+        version: its version in the registry.
+        training: key of the training that produced it.
+        iteration: iteration of that training.
+        trainings: trainings whose cost samples are fitted too: that one and its predecessors, oldest first.
+        measurement_s: median seconds of one of its measurements; None if it made none.
+        full_measurements: measurements of a training from nothing.
     """
 
     version: str
@@ -40,18 +40,18 @@ class Warm:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What a training was made of; kept with its checkpoints, and as a tag on each of its versions.
+    """What a training was made of; kept with its checkpoints, and as a tag of each of its versions.
 
     Attributes:
-        recipe: by name.
-        source: of its tables.
+        recipe: name of the recipe.
+        source: origin of its tables.
         dataset: version of its tables.
-        tasks: key of its task sets, and of the halves that they were drawn from.
+        tasks: key of its task sets and of their table split.
         setting: see `Setting`.
         networks: kinds of the cost network and of the policy.
-        warm: what it went on from; None where it began with nothing.
-        measurement_s: mean seconds of one of its measurements, once it has made some.
-        memory_bytes: of each device in its tasks; None where nobody noted it.
+        warm: what it started from; None if it started from nothing.
+        measurement_s: median seconds of one of its measurements; None before the first.
+        memory_bytes: room on each device in its tasks.
     """
 
     recipe: str
@@ -65,22 +65,22 @@ class Origin:
     memory_bytes: int | None = None
 
     def to_json(self) -> str:
-        """As text."""
+        """As JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Origin":
-        """What `to_json` wrote."""
-        found = json.loads(text)
-        warm = found.pop("warm")
+        """Parse the output of `to_json`."""
+        fields = json.loads(text)
+        warm = fields.pop("warm")
         if warm is not None:
             warm = Warm(**{**warm, "trainings": tuple(warm["trainings"])})
-        return cls(**{**found, "networks": tuple(found["networks"])}, warm=warm)
+        return cls(**{**fields, "networks": tuple(fields["networks"])}, warm=warm)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """A registered placer and where it came from."""
+    """A registered placer and its origin."""
 
     version: str
     training: str
@@ -89,7 +89,7 @@ class Version:
 
 
 def versions(store: Store) -> Iterator[Version]:
-    """All versions that say where they came from, newest first."""
+    """All versions that have an origin, newest first."""
     for number, tags in registry.tags_by_version(store.settings).items():
         if TAG in tags:
             origin = Origin.from_json(tags[TAG])
@@ -97,13 +97,13 @@ def versions(store: Store) -> Iterator[Version]:
 
 
 def origin_of(store: Store, version: str) -> Origin | None:
-    """Where a version came from; None where it does not say."""
-    found = registry.version_tags(store.settings, version).get(TAG)
-    return None if found is None else Origin.from_json(found)
+    """The origin of a version; None if it has none."""
+    text = registry.version_tags(store.settings, version).get(TAG)
+    return None if text is None else Origin.from_json(text)
 
 
 def load(store: Store, warm: Warm) -> DreamShardPlacer:
-    """The placer to go on from.
+    """The placer to start from.
 
     Raises:
         ValueError: it cannot be read.
@@ -112,24 +112,24 @@ def load(store: Store, warm: Warm) -> DreamShardPlacer:
 
 
 def earlier_samples(store: Store, warm: Warm | None) -> tuple[list[CostSample], int]:
-    """What was measured for the placer to go on from, and how many there are with those of other library versions.
+    """Samples measured for the placer to start from and its predecessors, and their number with other library versions.
 
-    A table that has changed since is in them as it was when it was measured: a fact about a table of that size and use,
-    whether or not there still is one. Samples of other versions of torch or fbgemm are left out.
+    Tables that have changed since are in the samples as they were measured, which stays true for a table of that size and
+    use. Samples of other versions of torch or fbgemm are left out.
     """
     if warm is None:
         return [], 0
     now = library_versions()
-    found = [sample for training in warm.trainings for sample in store.lake.read_cost_samples(run_key=training)]
-    return [sample for sample in found if _same(sample.versions, now)], len(found)
+    samples = [sample for training in warm.trainings for sample in store.lake.read_cost_samples(run_key=training)]
+    return [sample for sample in samples if _matches(sample.versions, now)], len(samples)
 
 
-def _same(then: Mapping[str, str], now: Mapping[str, str]) -> bool:
+def _matches(then: Mapping[str, str], now: Mapping[str, str]) -> bool:
     return all(now.get(library, version) == version for library, version in then.items())
 
 
 def tags(origin: Origin) -> dict[str, str]:
-    """The tags by which a version says where it came from."""
+    """The tags of a version that state its origin."""
     return {
         TAG: origin.to_json(),
         "source": origin.source,

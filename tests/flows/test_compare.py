@@ -16,7 +16,7 @@ from flows.decisions import heldout
 from flows.reports import comparisons
 from flows.reports.html import html_page
 from storage.lake.lake import Lake
-from storage.mlflow_store import registration, registry, runs
+from storage.mlflow_store import alias_changes, registration, registry, runs
 from storage.settings import Settings
 from storage.store import open_store
 from tests.flows.commands import Dreamshard, failed_with
@@ -56,8 +56,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             registration.register_placer(
                 settings, folder / str(seed), run, metrics={"eval_overall_ms": 3 - seed}, tags=tags
             )
-    registry.set_alias(settings, "1", "champion", "the first")
-    registry.set_alias(settings, "2", "challenger", "no better")
+    alias_changes.set_alias(settings, "1", "champion", "the first")
+    alias_changes.set_alias(settings, "2", "challenger", "no better")
     return settings.home
 
 

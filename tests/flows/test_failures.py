@@ -43,12 +43,12 @@ def test_a_chain_that_fails_leaves_an_earlier_one_as_it_was(finished: Path, shar
 
 
 def test_a_champion_of_an_older_format_does_not_stop_retraining(dreamshard: Dreamshard, tmp_path: Path):
-    from storage.mlflow_store import registry
+    from storage.mlflow_store import alias_changes, registry
     from storage.settings import Settings
 
     run = ("run", "--recipe", "smoke", "--testbed", "simulated", "--json")
     assert dreamshard(*run, home=tmp_path).returncode == 0
-    registry.set_alias(Settings.load(), "1", "champion", "for the test")
+    alias_changes.set_alias(Settings.load(), "1", "champion", "for the test")
     (config,) = tmp_path.glob("mlartifacts/**/placer/config.json")
     config.write_text(json.dumps(json.loads(config.read_text()) | {"format": 0}))
     done = dreamshard(*run, "--seed", "1", home=tmp_path)

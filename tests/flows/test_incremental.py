@@ -81,7 +81,9 @@ class Home:
 
     def register(self, training: str) -> None:
         last = str(checkpoints.last_iteration(open_store(), training))
-        tags = {"training": training, "iteration": last} | lineage.tags(training_effort.origin(open_store(), training))
+        tags = {"training": training, "iteration": last} | lineage.tags(
+            training_effort.read_origin(open_store(), training)
+        )
         self.tags = {str(len(self.tags) + 1): tags, **self.tags}  # newest first
 
     def placer(self, version: str, _settings: object = None):
@@ -140,7 +142,7 @@ def test_no_table_that_was_trained_on_is_ever_held_out_and_tables_stay_in_their_
 
 
 def test_what_was_measured_before_is_fitted_as_well_with_the_tables_as_they_were(home: Home):
-    samples = training_effort.earlier(open_store(), home.tags["2"]["training"])
+    samples = training_effort.earlier_samples(open_store(), home.tags["2"]["training"])
     assert len(samples) == 15
     rows = {name: int(n) for s in samples for name, n in zip(s.task.tables.names, s.task.tables.rows, strict=True)}
     assert set(rows) <= home.halves("1").train
@@ -157,10 +159,12 @@ def test_samples_of_another_version_of_a_library_are_left_out(home: Home, monkey
 
 
 def test_what_was_saved_is_said_in_measured_figures(home: Home):
-    first, second = (training_effort.of(open_store(), home.tags[version]["training"]) for version in ("1", "2"))
+    first, second = (training_effort.read(open_store(), home.tags[version]["training"]) for version in ("1", "2"))
     assert first.sentence.startswith("from nothing: 15 measurements, ")
-    assert (second.reused, second.earlier, second.made, second.saved) == (15, 15, 10, 5)
-    assert second.saved_minutes == pytest.approx(5 * first.measurement_s / 60)
+    assert (second.samples_reused, second.samples_available) == (15, 15)
+    assert (second.measurements_made, second.measurements_saved) == (10, 5)
+    first_s = training_effort.read_origin(open_store(), home.tags["1"]["training"]).measurement_s
+    assert second.minutes_saved == pytest.approx(5 * first_s / 60)
     assert second.sentence.startswith("warm from version 1: 15 of 15 cost samples re-used, 5 of ")
     assert first.metrics["measurements_saved"] == 0
     assert "minutes_saved" not in first.metrics

@@ -18,7 +18,7 @@ import pytest
 from dreamshard.model_files import save_placer
 from dreamshard.tables import Tables
 from dreamshard.training import TrainingConfig, make_placer, start_training
-from storage.mlflow_store import registration, registry, runs
+from storage.mlflow_store import alias_changes, registration, runs
 from storage.settings import Settings
 from tests.helpers.tables import tables_of
 
@@ -63,7 +63,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_placer(make_placer(start_training(pool(), TrainingConfig(), seed=0)), folder / "placer")
     with runs.chain(settings, "retrain") as run:
         version = registration.register_placer(settings, folder / "placer", run, pool=pool())
-    registry.set_alias(settings, version, "champion", "the only one")
+    alias_changes.set_alias(settings, version, "champion", "the only one")
     return folder
 
 

@@ -21,6 +21,7 @@ from storage.lake import catalog
 from storage.lake.lake import EVALUATION, Lake
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registration, registry, runs
+from storage.run_records import lineage, training_effort
 from storage.settings import Settings
 from storage.store import Store, open_store
 from tests.helpers.lake import append_samples
@@ -28,6 +29,9 @@ from tests.helpers.samples import four_tables, make_evaluation, make_sample
 
 MONTHS_S = 200 * 24 * 3600.0
 ITERATIONS = 3
+
+
+ORIGIN = {"recipe": "smoke", "source": "a list", "dataset": "d", "tasks": "t", "setting": {}, "networks": ("a", "b")}
 
 
 def key(name: str) -> str:
@@ -48,7 +52,16 @@ def ingest(lake: Lake, name: str) -> str:
     return dataset_version(tables)
 
 
-def train(store: Store, name: str, origin: str = "") -> str:
+def warm_start(predecessor: str) -> lineage.Warm | None:
+    if not predecessor:
+        return None
+    run = key(predecessor)
+    return lineage.Warm(
+        version="1", training=run, iteration=3, trainings=(run,), measurement_s=None, full_measurements=3
+    )
+
+
+def train(store: Store, name: str, predecessor: str = "") -> str:
     """All that a training and its evaluation leave behind; returns the dataset."""
     lake, training, evaluation = store.lake, key(name), key(f"evaluation of {name}")
     version = ingest(lake, name)
@@ -62,7 +75,7 @@ def train(store: Store, name: str, origin: str = "") -> str:
         if iteration:
             sample = replace(make_sample(task, [0, 1], ms=float(iteration)), overall_ms=float(iteration))
             append_samples(lake, [sample], training, iteration, version)
-    write_json(folder / "origin.json", {"warm": {"trainings": [key(origin)]}})
+    training_effort.begin(store, training, lineage.Origin(warm=warm_start(predecessor), **ORIGIN))
     append_samples(lake, [make_sample(task, [1, 0])], evaluation, EVALUATION, version)
     lake.write_evaluation(
         [make_evaluation(task, "dreamshard", 1.5)], {}, evaluation, dataset_version=version, testbed="t", hardware="h"
@@ -75,7 +88,7 @@ def train(store: Store, name: str, origin: str = "") -> str:
 @pytest.fixture
 def store(mlflow_settings: Settings, placer_folder: Path) -> Store:
     """Six trainings; the third is version 1, which went on from the second."""
-    for name, origin in [
+    for name, predecessor in [
         ("first", ""),
         ("second", ""),
         ("third", "second"),
@@ -83,7 +96,7 @@ def store(mlflow_settings: Settings, placer_folder: Path) -> Store:
         ("fifth", ""),
         ("last", ""),
     ]:
-        version = train(Store(mlflow_settings), name, origin)
+        version = train(Store(mlflow_settings), name, predecessor)
         if name == "third":
             tags = {"training": key(name), "evaluation": key(f"evaluation of {name}"), "dataset": version}
             with runs.chain(mlflow_settings, "retrain") as run:
@@ -158,8 +171,8 @@ def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
     age(list(shared_files(store)))
     names = ("second", "third", "last")
     before = {name: facts(store, name) for name in names}
-    removals = retention.plan(store, cutoff())
-    retention.carry_out(removals)
+    removals = retention.find_removable(store, cutoff())
+    retention.remove_files(removals)
     assert facts(store, "third") == before["third"], "the version"
     assert facts(store, "second")[0][:ITERATIONS] == before["second"][0][:ITERATIONS], "what the version went on from"
     assert facts(store, "last")[4] == before["last"][4], "the tables ingested last"
@@ -170,7 +183,7 @@ def test_what_is_old_goes_and_what_a_version_needs_stays(store: Store):
     assert len(store.lake.read_cost_samples(run_key=key("first"))) == 0
     with pytest.raises(ValueError, match="ingest the workload again"):
         facts(store, "first")
-    assert retention.plan(store, cutoff()) == []
+    assert retention.find_removable(store, cutoff()) == []
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -179,7 +192,7 @@ def test_whatever_is_old_versions_and_what_is_young_lose_nothing(store: Store, s
     age([path for path in everything if chance.random() < 0.97])
     young = {path for path in everything if path.stat().st_mtime > time.time() - 3600}
     before = {name: facts(store, name) for name in ("second", "third")}
-    retention.carry_out(retention.plan(store, cutoff()))
+    retention.remove_files(retention.find_removable(store, cutoff()))
     is_readable(store)
     assert facts(store, "third") == before["third"]
     assert facts(store, "second")[2] == before["second"][2]
@@ -188,41 +201,41 @@ def test_whatever_is_old_versions_and_what_is_young_lose_nothing(store: Store, s
 
 def test_a_kill_at_any_moment_leaves_a_readable_lake(store: Store):
     age(list(shared_files(store)))
-    before, removals = facts(store, "third"), retention.plan(store, cutoff())
+    before, removals = facts(store, "third"), retention.find_removable(store, cutoff())
     for removal in removals:
-        retention.carry_out([removal])
+        retention.remove_files([removal])
         if removal.kind in ("checkpoints", "reports") or chance_of_one_in_ten(removal):
             is_consistent(store)
     is_readable(store)
     assert facts(store, "third") == before
-    assert retention.plan(store, cutoff()) == []
+    assert retention.find_removable(store, cutoff()) == []
 
 
-def chance_of_one_in_ten(removal: retention.Stored) -> bool:
-    return int(hashlib.sha256(str(removal.entry.path).encode()).hexdigest(), 16) % 10 == 0
+def chance_of_one_in_ten(removal: retention.StoredFile) -> bool:
+    return int(hashlib.sha256(str(removal.info.path).encode()).hexdigest(), 16) % 10 == 0
 
 
 def test_a_plan_changes_nothing_and_counts_what_it_found(store: Store):
     age(list(shared_files(store)))
     before = digest(store)
-    removals = retention.plan(store, cutoff())
+    removals = retention.find_removable(store, cutoff())
     assert digest(store) == before
     table = {row["kind"]: row for row in retention.totals(removals)}
     assert table["checkpoints"]["files"] == 4 * (3 * (ITERATIONS + 1) + 1)  # first, fourth, fifth and last
     assert table["lookups"]["files"] == 3  # of first, fourth and fifth; `shared` is a kept dataset's too
-    assert table["all"]["bytes"] == sum(each.entry.path.stat().st_size for each in removals)
+    assert table["all"]["bytes"] == sum(each.info.path.stat().st_size for each in removals)
 
 
 def test_nothing_young_goes(store: Store):
-    assert retention.plan(store, cutoff()) == []
+    assert retention.find_removable(store, cutoff()) == []
 
 
 def test_a_training_that_runs_keeps_all_of_it_and_its_tables(store: Store):
     age(list(shared_files(store)))
     (Path(str(store.checkpoints)) / key("fourth") / "measured.json").write_text("{}")
     before = facts(store, "fourth")
-    removals = retention.plan(store, cutoff())
-    retention.carry_out(removals)
+    removals = retention.find_removable(store, cutoff())
+    retention.remove_files(removals)
     after = facts(store, "fourth")
     assert (after[0][:ITERATIONS], after[2], after[4]) == (before[0][:ITERATIONS], before[2], before[4])
 
@@ -238,11 +251,11 @@ def test_what_killed_writers_left_goes_by_its_age(store: Store):
     keep = kept.__enter__()
     keep(make_sample(task, [1, 1]))
     age([old, *Path(str(store.lake.root)).glob("sample_buffer/**/*.parquet")])
-    removals = retention.plan(store, cutoff())
-    assert [(each.kind, each.entry.path.name) for each in removals if each.kind == "unfinished"] == [
+    removals = retention.find_removable(store, cutoff())
+    assert [(each.kind, each.info.path.name) for each in removals if each.kind == "unfinished"] == [
         ("unfinished", old.name)
     ]
-    assert [each.run for each in removals if each.kind == "sample_buffer"] == [key("last")]
+    assert [each.run for each in removals if each.kind == "sample buffer"] == [key("last")]
     kept.__exit__(None, None, None)
 
 
@@ -251,10 +264,10 @@ def test_a_store_whose_versions_are_registered_elsewhere_is_left_alone(store: St
     shared = str(store.settings.home)
     visitor = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "visitor"), "DREAMSHARD_STORE": shared})
     with pytest.raises(ValueError, match=r"does not know which versions others have registered.*MLFLOW_TRACKING_URI"):
-        retention.plan(open_store(visitor), cutoff())
+        retention.find_removable(open_store(visitor), cutoff())
     member = Store(replace(visitor, tracking_uri=store.settings.tracking_uri))
-    assert {each.run for each in retention.plan(member, cutoff())} == {
-        each.run for each in retention.plan(store, cutoff())
+    assert {each.run for each in retention.find_removable(member, cutoff())} == {
+        each.run for each in retention.find_removable(store, cutoff())
     }
 
 
@@ -263,5 +276,5 @@ def test_old_comparisons_go_unless_a_version_names_them(store: Store):
         write_json(store.comparisons / f"{key(name)}.json", {"key": key(name)})
     registry.tag(store.settings, "1", {"comparison": key("named")})
     age(list(Path(str(store.comparisons)).iterdir()))
-    retention.carry_out(retention.plan(store, cutoff()))
+    retention.remove_files(retention.find_removable(store, cutoff()))
     assert [path.stem for path in Path(str(store.comparisons)).iterdir()] == [key("named")]

@@ -15,7 +15,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig, make_placer, start_training
 from flows.reports import evaluation_page, evaluations
 from flows.tasks import promotion
-from storage.mlflow_store import registration, registry, runs
+from storage.mlflow_store import alias_changes, registration, registry, runs
 from storage.run_records import lineage, training_effort
 from storage.settings import Settings
 from storage.store import open_store
@@ -80,7 +80,7 @@ def champion(team: Team) -> Callable[[str], str]:
 
     def make(source: str = OWN) -> str:
         version = team.version(source)
-        registry.set_alias(team.settings, version, "champion", "for the test")
+        alias_changes.set_alias(team.settings, version, "champion", "for the test")
         return version
 
     return make
@@ -89,7 +89,7 @@ def champion(team: Team) -> Callable[[str], str]:
 def test_a_champion_that_was_taken_out_by_hand_stays_out_until_it_is_put_back_by_hand(team: Team, champion):
     first, second = champion(), team.version()
     assert team.promote(second)["alias"] == "champion"
-    registry.make_champion(team.settings, "previous", "slow in production", "ann")
+    alias_changes.make_champion(team.settings, "previous", "slow in production", "ann")
     for _night in range(2):
         outcome = team.promote(second)
         assert outcome["alias"] == "challenger"
@@ -101,7 +101,7 @@ def test_a_champion_that_was_taken_out_by_hand_stays_out_until_it_is_put_back_by
     third = team.version()
     assert team.promote(third)["alias"] == "champion", "a new training competes as ever"
     assert team.promote(second)["alias"] == "challenger"
-    registry.make_champion(team.settings, second, "mended", "ann")
+    alias_changes.make_champion(team.settings, second, "mended", "ann")
     assert team.aliases["champion"] == second
     fourth = team.version()
     assert team.promote(fourth)["alias"] == "champion"

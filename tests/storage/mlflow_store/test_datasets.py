@@ -49,15 +49,17 @@ def test_a_run_that_another_was_quicker_than_finds_the_dataset(
 def test_what_stays_refused_is_an_error(
     mlflow_settings: Settings, tables: Tables, refused: list[int], answers: list[int]
 ):
-    run = runs.start_chain(mlflow_settings, "ingest")
     refused += answers
-    with pytest.raises(MlflowException, match="duplicate key"):
+    with runs.chain(mlflow_settings, "ingest") as run, pytest.raises(MlflowException, match="duplicate key"):
         datasets.log_dataset(mlflow_settings, run, "0123456789ab", tables, "meta-dlrm-2021")
     assert not refused
 
 
 def test_runs_that_bring_the_same_dataset_at_once_all_have_it(mlflow_settings: Settings, tables: Tables):
-    started = [runs.start_chain(mlflow_settings, "ingest") for _ in range(6)]
+    started = []
+    for _ in range(6):
+        with runs.chain(mlflow_settings, "ingest") as run:
+            started.append(run)
     together = Barrier(len(started))
 
     def bring(run: str) -> None:

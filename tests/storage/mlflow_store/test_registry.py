@@ -15,6 +15,7 @@ from dreamshard.model_files import load_placer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from storage.mlflow_store import registration, registry, runs, versions
+from storage.mlflow_store.alias_changes import ChampionChange, history, make_champion, set_alias
 from storage.settings import Settings
 from tests.helpers.samples import columns_of
 
@@ -46,50 +47,55 @@ def test_nothing_in_a_version_is_pickled(registered: Settings):
 
 
 def test_an_alias_moves_and_the_former_champion_stays_known(registered: Settings, placer_folder: Path):
-    registry.set_alias(registered, "1", "champion", "the first")
+    set_alias(registered, "1", "champion", "the first")
     second = register(registered, placer_folder)
-    registry.set_alias(registered, second, "challenger", "0.3 % worse")
+    set_alias(registered, second, "challenger", "0.3 % worse")
     assert registry.aliases(registered) == {"champion": "1", "challenger": "2"}
-    registry.set_alias(registered, second, "champion", "3.1 % better", {"gain": 0.031})
+    set_alias(registered, second, "champion", "3.1 % better")
     assert registry.aliases(registered) == {"champion": "2", "previous": "1"}
     tags = registry.version_tags(registered, "champion")
-    assert (tags["alias"], tags["reason"], tags["gain"]) == ("champion", "3.1 % better", "0.031")
-    registry.set_alias(registered, second, "champion", "again")
+    assert (tags["alias"], tags["reason"]) == ("champion", "3.1 % better")
+    set_alias(registered, second, "champion", "again")
     assert registry.aliases(registered) == {"champion": "2", "previous": "1"}
 
 
 def test_a_version_made_champion_by_hand_is_undone_with_previous_and_says_who_why_and_when(
     registered: Settings, placer_folder: Path
 ):
-    assert registry.make_champion(registered, "1", "to begin", "ann") == registry.Change(version="1", former=None)
+    assert make_champion(registered, "1", "to begin", "ann") == ChampionChange(version="1", former=None)
     register(registered, placer_folder)
-    registry.set_alias(registered, "2", "challenger", "0.3 % worse")
-    assert registry.make_champion(registered, "2", "a hunch", "ann") == registry.Change(version="2", former="1")
+    set_alias(registered, "2", "challenger", "0.3 % worse")
+    assert make_champion(registered, "2", "a hunch", "ann") == ChampionChange(version="2", former="1")
     assert registry.aliases(registered) == {"champion": "2", "previous": "1"}
     assert registry.version_tags(registered, "1")["alias"] == "previous"
-    assert registry.make_champion(registered, "previous", "it was wrong", "bob") == registry.Change(
-        version="1", former="2"
-    )
+    assert make_champion(registered, "previous", "it was wrong", "bob") == ChampionChange(version="1", former="2")
     assert registry.aliases(registered) == {"champion": "1", "previous": "2"}
     tags = registry.version_tags(registered, "1")
     assert (tags["reason"], tags["decided_by"]) == ("it was wrong", "bob")
     assert tags["decided_at"].endswith(" UTC")
-    lines = [line.partition(" UTC ")[2] for line in tags["history"].splitlines()]
-    assert lines == [
+    changes = history(tags)
+    assert [(change.alias, change.by, change.replaced_by) for change in changes] == [
+        ("champion", "ann", None),
+        ("previous", "ann", "2"),
+        ("champion", "bob", None),
+    ]
+    assert changes[-1].at == tags["decided_at"]
+    lines = versions.version(registered, "1")["tags"]["history"].splitlines()
+    assert [line.partition(" UTC ")[2] for line in lines] == [
         "champion, by ann: to begin",
         "previous, by ann: replaced by version 2",
         "champion, by bob: it was wrong",
     ]
-    assert registry.make_champion(registered, "champion", "again", "bob").former == "1"
+    assert make_champion(registered, "champion", "again", "bob").former == "1"
     assert registry.version_tags(registered, "1") == tags
 
 
 def test_a_version_that_cannot_place_is_not_made_champion(registered: Settings, placer_folder: Path):
-    registry.set_alias(registered, "1", "champion", "the first")
+    set_alias(registered, "1", "champion", "the first")
     register(registered, placer_folder)
     shutil.rmtree(next((registered.home / "mlartifacts").rglob(f"{_model_of(registered, '2')}*")))
     with pytest.raises(ValueError, match="version 2 of dreamshard cannot be read"):
-        registry.make_champion(registered, "2", "a hunch", "ann")
+        make_champion(registered, "2", "a hunch", "ann")
     assert registry.aliases(registered) == {"champion": "1"}
 
 
@@ -99,7 +105,7 @@ def _model_of(settings: Settings, version: str) -> str:
 
 def test_versions_compare_side_by_side_under_the_same_names(registered: Settings, placer_folder: Path):
     register(registered, placer_folder, 2.0)
-    registry.set_alias(registered, "2", "champion", "better")
+    set_alias(registered, "2", "champion", "better")
     registration.log_version_metrics(registered, "2", {"eval_gain_over_random": 0.2, "eval_place_ms": float("inf")})
     newest, oldest = versions.versions(registered)
     assert list(newest) == list(oldest)
@@ -127,7 +133,7 @@ def test_an_empty_registry_says_what_to_do(mlflow_settings: Settings):
     ("name", "said"), [("champion", "champion yet"), ("7", "version '7'"), ("best", "version 'best'")]
 )
 def test_a_name_that_is_none_lists_those_there_are(registered: Settings, name: str, said: str):
-    registry.set_alias(registered, "1", "challenger", "to show it")
+    set_alias(registered, "1", "challenger", "to show it")
     with pytest.raises(ValueError, match=rf"there is no {said} of .*challenger \(version 1\), version 1"):
         registry.load_placer(name, registered)
 

@@ -47,8 +47,10 @@ def test_nothing_stays_running_after_a_failure(mlflow_settings: Settings, error:
 
 
 def test_a_chain_that_was_killed_goes_on_in_its_runs_and_says_nothing_twice(mlflow_settings: Settings):
-    parent = runs.start_chain(mlflow_settings, "retrain", key="one's own")  # and never ended
-    child = runs.child_run(mlflow_settings, parent, "train")
+    killed = runs.chain(mlflow_settings, "retrain", key="one's own")
+    parent = killed.__enter__()
+    killed_stage = runs.stage(mlflow_settings, parent, "train")
+    child = killed_stage.__enter__()
     runs.log_metrics(mlflow_settings, child, {"cost_loss": 0.5}, step=1)
     with (
         runs.chain(mlflow_settings, "retrain", key="one's own") as again,
@@ -59,8 +61,9 @@ def test_a_chain_that_was_killed_goes_on_in_its_runs_and_says_nothing_twice(mlfl
     assert (again, stage) == (parent, child)
     history = runs.client(mlflow_settings).get_metric_history(child, "cost_loss")
     assert [(point.step, point.value) for point in history] == [(1, 0.5), (2, 0.4)]
-    assert runs.start_chain(mlflow_settings, "retrain", key="one's own") != parent  # that one is finished
-    assert runs.start_chain(mlflow_settings, "retrain", key="another") != parent
+    for key in ("one's own", "another"):  # the first of which is finished
+        with runs.chain(mlflow_settings, "retrain", key=key) as new:
+            assert new != parent
 
 
 def test_what_is_not_a_number_is_not_logged(mlflow_settings: Settings):
