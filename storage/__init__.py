@@ -1,1 +1,1 @@
-"""Where things rest: Parquet (`lake`), DuckDB (`catalog`) and MLflow (`registry`), all under one home (`settings`)."""
+"""What is kept: Parquet and DuckDB (`lake`), MLflow (`mlflow_store`) and records of runs (`run_records`), in one `store`."""

@@ -26,7 +26,6 @@ from upath import UPath
 AnyPath = Path | UPath
 """A file or folder; both kinds have `/`, `name`, `parent`, `exists`, `read_bytes` and `read_text`."""
 
-_EXTRAS = {"s3": "s3", "s3a": "s3"}  # address scheme -> the extra of this package that installs its file system
 _MODIFIED = (
     "LastModified",
     "last_modified",
@@ -68,8 +67,8 @@ def parse_address(address: str, setting: str) -> AnyPath:
     try:
         fsspec.get_filesystem_class(scheme)
     except (ImportError, ValueError) as error:
-        extra = _EXTRAS.get(scheme)
-        advice = f"pip install 'dreamshard[{extra}]'" if extra else f"{error}, or name a folder or an s3:// address"
+        other = f"{error}, or name a folder or an s3:// address"
+        advice = "pip install 'dreamshard[s3]'" if scheme in ("s3", "s3a") else other
         raise ValueError(
             f"{setting} is {address!r}, and nothing that is installed here reads {scheme}://, so nothing could be "
             f"kept; {advice}"
@@ -120,8 +119,7 @@ def list_files(folder: AnyPath, pattern: str) -> list[AnyPath]:
     """
     if isinstance(folder, Path):
         return sorted(folder.glob(pattern))
-    paths = folder.fs.find(folder.path, prefix=_literal_prefix(pattern))
-    return [folder / name for name in _matching((_relative(path, folder) for path in paths), pattern)]
+    return [info.path for info in list_file_infos(folder, pattern)]
 
 
 def list_file_infos(folder: AnyPath, pattern: str = "**/*") -> list[FileInfo]:
@@ -177,11 +175,6 @@ def write_json(target: AnyPath, content: Any) -> None:
 def read_json(path: AnyPath) -> Any:
     """What `write_json` wrote."""
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def upload(local: Path, target: UPath) -> None:
-    """Copy a local file of any size to `target`, which appears completely or not at all."""
-    target.fs.put_file(str(local), target.path)
 
 
 def remove(paths: Iterable[AnyPath]) -> None:

@@ -141,7 +141,7 @@ def _references(store: Store, file: StoredFile) -> Collection[str]:
     if file.kind == "reports":  # a report names its training; `newest/<training>.json` names the report
         content = read_json(file.info.path)
         return [content[field] for field in ("key", "training") if field in content]
-    if file.kind == "checkpoints" and file.info.path.name == training_effort.ORIGIN_FILE:
+    if file.kind == "checkpoints" and file.info.path.name == training_effort.RECORD:
         warm_start = training_effort.read_origin(store, file.run).warm
         return () if warm_start is None else warm_start.trainings
     return ()

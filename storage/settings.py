@@ -3,15 +3,15 @@
 Reading settings touches no disk and no network; `store.open_store` creates the folders and checks them.
 
     DREAMSHARD_HOME       this machine's folder (default ./.dreamshard): databases, logs, locks, copies of lookups
-    DREAMSHARD_STORE      what a team shares: lake, checkpoints, evaluation reports, MLflow's files. A folder, or any
-                          address that fsspec knows (s3://bucket/prefix, gs://..., abfs://...); default: the home
-    DREAMSHARD_ARTIFACTS  MLflow's files elsewhere than in the store
+    DREAMSHARD_STORE      files that a team shares: lake, checkpoints, reports, MLflow's files. A folder, or any address
+                          that fsspec knows (s3://bucket/prefix, gs://..., abfs://...); default: the home
+    DREAMSHARD_ARTIFACTS  another folder or address for MLflow's files
     MLFLOW_TRACKING_URI   MLflow's database or server; default: a database in the home
 
-Credentials and endpoints are those of the libraries: for S3 `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_PROFILE`,
+The libraries read credentials and endpoints: for S3 `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_PROFILE`,
 `AWS_DEFAULT_REGION` or the machine's role; for a server other than Amazon's `AWS_ENDPOINT_URL_S3`, which all of them
 read (or `FSSPEC_S3_ENDPOINT_URL` for the store and `MLFLOW_S3_ENDPOINT_URL` for MLflow's files). An experiment of MLflow
-keeps its files where it was created: change the store before the first run, or use another database.
+keeps the address that it was created with: change the store before the first run, or use another database.
 """
 
 import importlib
@@ -30,8 +30,8 @@ QUIET: Mapping[str, str] = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
-"""No telemetry, nothing said of every table of a new database, no progress bars for a dozen small files, and two
-processes of MLflow's server instead of fifteen."""
+"""No telemetry, no log line per table of a new database, no progress bars for small files, and two processes of MLflow's
+server instead of fifteen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,23 +83,18 @@ class Settings:
         """The DuckDB file of views over the lake."""
         return self.home / "catalog.duckdb"
 
-    @property
-    def prefect_home(self) -> Path:
-        """Prefect's own folder."""
-        return self.home / "prefect"
-
 
 def home_registry(home: Path) -> str:
-    """The registry of a home that names none: a database of its own."""
+    """The default registry: a database in the home."""
     return f"sqlite:///{home / 'mlflow.db'}"
 
 
 def _uri(address: str) -> str:
-    """A URI as it is, a path as `file://`."""
+    """A URI unchanged, a path as `file://`."""
     return address if "://" in address else Path(address).expanduser().absolute().as_uri()
 
 
 def quiet_environment(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Turn telemetry off; call it before mlflow or prefect is first imported. What the caller set is kept."""
+    """Turn telemetry off, before mlflow or prefect is first imported; variables that are set stay."""
     for name, value in QUIET.items():
         environ.setdefault(name, value)

@@ -1,4 +1,4 @@
-"""The store: the home and the shared folder, opened once per flow or command and passed to whatever keeps things there."""
+"""The store: the home and the shared folder, opened once per flow or command and passed on."""
 
 import tempfile
 from dataclasses import dataclass

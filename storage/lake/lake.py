@@ -26,14 +26,14 @@ import pyarrow as pa
 
 from dreamshard.costs import CostSample
 from dreamshard.evaluation import EvaluationRow
+from dreamshard.files.locks import locked
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, statistics, write_lookups
-from storage.filesystem import AnyPath, list_files, upload
+from storage.filesystem import AnyPath, list_files
 from storage.lake import rows, schemas
 from storage.lake.parquet_files import (
     content_id,
-    exclusive,
     partition,
     read_parquet,
     read_parquet_files,
@@ -63,7 +63,8 @@ class Lake:
         folder = self.root / dataset
         if not isinstance(folder, Path):
             folder = self.local / "locks" / quote(str(folder), safe="")
-        with exclusive(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder, f"another process writes to {folder}"):
             yield
 
     def write_table_lookups(self, table: WorkloadTable, description: Tables | None = None) -> AnyPath:
@@ -81,7 +82,7 @@ class Lake:
             local.parent.mkdir(parents=True, exist_ok=True)
             write_lookups(local, table.lookups)
             if not isinstance(path, Path):
-                upload(local, path)  # the local copy stays: ranks of this host read it
+                path.fs.put_file(str(local), path.path)  # in one piece; ranks of this host read the local copy
         return path
 
     def lookup_source(self, version: str, batch_size: int | None = None) -> LookupFiles:
@@ -195,28 +196,19 @@ class Lake:
         pool = self.read_dataset(dataset_version)
         return [rows.task_from_row(row, pool) for row in read_parquet(path).sort_by("position").to_pylist()]
 
-    def read_cost_samples(
-        self, run_key: str | None = None, dataset_version: str | None = None, hardware: str | None = None
-    ) -> list[CostSample]:
+    def read_cost_samples(self, run_key: str | None = None) -> list[CostSample]:
         """Measurements ordered by iteration and time; costs are float32 as testbeds return them.
 
         Args:
             run_key: training or evaluation to read; None for all.
-            dataset_version: dataset to read; None for all.
-            hardware: hardware to read; None for all.
 
         Raises:
             ValueError: a file cannot be read, or a sample's dataset is not in the lake.
         """
-        version = "*" if dataset_version is None else quote(dataset_version, safe="")
         run = "*" if run_key is None else quote(run_key, safe="")
-        files = list_files(self.root / "cost_samples", f"testbed=*/dataset_version={version}/{run}.*.parquet")
-        kept = [
-            row
-            for table in read_parquet_files(files)
-            for row in table.to_pylist()
-            if hardware in (None, row["hardware"]) and run_key in (None, row["run_key"])
-        ]
+        files = list_files(self.root / "cost_samples", f"testbed=*/dataset_version=*/{run}.*.parquet")
+        all_rows = [row for table in read_parquet_files(files) for row in table.to_pylist()]
+        kept = [row for row in all_rows if run_key in (None, row["run_key"])]
         kept.sort(key=lambda row: (row["iteration"], row["created_at"]))
         samples: list[CostSample] = []
         for name in sorted({row["dataset_version"] for row in kept}):

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dreamshard.files.digests import json_digest
-from dreamshard.files.locks import locked
 from storage.filesystem import AnyPath, read_files, writing
 
 ROWS_PER_GROUP = 122_880
@@ -72,14 +71,6 @@ def _texts(schema: pa.Schema) -> list[str]:
     """Columns that repeat values; dictionaries of measured numbers make files a quarter larger and slower."""
     plain = [field.name for field in schema if field.type == pa.string()]
     return plain + [f"{field.name}.list.element" for field in schema if field.type == pa.list_(pa.string())]
-
-
-@contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Let one process of this machine at a time change a dataset; readers do not wait."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, f"another process writes to {folder}"):
-        yield
 
 
 def partition(root: AnyPath, **values: str) -> AnyPath:

@@ -33,19 +33,26 @@ def tables_to_rows(tables: Tables, version: str, source: str, lookups_files: Seq
     columns: Row = {
         "dataset_version": [version] * len(tables),
         "position": range(len(tables)),
-        "name": tables.names,
-        "rows": tables.rows.numpy(),
-        "dim": tables.dim.numpy(),
-        "pooling_factor": tables.pooling_factor.double().numpy(),
-        **{name: tables.bins[:, j].double().numpy() for j, name in enumerate(schemas.BINS)},
-        "lookups": tables.lookups.numpy(),
-        "unique_rows": tables.unique_rows.numpy(),
+        **description_columns(tables),
         "source": [source] * len(tables),
         "lookups_file": lookups_files,
         "created_at": [now()] * len(tables),
     }
     arrays = [pa.array(columns[field.name]).cast(field.type) for field in schemas.TABLES]
     return pa.Table.from_arrays(arrays, schema=schemas.TABLES)
+
+
+def description_columns(tables: Tables) -> Row:
+    """The columns that describe the tables themselves."""
+    return {
+        "name": list(tables.names),
+        "rows": tables.rows.numpy(),
+        "dim": tables.dim.numpy(),
+        "pooling_factor": tables.pooling_factor.double().numpy(),
+        **{name: tables.bins[:, j].double().numpy() for j, name in enumerate(schemas.BINS)},
+        "lookups": tables.lookups.numpy(),
+        "unique_rows": tables.unique_rows.numpy(),
+    }
 
 
 def tables_from_rows(rows: pa.Table) -> Tables:

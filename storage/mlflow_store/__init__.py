@@ -1,11 +1,10 @@
 """MLflow: runs, the registry of placer versions, and the model that it serves.
 
-runs, datasets, evaluation_datasets      what a flow logs on its runs
-registration, registry, alias_changes    versions of the placer: adding, finding, choosing which one is in use
-versions                                 versions side by side, for people
-placer_model, placer_interface, server   serving a version
+What a flow logs on its runs: `runs`, `datasets`, `evaluation_datasets`. Versions of the placer: `registration` adds one,
+`registry` finds one, `alias_changes` chooses the one in use, `versions` lists them for people. Serving: `placer_model` is
+the code of a version, `server` the command.
 """
 
 from storage.settings import quiet_environment
 
-quiet_environment()  # here, since MLflow reads it when it is first imported
+quiet_environment()  # before any module of this package imports MLflow, which reads the environment then

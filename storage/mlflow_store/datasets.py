@@ -1,14 +1,16 @@
 """Datasets as inputs of MLflow's runs: the tables that a run was trained on."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput
 from mlflow.exceptions import MlflowException
 from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 
 from dreamshard.tables import Tables
+from storage.filesystem import AnyPath
 from storage.mlflow_store.runs import client
 from storage.settings import Settings
 
@@ -31,17 +33,36 @@ def log_dataset(
         source: origin of the tables, e.g. the workload's name.
         context: what the run uses the dataset for.
     """
+    profile = {"num_tables": len(tables), "num_lookups": int(tables.lookups.sum())}
     folder = settings.lake_root / "tables" / f"dataset_version={version}"
-    columns: list[ColSpec | TensorSpec] = [ColSpec(kind, name) for name, kind in _COLUMNS.items()]
-    entity = Dataset(
-        name=source,
-        digest=version,
+    log_input(settings, run, make_dataset(source, version, folder, _COLUMNS, profile), context)
+
+
+def make_dataset(
+    name: str,
+    digest: str,
+    folder: AnyPath,
+    columns: Mapping[str, DataType],
+    profile: Mapping[str, Any],
+    **selection: str,
+) -> Dataset:
+    """A dataset for MLflow.
+
+    Args:
+        folder: folder of its files.
+        columns: types by name.
+        profile: facts that MLflow shows.
+        selection: which rows of the files belong to it.
+    """
+    specs: list[ColSpec | TensorSpec] = [ColSpec(kind, column) for column, kind in columns.items()]
+    return Dataset(
+        name=name,
+        digest=digest,
         source_type="local" if isinstance(folder, Path) else folder.protocol,
-        source=json.dumps({"uri": str(folder)}),
-        schema=json.dumps({"mlflow_colspec": Schema(columns).to_dict()}),
-        profile=json.dumps({"num_tables": len(tables), "num_lookups": int(tables.lookups.sum())}),
+        source=json.dumps({"uri": str(folder), **selection}),
+        schema=json.dumps({"mlflow_colspec": Schema(specs).to_dict()}),
+        profile=json.dumps(profile),
     )
-    log_input(settings, run, entity, context)
 
 
 def log_input(

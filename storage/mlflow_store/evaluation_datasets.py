@@ -4,15 +4,14 @@ Metrics are linked to the tasks, so MLflow's pages compare only measurements of 
 evaluation datasets are for generative AI: they hold prompts and expectations.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mlflow.entities import Dataset, LoggedModelInput
-from mlflow.types import ColSpec, DataType, Schema, TensorSpec
+from mlflow.entities import LoggedModelInput
+from mlflow.types import DataType
 
 from storage.mlflow_store import registry
-from storage.mlflow_store.datasets import log_input
+from storage.mlflow_store.datasets import log_input, make_dataset
 from storage.mlflow_store.registration import log_version_metrics
 from storage.settings import Settings
 
@@ -56,18 +55,12 @@ def log_heldout(settings: Settings, run: str, tasks: HeldOut, models: Mapping[st
     Args:
         models: versions that the run measured on the tasks, by name.
     """
-    columns: list[ColSpec | TensorSpec] = [ColSpec(kind, name) for name, kind in _COLUMNS.items()]
+    profile = {"num_tasks": tasks.num_tasks, "dataset": tasks.dataset, "evaluation": tasks.evaluation}
     query = f"select * from evaluations where run_key = '{tasks.evaluation}'"
-    entity = Dataset(
-        name=tasks.name,
-        digest=tasks.tasks[:36],
-        source_type="local",
-        source=json.dumps({"uri": str(settings.lake_root / "evaluations"), "sql": query}),
-        schema=json.dumps({"mlflow_colspec": Schema(columns).to_dict()}),
-        profile=json.dumps({"num_tasks": tasks.num_tasks, "dataset": tasks.dataset, "evaluation": tasks.evaluation}),
-    )
+    folder = settings.lake_root / "evaluations"
+    dataset = make_dataset(tasks.name, tasks.tasks[:36], folder, _COLUMNS, profile, sql=query)
     measured = [LoggedModelInput(registry.model_of(settings, version)) for version in (models or {}).values()]
-    log_input(settings, run, entity, "evaluation", measured)
+    log_input(settings, run, dataset, "evaluation", measured)
 
 
 def log_figures_on(

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import mlflow.pyfunc
+import pyarrow as pa
+import pyarrow.parquet as pq
 from mlflow.entities import LoggedModelStatus, Metric
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
@@ -17,10 +19,23 @@ from mlflow.models import Model
 import dreamshard
 from dreamshard import model_files
 from dreamshard.tables import Tables
-from storage.mlflow_store.placer_interface import EXAMPLE, write_pool
+from storage.lake.rows import description_columns
 from storage.mlflow_store.registry import MODEL, model_of, run_of
 from storage.mlflow_store.runs import client, finite
 from storage.settings import Settings
+
+_EXAMPLE = [
+    {
+        "num_devices": 2,
+        "memory_gb": 1.0,
+        "tables": [
+            {"name": "users", "rows": 1_000_000, "dim": 64, "pooling_factor": 1.0},
+            {"name": "items", "rows": 200_000, "dim": 64, "pooling_factor": 12.5},
+            {"name": "words", "rows": 50_000, "dim": 32, "pooling_factor": 30.0},
+        ],
+    }
+]
+"""An example request, which MLflow stores with every version and `dreamshard serve` prints."""
 
 _REQUIREMENTS = ("mlflow", "numpy", "pyarrow", "pydantic", "torch", "jaxtyping", "safetensors", "scipy")
 """Packages that a version needs, pinned to those of its training; MLflow's inference takes minutes and a network."""
@@ -60,7 +75,8 @@ def register_placer(
         placer = shutil.copytree(placer_folder, Path(scratch) / "placer")  # this name is kept in the version
         artifacts = {"placer": str(placer)}
         if pool is not None:
-            artifacts["pool"] = str(write_pool(Path(scratch) / "pool.parquet", pool))
+            artifacts["pool"] = str(Path(scratch) / "pool.parquet")
+            pq.write_table(pa.table(description_columns(pool)), artifacts["pool"])
         logged = Model.log(
             artifact_path=None,
             name=MODEL,
@@ -70,7 +86,7 @@ def register_placer(
             python_model=str(Path(__file__).with_name("placer_model.py")),
             artifacts=artifacts,
             code_paths=[str(Path(dreamshard.__path__[0]))],
-            input_example=EXAMPLE,  # no signature: the model checks requests with better messages
+            input_example=_EXAMPLE,  # no signature: the model checks requests with better messages
             model_config={"version": ""},  # a server may set it: the number is not known yet
             pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in _REQUIREMENTS],
         )

@@ -72,38 +72,22 @@ def find(settings: Settings, name: str) -> ModelVersion:
 
 
 def resolve(settings: Settings, name: str) -> str:
-    """The number of the version that an alias or a number names at present.
-
-    Raises:
-        ValueError: there is none of that name; the message lists the existing ones.
-    """
+    """The number of the version that an alias or a number names at present; raises like `find`."""
     return str(find(settings, name).version)
 
 
 def version_tags(settings: Settings, name: str) -> dict[str, str]:
-    """Tags of a version or alias.
-
-    Raises:
-        ValueError: there is no such version.
-    """
+    """Tags of a version or alias; raises like `find`."""
     return dict(find(settings, name).tags)
 
 
 def run_of(settings: Settings, name: str) -> str:
-    """The run that a version or alias came from.
-
-    Raises:
-        ValueError: there is no such version.
-    """
+    """The run that a version or alias came from; raises like `find`."""
     return str(find(settings, name).run_id)
 
 
 def model_of(settings: Settings, name: str) -> str:
-    """MLflow's id of a version's files, which is unique across registries.
-
-    Raises:
-        ValueError: there is no such version.
-    """
+    """MLflow's id of a version's files, which is unique across registries; raises like `find`."""
     return str(find(settings, name).source).removeprefix("models:/")
 
 

@@ -1,6 +1,6 @@
 """What a training was made of, how long it took, and what its warm start saved; all of it measured.
 
-`<store>/checkpoints/<training>/origin.json` holds the origin, `effort.json` the time spent so far.
+`<store>/checkpoints/<training>/effort.json` holds the origin and the time spent so far.
 """
 
 import statistics
@@ -8,16 +8,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dreamshard.costs import CostSample
-from storage.filesystem import read_json, write_json
+from storage.filesystem import AnyPath, read_json, write_json
 from storage.run_records import checkpoints, lineage
 from storage.run_records.checkpoints import Metrics
 from storage.run_records.lineage import Origin
 from storage.store import Store
 
-ORIGIN_FILE = "origin.json"
+RECORD = "effort.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +69,15 @@ class TrainingEffort:
 def begin(store: Store, training: str, origin: Origin) -> None:
     """Record what a training is made of, and the number of earlier samples for it."""
     samples, available = lineage.earlier_samples(store, origin.warm)
-    content = {"origin": origin.to_json(), "samples_reused": len(samples), "samples_available": available}
-    write_json(checkpoints.folder(store, training) / ORIGIN_FILE, content)
+    record = {"origin": origin.to_json(), "samples_reused": len(samples), "samples_available": available}
+    write_json(_path(store, training), record | {"training_s": 0.0, "measurement_s": []})
 
 
 def read_origin(store: Store, training: str) -> Origin:
     """What a training was made of, with the median time of its measurements so far."""
-    seconds = _read_effort(store, training)["measurement_s"]
-    origin = Origin.from_json(_read_begin(store, training)["origin"])
-    return replace(origin, measurement_s=statistics.median(seconds) if seconds else None)
+    record = read_json(_path(store, training))
+    seconds = record["measurement_s"]
+    return replace(Origin.from_json(record["origin"]), measurement_s=statistics.median(seconds) if seconds else None)
 
 
 def earlier_samples(store: Store, training: str) -> list[CostSample]:
@@ -87,11 +86,11 @@ def earlier_samples(store: Store, training: str) -> list[CostSample]:
     Raises:
         ValueError: their number has changed since the training began.
     """
-    begun = _read_begin(store, training)
-    samples, _ = lineage.earlier_samples(store, Origin.from_json(begun["origin"]).warm)
-    if len(samples) != begun["samples_reused"]:
+    record = read_json(_path(store, training))
+    samples, _ = lineage.earlier_samples(store, Origin.from_json(record["origin"]).warm)
+    if len(samples) != record["samples_reused"]:
         raise ValueError(
-            f"training {training} began with {begun['samples_reused']} earlier cost samples, but the lake now has "
+            f"training {training} began with {record['samples_reused']} earlier cost samples, but the lake now has "
             f"{len(samples)} of them, so resuming it would give another placer; start anew with --full"
         )
     return samples
@@ -99,17 +98,17 @@ def earlier_samples(store: Store, training: str) -> list[CostSample]:
 
 def read(store: Store, training: str) -> TrainingEffort:
     """The effort of a training so far."""
-    begun = _read_begin(store, training)
-    warm = read_origin(store, training).warm
+    record = read_json(_path(store, training))
+    warm = Origin.from_json(record["origin"]).warm
     made = len(store.lake.read_cost_samples(run_key=training))
     saved = 0 if warm is None else max(0, warm.full_measurements - made)
     measurement_s = None if warm is None else warm.measurement_s
     return TrainingEffort(
         warm_start_version=None if warm is None else warm.version,
-        samples_reused=begun["samples_reused"],
-        samples_available=begun["samples_available"],
+        samples_reused=record["samples_reused"],
+        samples_available=record["samples_available"],
         measurements_made=made,
-        training_minutes=_read_effort(store, training)["training_s"] / 60,
+        training_minutes=record["training_s"] / 60,
         measurements_saved=saved,
         minutes_saved=None if measurement_s is None else saved * measurement_s / 60,
     )
@@ -122,21 +121,14 @@ def timed(store: Store, training: str) -> Iterator[Callable[[float], None]]:
     try:
         yield seconds.append
     finally:
-        effort = _read_effort(store, training)
-        effort["training_s"] += time.perf_counter() - start
-        effort["measurement_s"] += seconds
-        write_json(checkpoints.folder(store, training) / "effort.json", effort)
+        record = read_json(_path(store, training))
+        record["training_s"] += time.perf_counter() - start
+        record["measurement_s"] += seconds
+        write_json(_path(store, training), record)
 
 
-def _read_begin(store: Store, training: str) -> dict[str, Any]:
-    begun: dict[str, Any] = read_json(checkpoints.folder(store, training) / ORIGIN_FILE)
-    return begun
-
-
-def _read_effort(store: Store, training: str) -> dict[str, Any]:
-    path = checkpoints.folder(store, training) / "effort.json"
-    effort: dict[str, Any] = read_json(path) if path.is_file() else {"training_s": 0.0, "measurement_s": []}
-    return effort
+def _path(store: Store, training: str) -> AnyPath:
+    return checkpoints.folder(store, training) / RECORD
 
 
 def _minutes(value: float) -> str:

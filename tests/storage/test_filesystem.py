@@ -37,7 +37,7 @@ from tests.storage.lake.test_lake import (  # noqa: F401
     test_an_evaluation_made_again_takes_the_place_of_the_one_before,
     test_an_unknown_dataset_names_those_there_are,
     test_datasets_that_share_a_table_share_its_lookups,
-    test_samples_are_found_by_run_dataset_and_hardware,
+    test_samples_are_found_by_run,
     test_samples_come_back_bit_for_bit_in_the_order_of_iterations,
     test_tables_come_back_bit_for_bit_in_their_order,
     test_tasks_come_back_as_they_were_drawn,

@@ -16,7 +16,7 @@ def test_opening_a_store_creates_the_folders_of_its_home(tmp_path: Path):
     store = opened(DREAMSHARD_HOME=str(tmp_path / "deep" / "home"))
     assert store.lake.root.is_dir()
     assert store.checkpoints.is_dir()
-    assert store.settings.prefect_home.is_dir()
+    assert (store.settings.home / "prefect").is_dir()
 
 
 def test_a_store_of_its_own_holds_what_a_team_shares_and_the_home_the_rest(tmp_path: Path):
