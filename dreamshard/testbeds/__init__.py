@@ -1,4 +1,4 @@
-"""Where costs come from: real ranks, one device standing for many, or a model of an accelerator."""
+"""Testbeds measure placements: on real ranks, on one device that stands for many, or on a model of an accelerator."""
 
 import importlib
 import logging
@@ -22,7 +22,7 @@ __all__ = ["MeasurementError", "Testbed", "TestbedSetup", "open_testbed", "testb
 
 
 def testbed_names() -> list[str]:
-    """Every name that `open_testbed` knows."""
+    """Every name that `open_testbed` takes."""
     presets = [f"{kind}:{name}" for kind in ("simulated", "emulated") for name in SPECS]
     fixed = ["auto", "cluster", "cluster:cpu", "cluster:cuda", "emulated", "simulated"]
     return [*fixed, *presets, "package.module:factory"]
@@ -32,26 +32,25 @@ testbed_names.__test__ = False  # type: ignore[attr-defined]  # not a pytest tes
 
 
 def open_testbed(name: str, setup: TestbedSetup) -> Testbed:
-    """The testbed called `name`.
+    """Open the testbed called `name`.
 
-    `cluster` is real ranks: on CUDA if the machine has a GPU for each device, else on CPU. `emulated` measures every
-    shard on one device, a GPU if there is one, and takes the links from the accelerator named, or from the one that the
-    GPU is. `auto` is `cluster` on CUDA if there is a GPU for each device, else `emulated` if there is any, else
-    `cluster` on CPU. `simulated` is the paper's accelerator. `package.module:factory` calls the factory with the setup;
-    what it returns needs only `measure(task, placement)`. What ran is in `hardware` of the testbed and of every sample.
+    - `cluster`: real ranks, on CUDA if the machine has a GPU for each device, else on CPU; `cluster:cpu`, `cluster:cuda`.
+    - `emulated`, `emulated:<accelerator>`: measures every shard on one device, a GPU if there is one, with the links of the
+      accelerator, by default the GPU's own.
+    - `auto`: `cluster` on CUDA if there is a GPU for each device, else `emulated` if there is any, else `cluster` on CPU.
+    - `simulated`, `simulated:<accelerator>`: a model, by default of the paper's accelerator.
+    - `package.module:factory`: calls the factory with the setup; the result needs only `measure(task, placement)`.
 
     Raises:
-        ValueError: there is none of that name (the message lists those there are), or what it needs is not there.
+        ValueError: the name is unknown (the message lists all), or the testbed cannot run on this machine.
     """
     if name == "auto" and 0 < torch.cuda.device_count() < setup.num_devices:
         return _emulated(setup, "")
     if name in ("auto", "cluster"):
         return ClusterTestbed(setup, _device_type(setup.num_devices))
-    if name == "cluster:cpu":
-        return ClusterTestbed(setup, "cpu")
-    if name == "cluster:cuda":
-        return ClusterTestbed(setup, "cuda")
     kind, _, detail = name.partition(":")
+    if kind == "cluster" and detail in ("cpu", "cuda"):
+        return ClusterTestbed(setup, "cpu" if detail == "cpu" else "cuda")
     if kind == "simulated":
         return SimulatedTestbed(setup, accelerator(detail or DEFAULT_SPEC))
     if kind == "emulated":
@@ -62,12 +61,12 @@ def open_testbed(name: str, setup: TestbedSetup) -> Testbed:
 
 
 def _device_type(num_devices: int) -> Literal["cpu", "cuda"]:
-    """`cuda` if there is a GPU for each device, else `cpu`; says so where GPUs are left unused."""
+    """`cuda` if there is a GPU for each device, else `cpu`; warns if GPUs stay unused."""
     num_gpus = torch.cuda.device_count()
     if 0 < num_gpus < num_devices:
         logger.warning(
-            "this machine has %d GPUs for %d devices, so costs are measured on its CPU, one rank per device; they say "
-            "little of GPUs. Ask for at most %d devices to measure on CUDA",
+            "this machine has %d GPUs for %d devices, so costs are measured on its CPU, one rank per device, and are no "
+            "guide to GPUs; ask for at most %d devices to measure on CUDA",
             num_gpus,
             num_devices,
             num_gpus,
@@ -76,17 +75,17 @@ def _device_type(num_devices: int) -> Literal["cpu", "cuda"]:
 
 
 def _emulated(setup: TestbedSetup, target: str) -> EmulatedTestbed:
-    """One device for all; the links of `target`, of the GPU's own kind, or of the default preset."""
+    """One device for all, with the links of `target`, else of the GPU's own preset, else of the default one."""
     device_type: Literal["cpu", "cuda"] = "cuda" if torch.cuda.device_count() else "cpu"
     spec = accelerator(target) if target else spec_of(device_model(device_type))
-    bed = EmulatedTestbed(setup, device_type, spec)
+    testbed = EmulatedTestbed(setup, device_type, spec)
     if device_type == "cpu":
-        logger.warning("this machine has no GPU, so shards are measured on its CPU; their costs say little of GPUs")
-    return bed
+        logger.warning("this machine has no GPU, so shards are measured on its CPU; their costs are no guide to GPUs")
+    return testbed
 
 
 class _OwnTestbed:
-    """A person's own testbed, with what it need not say itself."""
+    """A user's testbed, with defaults for everything but `measure`."""
 
     def __init__(self, name: str, inner: Any) -> None:
         self.name: str = getattr(inner, "name", name)
@@ -100,13 +99,13 @@ class _OwnTestbed:
         sample = self._inner.measure(task, placement)
         if not isinstance(sample, CostSample):
             raise MeasurementError(
-                f"testbed {self.name!r} returned {type(sample).__name__} for {task.name}, but costs are learnt from "
-                "CostSample objects; return one from measure()"
+                f"testbed {self.name!r} returned {type(sample).__name__} for {task.name}, but training needs CostSample "
+                "objects; return one from measure()"
             )
         return sample
 
     def close(self) -> None:
-        """End whatever the testbed started, if it says how."""
+        """See `Testbed`."""
         if hasattr(self._inner, "close"):
             self._inner.close()
 
@@ -115,15 +114,15 @@ def _own_testbed(name: str, setup: TestbedSetup) -> Testbed:
     """The testbed that `package.module:factory` makes.
 
     Raises:
-        ValueError: there is no such module or factory, or what it makes cannot measure.
+        ValueError: there is no such module or factory, or its result cannot measure.
     """
     module_name, _, factory_name = name.partition(":")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"testbed {name!r} cannot be opened, because there is no module {error.name!r}; put it on PYTHONPATH, or "
-            f"choose one of {testbed_names()}"
+            f"testbed {name!r} cannot be opened, because there is no module {error.name!r}; put it on PYTHONPATH, or choose "
+            f"one of {testbed_names()}"
         ) from error
     if not hasattr(module, factory_name):
         raise ValueError(

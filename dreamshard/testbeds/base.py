@@ -1,4 +1,4 @@
-"""The one protocol of all testbeds, and what a testbed is told when it is made."""
+"""The protocol of all testbeds, and their setup."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -17,18 +17,18 @@ class MeasurementError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class TestbedSetup:
-    """What a testbed may need to know.
+    """How to measure.
 
     Attributes:
-        num_devices: devices of the tasks it will measure.
+        num_devices: most devices of a task.
         batch_size: training samples per pass.
-        lookups: gives a table's lookups by name.
-        seed: for whatever the testbed draws.
+        lookups: returns a table's lookups by name.
+        seed: of measurement noise.
         warmups: passes before the timed ones.
         repeats: timed passes per measurement.
-        timeout_s: after which a measurement that has not ended is an error.
-        memory_limit_bytes: a shard that asks for more does not fit, whatever the device has; None for no such limit.
-        shard_cache: of testbeds that measure shard by shard; None for one that lasts as long as the testbed.
+        timeout_s: time limit of a measurement.
+        memory_limit_bytes: memory for a shard, if less than the device has; None for all of it.
+        shard_cache: for testbeds that measure shard by shard; None for one that lasts as long as the testbed.
     """
 
     num_devices: int
@@ -44,12 +44,12 @@ class TestbedSetup:
 
 @runtime_checkable
 class Testbed(Protocol):
-    """Anything that can say what a placement costs.
+    """Anything that measures what a placement costs.
 
     Attributes:
-        name: how cost samples call it, e.g. `cluster`.
-        hardware: what ran, e.g. `NVIDIA H200 x8`; a simulated one starts with `simulated`.
-        max_devices: the most devices a task may have, or None for any number.
+        name: in cost samples, e.g. `cluster`.
+        hardware: e.g. `NVIDIA H200 x8`; starts with `simulated` if simulated.
+        max_devices: most devices of a task, or None for any number.
     """
 
     name: str
@@ -57,29 +57,29 @@ class Testbed(Protocol):
     max_devices: int | None
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
-        """Measure one legal placement; where a shard does not fit its device, the sample says so.
+        """Measure one legal placement; the sample is `infeasible` if a shard does not fit its device.
 
         Raises:
             MeasurementError: a rank died or hung.
-            ValueError: the placement is not legal for the task, or the task has more devices than the testbed.
+            ValueError: the placement is not legal for the task, or the task has too many devices.
         """
         ...
 
     def close(self) -> None:
-        """End whatever the testbed started."""
+        """End all processes and free all memory of the testbed."""
         ...
 
 
 def check_placement(
     task: PlacementTask, placement: Placement, max_devices: int | None
 ) -> tuple[PlacementTask, Placement]:
-    """Refuse what cannot be measured, before anything is started.
+    """Check a placement before anything is started.
 
     Returns:
-        Task and placement in whole tables (`PlacementTask.sharded`): what to measure.
+        Task and placement of whole tables (`PlacementTask.sharded`).
 
     Raises:
-        ValueError: the placement is not legal for the task, or the task has more devices than the testbed.
+        ValueError: the placement is not legal for the task, or the task has too many devices.
     """
     if max_devices is not None and task.num_devices > max_devices:
         raise ValueError(

@@ -1,11 +1,11 @@
 """The fused operator of one device's tables: lookup and pooling forward, gradient and optimizer backward.
 
-Belongs here: building fbgemm's table-batched embedding operator and its input. fbgemm is imported when the first
-operator is built, so everything that needs no device works without it.
+Builds fbgemm's table-batched embedding operator and its input. fbgemm is imported with the first operator, so everything
+that needs no device works without it.
 
-Building an operator for every placement would allocate and fill gigabytes each time, and fresh zero pages would make
-lookups look cheap (they all map to one page of memory). So the weights of every operator of a rank lie in one arena,
-which is filled once and grows to the largest shard seen.
+A new operator for each placement would allocate and fill gigabytes, and fresh zero pages would make lookups look cheap
+(they all map to one page of memory). So all operators of a rank share one arena for weights, which is filled once and
+grows to the largest shard.
 """
 
 import functools
@@ -24,12 +24,12 @@ from dreamshard.workloads.lookups import Lookups
 LEARNING_RATE = 0.01
 WEIGHT_DTYPE: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16}
 INDEX_DTYPE = {"cpu": torch.int64, "cuda": torch.int32}
-"""What each build of the operator takes without a conversion; a shard with more rows than int32 holds takes int64."""
+"""Types that each build takes without conversion; a shard with more rows than int32 holds needs int64."""
 
 
 @dataclass(frozen=True)
 class ShardLookups:
-    """The lookups of all tables of a shard, table after table, as the operator takes them.
+    """The lookups of a shard in the operator's input format.
 
     Attributes:
         indices: `[N]` rows, table after table, sample after sample.
@@ -40,12 +40,12 @@ class ShardLookups:
     offsets: Int[Tensor, " M"]
 
     def to(self, device: torch.device) -> "ShardLookups":
-        """The same lookups on `device`."""
+        """Copy to `device`."""
         return ShardLookups(self.indices.to(device), self.offsets.to(device))
 
 
 class WeightArena:
-    """Memory for one shard's weights at a time, filled once and handed to operator after operator."""
+    """Memory for the weights of one shard at a time, filled once."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -53,11 +53,11 @@ class WeightArena:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes it holds now, which the next shard may use."""
+        """Allocated bytes, which the next shard may use."""
         return self._memory.numel()
 
     def weights(self, num_weights: int, dtype: torch.dtype) -> Float[Tensor, " W"]:
-        """`[W]` weights; the ones handed out before share their memory and must no longer be in use."""
+        """`[W]` weights; they share the memory of earlier ones, which must no longer be in use."""
         num_bytes = num_weights * dtype.itemsize
         if num_bytes > self._memory.numel():
             self._memory = torch.empty(0, dtype=torch.uint8, device=self.device)  # free before taking more
@@ -67,11 +67,7 @@ class WeightArena:
 
 
 def require_fbgemm() -> None:
-    """Check that fbgemm is installed.
-
-    Raises:
-        ValueError: it is not; the message says what to install.
-    """
+    """Raise a ValueError that says what to install if fbgemm is missing."""
     if importlib.util.find_spec("fbgemm_gpu") is None:
         raise ValueError(
             "real measurements need fbgemm's operators, which are not installed; install 'dreamshard[cpu]', or "
@@ -82,10 +78,10 @@ def require_fbgemm() -> None:
 def build_operator(
     tables: Tables, precision: Precision, optimizer: Optimizer, device: torch.device, arena: WeightArena | None = None
 ) -> torch.nn.Module:
-    """The fused operator of `tables` on `device`; call it with indices and offsets to get `[B, sum of dims]` fp32.
+    """The fused operator of `tables` on `device`: takes indices and offsets, returns `[B, sum of dims]` fp32.
 
     Args:
-        arena: where its weights lie; without one they are the operator's own, and zero.
+        arena: memory for its weights; None for zeros of its own.
 
     Raises:
         ValueError: fbgemm is not installed.
@@ -124,8 +120,8 @@ def shard_lookups(lookups: Sequence[Lookups], batch_size: int, index_dtype: torc
     for table in lookups:
         if table.batch_size < batch_size:
             raise ValueError(
-                f"lookups of {table.batch_size} samples cannot fill a batch of {batch_size}; ingest the workload "
-                "with a larger batch, or measure with a smaller one"
+                f"lookups of {table.batch_size} samples cannot fill a batch of {batch_size}; ingest the workload with a "
+                "larger batch, or measure with a smaller one"
             )
         first = table.first(batch_size)
         indices.append(first.indices.to(index_dtype))
@@ -137,7 +133,7 @@ def shard_lookups(lookups: Sequence[Lookups], batch_size: int, index_dtype: torc
 
 @dataclass(frozen=True)
 class _Fbgemm:
-    """The names of fbgemm used here, and its operator without weights of its own."""
+    """The parts of fbgemm used here, and its operator without weights."""
 
     Operator: Any
     BoundsCheckMode: Any
@@ -158,7 +154,7 @@ def _fbgemm() -> _Fbgemm:
     )
 
     class OperatorWithoutWeights(SplitTableBatchedEmbeddingBagsCodegen):  # type: ignore[misc]
-        """Takes one weight instead of all when it is built; the caller sets the real ones."""
+        """Allocates one weight instead of all; the caller sets the real ones."""
 
         def _apply_split(self, split: Any, prefix: str, *args: Any, **options: Any) -> None:
             if prefix == "weights":

@@ -1,6 +1,7 @@
-"""What this machine is: the model of its devices, and the versions of the libraries that run on them."""
+"""The devices of this machine, and the versions of the libraries that run on them."""
 
 import platform
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -18,13 +19,11 @@ def device_model(device_type: str) -> str:
 
 
 def library_versions() -> dict[str, str]:
-    """torch and the build of fbgemm; on CUDA also CUDA's own version."""
-    found = {"torch": str(torch.__version__)}
+    """Versions of torch, of CUDA if torch is built for it, and of the installed build of fbgemm."""
+    versions = {"torch": str(torch.__version__)}
     if torch.version.cuda is not None:
-        found["cuda"] = str(torch.version.cuda)
+        versions["cuda"] = str(torch.version.cuda)
     for package in ("fbgemm-gpu", "fbgemm-gpu-cpu"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions

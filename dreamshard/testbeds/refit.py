@@ -1,7 +1,7 @@
-"""Bring an accelerator's effective figures nearer to what was measured on it.
+"""Fit an accelerator's effective figures to measurements on it.
 
-A datasheet says what a device reaches at best; the roofline needs what gathers reach. A few figures are scaled so that
-the model's compute times agree with measured shards: least squares of the logarithms, robust against outliers.
+A datasheet gives peak figures; the roofline needs those that gathers reach. A few figures are scaled by least squares of
+the logarithms of compute times, robust against outliers.
 """
 
 from collections.abc import Sequence
@@ -21,21 +21,20 @@ from dreamshard.testbeds.specs import AcceleratorSpec
 
 FIGURES = ("memory_bytes_per_s", "l2_bytes", "l2_bytes_per_s", "clock_hz", "launch_s")
 """Bandwidth of memory, size and bandwidth of the cache, instruction issue, launch."""
-MOST = 8.0
-"""A figure is scaled by at most this factor either way."""
-TRUST = 0.1  # log errors above count less
+MAX_SCALE = 8.0  # up or down
+OUTLIER_LOG_ERROR = 0.1  # larger errors count less
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refit:
-    """A spec that agrees with measurements, and how much better it does.
+    """A spec fitted to measurements, and its error before and after.
 
     Attributes:
         spec: with the new figures.
-        scales: by which each of `FIGURES` was multiplied.
+        scales: new over old value of each of `FIGURES`.
         before_mape: mean relative error of a shard's compute time with the old figures.
-        after_mape: with the new ones.
-        num_shards: that were fitted.
+        after_mape: with the new figures.
+        num_shards: number of measured shards.
     """
 
     spec: AcceleratorSpec
@@ -56,11 +55,11 @@ def refit(spec: AcceleratorSpec, samples: Sequence[CostSample]) -> Refit:
     """Fit `FIGURES` of `spec` to measured compute times.
 
     Args:
-        spec: where to start from.
-        samples: placements on any number of devices, all of one batch size; devices without tables do not count.
+        spec: with the old figures.
+        samples: placements on any number of devices, all with one batch size; devices without tables are ignored.
 
     Raises:
-        ValueError: there are no samples, or of several batch sizes.
+        ValueError: there are no samples, or several batch sizes.
     """
     batches = {sample.batch_size for sample in samples}
     if len(batches) != 1:
@@ -75,18 +74,18 @@ def refit(spec: AcceleratorSpec, samples: Sequence[CostSample]) -> Refit:
         predicted = _compute_ms(_scaled(spec, log_scales), loads, batch_size)
         return np.asarray((predicted / measured).log().flatten().numpy())
 
-    found = optimize.least_squares(
+    solution = optimize.least_squares(
         log_errors,
         np.zeros(len(FIGURES)),
-        bounds=(-np.log(MOST), np.log(MOST)),
+        bounds=(-np.log(MAX_SCALE), np.log(MAX_SCALE)),
         loss="soft_l1",
-        f_scale=TRUST,
+        f_scale=OUTLIER_LOG_ERROR,
         diff_step=1e-2,  # the roofline has kinks, and the cache is a whole number of bytes
     )
-    after = _scaled(spec, found.x)
+    after = _scaled(spec, solution.x)
     return Refit(
         spec=after,
-        scales={name: float(np.exp(log_scale)) for name, log_scale in zip(FIGURES, found.x, strict=True)},
+        scales={name: float(np.exp(log_scale)) for name, log_scale in zip(FIGURES, solution.x, strict=True)},
         before_mape=mean_relative_error(_compute_ms(spec, loads, batch_size).sum(dim=1), measured.sum(dim=1)),
         after_mape=mean_relative_error(_compute_ms(after, loads, batch_size).sum(dim=1), measured.sum(dim=1)),
         num_shards=len(measured),
@@ -94,7 +93,7 @@ def refit(spec: AcceleratorSpec, samples: Sequence[CostSample]) -> Refit:
 
 
 def _shards(samples: Sequence[CostSample], batch_size: int) -> tuple[Float[Tensor, "N K"], Float[Tensor, "N 2"]]:
-    """Summed loads, and milliseconds of forward and backward, of every device that holds a table."""
+    """Summed loads and milliseconds of forward and backward of every device with tables."""
     loads, measured = [], []
     for sample in samples:
         task = sample.task

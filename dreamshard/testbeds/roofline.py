@@ -1,17 +1,17 @@
-"""The model behind the simulated testbed: additive loads per table, and what a device takes to work through their sum.
+"""The model behind the simulated testbed, a roofline batched over placements, in float64.
 
-Belongs here: arithmetic only, batched over placements, in float64. A table becomes a row of loads (`table_loads`), a
-device's shard is the sum of its tables' rows, and `phase_costs` turns sums into milliseconds. Moving one table
-therefore changes two sums by one row each, which is what makes long annealing cheap. The time is not additive:
+A table is a row of additive loads (`table_loads`), a shard is the sum of its tables' rows, and `phase_costs` turns sums
+into milliseconds. Moving a table changes two sums by one row each, which makes long annealing cheap. Times are not
+additive:
 
 - kernels are launched once per shard, and a shard with little work does not fill the device;
-- the threads that share a row are chosen by the widest table of the shard, so narrow tables beside it idle lanes;
-- rows looked up again are served from the cache as far as the hottest rows of the tables in flight fit into it;
+- the widest table of a shard sets how many threads share a row, so lanes idle for narrower tables;
+- repeated reads are served from the cache as far as the hottest rows of the tables in flight fit into it;
 - the backward pass sorts all indices of the shard, with one more pass for every 8 bits of its total rows;
-- the all-to-all ends when the largest sender has sent, so all devices wait for the largest sum of dims.
+- all devices wait in the all-to-all for the one with the largest sum of dims.
 
-Convention of a step: the global batch is `batch_size`. A device looks up the whole batch for its own tables; the
-all-to-all then leaves it with `batch_size / D` samples of all tables. Pooled vectors and gradients are fp32.
+The global batch of a step is `batch_size`. A device looks up the whole batch for its own tables; the all-to-all then
+leaves it with `batch_size / D` samples of all tables. Pooled vectors and gradients are fp32.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ PREPARE_BYTES = 24 + 20  # per lookup: write the linear index and its sample; ru
 RADIX_BITS = 8.0  # of the key per sorting pass (CUB's onesweep)
 MEMBERSHIP_ENTRIES = 2**22  # of the [B, D, T] membership that is in memory at once
 
-# Columns of the loads. Everything is a plain sum over the tables of a shard.
+# Columns of the loads; each is summed over the tables of a shard.
 COUNT, DIM, ROWS, LOOKUPS, UNIQUE = 0, 1, 2, 3, 4
 STREAM_BYTES, READ_BYTES, FIRST_BYTES = 5, 6, 7  # forward: indices and outputs; row reads; of these the first ones
 GRAD_READ_BYTES, GRAD_BYTES, UPDATE_BYTES = 8, 9, 10  # backward: gradient reads; gradients; rows and state written
@@ -52,7 +52,7 @@ NUM_LOADS = AGAIN_BYTES + NUM_BINS
 
 
 def table_loads(tables: Tables, batch_size: int, precision: Precision, optimizer: Optimizer) -> Float[Tensor, "T K"]:
-    """What each table alone asks of its device, one column per kind of load, in float64.
+    """Loads of each table, in float64.
 
     Statistics of another batch size are scaled: lookups by the pooling factor, distinct rows in proportion, at most
     the table's rows.
@@ -76,10 +76,10 @@ def table_loads(tables: Tables, batch_size: int, precision: Precision, optimizer
     loads[:, READ_BYTES] = lookups * row_bytes
     loads[:, FIRST_BYTES] = unique * row_bytes
     loads[:, GRAD_READ_BYTES] = lookups * grad_bytes
-    loads[:, GRAD_BYTES] = torch.minimum(lookups, torch.full_like(lookups, batch_size)) * grad_bytes
+    loads[:, GRAD_BYTES] = lookups.clamp(max=batch_size) * grad_bytes
     loads[:, UPDATE_BYTES] = 2 * unique * (row_bytes + state_bytes)
-    loads[:, ABOVE_32] = (dim > 32).to(double)
-    loads[:, ABOVE_64] = (dim > 64).to(double)
+    loads[:, ABOVE_32] = dim > 32
+    loads[:, ABOVE_64] = dim > 64
     for i, threads in enumerate(GROUPS):
         loads[:, STEPS + i] = lookups * (dim / (4 * threads)).ceil() * threads / 32
     hot, again = _reuse(tables, lookups, unique)  # [T, 17]
@@ -96,7 +96,7 @@ def shard_loads(loads: Float[Tensor, "T K"], device: Int[Tensor, "B T"], num_dev
 
 
 def phase_costs(loads: Float[Tensor, "*B D K"], batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:
-    """Milliseconds per phase and device for shards of these summed loads; a device without tables computes for 0 ms."""
+    """Milliseconds per phase and device for summed loads; a device without tables computes for 0 ms."""
     busy = loads[..., COUNT] > 0.5  # [*B, D]
     comm_s = all_to_all_s(loads[..., DIM], batch_size, spec)
     return DeviceCosts(
@@ -108,10 +108,10 @@ def phase_costs(loads: Float[Tensor, "*B D K"], batch_size: int, spec: Accelerat
 
 
 def all_to_all_s(sum_dims: Float[Tensor, "*B D"], batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, "*B D"]:
-    """Seconds of one all-to-all of pooled vectors: every device waits for the one with most to send.
+    """Seconds of one all-to-all of pooled vectors: every device waits for the largest sender.
 
-    A device sends `batch_size / D` samples of its vectors to each other device. It never receives more than the
-    largest sender sends, so sending alone decides.
+    A device sends `batch_size / D` samples of its vectors to each other device. It never receives more than the largest
+    sender sends, so only sending counts.
     """
     num_devices = sum_dims.shape[-1]
     if num_devices == 1:
@@ -160,7 +160,7 @@ def _slowest(
     warp_steps: Float[Tensor, "*B D"],
     spec: AcceleratorSpec,
 ) -> Float[Tensor, "*B D"]:
-    """The roofline: memory, cache and instruction issue overlap, so the slowest of them decides."""
+    """The roofline: memory, cache and instruction issue overlap, so the slowest of them counts."""
     memory_s = memory_bytes / (BANDWIDTH_SHARE * spec.memory_bytes_per_s)
     cache_s = cache_bytes / (BANDWIDTH_SHARE * spec.l2_bytes_per_s)
     issue_s = warp_steps * STEP_INSTRUCTIONS / (ISSUE_PER_CLOCK * spec.num_sms * spec.clock_hz)
@@ -168,25 +168,25 @@ def _slowest(
 
 
 def _warp_steps(loads: Float[Tensor, "*B D K"]) -> Float[Tensor, "*B D"]:
-    """Steps of whole warps, by the thread group that the widest table of the shard asks for."""
+    """Steps of whole warps, with the thread group that the widest table of the shard needs."""
     narrow, middle, wide = (loads[..., STEPS + i] for i in range(len(GROUPS)))
     above_32, above_64 = loads[..., ABOVE_32] > 0.5, loads[..., ABOVE_64] > 0.5
     return torch.where(above_64, wide, torch.where(above_32, middle, narrow))
 
 
 def _filled(warps: Float[Tensor, "*B D"], spec: AcceleratorSpec) -> Float[Tensor, "*B D"]:
-    """Share of the device's speed that this many warps of work reach; 1 for a great many."""
+    """Share of the device's speed that this many warps of work reach; tends to 1."""
     warps = warps.clamp(min=1)
     return warps / (warps + WAVES_TO_FILL * spec.resident_warps)
 
 
 def _in_flight_share(count: Float[Tensor, "*B D"], batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, "*B D"]:
-    """Share of a shard's tables worked on at once: kernels go table by table, a warp per sample, and runs overlap."""
+    """Share of a shard's tables in flight: kernels go table by table, a warp per sample, and tables overlap."""
     return ((2 + spec.resident_warps / batch_size) / count.clamp(min=1)).clamp(max=1)
 
 
 def _served_from_cache(loads: Float[Tensor, "*B D K"], batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, "*B D"]:
-    """Bytes of repeated reads that find their row in the cache, which the most often used rows fill first."""
+    """Bytes of repeated reads that hit the cache, which the most often read rows fill first."""
     share = _in_flight_share(loads[..., COUNT], batch_size, spec)  # [*B, D]
     hot = loads[..., HOT_BYTES:AGAIN_BYTES] * share[..., None]  # [*B, D, 17]
     hotter = hot.cumsum(dim=-1) - hot
@@ -197,18 +197,18 @@ def _served_from_cache(loads: Float[Tensor, "*B D K"], batch_size: int, spec: Ac
 def _reuse(
     tables: Tables, lookups: Float[Tensor, " T"], unique: Float[Tensor, " T"]
 ) -> tuple[Float[Tensor, "T 17"], Float[Tensor, "T 17"]]:
-    """Distinct rows, and reads of them after the first, by how often a row is read; most often first.
+    """Distinct rows, and repeated reads of them, per access-count bin, most often read first.
 
-    A bin's rows are taken at the middle of its range, scaled so that all reads add up to the table's lookups.
+    A bin's rows count as its middle, scaled so that all reads add up to the table's lookups.
     """
     middle = torch.tensor([1.0] + [0.75 * 2**j + 0.5 for j in range(1, NUM_BINS)], dtype=torch.float64)  # [17]
     share = tables.bins.to(torch.float64)
     share = share / share.sum(dim=1, keepdim=True).clamp(min=1e-12)
     rows = unique[:, None] * share  # [T, 17]
-    more = rows * (middle - 1)  # reads after the first, before scaling
-    again = more * ((lookups - unique) / more.sum(dim=1).clamp(min=1e-12)).clamp(min=0)[:, None]
-    unbinned = (more.sum(dim=1) <= 0)[:, None] * (lookups - unique).clamp(min=0)[:, None]
-    again = again + unbinned * share  # bins that claim no reuse where the counts say there is some
+    unscaled = rows * (middle - 1)  # reads after the first
+    again = unscaled * ((lookups - unique) / unscaled.sum(dim=1).clamp(min=1e-12)).clamp(min=0)[:, None]
+    unbinned = (unscaled.sum(dim=1) <= 0)[:, None] * (lookups - unique).clamp(min=0)[:, None]
+    again = again + unbinned * share  # where bins show no reuse but counts do
     return rows.flip(1), again.flip(1)
 
 
@@ -218,12 +218,12 @@ def _sectors(num_bytes: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
 
 @dataclass(frozen=True, kw_only=True)
 class TableLoads:
-    """The loads of one task's tables on one accelerator, computed once for many placements.
+    """Loads of one task's tables, computed once for many placements.
 
     Attributes:
-        loads: `[T, K]` one row per table.
+        loads: `[T, K]`.
         batch_size: global batch of a step.
-        spec: the accelerator.
+        spec: of the accelerator.
     """
 
     loads: Float[Tensor, "T K"]
@@ -235,5 +235,5 @@ class TableLoads:
         return self.costs_of_sums(shard_loads(self.loads, device, num_devices))
 
     def costs_of_sums(self, sums: Float[Tensor, "*B D K"]) -> DeviceCosts:
-        """Costs of shards whose summed loads the caller keeps, e.g. to move one table at a time."""
+        """Costs of shards whose summed loads the caller keeps, e.g. while it moves one table at a time."""
         return phase_costs(sums, self.batch_size, self.spec)

@@ -1,7 +1,6 @@
-"""The testbed without a device: a roofline of a named accelerator, for tests, planning and scale."""
+"""The testbed without a device: a roofline of a named accelerator, for tests, planning and large scale."""
 
 import hashlib
-from dataclasses import replace
 
 import torch
 from jaxtyping import Int
@@ -19,16 +18,16 @@ DEFAULT_NOISE = 0.01
 
 
 class SimulatedTestbed:
-    """Costs from the model in `roofline.py`; needs only the tables' statistics, not their lookups.
+    """Costs from the model in `roofline.py`; needs statistics of tables, but no lookups.
 
-    The same seed, task and placement always give the same costs, in whatever order they are measured.
+    The same seed, task and placement give the same costs, in any order of measurements.
 
     Attributes:
         name: `simulated`.
         hardware: `simulated ` and the accelerator.
         max_devices: None: any number, over as many nodes as it takes.
-        spec: the accelerator.
-        noise: standard deviation of each measured phase, relative to the model's time.
+        spec: of the accelerator.
+        noise: relative standard deviation of each measured phase.
     """
 
     name = "simulated"
@@ -43,7 +42,7 @@ class SimulatedTestbed:
         self.hardware = f"simulated {spec.name}"
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
-        """The model's costs with measurement noise drawn from the seed and the content of task and placement.
+        """The model's costs times noise, drawn from the seed and the content of task and placement.
 
         Raises:
             ValueError: the placement is not legal for the task.
@@ -80,16 +79,16 @@ class SimulatedTestbed:
         return self.table_loads(tables, precision, optimizer).device_costs(device, num_devices)
 
     def table_loads(self, tables: Tables, precision: Precision = "fp32", optimizer: Optimizer = "sgd") -> TableLoads:
-        """What of the model does not depend on the placement; keep it to cost many placements of the same tables."""
+        """The part of the model that does not depend on the placement."""
         loads = table_loads(tables, self.setup.batch_size, precision, optimizer)
         return TableLoads(loads=loads, batch_size=self.setup.batch_size, spec=self.spec)
 
     def without_noise(self) -> "SimulatedTestbed":
-        """The same testbed measuring the model's exact costs."""
-        return SimulatedTestbed(replace(self.setup), self.spec, noise=0.0)
+        """The same testbed with the model's exact costs."""
+        return SimulatedTestbed(self.setup, self.spec, noise=0.0)
 
     def close(self) -> None:
-        """Nothing was started, so there is nothing to end."""
+        """Nothing to end."""
 
     def _seed_of(self, task: PlacementTask, placement: Placement) -> int:
         tables = task.tables

@@ -1,26 +1,22 @@
-"""Accelerators by name: the figures the simulated testbed's roofline needs, each with its public source.
+"""Figures of accelerators and their links for `roofline.py`, each with its public source."""
 
-Belongs here: what a datasheet or a published microbenchmark says of a device and of the links around it. What follows
-from the figures is in `roofline.py`.
-"""
-
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 
 @dataclass(frozen=True, kw_only=True)
 class AcceleratorSpec:
-    """One kind of accelerator in the nodes it usually comes in.
+    """One kind of accelerator in its usual node.
 
     Attributes:
-        name: how cost samples call it.
+        name: in cost samples.
         memory_bytes: device memory.
         memory_bytes_per_s: peak bandwidth of the device memory.
         l2_bytes: last-level cache, shared by the whole device.
-        l2_bytes_per_s: read bandwidth of that cache, as microbenchmarks found it where there are any.
+        l2_bytes_per_s: read bandwidth of that cache, measured by microbenchmarks if there are any.
         num_sms: streaming multiprocessors.
-        warps_per_sm: warps that one multiprocessor keeps resident.
+        warps_per_sm: resident warps of one multiprocessor.
         clock_hz: boost clock.
-        launch_s: from one kernel's end to the next one's first instruction.
+        launch_s: from the end of one kernel to the first instruction of the next.
         link_bytes_per_s: to the other devices of the node, one direction.
         link_latency_s: of one all-to-all within a node.
         devices_per_node: devices that reach each other by that link.
@@ -56,7 +52,7 @@ class AcceleratorSpec:
 
     @property
     def resident_warps(self) -> int:
-        """Warps the whole device keeps in flight."""
+        """Resident warps of the whole device."""
         return self.num_sms * self.warps_per_sm
 
 
@@ -64,9 +60,9 @@ class AcceleratorSpec:
 # Multi-device Synchronization Methods in Nvidia GPUs", IPDPS 2020, arXiv 2004.05371; older hosts are slower).
 # All-to-all latencies: NCCL's tuning table (nccl/src/graph/tuning.cc) puts a hop at 5-7 us over NVLink, about
 # 10-14 us over PCIe or the network; a grouped send/receive over a node or several adds its launch and set-up.
-# Where a figure of a datasheet was looked up again (November 2026), the page is named above its spec. Estimates, which no
-# page gives: every launch_s, link_latency_s and network_latency_s, the 2080 Ti's l2_bytes_per_s, links and network, and
-# H200's l2_bytes_per_s (H100's).
+# Above a spec is the page where its datasheet figures were checked in November 2026. Estimates without a source: every
+# launch_s, link_latency_s and network_latency_s, the 2080 Ti's l2_bytes_per_s, links and network, and H200's
+# l2_bytes_per_s (H100's).
 #
 # 616 GB/s over 352 bits, PCIe 3.0 x16: gpu.spicedreamphone.com/ru/gpu/nvidia/geforce-rtx-2080-ti. 68 SMs, 1545 MHz:
 # wccftech.com/nvidia-turing-gpu-geforce-rtx-2080-ti-ipc-block-diagram-detailed. 512 KB of L2 for each of its 11 32-bit
@@ -144,21 +140,11 @@ H100 = AcceleratorSpec(
 # 141 GB HBM3e, 18 NVLinks of 900 GB/s in all, eight per node, 400 Gb/s adapters: NVIDIA's own entry in
 # github.com/mlcommons/inference_results_v4.1, closed/NVIDIA/systems/H200-SXM-141GBx8_TRT_MaxQ.json. 4.8 TB/s, the GH100 die:
 # www.aiminingco.com/gpu/h200/specs.
-H200 = AcceleratorSpec(
+H200 = replace(  # the same GH100 chip, links and node (DGX H200)
+    H100,
     name="h200",
     memory_bytes=141 * 10**9,  # H200 datasheet, SXM: 141 GB HBM3e
     memory_bytes_per_s=4800e9,  # same: 4.8 TB/s
-    l2_bytes=50 * 2**20,  # the same GH100 chip
-    l2_bytes_per_s=5.6e12,  # the same GH100 chip
-    num_sms=132,
-    warps_per_sm=64,
-    clock_hz=1.83e9,
-    launch_s=3.5e-6,
-    link_bytes_per_s=450e9,  # datasheet: NVLink 900 GB/s, both directions together
-    link_latency_s=16e-6,
-    devices_per_node=8,  # DGX H200
-    network_bytes_per_s=50e9,  # DGX H200 datasheet: eight 400 Gb/s adapters
-    network_latency_s=35e-6,
 )
 
 SPECS: dict[str, AcceleratorSpec] = {spec.name: spec for spec in (RTX2080TI, V100, A100, H100, H200)}
@@ -172,7 +158,7 @@ def accelerator(name: str) -> AcceleratorSpec:
     """The preset called `name`.
 
     Raises:
-        ValueError: there is none of that name; the message lists those there are.
+        ValueError: there is none; the message lists all names.
     """
     if name not in SPECS:
         raise ValueError(f"there is no accelerator {name!r} to simulate; choose one of {sorted(SPECS)}")
@@ -180,7 +166,6 @@ def accelerator(name: str) -> AcceleratorSpec:
 
 
 def spec_of(device: str) -> AcceleratorSpec:
-    """The preset of a device by the model that its driver reports; the default one where none matches."""
+    """The preset that matches the model reported by a device's driver, else the default one."""
     words = device.lower().replace("-", " ").split()
-    found = [spec for name, spec in SPECS.items() if name in words]
-    return found[0] if found else SPECS[DEFAULT_SPEC]
+    return next((spec for name, spec in SPECS.items() if name in words), SPECS[DEFAULT_SPEC])

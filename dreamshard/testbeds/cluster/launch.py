@@ -1,7 +1,7 @@
-"""The ranks of a cluster testbed as processes: start, tell, listen, and end every one of them.
+"""Process control of a cluster testbed's ranks: start them, exchange messages, and end every one.
 
-Belongs here: process control. What a rank does is in `cluster_worker.py`; what its answers mean in `cluster.py`.
-torch.distributed's elastic launcher starts and reaps the ranks; it runs in a thread, since it returns when they end.
+`worker.py` is what a rank runs. torch.distributed's elastic launcher starts and reaps the ranks; it runs in a thread,
+because it returns only when they have ended.
 """
 
 import json
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, answer_challenge, deliver_challenge, wait
 from pathlib import Path
@@ -36,19 +37,19 @@ from dreamshard.testbeds.cluster.worker import (
 
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 10.0
-GRACE_S = 5.0  # for the rank at fault to be heard of, once another one's exchange has failed
-DUMP_S = 1.0  # for a hanging rank to write down where it hangs
+GRACE_S = 5.0  # for the rank at fault to report, once another one's all-to-all has failed
+DUMP_S = 1.0  # for a hanging rank to dump its traceback
 LOG_LINES = 60
 
 
 @dataclass(eq=False)
 class RankTrouble(Exception):  # noqa: N818 - caught where it becomes a MeasurementError
-    """What went wrong on which rank.
+    """A failure of one rank.
 
     Attributes:
-        rank: the rank at fault.
-        stage: what it was doing, one of `STAGES`.
-        what: what happened.
+        rank: that failed.
+        stage: one of `STAGES`.
+        what: happened.
         detail: traceback or last lines of its output.
     """
 
@@ -59,7 +60,7 @@ class RankTrouble(Exception):  # noqa: N818 - caught where it becomes a Measurem
 
 
 class Ranks:
-    """`num_ranks` processes that are up, from construction to `end`.
+    """`num_ranks` processes that run from construction to `end`.
 
     Args:
         num_ranks: one per device.
@@ -86,9 +87,9 @@ class Ranks:
             (Path(self._folder.name) / ADDRESS_FILE).write_text(json.dumps(address))
             self._launcher.start()
             self._accept(server, key)
-        self.tell(Start(list(sys.path), pickled_setup, device_type))
+        self.send(Start(list(sys.path), pickled_setup, device_type))
 
-    def tell(self, message: Start | Job | None) -> None:
+    def send(self, message: Start | Job | None) -> None:
         """Send `message` to every rank.
 
         Raises:
@@ -105,8 +106,8 @@ class Ranks:
         """Every rank's next measurement, in the order of ranks.
 
         Raises:
-            RankTrouble: a rank raised, died, or did not answer within `timeout_s`. Where one rank's failure made
-                others fail, the one at fault.
+            RankTrouble: a rank raised, died, or did not answer within `timeout_s`; if its failure made others fail, it
+                names the first one.
         """
         answers: dict[int, Measured] = {}
         suspect: RankTrouble | None = None
@@ -134,11 +135,11 @@ class Ranks:
         return [answers[rank] for rank in range(self.num_ranks)]
 
     def end(self) -> None:
-        """End all ranks: asked to where they wait for work, killed where they are busy. Nothing is left afterwards."""
+        """End all ranks: idle ones by a message, busy ones by a signal."""
         idle = len(self._pids) == self.num_ranks and set(self._stages.values()) == {"waiting for a placement"}
         if idle and self._launcher.is_alive():
             try:
-                self.tell(None)
+                self.send(None)
             except RankTrouble:
                 idle = False
         if not idle or not self._wait_for_launcher(END_TIMEOUT_S):
@@ -178,16 +179,16 @@ class Ranks:
             ended.close()
 
     def _accept(self, server: socket.socket, key: bytes) -> None:
-        """Wait until every rank has said hello."""
+        """Wait for the first message of every rank."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while len(self._pids) < self.num_ranks:
             ready = wait([server, self._ended], max(0.0, deadline - time.monotonic()))
             if server not in ready:
                 missing = min(set(range(self.num_ranks)) - set(self._pids))
-                why = "it ended before it was ready" if ready else f"it was not ready after {START_TIMEOUT_S:g} s"
+                what = "it ended before it was ready" if ready else f"it was not ready after {START_TIMEOUT_S:g} s"
                 detail = self._launch_error or self._log_of(missing)
                 self.end()
-                raise RankTrouble(missing, STAGES[0], why, detail)
+                raise RankTrouble(missing, STAGES[0], what, detail)
             accepted, _ = server.accept()
             connection = Connection(accepted.detach())
             deliver_challenge(connection, key)
@@ -206,34 +207,32 @@ class Ranks:
         return message
 
     def _death_of(self, rank: int) -> RankTrouble:
-        """How a rank ended whose connection broke; ends the others to learn it."""
+        """How a rank ended whose connection broke; ends the others to find out."""
         self._kill(all_but=rank)
         self._wait_for_launcher(END_TIMEOUT_S)
         ended_first = [other for other, failure in self._failures.items() if failure.exitcode != -signal.SIGTERM]
         if ended_first and rank not in ended_first:
             rank = min(ended_first)  # the launcher ended `rank`, with SIGTERM, because this one had failed
         failure = self._failures.get(rank)
-        how = "it ended"
-        if failure is not None:
-            how = f"it exited with code {failure.exitcode}"
-            if failure.exitcode < 0:
-                how = f"it was killed by {signal.Signals(-failure.exitcode).name}"
+        what = "it ended"
+        if failure is not None and failure.exitcode < 0:
+            what = f"it was killed by {signal.Signals(-failure.exitcode).name}"
             if failure.exitcode == -signal.SIGKILL:
-                how += ", as the system does to a process for which there is no memory"
-        return RankTrouble(rank, self._stages[rank], how, self._log_of(rank))
+                what += ", as the system does when it runs out of memory"
+        elif failure is not None:
+            what = f"it exited with code {failure.exitcode}"
+        return RankTrouble(rank, self._stages[rank], what, self._log_of(rank))
 
     def _hang_of(self, silent: list[int], timeout_s: float) -> RankTrouble:
-        """The rank that is furthest behind is the one the others wait for."""
+        """A timeout; the rank that is furthest behind is the one that the others wait for."""
         rank = min(silent, key=lambda rank: STAGES.index(self._stages[rank]))
         return RankTrouble(rank, self._stages[rank], f"no answer within {timeout_s:g} s", self._log_of(rank))
 
     def _kill(self, all_but: int | None = None) -> None:
         for rank, pid in self._pids.items():
             if rank != all_but and self._launcher.is_alive():
-                try:
+                with suppress(ProcessLookupError):  # it has ended
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue  # it has ended by itself
 
     def _wait_for_launcher(self, timeout_s: float) -> bool:
         self._launcher.join(timeout_s)

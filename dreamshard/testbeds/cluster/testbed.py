@@ -1,7 +1,6 @@
 """The testbed of real ranks: real fused operators, real all-to-all, one process per device.
 
-On CUDA with NCCL, on CPU with gloo; everything but clocks and backend is the same code (`cluster_pass.py`). Several
-hosts need nothing here but the elastic launcher's rendezvous.
+NCCL on CUDA, gloo on CPU; the rest is the same code (`passes.py`).
 """
 
 import atexit
@@ -32,7 +31,7 @@ class ClusterTestbed:
     Attributes:
         name: `cluster`.
         hardware: model and number of the devices.
-        max_devices: as many as the setup names.
+        max_devices: of the setup.
         device_type: `cpu` or `cuda`.
 
     Raises:
@@ -58,7 +57,7 @@ class ClusterTestbed:
             ) from error
         self.setup = setup
         self.device_type = device_type
-        self._in_turn = threading.Lock()
+        self._lock = threading.Lock()
         self.max_devices: int | None = setup.num_devices
         self.hardware = _hardware(device_type, setup.num_devices)
         self._ranks: Ranks | None = None
@@ -68,37 +67,52 @@ class ClusterTestbed:
         """Measure one legal placement; see `Testbed`.
 
         Raises:
-            MeasurementError: a rank raised, died, or hung. All ranks are ended then, and the next measurement starts
-                new ones. A shard that does not fit its device is none of these: the sample says so.
-            ValueError: the placement is not legal for the task, or the task has more devices than the testbed.
+            MeasurementError: a rank raised, died, or hung. All ranks are ended, and the next measurement starts new
+                ones. A shard that does not fit is no error but an `infeasible` sample.
+            ValueError: the placement is not legal for the task, or the task has too many devices.
         """
         task, placement = check_placement(task, placement, self.max_devices)
-        with self._in_turn:
+        with self._lock:
             answers = self._measure(task, placement)
-        misfit = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
+        infeasible = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
         passes = [answer for answer in answers if isinstance(answer, Tensor)]
-        return self._sample(task, placement, misfit if misfit is not None else torch.stack(passes, dim=1))
+        timed = torch.stack(passes, dim=1) if infeasible is None else torch.zeros(1, task.num_devices, 4)  # [R, D, 4]
+        costs = DeviceCosts.from_phases(timed.median(dim=0).values.to(torch.float32))  # [D, 4]
+        return CostSample(
+            task=task,
+            placement=placement,
+            costs=costs,
+            overall_ms=float(costs.overall_ms()) if infeasible is None else math.inf,
+            spread_ms=interquartile_range(timed.sum(dim=2).max(dim=1).values),
+            repeats=len(timed) if infeasible is None else 0,
+            clock=CLOCKS[self.device_type].name,
+            testbed=self.name,
+            hardware=self.hardware,
+            batch_size=self.setup.batch_size,
+            versions=library_versions(),
+            infeasible=infeasible,
+        )
 
     def _measure(self, task: PlacementTask, placement: Placement) -> list[Float[Tensor, "R 4"] | Infeasible]:
-        """Timed passes of each rank; ends the ranks where there is trouble."""
+        """Timed passes of each rank; ends all ranks on any error."""
         try:
             ranks = self._ranks_for(task.num_devices)
-            ranks.tell(Job(task, placement))
+            ranks.send(Job(task, placement))
             return [answer.phases_ms for answer in ranks.collect(self.setup.timeout_s)]
         except RankTrouble as trouble:
             self._end_ranks()
             raise _measurement_error(trouble, task, placement) from None
         except BaseException:
-            self._end_ranks()  # interrupted: half an answer must not become the next one's
+            self._end_ranks()  # interrupted: the rest of this answer must not be read as the next one
             raise
 
     def close(self) -> None:
-        """End all ranks; nothing is left running."""
+        """End all ranks."""
         atexit.unregister(self.close)
         self._end_ranks()
 
     def rank_pids(self) -> list[int]:
-        """Process ids of the ranks that are up, in the order of ranks."""
+        """Process ids of the running ranks, in order."""
         return self._ranks.pids() if self._ranks else []
 
     def _ranks_for(self, num_devices: int) -> Ranks:
@@ -113,35 +127,13 @@ class ClusterTestbed:
             ranks, self._ranks = self._ranks, None
             ranks.end()
 
-    def _sample(
-        self, task: PlacementTask, placement: Placement, measured: Float[Tensor, "R D 4"] | Infeasible
-    ) -> CostSample:
-        """Medians and spread of `[R, D, 4]` timed passes."""
-        fits = isinstance(measured, Tensor)
-        passes = measured if isinstance(measured, Tensor) else torch.zeros(1, task.num_devices, 4)
-        costs = DeviceCosts.from_phases(passes.median(dim=0).values.to(torch.float32))  # [D, 4]
-        return CostSample(
-            task=task,
-            placement=placement,
-            costs=costs,
-            overall_ms=float(costs.overall_ms()) if fits else math.inf,
-            spread_ms=interquartile_range(passes.sum(dim=2).max(dim=1).values),
-            repeats=len(passes) if fits else 0,
-            clock=CLOCKS[self.device_type].name,
-            testbed=self.name,
-            hardware=self.hardware,
-            batch_size=self.setup.batch_size,
-            versions=library_versions(),
-            infeasible=measured if isinstance(measured, Infeasible) else None,
-        )
-
 
 def _measurement_error(trouble: RankTrouble, task: PlacementTask, placement: Placement) -> MeasurementError:
-    held = [task.tables.names[t] for t in placement.tables_of(trouble.rank)]
-    tables = ", ".join(held[:5]) + (", ..." if len(held) > 5 else "") if held else "no tables"
+    names = [task.tables.names[t] for t in placement.tables_of(trouble.rank)]
+    tables = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "no tables"
     error = MeasurementError(
         f"measuring {task.name} failed on rank {trouble.rank} of {task.num_devices} while {trouble.stage}, with "
-        f"{len(held)} tables on it ({tables}): {trouble.what}. All ranks were ended; earlier samples are kept, and the "
+        f"{len(names)} tables on it ({tables}): {trouble.what}. All ranks were ended; earlier samples are kept, and the "
         "next measurement starts new ranks"
     )
     if trouble.detail:
@@ -150,5 +142,5 @@ def _measurement_error(trouble: RankTrouble, task: PlacementTask, placement: Pla
 
 
 def _hardware(device_type: str, num_devices: int) -> str:
-    ranks = "" if device_type == "cuda" else f" x{os.cpu_count()}, {num_devices} ranks"
-    return device_model(device_type) + (ranks or f" x{num_devices}")
+    count = f"{num_devices}" if device_type == "cuda" else f"{os.cpu_count()}, {num_devices} ranks"
+    return f"{device_model(device_type)} x{count}"

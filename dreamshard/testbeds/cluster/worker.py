@@ -1,8 +1,7 @@
-"""What one rank runs: connect to the testbed, then measure placement after placement until told to end.
+"""The program of one rank: connect to the testbed, then measure placements until the testbed ends it.
 
-Started by torch.distributed's elastic launcher as `python -m dreamshard.testbeds.cluster.worker FOLDER`. The folder,
-which only this user can read, says where the testbed listens. A rank ends when the testbed says so, and at once when
-the testbed is gone, whatever it is doing then.
+torch.distributed's elastic launcher starts it as `python -m dreamshard.testbeds.cluster.worker FOLDER`. The folder, which
+only this user can read, has the testbed's address. A rank also ends, even while it computes, if the testbed is gone.
 """
 
 import faulthandler
@@ -40,7 +39,7 @@ STAGES = (
     "building the operator",
     "exchanging with the other ranks",
 )
-"""What a rank may be doing, in order; in the last it depends on the others."""
+"""Stages of a rank, in order; in the last one it depends on the others."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Start:
     """The testbed's first message.
 
     Attributes:
-        path: the testbed's `sys.path`, so that what it can import the rank can unpickle.
+        path: the testbed's `sys.path`, so that the rank can unpickle the setup.
         setup: a pickled `TestbedSetup`.
         device_type: `cpu` or `cuda`.
     """
@@ -76,21 +75,21 @@ class Job:
 
 @dataclass(frozen=True)
 class Stage:
-    """A rank has begun one of `STAGES`."""
+    """A rank begins one of `STAGES`."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A rank has measured: `[R, 4]` milliseconds per timed pass and phase, or which shard did not fit."""
+    """A rank's result: `[R, 4]` milliseconds per timed pass and phase, or the first shard that did not fit."""
 
     phases_ms: Float[Tensor, "R 4"] | Infeasible
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A rank has raised, and exits."""
+    """A rank raised an error and exits."""
 
     stage: str
     error: str
@@ -98,7 +97,7 @@ class Failed:
 
 
 class Channel:
-    """A rank's connection to the testbed; the end of it is the end of the rank."""
+    """A rank's connection to the testbed; the rank ends when it breaks."""
 
     def __init__(self, connection: Connection, folder: Path) -> None:
         self._connection = connection
@@ -107,7 +106,7 @@ class Channel:
         self._stage = STAGES[0]
 
     def listen(self) -> None:
-        """Receive in a thread from now on, so that a testbed that is gone ends this rank even while it computes."""
+        """Receive in a thread, so that the rank notices while it computes that the testbed is gone."""
         threading.Thread(target=self._listen, daemon=True).start()
 
     def receive_start(self) -> Start:
@@ -116,21 +115,21 @@ class Channel:
         return start
 
     def receive_job(self) -> Job | None:
-        """The testbed's next message; None to end."""
+        """The testbed's next placement; None to end."""
         job: Job | None = pickle.loads(self._received.get())
         return job
 
     def send(self, message: object) -> None:
-        """Tell the testbed; by value, since torch's own pickling would share memory between processes."""
+        """Send by value; torch's own pickling would share memory between processes."""
         self._connection.send_bytes(pickle.dumps(message))
 
     def enter(self, stage: str) -> None:
-        """Note and tell which of `STAGES` begins."""
+        """Report that one of `STAGES` begins."""
         self._stage = stage
         self.send(Stage(stage))
 
     def report(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """An exception hook that tells the testbed before it prints."""
+        """An exception hook that also reports to the testbed."""
         lines = traceback.format_exception(kind, error, trace)
         self.send(Failed(self._stage, traceback.format_exception_only(kind, error)[-1].strip(), "".join(lines)))
         sys.__excepthook__(kind, error, trace)
@@ -140,12 +139,12 @@ class Channel:
             while True:
                 self._received.put(self._connection.recv_bytes())
         except (EOFError, OSError):
-            shutil.rmtree(self._folder, ignore_errors=True)  # which the testbed can no longer do
-            os._exit(1)  # the testbed is gone; the main thread may be in an exchange that never ends
+            shutil.rmtree(self._folder, ignore_errors=True)  # the testbed can no longer do this
+            os._exit(1)  # the main thread may be in an all-to-all that never ends
 
 
 def main(folder: Path) -> None:
-    """Be one rank."""
+    """Run one rank."""
     address = json.loads((folder / ADDRESS_FILE).read_text())
     connection = Client((address["host"], address["port"]), authkey=bytes.fromhex(address["key"]))
     channel = Channel(connection, folder)
@@ -162,18 +161,17 @@ def main(folder: Path) -> None:
     device = torch.device("cpu") if start.device_type == "cpu" else torch.device("cuda", local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    # The testbed's own time limit comes first; this one only ends what it could not.
-    patience = timedelta(seconds=2 * setup.timeout_s + 60)
+    timeout = timedelta(seconds=2 * setup.timeout_s + 60)  # a fallback: the testbed's own limit is shorter
     if device.type == "cuda":  # bound to its GPU, or a barrier would guess one
-        dist.init_process_group("nccl", timeout=patience, device_id=device)
+        dist.init_process_group("nccl", timeout=timeout, device_id=device)
     else:
-        dist.init_process_group("gloo", timeout=patience)
+        dist.init_process_group("gloo", timeout=timeout)
     _serve(channel, setup, RankMeasurer(setup, rank, device, channel.enter))
     dist.destroy_process_group()
 
 
 def _serve(channel: Channel, setup: TestbedSetup, measurer: RankMeasurer) -> None:
-    """Measure what comes until the testbed sends None."""
+    """Measure placements until the testbed sends None."""
     channel.enter("waiting for a placement")
     while (job := channel.receive_job()) is not None:
         faulthandler.dump_traceback_later(setup.timeout_s)  # to stderr, which the testbed reads
@@ -184,7 +182,7 @@ def _serve(channel: Channel, setup: TestbedSetup, measurer: RankMeasurer) -> Non
 
 
 if __name__ == "__main__":
-    # Under its importable name, so that messages pickle alike on both sides.
+    # Imported by name, so that messages pickle alike on both sides.
     from dreamshard.testbeds.cluster.worker import main as run_rank
 
     run_rank(Path(sys.argv[1]))
