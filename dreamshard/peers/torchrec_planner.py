@@ -32,10 +32,10 @@ class TorchRecPlanner:
             ValueError: torchrec is not installed.
         """
         try:
-            from dreamshard import torchrec as bridge
+            from dreamshard.torchrec import planner
         except ImportError as error:
             raise ValueError(
                 f"torchrec cannot be imported ({error}), so its planner cannot place tables; install it with "
                 "`pip install --no-deps torchrec==1.8.0`, or choose another placer"
             ) from error
-        return bridge.planned(task, memory_bytes_per_s=self.memory_bytes_per_s, link_bytes_per_s=self.link_bytes_per_s)
+        return planner.place(task, memory_bytes_per_s=self.memory_bytes_per_s, link_bytes_per_s=self.link_bytes_per_s)

@@ -68,11 +68,13 @@ def torchrec_ms(samples: Sequence[CostSample], memory_bytes_per_s: float) -> Flo
         memory_bytes_per_s: bandwidth of the device's memory.
     """
     try:
-        from dreamshard import torchrec as bridge
+        from dreamshard.torchrec import planner
     except ImportError:
         return None
     tables = distinct_tables(samples)
-    table_ms = bridge.estimated_compute_ms(tables, samples[0].batch_size, samples[0].task.precision, memory_bytes_per_s)
+    table_ms = planner.estimated_compute_ms(
+        tables, samples[0].batch_size, samples[0].task.precision, memory_bytes_per_s
+    )
     by_name = dict(zip(tables.names, table_ms.tolist(), strict=True))
     return torch.tensor([sum(by_name[name] for name in sample.task.tables.names) for sample in samples]).double()
 

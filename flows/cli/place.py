@@ -117,14 +117,14 @@ def plan_text(plan: "Plan", form: str, task: "PlacementTask") -> str:
     if form == "csv":
         return plan.to_csv()
     try:
-        from dreamshard import torchrec as bridge
+        from dreamshard.torchrec import sharding_plan, to_json
     except ImportError as error:
         raise ValueError(
             f"torchrec cannot be imported ({error}), so there is no ShardingPlan to write; install it with "
             "`pip install --no-deps torchrec==1.8.0`, or use --format json"
         ) from error
     rows = dict(zip(task.tables.names, task.tables.rows.tolist(), strict=True))
-    return bridge.to_json(bridge.sharding_plan(plan, rows))
+    return to_json(sharding_plan(plan, rows))
 
 
 def _read(path: Path) -> "Tables":
