@@ -47,7 +47,7 @@ test: lint ## run everything: lint and all tests, about 9 minutes
 bench: install-test ## measure quality and speed, and write the tables of RESULTS.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks --write RESULTS.md $(ARGS)
 
-pictures: install-test ## take the README's pictures of Prefect's and MLflow's pages; needs chromium
+pictures: install-test ## take the pictures of Prefect's and MLflow's pages in docs/pictures; needs chromium
 	DREAMSHARD_PICTURES=docs/pictures $(PYTEST) tests/flows/test_browser.py $(ARGS)
 
 format: install-test ## format the code and apply the linter's fixes

@@ -1,6 +1,6 @@
 """What people see: the form, the run and its report in Prefect's pages, two versions side by side in MLflow's.
 
-With `DREAMSHARD_PICTURES` naming a folder (`make pictures`) the pages of the README are photographed on the way.
+With `DREAMSHARD_PICTURES` naming a folder (`make pictures`) it takes the pictures of the docs on the way.
 """
 
 import json
@@ -128,7 +128,7 @@ def wait_for_completed(page) -> None:
 
 
 def photograph(page, name: str) -> None:
-    """For the README, where asked for; toasts are over by then, so that nothing lies above the page."""
+    """For `docs/pictures`, where asked for; toasts are over by then, so that nothing lies above the page."""
     if PICTURES:
         page.screenshot(path=Path(PICTURES).absolute() / f"{name}.png")
 
