@@ -21,14 +21,22 @@ import torch
 
 EVERY_S = 0.002
 BACKGROUND = "background threads"
-_ROOT = Path(__file__).parents[2]
+
+
+def _source(name: str) -> str:
+    """A file or folder of the project; its existence is checked because a part whose files moved would count nothing."""
+    path = Path(__file__).parents[2] / name
+    assert path.exists(), path
+    return f"{path}/" if path.is_dir() else str(path)
+
+
 PARTS = (
     ("imports", ("<frozen importlib",)),
     ("MLflow", ("/site-packages/mlflow/",)),
-    ("plots and artifacts", (f"{_ROOT}/flows/report.py", f"{_ROOT}/flows/plots.py", "/prefect/artifacts.py")),
-    ("checkpoints", (f"{_ROOT}/flows/checkpoints.py",)),
-    ("library", (f"{_ROOT}/dreamshard/",)),
-    ("lake and catalog", (f"{_ROOT}/storage/",)),
+    ("plots and artifacts", (_source("flows/reports"), "/prefect/artifacts.py")),
+    ("checkpoints", (_source("storage/run_records/checkpoints.py"),)),
+    ("library", (_source("dreamshard"),)),
+    ("lake and catalog", (_source("storage"),)),
     ("Prefect's calls", ("",)),
 )
 """A part, and a piece of the paths of its source files; a stack belongs to the first part that any of its frames matches."""

@@ -8,13 +8,19 @@ from typer.testing import CliRunner
 TABLES = "name,rows,dim,pooling_factor\nusers,1000,64,1\nitems,1000,64,12\nwords,1000,64,12\n"
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A home without a champion; making its MLflow database takes seconds, and placing changes nothing in it."""
+    return tmp_path_factory.mktemp("home")
+
+
 @pytest.fixture
-def place(monkeypatch, tmp_path):
-    """The outcome of `dreamshard place` for three tables on two devices, in a home without a champion."""
+def place(home, monkeypatch, tmp_path):
+    """A function that runs `dreamshard place` for three tables on two devices."""
     from flows.cli.app import app
 
     (tmp_path / "tables.csv").write_text(TABLES)
-    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
     sizes = ("--devices", "2", "--memory-gb", "1")
 
     def run(rival: str):
