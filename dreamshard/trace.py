@@ -1,8 +1,7 @@
-"""A measured placement as a time line, and as a file for trace viewers (chrome://tracing, Perfetto).
+"""A measured placement as a timeline, and as a file for trace viewers (chrome://tracing, Perfetto).
 
-The four phases of a step on every device. Devices start together and meet again in both all-to-alls: that of the pooled
-vectors begins when the slowest has pooled its own, that of their gradients when the slowest has all vectors. What the
-others wait is drawn as waiting, so the picture shows what a better balance would save.
+All devices start a step together and synchronise before both all-to-alls, so each all-to-all begins when the slowest
+device is ready. The others' waiting has its own bars, which show what a better balance would save.
 """
 
 import json
@@ -15,17 +14,17 @@ from dreamshard.costs import PHASES, CostSample, DeviceCosts
 from dreamshard.files import atomic
 
 WAITING = "waiting"
-_MEETINGS = ("forward_comm", "backward_comm")  # phases that no device begins before all have ended the one before
+_SYNCHRONISED = ("forward_comm", "backward_comm")  # phases that begin on all devices at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """One bar of the time line.
+    """One bar of the timeline.
 
     Attributes:
-        device: whose row.
+        device: row of the bar.
         name: one of `PHASES`, or `waiting`.
-        start_ms: since the step began.
+        start_ms: since the start of the step.
         duration_ms: above 0.
     """
 
@@ -36,35 +35,37 @@ class Span:
 
 
 def spans(costs: DeviceCosts) -> list[Span]:
-    """The bars of one placement's `[D]` costs, device by device, in order of time.
+    """The bars of one placement's `[D]` costs, by device and time.
 
-    The rows are longer than `overall_ms` where not the same device is the slowest between all meetings: the sum of one
-    device's phases leaves the waiting out.
+    They end after `overall_ms` if different devices are slowest in different phases: `overall_ms` excludes waiting.
     """
     phases_ms = costs.phases_ms().double().tolist()  # D rows of 4
-    clock = [0.0] * len(phases_ms)
-    found: list[Span] = []
+    ends = [0.0] * len(phases_ms)  # of the last bar of each device
+    bars: list[Span] = []
+
+    def wait_for_all() -> None:
+        latest = max(ends, default=0.0)
+        for d, end in enumerate(ends):
+            if latest > end:
+                bars.append(Span(device=d, name=WAITING, start_ms=end, duration_ms=latest - end))
+                ends[d] = latest
+
     for p, phase in enumerate(PHASES):
-        meeting = max(clock) if phase in _MEETINGS else None
+        if phase in _SYNCHRONISED:
+            wait_for_all()
         for d, row in enumerate(phases_ms):
-            if meeting is not None and meeting > clock[d]:
-                found.append(Span(device=d, name=WAITING, start_ms=clock[d], duration_ms=meeting - clock[d]))
-                clock[d] = meeting
             if row[p] > 0:
-                found.append(Span(device=d, name=phase, start_ms=clock[d], duration_ms=row[p]))
-                clock[d] += row[p]
-    end = max(clock, default=0.0)
-    for d, now in enumerate(clock):
-        if end > now:
-            found.append(Span(device=d, name=WAITING, start_ms=now, duration_ms=end - now))
-    return sorted(found, key=lambda span: (span.device, span.start_ms))
+                bars.append(Span(device=d, name=phase, start_ms=ends[d], duration_ms=row[p]))
+                ends[d] += row[p]
+    wait_for_all()
+    return sorted(bars, key=lambda span: (span.device, span.start_ms))
 
 
 def trace_events(samples: dict[str, DeviceCosts]) -> list[dict[str, Any]]:
     """Complete events (`ph` X, times in microseconds): a process per placement, a thread per device.
 
     Args:
-        samples: costs of `[D]` by what the viewer shall call the placement.
+        samples: `[D]` costs by the name of the placement in the viewer.
     """
     events: list[dict[str, Any]] = []
     for pid, (name, costs) in enumerate(samples.items()):
@@ -80,12 +81,12 @@ def trace_events(samples: dict[str, DeviceCosts]) -> list[dict[str, Any]]:
 
 
 def write_trace(path: Path, samples: dict[str, DeviceCosts]) -> None:
-    """Write the events as a file that trace viewers open, all of it or nothing."""
+    """Write a file for trace viewers atomically."""
     content = {"traceEvents": trace_events(samples), "displayTimeUnit": "ms"}
     atomic.write(path, json.dumps(content))
 
 
 def traced(samples: list[CostSample]) -> dict[str, DeviceCosts]:
-    """The samples that fit their devices, by task and position."""
+    """The samples that fitted, named by position, task and cost, for `write_trace`."""
     fitting = [sample for sample in samples if math.isfinite(sample.overall_ms)]
     return {f"{i}: {s.task.name}, {s.overall_ms:.3f} ms on {s.hardware}": s.costs for i, s in enumerate(fitting)}

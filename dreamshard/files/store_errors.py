@@ -1,52 +1,48 @@
-"""What a place behind fsspec raises when it cannot be reached: each library has errors of its own, besides the system's.
+"""Errors of stores that cannot be reached: besides the system's own, each library behind fsspec has its kinds.
 
-Only libraries that are loaded are asked, since one that is not has raised nothing; none of them need be installed.
+Only libraries that are already loaded are checked; none needs to be installed.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-_Kinds = Mapping[str, Sequence[str]]
-
-_ALL: _Kinds = {
+_ALL = {
     "botocore.exceptions": ("BotoCoreError", "ClientError"),
     "google.auth.exceptions": ("GoogleAuthError",),
     "azure.core.exceptions": ("AzureError",),
     "aiohttp": ("ClientError",),
 }
-_OF_THE_NETWORK: _Kinds = {
+_NETWORK = {
     "botocore.exceptions": ("ConnectionError", "HTTPClientError"),
     "google.auth.exceptions": ("TransportError",),
     "azure.core.exceptions": ("ServiceRequestError", "ServiceResponseError"),
     "aiohttp": ("ClientConnectionError", "ClientPayloadError"),
 }
-
-_LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
-"""Errors of the system that nobody's waiting mends."""
+_PERMANENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 _TOO_MANY_REQUESTS, _SERVER_ERROR = 429, 500
 
 
 def failures(*others: type[BaseException]) -> tuple[type[BaseException], ...]:
-    """The kinds of error of a place that cannot be reached or does not let one in, and `others`; for an `except`.
+    """Errors of a store that is unreachable or denies access, and `others`, for an `except`.
 
-    To be called there and not before: the library that raised may only just have been loaded.
+    Call it in the `except` clause itself: the library that raised may only just have been loaded.
     """
     return (*others, OSError, *_loaded(_ALL))
 
 
 def may_pass(error: object) -> bool:
-    """Whether an error is of a disk, a network or a store that may be well again in a moment."""
-    if isinstance(error, tuple(_loaded(_OF_THE_NETWORK))):
+    """Whether a disk, a network or a store raised an error that a retry may avoid."""
+    if isinstance(error, tuple(_loaded(_NETWORK))):
         return True
-    answer = getattr(error, "response", None)  # botocore's `ClientError` has the store's own
-    if isinstance(answer, Mapping) and isinstance(error, tuple(_loaded(_ALL))):
-        status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    response = getattr(error, "response", None)  # of botocore's `ClientError`
+    if isinstance(response, Mapping) and isinstance(error, tuple(_loaded(_ALL))):
+        status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         return status == _TOO_MANY_REQUESTS or status >= _SERVER_ERROR
-    return isinstance(error, OSError) and not isinstance(error, _LASTING)
+    return isinstance(error, OSError) and not isinstance(error, _PERMANENT)
 
 
-def _loaded(kinds: _Kinds) -> Iterator[type[BaseException]]:
+def _loaded(kinds: Mapping[str, tuple[str, ...]]) -> Iterator[type[BaseException]]:
     for module, names in kinds.items():
         if module in sys.modules:
             yield from (getattr(sys.modules[module], name) for name in names)
