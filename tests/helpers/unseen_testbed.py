@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import torch
 
 from dreamshard.baselines import baselines
-from dreamshard.costs import CostSample, DeviceCosts
+from dreamshard.costs import CostSample
 from dreamshard.placement import Placement, device_memory_bytes
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
+from tests.helpers.samples import sample_of_phases
 
 NOISE, BATCH = 0.01, 65_536
 
@@ -30,18 +31,8 @@ class UnseenTestbed:
         phases = true_phases_ms(whole, placed.device[None])[0]
         drawn = torch.Generator().manual_seed(self.seed + int((placed.device * torch.arange(len(placed.device))).sum()))
         phases = phases * (1 + NOISE * torch.randn(phases.shape, generator=drawn, dtype=phases.dtype))
-        costs = DeviceCosts.from_phases(phases.float())
-        return CostSample(
-            task=whole,
-            placement=placed,
-            costs=costs,
-            overall_ms=float(costs.overall_ms()),
-            spread_ms=0.0,
-            repeats=1,
-            clock="model",
-            testbed="unseen",
-            hardware="a law of its own",
-            batch_size=BATCH,
+        return sample_of_phases(
+            whole, placed, phases.float(), testbed="unseen", hardware="a law of its own", batch_size=BATCH
         )
 
 
