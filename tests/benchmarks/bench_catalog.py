@@ -19,6 +19,7 @@ import pyarrow as pa
 from storage.lake import catalog, schemas
 from storage.lake.parquet_files import partition, write_parquet
 from storage.settings import Settings
+from storage.store import open_store
 
 TESTBEDS, VERSIONS, NUM_TABLES, DEVICES = 2, 5, 856, 4
 SMALL_FILES = 1000
@@ -68,7 +69,7 @@ CORES = 2
 def rows(num_rows: int = 10_000_000) -> list[dict[str, Any]]:
     """Milliseconds per query; `ratio` above 1 beats the bar."""
     with tempfile.TemporaryDirectory() as home:
-        settings = Settings.load({"DREAMSHARD_HOME": home})
+        settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": home})).settings
         folder = settings.lake_root / "cost_samples"
         _write_rows(folder, num_rows)
         size = sum(file.stat().st_size for file in folder.rglob("*.parquet"))
@@ -77,7 +78,7 @@ def rows(num_rows: int = 10_000_000) -> list[dict[str, Any]]:
             {"name": "bytes per row on disk", "value": size / num_rows, "unit": "B", "bar": None, "ratio": None}
         )
     with tempfile.TemporaryDirectory() as home:
-        settings = Settings.load({"DREAMSHARD_HOME": home})
+        settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": home})).settings
         one = _measurements("simulated:0", "v0", DEVICES)
         folder = partition(settings.lake_root / "cost_samples", testbed="simulated:0", dataset_version="v0")
         for i in range(SMALL_FILES):

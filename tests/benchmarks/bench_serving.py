@@ -20,6 +20,7 @@ from dreamshard.training import make_placer
 from flows.servers.processes import serving
 from storage.mlflow_store import registration, runs
 from storage.settings import Settings
+from storage.store import open_store
 from tests.benchmarks.measuring import Row, cpu_seconds, row, trained
 from tests.benchmarks.pools import Size, large_task
 
@@ -32,7 +33,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
     requests = 20 if quick else 100
     straight, _ = cpu_seconds(lambda: placer.place(task), 9)
     with TemporaryDirectory() as folder:
-        settings = Settings.load({"DREAMSHARD_HOME": folder})
+        settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": folder})).settings
         save_placer(placer, Path(folder) / "placer")
         with runs.chain(settings, "benchmark") as run:
             version = registration.register_placer(settings, Path(folder) / "placer", run)

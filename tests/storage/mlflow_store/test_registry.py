@@ -17,6 +17,7 @@ from dreamshard.tasks import PlacementTask
 from storage.mlflow_store import registration, registry, runs, versions
 from storage.mlflow_store.alias_changes import ChampionChange, history, make_champion, set_alias
 from storage.settings import Settings
+from storage.store import open_store
 from tests.helpers.samples import columns_of
 
 
@@ -185,7 +186,9 @@ def test_files_that_are_lost_are_told_from_a_store_that_is_away(
 ):
     for name, value in {**s3_environment, "AWS_MAX_ATTEMPTS": "1"}.items():
         monkeypatch.setenv(name, value)
-    settings = Settings.load({"DREAMSHARD_HOME": str(tmp_path), "DREAMSHARD_STORE": "s3://team/registry"})
+    settings = open_store(
+        Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path), "DREAMSHARD_STORE": "s3://team/registry"})
+    ).settings
     register(settings, placer_folder)
     fsspec.filesystem("s3").rm(f"{settings.artifact_root}/dreamshard/models/{_model_of(settings, '1')}", recursive=True)
     with pytest.raises(ValueError, match="version 1 of dreamshard cannot be read") as lost:

@@ -17,7 +17,7 @@ def statuses(settings: Settings) -> dict[str, str]:
 
 def test_one_homes_runs_do_not_become_the_next_homes(mlflow_settings: Settings, tmp_path):
     runs.client(mlflow_settings)
-    other = Settings.load({**os.environ, "DREAMSHARD_HOME": str(tmp_path / "other")})
+    other = Settings.from_environment({**os.environ, "DREAMSHARD_HOME": str(tmp_path / "other")})
     assert other.tracking_uri == f"sqlite:///{tmp_path}/other/mlflow.db"
     assert "MLFLOW_REGISTRY_URI" not in os.environ
 
