@@ -13,11 +13,15 @@ evaluator            what placing asks of a network in NumPy
 fitting              fit a network, and measure its error
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from dreamshard.cost_model.cost_data import CostData
 from dreamshard.cost_model.features import FEATURES, NUM_PAPER_FEATURES, Normaliser
 from dreamshard.cost_model.fitting import PredictionError, TrainingDivergedError, fit, prediction_error
 from dreamshard.cost_model.network import Architecture, CostNetwork, mlp, predict_ms, shard_sums
-from dreamshard.cost_model.networks import new_cost_network
+from dreamshard.cost_model.paper import PaperCostNetwork
+from dreamshard.cost_model.structured import StructuredCostNetwork
 
 __all__ = [
     "FEATURES",
@@ -35,3 +39,23 @@ __all__ = [
     "prediction_error",
     "shard_sums",
 ]
+
+
+def new_cost_network(
+    architecture: Architecture, normaliser: Normaliser, arguments: Mapping[str, Any] | None = None
+) -> CostNetwork:
+    """An untrained network; its weights are drawn from torch's global generator.
+
+    Args:
+        architecture: which network.
+        normaliser: of the features that it will see.
+        arguments: what `CostNetwork.arguments` returned, possibly among other entries; None for the defaults.
+
+    Raises:
+        KeyError: `arguments` lacks one of the architecture's.
+    """
+    if architecture == "paper":
+        return PaperCostNetwork()
+    if arguments is None:
+        return StructuredCostNetwork(normaliser)
+    return StructuredCostNetwork(normaliser, arguments["members"], arguments["hidden"])

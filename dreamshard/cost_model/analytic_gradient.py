@@ -14,17 +14,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dreamshard.cost_model.structured_formula import (
-    BOUND,
-    CONCENTRATION_INPUT,
-    CORRECTION_INPUTS,
-    LEAST_EXPONENT,
-    LEAST_SQUARE,
-    LEAST_WORK,
-    MOST_EXPONENT,
-    SHARED_INPUTS,
-    WORK_INPUT,
-)
+from dreamshard.cost_model import structured_formula as formula
 
 Array = NDArray[np.float32]
 
@@ -96,19 +86,19 @@ class StructuredFit:
         shards = len(assignment)
 
         exponent = data.work_inputs @ view["slope"].T + view["log_scale"]  # [P, 2M]
-        work = np.exp(np.clip(exponent, LEAST_EXPONENT, MOST_EXPONENT)) * data.raw_work[:, None]
+        work = np.exp(np.clip(exponent, formula.LEAST_EXPONENT, formula.MOST_EXPONENT)) * data.raw_work[:, None]
         both = (assignment @ np.concatenate([work, work * work], axis=1)).T  # [4M, N]
         total, square = both[:pairs], both[pairs:]
-        safe, root = total + np.float32(LEAST_WORK), np.sqrt(square + np.float32(LEAST_SQUARE))
-        inputs = np.empty((pairs, CORRECTION_INPUTS, shards), np.float32)
-        inputs[:, WORK_INPUT] = np.float32(0.5) * np.log(safe)
-        inputs[:, CONCENTRATION_INPUT] = 2 * root / safe
-        inputs[:, SHARED_INPUTS] = data.shared_inputs[chosen].reshape(shards, -1).T
+        safe, root = total + formula.LEAST_WORK, np.sqrt(square + formula.LEAST_SQUARE)
+        inputs = np.empty((pairs, formula.CORRECTION_INPUTS, shards), np.float32)
+        inputs[:, formula.WORK_INPUT] = np.float32(0.5) * np.log(safe)
+        inputs[:, formula.CONCENTRATION_INPUT] = 2 * root / safe
+        inputs[:, formula.SHARED_INPUTS] = data.shared_inputs[chosen].reshape(shards, -1).T
         hidden = view["hidden_weight"].transpose(0, 2, 1) @ inputs
         hidden += view["hidden_bias"]
         np.maximum(hidden, 0, out=hidden)  # [2M, H, N]
-        tanh = np.tanh((view["output_weight"][:, None, :] @ hidden)[:, 0] / np.float32(BOUND))  # [2M, N]
-        correction = np.exp(np.float32(BOUND) * tanh)
+        tanh = np.tanh((view["output_weight"][:, None, :] @ hidden)[:, 0] / formula.BOUND)  # [2M, N]
+        correction = np.exp(formula.BOUND * tanh)
         corrected = total * correction
         scale = self.phase_scale * (data.present[chosen].ravel() / data.scale_ms[chosen].ravel())  # [2M, N]
         launch = np.maximum(view["launch"], 0) + np.log1p(np.exp(-np.abs(view["launch"])))  # softplus
@@ -132,14 +122,14 @@ class StructuredFit:
         d_hidden *= hidden > 0
         np.sum(d_hidden, axis=2, keepdims=True, out=grad["hidden_bias"])
         np.matmul(inputs, d_hidden.transpose(0, 2, 1), out=grad["hidden_weight"])
-        d_own = view["hidden_weight"][:, : SHARED_INPUTS.start] @ d_hidden  # [2M, 2, N]
-        d_work, d_concentration = d_own[:, WORK_INPUT], d_own[:, CONCENTRATION_INPUT]
+        d_own = view["hidden_weight"][:, : formula.SHARED_INPUTS.start] @ d_hidden  # [2M, 2, N]
+        d_work, d_concentration = d_own[:, formula.WORK_INPUT], d_own[:, formula.CONCENTRATION_INPUT]
         d_total = d_cost * correction
-        d_total += (np.float32(0.5) * d_work - d_concentration * inputs[:, CONCENTRATION_INPUT]) / safe
+        d_total += (np.float32(0.5) * d_work - d_concentration * inputs[:, formula.CONCENTRATION_INPUT]) / safe
         d_square = d_concentration / (root * safe)
         back = assignment.T @ np.concatenate([d_total, d_square]).T  # [P, 4M]
         d_exponent = (back[:, :pairs] + 2 * work * back[:, pairs:]) * work
-        d_exponent *= (exponent > LEAST_EXPONENT) & (exponent < MOST_EXPONENT)
+        d_exponent *= (exponent > formula.LEAST_EXPONENT) & (exponent < formula.MOST_EXPONENT)
         np.matmul(d_exponent.T, data.work_inputs, out=grad["slope"])
         np.sum(d_exponent, axis=0, out=grad["log_scale"])
         return float(loss)

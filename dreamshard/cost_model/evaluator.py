@@ -60,30 +60,24 @@ class ShardEvaluator(Protocol):
 
     def empty(self, batch: int, num_devices: int) -> Loads:
         """`batch` episodes of devices without tables."""
-        ...
 
     def compute(self, sums: Array) -> tuple[Array, Array, Array]:
         """Forward ms `[N]`, backward ms `[N]` and rates `[N, R]` of shards of latents `[N, L]` that are not empty."""
-        ...
 
     def with_table(self, loads: Loads, latent: Array) -> tuple[Array, Array]:
         """`[B, D]` compute and communication of each device once it also holds the table of `latent` `[B, L]`.
 
         Communication is as if the device were the widest.
         """
-        ...
 
     def widest_comm_ms(self, sums: Array, loads: Loads) -> Array:
         """`[N]` communication of shards of latents `[N, L]` as in `Loads.comm_ms`."""
-        ...
 
     def table_width(self, latents: Array) -> Array:
         """`[T]` what each table adds to its device's width."""
-        ...
 
     def communication(self, sums: Array) -> DeviceCommunication:
         """Communication of devices of latents `[D, L]`."""
-        ...
 
 
 def refresh(evaluator: ShardEvaluator, loads: Loads, changed: tuple[Indices, Indices]) -> tuple[Array, Array]:

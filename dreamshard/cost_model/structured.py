@@ -9,25 +9,14 @@ from jaxtyping import Float, Int
 from scipy import optimize
 from torch import Tensor, nn
 
+from dreamshard.cost_model import structured_formula as formula
 from dreamshard.cost_model.analytic_gradient import HUBER, LOSS_SCALE, FitData, FlatAdam, StructuredFit, error_scale
 from dreamshard.cost_model.cost_data import CostData
 from dreamshard.cost_model.features import FEATURES, Normaliser
 from dreamshard.cost_model.lower_bound import structured_lower_bound_ms
 from dreamshard.cost_model.network import Architecture, CostNetwork
 from dreamshard.cost_model.structured_evaluator import StructuredEvaluator
-from dreamshard.cost_model.structured_formula import (
-    BOUND,
-    CORRECTION_INPUTS,
-    LEAST_EXPONENT,
-    MOST_EXPONENT,
-    WIDE_DIMS,
-    LatentLayout,
-    StructuredWeights,
-    comm_inputs,
-    concentration_input,
-    shared_inputs,
-    work_input,
-)
+from dreamshard.cost_model.structured_formula import LatentLayout, StructuredWeights
 
 _INPUTS = ("log_dim", "log_rows", "log_pooling", "log_reuse", "log_unique", "hot_share")  # features that it sees
 _COLUMNS = [FEATURES.index(name) for name in _INPUTS]
@@ -44,7 +33,7 @@ class StructuredCostNetwork(CostNetwork):
     from the logarithm of the sum, its concentration on few tables, the number of tables, lookups and distinct bytes, and
     whether a table is wider than 32 and than 64: the fused operator gives every row as many threads as the widest needs,
     so narrow tables cost more beside a wide one. The weights of wide tables begin at 0, so that they have no effect
-    before a sample has shown one. Communication, the same for all members: linear in `comm_inputs`.
+    before a sample has shown one. Communication, the same for all members: linear in `formula.comm_inputs`.
     """
 
     architecture: Architecture = "structured"
@@ -63,8 +52,9 @@ class StructuredCostNetwork(CostNetwork):
         self.log_scale = nn.Parameter(torch.zeros(members, 2))
         self.slope = nn.Parameter(0.01 * torch.randn(members, 2, len(_INPUTS) + 3))
         self.launch = nn.Parameter(torch.full((members, 2), -4.0))
-        drawn = torch.randn(members, 2, CORRECTION_INPUTS - len(WIDE_DIMS), hidden) / math.sqrt(6)
-        self.hidden_weight = nn.Parameter(torch.cat([drawn, torch.zeros(members, 2, len(WIDE_DIMS), hidden)], dim=2))
+        drawn = torch.randn(members, 2, formula.CORRECTION_INPUTS - len(formula.WIDE_DIMS), hidden) / math.sqrt(6)
+        of_wide = torch.zeros(members, 2, len(formula.WIDE_DIMS), hidden)
+        self.hidden_weight = nn.Parameter(torch.cat([drawn, of_wide], dim=2))
         self.hidden_bias = nn.Parameter(0.1 * torch.randn(members, 2, hidden))
         self.output_weight = nn.Parameter(0.01 * torch.randn(members, 2, hidden))
         self.register_buffer("comm_ms", torch.zeros(2, 4))
@@ -76,7 +66,7 @@ class StructuredCostNetwork(CostNetwork):
         return StructuredWeights(
             self.layout,
             self.launch.reshape(pairs),
-            self.hidden_weight.reshape(pairs, CORRECTION_INPUTS, self.hidden),
+            self.hidden_weight.reshape(pairs, formula.CORRECTION_INPUTS, self.hidden),
             self.hidden_bias.reshape(pairs, self.hidden),
             self.output_weight.reshape(pairs, self.hidden),
             self.scale_ms,
@@ -95,10 +85,11 @@ class StructuredCostNetwork(CostNetwork):
         """Columns of `LatentLayout`."""
         inputs, raw_work = self.work_inputs(normalised)
         exponent = torch.einsum("...z,mpz->...mp", inputs, self.slope) + self.log_scale
-        work = raw_work[..., None, None] * exponent.clamp(LEAST_EXPONENT, MOST_EXPONENT).exp()  # [*B, M, 2]
+        exponent = exponent.clamp(formula.LEAST_EXPONENT, formula.MOST_EXPONENT)
+        work = raw_work[..., None, None] * exponent.exp()  # [*B, M, 2]
         dim, _rows, pooling, _reuse, unique, _hot = self._logs(normalised).unbind(-1)
         work = work.flatten(-2)
-        wide = (dim.unsqueeze(-1) > torch.tensor(WIDE_DIMS).log()).to(dim.dtype)  # [*B, 2]
+        wide = (dim.unsqueeze(-1) > torch.tensor(formula.WIDE_DIMS).log()).to(dim.dtype)  # [*B, 2]
         shared = torch.stack([(dim + unique).exp() / 100, dim.exp() / 100, pooling.exp() / 10], dim=-1)
         return torch.cat([work, work.square(), wide, shared, torch.ones_like(shared[..., :1])], dim=-1)
 
@@ -107,15 +98,16 @@ class StructuredCostNetwork(CostNetwork):
         layout, weights, batch = self.layout, self.weights(), sums.shape[:-1]
         flat = sums.reshape(-1, layout.size)  # [N, L]
         work, square = flat[:, layout.work].T, flat[:, layout.squares].T  # [2M, N]
-        shared = (values.expand_as(work) for values in shared_inputs(flat).T)
-        inputs = torch.stack([work_input(work), concentration_input(work, square), *shared], dim=1)  # [2M, X, N]
+        shared = (values.expand_as(work) for values in formula.shared_inputs(flat).T)
+        own = formula.work_input(work), formula.concentration_input(work, square)
+        inputs = torch.stack([*own, *shared], dim=1)  # [2M, X, N]
         hidden = torch.baddbmm(weights.hidden_bias[:, :, None], weights.hidden_weight.mT, inputs).relu()  # [2M, H, N]
-        output = (weights.output_weight[:, None, :] @ hidden).squeeze(1) / BOUND
+        output = (weights.output_weight[:, None, :] @ hidden).squeeze(1) / formula.BOUND
         launch = torch.nn.functional.softplus(weights.launch)[:, None]
-        present = flat[:, layout.count] > 0.5
-        compute = present * (launch + work * (BOUND * output.tanh()).exp())  # [2M, N]
+        present = flat[:, layout.count] > formula.ONE_TABLE
+        compute = present * (launch + work * (formula.BOUND * output.tanh()).exp())  # [2M, N]
         compute = compute.T.reshape(*batch, self.members, 2) * self.scale_ms  # [*B, D, M, 2]
-        comm = comm_inputs(sums[..., layout.dims]) @ self.comm_ms.T  # [*B, D, 2]
+        comm = formula.comm_inputs(sums[..., layout.dims]) @ self.comm_ms.T  # [*B, D, 2]
         comm = comm.unsqueeze(-2).expand(*batch, self.members, 2)
         return torch.cat([compute[..., :1], comm, compute[..., 1:]], dim=-1)
 
@@ -166,7 +158,7 @@ class StructuredCostNetwork(CostNetwork):
         Three reweighted passes give outliers less weight (Huber's), since communication on a shared machine is measured
         with long tails.
         """
-        inputs = comm_inputs(dims).flatten(0, 1).double().numpy()  # [N, 4]
+        inputs = formula.comm_inputs(dims).flatten(0, 1).double().numpy()  # [N, 4]
         overall = phases_ms.sum(-1).amax(dim=1, keepdim=True).expand(phases_ms.shape[:2])
         weight = 1 / overall.flatten().double().numpy()
         for row, phase in enumerate(_COMM):
@@ -189,8 +181,8 @@ class StructuredCostNetwork(CostNetwork):
             inputs.numpy(),
             raw_work.numpy(),
             data.assignment.numpy(),
-            shared_inputs(sums).numpy(),
-            (sums[..., self.layout.count] > 0.5).float().numpy(),
+            formula.shared_inputs(sums).numpy(),
+            (sums[..., self.layout.count] > formula.ONE_TABLE).float().numpy(),
             phases_ms[..., _COMPUTE].permute(2, 0, 1).contiguous().numpy(),
             scale.numpy(),
             (comm / scale[..., None]).permute(2, 0, 1).contiguous().numpy(),

@@ -3,26 +3,11 @@
 import numpy as np
 import torch
 
+from dreamshard.cost_model import structured_formula as formula
 from dreamshard.cost_model.evaluator import Array, DeviceCommunication, Loads
-from dreamshard.cost_model.structured_formula import (
-    BOUND,
-    CONCENTRATION_INPUT,
-    CORRECTION_INPUTS,
-    COUNT_SHIFT,
-    LEAST_SQUARE,
-    LEAST_SUM,
-    LEAST_WORK,
-    LOG_INPUTS,
-    SHARED_INPUTS,
-    WIDE_INPUTS,
-    WORK_INPUT,
-    StructuredWeights,
-)
+from dreamshard.cost_model.structured_formula import StructuredWeights
 
-_LEAST_WORK, _LEAST_SQUARE, _LEAST_SUM = np.float32(LEAST_WORK), np.float32(LEAST_SQUARE), np.float32(LEAST_SUM)
-_COUNT_SHIFT = np.array([2 * COUNT_SHIFT, 0, 0, 0], np.float32)  # before halving
-_HALF = np.float32(0.5)
-_ONE_TABLE = np.float32(0.5)  # a device of a lower count has no table
+_COUNT_SHIFT = np.array([2 * formula.COUNT_SHIFT, 0, 0, 0], np.float32)  # before halving
 
 
 class StructuredEvaluator:
@@ -36,7 +21,7 @@ class StructuredEvaluator:
 
         self.hidden_weight = array(weights.hidden_weight)  # [2M, X, H]
         self.hidden_bias = array(weights.hidden_bias)[:, None, :]
-        self.output_weight = array(weights.output_weight)[:, :, None] / BOUND
+        self.output_weight = array(weights.output_weight)[:, :, None] / formula.BOUND
         self.scale = np.tile(array(weights.scale_ms), layout.members) / np.float32(layout.members)  # [2M]
         launch = array(torch.nn.functional.softplus(weights.launch)) * self.scale
         self.launch = launch.reshape(-1, 2).sum(axis=0)  # [2]
@@ -56,22 +41,22 @@ class StructuredEvaluator:
     def compute(self, sums: Array) -> tuple[Array, Array, Array]:
         """See `ShardEvaluator`."""
         layout, sums = self.layout, np.maximum(sums, 0)  # taking a table away leaves rounding errors behind
-        work = sums[:, layout.work] + _LEAST_WORK  # [N, 2M]
-        inputs = np.empty((layout.pairs, len(sums), CORRECTION_INPUTS), np.float32)
-        np.log(work.T, out=inputs[..., WORK_INPUT])
-        np.log(sums[:, layout.logs] + _LEAST_SUM, out=inputs[0, :, LOG_INPUTS])
-        inputs[0, :, LOG_INPUTS] -= _COUNT_SHIFT
-        inputs[0, :, LOG_INPUTS] *= _HALF
-        np.minimum(sums[:, layout.wide], 1, out=inputs[0, :, WIDE_INPUTS])
-        inputs[1:, :, SHARED_INPUTS] = inputs[0, :, SHARED_INPUTS]
-        inputs[..., WORK_INPUT] *= _HALF
-        root = np.sqrt(sums[:, layout.squares] + _LEAST_SQUARE)
-        np.divide(2 * root.T, work.T, out=inputs[..., CONCENTRATION_INPUT])
+        work = sums[:, layout.work] + formula.LEAST_WORK  # [N, 2M]
+        inputs = np.empty((layout.pairs, len(sums), formula.CORRECTION_INPUTS), np.float32)
+        np.log(work.T, out=inputs[..., formula.WORK_INPUT])
+        np.log(sums[:, layout.logs] + formula.LEAST_SUM, out=inputs[0, :, formula.LOG_INPUTS])
+        inputs[0, :, formula.LOG_INPUTS] -= _COUNT_SHIFT
+        inputs[0, :, formula.LOG_INPUTS] *= 0.5
+        np.minimum(sums[:, layout.wide], 1, out=inputs[0, :, formula.WIDE_INPUTS])
+        inputs[1:, :, formula.SHARED_INPUTS] = inputs[0, :, formula.SHARED_INPUTS]
+        inputs[..., formula.WORK_INPUT] *= 0.5
+        root = np.sqrt(sums[:, layout.squares] + formula.LEAST_SQUARE)
+        np.divide(2 * root.T, work.T, out=inputs[..., formula.CONCENTRATION_INPUT])
         hidden = inputs @ self.hidden_weight
         hidden += self.hidden_bias
         np.maximum(hidden, 0, out=hidden)
         correction = np.tanh((hidden @ self.output_weight)[..., 0].T)  # [N, 2M]
-        correction *= np.float32(BOUND)
+        correction *= formula.BOUND
         rates: Array = np.exp(correction, out=correction) * self.scale
         cost = (rates * sums[:, layout.work]).reshape(len(sums), -1, 2).sum(axis=1) + self.launch  # [N, 2]
         return cost[:, 0], cost[:, 1], rates
@@ -79,7 +64,7 @@ class StructuredEvaluator:
     def with_table(self, loads: Loads, latent: Array) -> tuple[Array, Array]:
         """See `ShardEvaluator`; exact for an empty device."""
         compute = loads.compute_ms + (loads.rates @ latent[:, self.layout.work, None])[..., 0]  # [B, D]
-        empty = loads.sums[..., self.layout.count] < _ONE_TABLE
+        empty = loads.sums[..., self.layout.count] < formula.ONE_TABLE
         if empty.any():
             forward, backward, _ = self.compute(latent)
             np.copyto(compute, (forward + backward)[:, None], where=empty)

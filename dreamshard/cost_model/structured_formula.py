@@ -26,6 +26,7 @@ SHARED_INPUTS = slice(LOG_INPUTS.start, WIDE_INPUTS.stop)
 CORRECTION_INPUTS = WIDE_INPUTS.stop
 
 LEAST_WORK, LEAST_SQUARE, LEAST_SUM = 1e-6, 1e-12, 1e-3  # added before a logarithm or a quotient
+ONE_TABLE = 0.5  # a device of a lower count has no table
 COUNT_SHIFT = 1.0  # subtracted from half the logarithm of the number of tables
 
 
