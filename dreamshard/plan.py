@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -18,6 +17,8 @@ from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.placement import ColumnShard, Placement, column_shards, device_memory_bytes
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
+
+_NUMBERS = ("device", "column_start", "column_end")  # fields of a shard besides its table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,7 @@ class Plan:
     def to_csv(self) -> str:
         """One row per shard: table, device, column_start, column_end."""
         text = io.StringIO()
-        writer = csv.DictWriter(text, ["table", "device", "column_start", "column_end"], lineterminator="\n")
+        writer = csv.DictWriter(text, ["table", *_NUMBERS], lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(shard) for shard in self.shards)
         return text.getvalue()
@@ -155,7 +156,10 @@ def parse_plan(text: str, source: str = "the plan") -> Plan:
         return Plan(
             num_devices=int(content["num_devices"]),
             placer=str(content.get("placer", "unknown")),
-            shards=tuple(_shard(entry) for entry in content["shards"]),
+            shards=tuple(
+                Shard(table=str(entry["table"]), **{name: int(entry[name]) for name in _NUMBERS})
+                for entry in content["shards"]
+            ),
             overall_ms=predicted.get("overall_ms"),
             devices=tuple(predicted.get("devices", ())),
         )
@@ -182,12 +186,3 @@ def read_plan(path: str | Path) -> Plan:
             f"{file} is not text, so it is not a plan; give the JSON that `dreamshard place` writes"
         ) from error
     return parse_plan(text, str(file))
-
-
-def _shard(entry: dict[str, Any]) -> Shard:
-    return Shard(
-        table=str(entry["table"]),
-        device=int(entry["device"]),
-        column_start=int(entry["column_start"]),
-        column_end=int(entry["column_end"]),
-    )

@@ -18,6 +18,7 @@ from datetime import timedelta
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -109,15 +110,9 @@ class Channel:
         """Receive in a thread, so that the rank notices while it computes that the testbed is gone."""
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def receive_start(self) -> Start:
-        """The testbed's first message."""
-        start: Start = pickle.loads(self._received.get())
-        return start
-
-    def receive_job(self) -> Job | None:
-        """The testbed's next placement; None to end."""
-        job: Job | None = pickle.loads(self._received.get())
-        return job
+    def receive(self) -> Any:
+        """The testbed's next message: `Start`, then a `Job` per placement, and None to end."""
+        return pickle.loads(self._received.get())
 
     def send(self, message: object) -> None:
         """Send by value; torch's own pickling would share memory between processes."""
@@ -152,7 +147,7 @@ def main(folder: Path) -> None:
     channel.listen()
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     channel.send(Hello(rank, os.getpid()))
-    start = channel.receive_start()
+    start: Start = channel.receive()
     sys.path[:] = start.path
     setup: TestbedSetup = pickle.loads(start.setup)
     torch.set_num_threads(1)
@@ -173,7 +168,7 @@ def main(folder: Path) -> None:
 def _serve(channel: Channel, setup: TestbedSetup, measurer: RankMeasurer) -> None:
     """Measure placements until the testbed sends None."""
     channel.enter("waiting for a placement")
-    while (job := channel.receive_job()) is not None:
+    while (job := channel.receive()) is not None:
         faulthandler.dump_traceback_later(setup.timeout_s)  # to stderr, which the testbed reads
         measured = measurer.measure(job.task, job.placement)
         faulthandler.cancel_dump_traceback_later()
