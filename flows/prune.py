@@ -1,6 +1,5 @@
-"""Removes what is old and needed by no registered version: what it is, `storage.retention` decides."""
+"""Removes old files that no registered version needs; `storage.retention` decides which."""
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from prefect import get_run_logger, task
@@ -13,14 +12,13 @@ from flows.forms.form import deployed
 from flows.forms.options import PruneOptions
 from flows.runtime.retries import may_pass
 from storage import retention
-from storage.lake import catalog
-from storage.store import open_store
+from storage.store import Store, open_store
 
 
 @deployed("prune")
 def prune(options: PruneOptions) -> dict[str, Any]:
-    """Old lookups, cost samples, checkpoints and reports -> a list of them; with `delete` they go."""
-    return remove_old(options.older_than_days, options.delete)
+    """Old lookups, cost samples, checkpoints and reports -> a list of them; with `delete` they are removed."""
+    return remove_old(open_store(), options.older_than_days, options.delete)
 
 
 @task(
@@ -30,19 +28,14 @@ def prune(options: PruneOptions) -> dict[str, Any]:
     retry_delay_seconds=exponential_backoff(2),
     retry_condition_fn=may_pass,
 )
-def remove_old(older_than_days: int, delete: bool) -> dict[str, Any]:
-    """Find what may go, remove it where asked to, and say how much it is.
+def remove_old(store: Store, older_than_days: int, delete: bool) -> dict[str, Any]:
+    """Old files -> their number and size, in the log and as an artifact; removed where `delete` is set.
 
     Raises:
         ValueError: the registry or the lake cannot say what is needed; nothing has been removed.
     """
-    store = open_store()
-    removals = retention.find_removable(store, datetime.now(UTC) - timedelta(days=older_than_days))
-    table = retention.totals(removals)
+    table = retention.prune(store, older_than_days=older_than_days, delete=delete)
     what = "removed" if delete else "would be removed (a dry run: give `delete` to remove them)"
-    if delete:
-        retention.remove_files(removals)
-        catalog.write_catalog(store.settings)
     files, size_bytes = table[-1]["files"], table[-1]["bytes"]
     get_run_logger().info("%d files, %d bytes, older than %d days %s", files, size_bytes, older_than_days, what)
     if FlowRunContext.get() is not None:

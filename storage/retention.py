@@ -11,13 +11,14 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from storage.filesystem import FileInfo, list_file_infos, read_json, remove
+from storage.lake import catalog
 from storage.lake.parquet_files import read_parquet
 from storage.mlflow_store import registry
 from storage.run_records import training_effort
@@ -46,6 +47,19 @@ class StoredFile:
     kind: str
     run: str
     info: FileInfo
+
+
+def prune(store: Store, *, older_than_days: int, delete: bool) -> list[dict[str, Any]]:
+    """Find old files that nothing needs, remove them if asked to, and return their `totals`.
+
+    Raises:
+        ValueError: what must be kept is not known (see `find_removable`); nothing has been removed.
+    """
+    removals = find_removable(store, datetime.now(UTC) - timedelta(days=older_than_days))
+    if delete:
+        remove_files(removals)
+        catalog.write_catalog(store.settings)
+    return totals(removals)
 
 
 def find_removable(store: Store, before: datetime) -> list[StoredFile]:

@@ -199,7 +199,7 @@ def test_retrain_and_watch_are_deployed_with_the_source_of_whoever_deploys(monke
 
 
 def test_the_servers_that_up_starts_treat_slots_as_those_of_the_compose_file_do():
-    from flows.servers.processes import TEAM
+    from flows.servers.local_servers import TEAM
 
     assert TEAM.items() <= services()["prefect"]["environment"].items()
 

@@ -1,69 +1,91 @@
-"""Options that several commands share, and the one way in which a command enters the home."""
+"""How commands get their options: from a flow's options type, and those that all commands share."""
 
+import inspect
 import os
+from collections.abc import Callable
+from copy import copy
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
 
 import typer
+from pydantic.fields import FieldInfo
+from typer.models import ParameterInfo
 
+from flows.forms.fields import REQUIRED
+from flows.forms.flat import flattened, option_parameters
+from flows.forms.options import RecipeOptions, StageOptions
 from flows.runtime.environment import prepare
+
+if TYPE_CHECKING:
+    from storage.store import Store
+
+Result = TypeVar("Result")
 
 HomeOption = Annotated[
     Path | None,
     typer.Option("--home", help="Where everything is kept.", envvar="DREAMSHARD_HOME", show_default=".dreamshard"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for programs.")]
-RecipeOption = Annotated[str, typer.Option("--recipe", help="A complete configuration by name.")]
-SeedOption = Annotated[
-    int, typer.Option("--seed", min=0, max=2**31 - 1, help="Of every draw; the same seed gives the same bits.")
-]
-DevicesOption = Annotated[
-    int | None, typer.Option("--devices", min=1, max=4096, help="To place tables on.", show_default="the recipe's")
-]
-MemoryOption = Annotated[
-    float | None,
-    typer.Option(
-        "--memory-gb", min=0.001, max=100_000, help="Room for tables on each, GiB.", show_default="the recipe's"
-    ),
-]
-TablesOption = Annotated[
-    int | None,
-    typer.Option("--tables-per-task", min=1, max=100_000, help="In each placement task.", show_default="the recipe's"),
-]
-TestbedOption = Annotated[
-    str | None,
-    typer.Option(
-        "--testbed",
-        help="auto, cluster, emulated[:PRESET], simulated[:PRESET] or package.module:factory.",
-        show_default="the recipe's",
-    ),
-]
-PeersOption = Annotated[
-    bool, typer.Option("--peers", help="The published rivals as well; two of them are trained first, in seconds.")
-]
 TraceOption = Annotated[
     Path | None,
     typer.Option("--trace", help="Write what was measured as a time line for chrome://tracing or Perfetto."),
 ]
 
+debug = False
+"""Whether the command line has `--debug`; `app.main` sets it."""
 
-def enter(home: Path | None, *, debug: bool = False, existing: bool = False, store: bool = True) -> Path:
-    """Prepare the environment for the home and check that it can be written.
+
+def with_options(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Give a command whose first parameter is an options type the fields that are on the command line instead."""
+    return flattened(command, _on_command_line)
+
+
+def shared_options(options: RecipeOptions) -> str:
+    """The options that the stages of one training must have in common, as one types them."""
+    typed = ""
+    for parameter in filter(None, map(_on_command_line, option_parameters(StageOptions))):
+        value = getattr(options, parameter.name, parameter.default)
+        if value != parameter.default:
+            typed += f" {_typer_info(parameter).default} {value}"  # where Typer keeps an annotated option's name
+    return typed
+
+
+def enter(home: Path | None, *, existing: bool = False, shared: bool = True) -> "Store":
+    """Prepare the environment for the home, and open the store.
 
     Args:
-        existing: for commands that only look at what is there: a home that is not, is a mistake in its name.
-        store: whether `DREAMSHARD_STORE` must be writable too.
+        home: from the command line; None for the environment's.
+        existing: for commands that only read: a home that does not exist is then a mistake in its name.
+        shared: whether `DREAMSHARD_STORE` counts; if not, the store is the home.
 
     Raises:
-        ValueError: the home cannot be written, or is not there and should be.
+        ValueError: home or store cannot be written, or the home does not exist and should.
     """
     folder = prepare(home, log_level="INFO" if debug else "CRITICAL")
     from storage.settings import Settings
+    from storage.store import open_store
 
     if existing and not folder.is_dir() and not {"MLFLOW_TRACKING_URI", "DREAMSHARD_STORE"} & set(os.environ):
         raise ValueError(
             f"there is no home {folder}, so there is nothing to look at; check --home or DREAMSHARD_HOME, or make it with "
             "`dreamshard run`"
         )
-    Settings.load(os.environ if store else {**os.environ, "DREAMSHARD_STORE": ""})
-    return folder
+    return open_store(Settings.from_environment(os.environ if shared else {**os.environ, "DREAMSHARD_STORE": ""}))
+
+
+def _on_command_line(field: inspect.Parameter) -> inspect.Parameter | None:
+    """The field as Typer's parameter, bounded as in the form, or None where it is not on the command line."""
+    kind, *notes = get_args(field.annotation)
+    if not any(isinstance(note, ParameterInfo) for note in notes):
+        return None
+    info = copy(_typer_info(field))
+    for bound in next(note for note in notes if isinstance(note, FieldInfo)).metadata:
+        info.min = getattr(bound, "ge", None) if info.min is None else info.min
+        info.max = getattr(bound, "le", None) if info.max is None else info.max
+    default = inspect.Parameter.empty if REQUIRED in notes else field.default
+    keyword = inspect.Parameter.KEYWORD_ONLY  # so that an argument without a default may follow options
+    return field.replace(kind=keyword, annotation=Annotated[kind, info], default=default)
+
+
+def _typer_info(parameter: inspect.Parameter) -> ParameterInfo:
+    return next(note for note in get_args(parameter.annotation) if isinstance(note, ParameterInfo))

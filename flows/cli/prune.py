@@ -1,53 +1,27 @@
-"""`dreamshard prune`: what is old and needed by no registered version; shown, and removed where asked to."""
-
-import re
-from datetime import UTC, datetime, timedelta
-from typing import Annotated
-
-import typer
+"""`dreamshard prune`: shows what is old and needed by no registered version, and removes it with `--yes`."""
 
 from flows.cli import terminal
-from flows.cli.options import HomeOption, JsonOption, enter
+from flows.cli.options import HomeOption, JsonOption, enter, with_options
+from flows.forms.options import PruneOptions
 
 
-def _days(text: str | int) -> int:
-    """`90d` or `90`."""
-    found = re.fullmatch(r"(\d{1,5})d?", str(text).strip())
-    if found is None or int(found[1]) < 1:
-        raise typer.BadParameter(f"{text!r} is no number of days; give for example 90d, at least 1d")
-    return int(found[1])
-
-
-def prune(
-    older_than: Annotated[
-        int, typer.Option("--older-than", parser=_days, metavar="DAYS", help="Since it was written, e.g. 90d.")
-    ] = 90,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove it for good; without this nothing is removed.")] = False,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@with_options
+def prune(options: PruneOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Free what is old: lookups, cost samples, checkpoints, reports and what killed runs left; a dry run without --yes.
 
     Never what a registered version names (its training, evaluation and tables), what is in use, or the tables ingested
-    last. Lookups that went are made again by `dreamshard ingest`.
+    last. `dreamshard ingest` makes removed lookups again.
     """
-    enter(home, existing=True)
+    store = enter(home, existing=True)
     from storage import retention
-    from storage.lake import catalog
-    from storage.store import open_store
 
-    store = open_store()
-    removals = retention.find_removable(store, datetime.now(UTC) - timedelta(days=older_than))
-    table = retention.totals(removals)
-    if yes:
-        retention.remove_files(removals)
-        catalog.write_catalog(store.settings)
+    days = options.older_than_days
+    table = retention.prune(store, older_than_days=days, delete=options.delete)
     if as_json:
-        terminal.print_json({"older_than_days": older_than, "deleted": yes, "table": table})
+        terminal.print_json({"older_than_days": days, "deleted": options.delete, "table": table})
         return
-    done = "removed" if yes else "would go"
-    terminal.print_table(table, title=f"Older than {older_than} days and needed by no version: {done}")
-    if not yes and removals:
-        terminal.OUT.print("Nothing was removed. To remove it:", highlight=False, markup=False)
-        command = terminal.typed(f"prune --older-than {older_than}d --yes")
-        terminal.OUT.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
+    done = "removed" if options.delete else "would go"
+    terminal.print_table(table, title=f"Older than {days} days and needed by no version: {done}")
+    if not options.delete and table[-1]["files"]:
+        terminal.say("Nothing was removed. To remove it:")
+        terminal.say(f"  {terminal.typed(f'prune --older-than {days}d --yes')}")

@@ -1,7 +1,5 @@
 """`dreamshard serve`: the champion behind MLflow's scoring server, until Ctrl-C."""
 
-import signal
-import threading
 from typing import Annotated
 
 import typer
@@ -16,12 +14,10 @@ def serve(
     host: Annotated[
         str,
         typer.Option(
-            help="The interface to listen on; 0.0.0.0 for all. Whoever reaches it may ask: there is no log-in."
+            help="The interface to listen on; 0.0.0.0 for all. Anyone who reaches it can use it: there is no log-in."
         ),
     ] = "127.0.0.1",
-    workers: Annotated[
-        int, typer.Option(min=1, max=64, help="Processes that answer; one answers one request after the other.")
-    ] = 1,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes; each answers one request at a time.")] = 1,
     home: HomeOption = None,
 ) -> None:
     """Answer placements over HTTP, from MLflow's own scoring server, until Ctrl-C.
@@ -36,28 +32,21 @@ def serve(
     A request that is wrong is answered with 400 and a message that names the field. GET /health answers 200. The version
     is chosen at the start: to serve another champion, start again.
     """
-    enter(home, existing=True)
-    from flows.servers.processes import serving, wait_for_any
+    settings = enter(home, existing=True).settings
+    from flows.servers.processes import stop_signal, wait_for_any
+    from flows.servers.scoring_server import scoring_server
     from storage.mlflow_store import registry
-    from storage.settings import Settings
 
-    settings = Settings.load()
     number = registry.resolve(settings, version)
     example = registry.example_request(settings, number)
-    stop = threading.Event()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: stop.set())
+    stop = stop_signal()
     terminal.ERR.print(f"starting MLflow's scoring server on version {number}; this takes some seconds")
-    with serving(settings, number, port=port, host=host, workers=workers) as (address, process):
+    with scoring_server(settings, number, port=port, host=host, workers=workers) as (address, process):
         named = "" if version == number else f" ({version})"
-        _say(f"version {number}{named} answers at {address}/invocations; whether it is well at {address}/health")
-        _say("Try it:")
-        _say(f"  curl {address}/invocations -H 'Content-Type: application/json' -d '{example}'")
-        _say("It goes on serving this version when another becomes champion: start again for that. Ctrl-C ends it.")
+        terminal.say(f"version {number}{named} answers at {address}/invocations; health check at {address}/health")
+        terminal.say("Try it:")
+        terminal.say(f"  curl {address}/invocations -H 'Content-Type: application/json' -d '{example}'")
+        terminal.say("It keeps serving this version when another becomes champion: restart it then. Ctrl-C ends it.")
         ended = wait_for_any({"serve": process}, stop)
     if ended is not None:
         raise RuntimeError(f"the scoring server ended by itself; see {settings.home / 'logs' / 'serve.log'}")
-
-
-def _say(line: str) -> None:
-    terminal.OUT.print(line, highlight=False, markup=False, soft_wrap=True)

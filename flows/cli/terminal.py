@@ -125,6 +125,11 @@ def say(line: str) -> None:
     OUT.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
+def note(line: str) -> None:
+    """A line on stderr as it is, however long."""
+    ERR.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
 def print_json(content: Any) -> None:
     """`content` as standard JSON on stdout: what is not finite becomes null."""
     sys.stdout.write(json.dumps(_finite(content), indent=2, default=str) + "\n")

@@ -23,7 +23,8 @@ def flattened(
     first, *others = inspect.signature(body, eval_str=True).parameters.values()
     shown = [each for each in map(parameter, option_parameters(first.annotation)) if each is not None]
     names = {each.name for each in shown}
-    signature = inspect.Signature([*shown, *others])
+    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in others]
+    signature = inspect.Signature([*shown, *keywords])
 
     @wraps(body)
     def call(*args: Any, **kwargs: Any) -> Result:

@@ -1,7 +1,7 @@
-"""`dreamshard deploy`: the work pool, which says how a run is started and in which environment, and all deployments.
+"""`dreamshard deploy`: the work pool, which defines how and in which environment a run starts, and all deployments.
 
-The pool's template is that of the installed Prefect integration with our values as defaults, so that `prefect.yaml` and
-the deployments are the same for processes, Docker containers and Kubernetes jobs.
+The pool's template is that of the installed Prefect integration with our values as defaults, so `prefect.yaml` and the
+deployments are the same for processes, Docker containers and Kubernetes jobs.
 """
 
 import json
@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-PROJECT = Path(__file__).resolve().parents[2]
+from flows.servers.processes import PROJECT
+
 POOL = "dreamshard"
 SECRET = "dreamshard"
-"""The Kubernetes secret whose keys every run gets as environment, e.g. the store's credentials."""
+"""The Kubernetes secret whose keys every run gets as environment, for example the store's credentials."""
 
 Kind = Literal["process", "docker", "kubernetes"]
 
@@ -29,36 +30,36 @@ PASSED_ON = (
     "AWS_ENDPOINT_URL_S3",
     "AWS_DEFAULT_REGION",
 )
-"""Settings that a run has from whoever deploys; never passwords, which everybody would read in Prefect's UI."""
+"""Settings that runs take from the environment of `deploy`; never passwords, which everyone can read in Prefect's UI."""
 
 _IN_CONTAINER = {"DREAMSHARD_HOME": "/data", "DREAMSHARD_MEASURING_LOCK": "/host-tmp/dreamshard.measuring.lock"}
 
 
 def deploy(kind: Kind | None, image: str | None, gpus: int) -> None:
-    """Make the work pool and all deployments on the server that `PREFECT_API_URL` names.
+    """Create the work pool and all deployments on the server at `PREFECT_API_URL`.
 
     Args:
-        kind: how runs are started. None leaves a pool that exists as it is, and makes one of processes where there is none.
-        image: of `deploy/Dockerfile`, for containers; None for processes.
-        gpus: of each Kubernetes job; a Docker container has all of its host if this is not 0.
+        kind: how runs start. None leaves an existing pool unchanged, and creates one of processes if there is none.
+        image: built from `deploy/Dockerfile`, for containers; None for processes.
+        gpus: number per Kubernetes job; a Docker container gets all GPUs of its host unless this is 0.
 
     Raises:
         ValueError: containers without an image, an image or GPUs without a kind, or the pool is of another kind.
-        RuntimeError: Prefect refused; its own words are above.
+        RuntimeError: Prefect failed; its output is above.
     """
     if kind is None and (image is not None or gpus):
         raise ValueError(
-            f"--image ({image or 'none'}) and --gpus ({gpus}) are settings of a pool of containers, and without --type the "
-            "pool is left as it is; add --type docker or --type kubernetes"
+            f"--image ({image or 'none'}) and --gpus ({gpus}) configure a pool of containers, but without --type the pool is "
+            "left unchanged; add --type docker or --type kubernetes"
         )
     template = job_template(kind or "process", image, gpus, os.environ)
-    there = _kind_of_the_pool()
-    if kind is not None and there not in (None, kind):
+    existing = _pool_kind()
+    if kind is not None and existing not in (None, kind):
         raise ValueError(
-            f"the work pool {POOL} is of type {there}, and Prefect cannot change that to {kind}; end its workers, run "
-            f"`prefect work-pool delete {POOL}`, then this again"
+            f"the work pool {POOL} is of type {existing}, and Prefect cannot change that to {kind}; end its workers, run "
+            f"`prefect work-pool delete {POOL}`, then deploy again"
         )
-    if kind is not None or there is None:
+    if kind is not None or existing is None:
         with tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch) / "template.json"
             file.write_text(json.dumps(template))
@@ -67,8 +68,8 @@ def deploy(kind: Kind | None, image: str | None, gpus: int) -> None:
     _prefect("--no-prompt", "deploy", "--all")
 
 
-def settings_of_deployments(environ: Mapping[str, str]) -> dict[str, str]:
-    """What `prefect.yaml` reads of the environment: empty where it is not set, a path in full, as runs have other folders."""
+def deployment_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that `prefect.yaml` reads: empty if not set, and paths absolute, since runs have other folders."""
     source = environ.get("DREAMSHARD_SOURCE", "")
     return {"DREAMSHARD_SOURCE": str(Path(source).absolute()) if source and Path(source).exists() else source}
 
@@ -77,10 +78,10 @@ def job_template(kind: Kind, image: str | None, gpus: int, environ: Mapping[str,
     """The base job template of a pool.
 
     Args:
-        kind: how runs are started.
+        kind: how runs start.
         image: for containers.
         gpus: see `deploy`.
-        environ: whose `PASSED_ON` a run in a container gets; a process has its worker's.
+        environ: a run in a container gets its `PASSED_ON`; a process has the environment of its worker.
 
     Raises:
         ValueError: containers without an image, or without the extra `containers`.
@@ -91,7 +92,7 @@ def job_template(kind: Kind, image: str | None, gpus: int, environ: Mapping[str,
         return ProcessWorker.get_default_base_job_template()
     if image is None:
         raise ValueError(
-            f"a {kind} run needs an image, and none was given; build deploy/Dockerfile and name it with --image"
+            f"a {kind} run needs an image, and none was given; build deploy/Dockerfile and pass its name as --image"
         )
     env = _IN_CONTAINER | {name: environ[name] for name in PASSED_ON if name in environ}
     try:
@@ -107,12 +108,12 @@ def _docker(image: str, gpus: int, env: Mapping[str, str]) -> dict[str, Any]:
     from prefect_docker.worker import DockerWorker
 
     template: dict[str, Any] = DockerWorker.get_default_base_job_template()
-    create: dict[str, Any] = {"shm_size": "1g", "uts_mode": "host"}  # the name of a host that has no other
+    create: dict[str, Any] = {"shm_size": "1g", "uts_mode": "host"}  # so that the container has the name of its host
     if gpus:
         create["device_requests"] = [{"driver": "nvidia", "count": -1, "capabilities": [["gpu"]]}]
-    # the store's credentials as a file of the host, where AWS's libraries look for it
+    # the store's credentials: a file of the host where AWS's libraries look for it
     volumes = ["dreamshard:/data", "/tmp:/host-tmp", "/etc/dreamshard/aws:/home/dreamshard/.aws:ro"]
-    # filled in by each worker, so that the limit on measuring is called alike; empty where its host has no name of its own
+    # each worker fills this in, so that all runs of a host share one measuring limit; empty if it is not set there
     env = {**env, "DREAMSHARD_HOST": "{{ $DREAMSHARD_HOST }}"}
     defaults = {"image": image, "env": env, "volumes": volumes, "auto_remove": True}
     for name, value in (defaults | {"container_create_kwargs": create}).items():
@@ -128,7 +129,7 @@ def _kubernetes(image: str, gpus: int, env: Mapping[str, str]) -> dict[str, Any]
         template["variables"]["properties"][name]["default"] = value
     pod = template["job_configuration"]["job_manifest"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    # a list, so that the worker puts its own before these; the node's name is what the limit on measuring is called
+    # a list, so that the worker puts its own before these; the measuring limit is named after the node
     container["env"] = [{"name": "DREAMSHARD_HOST", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
     container["envFrom"] = [{"secretRef": {"name": SECRET, "optional": True}}]
     mounts: dict[str, tuple[str, dict[str, Any]]]
@@ -142,7 +143,7 @@ def _kubernetes(image: str, gpus: int, env: Mapping[str, str]) -> dict[str, Any]
     return template
 
 
-def _kind_of_the_pool() -> str | None:
+def _pool_kind() -> str | None:
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
 
@@ -155,6 +156,6 @@ def _kind_of_the_pool() -> str | None:
 
 def _prefect(*arguments: str) -> None:
     command = [sys.executable, "-m", "prefect", *arguments]
-    done = subprocess.run(command, cwd=PROJECT, env={**os.environ, **settings_of_deployments(os.environ)}, check=False)
+    done = subprocess.run(command, cwd=PROJECT, env={**os.environ, **deployment_settings(os.environ)}, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"`prefect {' '.join(arguments)}` failed, so no flow can be started; what it said is above")
+        raise RuntimeError(f"`prefect {' '.join(arguments)}` failed, so no flow can be started; its output is above")

@@ -1,37 +1,34 @@
-"""`dreamshard worker`: this machine runs flows for the servers of a team."""
+"""`dreamshard worker`: runs flows on this machine for the servers of a team."""
 
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import httpx
 
-PROJECT = Path(__file__).resolve().parents[2]
+from flows.servers.processes import PROJECT
+
 NEEDED: Mapping[str, str] = {
     "PREFECT_API_URL": "http://HOST:4200/api",
     "MLFLOW_TRACKING_URI": "http://HOST:5000",
 }
-"""Settings without which the worker's runs would be seen by nobody else, with an example."""
+"""Settings, each with an example, without which nobody else would see the worker's runs."""
 
 
-def become(pool: str, queue: str | None, limit: int) -> None:
-    """Turn this process into Prefect's worker for `pool`, once the host's concurrency limit is on the server.
+def run_worker(pool: str, queue: str | None, limit: int) -> None:
+    """Replace this process by Prefect's worker for `pool`, after creating the host's concurrency limit on the server.
 
     Args:
-        pool: a work pool that exists; its type says how runs are started.
+        pool: an existing work pool; its type defines how runs start.
         queue: the only queue of the pool to take runs from, or None for all.
-        limit: runs at once.
+        limit: number of simultaneous runs.
 
     Raises:
-        ValueError: a setting is missing, or names no server.
+        ValueError: a setting is missing, or is no server's address.
         RuntimeError: Prefect's server does not answer.
     """
     environment = worker_environment(os.environ)
-    from flows.runtime.locks import (  # Prefect, which reads the environment when it is first imported
-        host_limit,
-        make_limit,
-    )
+    from flows.runtime.locks import host_limit, make_limit  # imports Prefect, which then reads the environment
 
     try:
         make_limit(host_limit())
@@ -45,15 +42,15 @@ def become(pool: str, queue: str | None, limit: int) -> None:
 
 
 def worker_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the worker and its runs see: `environ`, and this project on the path.
+    """The environment of the worker and its runs: `environ`, with this project on the path.
 
     Raises:
-        ValueError: a setting is missing, or names no server.
+        ValueError: a setting is missing, or is no server's address.
     """
     for name, example in NEEDED.items():
         if not environ.get(name, "").startswith("http"):
             raise ValueError(
-                f"{name} is {environ.get(name) or 'not set'}, so what runs here would not be seen by the team; set it "
+                f"{name} is {environ.get(name) or 'not set'}, so the team would not see what runs here; set it "
                 f"to the server's address, e.g. {example}"
             )
     paths = os.pathsep.join([str(PROJECT), *filter(None, [environ.get("PYTHONPATH")])])

@@ -17,7 +17,7 @@ import psutil
 from dreamshard.model_files import save_placer
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import make_placer
-from flows.servers.processes import serving
+from flows.servers.scoring_server import scoring_server
 from storage.mlflow_store import registration, runs
 from storage.settings import Settings
 from storage.store import open_store
@@ -37,7 +37,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
         save_placer(placer, Path(folder) / "placer")
         with runs.chain(settings, "benchmark") as run:
             version = registration.register_placer(settings, Path(folder) / "placer", run)
-        with serving(settings, version) as (address, process):
+        with scoring_server(settings, version) as (address, process):
             server = psutil.Process(process.pid)
             for clients in (1, 8):
                 cpu_ms, wall_ms = _asked(address, server, _request(task), clients, requests)

@@ -81,7 +81,7 @@ def chain(recipe: str, testbed: str) -> float:
     import psutil
     from prefect.server.api.server import SubprocessASGIServer
 
-    from flows.cli.run import in_process
+    from flows.cli.in_process import in_process
     from flows.retrain import retrain
 
     with in_process():

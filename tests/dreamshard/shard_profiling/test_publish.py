@@ -10,7 +10,7 @@ import torch
 
 from dreamshard.placement import Placement
 from dreamshard.shard_profiling import bundled_placers
-from dreamshard.shard_profiling.bundled_placers import bundled_names, is_of
+from dreamshard.shard_profiling.bundled_placers import is_of
 from dreamshard.shard_profiling.collection import collect
 from dreamshard.shard_profiling.dataset import parquet_bytes, read_shards
 from dreamshard.shard_profiling.design import CollectionConfig
@@ -19,7 +19,8 @@ from dreamshard.shard_profiling.publish import main, publish
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.specs import H200
 from dreamshard.workloads import read_tables
-from flows.cli.place import find_placer
+from flows.cli.placers import find_placer
+from storage.store import open_store
 from tests.helpers.shards import simulated_shards
 
 QUICK = ShardTraining(stages=2, steps=20, policy_rounds=1, tables_per_task=6, num_devices=2)
@@ -57,8 +58,8 @@ def test_a_collection_becomes_package_data_that_places_and_says_from_which_measu
     package: Path, name: str, costs: Path, capsys: pytest.CaptureFixture[str]
 ):
     first = read_shards(costs)[0]
-    assert bundled_names() == [name]
-    placer, called = find_placer(name)
+    assert shipped_names() == [name]
+    placer, called = find_placer(open_store(), name)
     note = " ".join(capsys.readouterr().err.split())
     assert called == f"dreamshard {name}"
     assert f"learnt from 12 shards measured on {first.hardware}, {first.measured_at.date().isoformat()}" in note

@@ -67,7 +67,7 @@ def damaged_champion(monkeypatch):
     """A registry that has a champion whose files cannot be read."""
     from storage.mlflow_store import registry
 
-    def load(name):
+    def load(name, settings):
         raise ValueError("version 1 cannot be read")
 
     monkeypatch.setattr(registry, "champion", lambda settings: "1")
@@ -96,7 +96,7 @@ def test_with_a_champion_rivals_place_by_its_predicted_costs_and_training_is_sai
 
     champion = make_placer(start_training(read_tables(tmp_path / "tables.csv").tables, TrainingConfig(), seed=0))
     monkeypatch.setattr(registry, "champion", lambda settings: "1")
-    monkeypatch.setattr(registry, "load_placer", lambda name: champion)
+    monkeypatch.setattr(registry, "load_placer", lambda name, settings: champion)
     done = place(rival)
     assert done.exit_code == 0, done.exception
     plan = json.loads(done.stdout)

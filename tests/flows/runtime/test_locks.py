@@ -10,7 +10,6 @@ from prefect.logging import disable_run_logger
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from dreamshard.evaluation import PairedComparison
-from flows.cli import inspect
 from flows.runtime import locks
 from flows.runtime.retries import passing
 from flows.tasks import promotion, stage_inputs
@@ -76,17 +75,17 @@ def test_a_promotion_by_hand_waits_for_one_that_is_under_way(monkeypatch, tmp_pa
 
     def make_champion(version, reason):
         begun.set()
-        return {"version": version, "former": "1"}
+        return {"version": version, "former": "1", "reason": reason}
 
     monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
     monkeypatch.setattr(promotion.tracking, "make_champion", make_champion)
-    monkeypatch.setattr(inspect, "enter", lambda *_, **__: None)
-    by_hand = threading.Thread(target=inspect.make_champion, args=("2", "", tmp_path), kwargs={"as_json": True})
-    with locks.of_registry():
-        by_hand.start()
-        assert not begun.wait(0.5)
-    assert begun.wait(10)
-    by_hand.join()
+    by_hand = threading.Thread(target=promotion.make_champion.fn, args=("2", ""))
+    with disable_run_logger():
+        with locks.of_registry():
+            by_hand.start()
+            assert not begun.wait(0.5)
+        assert begun.wait(10)
+        by_hand.join()
 
 
 def test_a_second_run_of_a_training_in_one_home_waits_and_another_training_does_not(monkeypatch, tmp_path):

@@ -93,7 +93,7 @@ def test_a_process_has_its_workers_environment():
 )
 def test_deploying_without_a_type_leaves_a_pool_that_exists_as_it_is(monkeypatch, asked, there, makes):
     commands = []
-    monkeypatch.setattr(work_pool, "_kind_of_the_pool", lambda: there)
+    monkeypatch.setattr(work_pool, "_pool_kind", lambda: there)
     monkeypatch.setattr(work_pool, "_prefect", lambda *words: commands.append(words))
     work_pool.deploy(asked, None, 0)
     *pool, deployments = commands
@@ -102,7 +102,7 @@ def test_deploying_without_a_type_leaves_a_pool_that_exists_as_it_is(monkeypatch
 
 
 def test_the_type_of_a_pool_cannot_be_changed_and_settings_of_containers_need_one(monkeypatch):
-    monkeypatch.setattr(work_pool, "_kind_of_the_pool", lambda: "docker")
+    monkeypatch.setattr(work_pool, "_pool_kind", lambda: "docker")
     with pytest.raises(ValueError, match="is of type docker, and Prefect cannot change that to process"):
         work_pool.deploy("process", None, 0)
     with pytest.raises(ValueError, match="add --type docker"):
@@ -114,5 +114,5 @@ def test_a_source_is_deployed_as_it_is_said_but_a_path_here_is_told_to_workers_i
     (tmp_path / "tables.csv").touch()
     given = {"tables.csv": str(tmp_path / "tables.csv"), "s3://team/tables/": "s3://team/tables/", "": ""}
     for source, told in given.items():
-        assert work_pool.settings_of_deployments({"DREAMSHARD_SOURCE": source}) == {"DREAMSHARD_SOURCE": told}
-    assert work_pool.settings_of_deployments({}) == {"DREAMSHARD_SOURCE": ""}
+        assert work_pool.deployment_settings({"DREAMSHARD_SOURCE": source}) == {"DREAMSHARD_SOURCE": told}
+    assert work_pool.deployment_settings({}) == {"DREAMSHARD_SOURCE": ""}

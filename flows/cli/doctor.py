@@ -1,4 +1,4 @@
-"""The commands that only look: `models`, `sql`, `doctor`."""
+"""`dreamshard doctor`: what this machine has, what is missing, and what to do about it."""
 
 import importlib
 import importlib.metadata
@@ -7,7 +7,7 @@ import platform
 import shutil
 import socket
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -17,122 +17,9 @@ from flows.cli.options import HomeOption, JsonOption, enter
 PINS = ("torch", "prefect", "mlflow", "duckdb", "pyarrow", "fastapi", "sqlalchemy", "safetensors", "torchrec")
 
 
-KEY_METRICS = (
-    "eval_overall_ms",
-    "eval_gain_over_random",
-    "eval_gain_over_best_baseline",
-    "eval_gain_over_best_baseline_low",
-    "eval_gain_over_best_baseline_high",
-    "eval_predicted_mape",
-    "eval_place_ms",
-    "cost_heldout_mape",
-    "compared_overall_ms",
-    "compared_predicted_mape",
-)
-"""What `models` shows of a version at a glance; `models VERSION` and `--json` show all."""
-SHOWN = 5  # versions that fit a terminal
-
-
-def models(
-    version: Annotated[
-        str | None, typer.Argument(help="A version or alias: everything about it, and why it was (not) promoted.")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Versions beyond the newest and those with an alias.")] = False,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Champion, challenger, previous and other versions side by side; with VERSION one of them in full."""
-    enter(home, existing=True)
-    from storage.mlflow_store import versions
-    from storage.settings import Settings
-
-    if version is not None:
-        _show_version(versions.version(Settings.load(), version), as_json=as_json)
-        return
-    found = versions.versions(Settings.load())
-    if as_json:
-        terminal.print_json(found)
-        return
-    if not found:
-        terminal.say("no versions yet; `dreamshard run` trains the first")
-        return
-    newest = [entry["version"] for entry in found[:SHOWN]]
-    shown = [entry for entry in found if every or entry["aliases"] or entry["version"] in newest]
-    names = ["aliases", "created_at", *versions.FACTS, *(name for name in KEY_METRICS if name in found[0])]
-    columns = {f"version {entry['version']}": entry for entry in reversed(shown)}
-    terminal.print_table(
-        [{"": name} | {head: _short(name, entry) for head, entry in columns.items()} for name in names]
-    )
-    for head, entry in columns.items():
-        terminal.say(f"{head}: {entry['reason']}")
-    if len(shown) < len(found):
-        terminal.say(f"{len(found) - len(shown)} older versions: --all")
-
-
-def _short(name: str, entry: dict[str, Any]) -> Any:
-    value = entry[name]
-    return value[:12] if name == "commit" and value else value
-
-
-def _show_version(found: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        terminal.print_json(found)
-        return
-    description, tags = found.pop("description"), found.pop("tags")
-    history = tags.pop("history", "")
-    terminal.print_table([{"": name, f"version {found['version']}": value} for name, value in (found | tags).items()])
-    terminal.say("Decisions:")
-    for line in history.splitlines() or ["none yet"]:
-        terminal.say(f"  {line}")
-    terminal.say(description)
-
-
-def make_champion(version: str, reason: str, home: Path | None, *, as_json: bool) -> None:
-    """`promote VERSION`: change the champion by hand and say what it was and is."""
-    enter(home, existing=True)
-    from flows.reports import tracking
-    from flows.runtime import locks
-
-    with locks.of_registry():  # a retraining may be promoting at this moment
-        change = tracking.make_champion(version, reason)
-    if as_json:
-        terminal.print_json(change)
-        return
-    now, former = change["version"], change["former"]
-    if now == former:
-        line = f"Version {now} is the champion already; nothing changed"
-    elif former is None:
-        line = f"Version {now} is champion; there was none before"
-    else:
-        line = f"Version {now} is champion; version {former}, champion until now, is kept as `previous`"
-    terminal.say(line)
-    if former not in (None, now):
-        terminal.say(f"Undo: {terminal.typed('promote previous')}")
-
-
-def sql(
-    query: Annotated[
-        str,
-        typer.Argument(help="Over tables, tasks, cost_samples, device_costs, placements, evaluations, shard_costs."),
-    ],
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Ask DuckDB over everything in the lake."""
-    enter(home, existing=True)
-    from storage.lake import catalog
-    from storage.settings import Settings
-
-    rows = catalog.query(Settings.load(), query)
-    if as_json:
-        terminal.print_json(rows)
-        return
-    terminal.print_table(rows)
-
-
 def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Devices, fbgemm build, pins, servers, home, store: what is there, what is missing, what to do."""
-    folder = enter(home, store=False)
+    folder = enter(home, shared=False).settings.home
     checks = [_python(), *_pins(), _fbgemm(), _devices(), *_servers(), _home(folder), _store()]
     if as_json:
         terminal.print_json(checks)
@@ -229,13 +116,12 @@ def _home(folder: Path) -> dict[str, Any]:
 
 
 def _store() -> dict[str, Any]:
-    from storage.settings import Settings
+    from storage.store import open_store
 
     try:
-        settings = Settings.load()
+        settings = open_store().settings
     except ValueError as error:
-        what, _, advice = str(error).rpartition("; ")
-        return _check("store", "missing", what, advice)
+        return _check("store", "missing", str(error), "correct DREAMSHARD_STORE or its credentials")
     if settings.store_root == settings.home:
         return _check("store", "ok", "in the home", "for a team: DREAMSHARD_STORE, e.g. s3://bucket/prefix")
     return _check("store", "ok", f"{settings.store_root} can be written; MLflow's files at {settings.artifact_root}")

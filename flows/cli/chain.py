@@ -1,0 +1,56 @@
+"""`dreamshard run` and `watch`: the whole chain in this process, and whether a retraining is due."""
+
+import time
+
+from flows.cli import outcomes, terminal
+from flows.cli.options import HomeOption, JsonOption, enter, with_options
+from flows.forms.options import RetrainingOptions, RetrainOptions, WatchOptions
+
+
+@with_options
+def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Run the whole chain in this process: ingest, measure, learn, evaluate, promote. Needs no server."""
+    store = enter(home)
+    from flows.cli.in_process import run_flow
+    from flows.forms.configuration import configure
+    from flows.reports import evaluations
+    from flows.reports.evaluation_page import summary_rows
+    from flows.retrain import retrain
+
+    configure(options)  # fail before the server starts
+    began = time.monotonic()
+    outcome = run_flow(retrain, options, quiet=as_json)
+    report = evaluations.load(outcome["evaluation"])
+    if as_json:
+        terminal.print_json({**outcome, "summary": report["summary"], "best_baseline": report["best_baseline"]})
+        return
+    terminal.print_table(summary_rows(report), title=outcomes.evaluation_title(outcome["testbed"]))
+    outcomes.show_promotion(outcome)
+    home_folder, root = store.settings.home, store.settings.store_root
+    places = f"{home_folder}" if root == home_folder else f"{home_folder} and {root}"
+    terminal.say(f"Done in {time.monotonic() - began:.0f} s. Everything is in {places}:")
+    outcomes.show_fields(outcome["where"])
+    outcomes.show_next(
+        "models",
+        'sql "select hardware, avg(overall_ms) from cost_samples group by 1"',
+        outcomes.place_example(outcome),
+    )
+
+
+@with_options
+def watch(options: RetrainingOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Look whether tables changed since the last training, and show what would start."""
+    enter(home)
+    from flows.cli.in_process import run_flow
+    from flows.watch import watch
+
+    once = WatchOptions(**options.parameters(), emit=False)
+    outcome = run_flow(watch, once, quiet=as_json, numbered=False)
+    table = outcome.pop("table")
+    if as_json:
+        terminal.print_json(outcome)
+        return
+    terminal.say(f"{outcome['source']}: {outcome['sentence']}")
+    if table:
+        terminal.print_table(table)
+    terminal.say(f"{outcome['retraining']} Nothing was started; the deployment `watch` of `dreamshard up` does that.")

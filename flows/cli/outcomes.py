@@ -1,0 +1,54 @@
+"""What commands show of a flow's outcome, and which command comes next."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.cli import terminal
+
+
+def evaluation_title(testbed: str) -> str:
+    """The title of a table of measured placers."""
+    return f"Held-out tasks on {testbed} (95 % intervals, paired by task)"
+
+
+def show_promotion(outcome: Mapping[str, Any]) -> None:
+    """The version that a promotion decided on, and why."""
+    terminal.say(f"Version {outcome['version']} is {outcome['alias']}: {outcome['reason']}")
+    terminal.say(f"Trained {outcome['effort']}")
+    if outcome["alias"] != "champion":
+        terminal.say(f"It can still be used: --placer {outcome['version']}")
+
+
+def show_champion(change: Mapping[str, Any]) -> None:
+    """The champion that was set by hand, and how to undo it."""
+    version, former = change["version"], change["former"]
+    if version == former:
+        terminal.say(f"Version {version} is the champion already; nothing changed")
+    elif former is None:
+        terminal.say(f"Version {version} is champion; there was none before")
+    else:
+        terminal.say(f"Version {version} is champion; version {former}, champion until now, is kept as `previous`")
+        terminal.say(f"Undo: {terminal.typed('promote previous')}")
+
+
+def show_fields(fields: Mapping[str, Any]) -> None:
+    """One line per field."""
+    width = max(len(name) for name in fields)
+    for name, value in fields.items():
+        terminal.say(f"  {name.replace('_', ' '):<{width}}  {terminal.shown(value)}")
+
+
+def show_next(*commands: str) -> None:
+    """Commands to go on with."""
+    terminal.say("Next:")
+    for command in commands:
+        terminal.say(f"  {terminal.typed(command)}")
+
+
+def place_example(outcome: Mapping[str, Any]) -> str:
+    """A `place` command for tables that everyone has: MLPerf's, from the package's data."""
+    tables = os.path.relpath(Path(__file__).parents[2] / "dreamshard" / "workloads" / "data" / "mlperf-dlrm-dcnv2.csv")
+    placer = "" if outcome["alias"] == "champion" else f" --placer {outcome['version']}"
+    return f"place {tables} --devices 8 --memory-gb 40{placer}"

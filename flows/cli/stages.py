@@ -1,0 +1,112 @@
+"""One command per stage: it runs the stage's flow in this process on what is in the home."""
+
+from collections.abc import Callable
+from typing import Any
+
+from flows.cli import outcomes, terminal
+from flows.cli.options import HomeOption, JsonOption, TraceOption, enter, shared_options, with_options
+from flows.forms.options import (
+    CompareOptions,
+    EvaluateOptions,
+    IngestOptions,
+    ProfileOptions,
+    PromoteOptions,
+    RecipeOptions,
+    StageOptions,
+)
+
+
+@with_options
+def ingest(options: IngestOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Bring tables and their lookups into the lake."""
+    enter(home)
+    from flows.ingest import ingest
+
+    _show(_run(ingest, options, as_json), as_json, f"train{shared_options(options)}")
+
+
+@with_options
+def profile(
+    options: ProfileOptions, trace: TraceOption = None, home: HomeOption = None, as_json: JsonOption = False
+) -> None:
+    """Measure the placements of the next training iteration; with --recipe h200_costs, shards on a GPU."""
+    enter(home)
+    from flows.profile import profile
+
+    _show(_run(profile, options, as_json, trace), as_json, f"train{shared_options(options)}")
+
+
+@with_options
+def train(options: StageOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Train the cost network and the policy: all iterations that are left."""
+    enter(home)
+    from flows.train import train
+
+    _show(_run(train, options, as_json), as_json, f"evaluate{shared_options(options)}")
+
+
+@with_options
+def evaluate(
+    options: EvaluateOptions, trace: TraceOption = None, home: HomeOption = None, as_json: JsonOption = False
+) -> None:
+    """Compare the trained placer with every rule of thumb and the champion on held-out tasks."""
+    enter(home)
+    from flows.evaluate import evaluate
+
+    _show(_run(evaluate, options, as_json, trace), as_json, f"promote{shared_options(options)}")
+
+
+@with_options
+def compare(options: CompareOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Compare any versions and other placers on the same tasks, held out for all of them."""
+    enter(home, existing=True)
+    from flows.compare import compare
+    from flows.reports import comparisons
+
+    comparisons.resolve(options.versions, with_peers=options.peers)  # fail before the server starts
+    _show(_run(compare, options, as_json), as_json, "models", "promote VERSION")
+
+
+@with_options
+def promote(options: PromoteOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Register the trained placer, champion if it beats the one in use; or make VERSION champion at once."""
+    enter(home, existing=options.version is not None)
+    from flows.promote import promote
+
+    outcome = _run(promote, options, as_json)
+    if as_json:
+        terminal.print_json(outcome)
+    elif options.version is not None:
+        outcomes.show_champion(outcome)
+    else:
+        outcomes.show_promotion(outcome)
+        outcomes.show_fields(outcome["where"])
+        outcomes.show_next("models", outcomes.place_example(outcome))
+
+
+def _run(
+    flow: Callable[..., dict[str, Any]], options: RecipeOptions, as_json: bool, trace: TraceOption = None
+) -> dict[str, Any]:
+    """Run the flow; with `trace`, write the time lines of what it measured there."""
+    from flows.cli.in_process import run_flow
+    from flows.reports import trace_files
+
+    if trace is not None:
+        trace_files.check(options.recipe)
+    outcome = run_flow(flow, options, quiet=as_json, numbered=False)
+    if trace is not None:
+        terminal.ERR.print(f"wrote the time lines of {trace_files.write(outcome, trace)} placements to {trace}")
+    return outcome
+
+
+def _show(outcome: dict[str, Any], as_json: bool, *following: str) -> None:
+    """The outcome of a stage, and the commands that come next."""
+    if as_json:
+        terminal.print_json(outcome)
+        return
+    table = outcome.pop("table", None)
+    if table:
+        measured = "evaluation" in outcome or "comparison" in outcome
+        terminal.print_table(table, title=outcomes.evaluation_title(outcome["testbed"]) if measured else "")
+    outcomes.show_fields(outcome)
+    outcomes.show_next(*following)

@@ -1,0 +1,51 @@
+"""The server of `dreamshard serve`: MLflow's scoring server on one version of the placer."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flows.servers.processes import EVERYWHERE, LOOPBACK, Process, child_process, free_port, wait_until_healthy
+from storage.mlflow_store.registry import MODEL
+from storage.settings import QUIET, Settings
+
+
+@contextmanager
+def scoring_server(
+    settings: Settings, version: str, *, port: int = 5001, host: str = LOOPBACK, workers: int = 1
+) -> Iterator[tuple[str, Process]]:
+    """Serve one version of the placer while the block runs.
+
+    Args:
+        settings: where the registry and the logs are.
+        version: its number in the registry.
+        port: tried first.
+        host: interface to listen on; the server asks for no password.
+        workers: processes, each with the placer in memory; requests in one process share its interpreter.
+
+    Yields:
+        The server's address, with `/invocations` and `/health` below it, and its process.
+
+    Raises:
+        RuntimeError: it did not start; the message ends with its last lines.
+    """
+    logs = settings.home / "logs"
+    chosen = free_port(port)
+    environment = {
+        "OMP_NUM_THREADS": "1",  # a request is many small steps, which torch's threads only slow down
+        **os.environ,
+        **QUIET,
+        "MLFLOW_TRACKING_URI": settings.tracking_uri,
+        "SERVING_MODEL_CONFIG": json.dumps({"version": version}),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),  # where uvicorn is
+    }
+    command = [
+        *(sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", f"models:/{MODEL}/{version}"),
+        *("--env-manager", "local", "--host", host, "--port", str(chosen), "--workers", str(workers)),
+    ]
+    address = f"http://{LOOPBACK if host == EVERYWHERE else host}:{chosen}"
+    with child_process("serve", command, environment, logs) as process:
+        wait_until_healthy(f"{address}/health", process, logs / "serve.log")
+        yield address, process
