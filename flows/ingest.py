@@ -8,7 +8,7 @@ from flows.forms.form import deployed
 from flows.forms.options import IngestOptions
 from flows.reports import tracking
 from flows.tasks.ingestion import ingest_workload
-from storage.lake import home_lake
+from storage.store import open_store
 
 RECORDED = (".pt", ".pt.gz", ".tsv", ".tsv.gz", *META_WORKLOADS)
 """Endings of sources with recorded samples; for lists of tables, as many samples as the recipe asks for are generated."""
@@ -21,9 +21,9 @@ def ingest(options: IngestOptions) -> dict[str, Any]:
     with tracking.chain("ingest", config, config.workload.seed) as chain, chain.stage("ingest") as run:
         ingested = ingest_workload(config.workload, options.name)
         tracking.log_ingested(run, ingested, config.workload.source)
-    dataset = ingested.dataset
-    tables = home_lake().read_dataset(dataset)
-    samples = home_lake().lookup_source(dataset)(tables.names[0]).batch_size
+    dataset, lake = ingested.dataset, open_store().lake
+    tables = lake.read_dataset(dataset)
+    samples = lake.lookup_source(dataset)(tables.names[0]).batch_size
     outcome: dict[str, Any] = {
         "dataset": dataset,
         "tables": len(tables),

@@ -1,4 +1,4 @@
-"""Looks at a source of tables every quarter of an hour and says when they changed so much that retraining is due.
+"""Looks at a source of tables every 15 minutes, and asks for a retraining when they changed enough.
 
 The event `dreamshard.tables.changed` carries the difference and the parameters of the retraining; an automation, declared at
 the retrain deployment in `prefect.yaml`, starts it.
@@ -19,9 +19,10 @@ from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import RetrainingOptions, WatchOptions
 from flows.tasks.ingestion import ingest_workload
-from storage.lake import home_lake
+from storage.store import Store, open_store
 
-SHOWN = 100  # tables in the artifact
+SHOWN = 100
+"""Changed tables in the artifact and the outcome, at most."""
 
 
 @deployed("watch")
@@ -31,7 +32,7 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     dataset = ingest_workload(config.workload).dataset
     trained = retraining_due.last_trained(config, dataset)
     thresholds = DriftThresholds(pooling=options.pooling_drift, reuse=options.reuse_drift, share=options.changed_share)
-    diff = difference(trained, dataset, thresholds)
+    diff = difference(open_store(), trained, dataset, thresholds)
     reason = reason_to_wait(diff, dataset, options)
     emitted = options.emit and reason is None
     outcome = {
@@ -49,22 +50,22 @@ def watch(options: WatchOptions) -> dict[str, Any]:
 
 
 @task(name="compare datasets", cache_policy=NO_CACHE)
-def difference(trained: str | None, dataset: str, thresholds: DriftThresholds) -> DatasetDiff:
-    """What changed from the dataset that was trained on to the one there is now."""
-    before = home_lake().read_dataset(trained) if trained in home_lake().dataset_versions() else None
-    diff = diff_datasets(before, home_lake().read_dataset(dataset), thresholds)
-    get_run_logger().info("dataset %s beside %s: %s", dataset, trained or "none", diff.sentence)
+def difference(store: Store, trained: str | None, dataset: str, thresholds: DriftThresholds) -> DatasetDiff:
+    """What changed between the dataset of the last training and the newest."""
+    before = store.lake.read_dataset(trained) if trained in store.lake.dataset_versions() else None
+    diff = diff_datasets(before, store.lake.read_dataset(dataset), thresholds)
+    get_run_logger().info("dataset %s compared with %s: %s", dataset, trained or "none", diff.sentence)
     return diff
 
 
 def reason_to_wait(diff: DatasetDiff, dataset: str, options: RetrainingOptions) -> str | None:
-    """Why no retraining with these options is asked for now, in a sentence, or None where one is due."""
+    """Why no retraining with these options is due, in a sentence; None if one is."""
     if not diff.matters:
         return "Nothing needs to be trained."
     if options.source is None:
         return (
             "The recipe's own tables are a bundled list, which does not change, so nothing is asked for; DREAMSHARD_SOURCE "
-            "when deploying (or the field Tables from) names one's own."
+            "when deploying (or the field Tables from) names your own."
         )
     pending = retraining_due.under_way(options)
     if pending is not None:
@@ -72,14 +73,14 @@ def reason_to_wait(diff: DatasetDiff, dataset: str, options: RetrainingOptions) 
     asked = retraining_due.asked_for(dataset, options)
     if asked is not None:
         return (
-            f"Retraining was asked for at {asked:%Y-%m-%d %H:%M} UTC and has not come about; unless tables change it is "
-            "asked for again a day later. Start `retrain` to try at once."
+            f"Retraining was asked for at {asked:%Y-%m-%d %H:%M} UTC and has not come about; it is asked for again a day later, "
+            "unless tables change before. Start `retrain` to try at once."
         )
     return None
 
 
 def emit_changed(outcome: Mapping[str, Any], options: RetrainingOptions) -> None:
-    """Emit the event; `payload.parameters` are those of the retraining."""
+    """Emit the event that starts the retraining, with its options as `payload.parameters`."""
     resource = {
         "prefect.resource.id": f"dreamshard.tables.{outcome['dataset']}",
         "prefect.resource.name": str(outcome["source"]),
@@ -89,7 +90,7 @@ def emit_changed(outcome: Mapping[str, Any], options: RetrainingOptions) -> None
 
 
 def publish(diff: DatasetDiff, outcome: Mapping[str, Any]) -> None:
-    """The difference as an artifact of the flow run."""
+    """Show the difference as an artifact of the flow run."""
     rows = diff.rows(SHOWN)
     left = len(diff.changes) - len(rows)
     parts = [

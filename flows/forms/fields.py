@@ -64,7 +64,7 @@ def _days(text: str | int) -> int:
     return int(number[1])
 
 
-_SOURCE_FIELD = Field(
+_SOURCE = Field(
     title="Tables from",
     description="A bundled workload's name, or a full path or URI: a .pt, .pt.gz, .tsv, .tsv.gz or .csv file, a TorchRec "
     "config as .json, or a folder or bucket of tables. Empty: the recipe's.",
@@ -108,7 +108,7 @@ TestbedName = Annotated[
 ]
 Source = Annotated[
     str | None,
-    _SOURCE_FIELD,
+    _SOURCE,
     SchemaEntry("pattern", _sources),
     typer.Option("--source", help="Other tables than the recipe's."),
 ]
@@ -203,7 +203,7 @@ Emit = Annotated[
 ]
 IngestedSource = Annotated[
     str | None,
-    _SOURCE_FIELD,
+    _SOURCE,
     SchemaEntry("pattern", _sources),
     typer.Argument(help="A .pt, .pt.gz, .tsv, .tsv.gz or .csv file, or a bundled workload's name."),
     REQUIRED,

@@ -4,74 +4,49 @@
 None is left to the recipe.
 """
 
-from dataclasses import dataclass, fields
+import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
-from flows.forms.fields import (
-    ChangedShare,
-    Dataset,
-    DatasetName,
-    Delete,
-    DeviceName,
-    Emit,
-    Full,
-    IngestedSource,
-    Iterations,
-    MemoryGb,
-    NumDevices,
-    OlderThanDays,
-    Peers,
-    PlacementsPerIteration,
-    PoolingDrift,
-    Reason,
-    RecipeName,
-    ReuseDrift,
-    Seconds,
-    Seed,
-    Source,
-    TablesPerTask,
-    TestbedName,
-    Version,
-    Versions,
-)
+from flows.forms import fields
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeOptions:
     """The configuration that all other options override."""
 
-    recipe: RecipeName = "default"
+    recipe: fields.RecipeName = "default"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(RecipeOptions):
     """What is drawn, and where costs come from."""
 
-    seed: Seed = 0
-    testbed: TestbedName = None
+    seed: fields.Seed = 0
+    testbed: fields.TestbedName = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
     """Tables to ingest."""
 
-    source: Source = None
+    source: fields.Source = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetOptions:
     """Tables that have been ingested."""
 
-    dataset: Dataset = None
+    dataset: fields.Dataset = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSizeOptions:
     """Sizes of the placement tasks."""
 
-    num_devices: NumDevices = None
-    memory_gb: MemoryGb = None
-    tables_per_task: TablesPerTask = None
+    num_devices: fields.NumDevices = None
+    memory_gb: fields.MemoryGb = None
+    tables_per_task: fields.TablesPerTask = None
 
 
 # The first base class is the last to add its fields to the form: recipe, seed, testbed, source or dataset, sizes.
@@ -81,7 +56,7 @@ class RetrainingOptions(TaskSizeOptions, SourceOptions, RunOptions):
 
     def parameters(self) -> dict[str, Any]:
         """These options as parameters of a flow run, without those that a subclass adds."""
-        return {field.name: getattr(self, field.name) for field in fields(RetrainingOptions)}
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(RetrainingOptions)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,48 +68,48 @@ class StageOptions(TaskSizeOptions, DatasetOptions, RunOptions):
 class RetrainOptions(RetrainingOptions):
     """The whole chain."""
 
-    iterations: Iterations = None
-    placements_per_iteration: PlacementsPerIteration = None
-    full: Full = False
+    iterations: fields.Iterations = None
+    placements_per_iteration: fields.PlacementsPerIteration = None
+    full: fields.Full = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions(RetrainingOptions):
     """A look at a source of tables, and what counts as a change."""
 
-    pooling_drift: PoolingDrift = 0.1
-    reuse_drift: ReuseDrift = 0.1
-    changed_share: ChangedShare = 0.0
-    emit: Emit = True
+    pooling_drift: fields.PoolingDrift = 0.1
+    reuse_drift: fields.ReuseDrift = 0.1
+    changed_share: fields.ChangedShare = 0.0
+    emit: fields.Emit = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class IngestOptions(SourceOptions, RecipeOptions):
     """Tables to bring into the lake."""
 
-    source: IngestedSource = None
-    name: DatasetName = None
+    source: fields.IngestedSource = None
+    name: fields.DatasetName = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions(StageOptions):
     """Measurements for the next training iteration, or a collection of shard costs."""
 
-    seconds: Seconds = None
-    device: DeviceName = "auto"
+    seconds: fields.Seconds = None
+    device: fields.DeviceName = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(StageOptions):
     """The newest placer against rules of thumb and the champion."""
 
-    peers: Peers = False
+    peers: fields.Peers = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Contestants:
-    versions: Versions
-    peers: Peers = False
+    versions: fields.Versions
+    peers: fields.Peers = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +119,8 @@ class CompareOptions(StageOptions, _Contestants):
 
 @dataclass(frozen=True, kw_only=True)
 class _Champion:
-    version: Version = None
-    reason: Reason = None
+    version: fields.Version = None
+    reason: fields.Reason = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,5 +132,5 @@ class PromoteOptions(StageOptions, _Champion):
 class PruneOptions:
     """Files to remove."""
 
-    older_than_days: OlderThanDays = 90
-    delete: Delete = False
+    older_than_days: fields.OlderThanDays = 90
+    delete: fields.Delete = False
