@@ -73,8 +73,8 @@ def reason_to_wait(diff: DatasetDiff, dataset: str, options: RetrainingOptions) 
     asked = retraining_due.asked_for(dataset, options)
     if asked is not None:
         return (
-            f"Retraining was asked for at {asked:%Y-%m-%d %H:%M} UTC and has not come about; it is asked for again a day later, "
-            "unless tables change before. Start `retrain` to try at once."
+            f"Retraining was asked for at {asked:%Y-%m-%d %H:%M} UTC and has not come about; it is asked for again a day "
+            "later, unless tables change before. Start `retrain` to try at once."
         )
     return None
 
