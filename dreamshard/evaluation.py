@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -42,44 +42,34 @@ class EvaluationRow:
     costs: DeviceCosts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PairedComparison:
     """Relative gain of one placer over another, task by task.
 
     Attributes:
-        mean_gain: mean over tasks of `1 - cost / reference's cost`; above zero where it is cheaper. This and both ends are
-            minus infinity if a placement did not fit when it was measured, and infinity if only a reference's did not.
-        low: lower end of the 95 % interval of that mean (Student's t, paired); minus infinity for a single task.
+        fits: whether every placement of the placer fitted its devices when measured.
+        mean_gain: mean over tasks of `1 - cost / reference's cost`; above zero where it is cheaper. None where a
+            placement of either did not fit.
+        low: lower end of the 95 % interval of that mean (Student's t, paired); None for a single task, and without a mean.
         high: upper end.
         num_tasks: tasks compared.
     """
 
-    mean_gain: float
-    low: float
-    high: float
+    fits: bool
+    mean_gain: float | None
+    low: float | None
+    high: float | None
     num_tasks: int
 
+    @property
+    def is_positive(self) -> bool:
+        """Whether the placer is cheaper on the mean or as cheap, or fits where the reference does not."""
+        return self.fits if self.mean_gain is None else self.mean_gain >= 0
 
-@dataclass(frozen=True)
-class PlacerSummary:
-    """One placer over all tasks of an evaluation.
-
-    Attributes:
-        overall_ms: mean measured cost over the tasks.
-        predicted_ms: mean predicted cost.
-        over_random: gain over random; None for random itself.
-        over_best_baseline: gain over the best rule of thumb; None for that rule itself.
-        legal: whether every placement was.
-        place_ms: mean time to place.
-    """
-
-    placer: str
-    overall_ms: float
-    predicted_ms: float
-    over_random: PairedComparison | None
-    over_best_baseline: PairedComparison | None
-    legal: bool
-    place_ms: float
+    @property
+    def is_beyond_doubt(self) -> bool:
+        """Whether the whole interval is above zero, or the placer fits where the reference does not."""
+        return self.fits if self.mean_gain is None else self.low is not None and self.low > 0
 
 
 def evaluate(
@@ -155,16 +145,16 @@ def paired_comparison(rows: Sequence[EvaluationRow], placer: str, reference: str
             f"{placer!r} and {reference!r} have no task in common, so there is nothing to compare; "
             "evaluate both on the same tasks"
         )
-    if not all(math.isfinite(cost[name, task]) for name in (placer, reference) for task in shared):
-        fits = all(math.isfinite(cost[placer, task]) for task in shared)
-        gain = math.inf if fits else -math.inf
-        return PairedComparison(gain, gain, gain, len(shared))
+    fits, reference_fits = (all(math.isfinite(cost[name, task]) for task in shared) for name in (placer, reference))
+    comparison = PairedComparison(fits=fits, mean_gain=None, low=None, high=None, num_tasks=len(shared))
+    if not fits or not reference_fits:
+        return comparison
     gains = [1 - cost[placer, task] / cost[reference, task] for task in shared]
     mean = sum(gains) / len(gains)
     if len(gains) == 1:
-        return PairedComparison(mean, -math.inf, math.inf, 1)
+        return replace(comparison, mean_gain=mean)
     low, high = mean + stats.sem(gains) * np.array(stats.t.interval(0.95, len(gains) - 1))
-    return PairedComparison(mean, float(low), float(high), len(gains))
+    return replace(comparison, mean_gain=mean, low=float(low), high=float(high))
 
 
 def mean_overall_ms(rows: Sequence[EvaluationRow], placer: str) -> float:
@@ -177,27 +167,6 @@ def best_baseline(rows: Sequence[EvaluationRow]) -> str:
     """The rule of thumb with the lowest mean measured cost."""
     present = [name for name in RULES_OF_THUMB if any(row.placer == name for row in rows)]
     return min(present, key=lambda name: mean_overall_ms(rows, name))
-
-
-def summarise(rows: Sequence[EvaluationRow]) -> list[PlacerSummary]:
-    """One summary per placer, the most expensive first."""
-    names = list(dict.fromkeys(row.placer for row in rows))
-    best = best_baseline(rows)
-    summaries = []
-    for name in names:
-        own = [row for row in rows if row.placer == name]
-        summaries.append(
-            PlacerSummary(
-                name,
-                mean_overall_ms(rows, name),
-                sum(row.predicted_ms for row in own) / len(own),
-                paired_comparison(rows, name, "random") if name != "random" and "random" in names else None,
-                paired_comparison(rows, name, best) if name != best else None,
-                all(row.legal for row in own),
-                sum(row.place_ms for row in own) / len(own),
-            )
-        )
-    return sorted(summaries, key=lambda summary: -summary.overall_ms)
 
 
 def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:

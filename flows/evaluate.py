@@ -5,10 +5,10 @@ from typing import Any
 
 from flows.forms.form import deployed
 from flows.forms.options import EvaluateOptions
-from flows.reports import evaluation_page, evaluations, tracking
+from flows.reports import mlflow_tracking, report_tables
 from flows.tasks import evaluation
 from flows.tasks.stage_inputs import stage
-from storage.run_records import checkpoints
+from storage.run_records import checkpoints, reports
 from storage.store import open_store
 
 
@@ -19,9 +19,11 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     with stage(store, "evaluate", options, progress="evaluate") as inputs:
         training, last = inputs.training, inputs.last_iteration()
         checkpoints.require_trained(training, last)
-        rival = evaluation.champion_to_beat(training, last)
+        rival = evaluation.champion_to_beat(store, training, last)
         config = replace(inputs.config.evaluation, peers=options.peers)
-        key = evaluation.evaluated(training, last, inputs.dataset, inputs.tasks, config, inputs.bench, rival)
-        tracking.log_evaluation(inputs.run, key)
-    table = evaluation_page.summary_rows(evaluations.load(key))
+        key = evaluation.evaluate_placers(
+            store, training, last, inputs.dataset, inputs.tasks, config, inputs.bench, rival
+        )
+        mlflow_tracking.log_evaluation(store, inputs.run, key)
+    table = report_tables.evaluation_table(reports.load(store.evaluations, key))
     return {"evaluation": key, "testbed": inputs.bench.identity, "table": table}

@@ -6,7 +6,7 @@ from dreamshard.workloads import META_WORKLOADS
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import IngestOptions
-from flows.reports import tracking
+from flows.reports import mlflow_tracking
 from flows.tasks.ingestion import ingest_workload
 from storage.store import open_store
 
@@ -17,11 +17,11 @@ RECORDED = (".pt", ".pt.gz", ".tsv", ".tsv.gz", *META_WORKLOADS)
 @deployed("ingest")
 def ingest(options: IngestOptions) -> dict[str, Any]:
     """Source -> lookups, tables and a dataset version in the lake."""
-    config = configure(options)
-    with tracking.chain("ingest", config, config.workload.seed) as chain, chain.stage("ingest") as run:
-        ingested = ingest_workload(config.workload, options.name)
-        tracking.log_ingested(run, ingested, config.workload.source)
-    dataset, lake = ingested.dataset, open_store().lake
+    config, store = configure(options), open_store()
+    with mlflow_tracking.chain(store, "ingest", config, config.workload.seed) as chain, chain.stage("ingest") as run:
+        ingested = ingest_workload(store, config.workload, options.name)
+        mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)
+    dataset, lake = ingested.dataset, store.lake
     tables = lake.read_dataset(dataset)
     samples = lake.lookup_source(dataset)(tables.names[0]).batch_size
     outcome: dict[str, Any] = {

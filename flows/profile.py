@@ -5,7 +5,7 @@ from typing import Any
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import ProfileOptions
-from flows.reports import tracking
+from flows.reports import mlflow_tracking
 from flows.runtime import locks
 from flows.tasks import shard_profiling
 from flows.tasks import training as steps
@@ -17,15 +17,14 @@ from storage.store import open_store
 @deployed("profile")
 def profile(options: ProfileOptions) -> dict[str, Any]:
     """Policy of the last checkpoint -> placements -> cost samples in the lake; or costs of shards, by the recipe."""
-    config = configure(options)
+    config, store = configure(options), open_store()
     if config.collection is not None:
-        return shard_profiling.profile_shards(config, options.seed, options.seconds, options.device)
-    store = open_store()
+        return shard_profiling.profile_shards(store, config, options.seed, options.seconds, options.device)
     with stage(store, "profile", options) as inputs:
         dataset, tasks, bench = inputs.dataset, inputs.tasks, inputs.bench
-        with locks.of_training(inputs.training):
-            training = steps.start_training(dataset, tasks, inputs.start, bench)
+        with locks.training_lock(store, inputs.training):
+            training = steps.start_training(store, dataset, tasks, inputs.start, bench)
             iteration = (checkpoints.last_iteration(store, training) or 0) + 1
-            figures = steps.measure_placements(training, iteration, dataset, tasks, bench)
-        tracking.log_iteration(inputs.run, iteration, figures)
+            figures = steps.measure_placements(store, training, iteration, dataset, tasks, bench)
+        mlflow_tracking.log_iteration(store, inputs.run, iteration, figures)
     return {"training": training, "iteration": iteration, "testbed": bench.identity} | figures

@@ -4,30 +4,29 @@ from typing import Any
 
 from flows.forms.form import deployed
 from flows.forms.options import PromoteOptions
-from flows.reports import evaluations
 from flows.tasks import evaluation, promotion
 from flows.tasks.stage_inputs import stage
-from storage.run_records import checkpoints
+from storage.run_records import checkpoints, reports
 from storage.store import open_store
 
 
 @deployed("promote")
 def promote(options: PromoteOptions) -> dict[str, Any]:
     """Newest evaluation -> registered version -> alias champion or challenger; or the version named -> champion."""
-    if options.version is not None:
-        return promotion.make_champion(options.version, options.reason or "")
     store = open_store()
+    if options.version is not None:
+        return promotion.make_champion(store, options.version, options.reason or "")
     with stage(store, "promote", options) as inputs:
         training, last = inputs.training, inputs.last_iteration()
         checkpoints.require_trained(training, last)
-        figures = evaluations.newest(training)
-        evaluations.require_of(figures, last)
-        rival = evaluation.champion_to_beat(training, last)
-        if rival != figures["rival"]:
+        report = reports.newest(store, training)
+        reports.require_iteration(report, last)
+        rival = evaluation.champion_to_beat(store, training, last)
+        if rival != report.rival:
             raise ValueError(
-                f"the champion is now version {rival}, but the evaluation compared with {figures['rival']}; run "
+                f"the champion is now version {rival}, but the evaluation compared with {report.rival}; run "
                 "`dreamshard evaluate` again, then promote"
             )
         budget_ms = inputs.config.evaluation.budget_ms
-        version = promotion.register(inputs.parent, training, inputs.dataset, figures["key"], budget_ms)
-        return promotion.promote(inputs.parent, version, training, figures["key"])
+        version = promotion.register(store, inputs.parent, training, report.key, budget_ms)
+        return promotion.promote(store, inputs.parent, version, training, report.key)

@@ -9,11 +9,12 @@ from typing import Any
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import RetrainOptions
-from flows.reports import tracking
+from flows.reports import mlflow_tracking
 from flows.runtime import testbed_pool
 from flows.runtime.progress import progress_artifact
 from flows.tasks import evaluation, promotion
 from flows.tasks import training as steps
+from flows.tasks.drawing import draw_tasks
 from flows.tasks.ingestion import ingest_workload
 from flows.train import train_placer
 from storage.store import open_store
@@ -22,24 +23,27 @@ from storage.store import open_store
 @deployed("retrain")
 def retrain(options: RetrainOptions) -> dict[str, Any]:
     """Tables -> cost samples -> placer -> evaluation -> champion; from the champion on where only tables changed."""
-    config = configure(options)
-    testbed_pool.check(config)
-    store = open_store()
-    with tracking.chain("retrain", config, options.seed) as chain, testbed_pool.testbeds(), progress_artifact():
+    config, store = configure(options), open_store()
+    testbed_pool.check_testbed(store, config)
+    with (
+        mlflow_tracking.chain(store, "retrain", config, options.seed) as chain,
+        testbed_pool.shared_testbeds(),
+        progress_artifact(),
+    ):
         with chain.stage("ingest") as run:
-            ingested = ingest_workload(config.workload)
+            ingested = ingest_workload(store, config.workload)
             dataset = ingested.dataset
-            tracking.log_ingested(run, ingested, config.workload.source)
-            bench = testbed_pool.reference(config, dataset, options.seed)
-            start = steps.find_start(config, dataset, bench, full=options.full)
-            tasks = steps.draw_tasks(dataset, config.tasks, options.seed, start.split_of)
+            mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)
+            bench = testbed_pool.testbed_reference(store, config, dataset, options.seed)
+            start = steps.find_start(store, config, dataset, bench, full=options.full)
+            tasks = draw_tasks(store, dataset, config.tasks, options.seed, start.split_of)
         with chain.stage("train") as run:
             training = train_placer(store, run, dataset, tasks, start, bench)
         with chain.stage("evaluate") as run:
             last = start.config.iterations
-            rival = evaluation.champion_to_beat(training, last)
-            report = evaluation.evaluated(training, last, dataset, tasks, config.evaluation, bench, rival)
-            tracking.log_evaluation(run, report)
+            rival = evaluation.champion_to_beat(store, training, last)
+            report = evaluation.evaluate_placers(store, training, last, dataset, tasks, config.evaluation, bench, rival)
+            mlflow_tracking.log_evaluation(store, run, report)
         with chain.stage("promote"):
-            version = promotion.register(chain.run, training, dataset, report, config.evaluation.budget_ms)
-            return promotion.promote(chain.run, version, training, report)
+            version = promotion.register(store, chain.run, training, report, config.evaluation.budget_ms)
+            return promotion.promote(store, chain.run, version, training, report)

@@ -5,11 +5,11 @@
 
 from typing import Any
 
-from flows.decisions.warm_start import Start
+from flows.decisions.warm_start import WarmStart
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import StageOptions
-from flows.reports import tracking
+from flows.reports import mlflow_tracking
 from flows.runtime import locks
 from flows.runtime.testbed_pool import TestbedReference
 from flows.tasks import shard_profiling
@@ -20,31 +20,30 @@ from storage.run_records.checkpoints import iteration_name
 from storage.store import Store, open_store
 
 
-def train_placer(store: Store, run: str, dataset: str, tasks: str, start: Start, bench: TestbedReference) -> str:
+def train_placer(store: Store, run: str, dataset: str, tasks: str, start: WarmStart, bench: TestbedReference) -> str:
     """All iterations that have no checkpoint yet; returns the training's key.
 
     The loop calls Prefect tasks, not flows: a Prefect task costs milliseconds, a flow more than a second.
     """
-    with locks.of_training(steps.training_key(dataset, tasks, start, bench)):
-        training = steps.start_training(dataset, tasks, start, bench)
+    with locks.training_lock(store, steps.training_key(dataset, tasks, start, bench)):
+        training = steps.start_training(store, dataset, tasks, start, bench)
         for iteration in range(1, start.config.iterations + 1):
             if not checkpoints.is_complete(store, training, iteration):
-                steps.measure_placements(training, iteration, dataset, tasks, bench)
-                steps.fit_cost_network(training, iteration)
-                steps.improve_policy(training, iteration, dataset, tasks)
+                steps.measure_placements(store, training, iteration, dataset, tasks, bench)
+                steps.fit_cost_network(store, training, iteration)
+                steps.improve_policy(store, training, iteration, dataset, tasks)
             figures = checkpoints.figures(store, training, iteration_name(iteration))
-            tracking.log_iteration(run, iteration, figures)
-    tracking.log_savings(run, training)
+            mlflow_tracking.log_iteration(store, run, iteration, figures)
+    mlflow_tracking.log_effort(store, run, training)
     return training
 
 
 @deployed("train")
 def train(options: StageOptions) -> dict[str, Any]:
     """Cost samples -> cost network -> policy: all iterations that are left."""
-    config = configure(options)
+    config, store = configure(options), open_store()
     if config.collection is not None:
-        return shard_profiling.train_on_shards(config, options.seed)
-    store = open_store()
+        return shard_profiling.train_on_shards(store, config, options.seed)
     with stage(store, "train", options, progress="train") as inputs:
         training = train_placer(store, inputs.run, inputs.dataset, inputs.tasks, inputs.start, inputs.bench)
     history = checkpoints.history(store, training)

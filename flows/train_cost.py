@@ -4,7 +4,7 @@ from typing import Any
 
 from flows.forms.form import deployed
 from flows.forms.options import StageOptions
-from flows.reports import tracking
+from flows.reports import mlflow_tracking
 from flows.tasks import training as steps
 from flows.tasks.stage_inputs import stage
 from storage.run_records import checkpoints
@@ -18,6 +18,6 @@ def train_cost(options: StageOptions) -> dict[str, Any]:
     with stage(store, "train-cost", options) as inputs:
         with inputs.next_iteration() as iteration:
             checkpoints.require(store, inputs.training, "measured", "dreamshard profile")
-            figures = steps.fit_cost_network(inputs.training, iteration)
-        tracking.log_iteration(inputs.run, iteration, figures)
+            figures = steps.fit_cost_network(store, inputs.training, iteration)
+        mlflow_tracking.log_iteration(store, inputs.run, iteration, figures)
     return {"training": inputs.training, "iteration": iteration} | figures

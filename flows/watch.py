@@ -7,19 +7,18 @@ the retrain deployment in `prefect.yaml`, starts it.
 from collections.abc import Mapping
 from typing import Any
 
-from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
-from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
-from dreamshard.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
+from dreamshard.dataset_diff import DatasetDiff, DriftThresholds
 from dreamshard.formatting import markdown_table
 from flows.decisions import retraining_due
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import RetrainingOptions, WatchOptions
+from flows.tasks import watching
 from flows.tasks.ingestion import ingest_workload
-from storage.store import Store, open_store
+from storage.store import open_store
 
 SHOWN = 100
 """Changed tables in the artifact and the outcome, at most."""
@@ -28,11 +27,11 @@ SHOWN = 100
 @deployed("watch")
 def watch(options: WatchOptions) -> dict[str, Any]:
     """Source -> what changed since the last training -> an event where it matters."""
-    config = configure(options)
-    dataset = ingest_workload(config.workload).dataset
-    trained = retraining_due.last_trained(config, dataset)
+    config, store = configure(options), open_store()
+    dataset = ingest_workload(store, config.workload).dataset
+    trained = retraining_due.last_trained(store, config, dataset)
     thresholds = DriftThresholds(pooling=options.pooling_drift, reuse=options.reuse_drift, share=options.changed_share)
-    diff = difference(open_store(), trained, dataset, thresholds)
+    diff = watching.compare_datasets(store, trained, dataset, thresholds)
     reason = reason_to_wait(diff, dataset, options)
     emitted = options.emit and reason is None
     outcome = {
@@ -49,15 +48,6 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     return {**outcome, "table": diff.rows(SHOWN)}
 
 
-@task(name="compare datasets", cache_policy=NO_CACHE)
-def difference(store: Store, trained: str | None, dataset: str, thresholds: DriftThresholds) -> DatasetDiff:
-    """What changed between the dataset of the last training and the newest."""
-    before = store.lake.read_dataset(trained) if trained in store.lake.dataset_versions() else None
-    diff = diff_datasets(before, store.lake.read_dataset(dataset), thresholds)
-    get_run_logger().info("dataset %s compared with %s: %s", dataset, trained or "none", diff.sentence)
-    return diff
-
-
 def reason_to_wait(diff: DatasetDiff, dataset: str, options: RetrainingOptions) -> str | None:
     """Why no retraining with these options is due, in a sentence; None if one is."""
     if not diff.matters:
@@ -67,10 +57,10 @@ def reason_to_wait(diff: DatasetDiff, dataset: str, options: RetrainingOptions) 
             "The recipe's own tables are a bundled list, which does not change, so nothing is asked for; DREAMSHARD_SOURCE "
             "when deploying (or the field Tables from) names your own."
         )
-    pending = retraining_due.under_way(options)
+    pending = watching.find_running(options)
     if pending is not None:
         return f"Retraining {pending} is under way."
-    asked = retraining_due.asked_for(dataset, options)
+    asked = watching.find_request(dataset, options)
     if asked is not None:
         return (
             f"Retraining was asked for at {asked:%Y-%m-%d %H:%M} UTC and has not come about; it is asked for again a day "
@@ -86,7 +76,7 @@ def emit_changed(outcome: Mapping[str, Any], options: RetrainingOptions) -> None
         "prefect.resource.name": str(outcome["source"]),
         "dreamshard.recipe": options.recipe,
     }
-    emit_event(retraining_due.EVENT, resource, payload={**outcome, "parameters": options.parameters()})
+    emit_event(watching.EVENT, resource, payload={**outcome, "parameters": options.parameters()})
 
 
 def publish(diff: DatasetDiff, outcome: Mapping[str, Any]) -> None:

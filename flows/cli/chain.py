@@ -13,18 +13,20 @@ def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = 
     store = enter(home)
     from flows.cli.in_process import run_flow
     from flows.forms.configuration import configure
-    from flows.reports import evaluations
-    from flows.reports.evaluation_page import summary_rows
+    from flows.reports import report_tables
     from flows.retrain import retrain
+    from storage.run_records import reports
 
     configure(options)  # fail before the server starts
     began = time.monotonic()
     outcome = run_flow(retrain, options, quiet=as_json)
-    report = evaluations.load(outcome["evaluation"])
+    report = reports.load(store.evaluations, outcome["evaluation"])
     if as_json:
-        terminal.print_json({**outcome, "summary": report["summary"], "best_baseline": report["best_baseline"]})
+        terminal.print_json(
+            {**outcome, "summary": report_tables.summary_json(report), "best_baseline": report.reference}
+        )
         return
-    terminal.print_table(summary_rows(report), title=outcomes.evaluation_title(outcome["testbed"]))
+    terminal.print_table(report_tables.evaluation_table(report), title=outcomes.evaluation_title(outcome["testbed"]))
     outcomes.show_promotion(outcome)
     home_folder, root = store.settings.home, store.settings.store_root
     places = f"{home_folder}" if root == home_folder else f"{home_folder} and {root}"

@@ -59,11 +59,11 @@ def evaluate(
 @with_options
 def compare(options: CompareOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Compare any versions and other placers on the same tasks, held out for all of them."""
-    enter(home, existing=True)
+    store = enter(home, existing=True)
     from flows.compare import compare
-    from flows.reports import comparisons
+    from flows.decisions import contestants
 
-    comparisons.resolve(options.versions, with_peers=options.peers)  # fail before the server starts
+    contestants.resolve(store, options.versions, with_peers=options.peers)  # fail before the server starts
     _show(_run(compare, options, as_json), as_json, "models", "promote VERSION")
 
 
@@ -90,12 +90,15 @@ def _run(
     """Run the flow; with `trace`, write the time lines of what it measured there."""
     from flows.cli.in_process import run_flow
     from flows.reports import trace_files
+    from storage.store import open_store
 
     if trace is not None:
         trace_files.check(options.recipe)
     outcome = run_flow(flow, options, quiet=as_json, numbered=False)
     if trace is not None:
-        terminal.ERR.print(f"wrote the time lines of {trace_files.write(outcome, trace)} placements to {trace}")
+        terminal.ERR.print(
+            f"wrote the time lines of {trace_files.write(open_store(), outcome, trace)} placements to {trace}"
+        )
     return outcome
 
 

@@ -1,1 +1,1 @@
-"""What a run decides: what to start from, whether to promote, which tables are held out, whether retraining is due."""
+"""What a run decides: its warm start, contestants, held-out tables, the champion, and whether retraining is due."""

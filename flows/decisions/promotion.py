@@ -1,18 +1,73 @@
-"""Whether a candidate becomes champion, and why, in figures."""
+"""Whether a candidate becomes champion, and why."""
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dreamshard.evaluation import PairedComparison
+from flows.decisions.promotion_veto import Veto
+
+Code = Literal[
+    "beats_champion",
+    "not_beyond_doubt",
+    "champion_changed",
+    "champion_not_compared",
+    "better_than_baseline",
+    "worse_than_baseline",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The alias a version gets, and the sentence that says why."""
+    """The alias that a version gets, and why.
+
+    Attributes:
+        alias: champion or challenger.
+        code: rule that decided.
+        against: champion's version or rule of thumb that the candidate was compared with; empty if with neither.
+        gain: the candidate's gain over it.
+        rival: version of the champion in the evaluation; None where there was none.
+        in_use: champion's version when the decision was made; None where there was none.
+        unusable: reason why the rival could not be measured; empty where it was, or where there is none.
+        already_champion: whether the version was champion before the decision.
+        veto: reason not to promote despite the gain.
+    """
 
     alias: Literal["champion", "challenger"]
-    reason: str
+    code: Code
+    against: str = ""
+    gain: PairedComparison | None = None
+    rival: str | None = None
+    in_use: str | None = None
+    unusable: str = ""
+    already_champion: bool = False
+    veto: Veto | None = None
+
+    @property
+    def reason(self) -> str:
+        """The decision in one sentence, for people."""
+        if self.gain is None:
+            return (
+                f"not compared with version {self.in_use}, which replaced version {self.rival} in the meantime; "
+                "run `dreamshard evaluate` to compare them, then promote"
+            )
+        figures = _in_words(self.gain, self.against)
+        outcome = f"{self._outcome}: {figures}"
+        if self.already_champion:
+            return f"already the champion: {outcome if self.rival else figures}"
+        return outcome if self.veto is None else f"{self.veto.sentence}; its figures: {outcome}"
+
+    @property
+    def _outcome(self) -> str:
+        if self.code == "beats_champion":
+            return "beats the champion"
+        if self.code == "not_beyond_doubt":
+            return "does not beat the champion beyond doubt"
+        if self.code == "champion_not_compared":
+            return f"not compared with version {self.in_use}, the champion in use"
+        why = f"champion version {self.rival} cannot be used ({self.unusable or 'it was not measured'})"
+        if self.code == "better_than_baseline":
+            return "first champion" if self.rival is None else f"{why} and counts as beaten"
+        return f"{'no champion yet' if self.rival is None else why}, and more expensive than a rule of thumb"
 
 
 def decide(
@@ -24,54 +79,48 @@ def decide(
     in_use: str | None = None,
     unusable: str = "",
 ) -> Decision:
-    """Compare on the same held-out tasks: a champion must be beaten beyond doubt, the first must not lose to a rule.
+    """Promote a candidate that beats the champion beyond doubt; the first champion need only match a rule of thumb.
 
-    Without a champion the candidate becomes it if its mean gain over the best rule of thumb is not negative; the same
-    where the champion cannot be used any more, which counts as beaten.
+    Without a champion, the candidate's mean gain over the best rule of thumb must not be negative. The same holds if
+    the champion can no longer be used, which counts as beaten.
 
     Args:
-        rival: the champion's version, or None where there is no champion yet.
-        against_rival: the candidate's gain over that champion.
-        best_baseline: the best rule of thumb on these tasks.
+        rival: version of the champion in the evaluation, or None where there was no champion.
+        against_rival: the candidate's gain over that champion; None where it was not measured.
+        best_baseline: best rule of thumb on these tasks.
         against_baseline: the candidate's gain over it.
-        in_use: the champion's version at the time of deciding.
-        unusable: why the rival cannot be used, where it cannot.
+        in_use: version of the champion now.
+        unusable: reason why the rival could not be measured.
     """
+    decision = Decision(alias="challenger", code="champion_changed", rival=rival, in_use=in_use, unusable=unusable)
     if rival is not None and in_use not in (None, rival):
-        return Decision(
-            alias="challenger",
-            reason=f"not compared with version {in_use}, which took the place of version {rival} in the meantime; "
-            "`dreamshard evaluate` compares them, then promote",
-        )
+        return decision
     if rival is not None and against_rival is not None:
-        figures = _in_words(against_rival, f"champion version {rival}")
-        if against_rival.low > 0:
-            return Decision(alias="champion", reason=f"beats the champion: {figures}")
-        return Decision(alias="challenger", reason=f"does not beat the champion beyond doubt: {figures}")
-    figures = _in_words(against_baseline, f"{best_baseline}, the best rule of thumb")
+        decision = replace(decision, gain=against_rival, against=f"champion version {rival}")
+        if against_rival.is_beyond_doubt:
+            return replace(decision, alias="champion", code="beats_champion")
+        return replace(decision, code="not_beyond_doubt")
+    decision = replace(decision, gain=against_baseline, against=f"{best_baseline}, the best rule of thumb")
     if rival is None and in_use is not None:
-        return Decision(
-            alias="challenger", reason=f"not compared with version {in_use}, the champion in use: {figures}"
-        )
-    first, none = ("first champion", "no champion yet")
-    if rival is not None:
-        why = f"champion version {rival} cannot be used ({unusable or 'it was not measured'})"
-        first, none = f"{why} and counts as beaten", why
-    if against_baseline.mean_gain >= 0:
-        return Decision(alias="champion", reason=f"{first}: {figures}")
-    return Decision(alias="challenger", reason=f"{none}, and dearer than a rule of thumb: {figures}")
+        return replace(decision, code="champion_not_compared")
+    if against_baseline.is_positive:
+        return replace(decision, alias="champion", code="better_than_baseline")
+    return replace(decision, code="worse_than_baseline")
 
 
 def _in_words(gain: PairedComparison, other: str) -> str:
-    if math.isinf(gain.mean_gain):
-        who = other if gain.mean_gain > 0 else "a placement"
-        return f"{who} did not fit its devices when measured" + ("" if gain.mean_gain > 0 else f", against {other}")
-    saved = gain.mean_gain >= 0
+    if gain.mean_gain is None:
+        return (
+            f"{other} did not fit its devices when measured"
+            if gain.fits
+            else f"a placement did not fit its devices when measured, against {other}"
+        )
+    is_saving = gain.mean_gain >= 0
     interval = "one held-out task"
-    if math.isfinite(gain.low):
-        ends = f"{gain.low:+.1%} to {gain.high:+.1%}" if saved else f"{_more(gain.high)} to {_more(gain.low)}"
+    if gain.low is not None and gain.high is not None:
+        ends = f"{gain.low:+.1%} to {gain.high:+.1%}" if is_saving else f"{_more(gain.high)} to {_more(gain.low)}"
         interval = f"95 % interval {ends}, {gain.num_tasks} held-out tasks"
-    if saved:
+    if is_saving:
         return f"{gain.mean_gain:+.1%} measured cost saved ({interval}) against {other}"
     return f"costs {-gain.mean_gain:.1%} more when measured ({interval}) than {other}"
 

@@ -1,38 +1,64 @@
-"""What stands against a version as champion, whatever its figures: a person's decision, or whose tables it knows."""
+"""Reasons not to promote a version automatically, however good its figures are."""
+
+from dataclasses import dataclass
 
 from dreamshard.recipes import RECIPES
 from storage.mlflow_store import alias_changes, registry
 from storage.run_records import lineage
 from storage.run_records.lineage import Origin
-from storage.settings import Settings
-from storage.store import open_store
+from storage.store import Store
 
 
-def against(version: str, in_use: str | None) -> str:
-    """Why an evaluation must not make a version champion, and what does all the same; empty where nothing is against it.
+@dataclass(frozen=True, kw_only=True)
+class Veto:
+    """A reason not to promote a version.
 
-    A champion that a person replaced stays out of use: the same tables give the same version and the same figures, so the
-    next retraining would undo what the person did. And who named tables to train on does not want the placer of a recipe's
-    own list instead, however well it places that list.
+    Attributes:
+        version: version that is not promoted.
+        replaced_at: time when a person replaced it as champion; None if nobody did, and the origins are the reason.
+        origin: origin of the version: a recipe's own tables.
+        champion: version of the champion.
+        champion_origin: origin of the champion: tables that a person named.
+    """
+
+    version: str
+    replaced_at: str | None = None
+    origin: Origin | None = None
+    champion: str | None = None
+    champion_origin: Origin | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The reason for people, with the command that promotes the version nevertheless."""
+        command = f"`dreamshard promote {self.version}`"
+        if self.origin is None or self.champion_origin is None:
+            return f"taken out of use by hand at {self.replaced_at}; {command} uses it again"
+        return (
+            f"trained on {self.origin.source}, the tables of recipe {self.origin.recipe} itself, while champion version "
+            f"{self.champion} was trained on {self.champion_origin.source}, which somebody named; {command} promotes it "
+            "nevertheless"
+        )
+
+
+def find_veto(store: Store, version: str, in_use: str | None) -> Veto | None:
+    """Why an evaluation must not make a version champion; None where nothing speaks against it.
+
+    A champion that a person replaced stays out of use: the same tables give the same version and the same figures, so
+    the next retraining would undo the person's decision. A champion of tables that a person named is not replaced by
+    one of a recipe's own tables, however well that one places them.
 
     Args:
-        in_use: the champion's version; None where there is none.
+        in_use: version of the champion; None where there is none.
     """
-    change = alias_changes.replaced_by_hand(registry.version_tags(Settings.load(), version))
+    change = alias_changes.replaced_by_hand(registry.version_tags(store.settings, version))
     if change is not None:
-        return f"taken out of use by hand at {change.at}; `dreamshard promote {version}` uses it again"
-    own, other = (
-        lineage.origin_of(open_store(), version),
-        None if in_use is None else lineage.origin_of(open_store(), in_use),
-    )
-    if own is not None and other is not None and _is_named(other) and not _is_named(own):
-        return (
-            f"trained on {own.source}, the tables of recipe {own.recipe} itself, while champion version {in_use} was "
-            f"trained on {other.source}, which somebody named; `dreamshard promote {version}` uses it all the same"
-        )
-    return ""
+        return Veto(version=version, replaced_at=change.at)
+    own, other = lineage.origin_of(store, version), None if in_use is None else lineage.origin_of(store, in_use)
+    if own is None or other is None or _is_named(own) or not _is_named(other):
+        return None
+    return Veto(version=version, origin=own, champion=in_use, champion_origin=other)
 
 
 def _is_named(origin: Origin) -> bool:
-    """Whether somebody said which tables to train on: they are not those of the recipe."""
+    """Whether a person named the tables to train on, rather than taking the recipe's own."""
     return origin.recipe not in RECIPES or origin.source != RECIPES[origin.recipe]().workload.source

@@ -1,12 +1,11 @@
 """What the next training starts from.
 
-In the same setting (testbed, hardware, shape of the tasks, batch) on other tables it goes on from the champion: from its
-networks and from what was measured for it. On the same tables there is nothing to go on to, so it is the same training
-again.
+In the same setting (testbed, hardware, shape of the tasks, batch) and on other tables, a training continues from the
+champion: from its networks and from the costs measured for it. On the same tables it repeats the champion's training.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -15,28 +14,54 @@ from dreamshard.tasks import split_tables
 from dreamshard.training import TrainingConfig
 from flows.runtime.retries import passing
 from flows.runtime.testbed_pool import TestbedReference
-from storage.lake import home_lake
 from storage.lake.table_splits import has_table_split, read_table_split
 from storage.mlflow_store import registry
 from storage.run_records import lineage
 from storage.run_records.lineage import Origin, Setting, Version, Warm
-from storage.settings import Settings
-from storage.store import open_store
+from storage.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
-    """How a training begins.
+class StartReason:
+    """Why a training starts as it does.
 
     Attributes:
-        recipe: by name.
-        source: of the tables.
-        setting: see `Setting`.
-        memory_bytes: of each device.
-        config: of the rounds that are to be made.
-        split_of: key of the task sets in whose halves tables stay; None where they are drawn.
-        warm: what to go on from; None for nothing.
-        why: in words, for people.
+        code: rule that decided.
+        version: version that the rule looked at; empty for `first` and `full`.
+        detail: kinds of networks of that version and of the recipe for `other_networks`; the error for `unreadable`.
+    """
+
+    code: Literal["first", "full", "other_networks", "same_tables", "other_tables", "unreadable", "split_gone"]
+    version: str = ""
+    detail: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The reason for people, as it follows "training ... starts"."""
+        return {
+            "first": "from nothing: no version was trained on this testbed, hardware and shape of tasks yet",
+            "full": "from nothing, because a full training was requested",
+            "other_networks": f"from nothing: the networks of version {self.version} are {self.detail}",
+            "same_tables": f"as version {self.version} did, which was trained on the same tables",
+            "other_tables": f"from version {self.version}",
+            "unreadable": f"from nothing: {self.detail}",
+            "split_gone": f"from nothing with a new table split: that of version {self.version} is gone or too small",
+        }[self.code]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmStart:
+    """How a training starts.
+
+    Attributes:
+        recipe: name of the recipe.
+        source: source of the tables.
+        setting: see `lineage.Setting`.
+        memory_bytes: memory of each device.
+        config: configuration of the iterations to run.
+        split_of: key of the task sets whose table split is kept; None to draw a new split.
+        warm: placer to continue from; None to start from nothing.
+        reason: why.
     """
 
     recipe: str
@@ -46,10 +71,10 @@ class Start:
     config: TrainingConfig
     split_of: str | None
     warm: Warm | None
-    why: str
+    reason: StartReason
 
     def origin(self, dataset: str, tasks: str) -> Origin:
-        """The origin of the training that begins like this."""
+        """The origin of the training that starts like this."""
         return Origin(
             recipe=self.recipe,
             source=self.source,
@@ -62,83 +87,79 @@ class Start:
         )
 
 
-def start_from(config: Recipe, dataset: str, bench: TestbedReference, *, full: bool) -> Start:
-    """From the champion if it was trained in the same setting, else from the newest version that was, else from nothing.
+def find_warm_start(store: Store, config: Recipe, dataset: str, testbed: TestbedReference, *, full: bool) -> WarmStart:
+    """Start from the champion if its setting is the same, else from the newest version of this setting, if any.
 
     Args:
-        config: the recipe.
         dataset: version of the tables to train on.
-        bench: where costs come from.
-        full: begin with nothing all the same; tables stay in their halves nevertheless, so that the champion is judged by
-            tables that it has not seen either.
+        full: start from nothing nevertheless; the table split is kept, so that the champion is evaluated on tables that
+            it was not trained on either.
 
     Raises:
-        ValueError: what there is to go on from cannot be read at present.
+        ValueError: the version to continue from cannot be read at present.
     """
-    setting = setting_of(config, bench)
-    base = _base(setting)
-    warm, why = _warm(base, config, dataset, full)
-    split_of = _halves(base, config, dataset, bench.seed)
+    setting = setting_of(config, testbed)
+    base = _base_version(store, setting)
+    warm, reason = _warm(store, base, config, dataset, full)
+    split_of = _kept_split(store, base, config, dataset, testbed.seed)
     if base is not None and split_of is None:
-        warm, why = (
-            None,
-            f"with nothing and new halves: those of version {base.version} are gone or too small for a task",
-        )
-    training = config.training if warm is None else config.training.warm()
-    return Start(
+        warm, reason = None, StartReason(code="split_gone", version=base.version)
+    return WarmStart(
         recipe=config.name,
         source=config.workload.source,
         setting=setting,
         memory_bytes=config.tasks.memory_bytes,
-        config=training,
+        config=config.training if warm is None else config.training.warm(),
         split_of=split_of,
         warm=warm,
-        why=why,
+        reason=reason,
     )
 
 
-def setting_of(config: Recipe, bench: TestbedReference) -> Setting:
-    """What a placer learns besides its tables."""
-    tasks, measure = config.tasks, bench.measure
+def setting_of(config: Recipe, testbed: TestbedReference) -> Setting:
+    """Everything besides its tables that a placer depends on."""
+    tasks, measure = config.tasks, testbed.measure
     return {
-        "testbed": bench.kind,
-        "hardware": bench.identity,
+        "testbed": testbed.kind,
+        "hardware": testbed.identity,
         "devices": tasks.num_devices,
         "tables per task": tasks.tables_per_task,
         "precision": tasks.precision,
         "optimizer": tasks.optimizer,
-        "batch": bench.batch_size,
+        "batch": testbed.batch_size,
         "warm-ups": measure.warmups,
         "repeats": measure.repeats,
     }
 
 
-def _base(setting: Setting) -> Version | None:
-    found = [version for version in lineage.versions(open_store()) if version.origin.setting == setting]
-    champion = registry.champion(Settings.load())
-    return next((version for version in found if version.version == champion), found[0] if found else None)
+def _base_version(store: Store, setting: Setting) -> Version | None:
+    versions = [version for version in lineage.versions(store) if version.origin.setting == setting]
+    champion = registry.champion(store.settings)
+    newest = versions[0] if versions else None
+    return next((version for version in versions if version.version == champion), newest)
 
 
-def _warm(base: Version | None, config: Recipe, dataset: str, full: bool) -> tuple[Warm | None, str]:
-    """What to go on from, and why."""
+def _warm(
+    store: Store, base: Version | None, config: Recipe, dataset: str, full: bool
+) -> tuple[Warm | None, StartReason]:
     if base is None:
-        return None, "with nothing: no version was trained on this testbed, hardware and shape of tasks yet"
+        return None, StartReason(code="first")
     if full:
-        return None, "with nothing, as a full training is asked for"
+        return None, StartReason(code="full")
     wanted = (config.training.cost_network, config.training.policy)
     if base.origin.networks != wanted:
-        kinds = " and ".join(base.origin.networks)
-        return None, f"with nothing: the networks of version {base.version} are {kinds}, not {' and '.join(wanted)}"
+        detail = f"{' and '.join(base.origin.networks)}, not {' and '.join(wanted)}"
+        return None, StartReason(code="other_networks", version=base.version, detail=detail)
     if base.origin.dataset == dataset:
-        warm, why = base.origin.warm, f"as version {base.version} did, whose tables these are"
+        warm, reason = base.origin.warm, StartReason(code="same_tables", version=base.version)
     else:
-        warm, why = _from(base, config), f"with what version {base.version} has learnt"
-    unreadable = "" if warm is None else _why_unreadable(warm)
-    return (None, f"with nothing: {unreadable}") if unreadable else (warm, why)
+        warm, reason = _continue(base, config), StartReason(code="other_tables", version=base.version)
+    error = "" if warm is None else _read_error(store, warm)
+    return (None, StartReason(code="unreadable", version=base.version, detail=error)) if error else (warm, reason)
 
 
-def _from(base: Version, config: Recipe) -> Warm:
-    earlier: Sequence[str] = base.origin.warm.trainings if base.origin.warm else ()
+def _continue(base: Version, config: Recipe) -> Warm:
+    earlier = base.origin.warm.trainings if base.origin.warm else ()
     return Warm(
         version=base.version,
         training=base.training,
@@ -149,14 +170,14 @@ def _from(base: Version, config: Recipe) -> Warm:
     )
 
 
-def _why_unreadable(warm: Warm) -> str:
-    """Why there is nothing to go on from; empty where there is.
+def _read_error(store: Store, warm: Warm) -> str:
+    """Why the placer to continue from is lost; empty where it can be read.
 
     Raises:
-        ValueError: it cannot be read at present, which is no reason to learn it all again.
+        ValueError: it cannot be read at present, which is no reason to train from nothing.
     """
     try:
-        lineage.load(open_store(), warm)
+        lineage.load(store, warm)
     except ValueError as error:
         if passing(error):
             raise
@@ -164,12 +185,10 @@ def _why_unreadable(warm: Warm) -> str:
     return ""
 
 
-def _halves(base: Version | None, config: Recipe, dataset: str, seed: int) -> str | None:
-    """The task set whose halves are kept, where they are known and both then hold enough tables for a task."""
-    if base is None or not has_table_split(home_lake(), base.origin.tasks):
+def _kept_split(store: Store, base: Version | None, config: Recipe, dataset: str, seed: int) -> str | None:
+    """The task sets whose table split is kept, if it is known and both parts hold enough tables for a task."""
+    if base is None or not has_table_split(store.lake, base.origin.tasks):
         return None
     generator = torch.Generator().manual_seed(seed)
-    halves = split_tables(
-        home_lake().read_dataset(dataset), generator, read_table_split(home_lake(), base.origin.tasks)
-    )
-    return base.origin.tasks if min(map(len, halves)) >= config.tasks.tables_per_task else None
+    parts = split_tables(store.lake.read_dataset(dataset), generator, read_table_split(store.lake, base.origin.tasks))
+    return base.origin.tasks if min(map(len, parts)) >= config.tasks.tables_per_task else None

@@ -1,1 +1,1 @@
-"""What a run shows of itself: reports, plots, pages, and what MLflow is told."""
+"""What a run shows: evaluation reports, plots, pages, and what is logged in MLflow."""

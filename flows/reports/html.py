@@ -1,4 +1,4 @@
-"""Markdown as a page that MLflow and a browser show: one HTML file, pictures inside."""
+"""Markdown as one HTML file with its pictures inside, for MLflow and browsers."""
 
 from markdown_it import MarkdownIt
 
@@ -12,6 +12,6 @@ img { max-width: 100%; }
 
 
 def html_page(markdown: str, title: str) -> str:
-    """The page; what looks like HTML in `markdown` is shown, not interpreted."""
+    """Render the page; HTML in `markdown` is shown as text."""
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
     return f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>\n{body}'

@@ -1,23 +1,22 @@
-"""The pictures of an evaluation and of a training, for MLflow and for the report in Prefect."""
+"""Pictures of an evaluation and of a training, for MLflow and for the page in Prefect."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from flows.reports.evaluations import Report
 from flows.reports.timeline import PHASE_COLOURS, costs_of, plot_timeline
 from storage.run_records.checkpoints import Metrics
+from storage.run_records.reports import CANDIDATE, EvaluationReport, MeasuredRow
 
 COST, ERROR, REWARD = "#4c72b0", "#dd8452", "#55a868"
 
 
-def plots(report: Report, history: Sequence[Metrics]) -> dict[str, Figure]:
-    """The plots by file name; no time line where nothing shown did fit."""
-    fitting = [row for row in _shown(report) if row["legal"]]
-    costs = {row["placer"]: costs_of(row["devices"]) for row in fitting}
+def plots(report: EvaluationReport, history: Sequence[Metrics]) -> dict[str, Figure]:
+    """The plots by file name; without a timeline where none of the placements shown fitted."""
+    costs = {row.placer: costs_of(row.devices) for row in rows_of_shown_task(report) if row.fits}
     timelines = {"timeline": plot_timeline(costs)} if costs else {}
     return timelines | {
         "placement": plot_placements(report),
@@ -26,63 +25,73 @@ def plots(report: Report, history: Sequence[Metrics]) -> dict[str, Figure]:
     }
 
 
-def shown_task(report: Report) -> str:
-    """The held-out task that stands for all: the candidate's gain on it is the one in the middle."""
-    cost = {(row["placer"], row["task"]): row["overall_ms"] for row in report["rows"]}
-    tasks = list(dict.fromkeys(row["task"] for row in report["rows"]))
-    ranked = sorted(tasks, key=lambda task: cost[report["candidate"], task] / cost[report["best_baseline"], task])
-    return str(ranked[len(ranked) // 2])
+def rows_of_shown_task(report: EvaluationReport) -> list[MeasuredRow]:
+    """The held-out task with the median gain, as placed by the best rule of thumb and then by the candidate."""
+    rows = {(row.placer, row.task): row for row in report.rows}
+
+    def relative_cost(task: str) -> float:
+        candidate, baseline = (rows[placer, task].overall_ms for placer in (CANDIDATE, report.reference))
+        return math.inf if candidate is None else 0.0 if baseline is None else candidate / baseline
+
+    ranked = sorted(report.task_names, key=relative_cost)
+    task = ranked[len(ranked) // 2]
+    return [rows[report.reference, task], rows[CANDIDATE, task]]
 
 
-def plot_placements(report: Report) -> Figure:
+def plot_placements(report: EvaluationReport) -> Figure:
     """Per-device stacked bars of one held-out task: the best rule of thumb beside the candidate."""
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes: Sequence[Axes] = figure.subplots(1, 2, sharey=True)
-    for axis, row in zip(axes, _shown(report), strict=True):
-        devices = range(len(row["devices"]))
+    shown = rows_of_shown_task(report)
+    for axis, row in zip(axes, shown, strict=True):
+        devices = range(len(row.devices))
         bottom = [0.0 for _ in devices]
         for phase, colour in PHASE_COLOURS.items():
-            heights = [device[phase] for device in row["devices"]]
+            heights = [device[phase] for device in row.devices]
             axis.bar(devices, heights, bottom=bottom, width=0.7, color=colour, label=phase.replace("_", " "))
             bottom = [below + height for below, height in zip(bottom, heights, strict=True)]
         axis.axhline(max(bottom), color="#444444", linewidth=1, linestyle="--")
-        measured = f"slowest device {max(bottom):.3g} ms" if row["legal"] else "did not fit"
-        axis.set(title=f"{row['placer']}: {measured}", xlabel="device")
+        measured = f"slowest device {max(bottom):.3g} ms" if row.fits else "did not fit"
+        axis.set(title=f"{row.placer}: {measured}", xlabel="device")
         axis.xaxis.set_major_locator(MaxNLocator(nbins=16, integer=True))
         axis.spines[["top", "right"]].set_visible(False)
         axis.margins(y=0.08)
     axes[0].set_ylabel("measured ms")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    figure.suptitle(f"Task {shown_task(report)} on {report['testbed']}; all wait for the slowest device", fontsize=11)
+    figure.suptitle(f"Task {shown[0].task} on {report.hardware}; all wait for the slowest device", fontsize=11)
     return figure
 
 
-def plot_predictions(report: Report) -> Figure:
+def plot_predictions(report: EvaluationReport) -> Figure:
     """Predicted against measured cost of every placement that was evaluated."""
     figure = Figure(figsize=(6.5, 5), layout="constrained")
     axis = figure.subplots()
-    for number, placer in enumerate(line["placer"] for line in report["summary"]):
-        rows = [row for row in report["rows"] if row["placer"] == placer and row["legal"]]
-        own = placer == report["candidate"]
+    points: dict[str, list[tuple[float, float]]] = {line.placer: [] for line in report.placers}
+    for row in report.rows:
+        if row.overall_ms is not None:
+            points[row.placer].append((row.overall_ms, row.predicted_ms))
+    for number, (placer, costs) in enumerate(points.items()):
+        own = placer == CANDIDATE
         axis.scatter(
-            [row["overall_ms"] for row in rows],
-            [row["predicted_ms"] for row in rows],
+            [measured for measured, _ in costs],
+            [predicted for _, predicted in costs],
             s=46 if own else 18,
             marker="*" if own else "o",
             color="black" if own else f"C{number}",
             zorder=3 if own else 2,
             label=placer,
         )
-    values = [row[name] for row in report["rows"] if row["legal"] for name in ("overall_ms", "predicted_ms")] or [1.0]
+    values = [cost for costs in points.values() for pair in costs for cost in pair] or [1.0]
     ends = [0.95 * min(values), 1.05 * max(values)]
     axis.fill_between(
         ends, [0.95 * end for end in ends], [1.05 * end for end in ends], color="#eeeeee", label="5 % off"
     )
     axis.plot(ends, ends, color="grey", linewidth=0.8)
-    error = report["predicted_mape"]
+    error = report.placer(CANDIDATE).predicted_mape
     axis.set(xlabel="measured ms", ylabel="predicted ms", xlim=ends, ylim=ends, aspect="equal")
-    axis.set_title(f"Held-out placements: {100 * error:.1f} % off on the mean", fontsize=11)
+    off = "none fits" if error is None else f"{100 * error:.1f} % off on the mean"
+    axis.set_title(f"Held-out placements: {off}", fontsize=11)
     axis.legend(fontsize="small", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     axis.spines[["top", "right"]].set_visible(False)
     return figure
@@ -109,10 +118,3 @@ def _curve(axis: Axes, history: Sequence[Metrics], name: str, label: str, colour
     axis.set_ylabel(label)
     axis.grid(axis="y", color="#eeeeee")
     axis.spines[["top", "right"]].set_visible(False)
-
-
-def _shown(report: Report) -> list[Mapping[str, Any]]:
-    """One held-out task as placed by the best rule of thumb, then by the candidate."""
-    task = shown_task(report)
-    own = {row["placer"]: row for row in report["rows"] if row["task"] == task}
-    return [own[report["best_baseline"]], own[report["candidate"]]]

@@ -1,4 +1,4 @@
-"""A placement's profile as a picture: devices as rows, the four phases as bars, waiting between them."""
+"""A measured placement as a picture: devices as rows, the four phases as bars, waiting between them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,10 +19,10 @@ COLOURS = {**PHASE_COLOURS, WAITING: "#e8e8e8"}
 
 
 def plot_timeline(placements: Mapping[str, DeviceCosts]) -> Figure:
-    """One time line per placement, all on the same scale.
+    """Draw one timeline per placement, all on the same scale.
 
     Args:
-        placements: measured costs of `[D]`, by what to call the placement.
+        placements: measured costs `[D]` by name of the placement.
 
     Raises:
         ValueError: there are none.
@@ -45,5 +45,5 @@ def plot_timeline(placements: Mapping[str, DeviceCosts]) -> Figure:
 
 
 def costs_of(devices: Sequence[Mapping[str, float]]) -> DeviceCosts:
-    """Costs from the plain figures of an evaluation's report: one mapping of phase to milliseconds per device."""
+    """Costs from an evaluation report: one mapping of phase to milliseconds per device."""
     return DeviceCosts.from_phases(torch.tensor([[device[phase] for phase in PHASES] for device in devices]))

@@ -1,1 +1,1 @@
-"""What keeps flows running: open testbeds, locks, retries, caching, task runners, progress."""
+"""What flows run on: open testbeds, locks, retries, content keys, task runners, progress."""

@@ -1,8 +1,8 @@
-"""Who waits for whom among flows: measurements of a host, changes of the registry, runs of the same training.
+"""Locks between flows: one measurement per host, one registry writer, one run per training.
 
-Two kinds of lock, both free when their holder is killed. A file lock keeps processes of one host apart at once and without
-a server. A global concurrency limit of Prefect does so for all who share a Prefect server, and is seen, and can be
-paused, on its Concurrency page; its lease is renewed while the block runs and ends within 75 s of a killed holder.
+Both kinds of lock are free once their holder is killed. A file lock separates processes of one host at once and without a
+server. A global concurrency limit of Prefect separates all that share a Prefect server; people see it, and can pause it,
+on its Concurrency page. Its lease is renewed while the block runs and ends within 75 s after the holder is killed.
 """
 
 import os
@@ -18,64 +18,66 @@ from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import get_current_settings
 
 from dreamshard.files.locks import locked
-from storage.settings import Settings
+from storage.store import Store
 
 HOST = "DREAMSHARD_HOST"
-"""How the host is called among those that measure; containers of one host say its name, not their own."""
+"""Names this host among those that measure; containers give the name of their host, not their own."""
 
 REGISTRY = "dreamshard-registry"
 LEASE_S = 60.0
-"""The shortest that Prefect's server grants; it looks for leases that have run out every 15 s."""
+"""The shortest lease that Prefect's server grants; it looks for expired leases every 15 s."""
 
 
 def host_limit() -> str:
-    """The name of the limit of this host, `dreamshard-measures-HOST`."""
+    """The name of this host's limit, `dreamshard-measures-HOST`."""
     return f"dreamshard-measures-{os.environ.get(HOST) or socket.gethostname()}"
 
 
 @contextmanager
-def of_host() -> Iterator[None]:
-    """Within this block no other flow of the Prefect server measures on this host."""
-    with shared(host_limit()):
+def host_lock() -> Iterator[None]:
+    """No other flow of the Prefect server measures on this host during the block."""
+    with limit_slot(host_limit()):
         yield
 
 
 @contextmanager
-def of_registry() -> Iterator[None]:
-    """Within this block nobody else registers or promotes: neither in this home nor on this Prefect server."""
-    with in_home("registry", "another run registers or promotes"), shared(REGISTRY):
+def registry_lock(store: Store) -> Iterator[None]:
+    """Nobody else in this home or on this Prefect server registers or promotes during the block."""
+    with home_lock(store, "registry", "another run registers or promotes"), limit_slot(REGISTRY):
         yield
 
 
 @contextmanager
-def of_training(key: str) -> Iterator[None]:
-    """Within this block nobody else goes on with the training `key` or evaluates it, in this home or in its store.
+def training_lock(store: Store, key: str) -> Iterator[None]:
+    """Nobody else in this home or its store continues or evaluates the training `key` during the block.
 
-    Across hosts that share a store the limit is one of 64, since limits stay on the server for good: two trainings that
-    meet in one wait for each other, which costs time alone.
+    Hosts that share a store use one of 64 limits, because limits are never removed from the server: two trainings that
+    share a limit wait for each other, which only costs time.
     """
-    settings = Settings.load()
-    everywhere = (
-        shared(f"dreamshard-training-{int(key, 16) % 64:02}") if settings.store_root != settings.home else nullcontext()
-    )
-    with in_home(f"training-{key}", f"another run goes on with training {key}"), everywhere:
+    is_shared = store.settings.store_root != store.settings.home
+    between_hosts = limit_slot(f"dreamshard-training-{int(key, 16) % 64:02}") if is_shared else nullcontext()
+    with home_lock(store, f"training-{key}", f"another run continues training {key}"), between_hosts:
         yield
 
 
 @contextmanager
-def in_home(name: str, why: str) -> Iterator[None]:
-    """Within this block no other process holds `name` in this home, `why` being logged where one does."""
-    folder = Settings.load().home / "locks"
+def home_lock(store: Store, name: str, why: str) -> Iterator[None]:
+    """No other process holds `name` in this home during the block.
+
+    Args:
+        why: logged when the block has to wait.
+    """
+    folder = store.settings.home / "locks"
     folder.mkdir(exist_ok=True)
     with locked(folder / f"{name}.lock", why):
         yield
 
 
 @contextmanager
-def shared(limit: str) -> Iterator[None]:
-    """Within this block one slot of a Prefect limit is held; nothing where this process has a server of its own.
+def limit_slot(limit: str) -> Iterator[None]:
+    """Hold one slot of a Prefect limit during the block; does nothing if this process has a server of its own.
 
-    The limit is made on first use, with one slot; what people have set since is kept.
+    The limit is created with one slot on first use; later changes by people are kept.
 
     Raises:
         ConcurrencySlotAcquisitionError: the server does not grant slots at all.
@@ -84,13 +86,13 @@ def shared(limit: str) -> Iterator[None]:
         yield
         return
     make_limit(limit)
-    # a server that is away for a while must not end a measurement: the file lock holds all the same
+    # a server that is away for a while must not end a measurement: the file lock still holds
     with concurrency(limit, strict=True, lease_duration=LEASE_S, raise_on_lease_renewal_failure=False):
         yield
 
 
 def make_limit(name: str) -> None:
-    """Make a limit of one slot, unless it is there.
+    """Create a limit of one slot, unless it exists.
 
     Raises:
         ConnectionError: the server does not answer.
@@ -104,6 +106,6 @@ def make_limit(name: str) -> None:
                     client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=1))
     except httpx.TransportError as error:
         raise ConnectionError(
-            f"Prefect's server at {get_current_settings().api.url} does not answer ({error}), so nobody can be kept from "
-            "doing the same at this moment; start it, or unset PREFECT_API_URL where nobody else works with this store"
+            f"Prefect's server at {get_current_settings().api.url} does not answer ({error}), so other runs cannot be kept "
+            "from doing the same at this moment; start it, or unset PREFECT_API_URL if nobody else uses this store"
         ) from error

@@ -1,4 +1,4 @@
-"""How far a run is: one call from the steps, shown in the terminal and as a Prefect artifact."""
+"""Progress of a run, shown in the terminal and as a Prefect artifact."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,10 +9,10 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.context import FlowRunContext
 
 Listener = Callable[[str, int, int, str], None]
-"""Told (stage, done, total, note) whenever something is done."""
+"""Called with (stage, done, total, note) whenever a part of a stage is done."""
 
 STAGES = {"ingest": 5, "tasks": 1, "train": 70, "evaluate": 20, "register": 3, "promote": 1}
-"""The chain's stages and their usual share of its time, in percent."""
+"""The stages of the whole chain, and the share of its time that each usually takes, in percent."""
 
 _listener: ContextVar[Listener | None] = ContextVar("_listener", default=None)
 _artifact: ContextVar[tuple[UUID, tuple[str, ...]] | None] = ContextVar("_artifact", default=None)
@@ -20,7 +20,7 @@ _artifact: ContextVar[tuple[UUID, tuple[str, ...]] | None] = ContextVar("_artifa
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Tell `listener` of all progress made inside."""
+    """Call `listener` for all progress during the block."""
     token = _listener.set(listener)
     try:
         yield
@@ -30,10 +30,10 @@ def listening(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def progress_artifact(*stages: str) -> Iterator[None]:
-    """Show how far the flow run is on its page in Prefect while the block runs.
+    """Show the flow run's progress on its page in Prefect during the block.
 
     Args:
-        stages: that the flow goes through; by default all of the chain's.
+        stages: stages of the flow; by default all stages of the chain.
     """
     if FlowRunContext.get() is None:
         yield
@@ -47,16 +47,16 @@ def progress_artifact(*stages: str) -> Iterator[None]:
         _artifact.reset(token)
 
 
-def advance(stage: str, done: int, total: int, note: str = "") -> None:
-    """Say that `done` of `total` parts of `stage` are finished."""
+def report_progress(stage: str, done: int, total: int, note: str = "") -> None:
+    """Report that `done` of `total` parts of `stage` are finished."""
     listener = _listener.get()
     if listener is not None:
         listener(stage, done, total, note)
 
 
-def publish(stage: str, done: int, total: int, note: str = "") -> None:
-    """`advance`, and the flow's overall percentage in Prefect as well: for whole steps, not for every table."""
-    advance(stage, done, total, note)
+def publish_progress(stage: str, done: int, total: int, note: str = "") -> None:
+    """Like `report_progress`, but also updates the percentage in Prefect: for whole steps, not for every table."""
+    report_progress(stage, done, total, note)
     shown = _artifact.get()
     if shown is not None and stage in shown[1]:
         percent = overall_percent(stage, done, total, shown[1])
@@ -64,7 +64,7 @@ def publish(stage: str, done: int, total: int, note: str = "") -> None:
 
 
 def overall_percent(stage: str, done: int, total: int, stages: Sequence[str] = tuple(STAGES)) -> float:
-    """Percent of `stages` that is finished when `done` of `total` parts of `stage` are."""
+    """Percentage of `stages` that is finished when `done` of `total` parts of `stage` are."""
     before = sum(STAGES[name] for name in stages[: stages.index(stage)])
     whole = sum(STAGES[name] for name in stages)
     return 100 * (before + STAGES[stage] * done / max(total, 1)) / whole

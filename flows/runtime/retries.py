@@ -1,4 +1,4 @@
-"""What is worth trying again: measurements with fresh ranks, and calls to a server or a disk that may answer later."""
+"""What to retry: measurements, with fresh ranks, and calls to a server or a disk that may answer later."""
 
 import faulthandler
 import signal
@@ -19,48 +19,48 @@ from storage.mlflow_store import runs  # noqa: F401 - first: it turns MLflow's t
 from mlflow.exceptions import MlflowException
 
 _PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED")
-"""MLflow's codes of what a server answers with 500, 503 or 429; also those of a database that is locked or away."""
+"""MLflow's codes for answers 500, 503 and 429 of a server, and for a database that is locked or unavailable."""
 
 _LAST_RESORT_S = 30.0
-_STDERR = 2  # the process's own, whatever stands in for it in Python
+_STDERR = 2  # of the process itself, even where Python's is replaced
 
 
 def measurement_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
-    """Retry where fresh ranks can help, and what `may_pass` retries; wrong input stays wrong."""
+    """Retry failed measurements, and what `may_pass` retries."""
     return isinstance(state.result(raise_on_failure=False), MeasurementError) or may_pass(task, run, state)
 
 
 def may_pass(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
-    """Retry what a server, a store or a disk failed at, and what was made of such an error; wrong input stays wrong."""
+    """Retry failures of a server, a store or a disk, and errors raised from them; wrong input stays wrong."""
     return passing(state.result(raise_on_failure=False))
 
 
 def passing(error: object) -> bool:
-    """Whether an error, or what it came from, is of a server, a network or a disk that may be well again in a moment."""
+    """Whether an error, or its cause, is one of a server, a network or a disk that may soon work again."""
     if isinstance(error, MlflowException):
-        found = error.error_code in _PASSING
+        is_passing = error.error_code in _PASSING
     else:
-        found = isinstance(error, httpx.TransportError) or store_errors.may_pass(error)
+        is_passing = isinstance(error, httpx.TransportError) or store_errors.may_pass(error)
     cause = getattr(error, "__cause__", None)
-    return found or (cause is not None and passing(cause))
+    return is_passing or (cause is not None and passing(cause))
 
 
 @contextmanager
 def progressing(limit_s: float, what: str) -> Iterator[Callable[[], None]]:
-    """Give the function to call whenever something was done; too long without it is an error. In the main thread only.
+    """Fail if the function that this yields is not called often enough. Works in the main thread only.
 
     Args:
-        limit_s: from one call to the next.
-        what: has not come in that time, for the message.
+        limit_s: longest time between two calls.
+        what: subject of the error message.
 
     Raises:
-        MeasurementError: it has not come. Where even that cannot be raised, since the process hangs in code that is not
-            Python's, it exits `_LAST_RESORT_S` later and says on stderr where each thread hangs.
+        MeasurementError: a call is overdue. If the process hangs outside of Python, so that nothing can be raised, it exits
+            `_LAST_RESORT_S` later and prints each thread's position on stderr.
     """
 
     def too_late(_signal: int, _frame: FrameType | None) -> None:
         raise MeasurementError(
-            f"{what} came within {limit_s:g} s, so measuring was ended; what was measured before is kept: see what the "
+            f"{what} came within {limit_s:g} s, so measuring was ended; earlier measurements are kept: find out what the "
             "device waits for, then start again"
         )
 

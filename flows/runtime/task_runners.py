@@ -1,13 +1,13 @@
-"""Where the work of many small parts runs: threads of this process, or a Dask or Ray cluster, by `DREAMSHARD_TASK_RUNNER`.
+"""Where many small Prefect tasks run: threads of this process, or a Dask or Ray cluster, by `DREAMSHARD_TASK_RUNNER`.
 
     threads                 one thread per core; the default
-    dask                    a Dask cluster of this machine, for as long as there is work
-    dask:tcp://HOST:PORT    a Dask scheduler that runs
-    ray                     a Ray cluster of this machine, for as long as there is work
-    ray:ray://HOST:PORT     a Ray cluster that runs; `ray:auto` the one that this machine belongs to
+    dask                    a Dask cluster on this machine, started while there is work
+    dask:tcp://HOST:PORT    a running Dask scheduler
+    ray                     a Ray cluster on this machine, started while there is work
+    ray:ray://HOST:PORT     a running Ray cluster; `ray:auto` is the one that this machine belongs to
 
-Workers elsewhere need this package, the lake at the same path or URI, and Prefect's API (`PREFECT_API_URL`). They are
-told references, as all tasks are, and write to the lake themselves.
+Workers on other machines need this package, the lake at the same path or URI, and Prefect's API (`PREFECT_API_URL`). They
+receive references, as all Prefect tasks do, and write to the lake themselves.
 """
 
 import os
@@ -25,53 +25,55 @@ Result = TypeVar("Result")
 VARIABLE = "DREAMSHARD_TASK_RUNNER"
 THREADS = "threads"
 OBJECT_STORE_BYTES = 2**27
-"""Of a Ray cluster of this machine: tasks pass references, so there is nothing to store."""
+"""Size for a Ray cluster on this machine: Prefect tasks pass references, so there is nothing to store."""
 
 
 def setting() -> str:
-    """The setting as it is now."""
+    """The current setting."""
     return os.environ.get(VARIABLE) or THREADS
 
 
 def is_remote() -> bool:
-    """Whether tasks run in other processes than this one."""
+    """Whether Prefect tasks run in other processes."""
     return setting() != THREADS
 
 
-def task_runner(wanted: str) -> TaskRunner[Any]:
-    """The task runner that a setting names; nothing is started yet.
+def task_runner(name: str) -> TaskRunner[Any]:
+    """The task runner that a setting names, not started yet.
 
     Raises:
         ValueError: there is no such runner, or its extra is not installed.
     """
-    kind, _, address = wanted.partition(":")
-    if wanted == THREADS:
+    kind, _, address = name.partition(":")
+    if name == THREADS:
         return ThreadPoolTaskRunner(max_workers=os.cpu_count() or 1)
-    if kind == "dask":
-        return _dask(address)
-    if kind == "ray":
-        return _ray(address)
-    raise ValueError(
-        f"{VARIABLE} is {wanted!r}, which names no task runner, so nothing can be run; give threads, dask, "
-        "dask:tcp://HOST:PORT, ray or ray:ray://HOST:PORT"
-    )
+    if kind not in _CLUSTERS:
+        raise ValueError(
+            f"{VARIABLE} is {name!r}, which names no task runner, so nothing can be run; give threads, dask, "
+            "dask:tcp://HOST:PORT, ray or ray:ray://HOST:PORT"
+        )
+    try:
+        return _CLUSTERS[kind](address)
+    except ImportError as error:
+        raise ValueError(
+            f"{VARIABLE} asks for {kind}, but {error.name or error} is not installed, so nothing can be run there; install "
+            f"the extra: pip install 'dreamshard[{kind}]'"
+        ) from error
 
 
 def run_all(
-    task: Task[..., Result],
-    calls: Sequence[Mapping[str, Any]],
-    finished: Callable[[int, Result], None],
+    task: Task[..., Result], calls: Sequence[Mapping[str, Any]], finished: Callable[[int, Result], None]
 ) -> None:
-    """Run `task` once with each of `calls` on the runner of the setting.
+    """Run a Prefect task once with each of `calls`, on the runner that the setting names.
 
     Args:
         task: a Prefect task.
-        calls: arguments by name.
-        finished: told the position of each call and what it returned, in order.
+        calls: arguments of each call, by name.
+        finished: called with the position and the result of each call, in order.
 
     Raises:
         ValueError: the setting is wrong.
-        Exception: what a call raised; those that have begun are waited for.
+        Exception: a call failed; calls that have started are waited for.
     """
     runner = task_runner(setting())
     if not calls:
@@ -84,7 +86,7 @@ def run_all(
 
 @contextmanager
 def _reachable() -> Iterator[None]:
-    """Tell other processes of this machine where Prefect's temporary server is; each would start its own otherwise."""
+    """Let other processes of this machine find Prefect's temporary server; otherwise each would start its own."""
     server = SubprocessASGIServer()
     if PREFECT_API_URL.value() or not server.running or not is_remote():
         yield
@@ -94,30 +96,22 @@ def _reachable() -> Iterator[None]:
 
 
 def _dask(address: str) -> TaskRunner[Any]:
-    try:
-        from prefect_dask import DaskTaskRunner
-    except ImportError as error:
-        raise _missing("dask", error) from error
+    from prefect_dask import DaskTaskRunner
+
     workers = {"n_workers": os.cpu_count() or 1, "threads_per_worker": 1, "dashboard_address": None}
-    here = {"cluster_class": "distributed.LocalCluster", "cluster_kwargs": workers}
-    runner: TaskRunner[Any] = DaskTaskRunner(**({"address": address} if address else here))
+    local = {"cluster_class": "distributed.LocalCluster", "cluster_kwargs": workers}
+    runner: TaskRunner[Any] = DaskTaskRunner(**({"address": address} if address else local))
     return runner
 
 
 def _ray(address: str) -> TaskRunner[Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry; read when Ray is first imported
-    try:
-        import ray  # noqa: F401 - prefect_ray imports it late
-        from prefect_ray import RayTaskRunner
-    except ImportError as error:
-        raise _missing("ray", error) from error
-    here = {"init_kwargs": {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}}
-    runner: TaskRunner[Any] = RayTaskRunner(**({"address": address} if address else here))
+    import ray  # noqa: F401 - prefect_ray imports it late
+    from prefect_ray import RayTaskRunner
+
+    local = {"init_kwargs": {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}}
+    runner: TaskRunner[Any] = RayTaskRunner(**({"address": address} if address else local))
     return runner
 
 
-def _missing(extra: str, error: ImportError) -> ValueError:
-    return ValueError(
-        f"{VARIABLE} asks for {extra}, but {error.name or error} is not installed, so nothing can be run there; install "
-        f"the extra: pip install 'dreamshard[{extra}]'"
-    )
+_CLUSTERS = {"dask": _dask, "ray": _ray}

@@ -1,6 +1,6 @@
-"""Testbeds that stay open between the tasks of one flow run.
+"""Testbeds that stay open between the Prefect tasks of one flow run.
 
-Ranks take seconds to start, so they start when the first measurement asks for them and end with the flow. Tasks pass a
+Ranks take seconds to start: they start with the first measurement and end with the flow. Prefect tasks pass a
 `TestbedReference`, never the testbed itself.
 """
 
@@ -18,7 +18,7 @@ from prefect.utilities.timeout import timeout
 
 from dreamshard.costs import CostSample
 from dreamshard.files.digests import digest
-from dreamshard.files.locks import measuring
+from dreamshard.files.locks import measuring as host_measuring_lock
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.tasks import PlacementTask
@@ -26,9 +26,8 @@ from dreamshard.testbeds import open_testbed, testbed_names
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
 from dreamshard.workloads.lookups import Lookups, LookupSource
 from flows.runtime import locks
-from storage.lake import home_lake
-from storage.lake.lake import Lake
 from storage.lake.shard_cost_cache import LakeShardCache
+from storage.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +36,12 @@ class TestbedReference:
 
     Attributes:
         name: as on the command line.
-        kind: what the testbed calls itself.
-        identity: what the name means on this machine: hardware, and the source of one's own testbed.
+        kind: name that the testbed gives itself.
+        identity: hardware on this machine, and a digest of the source of a custom testbed.
         num_devices: devices of the tasks.
         batch_size: training samples per pass.
         dataset: version of the tables whose lookups are run.
-        seed: of whatever the testbed draws.
+        seed: seed of everything that the testbed draws.
         measure: warm-ups, repeats and the timeout.
     """
 
@@ -60,32 +59,30 @@ class TestbedReference:
 
 SIMULATED = "simulated"
 START_S = 120.0
-"""The most that a testbed may take to start before its first measurement."""
+"""The longest time that a testbed may take to start before its first measurement."""
 
 _open: ContextVar[dict[TestbedReference, Testbed] | None] = ContextVar("_open", default=None)
 
 
-def check(config: Recipe) -> None:
-    """Say at once, before anything is ingested, that a testbed does not exist.
+def check_testbed(store: Store, config: Recipe) -> None:
+    """Check before ingestion that the testbed exists.
 
     Raises:
-        ValueError: it does not; the message lists those there are.
+        ValueError: it does not; the message lists those that do.
     """
-    open_testbed(
-        config.testbed, _setup(config.tasks.num_devices, config.workload.batch_size, 0, config.measure, _none)
-    ).close()
+    setup = _setup(store, config.tasks.num_devices, config.workload.batch_size, 0, config.measure, _no_lookups)
+    open_testbed(config.testbed, setup).close()
 
 
-def reference(config: Recipe, dataset: str, seed: int) -> TestbedReference:
-    """The testbed that `config` asks for, measuring the lookups of `dataset`; kept open until the flow ends."""
-    setup = _setup(
-        config.tasks.num_devices, _batch_size(dataset), seed, config.measure, home_lake().lookup_source(dataset)
-    )
+def testbed_reference(store: Store, config: Recipe, dataset: str, seed: int) -> TestbedReference:
+    """The testbed of `config` on the lookups of `dataset`; stays open until the flow ends."""
+    lookups = store.lake.lookup_source(dataset)
+    setup = _setup(store, config.tasks.num_devices, _batch_size(store, dataset), seed, config.measure, lookups)
     testbed = open_testbed(config.testbed, setup)
-    wanted = TestbedReference(
+    reference = TestbedReference(
         name=config.testbed,
         kind=testbed.name,
-        identity=" ".join([testbed.hardware, *_own_source(config.testbed)]),
+        identity=" ".join([testbed.hardware, *_source_digest(config.testbed)]),
         num_devices=setup.num_devices,
         batch_size=setup.batch_size,
         dataset=dataset,
@@ -93,16 +90,16 @@ def reference(config: Recipe, dataset: str, seed: int) -> TestbedReference:
         measure=config.measure,
     )
     shared = _open.get()
-    if shared is None or wanted in shared:
+    if shared is None or reference in shared:
         testbed.close()
     else:
-        shared[wanted] = testbed
-    return wanted
+        shared[reference] = testbed
+    return reference
 
 
 @contextmanager
-def testbeds() -> Iterator[None]:
-    """Within this block measurements share their testbeds; all are ended with it."""
+def shared_testbeds() -> Iterator[None]:
+    """Keep testbeds open for all measurements in this block, and close them when it ends."""
     shared: dict[TestbedReference, Testbed] = {}
     token = _open.set(shared)
     try:
@@ -114,100 +111,96 @@ def testbeds() -> Iterator[None]:
 
 
 @contextmanager
-def borrowed(wanted: TestbedReference) -> Iterator[Testbed]:
-    """The testbed that `wanted` names, opened if need be; one that fails is ended, so that a retry starts afresh."""
+def shared_testbed(store: Store, reference: TestbedReference) -> Iterator[Testbed]:
+    """The testbed, opened if necessary; one that fails is closed, so that a retry starts a new one."""
     shared = _open.get()
     if shared is None:
-        with testbeds(), borrowed(wanted) as testbed:
+        with shared_testbeds(), shared_testbed(store, reference) as testbed:
             yield testbed
         return
-    if wanted not in shared:
-        shared[wanted] = opened(wanted, home_lake())
+    if reference not in shared:
+        shared[reference] = open_reference(store, reference)
     try:
-        yield shared[wanted]
+        yield shared[reference]
     except BaseException:
-        shared.pop(wanted).close()
+        shared.pop(reference).close()
         raise
 
 
-def turn(wanted: TestbedReference) -> AbstractContextManager[None]:
-    """For a step that measures: flows that share a Prefect server measure on this host one step at a time.
+def open_reference(store: Store, reference: TestbedReference) -> Testbed:
+    """Open the testbed on the data of a store; the caller closes it."""
+    lookups = store.lake.lookup_source(reference.dataset)
+    setup = _setup(store, reference.num_devices, reference.batch_size, reference.seed, reference.measure, lookups)
+    return open_testbed(reference.name, setup)
 
-    A simulated testbed measures nothing, so it waits for nobody.
+
+def step_lock(reference: TestbedReference) -> AbstractContextManager[None]:
+    """Lock for a Prefect task that measures: those that share a Prefect server measure on a host one at a time.
+
+    A simulated testbed measures nothing, so it does not wait.
     """
-    return nullcontext() if wanted.kind == SIMULATED else locks.of_host()
+    return nullcontext() if reference.kind == SIMULATED else locks.host_lock()
 
 
-def alone(wanted: TestbedReference | None = None) -> AbstractContextManager[None]:
-    """For one measurement: no other process of this host measures, whichever home it belongs to."""
-    return nullcontext() if wanted is not None and wanted.kind == SIMULATED else measuring()
+def measurement_lock(reference: TestbedReference) -> AbstractContextManager[None]:
+    """Lock for one measurement: no other process of this host measures, no matter which home it uses."""
+    return nullcontext() if reference.kind == SIMULATED else host_measuring_lock()
 
 
 def measure(
-    wanted: TestbedReference, drawn: PlacementTask, placement: Placement, took: Callable[[float], None] | None = None
+    store: Store,
+    reference: TestbedReference,
+    task: PlacementTask,
+    placement: Placement,
+    on_duration: Callable[[float], None] = lambda _seconds: None,
 ) -> CostSample:
-    """What one placement costs, or an error in time: a testbed of one's own may not look at the clock itself.
+    """Measure one placement, or fail within a time limit, which a custom testbed may not keep itself.
 
     Args:
-        wanted: where to measure.
-        drawn: the tables and devices.
-        placement: of those tables.
-        took: told how many seconds that took, without waiting for one's turn.
+        on_duration: called with the seconds that the measurement took, without the time spent waiting for the lock.
 
     Raises:
-        MeasurementError: a rank died, or nothing came back within the time limit; the testbed is ended.
+        MeasurementError: a rank died, or no answer came within the time limit; the testbed is closed.
     """
-    limit_s = wanted.measure.timeout_s + min(wanted.measure.timeout_s, START_S)
-    tables = f"{len(drawn.tables)} tables on {drawn.num_devices} devices"
-    names = _named(drawn.tables.names)
+    limit_s = reference.measure.timeout_s + min(reference.measure.timeout_s, START_S)
+    tables = f"{len(task.tables)} tables on {task.num_devices} devices"
     try:
-        with alone(wanted), borrowed(wanted) as bench, timeout(limit_s):
-            began = time.perf_counter()
-            sample = bench.measure(drawn, placement)
-            (took or _nobody)(time.perf_counter() - began)
+        with measurement_lock(reference), shared_testbed(store, reference) as testbed, timeout(limit_s):
+            start = time.perf_counter()
+            sample = testbed.measure(task, placement)
+            on_duration(time.perf_counter() - start)
     except TimeoutError as error:
         raise MeasurementError(
-            f"measuring {drawn.name} ({tables}: {names}) on {wanted.identity} gave no answer within {limit_s:g} s, so "
-            "the testbed was ended; earlier samples are kept: see what it waits for, then start again"
+            f"measuring {task.name} ({tables}: {_first(task.tables.names)}) on {reference.identity} gave no answer within "
+            f"{limit_s:g} s, so the testbed was closed; earlier samples are kept: find out what it waits for, then start "
+            "again"
         ) from error
     except MeasurementError as error:
-        said = "\n".join([str(error), *getattr(error, "__notes__", ())])  # the notes are what the rank itself said
-        get_run_logger().error("%s with %s failed: %s", drawn.name, tables, said)
+        details = "\n".join([str(error), *getattr(error, "__notes__", ())])  # the notes hold the rank's own message
+        get_run_logger().error("%s with %s failed: %s", task.name, tables, details)
         raise
-    get_run_logger().info("%s with %s: %s", drawn.name, tables, told(sample))
+    get_run_logger().info("%s with %s: %s", task.name, tables, describe(sample))
     return sample
 
 
-def opened(wanted: TestbedReference, target: Lake) -> Testbed:
-    """The testbed that `wanted` names on the data of a lake; whoever asks for it closes it."""
-    lookups = target.lookup_source(wanted.dataset)
-    setup = _setup(wanted.num_devices, wanted.batch_size, wanted.seed, wanted.measure, lookups, target)
-    return open_testbed(wanted.name, setup)
-
-
-def told(sample: CostSample) -> str:
-    """What a log says of a sample: its cost, the rank that was slowest, and its tables."""
+def describe(sample: CostSample) -> str:
+    """A sample in a log line: its cost, the slowest rank and its tables."""
     misfit = sample.infeasible
     rank = int(sample.costs.device_ms().argmax()) if misfit is None else misfit.device
     task, placement = sample.task.sharded(sample.placement)
-    held = [task.tables.names[t] for t in placement.tables_of(rank)]
-    names = f"{len(held)} tables: {_named(held)}"
+    names = [task.tables.names[t] for t in placement.tables_of(rank)]
+    tables = f"{len(names)} tables: {_first(names)}"
     if misfit is not None:
-        return f"rank {rank} asked for {misfit.asked_bytes} bytes and had {misfit.free_bytes} ({names})"
-    return f"{sample.overall_ms:.3f} ms, slowest is rank {rank} ({names})"
+        return f"rank {rank} asked for {misfit.asked_bytes} bytes and had {misfit.free_bytes} ({tables})"
+    return f"{sample.overall_ms:.3f} ms, slowest is rank {rank} ({tables})"
 
 
-def _named(names: Sequence[str]) -> str:
+def _first(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _setup(
-    num_devices: int,
-    batch_size: int,
-    seed: int,
-    measure: MeasureConfig,
-    lookups: LookupSource,
-    target: Lake | None = None,
+    store: Store, num_devices: int, batch_size: int, seed: int, measure: MeasureConfig, lookups: LookupSource
 ) -> TestbedSetup:
     return TestbedSetup(
         num_devices=num_devices,
@@ -217,27 +210,23 @@ def _setup(
         warmups=measure.warmups,
         repeats=measure.repeats,
         timeout_s=measure.timeout_s,
-        shard_cache=LakeShardCache((home_lake() if target is None else target).root),
+        shard_cache=LakeShardCache(store.lake.root),
     )
 
 
-def _nobody(_seconds: float) -> None:
-    """Listens to no timing."""
+def _no_lookups(name: str) -> Lookups:
+    raise ValueError(f"the lookups of {name!r} were requested before anything was ingested; measure after ingesting")
 
 
-def _none(name: str) -> Lookups:
-    raise ValueError(f"the lookups of {name!r} were asked for before anything was ingested; measure after ingesting")
-
-
-def _batch_size(dataset: str) -> int:
+def _batch_size(store: Store, dataset: str) -> int:
     """Samples per batch of the dataset's lookups."""
-    tables = home_lake().read_dataset(dataset)
+    tables = store.lake.read_dataset(dataset)
     busiest = int(tables.pooling_factor.argmax())
     return max(1, round(int(tables.lookups[busiest]) / max(float(tables.pooling_factor[busiest]), 1e-9)))
 
 
-def _own_source(name: str) -> list[str]:
-    """Hash of the source of one's own testbed: another version of it may measure other costs."""
+def _source_digest(name: str) -> list[str]:
+    """Digest of the source of a custom testbed: another version of it may measure other costs."""
     if name in testbed_names() or name.startswith("simulated"):
         return []
     source = inspect.getsourcefile(importlib.import_module(name.partition(":")[0]))

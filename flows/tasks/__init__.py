@@ -1,1 +1,1 @@
-"""Every Prefect task: reads, calls one library function, writes."""
+"""Every Prefect task: each reads from the store, calls one library function and writes to the store."""

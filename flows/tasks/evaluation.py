@@ -1,48 +1,35 @@
-"""Evaluation: measure every placer on held-out tasks and write the report."""
+"""Prefect tasks that measure placers on held-out tasks: a training against the champion, or any versions."""
 
-from prefect import get_run_logger, task
-from prefect.cache_policies import NO_CACHE
-from prefect.tasks import exponential_backoff
+from collections.abc import Mapping
+from typing import Any
 
 from dreamshard.recipes import EvaluationConfig
-from flows.decisions.heldout import not_held_out_for
-from flows.reports import evaluations, tracking
-from flows.runtime import locks
-from flows.runtime.caching import ON_CONTENT_AND_FLOWS, content_key, flows_hash
-from flows.runtime.progress import publish
-from flows.runtime.retries import may_pass, measurement_failed
-from flows.runtime.testbed_pool import TestbedReference, turn
-from flows.tasks.measured_rows import measured_rows
-from storage.lake import home_lake
-from storage.run_records import checkpoints
-from storage.store import open_store
-
-_BACKOFF = exponential_backoff(2)
+from flows.decisions import contestants, heldout
+from flows.reports import mlflow_tracking, report_pages
+from flows.runtime.content_keys import content_key, flows_hash
+from flows.runtime.locks import training_lock
+from flows.runtime.prefect_tasks import measuring_task, retried_task
+from flows.runtime.testbed_pool import TestbedReference
+from flows.tasks.measured_report import measure_and_report
+from storage.mlflow_store import registry
+from storage.run_records import checkpoints, reports
+from storage.store import Store
 
 
-@task(
-    name="find the champion",
-    cache_policy=NO_CACHE,
-    retries=2,
-    retry_delay_seconds=_BACKOFF,
-    retry_condition_fn=may_pass,
-)
-def champion_to_beat(training: str, iteration: int) -> str | None:
-    """Version of the champion, unless there is none or it is what this very iteration of the training learnt."""
-    version = tracking.champion()
-    return None if version is None or tracking.came_from(version, training, iteration) else version
+@retried_task("find the champion")
+def champion_to_beat(store: Store, training: str, iteration: int) -> str | None:
+    """Version of the champion; None if there is none, or if it is this very iteration of the training."""
+    version = registry.champion(store.settings)
+    if version is None:
+        return None
+    tags = registry.version_tags(store.settings, version)
+    is_same = (tags.get("training"), tags.get("iteration")) == (training, str(iteration))
+    return None if is_same else version
 
 
-@task(
-    name="evaluate placers",
-    cache_policy=ON_CONTENT_AND_FLOWS,
-    persist_result=True,
-    result_serializer="json",
-    retries=1,
-    retry_delay_seconds=_BACKOFF,
-    retry_condition_fn=measurement_failed,
-)
+@measuring_task("evaluate placers")
 def evaluate_placers(
+    store: Store,
     training: str,
     iteration: int,
     dataset: str,
@@ -51,57 +38,83 @@ def evaluate_placers(
     testbed: TestbedReference,
     rival: str | None,
 ) -> str:
-    """Held-out tasks x placers -> measured costs in the lake and a report; returns the report's key.
+    """Checkpoint, champion, rules of thumb on held-out tasks -> report, unless it exists; returns its key.
 
     Args:
-        training: whose checkpoint at `iteration` is the candidate.
-        rival: version of the champion in use, measured on the same tasks; None where there is none.
+        iteration: iteration of the training whose placer is the candidate.
+        rival: version of the champion in use; None where there is none.
 
     Raises:
         NoPlacementError: a task fits no placement; before anything is measured.
         MeasurementError: a rank died or hung, twice.
     """
     key = content_key(training, iteration, dataset, tasks, config, testbed, rival, flows_hash())
-    if evaluations.path(key).is_file():  # by another host of the store, whose cache is not this one's
-        return key
-    candidate = checkpoints.placer(open_store(), training, iteration, config.budget_ms)
-    heldout = home_lake().read_tasks(dataset, "test", tasks)
-    champion, unusable = evaluations.champion_placer(rival)
-    train = home_lake().read_tasks(dataset, "train", tasks) if config.peers else None
-    contestants = evaluations.contestants(candidate, champion, rival, testbed.seed, train)
-    with turn(testbed):
-        rows = measured_rows(key, contestants, heldout, candidate.predict_overall_ms, config, testbed)
-    versions = {} if rival is None else {evaluations.rival_name(rival): rival}
-    home_lake().write_evaluation(
-        rows, versions, key, dataset_version=dataset, testbed=testbed.kind, hardware=testbed.identity
-    )
-    made = evaluations.make_report(key, training, iteration, rows, rival, testbed.identity, rival_unusable=unusable)
-    caveat = "" if rival is None else not_held_out_for(rival, heldout)
-    facts = {"dataset": dataset, "tasks": tasks, "testbed_kind": testbed.kind, "caveat": caveat}
-    evaluations.save(made | facts)
-    if caveat:
-        get_run_logger().warning("%s", caveat)
-    if unusable:
-        get_run_logger().warning("champion version %s counts as beaten: %s", rival, unusable)
-    get_run_logger().info("evaluated %s on %s", ", ".join(contestants), ", ".join(drawn.name for drawn in heldout))
-    publish("evaluate", 1, 1, f"{len(contestants)} placers on {len(heldout)} held-out tasks")
+    with training_lock(store, training):
+        if not reports.path(store.evaluations, key).is_file():
+            candidate = checkpoints.placer(store, training, iteration, config.budget_ms)
+            champion, unusable = contestants.champion_placer(store, rival)
+            train = store.lake.read_tasks(dataset, "train", tasks) if config.peers else []
+            report = measure_and_report(
+                store,
+                key,
+                contestants.of_training(candidate, champion, rival, train, testbed.seed),
+                dataset,
+                tasks,
+                config,
+                testbed,
+                training=training,
+                iteration=iteration,
+                rival=rival,
+                rival_unusable=unusable,
+                caveat=heldout.bias_caveat(store, rival, store.lake.read_tasks(dataset, "test", tasks)),
+            )
+            reports.save(store.evaluations, report)
+    reports.mark_newest(store, training, key)
     return key
 
 
-def evaluated(
-    training: str,
-    iteration: int,
+@measuring_task("compare placers")
+def compare_placers(
+    store: Store,
+    names: dict[str, str | None],
     dataset: str,
     tasks: str,
     config: EvaluationConfig,
     testbed: TestbedReference,
-    rival: str | None,
 ) -> str:
-    """Evaluate, unless the same was evaluated before and its report is still there; returns the report's key."""
-    asked = (training, iteration, dataset, tasks, config, testbed, rival)
-    with locks.of_training(training):
-        key = evaluate_placers(*asked)
-        if not evaluations.path(key).is_file():  # the reports were removed, the cache was not
-            key = evaluate_placers.with_options(refresh_cache=True)(*asked)
-    evaluations.use(key)
+    """Any placers on held-out tasks -> measured costs in the lake and a report, unless it exists; returns its key.
+
+    Args:
+        names: version of each placer, or None; see `contestants.resolve`. The first is the reference.
+
+    Raises:
+        NoPlacementError: a task fits no placement; before anything is measured.
+        MeasurementError: a rank died or hung, twice.
+    """
+    key = content_key("compare", contestants.identities(store, names), dataset, tasks, config, testbed, flows_hash())
+    if reports.path(store.comparisons, key).exists():
+        return key
+    learns = config.peers or {"rnn", "autoshard"} & set(names)
+    train = store.lake.read_tasks(dataset, "train", tasks) if learns else []
+    placers = contestants.of_versions(store, names, train, testbed.seed)
+    _, unseen = heldout.split_by_training(store, dataset, list(placers.versions.values()))
+    report = measure_and_report(
+        store, key, placers, dataset, tasks, config, testbed, reference=next(iter(names)), unseen_tables=len(unseen)
+    )
+    reports.save(store.comparisons, report)
     return key
+
+
+@retried_task("show comparison")
+def show_comparison(store: Store, run: str, comparison: str) -> Mapping[str, Any]:
+    """Report -> MLflow (figures of each version, evaluation dataset, page) and an artifact; returns the flow's outcome."""
+    report = reports.load(store.comparisons, comparison)
+    page = mlflow_tracking.log_comparison(store, run, report)
+    report_pages.publish_comparison(report)
+    return {
+        "comparison": comparison,
+        "testbed": report.hardware,
+        "held_out": report_pages.heldout_sentence(report),
+        "report": str(reports.path(store.comparisons, comparison)),
+        "page": page,
+    }

@@ -1,91 +1,95 @@
-"""Promotion: register the evaluated candidate, and decide which version is champion."""
+"""Prefect tasks that register an evaluated candidate and choose the champion."""
 
+import os
+from dataclasses import replace
 from typing import Any
 
-from prefect import get_run_logger, task
-from prefect.cache_policies import NO_CACHE
-from prefect.tasks import exponential_backoff
+from prefect import get_run_logger
 
-from dreamshard.evaluation import PairedComparison
-from flows.decisions import promotion_veto
+from flows.decisions.contestants import champion_name
 from flows.decisions.promotion import Decision, decide
-from flows.reports import evaluation_page, evaluations, tracking
-from flows.runtime import locks
-from flows.runtime.progress import publish
-from flows.runtime.retries import may_pass
-from storage.run_records import checkpoints, training_effort
-from storage.store import open_store
-
-_BACKOFF = exponential_backoff(2)
-
-
-@task(
-    name="register version", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF, retry_condition_fn=may_pass
-)
-def register(run: str, training: str, dataset: str, evaluation: str, budget_ms: float | None) -> str:
-    """The candidate that was evaluated -> version in MLflow's registry, once per iteration; returns its number."""
-    iteration = evaluations.load(evaluation)["iteration"]
-    with locks.of_registry():
-        found = tracking.version_of(training, iteration)
-        if found is None:
-            found = tracking.register(run, training, iteration, dataset, evaluation, budget_ms)
-        tracking.complete(found, iteration, evaluation)
-    publish("register", 1, 1, f"version {found}")
-    return found
+from flows.decisions.promotion_veto import find_veto
+from flows.reports import mlflow_tracking, report_pages
+from flows.runtime.locks import registry_lock
+from flows.runtime.prefect_tasks import retried_task
+from flows.runtime.progress import publish_progress
+from storage.mlflow_store import alias_changes, registry
+from storage.run_records import checkpoints, reports, training_effort
+from storage.run_records.reports import CANDIDATE, EvaluationReport
+from storage.store import Store
 
 
-@task(name="promote", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF, retry_condition_fn=may_pass)
-def promote(run: str, version: str, training: str, evaluation: str) -> dict[str, Any]:
-    """Figures -> alias, with the why on the version; returns the chain's outcome."""
-    figures = evaluations.load(evaluation)
-    gains = {name: PairedComparison(**gain) for name, gain in figures["comparisons"].items()}
-    rival, baseline = figures["rival"], figures["best_baseline"]
-    against_rival = gains.get(evaluations.rival_name(rival)) if rival else None
-    with locks.of_registry():  # or two that both beat the same champion would both take its place
-        in_use = tracking.champion()
-        before = rival if rival and in_use == version else in_use
-        decision = decide(
-            rival, against_rival, baseline, gains[baseline], in_use=before, unusable=figures.get("rival_unusable", "")
-        )
-        if in_use == version:
-            reason = decision.reason if rival else decision.reason.partition(": ")[2]
-            decision = Decision(alias="champion", reason=f"already the champion: {reason}")
-        else:
-            objection = promotion_veto.against(version, in_use) if decision.alias == "champion" else ""
-            if objection:
-                decision = Decision(alias="challenger", reason=f"{objection}; its figures: {decision.reason}")
-            tracking.set_alias(version, decision)
+@retried_task("register version")
+def register(store: Store, run: str, training: str, evaluation: str, budget_ms: float | None) -> str:
+    """Evaluated candidate -> version in MLflow's registry, once per iteration; returns its number."""
+    report = reports.load(store.evaluations, evaluation)
+    with registry_lock(store):
+        tags = {"training": training, "iteration": report.iteration}
+        version = registry.find_version(store.settings, tags)
+        if version is None:
+            version = mlflow_tracking.register(store, run, report, budget_ms)
+        mlflow_tracking.complete(store, version, report)
+    publish_progress("register", 1, 1, f"version {version}")
+    return version
+
+
+@retried_task("promote")
+def promote(store: Store, run: str, version: str, training: str, evaluation: str) -> dict[str, Any]:
+    """Evaluation report -> alias of the version, and the reason on it; returns the chain's outcome."""
+    report = reports.load(store.evaluations, evaluation)
+    with registry_lock(store):  # otherwise two versions that beat the same champion would both replace it
+        in_use = registry.champion(store.settings)
+        decision = _decide(store, report, version, in_use)
+        if not decision.already_champion:
+            alias_changes.set_alias(store.settings, version, decision.alias, decision.reason)
     get_run_logger().info("version %s is %s: %s", version, decision.alias, decision.reason)
-    publish("promote", 1, 1, f"version {version} is {decision.alias}")
+    publish_progress("promote", 1, 1, f"version {version} is {decision.alias}")
+    links = mlflow_tracking.addresses(store, run, evaluation, training)
     outcome = {
         "version": version,
         "alias": decision.alias,
         "reason": decision.reason,
-        "effort": training_effort.read(open_store(), training).sentence,
-        "testbed": figures["testbed"],
+        "effort": training_effort.read(store, training).sentence,
+        "testbed": report.hardware,
         "training": training,
         "evaluation": evaluation,
-        "where": tracking.where(run, evaluation, training),
+        "where": links,
     }
-    text = evaluation_page.markdown_report(
-        figures, checkpoints.history(open_store(), training), decision.reason, outcome["where"]
-    )
-    if in_use != version or not tracking.has_report(version):  # which an error after the alias leaves undone
-        tracking.log_report(version, figures, text)
-    evaluation_page.publish_report(figures, text, decision.reason)
+    history = checkpoints.history(store, training)
+    page = report_pages.evaluation_page(report, history, decision.reason, links)
+    if not decision.already_champion or not mlflow_tracking.has_report(
+        store, version
+    ):  # an error may have prevented it
+        mlflow_tracking.log_report(store, version, report, page)
+    report_pages.publish_evaluation(report, page, decision.reason)
     return outcome
 
 
-@task(name="make champion", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=_BACKOFF, retry_condition_fn=may_pass)
-def make_champion(name: str, reason: str) -> dict[str, Any]:
-    """A version or alias -> champion, whatever its figures; says what was champion and what it is now.
+@retried_task("make champion")
+def make_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
+    """Version or alias -> champion, no matter what its figures are; returns the old and the new champion.
 
     Raises:
         ValueError: there is no such version, or it cannot place.
     """
-    with locks.of_registry():
-        outcome = tracking.make_champion(name, reason)
-    get_run_logger().info(
-        "champion was version %s, is version %s: %s", *map(outcome.get, ("former", "version", "reason"))
+    why = reason or "by hand"
+    with registry_lock(store):
+        change = alias_changes.make_champion(store.settings, name, why, by=os.environ.get("USER") or "unknown")
+    get_run_logger().info("champion was version %s, is version %s: %s", change.former, change.version, why)
+    return {"version": change.version, "alias": "champion", "former": change.former, "reason": why}
+
+
+def _decide(store: Store, report: EvaluationReport, version: str, in_use: str | None) -> Decision:
+    rival, baseline = report.rival, report.reference
+    decision = decide(
+        rival,
+        report.gain(CANDIDATE, champion_name(rival)) if rival else None,
+        baseline,
+        report.gains[CANDIDATE][baseline],
+        in_use=rival if rival and in_use == version else in_use,
+        unusable=report.rival_unusable,
     )
-    return outcome
+    if in_use == version:
+        return replace(decision, alias="champion", already_champion=True)
+    veto = find_veto(store, version, in_use) if decision.alias == "champion" else None
+    return decision if veto is None else replace(decision, alias="challenger", veto=veto)

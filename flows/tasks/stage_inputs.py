@@ -1,24 +1,25 @@
-"""What a single stage works on: the configuration, and what earlier stages left in the home."""
+"""Inputs of a stage that runs on its own: its configuration, and what earlier stages left in the store."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from dreamshard.recipes import Recipe
-from flows.decisions.warm_start import Start
+from flows.decisions.warm_start import WarmStart
 from flows.forms.configuration import configure
 from flows.forms.options import StageOptions
-from flows.reports import tracking
+from flows.reports import mlflow_tracking
 from flows.runtime import locks, testbed_pool
 from flows.runtime.progress import progress_artifact
 from flows.runtime.testbed_pool import TestbedReference
-from flows.tasks.training import draw_tasks, find_start, training_key
+from flows.tasks.drawing import draw_tasks
+from flows.tasks.training import find_start, training_key
 from storage.run_records import checkpoints
 from storage.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs:
+class StageInputs:
     """What a stage works on.
 
     Attributes:
@@ -31,11 +32,11 @@ class Inputs:
     config: Recipe
     dataset: str
     tasks: str
-    start: Start
+    start: WarmStart
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage(Inputs):
+class Stage(StageInputs):
     """A running stage.
 
     Attributes:
@@ -74,7 +75,7 @@ class Stage(Inputs):
         Raises:
             ValueError: the training has not been started.
         """
-        with locks.of_training(self.training):
+        with locks.training_lock(self.store, self.training):
             yield self.last_iteration() + 1
 
 
@@ -88,24 +89,24 @@ def stage(store: Store, name: str, options: StageOptions, *, progress: str = "")
         options: see `inputs`.
         progress: see `running`.
     """
-    given = inputs(store, options)
-    with running(name, given.config, options.seed, progress=progress) as (run, parent):
-        bench = testbed_pool.reference(given.config, given.dataset, options.seed)
-        key = training_key(given.dataset, given.tasks, given.start, bench)
-        yield Stage(**vars(given), store=store, bench=bench, training=key, run=run, parent=parent)
+    inputs = stage_inputs(store, options)
+    with running(store, name, inputs.config, options.seed, progress=progress) as (run, parent):
+        bench = testbed_pool.testbed_reference(store, inputs.config, inputs.dataset, options.seed)
+        key = training_key(inputs.dataset, inputs.tasks, inputs.start, bench)
+        yield Stage(**vars(inputs), store=store, bench=bench, training=key, run=run, parent=parent)
 
 
-def inputs(store: Store, options: StageOptions) -> Inputs:
+def stage_inputs(store: Store, options: StageOptions) -> StageInputs:
     """The recipe and dataset of the options, as `configured`; the dataset's tasks are drawn if they have not been."""
     config, dataset = configured(store, options)
-    start = find_start(config, dataset, testbed_pool.reference(config, dataset, options.seed))
+    start = find_start(store, config, dataset, testbed_pool.testbed_reference(store, config, dataset, options.seed))
     start = replace(start, source=store.lake.dataset_source(dataset))  # which need not be the recipe's
-    tasks = draw_tasks(dataset, config.tasks, options.seed, start.split_of)
-    return Inputs(config=config, dataset=dataset, tasks=tasks, start=start)
+    tasks = draw_tasks(store, dataset, config.tasks, options.seed, start.split_of)
+    return StageInputs(config=config, dataset=dataset, tasks=tasks, start=start)
 
 
 @contextmanager
-def running(name: str, config: Recipe, seed: int, *, progress: str = "") -> Iterator[tuple[str, str]]:
+def running(store: Store, name: str, config: Recipe, seed: int, *, progress: str = "") -> Iterator[tuple[str, str]]:
     """Keep an MLflow run of the stage, below one of the flow run, and all testbeds open while the block runs.
 
     Args:
@@ -118,7 +119,12 @@ def running(name: str, config: Recipe, seed: int, *, progress: str = "") -> Iter
         Ids of the stage's run and of the run above it.
     """
     shown = progress_artifact(progress) if progress else nullcontext()
-    with tracking.chain(name, config, seed) as chain, testbed_pool.testbeds(), shown, chain.stage(name) as run:
+    with (
+        mlflow_tracking.chain(store, name, config, seed) as chain,
+        testbed_pool.shared_testbeds(),
+        shown,
+        chain.stage(name) as run,
+    ):
         yield run, chain.run
 
 
@@ -129,7 +135,7 @@ def configured(store: Store, options: StageOptions) -> tuple[Recipe, str]:
         ValueError: nothing has been ingested, or not this version.
     """
     config = configure(options)
-    testbed_pool.check(config)
+    testbed_pool.check_testbed(store, config)
     versions = store.lake.dataset_versions()
     if not versions:
         raise ValueError(

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from flows.runtime.source_revision import commit
+from flows.runtime.source_revision import source_revision
 
 MARKER = "<!-- benchmarks -->"
 HEADER = ("| what | measured | bar | reference | ratio |", "|---|---|---|---|---|")
@@ -83,7 +83,10 @@ def printed(
             lines.append(line(row))
             print(lines[-1], flush=True)
             well = well and not failed(row)
-        lines += ["", f"Measured {time.strftime('%Y-%m-%d')} at {commit()[:8]} in {time.perf_counter() - began:.0f} s."]
+        lines += [
+            "",
+            f"Measured {time.strftime('%Y-%m-%d')} at {source_revision()[:8]} in {time.perf_counter() - began:.0f} s.",
+        ]
         print("\n".join(lines[-2:]), end="\n\n", flush=True)
         tables[name] = lines
     return tables, well

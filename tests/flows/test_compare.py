@@ -12,8 +12,7 @@ from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask, split_tables
 from dreamshard.training import TrainingConfig, make_placer, start_training
 from dreamshard.workloads import dataset_version
-from flows.decisions import heldout
-from flows.reports import comparisons
+from flows.decisions import contestants, heldout
 from flows.reports.html import html_page
 from storage.lake.lake import Lake
 from storage.mlflow_store import alias_changes, registration, registry, runs
@@ -71,7 +70,7 @@ def compared(home: Path, shared_dreamshard: Dreamshard) -> dict:
 
 def test_tasks_hold_no_table_that_any_of_the_versions_was_trained_on(home, compared, shared_dreamshard, monkeypatch):
     monkeypatch.setenv("DREAMSHARD_HOME", str(home))
-    trained = {name for version in "12" for name in heldout.trained_on(version).names}
+    trained = {name for version in "12" for name in heldout.trained_names(open_store(), version)}
     query = "select distinct unnest(table_names) as name from evaluations"
     used = {row["name"] for row in json.loads(shared_dreamshard("sql", query, "--json", home=home).stdout)}
     assert len(trained) > 20  # the two halves differ, so neither's own test half is held out for both
@@ -84,11 +83,13 @@ def test_every_pair_is_compared_on_the_same_tasks_and_the_lake_knows_the_version
     report = json.loads(Path(compared["report"]).read_text())
     assert report["versions"] == {"version 1": "1", "version 2": "2"}
     names = {"version 1", "version 2", "dim_greedy"}
-    assert {name: set(gains) | {name} for name, gains in report["comparisons"].items()} == dict.fromkeys(names, names)
+    assert {name: set(gains) | {name} for name, gains in report["gains"].items()} == dict.fromkeys(names, names)
     costs = {(row["task"], row["placer"]): row["overall_ms"] for row in report["rows"]}
     assert len(costs) == 3 * 4
-    gains = [1 - costs[task, "version 2"] / costs[task, "version 1"] for task in report["heldout"]["tasks"]]
-    assert report["comparisons"]["version 2"]["version 1"]["mean_gain"] == pytest.approx(sum(gains) / 4)
+    gains = [
+        1 - costs[task, "version 2"] / costs[task, "version 1"] for task in dict.fromkeys(task for task, _ in costs)
+    ]
+    assert report["gains"]["version 2"]["version 1"]["mean_gain"] == pytest.approx(sum(gains) / 4)
     query = "select placer, model_version, count(*) as n from evaluations group by 1, 2 order by 1"
     rows = json.loads(shared_dreamshard("sql", query, "--json", home=home).stdout)
     assert rows == [
@@ -101,7 +102,7 @@ def test_every_pair_is_compared_on_the_same_tasks_and_the_lake_knows_the_version
 def test_a_versions_prediction_error_is_over_all_that_was_measured(home, compared, monkeypatch):
     monkeypatch.setenv("DREAMSHARD_HOME", str(home))
     report = json.loads(Path(compared["report"]).read_text())
-    (line,) = [line for line in report["summary"] if line["placer"] == "version 2"]
+    (line,) = [line for line in report["placers"] if line["placer"] == "version 2"]
     placer = registry.load_placer("2")
     drawn = Lake(home / "lake", home / "cache").read_tasks(report["dataset"], "test", report["tasks"])
     tasks = {task.name: task for task in drawn}
@@ -145,21 +146,23 @@ def test_published_rivals_take_part_where_they_are_asked_for(home, compared, sha
     done = shared_dreamshard("compare", "champion", "2", *SMALL, "--peers", "--json", home=home)
     assert done.returncode == 0, done.sentence
     found = {row["placer"]: row for row in json.loads(done.stdout)["table"]}
-    assert set(found) == {"version 1", "version 2", *comparisons.peers_there()}
+    assert set(found) == {"version 1", "version 2", *contestants.available_peers()}
     assert all(row["legal"] for row in found.values())
 
 
 def test_versions_of_the_half_that_evaluate_trains_on_are_compared_on_the_tasks_of_evaluate(home, monkeypatch):
     from dreamshard.recipes import TasksConfig
-    from flows.tasks import training
+    from flows.tasks import drawing
 
     monkeypatch.setenv("DREAMSHARD_HOME", str(home))
-    dataset, config = (
-        Lake(home / "lake", home / "cache").dataset_versions()[-1],
-        TasksConfig(tables_per_task=6, num_test=2),
+    store, config = open_store(), TasksConfig(tables_per_task=6, num_test=2)
+    dataset = store.lake.dataset_versions()[-1]
+    assert drawing.draw_heldout_tasks.fn(store, dataset, config, 0, ["1"]) == drawing.draw_tasks.fn(
+        store, dataset, config, 0
     )
-    assert heldout.draw(dataset, config, 0, ["1"]) == training.draw_tasks.fn(dataset, config, 0)
-    assert heldout.draw(dataset, config, 1, ["1"]) != training.draw_tasks.fn(dataset, config, 1)
+    assert drawing.draw_heldout_tasks.fn(store, dataset, config, 1, ["1"]) != drawing.draw_tasks.fn(
+        store, dataset, config, 1
+    )
 
 
 def test_a_champion_that_knows_tables_of_the_held_out_tasks_is_said_to_be_favoured(home, monkeypatch):
@@ -167,8 +170,8 @@ def test_a_champion_that_knows_tables_of_the_held_out_tasks_is_said_to_be_favour
     pool = pool_of(40)
     known, fresh = split_tables(pool, torch.Generator().manual_seed(0))
     task = PlacementTask(pool.named([*known.names[:2], fresh.names[0]]), 2, 2**30)
-    assert "version 1 was trained on 2 of the 3 tables" in heldout.not_held_out_for("1", [task])
-    assert heldout.not_held_out_for("1", [PlacementTask(fresh, 2, 2**30)]) == ""
+    assert "version 1 was trained on 2 of the 3 tables" in heldout.bias_caveat(open_store(), "1", [task])
+    assert heldout.bias_caveat(open_store(), "1", [PlacementTask(fresh, 2, 2**30)]) == ""
 
 
 def test_wrong_comparisons_are_one_sentence(home, shared_dreamshard):
@@ -182,11 +185,12 @@ def test_wrong_comparisons_are_one_sentence(home, shared_dreamshard):
 
 def test_published_rivals_learn_from_tables_that_are_not_held_out(home, monkeypatch):
     monkeypatch.setenv("DREAMSHARD_HOME", str(home))
-    who = comparisons.resolve(["1"], with_peers=True)
+    who = contestants.resolve(open_store(), ["1"], with_peers=True)
     assert {"version 1", "rnn", "autoshard", "neuroshard"} <= set(who)
     tasks = [PlacementTask(pool_of(4), 2, 2**30)]
-    found = comparisons.placers({"version 1": "1", "neuroshard": None, "cost_greedy": None, "random": None}, [], 0)
-    assert all(tasks[0].is_legal(placer.place(tasks[0])) for placer in found.values())
+    names = {"version 1": "1", "neuroshard": None, "cost_greedy": None, "random": None}
+    placers = contestants.of_versions(open_store(), names, [], 0).placers
+    assert all(tasks[0].is_legal(placer.place(tasks[0])) for placer in placers.values())
 
 
 def test_models_shows_the_facts_and_one_version_in_full(home, shared_dreamshard):

@@ -17,9 +17,8 @@ from flows.decisions import warm_start
 from flows.forms.configuration import configure
 from flows.forms.options import RecipeOptions, RetrainOptions, StageOptions
 from flows.runtime import testbed_pool
+from flows.tasks import drawing, stage_inputs
 from flows.tasks import training as steps
-from flows.tasks.stage_inputs import inputs
-from storage.lake import home_lake
 from storage.lake.table_splits import read_table_split
 from storage.mlflow_store import registry
 from storage.run_records import checkpoints, lineage, training_effort
@@ -56,27 +55,29 @@ class Home:
         (self.path / "list.csv").write_text("\n".join(["name,rows,dim,pooling_factor", *lines]) + "\n")
         found = list(open_workload(self.config().workload).tables())
         for table in found:
-            home_lake().write_table_lookups(table)
+            open_store().lake.write_table_lookups(table)
         pool = concatenate([statistics(table) for table in found])
-        home_lake().write_dataset(pool, dataset_version(pool), "list.csv")
+        open_store().lake.write_dataset(pool, dataset_version(pool), "list.csv")
         return dataset_version(pool)
 
-    def start(self, dataset: str, *, full: bool = False, **other) -> warm_start.Start:
+    def start(self, dataset: str, *, full: bool = False, **other) -> warm_start.WarmStart:
         config = self.config(**other)
-        return warm_start.start_from(config, dataset, testbed_pool.reference(config, dataset, 0), full=full)
+        store = open_store()
+        testbed = testbed_pool.testbed_reference(store, config, dataset, 0)
+        return warm_start.find_warm_start(store, config, dataset, testbed, full=full)
 
     def train(self, dataset: str) -> str:
-        config = self.config()
-        with disable_run_logger(), testbed_pool.testbeds():
-            bench = testbed_pool.reference(config, dataset, 0)
-            start = warm_start.start_from(config, dataset, bench, full=False)
-            tasks = steps.draw_tasks.fn(dataset, config.tasks, 0, start.split_of)
-            training = steps.start_training.fn(dataset, tasks, start, bench)
+        config, store = self.config(), open_store()
+        with disable_run_logger(), testbed_pool.shared_testbeds():
+            bench = testbed_pool.testbed_reference(store, config, dataset, 0)
+            start = warm_start.find_warm_start(store, config, dataset, bench, full=False)
+            tasks = drawing.draw_tasks.fn(store, dataset, config.tasks, 0, start.split_of)
+            training = steps.start_training.fn(store, dataset, tasks, start, bench)
             for iteration in range(1, start.config.iterations + 1):
-                if not checkpoints.is_complete(open_store(), training, iteration):
-                    steps.measure_placements.fn(training, iteration, dataset, tasks, bench)
-                    steps.fit_cost_network.fn(training, iteration)
-                    steps.improve_policy.fn(training, iteration, dataset, tasks)
+                if not checkpoints.is_complete(store, training, iteration):
+                    steps.measure_placements.fn(store, training, iteration, dataset, tasks, bench)
+                    steps.fit_cost_network.fn(store, training, iteration)
+                    steps.improve_policy.fn(store, training, iteration, dataset, tasks)
         return training
 
     def register(self, training: str) -> None:
@@ -95,7 +96,7 @@ class Home:
         return lineage.Origin.from_json(self.tags[version][lineage.TAG])
 
     def halves(self, version: str):
-        return read_table_split(home_lake(), self.origin(version).tasks)
+        return read_table_split(open_store().lake, self.origin(version).tasks)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +137,9 @@ def test_no_table_that_was_trained_on_is_ever_held_out_and_tables_stay_in_their_
     origin = home.origin("2")
     for split, allowed in (("train", after.train), ("test", after.test)):
         drawn = {
-            name for task in home_lake().read_tasks(origin.dataset, split, origin.tasks) for name in task.tables.names
+            name
+            for task in open_store().lake.read_tasks(origin.dataset, split, origin.tasks)
+            for name in task.tables.names
         }
         assert drawn <= allowed - set(REMOVED)
 
@@ -151,7 +154,7 @@ def test_what_was_measured_before_is_fitted_as_well_with_the_tables_as_they_were
 
 def test_samples_of_another_version_of_a_library_are_left_out(home: Home, monkeypatch: pytest.MonkeyPatch):
     warm = home.origin("2").warm
-    then = dict(home_lake().read_cost_samples(run_key=warm.training)[0].versions)
+    then = dict(open_store().lake.read_cost_samples(run_key=warm.training)[0].versions)
     monkeypatch.setattr(lineage, "library_versions", lambda: dict.fromkeys(then, "other") | {"torch": "0.0"})
     samples, there = lineage.earlier_samples(open_store(), warm)
     assert there == 15
@@ -182,7 +185,7 @@ def test_a_warm_training_that_was_killed_ends_with_the_same_bits_and_measures_no
         before, after = (getattr(state, kind).state_dict() for state in (whole, again))
         assert all(value.equal(after[name]) for name, value in before.items())
     assert again.generator.get_state().equal(whole.generator.get_state())
-    assert len(home_lake().read_cost_samples(run_key=training)) == 10
+    assert len(open_store().lake.read_cost_samples(run_key=training)) == 10
 
 
 def test_a_full_training_begins_with_nothing_but_keeps_the_halves(home: Home):
@@ -190,14 +193,14 @@ def test_a_full_training_begins_with_nothing_but_keeps_the_halves(home: Home):
     assert begun.warm is None
     assert begun.config.measurements == 15
     assert begun.split_of == home.origin("1").tasks
-    assert "full" in begun.why
+    assert begun.reason.code == "full"
 
 
 @pytest.mark.parametrize("other", [{"num_devices": 4}, {"tables_per_task": 10}, {"testbed": "simulated:v100"}])
 def test_other_tasks_or_hardware_begin_with_nothing(home: Home, other: dict):
     begun = home.start(home.origin("2").dataset, **other)
     assert (begun.warm, begun.split_of) == (None, None)
-    assert "no version was trained" in begun.why
+    assert begun.reason.code == "first"
 
 
 def version(number: str) -> lineage.Version:
@@ -210,10 +213,11 @@ def version(number: str) -> lineage.Version:
 def test_other_networks_begin_with_nothing_and_say_so(home: Home, number: str, dataset: str):
     config = replace(home.config(), training=replace(home.config().training, cost_network="paper"))
     tables = home.origin(number).dataset if dataset == "the same" else dataset
-    warm, why = warm_start._warm(version(number), config, tables, full=False)
+    warm, reason = warm_start._warm(open_store(), version(number), config, tables, full=False)
     assert warm is None
-    assert (
-        why == f"with nothing: the networks of version {number} are structured and lookahead, not paper and lookahead"
+    assert reason.code == "other_networks"
+    assert reason.sentence.endswith(
+        f"the networks of version {number} are structured and lookahead, not paper and lookahead"
     )
 
 
@@ -235,11 +239,12 @@ def unreadable(cause: OSError) -> Callable[[str, object], None]:
 def test_a_placer_to_go_on_from_that_is_lost_is_no_start_but_stops_nothing(
     home: Home, monkeypatch: pytest.MonkeyPatch, tables: str
 ):
-    assert warm_start._warm(version("2"), home.config(), tables, full=False)[0] is not None
+    assert warm_start._warm(open_store(), version("2"), home.config(), tables, full=False)[0] is not None
     monkeypatch.setattr(registry, "load_placer", unreadable(FileNotFoundError("artifacts/placer")))
-    warm, why = warm_start._warm(version("2"), home.config(), tables, full=False)
+    warm, reason = warm_start._warm(open_store(), version("2"), home.config(), tables, full=False)
     assert warm is None
-    assert why.startswith("with nothing: the files of version")
+    assert reason.code == "unreadable"
+    assert reason.detail.startswith("the files of version")
 
 
 def test_a_store_that_is_away_for_a_moment_makes_no_training_a_full_one(
@@ -247,7 +252,7 @@ def test_a_store_that_is_away_for_a_moment_makes_no_training_a_full_one(
 ):
     monkeypatch.setattr(registry, "load_placer", unreadable(TimeoutError("the store")))
     with pytest.raises(ValueError, match="cannot be read"):
-        warm_start._warm(version("2"), home.config(), tables, full=False)
+        warm_start._warm(open_store(), version("2"), home.config(), tables, full=False)
 
 
 def test_a_champion_that_cannot_be_read_is_no_start_but_stops_nothing(home: Home, monkeypatch: pytest.MonkeyPatch):
@@ -257,18 +262,15 @@ def test_a_champion_that_cannot_be_read_is_no_start_but_stops_nothing(home: Home
     monkeypatch.setattr(registry, "load_placer", damaged)
     begun = home.start(home.origin("2").dataset)
     assert begun.warm is None
-    assert "cannot be read" in begun.why
+    assert begun.reason.code == "unreadable"
+    assert "cannot be read" in begun.reason.sentence
 
 
 def test_stages_on_their_own_say_of_which_source_the_tables_are_that_they_work_on(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ):
     for step in ("find_start", "draw_tasks"):
-        monkeypatch.setattr(steps, step, getattr(steps, step).fn)
+        monkeypatch.setattr(stage_inputs, step, getattr(stage_inputs, step).fn)
     assert configure(RecipeOptions(recipe="smoke")).workload.source == "meta-dlrm-2021"
-    assert (
-        inputs(
-            open_store(), StageOptions(recipe="smoke", testbed="simulated", dataset=home.origin("2").dataset)
-        ).start.source
-        == "list.csv"
-    )
+    options = StageOptions(recipe="smoke", testbed="simulated", dataset=home.origin("2").dataset)
+    assert stage_inputs.stage_inputs(open_store(), options).start.source == "list.csv"

@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 from flows.forms.configuration import configure
 from flows.forms.options import IngestOptions
 from flows.tasks import ingestion
-from flows.tasks.ingestion import look
+from flows.tasks.ingestion import read_source_state
 from tests.flows.commands import Dreamshard, files
 
 pytestmark = pytest.mark.flow
@@ -95,14 +95,13 @@ def test_what_is_known_of_a_source_is_said_without_opening_it(
     ingested(dreamshard, str(source), home)
     workload = configure(IngestOptions(recipe="smoke", source=str(source))).workload
     monkeypatch.setattr(ingestion, "opened_source", lambda *_: pytest.fail("an unchanged source was opened"))
-    state = look(workload)
+    state = read_source_state(open_store(), workload)
     assert (state.names, state.changed) == (("t0000", "t0001"), ())
-    assert state.unchanged is not None
-    assert state.unchanged.lookups.tolist() == [4, 4]
+    assert [int(state.known[fingerprint].lookups) for fingerprint in state.fingerprints] == [4, 4]
     monkeypatch.undo()
     monkeypatch.setenv("DREAMSHARD_HOME", str(home))
     save(source, samples=5)
-    assert look(workload).changed == (0, 1)
+    assert read_source_state(open_store(), workload).changed == (0, 1)
 
 
 def test_a_file_that_was_only_touched_keeps_its_tables(dreamshard: Dreamshard, tmp_path: Path):

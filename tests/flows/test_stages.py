@@ -78,9 +78,7 @@ def test_what_is_promoted_is_what_was_evaluated(dreamshard: Dreamshard, staged: 
     content = json.loads(report.read_text())
     assert content["iteration"] == 2
     report.write_text(json.dumps(content | {"iteration": 1}))
-    failed_with(
-        dreamshard("promote", *SMOKE, home=home), "stands at iteration 2", "is of iteration 1", "evaluate` again"
-    )
+    failed_with(dreamshard("promote", *SMOKE, home=home), "is at iteration 2", "is of iteration 1", "evaluate` again")
 
 
 def test_an_evaluation_whose_report_was_removed_is_made_again(dreamshard: Dreamshard, tmp_path: Path):

@@ -16,6 +16,7 @@ from flows import watch
 from flows.decisions import retraining_due
 from flows.forms.configuration import configure
 from flows.forms.options import RetrainingOptions
+from flows.tasks import watching
 from storage.run_records import lineage
 from tests.flows.commands import Dreamshard
 
@@ -67,8 +68,8 @@ class Server:
     ],
 )
 def test_the_same_retraining_is_waited_for_but_no_schedule(monkeypatch, found, under_way):
-    monkeypatch.setattr(retraining_due, "get_client", Server(runs=[found]))
-    assert retraining_due.under_way.fn(WATCHED) == ("able-ant" if under_way else None)
+    monkeypatch.setattr(watching, "get_client", Server(runs=[found]))
+    assert watching.find_running.fn(WATCHED) == ("able-ant" if under_way else None)
 
 
 def asked(hours_ago: float, dataset: str, **other):
@@ -89,8 +90,8 @@ def asked(hours_ago: float, dataset: str, **other):
     ],
 )
 def test_what_was_asked_for_is_not_asked_for_again_within_a_day_unless_tables_change(monkeypatch, events, found):
-    monkeypatch.setattr(retraining_due, "get_client", Server(events=events))
-    last = retraining_due.asked_for.fn("b", WATCHED)
+    monkeypatch.setattr(watching, "get_client", Server(events=events))
+    last = watching.find_request.fn("b", WATCHED)
     assert last == (next(event.occurred for event in events if event.payload["dataset"] == "b") if found else None)
 
 
@@ -131,7 +132,7 @@ def test_the_last_trained_dataset_is_that_of_the_same_retraining(monkeypatch, ve
     monkeypatch.setattr(lineage, "versions", lambda _: iter(versions))
     monkeypatch.setattr(retraining_due.registry, "champion", lambda _: champion)
     config = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated"))
-    assert retraining_due.last_trained(config, dataset) == trained
+    assert retraining_due.last_trained(SimpleNamespace(settings=None), config, dataset) == trained
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_the_last_trained_dataset_is_that_of_the_same_retraining(monkeypatch, ve
     ],
 )
 def test_a_testbed_is_known_by_name_as_far_as_it_is_the_same_on_every_machine(name, kind, hardware, can):
-    assert retraining_due._can_be(name, kind, hardware) is can
+    assert retraining_due.is_testbed(name, kind, hardware) is can
 
 
 def test_of_a_bundled_list_nothing_is_asked_for_and_it_is_said_why():
@@ -160,9 +161,9 @@ def test_of_a_bundled_list_nothing_is_asked_for_and_it_is_said_why():
 
 def test_where_nothing_is_under_way_a_failed_retraining_is_said_and_a_new_one_is_due(monkeypatch):
     yesterday = Server(events=[asked(25, "a")])
-    monkeypatch.setattr(retraining_due, "get_client", yesterday)
+    monkeypatch.setattr(watching, "get_client", yesterday)
     assert watch.reason_to_wait(NEW, "a", WATCHED) is None
-    monkeypatch.setattr(retraining_due, "get_client", Server(events=[asked(1, "a"), *yesterday.events]))
+    monkeypatch.setattr(watching, "get_client", Server(events=[asked(1, "a"), *yesterday.events]))
     waits = watch.reason_to_wait(NEW, "a", WATCHED)
     assert waits is not None
     assert re.search(r"was asked for at .* UTC and has not come about", waits)

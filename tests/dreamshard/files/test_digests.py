@@ -6,7 +6,7 @@ from pathlib import Path
 from dreamshard.files.digests import digest, json_digest
 from dreamshard.shard_profiling.design import CollectionConfig
 from dreamshard.testbeds.shard_cache import ShardKey
-from flows.runtime.caching import content_key
+from flows.runtime.content_keys import content_key
 from storage.lake.parquet_files import content_id
 
 

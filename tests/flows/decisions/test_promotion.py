@@ -1,54 +1,64 @@
-import math
+from dataclasses import replace
 
 from dreamshard.evaluation import PairedComparison
-from flows.decisions.promotion import decide
+from flows.decisions.promotion import Decision, decide
+from flows.decisions.promotion_veto import Veto
 
-BETTER = PairedComparison(0.05, 0.01, 0.09, 10)
-UNCLEAR = PairedComparison(0.02, -0.01, 0.05, 10)
-EQUAL = PairedComparison(0.0, 0.0, 0.0, 10)
-UNCLEAR_LOSS = PairedComparison(-0.01, -0.03, 0.01, 10)
-WORSE = PairedComparison(-0.05, -0.09, -0.01, 10)
+BETTER = PairedComparison(fits=True, mean_gain=0.05, low=0.01, high=0.09, num_tasks=10)
+UNCLEAR = replace(BETTER, mean_gain=0.02, low=-0.01, high=0.05)
+EQUAL = replace(BETTER, mean_gain=0.0, low=0.0, high=0.0)
+UNCLEAR_LOSS = replace(BETTER, mean_gain=-0.01, low=-0.03, high=0.01)
+WORSE = replace(BETTER, mean_gain=-0.05, low=-0.09, high=-0.01)
+NEVER = PairedComparison(fits=False, mean_gain=None, low=None, high=None, num_tasks=10)
+
+
+def outcome(decision: Decision) -> tuple[str, str]:
+    return decision.alias, decision.code
 
 
 def test_a_candidate_that_beats_the_champion_beyond_doubt_becomes_champion():
-    assert decide("3", BETTER, "dim_greedy", UNCLEAR).alias == "champion"
+    assert outcome(decide("3", BETTER, "dim_greedy", UNCLEAR)) == ("champion", "beats_champion")
 
 
 def test_a_candidate_whose_interval_holds_zero_stays_challenger():
-    assert decide("3", UNCLEAR, "dim_greedy", BETTER).alias == "challenger"
+    assert outcome(decide("3", UNCLEAR, "dim_greedy", BETTER)) == ("challenger", "not_beyond_doubt")
 
 
 def test_the_first_version_becomes_champion_unless_a_rule_of_thumb_is_cheaper_on_the_mean():
-    assert decide(None, None, "dim_greedy", BETTER).alias == "champion"
-    assert decide(None, None, "dim_greedy", UNCLEAR).alias == "champion"
-    assert decide(None, None, "dim_greedy", EQUAL).alias == "champion"
-    assert decide(None, None, "dim_greedy", UNCLEAR_LOSS).alias == "challenger"
-    assert decide(None, None, "dim_greedy", WORSE).alias == "challenger"
+    for gain in (BETTER, UNCLEAR, EQUAL):
+        assert outcome(decide(None, None, "dim_greedy", gain)) == ("champion", "better_than_baseline")
+    for gain in (UNCLEAR_LOSS, WORSE):
+        assert outcome(decide(None, None, "dim_greedy", gain)) == ("challenger", "worse_than_baseline")
 
 
-def test_a_challenger_without_a_champion_is_told_the_figures():
+def test_the_reason_of_a_challenger_without_a_champion_gives_the_figures():
     reason = decide(None, None, "dim_greedy", UNCLEAR_LOSS).reason
     assert reason == (
-        "no champion yet, and dearer than a rule of thumb: costs 1.0% more when measured (95 % interval 1.0% less to "
-        "3.0% more, 10 held-out tasks) than dim_greedy, the best rule of thumb"
+        "no champion yet, and more expensive than a rule of thumb: costs 1.0% more when measured (95 % interval 1.0% less "
+        "to 3.0% more, 10 held-out tasks) than dim_greedy, the best rule of thumb"
     )
 
 
-def test_a_candidate_that_did_not_fit_its_devices_becomes_no_champion():
-    never = PairedComparison(-math.inf, -math.inf, -math.inf, 10)
-    assert decide("3", never, "dim_greedy", BETTER).alias == "challenger"
-    assert decide(None, None, "dim_greedy", never).alias == "challenger"
-    assert "did not fit" in decide(None, None, "dim_greedy", never).reason
+def test_a_candidate_that_did_not_fit_its_devices_does_not_become_champion():
+    assert decide("3", NEVER, "dim_greedy", BETTER).alias == "challenger"
+    assert decide(None, None, "dim_greedy", NEVER).alias == "challenger"
+    assert "did not fit" in decide(None, None, "dim_greedy", NEVER).reason
+
+
+def test_a_candidate_that_fits_where_the_champion_does_not_becomes_champion():
+    decision = decide("3", replace(NEVER, fits=True), "dim_greedy", BETTER)
+    assert decision.alias == "champion"
+    assert decision.reason == "beats the champion: champion version 3 did not fit its devices when measured"
 
 
 def test_only_the_first_champion_is_called_so():
     assert decide(None, None, "dim_greedy", BETTER).reason.startswith("first champion: +5.0%")
     later = decide(None, None, "dim_greedy", BETTER, in_use="3")
-    assert later.alias == "challenger"
+    assert outcome(later) == ("challenger", "champion_not_compared")
     assert later.reason.startswith("not compared with version 3, the champion in use: +5.0%")
 
 
-def test_a_champion_that_cannot_be_used_counts_as_beaten_but_not_by_what_is_dearer_than_a_rule_of_thumb():
+def test_a_champion_that_cannot_be_used_counts_as_beaten_but_not_by_a_candidate_worse_than_a_rule_of_thumb():
     why = "the model has another format"
     won = decide("3", None, "dim_greedy", BETTER, in_use="3", unusable=why)
     assert won.alias == "champion"
@@ -59,15 +69,34 @@ def test_a_champion_that_cannot_be_used_counts_as_beaten_but_not_by_what_is_dear
 
 
 def test_the_reason_names_the_rival_and_the_figures():
-    reason = decide("3", BETTER, "dim_greedy", BETTER).reason
-    assert "version 3" in reason
-    assert "+5.0%" in reason
-    assert "+1.0% to +9.0%" in reason
-    assert "10 held-out tasks" in reason
+    decision = decide("3", BETTER, "dim_greedy", BETTER)
+    assert decision.gain == BETTER
+    assert decision.reason == (
+        "beats the champion: +5.0% measured cost saved (95 % interval +1.0% to +9.0%, 10 held-out tasks) against champion "
+        "version 3"
+    )
+
+
+def test_a_single_task_has_no_interval():
+    reason = decide(None, None, "dim_greedy", replace(BETTER, low=None, high=None, num_tasks=1)).reason
+    assert (
+        reason
+        == "first champion: +5.0% measured cost saved (one held-out task) against dim_greedy, the best rule of thumb"
+    )
 
 
 def test_a_candidate_that_beat_a_champion_which_is_no_longer_in_use_stays_challenger():
     decision = decide("3", BETTER, "dim_greedy", BETTER, in_use="4")
-    assert decision.alias == "challenger"
+    assert outcome(decision) == ("challenger", "champion_changed")
     assert "not compared with version 4" in decision.reason
     assert decide("3", BETTER, "dim_greedy", BETTER, in_use="3").alias == "champion"
+
+
+def test_the_reason_of_a_version_that_is_champion_already_or_vetoed_keeps_the_figures():
+    decision = decide("3", BETTER, "dim_greedy", BETTER)
+    assert replace(decision, already_champion=True).reason == f"already the champion: {decision.reason}"
+    first = decide(None, None, "dim_greedy", BETTER)
+    assert replace(first, already_champion=True).reason.startswith("already the champion: +5.0%")
+    veto = Veto(version="4", replaced_at="2026-11-22 02:00:00 UTC")
+    vetoed = replace(decision, alias="challenger", veto=veto).reason
+    assert vetoed == f"{veto.sentence}; its figures: {decision.reason}"

@@ -1,36 +1,51 @@
+from dataclasses import replace
+
 import pytest
 
-from dreamshard.formatting import markdown_table
-from flows.reports.evaluation_page import gain_text, summary_rows
-from flows.reports.plots import plot_learning, plot_placements, plot_predictions, plots, shown_task
+from dreamshard.costs import PHASES
+from dreamshard.evaluation import PairedComparison
+from flows.reports.plots import plot_learning, plot_placements, plot_predictions, plots, rows_of_shown_task
+from flows.reports.report_tables import evaluation_table, gain_text, measured_rows, summary_json
+from storage.run_records.reports import EvaluationReport, MeasuredRow, PlacerFigures
 
-PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")
+GAIN = PairedComparison(fits=True, mean_gain=0.25, low=0.1, high=0.4, num_tasks=3)
 
 
-def row(placer: str, task: str, first_ms: float, legal: bool = True) -> dict:
+def row(placer: str, task: str, first_ms: float, *, fits: bool = True) -> MeasuredRow:
     """Device 0 takes `first_ms`, device 1 takes 1 ms; a quarter of it in each phase."""
-    devices = [dict.fromkeys(PHASES, ms / 4) for ms in (first_ms, 1.0)]
-    overall = max(first_ms, 1.0) if legal else float("inf")
-    return {"placer": placer, "task": task, "overall_ms": overall, "predicted_ms": 2.0, "legal": legal,
-            "place_ms": 1.0, "devices": devices}  # fmt: skip
+    return MeasuredRow(
+        placer=placer,
+        task=task,
+        device=(0, 1),
+        overall_ms=max(first_ms, 1.0) if fits else None,
+        predicted_ms=2.0,
+        place_ms=1.0,
+        devices=tuple(dict.fromkeys(PHASES, ms / 4) for ms in (first_ms, 1.0)),
+    )
 
 
 @pytest.fixture
-def report() -> dict:
+def report() -> EvaluationReport:
     rows = [row("random", task, 4.0) for task in ("a", "b", "c")]
     rows += [row("dreamshard", task, ms) for task, ms in (("a", 3.9), ("b", 2.0), ("c", 3.0))]
-    gain = {"mean_gain": 0.25, "low": 0.1, "high": 0.4, "num_tasks": 3}
-    summary = [
-        {"placer": name, "overall_ms": ms, "predicted_ms": 2.0, "over_random": over, "over_best_baseline": over,
-         "legal": True, "place_ms": 1.0}
-        for name, ms, over in (("random", 4.0, None), ("dreamshard", 3.0, gain))
-    ]  # fmt: skip
-    return {"candidate": "dreamshard", "best_baseline": "random", "testbed": "simulated", "predicted_mape": 0.05,
-            "rows": rows, "summary": summary}  # fmt: skip
+    return EvaluationReport(
+        key="key",
+        dataset="d",
+        tasks="t",
+        testbed="simulated",
+        hardware="simulated v100",
+        reference="random",
+        placers=(
+            PlacerFigures(placer="random", overall_ms=4.0, predicted_ms=2.0, place_ms=1.0),
+            PlacerFigures(placer="dreamshard", overall_ms=3.0, predicted_ms=2.0, place_ms=1.0, predicted_mape=0.05),
+        ),
+        gains={"random": {}, "dreamshard": {"random": GAIN}},
+        rows=tuple(rows),
+    )
 
 
-def test_the_task_shown_is_the_one_with_the_gain_in_the_middle(report):
-    assert shown_task(report) == "c"
+def test_the_task_shown_is_the_one_with_the_median_gain(report):
+    assert [(row.task, row.placer) for row in rows_of_shown_task(report)] == [("c", "random"), ("c", "dreamshard")]
 
 
 def test_bars_stack_to_the_measured_sums_of_both_placers(report):
@@ -41,12 +56,16 @@ def test_bars_stack_to_the_measured_sums_of_both_placers(report):
     assert tops == pytest.approx([3.0, 1.0])
 
 
-def test_a_placement_that_did_not_fit_is_said_and_not_drawn_as_a_prediction(report):
-    report["rows"] = [row("random", "a", 4.0), row("dreamshard", "a", 4.0, legal=False)]
+def test_a_placement_that_did_not_fit_is_named_and_not_drawn_as_a_prediction(report):
+    report = replace(report, rows=(row("random", "a", 4.0), row("dreamshard", "a", 4.0, fits=False)))
     assert plot_placements(report).axes[1].get_title() == "dreamshard: did not fit"
     points = {each.get_label(): each.get_offsets().tolist() for each in plot_predictions(report).axes[0].collections}
     assert points["random"] == [[4.0, 2.0]]
     assert points["dreamshard"] == []
+    assert [(line["overall_ms"], line["legal"]) for line in measured_rows(report)] == [
+        (4.0, True),
+        (float("inf"), False),
+    ]
 
 
 def test_every_plot_has_its_file_name(report):
@@ -56,8 +75,16 @@ def test_every_plot_has_its_file_name(report):
     assert (error.get_xdata().tolist(), error.get_ydata().tolist()) == ([2], [10.0])
 
 
-def test_the_table_says_gains_with_their_intervals(report):
-    table = summary_rows(report)
+def test_the_table_shows_gains_with_their_intervals(report):
+    table = evaluation_table(report)
     assert [line["gain over random"] for line in table] == ["-", "+25.0 % (+10.0 to +40.0)"]
-    assert markdown_table(table).splitlines()[0].startswith("| placer | measured ms |")
-    assert gain_text({"mean_gain": float("-inf"), "low": float("-inf"), "high": 0.0}) == "did not fit"
+    assert [line["measured ms"] for line in table] == ["4.000", "3.000"]
+    gain = {"mean_gain": 0.25, "low": 0.1, "high": 0.4, "num_tasks": 3}
+    assert [line["over_best_baseline"] for line in summary_json(report)] == [None, gain]
+
+
+def test_a_gain_over_what_did_not_fit_is_said_in_words():
+    never = PairedComparison(fits=False, mean_gain=None, low=None, high=None, num_tasks=3)
+    assert gain_text(never) == "did not fit"
+    assert gain_text(replace(never, fits=True)) == "fits where the other does not"
+    assert gain_text(replace(GAIN, low=None, high=None)) == "+25.0 %"

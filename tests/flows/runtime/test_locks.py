@@ -10,11 +10,15 @@ from prefect.logging import disable_run_logger
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from dreamshard.evaluation import PairedComparison
+from flows.decisions.contestants import champion_name
 from flows.runtime import locks
 from flows.runtime.retries import passing
 from flows.tasks import promotion, stage_inputs
+from storage.run_records import reports
+from storage.run_records.reports import CANDIDATE, EvaluationReport
+from storage.store import Store, open_store
 
-BETTER = vars(PairedComparison(0.05, 0.01, 0.09, 10))
+BETTER = PairedComparison(fits=True, mean_gain=0.05, low=0.01, high=0.09, num_tasks=10)
 
 
 class Registry:
@@ -23,39 +27,47 @@ class Registry:
     def __init__(self, champion):
         self.aliases, self.meeting = {"champion": champion}, threading.Barrier(2)
 
-    def champion(self):
+    def champion(self, _settings):
         found = self.aliases.get("champion")
         with suppress(threading.BrokenBarrierError):  # the other one is kept out: as it should be
             self.meeting.wait(timeout=1.0)
         return found
 
-    def set_alias(self, version, decision):
-        self.aliases[decision.alias] = version
+    def set_alias(self, _settings, version, alias, _reason):
+        self.aliases[alias] = version
 
 
 @pytest.fixture
-def alone(monkeypatch, tmp_path):
+def store(monkeypatch, tmp_path) -> Store:
     monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
-    monkeypatch.setattr(promotion, "publish", lambda *_: None)
-    monkeypatch.setattr(promotion, "checkpoints", SimpleNamespace(history=lambda *_: []))
-    monkeypatch.setattr(promotion, "report", MagicMock())
-    monkeypatch.setattr(promotion, "savings", MagicMock())
-    monkeypatch.setattr(promotion.objections, "against", lambda *_: "")
-    monkeypatch.setattr(promotion.tracking, "where", lambda *_: {})
-    monkeypatch.setattr(promotion.tracking, "log_report", lambda *_: None)
+    return open_store()
 
 
 @pytest.mark.parametrize("rival", [None, "1"])
-def test_of_two_promotions_at_once_that_both_beat_what_was_in_use_one_becomes_champion(alone, monkeypatch, rival):
+def test_of_two_promotions_at_once_that_both_beat_what_was_in_use_one_becomes_champion(store, monkeypatch, rival):
     registry, outcomes = Registry(rival), {}
-    gains = {"lookup_greedy": BETTER} | ({promotion.evaluations.rival_name(rival): BETTER} if rival else {})
-    figures = {"comparisons": gains, "rival": rival, "best_baseline": "lookup_greedy", "testbed": "a test"}
-    monkeypatch.setattr(promotion.evaluations, "load", lambda key: figures)
-    monkeypatch.setattr(promotion.tracking, "champion", registry.champion)
-    monkeypatch.setattr(promotion.tracking, "set_alias", registry.set_alias)
+    gains = {"lookup_greedy": BETTER} | ({champion_name(rival): BETTER} if rival else {})
+    report = EvaluationReport(
+        key="evaluation",
+        dataset="d",
+        tasks="t",
+        testbed="simulated",
+        hardware="a test",
+        reference="lookup_greedy",
+        placers=(),
+        gains={CANDIDATE: gains},
+        rows=(),
+        rival=rival,
+    )
+    reports.save(store.evaluations, report)
+    monkeypatch.setattr(promotion, "registry", registry)
+    monkeypatch.setattr(promotion, "alias_changes", registry)
+    monkeypatch.setattr(promotion, "find_veto", lambda *_: None)
+    for part in ("checkpoints", "training_effort", "mlflow_tracking", "report_pages"):  # which need a whole training
+        monkeypatch.setattr(promotion, part, MagicMock())
 
     def promote(version):
-        outcomes[version] = promotion.promote.fn("run", version, f"training-{version}", "evaluation")
+        outcomes[version] = promotion.promote.fn(store, "run", version, f"training-{version}", "evaluation")
 
     both = [threading.Thread(target=promote, args=(version,)) for version in ("2", "3")]
     with disable_run_logger():
@@ -70,33 +82,31 @@ def test_of_two_promotions_at_once_that_both_beat_what_was_in_use_one_becomes_ch
     assert f"not compared with version {winner}" in outcomes[loser]["reason"]
 
 
-def test_a_promotion_by_hand_waits_for_one_that_is_under_way(monkeypatch, tmp_path):
+def test_a_promotion_by_hand_waits_for_one_that_is_under_way(store, monkeypatch):
     begun = threading.Event()
 
-    def make_champion(version, reason):
+    def make_champion(_settings, version, reason, **_):
         begun.set()
-        return {"version": version, "former": "1", "reason": reason}
+        return SimpleNamespace(version=version, former="1", reason=reason)
 
-    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
-    monkeypatch.setattr(promotion.tracking, "make_champion", make_champion)
-    by_hand = threading.Thread(target=promotion.make_champion.fn, args=("2", ""))
+    monkeypatch.setattr(promotion.alias_changes, "make_champion", make_champion)
+    by_hand = threading.Thread(target=promotion.make_champion.fn, args=(store, "2", ""))
     with disable_run_logger():
-        with locks.of_registry():
+        with locks.registry_lock(store):
             by_hand.start()
             assert not begun.wait(0.5)
         assert begun.wait(10)
         by_hand.join()
 
 
-def test_a_second_run_of_a_training_in_one_home_waits_and_another_training_does_not(monkeypatch, tmp_path):
-    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+def test_a_second_run_of_a_training_in_one_home_waits_and_another_training_does_not(store):
     begun = {key: threading.Event() for key in ("same", "other")}
 
     def run(key):
-        with locks.of_training(key):
+        with locks.training_lock(store, key):
             begun[key].set()
 
-    with locks.of_training("same"):
+    with locks.training_lock(store, "same"):
         runs = [threading.Thread(target=run, args=(key,)) for key in begun]
         for each in runs:
             each.start()
@@ -107,35 +117,39 @@ def test_a_second_run_of_a_training_in_one_home_waits_and_another_training_does_
         each.join()
 
 
-def test_a_step_on_its_own_waits_for_a_run_of_its_training_and_sees_what_that_has_added(monkeypatch, tmp_path):
-    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+def test_a_step_on_its_own_waits_for_a_run_of_its_training_and_sees_what_that_has_added(store, monkeypatch):
     complete, found = [1], []
-    monkeypatch.setattr(stage_inputs.steps, "training_key", lambda *_: "same")
+    fields = dict.fromkeys(("config", "dataset", "tasks", "start", "bench", "run", "parent"))
+    stage = stage_inputs.Stage(**fields, store=store, training="same")
     monkeypatch.setattr(stage_inputs.checkpoints, "last_iteration", lambda _store, key: complete[-1])
 
     def step():
-        with stage_inputs.going_on(MagicMock(), MagicMock()) as (_, last):
-            found.append(last)
+        with stage.next_iteration() as iteration:
+            found.append(iteration)
 
-    with locks.of_training("same"):
+    with locks.training_lock(store, "same"):
         alone = threading.Thread(target=step)
         alone.start()
         alone.join(0.3)
         complete.append(2)
     alone.join(60)
-    assert found == [2]
+    assert found == [3]
 
 
-def test_without_a_shared_server_no_limit_is_asked_for(monkeypatch):
+def test_without_a_shared_server_no_limit_is_requested(monkeypatch):
     monkeypatch.setattr(locks, "make_limit", lambda name: pytest.fail(f"asked for {name}"))
-    with locks.of_host():
+    with locks.host_lock():
         pass
 
 
 def test_a_server_that_does_not_answer_is_one_sentence_and_is_tried_again(monkeypatch, tmp_path):
     monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
     address = "http://127.0.0.1:1/api"
-    with temporary_settings({PREFECT_API_URL: address}), pytest.raises(ConnectionError) as away, locks.of_registry():
+    with (
+        temporary_settings({PREFECT_API_URL: address}),
+        pytest.raises(ConnectionError) as away,
+        locks.registry_lock(open_store()),
+    ):
         pytest.fail("without its turn")
     assert str(away.value).startswith(f"Prefect's server at {address} does not answer")
     assert "unset PREFECT_API_URL" in str(away.value)

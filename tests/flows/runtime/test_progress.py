@@ -1,6 +1,6 @@
 import pytest
 
-from flows.runtime.progress import STAGES, advance, listening, overall_percent, publish
+from flows.runtime.progress import STAGES, listening, overall_percent, publish_progress, report_progress
 
 
 def test_the_chain_begins_at_nothing_and_ends_at_a_hundred_percent():
@@ -22,7 +22,7 @@ def test_a_stage_on_its_own_is_the_whole():
 def test_a_listener_hears_what_is_done_while_it_listens():
     heard = []
     with listening(lambda *told: heard.append(told)):
-        advance("measure", 1, 2, "train-000")
-        publish("train", 1, 10)
-    advance("measure", 2, 2)
+        report_progress("measure", 1, 2, "train-000")
+        publish_progress("train", 1, 10)
+    report_progress("measure", 2, 2)
     assert heard == [("measure", 1, 2, "train-000"), ("train", 1, 10, "")]

@@ -2,7 +2,7 @@
 
 import fcntl
 import math
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig
 from dreamshard.tasks import PlacementTask
 from flows.runtime import locks, testbed_pool
+from storage.store import open_store
 from tests.helpers.tables import tables_of
 
 WANTED = testbed_pool.TestbedReference(
@@ -67,15 +68,19 @@ def is_locked(lock: Path) -> bool:
 def test_a_measurement_is_taken_alone_and_a_simulated_one_waits_for_nobody(tmp_path, monkeypatch, wanted, waits):
     lock, seen = tmp_path / "lock", []
     monkeypatch.setenv(MEASURING_LOCK, str(lock))
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
 
     class Bench:
         def measure(self, task, placement):
             seen.append(is_locked(lock))
             raise ZeroDivisionError
 
-    monkeypatch.setattr(testbed_pool, "borrowed", lambda wanted: nullcontext(Bench()))
+        def close(self):
+            pass
+
+    monkeypatch.setattr(testbed_pool, "open_reference", lambda *_: Bench())
     with pytest.raises(ZeroDivisionError):
-        testbed_pool.measure(wanted, make_task(), None)
+        testbed_pool.measure(open_store(), wanted, make_task(), None)
     assert seen == [waits]
     assert not is_locked(lock), "a measurement that fails gives the lock back"
 
@@ -88,10 +93,10 @@ def test_a_step_that_measures_holds_the_limit_of_its_host_and_a_simulated_one_no
         held.append(limit)
         yield
 
-    monkeypatch.setattr(locks, "shared", shared)
+    monkeypatch.setattr(locks, "limit_slot", shared)
     monkeypatch.setenv(locks.HOST, "gpu-7")
     for wanted in (WANTED, SIMULATED):
-        with testbed_pool.turn(wanted):
+        with testbed_pool.step_lock(wanted):
             pass
     assert held == ["dreamshard-measures-gpu-7"]
 
@@ -100,9 +105,9 @@ def test_the_log_says_which_rank_was_slowest_and_which_tables_it_holds():
     task = make_task()
     phases = torch.tensor([[1.0, 0.5, 0.5, 1.0], [2.0, 0.5, 0.5, 2.0]])
     sample = make_sample(task, phases)
-    assert testbed_pool.told(sample) == "5.000 ms, slowest is rank 1 (2 tables: t1, t2)"
+    assert testbed_pool.describe(sample) == "5.000 ms, slowest is rank 1 (2 tables: t1, t2)"
 
 
 def test_the_log_says_which_rank_had_no_room():
     sample = make_sample(make_task(), torch.zeros(2, 4), Infeasible(device=0, asked_bytes=2000, free_bytes=1000))
-    assert testbed_pool.told(sample) == "rank 0 asked for 2000 bytes and had 1000 (1 tables: t0)"
+    assert testbed_pool.describe(sample) == "rank 0 asked for 2000 bytes and had 1000 (1 tables: t0)"

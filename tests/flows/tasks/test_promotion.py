@@ -13,10 +13,13 @@ from dreamshard.model_files import save_placer
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig, make_placer, start_training
-from flows.reports import evaluation_page, evaluations
+from flows.decisions.contestants import champion_name
+from flows.reports import report_pages
+from flows.reports.evaluation_report import make_report
 from flows.tasks import promotion
 from storage.mlflow_store import alias_changes, registration, registry, runs
-from storage.run_records import lineage, training_effort
+from storage.run_records import lineage, reports, training_effort
+from storage.run_records.reports import CANDIDATE
 from storage.settings import Settings
 from storage.store import open_store
 from tests.helpers.tables import tables_of
@@ -46,13 +49,27 @@ class Team:
         """As at the end of a retraining: the version is cheaper than all others on each of three tasks."""
         rival = registry.champion(self.settings)
         rival = None if rival == version else rival
-        costs = {"random": 3.0, "dim_greedy": 2.0, evaluations.CANDIDATE: 1.0}
-        costs |= {} if rival is None else {evaluations.rival_name(rival): 1.5}
+        costs = {"random": 3.0, "dim_greedy": 2.0, CANDIDATE: 1.0}
+        costs |= {} if rival is None else {champion_name(rival): 1.5}
         rows = [row(f"test-{t}", placer, ms) for t in range(3) for placer, ms in costs.items()]
         training = f"training-{version}"
-        evaluations.save(evaluations.make_report(f"{version} over {rival}", training, 1, rows, rival, "a machine"))
+        key = f"{version} over {rival}"
+        report = make_report(
+            key,
+            rows,
+            "dim_greedy",
+            {},
+            dataset="d",
+            tasks="t",
+            testbed="simulated",
+            hardware="a machine",
+            training=training,
+            iteration=1,
+            rival=rival,
+        )
+        reports.save(open_store().evaluations, report)
         with disable_run_logger():
-            return promotion.promote.fn(self.runs[version], version, training, f"{version} over {rival}")
+            return promotion.promote.fn(open_store(), self.runs[version], version, training, key)
 
     @property
     def aliases(self) -> dict[str, str]:
@@ -70,7 +87,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
     home = tmp_path_factory.mktemp("team")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DREAMSHARD_HOME", str(home))
-        patch.setattr(evaluation_page, "plots", lambda *_: {})  # a second of every promotion
+        patch.setattr(report_pages, "plots", lambda *_: {})  # a second of every promotion
         yield Team(home)
 
 
@@ -136,5 +153,5 @@ def test_a_champion_has_its_report_also_where_an_error_came_after_the_alias(team
     team.promote(version)
     assert runs.has_file(team.settings, team.runs[version], "comparison_report.html")
     assert "Held-out tasks on a machine" in registry.find(team.settings, version).description
-    monkeypatch.setattr(promotion.tracking, "log_report", lambda *_: pytest.fail("written once more"))
+    monkeypatch.setattr(promotion.mlflow_tracking, "log_report", lambda *_: pytest.fail("written once more"))
     team.promote(version)

@@ -1,7 +1,6 @@
 """Costs of shards from collection to a placer, and time lines from what stages leave behind."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,10 @@ from dreamshard.shard_profiling.dataset import ShardWriter, read_shards
 from dreamshard.shard_profiling.fit import ShardTraining
 from flows.forms.configuration import configure
 from flows.forms.options import RecipeOptions
-from flows.reports import evaluations, trace_files
+from flows.reports import trace_files
 from flows.tasks import shard_profiling
-from storage.lake import home_lake
-from storage.run_records import checkpoints
+from storage.run_records import checkpoints, reports
+from storage.run_records.reports import EvaluationReport, MeasuredRow
 from storage.store import open_store
 from tests.flows.commands import Dreamshard, failed_with
 from tests.helpers.lake import append_samples
@@ -41,14 +40,14 @@ def test_without_a_bundled_placer_the_placer_says_what_to_run(dreamshard: Dreams
 
 def test_a_collection_on_the_cpu_goes_on_where_it_ended_and_is_no_h200(home: Path):
     config = configure(RecipeOptions(recipe="h200_costs"))
-    first = shard_profiling.profile_shards(config, 0, 1.0, "cpu")
-    again = shard_profiling.profile_shards(config, 0, 1.0, "cpu")
+    first = shard_profiling.profile_shards(open_store(), config, 0, 1.0, "cpu")
+    again = shard_profiling.profile_shards(open_store(), config, 0, 1.0, "cpu")
     assert first["measured_now"] > 0
     assert again["shards"] == f"{first['measured_now'] + again['measured_now']} of 4000"
     assert len(read_shards(Path(again["folder"]))) == first["measured_now"] + again["measured_now"]
     assert "refit" not in again
     with pytest.raises(ValueError, match="no costs of shards have been measured on h200 in this home"):
-        shard_profiling.train_on_shards(config, 0)
+        shard_profiling.train_on_shards(open_store(), config, 0)
 
 
 def test_shards_of_an_h200_become_a_placer_that_says_from_which_measurements(
@@ -60,7 +59,7 @@ def test_shards_of_an_h200_become_a_placer_that_says_from_which_measurements(
     quick = ShardTraining(stages=2, steps=20, policy_rounds=1, tables_per_task=6, num_devices=2)
     monkeypatch.setattr(shard_profiling, "ShardTraining", lambda seed: quick)
     with torch.enable_grad():
-        outcome = shard_profiling.train_on_shards(configure(RecipeOptions(recipe="h200_costs")), 0)
+        outcome = shard_profiling.train_on_shards(open_store(), configure(RecipeOptions(recipe="h200_costs")), 0)
     assert outcome["table"][-1]["tables"] == "all"
     assert {file.name for file in Path(outcome["placer"]).iterdir()} == {
         "config.json",
@@ -82,14 +81,31 @@ def test_a_trace_of_a_collection_is_refused_before_anything_is_measured(
 
 
 def test_an_evaluation_is_traced_with_a_process_for_every_placement_that_fits(home: Path, tmp_path: Path):
-    def row(placer: str, overall_ms: float) -> dict:
-        devices = [dict.fromkeys(PHASES, overall_ms / 4), dict.fromkeys(PHASES, 0.0)]
-        return {"placer": placer, "task": "test-000", "overall_ms": overall_ms, "devices": devices}
+    def row(placer: str, overall_ms: float | None) -> MeasuredRow:
+        devices = (dict.fromkeys(PHASES, (overall_ms or 0.0) / 4), dict.fromkeys(PHASES, 0.0))
+        return MeasuredRow(
+            placer=placer,
+            task="test-000",
+            device=(0,),
+            overall_ms=overall_ms,
+            predicted_ms=1.0,
+            place_ms=0.1,
+            devices=devices,
+        )
 
-    evaluations.save(
-        {"key": "k", "training": "t", "rows": [row("random", 8.0), row("dreamshard", 4.0), row("size", math.inf)]}
+    report = EvaluationReport(
+        key="k",
+        dataset="d",
+        tasks="t",
+        testbed="simulated",
+        hardware="a machine",
+        reference="random",
+        placers=(),
+        gains={},
+        rows=(row("random", 8.0), row("dreamshard", 4.0), row("size", None)),
     )
-    assert trace_files.write({"evaluation": "k"}, tmp_path / "trace.json") == 2
+    reports.save(open_store().evaluations, report)
+    assert trace_files.write(open_store(), {"evaluation": "k"}, tmp_path / "trace.json") == 2
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert names == ["test-000, random: 8.000 ms", "test-000, dreamshard: 4.000 ms"]
@@ -104,14 +120,14 @@ def test_a_profile_is_traced_with_the_placements_of_its_iteration(home: Path, tm
 
     tables = meta_tables().select(range(4))
     version = dataset_version(tables)
-    home_lake().write_dataset(tables, version, "meta")
+    open_store().lake.write_dataset(tables, version, "meta")
     task = PlacementTask(tables, 2, 2**40, name="train-000")
     drawn = [[0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 1]]
     samples = [simulated().measure(task, Placement(torch.tensor(device), 2)) for device in drawn]
     for iteration, chosen in ((1, samples[:2]), (2, samples[2:])):
-        append_samples(home_lake(), chosen, "training", iteration, version)
+        append_samples(open_store().lake, chosen, "training", iteration, version)
     checkpoints.folder(open_store(), "training").mkdir(parents=True)
     checkpoints.save_proposals(open_store(), "training", 2, [("train-000", drawn[2])])
-    assert trace_files.write({"training": "training", "iteration": 2}, tmp_path / "trace.json") == 1
+    assert trace_files.write(open_store(), {"training": "training", "iteration": 2}, tmp_path / "trace.json") == 1
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert f"{samples[2].overall_ms:.3f} ms on simulated" in events[0]["args"]["name"]

@@ -1,0 +1,184 @@
+"""What the flows log in MLflow: one parent run per chain, a child run per stage, and versions of the placer."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from prefect.context import FlowRunContext
+
+from dreamshard.formatting import markdown_table
+from dreamshard.model_files import save_placer
+from dreamshard.recipes import Recipe
+from flows.reports import plots, report_pages, report_tables
+from flows.reports.html import html_page
+from flows.runtime.source_revision import source_revision
+from storage.lake import catalog
+from storage.lake.ingested import Ingested
+from storage.mlflow_store import datasets, evaluation_datasets, registration, registry, runs
+from storage.run_records import checkpoints, lineage, reports, training_effort
+from storage.run_records.reports import EvaluationReport
+from storage.store import Store
+
+REPORT = "comparison_report"
+"""Name of the page on every version's run that shows the comparison by which it was decided on."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """An open parent run."""
+
+    store: Store
+    run: str
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[str]:
+        """Open a child run for the block and yield its id; it is marked as failed if the block fails."""
+        with runs.stage(self.store.settings, self.run, name) as run:
+            yield run
+        catalog.write_catalog(self.store.settings)
+
+
+@contextmanager
+def chain(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Chain]:
+    """Open the parent run of a flow, or reopen it if the same Prefect run was interrupted."""
+    context = FlowRunContext.get()
+    flow_run = None if context is None else context.flow_run
+    key = None if flow_run is None else str(flow_run.id)
+    tags = {} if flow_run is None else {"prefect.flow_run": flow_run.name, "prefect.flow_run_id": str(flow_run.id)}
+    revision = source_revision()
+    tags |= {
+        "recipe": config.name,
+        "seed": str(seed),
+        "commit": revision,
+        "mlflow.source.git.commit": revision.removesuffix("-dirty"),
+    }
+    with runs.chain(store.settings, name, key=key, params={**asdict(config), "seed": seed}, tags=tags) as run:
+        yield Chain(store, run)
+
+
+def log_ingested(store: Store, run: str, ingested: Ingested, source: str) -> None:
+    """The dataset version as an input of the run, and how many of its tables were new."""
+    tables = store.lake.read_dataset(ingested.dataset)
+    datasets.log_dataset(store.settings, run, ingested.dataset, tables, source)
+    runs.log_metrics(store.settings, run, {"tables_new": ingested.new, "tables_reused": ingested.reused})
+
+
+def log_iteration(store: Store, run: str, iteration: int, figures: checkpoints.Metrics) -> None:
+    """The figures of one iteration, as one batch."""
+    runs.log_metrics(store.settings, run, figures, step=iteration)
+
+
+def log_effort(store: Store, run: str, training: str) -> None:
+    """How much was measured, how long that took, and what a warm start saved."""
+    runs.log_metrics(store.settings, run, training_effort.read(store, training).metrics)
+
+
+def log_evaluation(store: Store, run: str, evaluation: str) -> None:
+    """An evaluation of a training: figures, plots, its tasks as evaluation dataset, tables by placer and by task."""
+    settings, report = store.settings, reports.load(store.evaluations, evaluation)
+    evaluation_datasets.log_heldout(settings, run, _heldout(report))
+    runs.log_metrics(settings, run, report_tables.evaluation_metrics(report))
+    runs.log_figures(settings, run, plots.plots(report, checkpoints.history(store, str(report.training))))
+    runs.log_table(settings, run, report_tables.evaluation_table(report))
+    runs.log_table(settings, run, report_tables.measured_rows(report), "evaluation_by_task")
+
+
+def log_comparison(store: Store, run: str, report: EvaluationReport) -> str:
+    """A comparison: page, tables and evaluation dataset on its run, figures and page on the run of every version.
+
+    Returns:
+        Address of the run for people.
+    """
+    settings, tasks, page = store.settings, _heldout(report), report_pages.comparison_page(report)
+    evaluation_datasets.log_heldout(settings, run, tasks, report.versions)
+    runs.log_table(settings, run, report_tables.comparison_table(report), "comparison")
+    runs.log_table(settings, run, report_tables.measured_rows(report), "evaluation_by_task")
+    _log_page(store, run, "comparison", page)
+    for name, version in report.versions.items():
+        figures = report_tables.comparison_metrics(report, name)
+        evaluation_datasets.log_figures_on(settings, version, figures, tasks)
+        _log_page(store, registry.run_of(settings, version), f"comparisons/{report.key}", page)
+        registry.tag(settings, version, {"comparison": report.key})
+    return runs.run_address(settings, run)
+
+
+def register(store: Store, run: str, report: EvaluationReport, budget_ms: float | None) -> str:
+    """Register the evaluated placer as the next version; `run` holds its curves and figures.
+
+    MLflow's page that compares versions shows this run, so the training's curves are logged here as well.
+    """
+    settings, training, iteration = store.settings, str(report.training), int(report.iteration or 0)
+    *earlier, last = checkpoints.history(store, training)[:iteration]
+    for step, figures in enumerate(earlier, start=1):
+        log_iteration(store, run, step, figures)
+    facts = {"dataset": report.dataset, "tasks": report.tasks, "hardware": report.hardware, "testbed": report.testbed}
+    runs.set_tags(settings, run, facts)
+    run_tags = runs.tags(settings, run)
+    facts |= {name: run_tags[name] for name in ("recipe", "seed", "commit") if name in run_tags}
+    facts |= lineage.tags(training_effort.read_origin(store, training))
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "placer"
+        save_placer(checkpoints.placer(store, training, iteration, budget_ms), folder)
+        return registration.register_placer(
+            settings,
+            folder,
+            run,
+            metrics=last | training_effort.read(store, training).metrics,
+            step=iteration,
+            tags={"training": training, "iteration": iteration, "evaluation": report.key} | facts,
+            pool=store.lake.read_dataset(report.dataset),
+        )
+
+
+def complete(store: Store, version: str, report: EvaluationReport) -> None:
+    """Log the evaluation on the version's run, unless it is there: an earlier run may have stopped before this."""
+    settings = store.settings
+    run = registry.run_of(settings, version)
+    runs.log_table(settings, run, report_tables.evaluation_table(report))
+    if "eval_overall_ms" not in runs.metrics(settings, run):
+        figures = report_tables.evaluation_metrics(report)
+        evaluation_datasets.log_figures_on(settings, version, figures, _heldout(report), int(report.iteration or 0))
+
+
+def has_report(store: Store, version: str) -> bool:
+    """Whether `log_report` has finished for a version."""
+    return runs.has_file(store.settings, registry.run_of(store.settings, version), f"{REPORT}.html")
+
+
+def log_report(store: Store, version: str, report: EvaluationReport, page: str) -> None:
+    """The comparison report of a version: its table in the version's description, then `page` on its run."""
+    settings = store.settings
+    run = registry.run_of(settings, version)
+    table = markdown_table(report_tables.evaluation_table(report))
+    link = f"[Comparison report]({runs.artifact_link(settings, run, f'{REPORT}.html')})"
+    note = f"\n\nNote: {report.caveat}." if report.caveat else ""
+    registry.describe(settings, version, f"Held-out tasks on {report.hardware}:\n\n{table}{note}\n\n{link}")
+    _log_page(store, run, REPORT, page)
+
+
+def addresses(store: Store, run: str, evaluation: str, training: str) -> dict[str, str]:
+    """Addresses of everything that a chain has written, for people."""
+    return {
+        "lake": str(store.settings.lake_root),
+        "catalog": str(store.settings.catalog_path),
+        "checkpoints": str(checkpoints.folder(store, training)),
+        "evaluation": str(reports.path(store.evaluations, evaluation)),
+        "MLflow run": runs.run_address(store.settings, run),
+    }
+
+
+def _log_page(store: Store, run: str, name: str, markdown: str) -> None:
+    runs.log_text(store.settings, run, f"{name}.md", markdown)
+    runs.log_text(store.settings, run, f"{name}.html", html_page(markdown, "dreamshard"))
+
+
+def _heldout(report: EvaluationReport) -> evaluation_datasets.HeldOut:
+    return evaluation_datasets.HeldOut(
+        dataset=report.dataset,
+        tasks=report.tasks,
+        hardware=report.hardware,
+        evaluation=report.key,
+        num_tasks=len(report.task_names),
+    )

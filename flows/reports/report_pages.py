@@ -1,0 +1,95 @@
+"""Evaluation reports as Markdown pages, and as artifacts of a flow run in Prefect."""
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.context import FlowRunContext
+
+from dreamshard.formatting import markdown_table
+from flows.reports import report_tables
+from flows.reports.plots import plots, rows_of_shown_task
+from flows.reports.report_tables import Table
+from storage.run_records.checkpoints import Metrics
+from storage.run_records.reports import EvaluationReport
+
+
+def evaluation_page(report: EvaluationReport, history: Sequence[Metrics], reason: str, links: Mapping[str, str]) -> str:
+    """The evaluation of a training: outcome, table, one placement in figures, learning curve, pictures, links."""
+    curve = [
+        {"iteration": step + 1} | {name: f"{value:.4g}" for name, value in entry.items()}
+        for step, entry in enumerate(history)
+    ]
+    names = list(dict.fromkeys(name for entry in curve for name in entry))
+    parts = [
+        "# dreamshard",
+        f"**{reason}**",
+        "## Held-out tasks",
+        markdown_table(report_tables.evaluation_table(report)),
+        *([f"Note: {report.caveat}."] if report.caveat else []),
+        "## One placement, device by device (measured ms)",
+        markdown_table(_device_table(report)),
+        "## Learning curve",
+        markdown_table([{name: entry.get(name, "-") for name in names} for entry in curve]),
+        "## Pictures",
+        *(f"![{name}]({_data_uri(figure)})" for name, figure in plots(report, history).items()),
+        "## Where",
+        *(f"- {name}: {link}" for name, link in links.items()),
+    ]
+    return "\n\n".join(parts)
+
+
+def comparison_page(report: EvaluationReport) -> str:
+    """A comparison of versions: its table, every pair, every task."""
+    parts = [
+        f"# {', '.join(report.gains)}",
+        f"Measured on {report.hardware}; {heldout_sentence(report)}.",
+        markdown_table(report_tables.comparison_table(report)),
+        "Prediction error and rank correlation are those of a version's cost network on all placements measured here.",
+        "## Every pair: measured cost saved (95 % interval, paired by task)",
+        markdown_table(report_tables.pairs_table(report)),
+        "## Every task, measured ms",
+        markdown_table(report_tables.costs_by_task(report)),
+    ]
+    return "\n\n".join(parts)
+
+
+def heldout_sentence(report: EvaluationReport) -> str:
+    """Says which tasks are held out for all compared versions."""
+    tasks, versions = report.task_names, ", ".join(report.versions.values())
+    return (
+        f"all {len(tasks)} tasks ({tasks[0]} to {tasks[-1]}) are held out for all: drawn from the "
+        f"{report.unseen_tables} tables of dataset {report.dataset} that no version of {versions} was trained on"
+    )
+
+
+def publish_evaluation(report: EvaluationReport, page: str, reason: str) -> None:
+    """Show the evaluation table and its page as artifacts of this flow run; does nothing outside of one."""
+    if FlowRunContext.get() is not None:
+        table = report_tables.evaluation_table(report)
+        create_table_artifact(table, key="dreamshard-evaluation", description=reason)
+        create_markdown_artifact(page, key="dreamshard-report", description=reason)
+
+
+def publish_comparison(report: EvaluationReport) -> None:
+    """Show the comparison's page as an artifact of this flow run; does nothing outside of one."""
+    if FlowRunContext.get() is not None:
+        page, sentence = comparison_page(report), heldout_sentence(report)
+        create_markdown_artifact(page, key="dreamshard-comparison", description=sentence)
+
+
+def _device_table(report: EvaluationReport) -> Table:
+    rows = []
+    for row in rows_of_shown_task(report):
+        for d, phases in enumerate(row.devices):
+            figures = {phase.replace("_", " "): f"{ms:.3f}" for phase, ms in phases.items()}
+            rows.append({"placer": row.placer, "device": d} | figures | {"sum": f"{sum(phases.values()):.3f}"})
+    return rows
+
+
+def _data_uri(figure: Figure) -> str:
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=60)
+    return f"data:image/png;base64,{base64.b64encode(image.getvalue()).decode()}"

@@ -1,0 +1,154 @@
+"""Tables and MLflow metrics of evaluation reports."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dreamshard.evaluation import PairedComparison
+from storage.run_records.checkpoints import Metrics
+from storage.run_records.reports import CANDIDATE, EvaluationReport
+
+Table = list[dict[str, Any]]
+
+
+def evaluation_table(report: EvaluationReport) -> Table:
+    """The evaluation of a training: one row per placer, cheapest last."""
+    return [
+        {
+            "placer": line.placer,
+            "measured ms": milliseconds(line.overall_ms),
+            "predicted ms": f"{line.predicted_ms:.3f}",
+            "gain over random": gain_text(report.gain(line.placer, "random")),
+            f"gain over {report.reference}": gain_text(report.gain(line.placer, report.reference)),
+            "legal": "yes" if line.fits else "no",
+            "place ms": f"{line.place_ms:.2f}",
+        }
+        for line in report.placers
+    ]
+
+
+def comparison_table(report: EvaluationReport) -> Table:
+    """A comparison of versions: one row per placer, cheapest last; gains are over the placer that was named first."""
+    return [
+        {
+            "placer": line.placer,
+            "measured ms": milliseconds(line.overall_ms),
+            f"gain over {report.reference}": gain_text(report.gain(line.placer, report.reference)),
+            "prediction error": "-" if line.predicted_mape is None else f"{line.predicted_mape:.1%}",
+            "rank correlation": "-" if line.predicted_spearman is None else f"{line.predicted_spearman:.3f}",
+            "legal": "yes" if line.fits else "no",
+            "place ms": f"{line.place_ms:.2f}",
+        }
+        for line in report.placers
+    ]
+
+
+def pairs_table(report: EvaluationReport) -> Table:
+    """The gain of every placer over every other one."""
+    names = [line.placer for line in report.placers]
+    return [
+        {"placer": name} | {f"over {other}": gain_text(report.gain(name, other)) for other in names} for name in names
+    ]
+
+
+def costs_by_task(report: EvaluationReport) -> Table:
+    """Measured costs: one row per task, one column per placer."""
+    costs = {(row.task, row.placer): milliseconds(row.overall_ms) for row in report.rows}
+    names = [line.placer for line in report.placers]
+    return [{"task": task} | {name: costs[task, name] for name in names} for task in report.task_names]
+
+
+def measured_rows(report: EvaluationReport) -> Table:
+    """One row per placer and task; the cost of a placement that did not fit is infinite."""
+    return [
+        {
+            "task": row.task,
+            "placer": row.placer,
+            "overall_ms": math.inf if row.overall_ms is None else row.overall_ms,
+            "predicted_ms": row.predicted_ms,
+            "legal": row.fits,
+            "place_ms": row.place_ms,
+        }
+        for row in report.rows
+    ]
+
+
+def summary_json(report: EvaluationReport) -> Table:
+    """The evaluation of a training for programs: one entry per placer, cheapest last."""
+    return [
+        {
+            "placer": line.placer,
+            "overall_ms": line.overall_ms,
+            "predicted_ms": line.predicted_ms,
+            "over_random": _gain_json(report.gain(line.placer, "random")),
+            "over_best_baseline": _gain_json(report.gain(line.placer, report.reference)),
+            "legal": line.fits,
+            "place_ms": line.place_ms,
+        }
+        for line in report.placers
+    ]
+
+
+def evaluation_metrics(report: EvaluationReport) -> Metrics:
+    """Figures of the candidate under the names that every version has in MLflow."""
+    candidate = report.placer(CANDIDATE)
+    figures = {
+        "eval_overall_ms": candidate.overall_ms,
+        "eval_gain_over_random": _mean(report.gain(CANDIDATE, "random")),
+        **_gain_metrics("eval_gain_over_best_baseline", report.gain(CANDIDATE, report.reference)),
+        "eval_predicted_mape": candidate.predicted_mape,
+        "eval_place_ms": candidate.place_ms,
+    }
+    for line in report.placers:
+        figures[f"eval_overall_ms.{'champion' if line.placer in report.versions else line.placer}"] = line.overall_ms
+    return _known(figures)
+
+
+def comparison_metrics(report: EvaluationReport, placer: str) -> Metrics:
+    """Figures of one compared version in MLflow."""
+    line = report.placer(placer)
+    return _known(
+        {
+            "compared_overall_ms": line.overall_ms,
+            "compared_place_ms": line.place_ms,
+            "compared_predicted_mape": line.predicted_mape,
+            "compared_predicted_spearman": line.predicted_spearman,
+            **_gain_metrics("compared_gain_over_first", report.gain(placer, report.reference)),
+        }
+    )
+
+
+def milliseconds(value: float | None) -> str:
+    """A measured cost."""
+    return "did not fit" if value is None else f"{value:.3f}"
+
+
+def gain_text(gain: PairedComparison | None) -> str:
+    """A paired gain with its 95 % interval, e.g. `+4.2 % (+2.0 to +6.3)`."""
+    if gain is None:
+        return "-"
+    if gain.mean_gain is None:
+        return "fits where the other does not" if gain.fits else "did not fit"
+    if gain.low is None or gain.high is None:
+        return f"{100 * gain.mean_gain:+.1f} %"
+    return f"{100 * gain.mean_gain:+.1f} % ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+
+
+def _gain_json(gain: PairedComparison | None) -> dict[str, Any] | None:
+    if gain is None:
+        return None
+    return {"mean_gain": gain.mean_gain, "low": gain.low, "high": gain.high, "num_tasks": gain.num_tasks}
+
+
+def _gain_metrics(name: str, gain: PairedComparison | None) -> dict[str, float | None]:
+    if gain is None:
+        return {}
+    return {name: gain.mean_gain, f"{name}_low": gain.low, f"{name}_high": gain.high}
+
+
+def _mean(gain: PairedComparison | None) -> float | None:
+    return None if gain is None else gain.mean_gain
+
+
+def _known(figures: Mapping[str, float | None]) -> Metrics:
+    return {name: value for name, value in figures.items() if value is not None}

@@ -1,0 +1,95 @@
+"""Prefect tasks that draw placement tasks: of a table split, and of tables held out for several versions."""
+
+from collections.abc import Mapping
+
+import torch
+
+from dreamshard.recipes import TasksConfig
+from dreamshard.tables import Tables
+from dreamshard.tasks import EMPTY_SPLIT, sample_tasks, split_tables
+from flows.decisions.heldout import split_by_training
+from flows.runtime.content_keys import content_key
+from flows.runtime.prefect_tasks import retried_task
+from flows.runtime.progress import publish_progress
+from storage.lake.table_splits import read_table_split, write_table_split
+from storage.store import Store
+
+
+@retried_task("draw tasks")
+def draw_tasks(store: Store, dataset: str, config: TasksConfig, seed: int, split_of: str | None = None) -> str:
+    """Pool -> placement tasks of a training and a test part of its tables, in the lake; returns the key of both sets.
+
+    Args:
+        dataset: version of the pool.
+        split_of: key of earlier task sets whose table split is kept; by default the split is drawn.
+
+    Raises:
+        ValueError: a task fits no placement; nothing has been measured by then.
+    """
+    return _draw_split(store, dataset, config, seed, split_of)
+
+
+@retried_task("draw tasks held out for all")
+def draw_heldout_tasks(store: Store, dataset: str, config: TasksConfig, seed: int, versions: list[str]) -> str:
+    """Tables that none of the versions was trained on -> placement tasks in the lake; returns their key.
+
+    If the versions were trained on the split that `draw_tasks` draws, they are its tasks.
+
+    Raises:
+        ValueError: too few tables are held out for all of them, or a task fits no placement.
+    """
+    seen, unseen = split_by_training(store, dataset, versions)
+    generator = torch.Generator().manual_seed(seed)
+    if unseen.names == split_tables(store.lake.read_dataset(dataset), generator)[1].names:
+        return _draw_split(store, dataset, config, seed)
+    if len(unseen) < config.tables_per_task:
+        raise ValueError(
+            f"only {len(unseen)} tables of dataset {dataset} were trained on by none of the versions {', '.join(versions)}, "
+            f"but a task takes {config.tables_per_task}, so no task is held out for all of them; compare fewer versions at "
+            "once, give fewer --tables-per-task, or ingest tables that are new to them"
+        )
+    key = content_key("compare", dataset, config, seed, list(seen.names))
+    can_train = len(seen) >= config.tables_per_task  # otherwise rivals that learn report that they have no tasks
+    _write_tasks(
+        store, dataset, config, seed, key, ({"train": seen} if can_train else {}) | {"test": unseen}, generator
+    )
+    return key
+
+
+def _draw_split(store: Store, dataset: str, config: TasksConfig, seed: int, split_of: str | None = None) -> str:
+    generator, pool = torch.Generator().manual_seed(seed), store.lake.read_dataset(dataset)
+    new_split = EMPTY_SPLIT.with_tables(*split_tables(pool, torch.Generator().manual_seed(seed)))
+    earlier = EMPTY_SPLIT if split_of is None else read_table_split(store.lake, split_of)
+    train, test = split_tables(pool, generator, earlier)
+    split = earlier.with_tables(train, test)
+    own = [] if split == new_split else [sorted(split.train), sorted(split.test)]
+    key = content_key(dataset, config, seed, *own)
+    _write_tasks(store, dataset, config, seed, key, {"train": train, "test": test}, generator)
+    write_table_split(store.lake, key, split)
+    publish_progress("tasks", 1, 1, f"{config.num_train} to train on, {config.num_test} held out")
+    return key
+
+
+def _write_tasks(
+    store: Store,
+    dataset: str,
+    config: TasksConfig,
+    seed: int,
+    key: str,
+    parts: Mapping[str, Tables],
+    generator: torch.Generator,
+) -> None:
+    counts = {"train": config.num_train, "test": config.num_test}
+    for name, pool in parts.items():
+        tasks = sample_tasks(
+            pool,
+            counts[name],
+            config.tables_per_task,
+            config.num_devices,
+            config.memory_bytes,
+            generator,
+            precision=config.precision,
+            optimizer=config.optimizer,
+            name=name,
+        )
+        store.lake.write_tasks(tasks, dataset, name, key, seed)

@@ -1,0 +1,70 @@
+"""Prefect tasks that find out whether a retraining is due: tables compared, runs under way, events of the last day."""
+
+from datetime import UTC, datetime, timedelta
+
+from prefect import get_client, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterName,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFilter
+
+from dreamshard.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
+from flows.decisions.retraining_due import is_same_retraining
+from flows.forms.options import RetrainingOptions
+from storage.store import Store
+
+EVENT = "dreamshard.tables.changed"
+PATIENCE = timedelta(days=1)
+"""Time after which the same retraining is requested again: it failed, or the event was lost."""
+
+UNDER_WAY = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING)
+_PAGE = 50  # the most events that Prefect's server returns at once
+
+
+@task(name="compare datasets", cache_policy=NO_CACHE)
+def compare_datasets(store: Store, trained: str | None, dataset: str, thresholds: DriftThresholds) -> DatasetDiff:
+    """What changed between the dataset of the last training and the current one."""
+    before = store.lake.read_dataset(trained) if trained in store.lake.dataset_versions() else None
+    diff = diff_datasets(before, store.lake.read_dataset(dataset), thresholds)
+    get_run_logger().info("dataset %s compared with %s: %s", dataset, trained or "none", diff.sentence)
+    return diff
+
+
+@task(name="look for a retraining under way", cache_policy=NO_CACHE)
+def find_running(options: RetrainingOptions) -> str | None:
+    """The name of a flow run of the same retraining that has started and not ended, or None.
+
+    Failed runs do not count, nor do those that a schedule will start some day.
+    """
+    with get_client(sync_client=True) as client:
+        runs = client.read_flow_runs(
+            deployment_filter=DeploymentFilter(name=DeploymentFilterName(any_=["retrain"])),
+            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(UNDER_WAY)))),
+        )
+    parameters = options.parameters()
+    running = (run.name for run in runs if _has_begun(run) and is_same_retraining(run.parameters, parameters))
+    return next(running, None)
+
+
+@task(name="look for a retraining that was asked for", cache_policy=NO_CACHE)
+def find_request(dataset: str, options: RetrainingOptions) -> datetime | None:
+    """When the same retraining was last requested, if that was on `dataset` and within a day, or None."""
+    today = EventFilter(
+        event=EventNameFilter(name=[EVENT]),
+        occurred=EventOccurredFilter.model_validate({"since": datetime.now(UTC) - PATIENCE}),
+    )
+    with get_client(sync_client=True) as client:
+        events = client.read_events(today, limit=_PAGE).events  # newest first
+    parameters = options.parameters()
+    last = next((event for event in events if is_same_retraining(event.payload["parameters"], parameters)), None)
+    return last.occurred if last is not None and last.payload["dataset"] == dataset else None
+
+
+def _has_begun(run: FlowRun) -> bool:
+    return not (run.auto_scheduled and run.state_type == StateType.SCHEDULED)

@@ -1,0 +1,188 @@
+"""Evaluation reports: placers measured on the same held-out tasks; each report is one JSON file, complete or absent.
+
+`<store>/evaluations/<key>.json` evaluates a training, `<store>/comparisons/<key>.json` compares registered versions, and
+`<store>/evaluations/newest/<training>.json` names the evaluation of a training that was requested last.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter
+
+from dreamshard.evaluation import PairedComparison
+from storage.filesystem import AnyPath, write_json
+from storage.store import Store
+
+CANDIDATE = "dreamshard"
+"""The name of the placer of the training that is evaluated; the champion is called `champion VERSION`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRow:
+    """One placer on one held-out task.
+
+    Attributes:
+        device: `[T]` device of each table or column shard.
+        overall_ms: mean cost of the slowest device; None where a shard did not fit.
+        predicted_ms: cost of the placement as a cost network predicts it.
+        place_ms: time to find the placement.
+        devices: `[D]` measured milliseconds by phase.
+    """
+
+    placer: str
+    task: str
+    device: tuple[int, ...]
+    overall_ms: float | None
+    predicted_ms: float
+    place_ms: float
+    devices: tuple[dict[str, float], ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every shard fitted its device."""
+        return self.overall_ms is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacerFigures:
+    """One placer over all tasks.
+
+    Attributes:
+        overall_ms: mean measured cost; None where a placement did not fit.
+        predicted_ms: mean predicted cost.
+        place_ms: mean time to find a placement.
+        predicted_mape: mean relative error of this placer's own cost network over all rows; None without one.
+        predicted_spearman: its mean rank correlation within a task; None without one.
+    """
+
+    placer: str
+    overall_ms: float | None
+    predicted_ms: float
+    place_ms: float
+    predicted_mape: float | None = None
+    predicted_spearman: float | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether every placement fitted its devices."""
+        return self.overall_ms is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationReport:
+    """Placers measured on the same held-out tasks.
+
+    Attributes:
+        key: names the report and its rows in the lake.
+        dataset: version of the tables.
+        tasks: key of the task sets.
+        testbed: kind of testbed.
+        hardware: hardware that was measured.
+        reference: placer that gains are reported over.
+        placers: figures of each placer, most expensive first.
+        gains: gain of each placer over each other one.
+        rows: every placer on every task.
+        versions: number of each registered version, by placer.
+        training: training of the candidate; None in a comparison of versions, as are the fields below.
+        iteration: number of iterations after which the candidate was taken.
+        rival: version of the champion that the candidate has to beat; None where there is none.
+        rival_unusable: reason why the rival could not be measured; empty where it was.
+        caveat: reason to doubt the comparison; empty where there is none.
+        unseen_tables: number of tables that no compared version was trained on; None in an evaluation of a training.
+    """
+
+    key: str
+    dataset: str
+    tasks: str
+    testbed: str
+    hardware: str
+    reference: str
+    placers: tuple[PlacerFigures, ...]
+    gains: Mapping[str, Mapping[str, PairedComparison]]
+    rows: tuple[MeasuredRow, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    training: str | None = None
+    iteration: int | None = None
+    rival: str | None = None
+    rival_unusable: str = ""
+    caveat: str = ""
+    unseen_tables: int | None = None
+
+    @property
+    def task_names(self) -> list[str]:
+        """Names of the held-out tasks, in order."""
+        return list(dict.fromkeys(row.task for row in self.rows))
+
+    def placer(self, name: str) -> PlacerFigures:
+        """Figures of one placer."""
+        return next(figures for figures in self.placers if figures.placer == name)
+
+    def gain(self, placer: str, other: str) -> PairedComparison | None:
+        """Gain of one placer over another; None over itself and over a placer that was not measured."""
+        return self.gains[placer].get(other)
+
+
+_JSON = TypeAdapter(EvaluationReport)
+
+
+def path(folder: AnyPath, key: str) -> AnyPath:
+    """File of a report in `store.evaluations` or `store.comparisons`."""
+    return folder / f"{key}.json"
+
+
+def save(folder: AnyPath, report: EvaluationReport) -> None:
+    """Write the report as a whole."""
+    write_json(path(folder, report.key), _JSON.dump_python(report, mode="json"))
+
+
+def load(folder: AnyPath, key: str) -> EvaluationReport:
+    """Read a report.
+
+    Raises:
+        ValueError: there is no such report.
+    """
+    try:
+        return _JSON.validate_json(path(folder, key).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(
+            f"there is no report {key} in {folder}, so nothing can be promoted by it; run `dreamshard evaluate`"
+        ) from None
+
+
+def mark_newest(store: Store, training: str, key: str) -> None:
+    """Make a report the newest of its training, whether or not it was just measured."""
+    write_json(_newest(store, training), {"key": key})
+
+
+def newest(store: Store, training: str) -> EvaluationReport:
+    """The report of a training that was requested last.
+
+    Raises:
+        ValueError: the training has not been evaluated.
+    """
+    try:
+        key: str = json.loads(_newest(store, training).read_text(encoding="utf-8"))["key"]
+    except FileNotFoundError:
+        raise ValueError(
+            f"training {training} has not been evaluated, so nothing can be promoted by it; run `dreamshard evaluate`"
+        ) from None
+    return load(store.evaluations, key)
+
+
+def require_iteration(report: EvaluationReport, iteration: int) -> None:
+    """Check that the report evaluates the training's last iteration: what is registered must be what was measured.
+
+    Raises:
+        ValueError: training has continued since.
+    """
+    if report.iteration != iteration:
+        raise ValueError(
+            f"training {report.training} is at iteration {iteration}, but its evaluation is of iteration "
+            f"{report.iteration}, so the figures are not those of the placer to promote; run `dreamshard evaluate` again, "
+            "then promote"
+        )
+
+
+def _newest(store: Store, training: str) -> AnyPath:
+    return store.evaluations / "newest" / f"{training}.json"

@@ -1,0 +1,52 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dreamshard.costs import DeviceCosts
+from dreamshard.evaluation import EvaluationRow
+from dreamshard.placement import Placement
+from dreamshard.tasks import PlacementTask
+from flows.reports.evaluation_report import make_report
+from tests.helpers.samples import four_tables
+
+FACTS = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a machine"}
+
+
+def row(placer: str, task: str, overall_ms: float, predicted_ms: float = 1.0, place_ms: float = 1.0) -> EvaluationRow:
+    costs = DeviceCosts.from_phases(torch.zeros(2, 4))
+    of = PlacementTask(four_tables(), 2, 2**30, name=task)
+    device = Placement(torch.tensor([0, 0, 1, 1]), 2)
+    return EvaluationRow(placer, of, device, overall_ms, predicted_ms, True, place_ms, costs)
+
+
+ROWS = [
+    row("random", "a", 20.0),
+    row("dim_greedy", "a", 10.0, predicted_ms=12.0, place_ms=2.0),
+    row("size_greedy", "a", 12.0),
+    row("dreamshard", "a", 9.0),
+    row("random", "b", 30.0),
+    row("dim_greedy", "b", 20.0, predicted_ms=18.0, place_ms=4.0),
+    row("size_greedy", "b", 21.0),
+    row("dreamshard", "b", 18.0),
+]
+
+
+def test_a_report_has_figures_of_every_placer_most_expensive_first_and_gains_of_every_pair():
+    report = make_report("key", ROWS, "dim_greedy", {}, **FACTS)
+    assert [line.placer for line in report.placers] == ["random", "size_greedy", "dim_greedy", "dreamshard"]
+    rule = report.placer("dim_greedy")
+    assert (rule.overall_ms, rule.predicted_ms, rule.place_ms, rule.predicted_mape) == (15, 15, 3, None)
+    assert report.gain("dim_greedy", "dim_greedy") is None
+    assert report.gains["dreamshard"]["dim_greedy"].mean_gain == pytest.approx(0.1)
+    assert report.gains["dreamshard"]["random"].mean_gain == pytest.approx((0.55 + 0.4) / 2)
+    assert report.task_names == ["a", "b"]
+
+
+def test_a_placer_that_did_not_fit_once_has_no_mean_cost_and_comes_first():
+    rows = [replace(each, overall_ms=math.inf, legal=False) if each.placer == "dreamshard" else each for each in ROWS]
+    report = make_report("key", rows, "dim_greedy", {}, **FACTS)
+    assert report.placers[0].placer == "dreamshard"
+    assert (report.placers[0].overall_ms, report.placers[0].fits) == (None, False)
+    assert [each.overall_ms for each in report.rows if each.placer == "dreamshard"] == [None, None]

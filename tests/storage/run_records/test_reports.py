@@ -1,0 +1,83 @@
+"""Evaluation reports on disk: which belongs to what is promoted, and placements that did not fit."""
+
+from dataclasses import replace
+
+import pytest
+
+from dreamshard.evaluation import PairedComparison
+from storage.run_records import reports
+from storage.run_records.reports import EvaluationReport, MeasuredRow, PlacerFigures
+from storage.store import Store, open_store
+
+NEVER = PairedComparison(fits=False, mean_gain=None, low=None, high=None, num_tasks=1)
+REPORT = EvaluationReport(
+    key="a",
+    dataset="d",
+    tasks="t",
+    testbed="simulated",
+    hardware="a machine",
+    reference="random",
+    placers=(
+        PlacerFigures(placer="dreamshard", overall_ms=None, predicted_ms=1 / 3, place_ms=0.1, predicted_mape=0.5),
+        PlacerFigures(placer="random", overall_ms=2.0, predicted_ms=2.0, place_ms=0.1),
+    ),
+    gains={"dreamshard": {"random": NEVER}, "random": {"dreamshard": replace(NEVER, fits=True)}},
+    rows=(
+        MeasuredRow(
+            placer="dreamshard",
+            task="test-000",
+            device=(0, 1),
+            overall_ms=None,
+            predicted_ms=1 / 3,
+            place_ms=0.1,
+            devices=({"forward_compute": 0.0}, {"forward_compute": 0.0}),
+        ),
+    ),
+    versions={"champion 3": "3"},
+    training="training",
+    iteration=2,
+    rival="3",
+)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Store:
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    return open_store()
+
+
+def test_a_report_is_read_as_it_was_written_and_holds_no_infinity(store: Store):
+    reports.save(store.evaluations, REPORT)
+    assert reports.load(store.evaluations, "a") == REPORT
+    text = reports.path(store.evaluations, "a").read_text()
+    assert "Infinity" not in text
+    assert "NaN" not in text
+
+
+def test_a_placement_that_did_not_fit_neither_gains_nor_counts_as_equal():
+    assert not NEVER.is_positive
+    assert not NEVER.is_beyond_doubt
+    only_the_other_did_not_fit = replace(NEVER, fits=True)
+    assert only_the_other_did_not_fit.is_positive
+    assert only_the_other_did_not_fit.is_beyond_doubt
+    assert not replace(NEVER, fits=True, mean_gain=0.5).is_beyond_doubt, "a single task has no interval"
+
+
+def test_a_report_of_another_iteration_is_refused():
+    reports.require_iteration(REPORT, 2)
+    with pytest.raises(ValueError, match=r"is at iteration 3, .* is of iteration 2, .* evaluate` again"):
+        reports.require_iteration(REPORT, 3)
+
+
+def test_a_report_that_is_requested_again_is_the_newest(store: Store):
+    for key in ("a", "b"):
+        reports.save(store.evaluations, replace(REPORT, key=key))
+        reports.mark_newest(store, "training", key)
+    assert reports.newest(store, "training").key == "b"
+    reports.mark_newest(store, "training", "a")
+    assert reports.newest(store, "training").key == "a"
+    reports.path(store.evaluations, "a").unlink()
+    with pytest.raises(ValueError, match="there is no report a"):
+        reports.newest(store, "training")
+    with pytest.raises(ValueError, match="training u has not been evaluated"):
+        reports.newest(store, "u")
