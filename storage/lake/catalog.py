@@ -8,7 +8,6 @@ hold remote addresses (`s3://...`). To open that file from Python, call
 secret, for S3).
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,7 @@ from storage.settings import Settings
 
 VIEWS = ("tables", "tasks", "cost_samples", "device_costs", "shard_costs", "placements", "evaluations")
 
-_NO_DOWNLOADS: dict[str, Any] = {
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
+_NO_DOWNLOADS: dict[str, Any] = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
 
 
 def connect(settings: Settings) -> duckdb.DuckDBPyConnection:
@@ -40,10 +36,8 @@ def write_catalog(settings: Settings) -> None:
 
     Call it after every stage: a view written while its dataset had no files stays empty.
     """
-    with (
-        atomic.replacing(settings.catalog_path) as temporary,
-        duckdb.connect(temporary, config=_NO_DOWNLOADS) as connection,
-    ):
+    target = settings.catalog_path
+    with atomic.replacing(target) as temporary, duckdb.connect(temporary, config=_NO_DOWNLOADS) as connection:
         _create_views(connection, settings)
 
 
@@ -56,15 +50,13 @@ def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
     with connect(settings) as connection:
         try:
             answer = connection.sql(sql)
-            columns: Sequence[str] = answer.columns if answer is not None else []
-            rows = answer.fetchall() if answer is not None else []
+            return [] if answer is None else [dict(zip(answer.columns, row, strict=True)) for row in answer.fetchall()]
         except failures(duckdb.Error) as error:
             reason = str(error).split("\n\n")[0].strip().replace("\n", " ")
             raise ValueError(
                 f"DuckDB cannot answer this: {reason}; the views are {', '.join(VIEWS)}, and `describe cost_samples` "
                 "lists the columns of one"
             ) from error
-    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _create_views(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
@@ -76,13 +68,12 @@ def _create_views(connection: duckdb.DuckDBPyConnection, settings: Settings) -> 
         if any(folder.rglob("*.parquet")) if isinstance(folder, Path) else list_files(folder, "**/*.parquet"):
             columns = ", ".join(f'"{column}"' for column in schema.names)
             files = f"{folder}/**/*.parquet".replace("'", "''")
-            source = (
-                f"read_parquet('{files}', hive_partitioning = true, hive_types_autocast = false, union_by_name = true)"
-            )
+            options = "hive_partitioning = true, hive_types_autocast = false, union_by_name = true"
             once = _DISTINCT if dataset == "cost_samples" and not isinstance(root, Path) else ""
-            connection.execute(f"create view {name} as select {columns} from {source} {condition} {once}")
+            rows = f"select {columns} from read_parquet('{files}', {options}) {condition} {once}"
         else:
-            connection.execute(f"create view {name} as {_empty(connection, schema)}")
+            rows = _empty(connection, schema)
+        connection.execute(f"create view {name} as {rows}")
     connection.execute(f"create view placements as {_PLACEMENTS}")
 
 

@@ -17,7 +17,7 @@ from storage.filesystem import list_files
 from storage.lake import rows as records
 from storage.lake import schemas
 from storage.lake.lake import Lake
-from storage.lake.parquet_files import content_id, read_parquet, read_parquet_files, write_parquet
+from storage.lake.parquet_files import content_id, read_parquet, read_parquet_files, write_parquet, write_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +36,7 @@ class Ingested:
 
 
 def keep_ingested(lake: Lake, fingerprints: Sequence[str], tables: Tables) -> None:
-    """Remember the statistics of tables whose lookups are in the lake.
-
-    Args:
-        fingerprints: one per table.
-    """
+    """Remember the statistics of tables whose lookups are in the lake, each under its fingerprint."""
     files = [records.lookups_file(tables.select([t])) for t in range(len(tables))]
     path = lake.root / "ingested" / f"{content_id([*fingerprints, files])}.parquet"
     if not path.exists():
@@ -62,10 +58,9 @@ def known_tables(lake: Lake, fingerprints: Sequence[str]) -> dict[str, Tables]:
     wanted = set(fingerprints)
     rows: dict[str, pa.Table] = {}
     for table in read_parquet_files(list_files(lake.root / "ingested", "*.parquet")):
-        columns = (table.column(name).to_pylist() for name in ("fingerprint", "lookups_file"))
-        for row, (fingerprint, file) in enumerate(zip(*columns, strict=True)):
-            if fingerprint in wanted and file in existing:
-                rows[fingerprint] = table.slice(row, 1)
+        for i, row in enumerate(table.select(["fingerprint", "lookups_file"]).to_pylist()):
+            if row["fingerprint"] in wanted and row["lookups_file"] in existing:
+                rows[row["fingerprint"]] = table.slice(i, 1)
     if not rows:
         return {}
     combined = pa.concat_tables(rows.values()).append_column("position", pa.array(range(len(rows))))
@@ -77,8 +72,9 @@ def keep_source(lake: Lake, key: str, names: Sequence[str], fingerprints: Sequen
     """Remember the tables of a source in the state that `key` identifies."""
     path = lake.root / "sources" / f"{key}.parquet"
     if not path.exists():
-        times = [records.now()] * len(names)
-        write_parquet(path, pa.Table.from_arrays([list(names), list(fingerprints), times], schema=schemas.SOURCES))
+        pairs, now = zip(names, fingerprints, strict=True), records.now()
+        rows = [{"name": name, "fingerprint": fingerprint, "created_at": now} for name, fingerprint in pairs]
+        write_rows(path, rows, schemas.SOURCES)
 
 
 def read_source(lake: Lake, key: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:

@@ -38,6 +38,7 @@ from storage.lake.parquet_files import (
     read_parquet,
     read_parquet_files,
     write_parquet,
+    write_rows,
 )
 
 EVALUATION = 0
@@ -133,7 +134,7 @@ class Lake:
         """The `source` that the dataset was last written with.
 
         Raises:
-            ValueError: there is no such dataset, or its file cannot be read.
+            ValueError: as `read_dataset`.
         """
         return str(self._read_dataset_rows(version).column("source")[0].as_py())
 
@@ -171,8 +172,7 @@ class Lake:
         if not path.exists():
             origin: rows.Row = {"dataset_version": dataset_version, "split": split, "task_set": task_set, "seed": seed}
             origin["created_at"] = rows.now()
-            full = [origin | row | {"position": i} for i, row in enumerate(task_rows)]
-            write_parquet(path, pa.Table.from_pylist(full, schema=schemas.TASKS))
+            write_rows(path, [origin | row | {"position": i} for i, row in enumerate(task_rows)], schemas.TASKS)
         elif read_parquet(path, list(task_rows[0])).to_pylist() != task_rows:
             raise ValueError(
                 f"{path} holds other tasks than these {len(task_rows)} of the same key {task_set!r}, and a key must "
@@ -238,8 +238,7 @@ class Lake:
         origin = {"run_key": run_key, "dataset_version": dataset_version, "testbed": testbed, "hardware": hardware}
         content = [rows.evaluation_to_row(row, model_versions.get(row.placer), origin) for row in measured]
         folder = partition(self.root / "evaluations", testbed=testbed, dataset_version=dataset_version)
-        table = pa.Table.from_pylist(content, schema=schemas.EVALUATIONS)
-        write_parquet(folder / f"{quote(run_key, safe='')}.parquet", table)
+        write_rows(folder / f"{quote(run_key, safe='')}.parquet", content, schemas.EVALUATIONS)
         return [row["evaluation_id"] for row in content]
 
     def _dataset_path(self, version: str) -> AnyPath:

@@ -1,7 +1,7 @@
 """Parquet files that appear completely or not at all, and one clear error for those that cannot be read."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -10,31 +10,41 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dreamshard.files.digests import json_digest
+from dreamshard.files.parquet import parquet_errors
 from storage.filesystem import AnyPath, read_files, writing
 
-ROWS_PER_GROUP = 122_880
-"""DuckDB hands one group to a thread: measured a third faster than pyarrow's default of a million rows."""
+_ROWS_PER_GROUP = 122_880  # DuckDB hands one group to a thread: a third faster than with pyarrow's default of a million
+
+_ADVICE = (
+    "so this run cannot use its content; it may be truncated or come from another program: remove it and run the stage "
+    "that writes it again"
+)
 
 
 def write_parquet(target: AnyPath, table: pa.Table) -> None:
     """Write `table` to `target`, which appears completely or not at all."""
     with writing(target) as file:
-        pq.write_table(
-            table, file, compression="zstd", row_group_size=ROWS_PER_GROUP, use_dictionary=_texts(table.schema)
-        )
+        dictionaries = _texts(table.schema)
+        pq.write_table(table, file, compression="zstd", row_group_size=_ROWS_PER_GROUP, use_dictionary=dictionaries)
 
 
-def read_parquet(source: AnyPath, columns: Sequence[str] | None = None) -> pa.Table:
+def write_rows(target: AnyPath, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
+    """`write_parquet` for rows of `schema`; missing columns are null."""
+    write_parquet(target, pa.Table.from_pylist(rows, schema=schema))
+
+
+def read_parquet(source: AnyPath, columns: list[str] | None = None) -> pa.Table:
     """Read one file of the lake.
 
     Raises:
         ValueError: it cannot be read, or lacks a column; the message names the file.
     """
-    with _clear_error(source):
-        return _parse(source if isinstance(source, Path) else pa.BufferReader(source.read_bytes()), columns)
+    with parquet_errors(source, _ADVICE):
+        content = source if isinstance(source, Path) else pa.BufferReader(source.read_bytes())
+        return pq.read_table(content, columns=columns, partitioning=None)
 
 
-def read_parquet_files(sources: Sequence[AnyPath], columns: Sequence[str] | None = None) -> list[pa.Table]:
+def read_parquet_files(sources: Sequence[AnyPath], columns: list[str] | None = None) -> list[pa.Table]:
     """Read many files, remote ones in parallel; those removed since they were listed are skipped.
 
     Raises:
@@ -46,25 +56,9 @@ def read_parquet_files(sources: Sequence[AnyPath], columns: Sequence[str] | None
     tables = []
     for source, content in zip(sources, contents, strict=True):
         if content is not None:
-            with _clear_error(source), suppress(FileNotFoundError):
-                tables.append(_parse(content, columns))
+            with parquet_errors(source, _ADVICE), suppress(FileNotFoundError):
+                tables.append(pq.read_table(content, columns=columns, partitioning=None))
     return tables
-
-
-def _parse(source: Any, columns: Sequence[str] | None) -> pa.Table:
-    return pq.read_table(source, columns=None if columns is None else list(columns), partitioning=None)
-
-
-@contextmanager
-def _clear_error(source: AnyPath) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise ValueError(
-            f"{source} cannot be read as Parquet ({reason}), so this run cannot use its content; it may be truncated "
-            "or come from another program: remove it and run the stage that writes it again"
-        ) from error
 
 
 def _texts(schema: pa.Schema) -> list[str]:

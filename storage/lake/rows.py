@@ -22,6 +22,10 @@ from storage.lake.parquet_files import content_id
 
 Row = dict[str, Any]
 
+_OF_TABLES = ("rows", "dim", "pooling_factor", "lookups", "unique_rows")
+_OF_TASK = ("num_devices", "precision", "optimizer")
+_OF_SAMPLE = ("testbed", "hardware", "clock", "batch_size", "repeats")
+
 
 def now() -> datetime:
     """The current time, UTC, without a time zone as in the schemas."""
@@ -58,19 +62,11 @@ def description_columns(tables: Tables) -> Row:
 def tables_from_rows(rows: pa.Table) -> Tables:
     """The tables in the order of `position`; counts are int64, pooling factor and bins float64."""
     ordered = rows.sort_by("position")
-
-    def column(name: str) -> torch.Tensor:
-        return torch.from_numpy(ordered.column(name).to_numpy().copy())
-
-    return Tables(
-        tuple(ordered.column("name").to_pylist()),
-        rows=column("rows"),
-        dim=column("dim").to(torch.int64),
-        pooling_factor=column("pooling_factor"),
-        bins=torch.stack([column(name) for name in schemas.BINS], dim=1),
-        lookups=column("lookups"),
-        unique_rows=column("unique_rows"),
-    )
+    names = (*_OF_TABLES, *schemas.BINS)
+    columns = {name: torch.from_numpy(ordered.column(name).to_numpy().copy()) for name in names}
+    columns["dim"] = columns["dim"].to(torch.int64)
+    bins = torch.stack([columns.pop(name) for name in schemas.BINS], dim=1)
+    return Tables(tuple(ordered.column("name").to_pylist()), bins=bins, **columns)
 
 
 def lookups_file(one_table: Tables) -> str:
@@ -84,23 +80,15 @@ def task_to_row(task: PlacementTask) -> Row:
         "task": task.name,
         "table_names": list(task.tables.names),
         "num_tables": len(task.tables),
-        "num_devices": task.num_devices,
         "memory_bytes": task.memory_bytes,
-        "precision": task.precision,
-        "optimizer": task.optimizer,
+        **{name: getattr(task, name) for name in _OF_TASK},
     }
 
 
 def task_from_row(row: Row, pool: Tables) -> PlacementTask:
     """The task, with its tables from `pool`."""
-    return PlacementTask(
-        pool.named(row["table_names"]),
-        num_devices=row["num_devices"],
-        memory_bytes=row["memory_bytes"],
-        precision=row["precision"],
-        optimizer=row["optimizer"],
-        name=row["task"],
-    )
+    same = {name: row[name] for name in _OF_TASK}
+    return PlacementTask(pool.named(row["table_names"]), memory_bytes=row["memory_bytes"], name=row["task"], **same)
 
 
 def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_version: str) -> list[Row]:
@@ -112,18 +100,12 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
         "run_key": run_key,
         "iteration": iteration,
         "dataset_version": dataset_version,
-        "testbed": sample.testbed,
-        "hardware": sample.hardware,
+        **{name: getattr(sample, name) for name in _OF_SAMPLE},
         "task": task.name,
-        "clock": sample.clock,
-        "batch_size": sample.batch_size,
-        "precision": task.precision,
-        "optimizer": task.optimizer,
-        "num_devices": task.num_devices,
         "capacity_bytes": task.memory_bytes,
+        **{name: getattr(task, name) for name in _OF_TASK},
         "overall_ms": sample.overall_ms if fits else None,
         "spread_ms": sample.spread_ms if fits else None,
-        "repeats": sample.repeats,
         "versions": json.dumps(dict(sample.versions), sort_keys=True),
     }
     placed = {"table_names": list(task.tables.names), "placement": device.tolist()}
@@ -158,7 +140,7 @@ def samples_from_rows(rows: Iterable[Row], pool: Tables) -> list[CostSample]:
     devices: dict[str, dict[int, Row]] = defaultdict(dict)
     for row in rows:
         devices[row["sample_id"]].setdefault(row["device"], row)
-    return [_sample([by_device[d] for d in sorted(by_device)], pool) for by_device in devices.values()]
+    return [_sample([row for _, row in sorted(by_device.items())], pool) for by_device in devices.values()]
 
 
 def evaluation_to_row(row: EvaluationRow, model_version: str | None, origin: Row) -> Row:
@@ -186,11 +168,9 @@ def evaluation_to_row(row: EvaluationRow, model_version: str | None, origin: Row
 
 def _sample(rows: Sequence[Row], pool: Tables) -> CostSample:
     first = rows[0]
-    infeasible = None
-    if first.get("infeasible_device") is not None:
-        infeasible = Infeasible(
-            device=first["infeasible_device"], asked_bytes=first["asked_bytes"], free_bytes=first["free_bytes"]
-        )
+    infeasible, device = None, first.get("infeasible_device")
+    if device is not None:
+        infeasible = Infeasible(device=device, asked_bytes=first["asked_bytes"], free_bytes=first["free_bytes"])
     phases = torch.tensor([[row[name] or 0.0 for name in schemas.PHASE_COLUMNS] for row in rows])  # [D, 4]
     task = task_from_row(first | {"memory_bytes": first["capacity_bytes"]}, pool)
     return CostSample(
@@ -199,11 +179,7 @@ def _sample(rows: Sequence[Row], pool: Tables) -> CostSample:
         costs=DeviceCosts.from_phases(phases),
         overall_ms=first["overall_ms"] if infeasible is None else math.inf,
         spread_ms=first["spread_ms"] if infeasible is None else 0.0,
-        repeats=first["repeats"],
-        clock=first["clock"],
-        testbed=first["testbed"],
-        hardware=first["hardware"],
-        batch_size=first["batch_size"],
         versions=json.loads(first["versions"]),
         infeasible=infeasible,
+        **{name: first[name] for name in _OF_SAMPLE},
     )

@@ -15,14 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-import pyarrow as pa
-
 from dreamshard.costs import CostSample
 from storage.filesystem import AnyPath, list_files, remove
 from storage.lake import rows as records
 from storage.lake import schemas
 from storage.lake.lake import Lake
-from storage.lake.parquet_files import content_id, partition, read_parquet_files, write_parquet
+from storage.lake.parquet_files import content_id, partition, read_parquet_files, write_rows
 from storage.lake.rows import Row
 
 FOLDER = "sample_buffer"
@@ -37,7 +35,7 @@ def collecting(
     Samples that a killed process left are moved into the lake first.
 
     Args:
-        run_key: key of the training or evaluation that the samples belong to.
+        run_key: key of the training or evaluation.
         iteration: iteration of the training, from 1; `lake.EVALUATION` for an evaluation.
         dataset_version: dataset of the measured tables.
     """
@@ -45,8 +43,7 @@ def collecting(
     def save(sample: CostSample) -> None:
         rows = records.sample_to_rows(sample, run_key=run_key, iteration=iteration, dataset_version=dataset_version)
         folder, prefix = measurement_path(lake.root / FOLDER, rows[0])
-        path = folder / f"{prefix}.{rows[0]['sample_id']}.parquet"
-        write_parquet(path, pa.Table.from_pylist(rows, schema=schemas.MEASUREMENTS))
+        write_rows(folder / f"{prefix}.{rows[0]['sample_id']}.parquet", rows, schemas.MEASUREMENTS)
 
     own_run = None if isinstance(lake.root, Path) else run_key
     _flush(lake, own_run)
@@ -71,7 +68,7 @@ def append_measurements(lake: Lake, rows: Sequence[Row]) -> None:
             new = {(row["sample_id"], row["device"]): row for row in group if row["sample_id"] not in known}
             if new:
                 name = f"{prefix}.{content_id(sorted({sample for sample, _ in new}))}.parquet"
-                write_parquet(folder / name, pa.Table.from_pylist(list(new.values()), schema=schemas.MEASUREMENTS))
+                write_rows(folder / name, list(new.values()), schemas.MEASUREMENTS)
 
 
 def measurement_path(root: AnyPath, row: Row) -> tuple[AnyPath, str]:
@@ -81,11 +78,7 @@ def measurement_path(root: AnyPath, row: Row) -> tuple[AnyPath, str]:
 
 
 def _flush(lake: Lake, run_key: str | None) -> None:
-    """Move samples into the lake; an interrupted flush is completed by the next one.
-
-    Args:
-        run_key: training or evaluation whose samples are moved; None for all.
-    """
+    """Move the samples of one or all runs into the lake; an interrupted flush is completed by the next one."""
     run = "*" if run_key is None else f"{quote(run_key, safe='')}.*"
     with lake.one_writer(FOLDER):
         files = list_files(lake.root / FOLDER, f"testbed=*/dataset_version=*/{run}.parquet")

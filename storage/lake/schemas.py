@@ -12,23 +12,29 @@ from dreamshard.tables import NUM_BINS
 BINS = tuple(f"bin_{j}" for j in range(NUM_BINS))
 PHASE_COLUMNS = tuple(f"{phase}_ms" for phase in PHASES)
 
-_TEXT, _COUNT, _MS = pa.string(), pa.int64(), pa.float64()
-_TEXTS, _DEVICES = pa.list_(pa.string()), pa.list_(pa.int32())
+Columns = list[tuple[str, pa.DataType]]
+
+_TEXT, _INT, _COUNT, _MS = pa.string(), pa.int32(), pa.int64(), pa.float64()
+_TEXTS, _DEVICES = pa.list_(_TEXT), pa.list_(_INT)
 _TIME = pa.timestamp("us")  # UTC without a time zone: DuckDB needs another package to return zones to Python
+
+
+def _columns(kind: pa.DataType, *names: str) -> Columns:
+    """Columns of one type."""
+    return [(name, kind) for name in names]
+
 
 TABLES = pa.schema(
     [
         ("dataset_version", _TEXT),
-        ("position", pa.int32()),  # index of the table in its dataset
+        ("position", _INT),  # index of the table in its dataset
         ("name", _TEXT),
         ("rows", _COUNT),
-        ("dim", pa.int32()),
+        ("dim", _INT),
         ("pooling_factor", pa.float64()),  # mean lookups per sample
-        *((name, pa.float64()) for name in BINS),  # share of the distinct rows
-        ("lookups", _COUNT),
-        ("unique_rows", _COUNT),
-        ("source", _TEXT),
-        ("lookups_file", _TEXT),  # below the lake's root
+        *_columns(pa.float64(), *BINS),  # share of the distinct rows
+        *_columns(_COUNT, "lookups", "unique_rows"),
+        *_columns(_TEXT, "source", "lookups_file"),  # the file's path below the lake's root
         ("created_at", _TIME),
     ]
 )
@@ -42,7 +48,7 @@ INGESTED = pa.schema(
 )
 """One row per ingested table: its fingerprint and its statistics."""
 
-SOURCES = pa.schema([("name", _TEXT), ("fingerprint", _TEXT), ("created_at", _TIME)])
+SOURCES = pa.schema([*_columns(_TEXT, "name", "fingerprint"), ("created_at", _TIME)])
 """One row per table of a source, in the source's order."""
 
 TASKS = pa.schema(
@@ -50,50 +56,41 @@ TASKS = pa.schema(
         ("dataset_version", _TEXT),
         ("split", _TEXT),  # train or test
         ("task_set", _TEXT),  # key of the set of tasks
-        ("position", pa.int32()),
+        ("position", _INT),
         ("task", _TEXT),
         ("table_names", _TEXTS),
-        ("num_tables", pa.int32()),
-        ("num_devices", pa.int32()),
+        *_columns(_INT, "num_tables", "num_devices"),
         ("memory_bytes", _COUNT),  # room on each device
-        ("precision", _TEXT),
-        ("optimizer", _TEXT),
+        *_columns(_TEXT, "precision", "optimizer"),
         ("seed", _COUNT),
         ("created_at", _TIME),
     ]
 )
 """One row per placement task."""
 
-_MEASURED = [
-    ("sample_id", _TEXT),
-    ("run_key", _TEXT),  # key of the training or evaluation
-    ("iteration", pa.int32()),  # of the training, from 1; 0 if an evaluation measured it
-    ("dataset_version", _TEXT),
-    ("testbed", _TEXT),
-    ("hardware", _TEXT),
-    ("task", _TEXT),
+_MEASURED: Columns = [
+    *_columns(_TEXT, "sample_id", "run_key"),  # the run is a training or an evaluation
+    ("iteration", _INT),  # of the training, from 1; 0 if an evaluation measured it
+    *_columns(_TEXT, "dataset_version", "testbed", "hardware", "task"),
 ]
-_DEVICE = [
-    ("device", pa.int32()),
-    *((name, pa.float32()) for name in PHASE_COLUMNS),
-    ("device_ms", pa.float32()),  # sum of the phases
+_DEVICE: Columns = [
+    ("device", _INT),
+    *_columns(pa.float32(), *PHASE_COLUMNS, "device_ms"),  # per phase, and their sum
     ("memory_bytes", _COUNT),  # total of the tables on the device
-    ("num_tables", pa.int32()),
+    ("num_tables", _INT),
     ("sum_dim", _COUNT),
     ("single_table", _TEXT),  # the table's name if the device holds exactly one: the cost of a single table
     ("shard_tables", _TEXTS),  # every table on the device
 ]
-_SAMPLE = [
+_SAMPLE: Columns = [
     ("clock", _TEXT),
     ("batch_size", _COUNT),
-    ("precision", _TEXT),
-    ("optimizer", _TEXT),
-    ("num_devices", pa.int32()),
+    *_columns(_TEXT, "precision", "optimizer"),
+    ("num_devices", _INT),
     ("capacity_bytes", _COUNT),  # room on each device
-    ("overall_ms", _MS),  # null, like all other times of the sample, if a shard did not fit
-    ("spread_ms", _MS),
-    ("repeats", pa.int32()),
-    ("infeasible_device", pa.int32()),  # device whose shard did not fit; null if all did
+    *_columns(_MS, "overall_ms", "spread_ms"),  # null, like all times of the sample, if a shard did not fit
+    ("repeats", _INT),
+    ("infeasible_device", _INT),  # device whose shard did not fit; null if all did
     ("asked_bytes", _COUNT),  # size of that shard
     ("free_bytes", _COUNT),  # room left on its device
     ("table_names", _TEXTS),
@@ -113,15 +110,10 @@ COST_SAMPLES = pa.schema([*_MEASURED, *_SAMPLE])
 
 EVALUATIONS = pa.schema(
     [
-        ("evaluation_id", _TEXT),
-        ("run_key", _TEXT),
-        ("dataset_version", _TEXT),
-        ("testbed", _TEXT),
-        ("hardware", _TEXT),
-        ("placer", _TEXT),
+        *_columns(_TEXT, "evaluation_id", "run_key", "dataset_version", "testbed", "hardware", "placer"),
         ("model_version", _TEXT),  # null if the placer is not a registered model
         ("task", _TEXT),
-        ("num_devices", pa.int32()),
+        ("num_devices", _INT),
         ("overall_ms", _MS),  # mean over the repeats; null if the placement did not fit
         ("predicted_ms", _MS),
         ("legal", pa.bool_()),
@@ -139,16 +131,12 @@ SHARD_COSTS = pa.schema(
         ("tables", _TEXT),  # hash of the shard's tables
         ("hardware", _TEXT),
         ("versions", _TEXT),  # JSON object: library to version
-        ("precision", _TEXT),
-        ("optimizer", _TEXT),
+        *_columns(_TEXT, "precision", "optimizer"),
         ("batch_size", _COUNT),
-        ("num_tables", pa.int32()),
-        ("sum_dim", _COUNT),
-        ("memory_bytes", _COUNT),
-        ("forward_ms", _MS),
-        ("backward_ms", _MS),
-        ("spread_ms", _MS),
-        ("repeats", pa.int32()),
+        ("num_tables", _INT),
+        *_columns(_COUNT, "sum_dim", "memory_bytes"),
+        *_columns(_MS, "forward_ms", "backward_ms", "spread_ms"),
+        ("repeats", _INT),
         ("clock", _TEXT),
         ("created_at", _TIME),
     ]

@@ -9,12 +9,10 @@ again changes nothing. Measurements of one shard with different numbers of repea
 import json
 from dataclasses import asdict, dataclass, fields
 
-import pyarrow as pa
-
 from dreamshard.testbeds.shard_cache import ShardKey, ShardTiming
 from storage.filesystem import AnyPath, list_files
 from storage.lake import schemas
-from storage.lake.parquet_files import partition, read_parquet, write_parquet
+from storage.lake.parquet_files import partition, read_parquet, write_rows
 from storage.lake.rows import now
 
 
@@ -43,11 +41,10 @@ class LakeShardCache:
     def put(self, key: ShardKey, costs: ShardTiming) -> None:
         """Write the costs, unless some with as many repeats exist."""
         path = self._folder(key) / f"{key.content}.{costs.repeats:06}.parquet"
-        if path.exists():
-            return
-        row = asdict(key) | asdict(costs) | {"key": key.content, "created_at": now()}
-        row["versions"] = json.dumps(dict(key.versions), sort_keys=True)
-        write_parquet(path, pa.Table.from_pylist([row], schema=schemas.SHARD_COSTS))
+        if not path.exists():
+            versions = json.dumps(dict(key.versions), sort_keys=True)
+            row = asdict(key) | asdict(costs) | {"key": key.content, "versions": versions, "created_at": now()}
+            write_rows(path, [row], schemas.SHARD_COSTS)
 
     def _folder(self, key: ShardKey) -> AnyPath:
         return partition(self.root / "shard_costs", hardware=key.hardware)

@@ -8,10 +8,9 @@ import pyarrow as pa
 from dreamshard.tasks import TableSplit
 from storage.filesystem import AnyPath
 from storage.lake.lake import Lake
-from storage.lake.parquet_files import read_parquet, write_parquet
+from storage.lake.parquet_files import read_parquet, write_rows
 
-SCHEMA = pa.schema([("name", pa.string()), ("split", pa.string())])
-"""One row per table: its name, and `train` or `test`."""
+_SCHEMA = pa.schema([("name", pa.string()), ("split", pa.string())])  # one row per table; the split is train or test
 
 
 def write_table_split(lake: Lake, tasks: str, split: TableSplit) -> None:
@@ -19,7 +18,7 @@ def write_table_split(lake: Lake, tasks: str, split: TableSplit) -> None:
     path = _path(lake, tasks)
     if not path.exists():
         rows = [{"name": name, "split": side} for side in ("train", "test") for name in sorted(getattr(split, side))]
-        write_parquet(path, pa.Table.from_pylist(rows, schema=SCHEMA))
+        write_rows(path, rows, _SCHEMA)
 
 
 def has_table_split(lake: Lake, tasks: str) -> bool:
@@ -33,13 +32,12 @@ def read_table_split(lake: Lake, tasks: str) -> TableSplit:
     Raises:
         ValueError: it is not known.
     """
-    path = _path(lake, tasks)
-    if not path.exists():
+    if not has_table_split(lake, tasks):
         raise ValueError(
-            f"there is no {path}, so it is not known which tables of task set {tasks} were trained on and which were held "
-            "out; draw the tasks again with `dreamshard run --full`"
+            f"there is no {_path(lake, tasks)}, so it is not known which tables of task set {tasks} were trained on and "
+            "which were held out; draw the tasks again with `dreamshard run --full`"
         )
-    rows = read_parquet(path).to_pylist()
+    rows = read_parquet(_path(lake, tasks)).to_pylist()
     train, test = (frozenset(row["name"] for row in rows if row["split"] == side) for side in ("train", "test"))
     return TableSplit(train, test)
 
