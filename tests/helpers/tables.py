@@ -100,4 +100,5 @@ def _each(value: Sequence[float] | float, count: int) -> list[float]:
 
 def _padded_bins(first: Sequence[Sequence[float]]) -> Tensor:
     """`[T, 17]`; the bins that are not given are 0."""
-    return torch.tensor([[*shares, *[0.0] * (NUM_BINS - len(shares))] for shares in first], dtype=torch.float64)
+    padded = [[*shares, *[0.0] * (NUM_BINS - len(shares))] for shares in first]
+    return torch.tensor(padded, dtype=torch.float64).reshape(-1, NUM_BINS)
