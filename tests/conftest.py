@@ -30,7 +30,12 @@ for name in (
 ):
     os.environ.pop(name, None)
 
-if importlib.util.find_spec("beartype") is not None:  # a GPU machine without network access may lack it
+if importlib.util.find_spec("hypothesis") is not None:  # a GPU machine without network access may lack the test tools
+    from hypothesis import settings
+
+    settings.register_profile("any machine", deadline=None)  # how long an example takes says how busy the machine is
+    settings.load_profile("any machine")
+if importlib.util.find_spec("beartype") is not None:
     install_import_hook("dreamshard", "beartype.beartype")
 
 import torch  # noqa: E402 - after the hook, before anything imports dreamshard

@@ -50,7 +50,7 @@ def test_random_uses_every_device_about_equally():
     assert counts.min() > 60  # 100 expected, standard deviation 8.7
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rows=st.lists(st.integers(1, 50), min_size=1, max_size=25), num_devices=st.integers(1, 5))
 def test_every_rule_is_legal_where_a_device_always_has_room(rows, num_devices):
     room = -(-sum(rows) // num_devices) + max(rows)  # an even share and the largest table: room at every step
@@ -58,7 +58,7 @@ def test_every_rule_is_legal_where_a_device_always_has_room(rows, num_devices):
     assert all(task.is_legal(placer.place(task)) for placer in baselines().values())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rows=st.lists(st.integers(1, 20), min_size=2, max_size=12), num_devices=st.integers(1, 4))
 def test_tight_memory_ends_in_a_legal_placement_or_in_an_error(rows, num_devices):
     task = task_of(rows, num_devices, max(max(rows), -(-sum(rows) // num_devices)))

@@ -93,7 +93,7 @@ def test_a_table_that_no_device_can_hold_is_split_and_placed():
         replace(learnt_rival(), columns=False).place(task)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(rows=st.lists(st.integers(1, 50), min_size=1, max_size=12), num_devices=st.integers(1, 4))
 def test_placements_are_legal_where_an_even_share_and_the_largest_table_fit(rows, num_devices):
     task = task_of(rows, num_devices, -(-sum(rows) // num_devices) + max(rows))

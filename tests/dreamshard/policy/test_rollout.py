@@ -50,7 +50,7 @@ def test_where_nothing_fits_the_emptiest_device_keeps_the_softmax_defined():
     assert legal_devices(used, table, 10).tolist() == [[False, True, False], [True, False, False]]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(rows=st.lists(st.integers(1, 50), min_size=1, max_size=12), num_devices=st.integers(1, 4), kind=st.booleans())
 def test_an_episode_never_exceeds_memory_where_a_device_has_room(rows, num_devices, kind):
     room = -(-sum(rows) // num_devices) + max(rows)

@@ -40,7 +40,7 @@ def test_the_result_is_never_predicted_to_be_worse_than_a_start(num_devices, bud
         assert found <= min(placer.predict_overall_ms(task, start) for start in starts(task)) * (1 + 1e-5)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(rows=st.lists(st.integers(1, 20), min_size=2, max_size=10), num_devices=st.integers(1, 4))
 def test_where_memory_is_tight_the_result_is_legal_or_an_error(rows, num_devices):
     task = task_of(rows, num_devices, max(max(rows), -(-sum(rows) // num_devices)))
