@@ -67,7 +67,8 @@ def set_alias(settings: Settings, name: str, alias: Alias, reason: str, *, by: s
     Raises:
         ValueError: there is no such version.
     """
-    registry, model, current, now = client(settings), find(settings, name), aliases(settings), _now()
+    registry, model, current = client(settings), find(settings, name), aliases(settings)
+    now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     version, former = str(model.version), current.get("champion")
     if alias == "champion":
         if former is not None and former != version:
@@ -86,8 +87,7 @@ def make_champion(settings: Settings, name: str, reason: str, by: str) -> Champi
 
     Args:
         name: a version's number or an alias; `previous` undoes the last change.
-        reason: recorded on the version.
-        by: user, recorded on the version.
+        reason: recorded on the version, like the user `by`.
 
     Raises:
         ValueError: there is no such version (the message lists the existing ones), or it cannot place; nothing changes.
@@ -107,8 +107,8 @@ def history(tags: Mapping[str, str]) -> list[AliasChange]:
 def replaced_by_hand(tags: Mapping[str, str]) -> AliasChange | None:
     """The change by which a person put another champion in this version's place; None if it was champion again since."""
     changes = [change for change in history(tags) if change.alias != "challenger"]
-    last = changes[-1] if changes else None
-    return last if last is not None and last.alias == "previous" and last.by != BY_EVALUATION else None
+    by_hand = changes and changes[-1].alias == "previous" and changes[-1].by != BY_EVALUATION
+    return changes[-1] if by_hand else None
 
 
 def _record(settings: Settings, model: ModelVersion, change: AliasChange) -> None:
@@ -120,7 +120,3 @@ def _record(settings: Settings, model: ModelVersion, change: AliasChange) -> Non
     registry.set_model_version_tag(MODEL, version, "alias", change.alias)
     _, blank, rest = (model.description or "").partition("\n\n")
     registry.update_model_version(MODEL, version, description=f"{change.alias}: {change.why}{blank}{rest}")
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())

@@ -7,32 +7,21 @@ from typing import Any
 
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput
 from mlflow.exceptions import MlflowException
-from mlflow.types import ColSpec, DataType, Schema, TensorSpec
+from mlflow.types import ColSpec, Schema, TensorSpec
 
 from dreamshard.tables import Tables
 from storage.filesystem import AnyPath
 from storage.mlflow_store.runs import client
 from storage.settings import Settings
 
-_COLUMNS = {
-    "name": DataType.string,
-    "rows": DataType.long,
-    "dim": DataType.long,
-    "pooling_factor": DataType.double,
-}
-
+_COLUMNS = {"name": "string", "rows": "long", "dim": "long", "pooling_factor": "double"}
 _TRIES = 3
 
 
 def log_dataset(
     settings: Settings, run: str, version: str, tables: Tables, source: str, context: str = "training"
 ) -> None:
-    """Log a dataset version as an input of a run; its digest is the version.
-
-    Args:
-        source: origin of the tables, e.g. the workload's name.
-        context: what the run uses the dataset for.
-    """
+    """Log a dataset version as an input of a run, with its origin and its use; its digest is the version."""
     profile = {"num_tables": len(tables), "num_lookups": int(tables.lookups.sum())}
     folder = settings.lake_root / "tables" / f"dataset_version={version}"
     log_input(settings, run, make_dataset(source, version, folder, _COLUMNS, profile), context)
@@ -42,7 +31,7 @@ def make_dataset(
     name: str,
     digest: str,
     folder: AnyPath,
-    columns: Mapping[str, DataType],
+    columns: Mapping[str, str],
     profile: Mapping[str, Any],
     **selection: str,
 ) -> Dataset:
@@ -50,7 +39,7 @@ def make_dataset(
 
     Args:
         folder: folder of its files.
-        columns: types by name.
+        columns: MLflow's types by name.
         profile: facts that MLflow shows.
         selection: which rows of the files belong to it.
     """

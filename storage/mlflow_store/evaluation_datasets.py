@@ -8,20 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mlflow.entities import LoggedModelInput
-from mlflow.types import DataType
 
 from storage.mlflow_store import registry
 from storage.mlflow_store.datasets import log_input, make_dataset
-from storage.mlflow_store.registration import log_version_metrics
+from storage.mlflow_store.registration import log_model_metrics
 from storage.settings import Settings
 
 _COLUMNS = {
-    "task": DataType.string,
-    "placer": DataType.string,
-    "overall_ms": DataType.double,
-    "predicted_ms": DataType.double,
-    "legal": DataType.boolean,
-    "place_ms": DataType.double,
+    "task": "string",
+    "placer": "string",
+    "overall_ms": "double",
+    "predicted_ms": "double",
+    "legal": "boolean",
+    "place_ms": "double",
 }
 
 
@@ -67,5 +66,6 @@ def log_figures_on(
     settings: Settings, version: str, metrics: Mapping[str, float], tasks: HeldOut, step: int = 0
 ) -> None:
     """Log metrics of a version on its run, linked to its model and to the tasks."""
-    log_heldout(settings, registry.run_of(settings, version), tasks)
-    log_version_metrics(settings, version, metrics, step, on=(tasks.name, tasks.tasks[:36]))
+    run, model = registry.run_of(settings, version), registry.model_of(settings, version)
+    log_heldout(settings, run, tasks)
+    log_model_metrics(settings, run, model, metrics, step, on=(tasks.name, tasks.tasks[:36]))

@@ -27,7 +27,7 @@ import pydantic
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field, TypeAdapter
 
 from dreamshard.model_files import load_placer
 from dreamshard.plan import make_plan
@@ -40,7 +40,7 @@ from dreamshard.workloads.table_list import check_records
 _MAX_ERRORS = 5  # errors that one answer lists
 
 
-class RequestedTable(BaseModel):
+class RequestedTable(BaseModel, extra="forbid", strict=True):
     """One table of a request; missing fields take the mean of the training tables.
 
     Attributes:
@@ -53,8 +53,6 @@ class RequestedTable(BaseModel):
         bins: 17 shares of the distinct rows by access count.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
     name: str
     rows: Annotated[int, Field(ge=1, le=2**36)]  # with the limits below the bytes of all tables stay below 2^63
     dim: Annotated[int, Field(ge=4, le=2**12, multiple_of=4)]
@@ -64,7 +62,7 @@ class RequestedTable(BaseModel):
     bins: Annotated[list[float], Field(min_length=17, max_length=17)] | None = None
 
 
-class PlacementRequest(BaseModel):
+class PlacementRequest(BaseModel, extra="forbid", strict=True):
     """One wanted placement.
 
     Attributes:
@@ -75,8 +73,6 @@ class PlacementRequest(BaseModel):
         optimizer: sgd or rowwise_adagrad.
         budget_ms: time for the search; None for the placer's own budget.
     """
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     num_devices: Annotated[int, Field(ge=1, le=4096)]
     memory_gb: Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)]
@@ -115,43 +111,38 @@ class PlacerModel(PythonModel):
         if not model_input:
             raise MlflowException.invalid_parameter_value("inputs is empty; give one object per placement wanted")
         try:
-            requests = [_parse(content, f"inputs[{i}]") for i, content in enumerate(model_input)]
+            requests = _parse(model_input)
             tasks = [self._task(request, f"inputs[{i}]") for i, request in enumerate(requests)]
             return [self._plan(task, request.budget_ms) for task, request in zip(tasks, requests, strict=True)]
         except ValueError as error:
             raise MlflowException.invalid_parameter_value(str(error)) from error
 
     def _task(self, request: PlacementRequest, where: str) -> PlacementTask:
-        records = [
-            (
-                f"{where}.tables[{t}]",
-                table.model_dump() | {f"bin_{j}": share for j, share in enumerate(table.bins or [])},
-            )
-            for t, table in enumerate(request.tables)
-        ]
+        bins = [{f"bin_{j}": share for j, share in enumerate(table.bins or [])} for table in request.tables]
+        rows = [table.model_dump() | shares for table, shares in zip(request.tables, bins, strict=True)]
+        records = [(f"{where}.tables[{t}]", row) for t, row in enumerate(rows)]
         tables = fill_missing_columns(check_records(records), self.pool).tables
         memory_bytes = round(request.memory_gb * 2**30)
         return PlacementTask(tables, request.num_devices, memory_bytes, request.precision, request.optimizer, where)
 
     def _plan(self, task: PlacementTask, budget_ms: float | None) -> dict[str, Any]:
         placement = self.placer.place(task, budget_ms)
-        plan: dict[str, Any] = json.loads(
-            make_plan(task, placement, self.name, self.placer.predict(task, placement)).to_json()
-        )
-        return plan
+        plan = make_plan(task, placement, self.name, self.placer.predict(task, placement))
+        content: dict[str, Any] = json.loads(plan.to_json())
+        return content
 
 
-def _parse(content: dict[str, Any], where: str) -> PlacementRequest:
-    """Validate one object.
+def _parse(content: list[dict[str, Any]]) -> list[PlacementRequest]:
+    """Validate the objects.
 
     Raises:
         ValueError: fields are missing, unknown, of a wrong type or out of range; the message names them.
     """
     try:
-        return PlacementRequest.model_validate(content)
+        return TypeAdapter(list[PlacementRequest]).validate_python(content)
     except pydantic.ValidationError as error:
         errors = error.errors(include_url=False)
-        listed = [f"{where}{_path(entry['loc'])}: {entry['msg']}{_got(entry)}" for entry in errors[:_MAX_ERRORS]]
+        listed = [f"inputs{_path(entry['loc'])}: {entry['msg']}{_got(entry)}" for entry in errors[:_MAX_ERRORS]]
         more = [f"and {len(errors) - _MAX_ERRORS} more"] if len(errors) > _MAX_ERRORS else []
         raise ValueError("; ".join([*listed, *more])) from error
 

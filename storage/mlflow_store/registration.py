@@ -20,7 +20,7 @@ import dreamshard
 from dreamshard import model_files
 from dreamshard.tables import Tables
 from storage.lake.rows import description_columns
-from storage.mlflow_store.registry import MODEL, model_of, run_of
+from storage.mlflow_store.registry import MODEL
 from storage.mlflow_store.runs import client, finite
 from storage.settings import Settings
 
@@ -56,7 +56,7 @@ def register_placer(
     Args:
         placer_folder: folder written by `dreamshard.model_files.save_placer`.
         run: MLflow run of the training; MLflow's comparison of versions shows its metrics and parameters.
-        metrics: metrics of this version, logged on the run and linked to the model; see `log_version_metrics`.
+        metrics: of this version; see `log_model_metrics`.
         step: iteration of the metrics.
         tags: tags of the version.
         pool: training tables; their means replace fields that a served request omits.
@@ -91,7 +91,9 @@ def register_placer(
             pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in _REQUIREMENTS],
         )
     registry.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
-    _log_linked(settings, run, model.model_id, metrics or {}, step)  # first: a version that exists has its metrics
+    log_model_metrics(
+        settings, run, model.model_id, metrics or {}, step
+    )  # first: a version that exists has its metrics
     _ensure_model(settings)
     labels = {name: str(value) for name, value in (tags or {}).items()}
     version = registry.create_model_version(
@@ -100,29 +102,20 @@ def register_placer(
     return str(version)
 
 
-def log_version_metrics(
-    settings: Settings,
-    version: str,
-    metrics: Mapping[str, float | None],
-    step: int = 0,
-    on: tuple[str, str] | None = None,
-) -> None:
-    """Log metrics of a version on its run, linked to its model, except those that are None or not finite.
-
-    Args:
-        on: name and digest of the dataset of the measurements, which is an input of that run.
-    """
-    _log_linked(settings, run_of(settings, version), model_of(settings, version), metrics, step, on)
-
-
-def _log_linked(
+def log_model_metrics(
     settings: Settings,
     run: str,
     model: str,
     metrics: Mapping[str, float | None],
-    step: int,
+    step: int = 0,
     on: tuple[str, str] | None = None,
 ) -> None:
+    """Log metrics on a run, linked to the model that it made, except those that are None or not finite.
+
+    Args:
+        model: MLflow's id of the model.
+        on: name and digest of the dataset of the measurements, which is an input of the run.
+    """
     now_ms = int(time.time() * 1000)
     dataset, digest = on or (None, None)
     batch = [Metric(name, value, now_ms, step, model, dataset, digest, run) for name, value in finite(metrics).items()]

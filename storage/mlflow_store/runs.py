@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import mlflow
 import pandas as pd  # type: ignore[import-untyped]
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_registered_artifact_repositories
 
@@ -65,9 +65,10 @@ def chain(
     """
     tracking = client(settings)
     labels = {CHAIN_KEY: key} if key else {}
-    run = _open(tracking, _experiment(tracking, settings), name, labels, resume=key is not None, tags=tags)
-    with _closing(settings, run):
-        log_params(settings, run, params or {})
+    with _open(settings, _experiment(tracking, settings), name, labels, tags) as run:
+        flat = [Param(name, str(value)) for name, value in _flatten(params or {})]
+        for start in range(0, len(flat), _BATCH):
+            tracking.log_batch(run, params=flat[start : start + _BATCH])
         yield run
 
 
@@ -78,18 +79,9 @@ def stage(settings: Settings, parent: str, name: str) -> Iterator[str]:
     Yields:
         The run's id.
     """
-    tracking = client(settings)
-    experiment = tracking.get_run(parent).info.experiment_id
-    run = _open(tracking, experiment, name, {_PARENT: parent, STAGE: name}, resume=True)
-    with _closing(settings, run):
+    experiment = client(settings).get_run(parent).info.experiment_id
+    with _open(settings, experiment, name, {_PARENT: parent, STAGE: name}) as run:
         yield run
-
-
-def log_params(settings: Settings, run: str, params: Mapping[str, Any]) -> None:
-    """Log parameters; nested mappings become `outer.inner`. Logging the same values again changes nothing."""
-    flat = [Param(name, str(value)) for name, value in _flatten(params)]
-    for start in range(0, len(flat), _BATCH):
-        client(settings).log_batch(run, params=flat[start : start + _BATCH])
 
 
 def log_metrics(settings: Settings, run: str, metrics: Mapping[str, float | None], step: int | None = None) -> None:
@@ -108,8 +100,8 @@ def log_metrics(settings: Settings, run: str, metrics: Mapping[str, float | None
             for name, value in values.items()
             if name not in known or all(old.step != step for old in tracking.get_metric_history(run, name))
         }
-    now_ms = int(time.time() * 1000)
     if values:
+        now_ms = int(time.time() * 1000)
         tracking.log_batch(run, [Metric(name, value, now_ms, step or 0) for name, value in values.items()])
 
 
@@ -206,45 +198,35 @@ def _check_artifacts(root: str) -> None:
         )
 
 
-def _open(
-    tracking: MlflowClient,
-    experiment: str,
-    name: str,
-    labels: Mapping[str, str],
-    *,
-    resume: bool,
-    tags: Mapping[str, str] | None = None,
-) -> str:
-    """A new run, or with `resume` the newest unfinished one that carries `labels`."""
-    if resume:
-        conditions = [f"tags.`{label}` = {_quoted(value)}" for label, value in labels.items()]
-        query = " and ".join([*conditions, "attributes.status != 'FINISHED'"])
-        unfinished: Sequence[Run] = tracking.search_runs(
-            [experiment], query, max_results=1, order_by=["attributes.start_time DESC"]
-        )
-        if unfinished:
-            tracking.update_run(unfinished[0].info.run_id, status="RUNNING")
-            return str(unfinished[0].info.run_id)
-    user = {"mlflow.user": os.environ.get("USER", "dreamshard"), "mlflow.source.name": "dreamshard"}
-    return str(tracking.create_run(experiment, tags=user | dict(labels) | dict(tags or {}), run_name=name).info.run_id)
-
-
-def _quoted(value: str) -> str:
-    """`value` quoted for MLflow's search, which has no escapes, only two kinds of quotation marks."""
-    return f'"{value}"' if "'" in value else f"'{value}'"
-
-
 @contextmanager
-def _closing(settings: Settings, run: str) -> Iterator[None]:
-    status = "FAILED"
+def _open(
+    settings: Settings, experiment: str, name: str, labels: Mapping[str, str], tags: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """The newest unfinished run that carries `labels`, or a new one; closed when the block ends."""
+    run, status = _unfinished(client(settings), experiment, labels) if labels else None, "FAILED"
+    if run is not None:
+        client(settings).update_run(run, status="RUNNING")
+    else:
+        user = {"mlflow.user": os.environ.get("USER", "dreamshard"), "mlflow.source.name": "dreamshard"}
+        new = client(settings).create_run(experiment, tags={**user, **labels, **(tags or {})}, run_name=name)
+        run = str(new.info.run_id)
     try:
-        yield
+        yield run
         status = "FINISHED"
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         status = "KILLED"
         raise
     finally:
         client(settings).set_terminated(run, status)
+
+
+def _unfinished(tracking: MlflowClient, experiment: str, labels: Mapping[str, str]) -> str | None:
+    """The search has no escapes, only two kinds of quotation marks."""
+    quoted = {label: f'"{value}"' if "'" in value else f"'{value}'" for label, value in labels.items()}
+    conditions = [f"tags.`{label}` = {value}" for label, value in quoted.items()]
+    query = " and ".join([*conditions, "attributes.status != 'FINISHED'"])
+    found = tracking.search_runs([experiment], query, max_results=1, order_by=["attributes.start_time DESC"])
+    return str(found[0].info.run_id) if found else None
 
 
 def _flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -107,7 +107,10 @@ def _model_of(settings: Settings, version: str) -> str:
 def test_versions_compare_side_by_side_under_the_same_names(registered: Settings, placer_folder: Path):
     register(registered, placer_folder, 2.0)
     set_alias(registered, "2", "champion", "better")
-    registration.log_version_metrics(registered, "2", {"eval_gain_over_random": 0.2, "eval_place_ms": float("inf")})
+    figures = {"eval_gain_over_random": 0.2, "eval_place_ms": float("inf")}
+    registration.log_model_metrics(
+        registered, registry.run_of(registered, "2"), registry.model_of(registered, "2"), figures
+    )
     newest, oldest = versions.versions(registered)
     assert list(newest) == list(oldest)
     assert (newest["version"], newest["aliases"], newest["reason"]) == ("2", "champion", "better")
