@@ -14,7 +14,6 @@ read (or `FSSPEC_S3_ENDPOINT_URL` for the store and `MLFLOW_S3_ENDPOINT_URL` for
 keeps the address that it was created with: change the store before the first run, or use another database.
 """
 
-import importlib
 import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
@@ -66,12 +65,6 @@ class Settings:
             tracking_uri=environ.get("MLFLOW_TRACKING_URI") or home_registry(home),
             artifact_root=_uri(artifacts) if artifacts else (store_root / "mlartifacts").as_uri(),
         )
-
-    @classmethod
-    def load(cls, environ: Mapping[str, str] = os.environ) -> "Settings":
-        """For callers that do not pass a store yet."""
-        settings: Settings = importlib.import_module("storage.store").open_store(cls.from_environment(environ)).settings
-        return settings
 
     @property
     def lake_root(self) -> AnyPath:

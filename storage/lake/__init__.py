@@ -1,7 +1,5 @@
 """The lake: Parquet datasets of tables, tasks, cost samples and evaluations; `catalog` queries them with DuckDB."""
 
-import importlib
-
 from storage.lake.ingested import Ingested, keep_ingested, keep_source, known_tables, read_source
 from storage.lake.lake import EVALUATION, Lake
 from storage.lake.sample_buffer import collecting
@@ -15,7 +13,6 @@ __all__ = [
     "LakeShardCache",
     "collecting",
     "has_table_split",
-    "home_lake",
     "keep_ingested",
     "keep_source",
     "known_tables",
@@ -23,9 +20,3 @@ __all__ = [
     "read_table_split",
     "write_table_split",
 ]
-
-
-def home_lake() -> Lake:
-    """For callers that do not pass a store yet."""
-    lake: Lake = importlib.import_module("storage.store").open_store().lake
-    return lake

@@ -44,11 +44,10 @@ def test_a_chain_that_fails_leaves_an_earlier_one_as_it_was(finished: Path, shar
 
 def test_a_champion_of_an_older_format_does_not_stop_retraining(dreamshard: Dreamshard, tmp_path: Path):
     from storage.mlflow_store import alias_changes, registry
-    from storage.settings import Settings
 
     run = ("run", "--recipe", "smoke", "--testbed", "simulated", "--json")
     assert dreamshard(*run, home=tmp_path).returncode == 0
-    alias_changes.set_alias(Settings.load(), "1", "champion", "for the test")
+    alias_changes.set_alias(open_store().settings, "1", "champion", "for the test")
     (config,) = tmp_path.glob("mlartifacts/**/placer/config.json")
     config.write_text(json.dumps(json.loads(config.read_text()) | {"format": 0}))
     done = dreamshard(*run, "--seed", "1", home=tmp_path)
@@ -57,7 +56,7 @@ def test_a_champion_of_an_older_format_does_not_stop_retraining(dreamshard: Drea
     assert outcome["version"] == "2"
     assert "champion version 1 cannot be used" in outcome["reason"]
     assert "other than this version's" in outcome["reason"]
-    assert registry.version_tags(Settings.load(), "2")["reason"] == outcome["reason"]
+    assert registry.version_tags(open_store().settings, "2")["reason"] == outcome["reason"]
 
 
 def test_a_store_and_a_registry_that_fail_once_end_with_one_whole_version_and_nothing_done_twice(
@@ -69,7 +68,6 @@ def test_a_store_and_a_registry_that_fail_once_end_with_one_whole_version_and_no
     from storage.lake.lake import Lake
     from storage.mlflow_store import evaluation_datasets, registry, runs
     from storage.run_records import checkpoints
-    from storage.settings import Settings
 
     tried = []
 
@@ -92,7 +90,7 @@ def test_a_store_and_a_registry_that_fail_once_end_with_one_whole_version_and_no
     away_at_first(evaluation_datasets, "log_figures_on", OSError("the server is away"))
     done = dreamshard("run", "--recipe", "smoke", "--testbed", "simulated", home=tmp_path)
     assert done.returncode == 0, done.sentence
-    settings = Settings.load()
+    settings = open_store().settings
     assert tried.count("write_evaluation") == tried.count("log_figures_on") == 2
     assert [str(version.version) for version in registry.all_versions(settings)] == ["1"]
     assert "eval_overall_ms" in runs.metrics(settings, registry.run_of(settings, "1"))

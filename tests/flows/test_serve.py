@@ -20,6 +20,7 @@ from dreamshard.tables import Tables
 from dreamshard.training import TrainingConfig, make_placer, start_training
 from storage.mlflow_store import alias_changes, registration, runs
 from storage.settings import Settings
+from storage.store import open_store
 from tests.helpers.tables import tables_of
 
 pytestmark = pytest.mark.server
@@ -59,7 +60,7 @@ def pool() -> Tables:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with one version, untrained, which is champion."""
     folder = tmp_path_factory.mktemp("home")
-    settings = Settings.load({"DREAMSHARD_HOME": str(folder)})
+    settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(folder)})).settings
     save_placer(make_placer(start_training(pool(), TrainingConfig(), seed=0)), folder / "placer")
     with runs.chain(settings, "retrain") as run:
         version = registration.register_placer(settings, folder / "placer", run, pool=pool())

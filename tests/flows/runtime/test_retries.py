@@ -75,7 +75,9 @@ def test_too_long_without_progress_is_an_error_and_progress_starts_the_clock_ane
                 alive()
             time.sleep(60)  # the device hangs
 
-    with pytest.raises(MeasurementError, match=r"no shard from an H200 came within 0\.3 s.*earlier measurements are kept"):
+    with pytest.raises(
+        MeasurementError, match=r"no shard from an H200 came within 0\.3 s.*earlier measurements are kept"
+    ):
         collect()
     assert came == [0, 1, 2]
 
