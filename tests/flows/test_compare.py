@@ -44,10 +44,7 @@ def pool_of(count: int) -> Tables:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Versions 1 and 2, untrained, said to be of the training halves of 40 tables by seeds 0 and 1; 1 is champion."""
     folder = tmp_path_factory.mktemp("compared")
-    settings, pool = (
-        open_store(Settings.from_environment({"DREAMSHARD_HOME": str(folder / "home")})).settings,
-        pool_of(40),
-    )
+    settings, pool = Settings.from_environment({"DREAMSHARD_HOME": str(folder / "home")}), pool_of(40)
     dataset = dataset_version(pool)
     open_store(settings).lake.write_dataset(pool, dataset, "by hand")
     for seed in (0, 1):
@@ -119,7 +116,7 @@ def test_a_versions_prediction_error_is_over_all_that_was_measured(home, compare
 
 
 def test_mlflow_has_both_versions_figures_on_one_evaluation_dataset(home, compared):
-    settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(home)})).settings
+    settings = Settings.from_environment({"DREAMSHARD_HOME": str(home)})
     tracking = runs.client(settings)
     found = [tracking.get_run(registry.run_of(settings, version)) for version in "12"]
     digests = []
@@ -209,7 +206,7 @@ def test_models_shows_the_facts_and_one_version_in_full(home, shared_dreamshard)
 
 
 def test_promote_with_a_version_changes_the_champion_and_previous_undoes_it(home, compared, shared_dreamshard):
-    settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(home)})).settings
+    settings = Settings.from_environment({"DREAMSHARD_HOME": str(home)})
     failed_with(shared_dreamshard("promote", "9", home=home), "no version '9'", "champion (version 1)", "version 2")
     done = shared_dreamshard("promote", "2", "--reason", "a hunch", home=home)
     assert "Version 2 is champion; version 1, champion until now, is kept as `previous`" in done.stdout

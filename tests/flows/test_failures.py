@@ -44,6 +44,7 @@ def test_a_chain_that_fails_leaves_an_earlier_one_as_it_was(finished: Path, shar
 
 def test_a_champion_of_an_older_format_does_not_stop_retraining(dreamshard: Dreamshard, tmp_path: Path):
     from storage.mlflow_store import alias_changes, registry
+    from storage.store import open_store
 
     run = ("run", "--recipe", "smoke", "--testbed", "simulated", "--json")
     assert dreamshard(*run, home=tmp_path).returncode == 0
@@ -68,6 +69,7 @@ def test_a_store_and_a_registry_that_fail_once_end_with_one_whole_version_and_no
     from storage.lake.lake import Lake
     from storage.mlflow_store import evaluation_datasets, registry, runs
     from storage.run_records import checkpoints
+    from storage.store import open_store
 
     tried = []
 

@@ -162,7 +162,7 @@ def test_the_run_of_a_version_has_its_training_curves_and_a_child_for_each_stage
     from storage.mlflow_store import runs, versions
     from storage.settings import Settings
 
-    settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(finished)})).settings
+    settings = Settings.from_environment({"DREAMSHARD_HOME": str(finished)})
     tracking = runs.client(settings)
     run = versions.versions(settings)[-1]["run"]
     curve = tracking.get_metric_history(run, "measured_cost_ms")

@@ -184,9 +184,7 @@ def test_every_cost_sample_is_in_the_lake_once_and_nothing_is_left_behind(team, 
 
     for name, value in team.store.items():
         monkeypatch.setenv(name, value)
-    settings = open_store(
-        Settings.from_environment(os.environ | {"DREAMSHARD_HOME": str(team.folder / "alpha")})
-    ).settings
+    settings = Settings.from_environment(os.environ | {"DREAMSHARD_HOME": str(team.folder / "alpha")})
     count = "select count(*) as rows, count(distinct (sample_id, device)) as once from device_costs"
     (found,) = catalog.query(settings, count)
     assert found["rows"] == found["once"] > 0

@@ -32,11 +32,8 @@ class Team:
     """Versions that are registered, each of a training of its own, and evaluations that the candidate wins."""
 
     def __init__(self, home: Path):
-        self.settings, self.placer, self.runs = (
-            open_store(Settings.from_environment({"DREAMSHARD_HOME": str(home)})).settings,
-            home / "placer",
-            {},
-        )
+        self.settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(home)})).settings
+        self.placer, self.runs = home / "placer", {}
         save_placer(make_placer(start_training(POOL, TrainingConfig(), seed=0)), self.placer)
 
     def version(self, source: str = OWN) -> str:
