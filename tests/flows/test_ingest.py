@@ -13,6 +13,7 @@ from flows.forms.configuration import configure
 from flows.forms.options import IngestOptions
 from flows.tasks import ingestion
 from flows.tasks.ingestion import read_source_state
+from storage.store import open_store
 from tests.flows.commands import Dreamshard, files
 
 pytestmark = pytest.mark.flow
