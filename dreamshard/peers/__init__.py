@@ -10,7 +10,7 @@ All but TorchRec's planner place by the cost network that DreamShard has trained
     torchrec_planner  `torchrec_planner`: TorchRec's planner, which measures and learns nothing
 """
 
-from dreamshard.peers.by_name import LEARNED, PEERS, TrainedPerTask, peer, peers, trained_peer
+from dreamshard.peers.by_name import LEARNED, PEERS, TrainedPerTask, installed_peers, peer, peers, trained_peer
 from dreamshard.peers.lstm_policies import PeerTraining
 
-__all__ = ["LEARNED", "PEERS", "PeerTraining", "TrainedPerTask", "peer", "peers", "trained_peer"]
+__all__ = ["LEARNED", "PEERS", "PeerTraining", "TrainedPerTask", "installed_peers", "peer", "peers", "trained_peer"]

@@ -24,10 +24,11 @@ _COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
 
 
 class AutoShardPolicy(nn.Module):
-    """Table MLP, sum per device, an LSTM over the steps, one linear layer to a score per device."""
+    """Table MLP, sum per device, an LSTM over the steps, one linear layer to a score per device; for any number of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_devices: int) -> None:
         super().__init__()
+        del num_devices
         self.table = mlp((len(FEATURES), 128, _LATENT))
         self.cell = nn.LSTMCell(2 * _LATENT + 2, _HIDDEN)
         self.score = nn.Linear(_HIDDEN, 1)
@@ -66,4 +67,4 @@ def compute_ms(network: CostNetwork, sums: Float[Tensor, "B D L"]) -> Float[Tens
     return network.phases_ms(sums)[..., _COMPUTE].sum(dim=-1).max(dim=-1).values
 
 
-AUTOSHARD = LstmMethod("autoshard", policy=lambda num_devices: AutoShardPolicy(), objective=compute_ms)
+AUTOSHARD = LstmMethod("autoshard", policy=AutoShardPolicy, objective=compute_ms)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Literal, get_args
 
 from dreamshard.peers.autoshard import AUTOSHARD
 from dreamshard.peers.encoder_decoder import ENCODER_DECODER
@@ -15,14 +14,12 @@ from dreamshard.placer import Placer
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tasks import PlacementTask
 
-Learned = Literal["rnn", "autoshard"]
-LEARNED: tuple[Learned, ...] = get_args(Learned)
+_METHODS = {method.name: method for method in (ENCODER_DECODER, AUTOSHARD)}
+LEARNED = tuple(_METHODS)
 """Rivals that are trained."""
 
 PEERS = (*LEARNED, "neuroshard", "torchrec_planner")
 """Names of all rivals."""
-
-_METHODS = {"rnn": ENCODER_DECODER, "autoshard": AUTOSHARD}
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class TrainedPerTask:
     Training takes seconds to minutes per task, growing with the number of tables.
     """
 
-    name: Learned
+    name: str
     placer: DreamShardPlacer
     seed: int = 0
     training: PeerTraining | None = None
@@ -43,7 +40,7 @@ class TrainedPerTask:
 
 
 def trained_peer(
-    name: Learned,
+    name: str,
     placer: DreamShardPlacer,
     tasks: Sequence[PlacementTask],
     seed: int,
@@ -74,7 +71,12 @@ def peer(name: str, placer: DreamShardPlacer | None, seed: int = 0, training: Pe
         )
     if name == "neuroshard":
         return NeuroShardPlacer(placer.cost_network, placer.normaliser)
-    return TrainedPerTask("rnn" if name == "rnn" else "autoshard", placer, seed, training)
+    return TrainedPerTask(name, placer, seed, training)
+
+
+def installed_peers() -> list[str]:
+    """All of `PEERS`, without `torchrec_planner` if torchrec is not installed."""
+    return [name for name in PEERS if name != "torchrec_planner" or find_spec("torchrec") is not None]
 
 
 def peers(
@@ -83,21 +85,17 @@ def peers(
     seed: int,
     training: PeerTraining | None = None,
 ) -> dict[str, Placer]:
-    """Every rival by name, with the cost network of `placer`.
+    """Every installed rival by name, with the cost network of `placer`.
 
     Args:
         train_tasks: tasks that `rnn` and `autoshard` are trained on in this call. None: they train anew on each task
             that they place, which counts as time to place.
         training: None for the default settings.
 
-    Returns:
-        All of `PEERS`, without `torchrec_planner` if torchrec is not installed.
-
     Raises:
         ValueError: see `trained_peer`.
     """
-    names = [name for name in PEERS if name != "torchrec_planner" or find_spec("torchrec") is not None]
-    rivals = {name: peer(name, placer, seed, training) for name in names}
+    rivals = {name: peer(name, placer, seed, training) for name in installed_peers()}
     if train_tasks is not None:
         rivals |= {name: trained_peer(name, placer, train_tasks, seed, training) for name in LEARNED}
     return rivals

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from dreamshard.cost_model import FEATURES, CostNetwork
+from dreamshard.cost_model import FEATURES
 from dreamshard.peers.lstm_policies import DeviceScorer, LstmMethod
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import Episodes
@@ -69,9 +69,6 @@ class _Decoding:
         self.last = self.policy.device(device)
 
 
-def overall_ms(network: CostNetwork, sums: Float[Tensor, "B D L"]) -> Float[Tensor, " B"]:
-    """Predicted overall cost, communication included."""
-    return network.overall_ms(sums)
-
-
-ENCODER_DECODER = LstmMethod("rnn", policy=EncoderDecoder, objective=overall_ms, fixed_devices=True)
+ENCODER_DECODER = LstmMethod(
+    "rnn", policy=EncoderDecoder, objective=lambda network, sums: network.overall_ms(sums), fixed_devices=True
+)

@@ -49,11 +49,11 @@ class LstmRollout:
     """The outcome of `B` episodes.
 
     Attributes:
-        device: `[B, T]` of each table, in its task's own order.
-        log_prob: `[B, T]` of each choice, with gradients where they are enabled.
-        entropy: `[B, T]` of each step, nats.
-        sums: `[B, D, L]` of the cost network's latents over each device's tables.
-        feasible: `[B]` whether no device is over capacity.
+        device: of each table, in its task's own order.
+        log_prob: of each choice, with gradients where they are enabled.
+        entropy: of each step, nats.
+        sums: of the cost network's latents over each device's tables.
+        feasible: whether no device is over capacity.
     """
 
     device: Int[Tensor, "B T"]
@@ -98,9 +98,8 @@ class LstmPlacer:
     @torch.no_grad()
     def place(self, task: PlacementTask) -> Placement:
         """Raises NoPlacementError where neither the policy nor packing by size finds room."""
-        taken = lstm_rollout(
-            self.policy, self.cost_network, episodes_of([task], self.cost_network, self.normaliser), None
-        )
+        episodes = episodes_of([task], self.cost_network, self.normaliser)
+        taken = lstm_rollout(self.policy, self.cost_network, episodes, None)
         return Placement(taken.device[0] if bool(taken.feasible[0]) else pack_by_size(task), task.num_devices)
 
 
@@ -187,7 +186,10 @@ def lstm_rollout(
         legal = torch.from_numpy(legal_devices(used_bytes, table_bytes[:, t], episodes.capacity_bytes))
         scores = scorer.scores(t, torch.from_numpy(held_ms) / reference, torch.from_numpy(after_ms) / reference)
         log_p = masked_log_softmax(scores, legal)  # [B, D]
-        device = _choose(log_p.detach(), generator)
+        if generator is None:
+            device = log_p.argmax(dim=-1)
+        else:
+            device = torch.multinomial(log_p.detach().exp(), 1, generator=generator)[:, 0]
         chosen = episode, device.numpy()
         sums[chosen], held_ms[chosen] = after[chosen], after_ms[chosen]
         used_bytes[chosen] += table_bytes[:, t]
@@ -203,9 +205,3 @@ def lstm_rollout(
         torch.from_numpy(sums),
         torch.from_numpy((used_bytes <= episodes.capacity_bytes).all(axis=1)),
     )
-
-
-def _choose(log_p: Float[Tensor, "B D"], generator: torch.Generator | None) -> Int[Tensor, " B"]:
-    if generator is None:
-        return log_p.argmax(dim=-1)
-    return torch.multinomial(log_p.exp(), 1, generator=generator)[:, 0]

@@ -41,30 +41,11 @@ ShardList = tuple[ColumnShard, ...]
 
 @dataclass(frozen=True)
 class EncodedShards:
-    """`C` alternative lists of `S` shards each.
-
-    Attributes:
-        latents: `[C, S, L]` of the cost network.
-        dim: `[C, S]` columns.
-        shard_bytes: `[C, S]`.
-    """
+    """`C` alternative lists of `S` shards each; `dim` counts columns."""
 
     latents: Float[Tensor, "C S L"]
     dim: Int[Tensor, "C S"]
     shard_bytes: Int[Tensor, "C S"]
-
-
-@dataclass(frozen=True)
-class GridSearchResult:
-    """The best placement of each alternative.
-
-    Attributes:
-        device: `[C, S]`.
-        overall_ms: `[C]` predicted; infinite where nothing fits under any limit.
-    """
-
-    device: Int[Tensor, "C S"]
-    overall_ms: Float[Tensor, " C"]
 
 
 @dataclass(frozen=True)
@@ -87,10 +68,10 @@ class NeuroShardPlacer:
         best, best_ms = None, float("inf")
         for _ in range(1 + _ROUNDS * self.columns):
             shards = _encode(task, lists, self.cost_network, self.normaliser)
-            result = grid_search(self.cost_network, shards, task.num_devices, task.memory_bytes)
-            beam = torch.argsort(result.overall_ms, stable=True)[:_BEAM].tolist()
-            if float(result.overall_ms[beam[0]]) < best_ms:
-                best, best_ms = (lists[beam[0]], result.device[beam[0]]), float(result.overall_ms[beam[0]])
+            device, cost_ms = grid_search(self.cost_network, shards, task.num_devices, task.memory_bytes)
+            beam = torch.argsort(cost_ms, stable=True)[:_BEAM].tolist()
+            if float(cost_ms[beam[0]]) < best_ms:
+                best, best_ms = (lists[beam[0]], device[beam[0]]), float(cost_ms[beam[0]])
             compute = single_compute_ms(self.cost_network, shards)  # [C, S]
             halved = (_halved(lists[c], compute[c], shards.shard_bytes[c].numpy()) for c in beam)
             lists = list(dict.fromkeys(shard_list for group in halved for shard_list in group))
@@ -98,16 +79,22 @@ class NeuroShardPlacer:
                 break
         if best is None:
             return Placement(pack_by_size(task), task.num_devices)
-        parts, device = best
-        return Placement(device, task.num_devices, parts if len(parts) > len(task.tables) else None)
+        parts, best_device = best
+        return Placement(best_device, task.num_devices, parts if len(parts) > len(task.tables) else None)
 
 
 @torch.no_grad()
-def grid_search(network: CostNetwork, shards: EncodedShards, num_devices: int, capacity_bytes: int) -> GridSearchResult:
-    """The cheapest of the greedy placements under each limit, for each alternative."""
+def grid_search(
+    network: CostNetwork, shards: EncodedShards, num_devices: int, capacity_bytes: int
+) -> tuple[Int[Tensor, "C S"], Float[Tensor, " C"]]:
+    """The cheapest of the greedy placements under each limit, for each alternative.
+
+    Returns:
+        Device of each shard, and predicted overall milliseconds, infinite where nothing fits under any limit.
+    """
     evaluator = network.evaluator()
-    alternatives, num_shards = shards.dim.shape
-    batch, grid = alternatives * len(LIMITS), len(LIMITS)
+    (alternatives, num_shards), grid = shards.dim.shape, len(LIMITS)
+    batch = alternatives * grid
     episode, alternative = np.arange(batch), np.repeat(np.arange(alternatives), grid)
     latents, dims, shard_bytes = shards.latents.numpy(), shards.dim.numpy(), shards.shard_bytes.numpy()
     mean = dims.sum(axis=1)[alternative] / num_devices
@@ -133,9 +120,7 @@ def grid_search(network: CostNetwork, shards: EncodedShards, num_devices: int, c
     cost = cost.masked_fill(torch.from_numpy(~complete), torch.inf).reshape(alternatives, grid)
     best = cost.argmin(dim=1)  # [C]
     chosen_limit = torch.arange(alternatives), best
-    return GridSearchResult(
-        torch.from_numpy(device).reshape(alternatives, grid, num_shards)[chosen_limit], cost[chosen_limit]
-    )
+    return torch.from_numpy(device).reshape(alternatives, grid, num_shards)[chosen_limit], cost[chosen_limit]
 
 
 def single_compute_ms(network: CostNetwork, shards: EncodedShards) -> NDArray[np.float32]:

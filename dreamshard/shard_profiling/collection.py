@@ -2,22 +2,18 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from dreamshard.files.locks import measuring
-from dreamshard.shard_profiling.dataset import MeasuredShard, ShardWriter, known_indices, utc_now
-from dreamshard.shard_profiling.design import (
-    CollectionConfig,
-    PlannedShard,
-    PoolTable,
-    collection_pool,
-    planned_shards,
-)
+from dreamshard.shard_profiling.dataset import MeasuredShard, ShardWriter, known_indices
+from dreamshard.shard_profiling.design import CollectionConfig, PlannedShard, PoolTable, collection_pool, planned_shards
 from dreamshard.shard_profiling.pool_lookups import PoolLookups
 from dreamshard.tables import concatenate
 from dreamshard.testbeds.base import TestbedSetup
@@ -93,7 +89,7 @@ def collect(
         repeats=config.repeats,
     )
     runner = ShardRunner(setup, torch.device(device_type))
-    try:
+    with closing(lookups):
         for position, planned in enumerate(plan):
             if measured and time.monotonic() - start >= seconds:
                 break
@@ -105,8 +101,6 @@ def collect(
             infeasible += shard.forward_ms is None
             if progress is not None:
                 progress(len(known) + measured, config.num_shards, _summary(shard))
-    finally:
-        lookups.close()
     return CollectionResult(
         folder=str(folder),
         known=len(known) + measured,
@@ -131,12 +125,13 @@ def _measure(
 ) -> MeasuredShard:
     pairs = zip(planned.tables, planned.dims, strict=True)
     tables = concatenate([lookups.table(pool[t].name, dim) for t, dim in pairs])
-    costs, misfit = None, None
+    outcome: dict[str, Any]
     try:
         with measuring():
-            costs = runner.measure(tables, config.precision, config.optimizer, lookups.paused)
+            timing = runner.measure(tables, config.precision, config.optimizer, lookups.paused)
+        outcome = {name: getattr(timing, name) for name in ("forward_ms", "backward_ms", "spread_ms", "repeats")}
     except DoesNotFitError as error:
-        misfit = error
+        outcome = {"asked_bytes": error.asked_bytes, "free_bytes": error.free_bytes}
     return MeasuredShard(
         design=config.design,
         index=planned.index,
@@ -145,16 +140,11 @@ def _measure(
         batch_size=config.batch_size,
         precision=config.precision,
         optimizer=config.optimizer,
-        forward_ms=None if costs is None else costs.forward_ms,
-        backward_ms=None if costs is None else costs.backward_ms,
-        spread_ms=0.0 if costs is None else costs.spread_ms,
-        repeats=0 if costs is None else costs.repeats,
         clock=runner.clock.name,
-        asked_bytes=None if misfit is None else misfit.asked_bytes,
-        free_bytes=None if misfit is None else misfit.free_bytes,
         hardware=device_model(runner.device.type),
         versions=library_versions(),
-        measured_at=utc_now(),
+        measured_at=datetime.now(UTC).replace(tzinfo=None),
+        **outcome,
     )
 
 

@@ -6,8 +6,8 @@ part atomically until the part is full, so a collection that is cut off loses at
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -61,20 +61,15 @@ class MeasuredShard:
         design: of the collection.
         index: position in the design.
         alone_of: index of the shard that this single table is part of, if it is measured for that comparison.
-        tables: of the shard.
         batch_size: training samples per pass.
-        precision: of the weights.
-        optimizer: fused into backward.
-        forward_ms: None if the shard did not fit.
-        backward_ms: None if the shard did not fit.
-        spread_ms: interquartile range of the sum over the repeats.
+        forward_ms: None, like `backward_ms`, if the shard did not fit.
+        spread_ms: interquartile range of their sum over the repeats.
         repeats: timed passes.
         clock: as in `CostSample`.
-        asked_bytes: bytes requested if the shard did not fit, else None.
-        free_bytes: bytes available if the shard did not fit, else None.
+        asked_bytes: None, like `free_bytes`, if the shard did fit.
         hardware: model of the device.
         versions: library name to version.
-        measured_at: UTC.
+        measured_at: UTC, without a zone.
     """
 
     design: str
@@ -84,13 +79,13 @@ class MeasuredShard:
     batch_size: int
     precision: Precision
     optimizer: Optimizer
-    forward_ms: float | None
-    backward_ms: float | None
-    spread_ms: float
-    repeats: int
+    forward_ms: float | None = None
+    backward_ms: float | None = None
+    spread_ms: float = 0.0
+    repeats: int = 0
     clock: str
-    asked_bytes: int | None
-    free_bytes: int | None
+    asked_bytes: int | None = None
+    free_bytes: int | None = None
     hardware: str
     versions: dict[str, str]
     measured_at: datetime
@@ -105,7 +100,7 @@ class MeasuredShard:
             raise ValueError(f"shard {self.index} did not fit its device, so it has no cost; exclude it")
         dims = self.tables.dim.tolist()
         named = tuple(f"{name}@{dim}" for name, dim in zip(self.tables.names, dims, strict=True))
-        tables = Tables(named, *(getattr(self.tables, field) for field in _TENSORS))
+        tables = replace(self.tables, names=named)
         costs = DeviceCosts.from_phases(torch.tensor([[self.forward_ms, 0.0, 0.0, self.backward_ms]]))
         table_bytes = int(tables.memory_bytes(self.precision, self.optimizer).sum())
         return CostSample(
@@ -123,24 +118,21 @@ class MeasuredShard:
         )
 
 
-_TENSORS = ("rows", "dim", "pooling_factor", "bins", "lookups", "unique_rows")
-
-
 class ShardWriter:
     """Adds shards to a folder of parts, which is created if missing."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self._rows: list[dict[str, Any]] = []
+        self._shards: list[MeasuredShard] = []
         self._part = 1 + max((int(path.stem.partition("-")[2]) for path in _parts(folder)), default=-1)
 
     def add(self, shard: MeasuredShard) -> None:
         """Add one shard; it is on disk when this returns."""
-        self._rows.append(_to_row(shard))
-        atomic.write(self.folder / f"part-{self._part:05}.parquet", _parquet(self._rows))
-        if len(self._rows) == SHARDS_PER_PART:
-            self._rows, self._part = [], self._part + 1
+        self._shards.append(shard)
+        atomic.write(self.folder / f"part-{self._part:05}.parquet", parquet_bytes(self._shards))
+        if len(self._shards) == SHARDS_PER_PART:
+            self._shards, self._part = [], self._part + 1
 
 
 def read_shards(source: Path) -> list[MeasuredShard]:
@@ -227,18 +219,10 @@ def distinct_tables(samples: Sequence[CostSample], *, one_dim_each: bool = False
 
 def parquet_bytes(shards: Iterable[MeasuredShard]) -> bytes:
     """One Parquet file that `read_shards` reads."""
-    return _parquet([_to_row(shard) for shard in shards])
-
-
-def _parquet(rows: Sequence[dict[str, Any]]) -> bytes:
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), sink, compression="zstd")
+    rows = pa.Table.from_pylist([_to_row(shard) for shard in shards], schema=SCHEMA)
+    pq.write_table(rows, sink, compression="zstd")
     return bytes(sink.getvalue().to_pybytes())
-
-
-def utc_now() -> datetime:
-    """Current UTC time without a zone, as in the schema."""
-    return datetime.now(UTC).replace(tzinfo=None)
 
 
 def _parts(folder: Path) -> list[Path]:
@@ -271,6 +255,5 @@ def _from_row(row: dict[str, Any]) -> MeasuredShard:
         lookups=torch.tensor(row["lookups"]),
         unique_rows=torch.tensor(row["unique_rows"]),
     )
-    names = set(MeasuredShard.__dataclass_fields__) - {"tables", "versions"}
-    plain = {name: row[name] for name in names}
-    return MeasuredShard(tables=tables, versions=json.loads(row["versions"]), **plain)
+    plain = {name: value for name, value in row.items() if name in MeasuredShard.__dataclass_fields__}
+    return MeasuredShard(tables=tables, **plain | {"versions": json.loads(row["versions"])})

@@ -5,7 +5,7 @@ estimator's second error allows one fitted factor, so that its constants do not 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,6 @@ from dreamshard.prediction_metrics import mean_relative_error
 from dreamshard.shard_profiling.dataset import distinct_tables
 
 BUCKETS = ((1, 1), (2, 4), (5, 9), (10, 19), (20, 39), (40, 1_000_000))
-TORCHREC_MISSING = "torchrec is not installed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,18 +40,16 @@ class HeldOutError:
 
     def row(self) -> dict[str, str | int]:
         """A row of a table for people."""
-        torchrec = [
-            TORCHREC_MISSING if error is None else f"{error:.1%}"
-            for error in (self.torchrec_mape, self.torchrec_scaled_mape)
-        ]
-        return {
-            "tables": self.tables,
-            "held-out shards": self.num_shards,
-            "error": f"{self.mape:.1%}",
-            "of the paper's network": f"{self.paper_mape:.1%}",
-            "of TorchRec's estimator": torchrec[0],
-            "of TorchRec's, scaled": torchrec[1],
+        errors = {
+            "error": self.mape,
+            "of the paper's network": self.paper_mape,
+            "of TorchRec's estimator": self.torchrec_mape,
+            "of TorchRec's, scaled": self.torchrec_scaled_mape,
         }
+        shown = {
+            name: "torchrec is not installed" if error is None else f"{error:.1%}" for name, error in errors.items()
+        }
+        return {"tables": self.tables, "held-out shards": self.num_shards, **shown}
 
 
 def measured_ms(samples: Sequence[CostSample]) -> Float[Tensor, " S"]:
@@ -71,10 +68,8 @@ def torchrec_ms(samples: Sequence[CostSample], memory_bytes_per_s: float) -> Flo
         from dreamshard.torchrec import planner
     except ImportError:
         return None
-    tables = distinct_tables(samples)
-    table_ms = planner.estimated_compute_ms(
-        tables, samples[0].batch_size, samples[0].task.precision, memory_bytes_per_s
-    )
+    tables, first = distinct_tables(samples), samples[0]
+    table_ms = planner.estimated_compute_ms(tables, first.batch_size, first.task.precision, memory_bytes_per_s)
     by_name = dict(zip(tables.names, table_ms.tolist(), strict=True))
     return torch.tensor([sum(by_name[name] for name in sample.task.tables.names) for sample in samples]).double()
 
@@ -98,16 +93,12 @@ def errors_by_tables(
     """
     measured = measured_ms(samples)
     counts = torch.tensor([len(sample.task.tables) for sample in samples])
-    everything = (1, BUCKETS[-1][1])
+    most = int(counts.max())
     errors = []
-    for low, high in (*BUCKETS, everything):
+    for low, high in (*BUCKETS, (1, most)):
         inside = (counts >= low) & (counts <= high)
         if bool(inside.any()):
-            name = "all" if (low, high) == everything else _range(low, high, int(counts.max()))
+            name = str(low) if low == high else f"{low}-{min(high, most)}"
             mapes = {field: mean_relative_error(value[inside], measured[inside]) for field, value in predicted.items()}
             errors.append(HeldOutError(tables=name, num_shards=int(inside.sum()), **mapes))
-    return tuple(errors)
-
-
-def _range(low: int, high: int, most: int) -> str:
-    return str(low) if low == high else f"{low}-{min(high, max(most, low))}"
+    return (*errors[:-1], replace(errors[-1], tables="all"))

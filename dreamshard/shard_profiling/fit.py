@@ -15,15 +15,8 @@ from dreamshard.cost_model import CostData, CostNetwork, Normaliser, fit, new_co
 from dreamshard.cost_model.cost_data import Encode
 from dreamshard.costs import PHASES, CostSample
 from dreamshard.shard_profiling.dataset import MeasuredShard, distinct_tables, measurement_conditions, samples_of
-from dreamshard.shard_profiling.errors import (
-    HeldOutError,
-    best_factor,
-    errors_by_tables,
-    measured_ms,
-    torchrec_ms,
-)
-from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask, sample_tasks
+from dreamshard.shard_profiling.errors import HeldOutError, best_factor, errors_by_tables, measured_ms, torchrec_ms
+from dreamshard.tasks import sample_tasks
 from dreamshard.testbeds.roofline import all_to_all_s
 from dreamshard.testbeds.specs import AcceleratorSpec
 from dreamshard.training import TrainingConfig, TrainingState, improve_policy, untrained
@@ -77,7 +70,7 @@ class ShardData(CostData):
     """Shards to fit. A batch holds few of the thousands of tables, so only those are encoded."""
 
     def sums(self, encode: Encode, chosen: Int[Tensor, " B"] | None = None) -> Float[Tensor, "B D L"]:
-        """See `CostData.sums`."""
+        """`CostData.sums` of the tables in use."""
         assignment = self.assignment if chosen is None else self.assignment[chosen]  # [B, 1, P]
         used = assignment.sum(dim=(0, 1)).nonzero().flatten()
         return assignment[..., used] @ encode(self.features[used])
@@ -85,8 +78,7 @@ class ShardData(CostData):
 
 def split_shards(samples: Sequence[CostSample]) -> tuple[list[CostSample], list[CostSample]]:
     """Samples to fit, and every fifth sample held out."""
-    fitted = [sample for i, sample in enumerate(samples) if i % HOLD_OUT_EVERY]
-    return fitted, [sample for i, sample in enumerate(samples) if not i % HOLD_OUT_EVERY]
+    return [sample for i, sample in enumerate(samples) if i % HOLD_OUT_EVERY], list(samples[::HOLD_OUT_EVERY])
 
 
 def learn_from_shards(
@@ -118,12 +110,23 @@ def learn_from_shards(
     fit_network(state.cost_network, fitted, state.normaliser, config, config.learning_rate)
     fit_network(paper_network, fitted, state.normaliser, config, _PAPER_LEARNING_RATE)
     predicted = {
-        name: predicted_ms(network, held_out, state.normaliser)
-        for name, network in (("mape", state.cost_network), ("paper_mape", paper_network))
+        "mape": predicted_ms(state.cost_network, held_out, state.normaliser),
+        "paper_mape": predicted_ms(paper_network, held_out, state.normaliser),
+        **_torchrec(fitted, held_out, accelerator),
     }
-    errors = errors_by_tables(predicted | _torchrec(fitted, held_out, accelerator), held_out)
+    errors = errors_by_tables(predicted, held_out)
     fit_links(state.cost_network, accelerator, samples[0].batch_size)
-    tasks = _policy_tasks(distinct_tables(fitted, one_dim_each=True), fitted[0].task, accelerator, config)
+    pool, like = distinct_tables(fitted, one_dim_each=True), fitted[0].task
+    tasks = sample_tasks(
+        pool,
+        20,
+        min(config.tables_per_task, len(pool)),
+        config.num_devices,
+        max(accelerator.memory_bytes, int(pool.memory_bytes(like.precision, like.optimizer).sum())),
+        torch.Generator().manual_seed(config.seed),
+        precision=like.precision,
+        optimizer=like.optimizer,
+    )
     for _ in range(config.policy_rounds):
         improve_policy(state, tasks)
     return FittedPlacer(state, errors, measurements | {"heldout_error": [asdict(error) for error in errors]})
@@ -181,18 +184,3 @@ def _torchrec(
         return {}
     factor = best_factor(estimated_fitted, measured_ms(fitted))
     return {"torchrec_mape": estimated, "torchrec_scaled_mape": estimated * factor}
-
-
-def _policy_tasks(
-    pool: Tables, like: PlacementTask, accelerator: AcceleratorSpec, config: ShardTraining
-) -> list[PlacementTask]:
-    return sample_tasks(
-        pool,
-        20,
-        min(config.tables_per_task, len(pool)),
-        config.num_devices,
-        max(accelerator.memory_bytes, int(pool.memory_bytes(like.precision, like.optimizer).sum())),
-        torch.Generator().manual_seed(config.seed),
-        precision=like.precision,
-        optimizer=like.optimizer,
-    )

@@ -5,6 +5,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -12,33 +13,28 @@ from dreamshard.formatting import markdown_table
 from dreamshard.shard_profiling.dataset import MeasuredShard, read_shards
 
 Row = dict[str, str | int]
+Groups = dict[int, list[tuple[float, float]]]
+"""Number of a group -> forward and backward value of each of its shards."""
 
 TABLE_RANGES = ((1, 1), (2, 3), (4, 5), (6, 8), (9, 15), (16, 30), (31, 60))
 
 
 def fusion_rows(shards: Sequence[MeasuredShard]) -> list[Row]:
     """Median over shards of fused cost / sum of its tables' costs alone, by number of tables."""
-    alone: dict[int, list[MeasuredShard]] = {}
+    alone: dict[int | None, list[MeasuredShard]] = {}
     for shard in shards:
-        if shard.alone_of is not None and shard.forward_ms is not None:
+        if shard.forward_ms is not None:
             alone.setdefault(shard.alone_of, []).append(shard)
-    ratios: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    ratios: Groups = {}
     for shard in shards:
         singles = alone.get(shard.index, [])
         if shard.forward_ms is not None and shard.backward_ms is not None and len(singles) == len(shard.tables):
-            table_range = next((low, high) for low, high in TABLE_RANGES if low <= len(singles) <= high)
+            group = next(i for i, (low, high) in enumerate(TABLE_RANGES) if low <= len(singles) <= high)
             forward = shard.forward_ms / sum(single.forward_ms or 0.0 for single in singles)
             backward = shard.backward_ms / sum(single.backward_ms or 0.0 for single in singles)
-            ratios.setdefault(table_range, []).append((forward, backward))
-    return [
-        {
-            "tables": str(low) if low == high else f"{low}-{high}",
-            "shards": len(group),
-            "fused forward / sum of singles": f"{median(forward for forward, _ in group):.2f}",
-            "fused backward / sum of singles": f"{median(backward for _, backward in group):.2f}",
-        }
-        for (low, high), group in sorted(ratios.items())
-    ]
+            ratios.setdefault(group, []).append((forward, backward))
+    labels = [str(low) if low == high else f"{low}-{high}" for low, high in TABLE_RANGES]
+    return _medians(ratios, "tables", labels, "fused {} / sum of singles", ".2f")
 
 
 FACTORS: dict[str, tuple[Callable[[MeasuredShard], float], tuple[float, ...]]] = {
@@ -54,22 +50,16 @@ FACTORS: dict[str, tuple[Callable[[MeasuredShard], float], tuple[float, ...]]] =
 def factor_rows(shards: Sequence[MeasuredShard], factor: str) -> list[Row]:
     """Median picoseconds per weight looked up, forward and backward, by one factor, over the shards that fit."""
     value, edges = FACTORS[factor]
-    groups: dict[int, list[tuple[float, float]]] = {}
+    groups: Groups = {}
     for shard in shards:
         weights = float((shard.tables.lookups.double() * shard.tables.dim.double()).sum())
         if shard.forward_ms is None or shard.backward_ms is None or not weights:
             continue
         group = sum(value(shard) >= edge for edge in edges)
         groups.setdefault(group, []).append((1e9 * shard.forward_ms / weights, 1e9 * shard.backward_ms / weights))
-    return [
-        {
-            factor: _between(index, edges),
-            "shards": len(group),
-            "forward ps per weight": f"{median(forward for forward, _ in group):.3g}",
-            "backward ps per weight": f"{median(backward for _, backward in group):.3g}",
-        }
-        for index, group in sorted(groups.items())
-    ]
+    between = (f"{low:g} to {high:g}" for low, high in pairwise(edges))
+    labels = [f"below {edges[0]:g}", *between, f"{edges[-1]:g} and above"]
+    return _medians(groups, factor, labels, "{} ps per weight", ".3g")
 
 
 def summary(shards: Sequence[MeasuredShard]) -> str:
@@ -90,10 +80,15 @@ def _mean(shard: MeasuredShard, values: Sequence[float]) -> float:
     return float(sum(w * v for w, v in zip(weights, values, strict=True)) / max(1, sum(weights)))
 
 
-def _between(group: int, edges: Sequence[float]) -> str:
-    if group == 0:
-        return f"below {edges[0]:g}"
-    return f"{edges[group - 1]:g} to {edges[group]:g}" if group < len(edges) else f"{edges[-1]:g} and above"
+def _medians(groups: Groups, column: str, labels: Sequence[str], quantity: str, form: str) -> list[Row]:
+    """One row per group: its label, number of shards, and median forward and backward value."""
+    rows = []
+    for group, pairs in sorted(groups.items()):
+        row: Row = {column: labels[group], "shards": len(pairs)}
+        for phase, values in zip(("forward", "backward"), zip(*pairs, strict=True), strict=True):
+            row[quantity.format(phase)] = format(median(values), form)
+        rows.append(row)
+    return rows
 
 
 if __name__ == "__main__":

@@ -3,10 +3,9 @@
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 from dreamshard.baselines import baselines
-from dreamshard.peers import PEERS, peer, peers
+from dreamshard.peers import PEERS, installed_peers, peer, peers
 from dreamshard.placer import Placer
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.tasks import PlacementTask
@@ -54,7 +53,7 @@ def of_training(
     """
     versions = {} if rival is None else {champion_name(rival): rival}
     models = {CANDIDATE: candidate} | ({champion_name(rival): champion} if rival and champion else {})
-    names = [*baselines(), "cost_greedy", *(available_peers() if train_tasks else ()), *models]
+    names = [*baselines(), "cost_greedy", *(installed_peers() if train_tasks else ()), *models]
     placers = _placers(names, models, train_tasks, seed)
     return Contestants(placers=placers, predictors={CANDIDATE: candidate}, versions=versions)
 
@@ -105,7 +104,7 @@ def resolve(store: Store, names: Sequence[str], *, with_peers: bool) -> dict[str
     """
     others = [*baselines(), "cost_greedy", *PEERS]
     resolved: dict[str, str | None] = {}
-    for name in [*names, *(available_peers() if with_peers else ())]:
+    for name in [*names, *(installed_peers() if with_peers else ())]:
         if name in others:
             resolved[name] = None
         elif name in registry.ALIASES or name.isdigit():
@@ -131,11 +130,6 @@ def resolve(store: Store, names: Sequence[str], *, with_peers: bool) -> dict[str
 def identities(store: Store, names: Mapping[str, str | None]) -> list[str]:
     """Identify the placers across registries: version 1 of another registry is another placer."""
     return [name if version is None else registry.model_of(store.settings, version) for name, version in names.items()]
-
-
-def available_peers() -> list[str]:
-    """The published rivals that can run here: TorchRec's planner needs torchrec."""
-    return [name for name in PEERS if name != "torchrec_planner" or find_spec("torchrec") is not None]
 
 
 def _placers(

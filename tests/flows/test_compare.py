@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dreamshard.model_files import save_placer
+from dreamshard.peers import installed_peers
 from dreamshard.placement import Placement
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask, split_tables
@@ -146,7 +147,7 @@ def test_published_rivals_take_part_where_they_are_asked_for(home, compared, sha
     done = shared_dreamshard("compare", "champion", "2", *SMALL, "--peers", "--json", home=home)
     assert done.returncode == 0, done.sentence
     found = {row["placer"]: row for row in json.loads(done.stdout)["table"]}
-    assert set(found) == {"version 1", "version 2", *contestants.available_peers()}
+    assert set(found) == {"version 1", "version 2", *installed_peers()}
     assert all(row["legal"] for row in found.values())
 
 

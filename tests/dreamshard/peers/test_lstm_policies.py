@@ -8,7 +8,7 @@ import torch
 from dreamshard.cost_model import shard_sums
 from dreamshard.peers import LEARNED, PEERS, PeerTraining, TrainedPerTask, peer, peers, trained_peer
 from dreamshard.peers.autoshard import AUTOSHARD, compute_ms
-from dreamshard.peers.encoder_decoder import ENCODER_DECODER, overall_ms
+from dreamshard.peers.encoder_decoder import ENCODER_DECODER
 from dreamshard.peers.lstm_policies import lstm_rollout
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.policy.mdp import episodes_of
@@ -64,9 +64,9 @@ def test_autoshard_is_blind_to_communication_and_the_rnn_is_not():
     compute = 2 * 0.64  # forward and backward of pooling x dim = 64
     assert float(compute_ms(free, sums)) == pytest.approx(compute, rel=2e-3)
     assert float(compute_ms(dear, sums)) == pytest.approx(compute, rel=2e-3)
-    assert float(overall_ms(free, sums)) == pytest.approx(compute, rel=2e-3)
+    assert float(ENCODER_DECODER.objective(free, sums)) == pytest.approx(compute, rel=2e-3)
     both_ways = 2 * 10.0 * 0.64 / 2  # half of the 64 dims leave the device
-    assert float(overall_ms(dear, sums)) == pytest.approx(compute + both_ways, rel=2e-3)
+    assert float(ENCODER_DECODER.objective(dear, sums)) == pytest.approx(compute + both_ways, rel=2e-3)
 
 
 @EACH
