@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dreamshard.model_files import load_placer, save_placer
 from dreamshard.search import DreamShardPlacer
@@ -21,25 +22,19 @@ class BundledPlacer:
     """A placer and the measurements behind it.
 
     Attributes:
-        placer: ready to place.
-        measurements: hardware, versions, dates, batch, precision, optimizer, number of shards, errors.
+        measurements: as in `fit.FittedPlacer`.
     """
 
     placer: DreamShardPlacer
-    measurements: Mapping[str, object]
+    measurements: Mapping[str, Any]
 
     def __str__(self) -> str:
         facts = self.measurements
-        dates, versions = facts["measured"], facts.get("versions")
-        when = " to ".join(sorted(set(dates))) if isinstance(dates, list) else str(dates)
-        libraries = (
-            ", ".join(f"{name} {version}" for name, version in versions.items())
-            if isinstance(versions, Mapping)
-            else ""
-        )
+        dates = " to ".join(sorted(set(facts["measured"])))
+        versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
         return (
-            f"learnt from {facts['shards']} shards measured on {facts['hardware']}, {when}, batch {facts['batch_size']}, "
-            f"{facts['precision']}, {facts['optimizer']} ({libraries or 'versions unknown'})"
+            f"learnt from {facts['shards']} shards measured on {facts['hardware']}, {dates}, batch {facts['batch_size']}, "
+            f"{facts['precision']}, {facts['optimizer']} ({versions})"
         )
 
 
@@ -73,13 +68,10 @@ def save_bundled(
 
     Args:
         folder: of all bundled placers.
-        accelerator: a word of the hardware's name.
+        accelerator: a word of the hardware's name; refused as by `check_name`.
         placer: to save.
         measurements: from `fit.FittedPlacer`.
         extra_files: content of further files by name.
-
-    Raises:
-        ValueError: the costs were not measured on that accelerator.
     """
     check_name(accelerator, str(measurements["hardware"]))
     target = folder / accelerator
@@ -93,19 +85,15 @@ def bundled_names(folders: Sequence[Path] = ()) -> list[str]:
 
 
 def load_bundled(accelerator: str, folders: Sequence[Path] = ()) -> BundledPlacer:
-    """The placer for an accelerator.
-
-    Args:
-        accelerator: a preset's name.
-        folders: searched before the package.
+    """The placer for an accelerator; `folders` are searched before the package.
 
     Raises:
         ValueError: there is none; the message says how to make one.
     """
     for folder in (*folders, PACKAGED):
-        if (folder / accelerator / MEASUREMENTS).is_file():
-            measurements = json.loads((folder / accelerator / MEASUREMENTS).read_text(encoding="utf-8"))
-            return BundledPlacer(load_placer(folder / accelerator), measurements)
+        file = folder / accelerator / MEASUREMENTS
+        if file.is_file():
+            return BundledPlacer(load_placer(file.parent), json.loads(file.read_text(encoding="utf-8")))
     raise ValueError(
         f"there is no placer learnt from costs of {accelerator}, because none have been measured yet; on a machine that "
         f"has one run `dreamshard profile --recipe {accelerator}_costs` and `dreamshard train --recipe "

@@ -16,7 +16,7 @@ from dreamshard.files.digests import digest
 from dreamshard.formatting import gib
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Optimizer, Precision
 from dreamshard.workloads import read_tables
-from dreamshard.workloads.bundled import META_WORKLOADS, bundled_lists
+from dreamshard.workloads.bundled import META_WORKLOADS, bundled_lists, bundled_workloads
 from dreamshard.workloads.meta_population import population
 from dreamshard.workloads.meta_statistics import count_laws
 
@@ -50,8 +50,6 @@ class CollectionConfig:
         max_tables: most tables in one shard.
         num_shards: size of the complete collection.
         batch_size: training samples per pass.
-        precision: of the weights.
-        optimizer: fused into backward.
         memory_bytes: memory limit of one shard; the largest tables are dropped to meet it.
         warmups: passes before the timed ones.
         repeats: timed passes per shard.
@@ -88,11 +86,9 @@ class CollectionConfig:
 
 @dataclass(frozen=True)
 class PoolTable:
-    """A table that shards are made of; the design chooses its dim.
+    """A table that shards are made of, at a position of a workload; the design chooses its dim.
 
     Attributes:
-        source: workload.
-        position: in the workload.
         rows: hash size.
         pooling_factor: mean lookups per sample.
         reuse: expected lookups per distinct row.
@@ -133,14 +129,15 @@ def collection_pool(config: CollectionConfig) -> list[PoolTable]:
     Raises:
         ValueError: no table fits, or there is no such source.
     """
-    known = {**dict.fromkeys(META_WORKLOADS, _meta), **dict.fromkeys(bundled_lists(), _listed)}
-    missing = [source for source in config.sources if source not in known]
+    missing = [source for source in config.sources if source not in bundled_workloads()]
     if missing:
         raise ValueError(
             f"no bundled workload is called {', '.join(missing)}, so there are no tables to measure; choose from "
-            f"{sorted(known)}"
+            f"{bundled_workloads()}"
         )
-    pool = [table for source in config.sources for table in known[source](source, config.copies)]
+    pool: list[PoolTable] = []
+    for source in config.sources:
+        pool += _meta(source) if source in META_WORKLOADS else _listed(source, config.copies)
     fitting = [table for table in pool if _bytes(table, DIMS[0], config) <= config.memory_bytes]
     if not fitting:
         raise ValueError(
@@ -210,8 +207,8 @@ def _fitting(
         t, dim = by_size[0]
         kept = [(t, max(narrower for narrower in DIMS if size(pool[t], narrower) <= room))]
     order = np.random.default_rng([config.seed, 6, index]).permutation(len(kept))
-    kept = [kept[i] for i in order]
-    return PlannedShard(index, tuple(t for t, _ in kept), tuple(dim for _, dim in kept))
+    tables, kept_dims = zip(*(kept[i] for i in order), strict=True)
+    return PlannedShard(index, tables, kept_dims)
 
 
 def _bytes(table: PoolTable, dim: int, config: CollectionConfig) -> int:
@@ -226,9 +223,8 @@ def _ranks(values: Vector) -> Vector:
     return np.asarray((ranks + 0.5) / len(values))
 
 
-def _meta(source: str, copies: int) -> list[PoolTable]:
+def _meta(source: str) -> list[PoolTable]:
     """Every table of one of Meta's data sets; no two are equal."""
-    del copies
     tables = population(source)
     lookups = tables.rows_by_bin @ np.asarray([law.mean for law in count_laws(source)])  # [T]
     unique = tables.rows_by_bin.sum(axis=1)
@@ -243,12 +239,11 @@ def _listed(source: str, copies: int) -> list[PoolTable]:
     tables = read_tables(bundled_lists()[source]).tables
     copies_of: Counter[tuple[int, float]] = Counter()
     pool = []
-    for t in range(len(tables)):
-        rows, pooling = int(tables.rows[t]), float(tables.pooling_factor[t])
+    columns = (tables.rows, tables.pooling_factor, tables.lookups, tables.unique_rows)
+    for t, (rows, pooling, lookups, unique) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         copies_of[rows, pooling] += 1
         if copies_of[rows, pooling] <= copies:
-            reuse = (float(tables.lookups[t]) + 1) / (float(tables.unique_rows[t]) + 1)
-            pool.append(PoolTable(source, t, rows, pooling, reuse))
+            pool.append(PoolTable(source, t, rows, pooling, (lookups + 1) / (unique + 1)))
     return pool
 
 

@@ -9,11 +9,11 @@ import hashlib
 import os
 import pickle
 import shutil
-import tempfile
 import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import numpy as np
@@ -36,11 +36,7 @@ CHUNK_BYTES = 2**24
 class DlrmFile:
     """The three tensors of a file, memory-mapped.
 
-    Attributes:
-        name: of the file, for messages.
-        indices: `[N]` rows, table after table and sample after sample.
-        offsets: `[T*B+1]` sample `b` of table `t` looks up `indices[offsets[t*B+b]:offsets[t*B+b+1]]`.
-        lengths: `[T, B]` lookups per table and sample.
+    Sample `b` of table `t` looks up the `lengths[t, b]` rows `indices[offsets[t*B+b]:offsets[t*B+b+1]]`.
     """
 
     name: str
@@ -73,19 +69,21 @@ def open_dlrm(config: WorkloadConfig, path: Path) -> Workload:
     """
     file = _load(path)
     num_tables, file_batch = file.lengths.shape
-    list_path = list_beside(path)
+    list_path = Path(list_beside(str(path)))
     listed = list_tables(list_path) if list_path.is_file() else None
     if listed is not None and len(listed) != num_tables:
         raise ValueError(
             f"{list_path} lists {len(listed)} tables, but {path} holds {num_tables}, so it is unclear which line "
             "describes which table; give one line per table in the file's order"
         )
-    dims = table_dims(config, num_tables, [table.dim for table in listed] if listed else None)
-    rows = [table.rows for table in listed] if listed else [0] * num_tables  # 0: not known
-    if listed is None and config.max_table_bytes is not None:
-        rows = [file.rows_needed(t) for t in range(num_tables)]
+    if listed is not None:
+        names, rows, own_dims = zip(*((table.name, table.rows, table.dim) for table in listed), strict=True)
+    else:
+        names, own_dims = tuple(f"t{t:04}" for t in range(num_tables)), None
+        known = config.max_table_bytes is not None
+        rows = tuple(file.rows_needed(t) if known else 0 for t in range(num_tables))  # 0: not known
+    dims = table_dims(config, num_tables, own_dims)
     chosen = choose_tables(config, np.asarray(rows, dtype=np.int64), dims).tolist()
-    names = [table.name for table in listed] if listed else [f"t{t:04}" for t in range(num_tables)]
     batch_size = min(config.batch_size, file_batch)
 
     def table(position: int) -> WorkloadTable:
@@ -111,36 +109,25 @@ def open_dlrm(config: WorkloadConfig, path: Path) -> Workload:
     )
 
 
-def list_beside(path: Path) -> Path:
-    """Path of the list of tables that may accompany a `.pt` or `.pt.gz`."""
-    return path.with_name(path.name.removesuffix(".gz").removesuffix(".pt") + ".tables.csv")
+def list_beside(file: str) -> str:
+    """The list of tables that may accompany a `.pt` or `.pt.gz`, at a path or URI."""
+    return file.removesuffix(".gz").removesuffix(".pt") + ".tables.csv"
 
 
 def _load(path: Path) -> DlrmFile:
     if path.suffix != ".gz":
         return _checked(path.name, _tensors(path, path.name))
-    unpacked = _unpack(path)
-    try:
-        return _checked(path.name, _tensors(unpacked, path.name))
-    finally:
-        unpacked.unlink()  # the memory map keeps the content alive
-
-
-def _unpack(path: Path) -> Path:
-    """Decompress to a temporary file beside `path`, or in the system's temporary folder if that is read-only."""
-    folder = path.parent if os.access(path.parent, os.W_OK) else None
-    descriptor, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".tmp", dir=folder)
-    try:
-        with os.fdopen(descriptor, "wb") as target, gzip.open(path, "rb") as source:
-            shutil.copyfileobj(source, target, CHUNK_BYTES)
-    except BaseException as error:
-        Path(name).unlink()
-        if isinstance(error, EOFError | gzip.BadGzipFile | zlib.error):
+    folder = path.parent if os.access(path.parent, os.W_OK) else None  # None: the system's temporary folder
+    with NamedTemporaryFile(prefix=f"{path.name}.", suffix=".tmp", dir=folder) as unpacked:
+        try:
+            with gzip.open(path, "rb") as source:
+                shutil.copyfileobj(source, unpacked, CHUNK_BYTES)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(
                 f"{path} is truncated or not gzipped ({error}), so its lookups are incomplete; download it again"
             ) from error
-        raise
-    return Path(name)
+        unpacked.flush()
+        return _checked(path.name, _tensors(Path(unpacked.name), path.name))  # the memory map keeps the content alive
 
 
 def _tensors(path: Path, name: str) -> Any:

@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from dreamshard.tables import NUM_BINS, Tables
 from dreamshard.workloads.table_list import ListedTable, list_tables
 from dreamshard.workloads.zipf import expected_counts
 
 DEFAULT_BATCH_SIZE = 65_536
-FILLABLE = ("pooling_factor", "lookups", "unique_rows", "bins")
+FILLABLE = ("bins", "lookups", "pooling_factor", "unique_rows")
 
 
 @dataclass(frozen=True)
@@ -46,24 +45,21 @@ def read_tables(path: str | Path, defaults: Tables | None = None) -> TablesFile:
 def fill_missing_columns(listed: Sequence[ListedTable], defaults: Tables | None = None) -> TablesFile:
     """Fill in what `listed` lacks; `defaults` as for `read_tables`."""
     complete = [_fill(table, defaults) for table in listed]
-
-    def column(name: str, dtype: torch.dtype = torch.int64) -> Tensor:
-        return torch.tensor([getattr(table, name) for table in complete], dtype=dtype)
-
+    columns = {name: [getattr(table, name) for table in complete] for name in ("rows", "dim", *FILLABLE)}
     tables = Tables(
         tuple(table.name for table in complete),
-        rows=column("rows"),
-        dim=column("dim"),
-        pooling_factor=column("pooling_factor", torch.float64),
-        bins=column("bins", torch.float64),
-        lookups=column("lookups"),
-        unique_rows=column("unique_rows"),
+        **{
+            name: torch.tensor(values, dtype=torch.float64 if name in ("pooling_factor", "bins") else torch.int64)
+            for name, values in columns.items()
+        },
     )
-    return TablesFile(tables, tuple(sorted(n for n in FILLABLE if any(getattr(table, n) is None for table in listed))))
+    return TablesFile(tables, tuple(name for name in FILLABLE if any(getattr(table, name) is None for table in listed)))
 
 
 def _fill(table: ListedTable, defaults: Tables | None) -> ListedTable:
-    batch, pooling, lookups = _batch_size(defaults), table.pooling_factor, table.lookups
+    batch, pooling, lookups = DEFAULT_BATCH_SIZE, table.pooling_factor, table.lookups
+    if defaults is not None and float(defaults.pooling_factor.sum()):
+        batch = max(1, round(float(defaults.lookups.sum() / defaults.pooling_factor.sum())))
     if pooling is None and lookups is not None:
         pooling = lookups / batch
     elif pooling is None:
@@ -73,15 +69,8 @@ def _fill(table: ListedTable, defaults: Tables | None) -> ListedTable:
     unique, bins = table.unique_rows, table.bins
     if unique is None or bins is None:
         default_unique, default_bins = _reuse(table.rows, lookups, defaults)
-        unique = default_unique if unique is None else unique
-        bins = default_bins if bins is None else bins
+        unique, bins = default_unique if unique is None else unique, bins or default_bins
     return replace(table, pooling_factor=pooling, lookups=lookups, unique_rows=unique, bins=bins)
-
-
-def _batch_size(defaults: Tables | None) -> int:
-    if defaults is None or float(defaults.pooling_factor.sum()) == 0:
-        return DEFAULT_BATCH_SIZE
-    return max(1, round(float(defaults.lookups.sum() / defaults.pooling_factor.sum())))
 
 
 def _reuse(rows: int, lookups: int, defaults: Tables | None) -> tuple[int, tuple[float, ...]]:

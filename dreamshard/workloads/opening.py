@@ -83,6 +83,5 @@ def _data_file(source: str) -> str | None:
 
 def _list_beside(file: str) -> tuple[str, ...]:
     """The list of the tables of a `.pt` file, if there is one beside it."""
-    name = file.rpartition("/")[2]
-    listed = source_files.beside(file, list_beside(Path(name)).name)
+    listed = list_beside(file)
     return (listed,) if file.endswith((".pt", ".pt.gz")) and source_files.is_file(listed) else ()

@@ -33,7 +33,7 @@ def statistics(table: WorkloadTable) -> Tables:
         rows=torch.tensor([table.rows]),
         dim=torch.tensor([table.dim]),
         pooling_factor=torch.tensor([num_lookups / lookups.batch_size], dtype=torch.float64),
-        bins=torch.from_numpy(count_shares(counts))[None],
+        bins=torch.from_numpy(bin_counts(counts) / max(1, len(counts)))[None],
         lookups=torch.tensor([num_lookups]),
         unique_rows=torch.tensor([len(counts)]),
     )
@@ -47,11 +47,6 @@ def access_counts(indices: npt.NDArray[np.integer], rows: int) -> npt.NDArray[np
     ordered = np.sort(indices)  # vectorised for 32 and 64 bits
     ends = np.flatnonzero(ordered[1:] != ordered[:-1])  # [U-1] last position of each run but the last
     return np.diff(ends, prepend=-1, append=len(ordered) - 1) if len(ordered) else ends
-
-
-def count_shares(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Share of distinct rows in each of the 17 access-count bins; zeros where nothing is looked up."""
-    return bin_counts(counts) / max(1, len(counts))
 
 
 def bin_counts(counts: npt.NDArray[np.int64], weights: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.float64]:

@@ -16,11 +16,7 @@ from dreamshard.workloads.zipf import ALPHA, draw_ranks, scatter
 
 
 def open_list(config: WorkloadConfig, path: Path) -> Workload:
-    """Tables of a list with Zipf lookups (alpha 1.05).
-
-    Args:
-        config: which of the tables, the batch size and the dims.
-        path: a list that `list_tables` reads.
+    """Tables of a list that `list_tables` reads, with Zipf lookups.
 
     Raises:
         ValueError: the list is wrong or has too few tables.
@@ -56,17 +52,12 @@ def zipf_fingerprint(table: ListedTable, batch_size: int, seed: int) -> str:
 
 
 def zipf_table(table: ListedTable, batch_size: int, seed: int) -> WorkloadTable:
-    """A table of a list with Zipf lookups; one per sample if the list gives no pooling factor."""
-    pooling = 1.0 if table.pooling_factor is None else table.pooling_factor
+    """A table of a list with Zipf lookups.
+
+    Samples have `pooling_factor` lookups, rounded so that the mean holds; one if the list gives none.
+    """
+    pooling, rows = 1.0 if table.pooling_factor is None else table.pooling_factor, table.rows
     generator = np.random.default_rng([seed, 3, name_seed(table.name)])
-    return WorkloadTable(table.name, table.rows, table.dim, zipf_lookups(table.rows, pooling, batch_size, generator))
-
-
-def zipf_lookups(
-    rows: int, pooling_factor: float, batch_size: int, generator: np.random.Generator, alpha: float = ALPHA
-) -> Lookups:
-    """Lookups of a batch; samples have `pooling_factor` lookups, rounded so that the mean holds."""
-    offsets = np.floor(np.arange(batch_size + 1) * pooling_factor + 1e-9).astype(np.int64)
-    ranks = draw_ranks(rows, int(offsets[-1]), generator, alpha)
-    indices = torch.from_numpy(scatter(ranks, rows, generator))
-    return Lookups(indices.to(index_dtype(rows)), torch.from_numpy(offsets))
+    offsets = np.floor(np.arange(batch_size + 1) * pooling + 1e-9).astype(np.int64)
+    indices = torch.from_numpy(scatter(draw_ranks(rows, int(offsets[-1]), generator, ALPHA), rows, generator))
+    return WorkloadTable(table.name, rows, table.dim, Lookups(indices.to(index_dtype(rows)), torch.from_numpy(offsets)))

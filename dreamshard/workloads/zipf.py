@@ -19,12 +19,9 @@ RANK_GROUPS = 2000
 
 
 def draw_ranks(rows: int, num_lookups: int, generator: np.random.Generator, alpha: float) -> npt.NDArray[np.int64]:
-    """Draw `num_lookups` ranks in 0..rows-1; rank 0 is the hottest."""
+    """Draw `num_lookups` ranks in 0..rows-1; rank 0 is the hottest. `alpha` must not be 1."""
     draws = generator.random(num_lookups)
-    if abs(alpha - 1) < 1e-9:
-        ranks = np.exp(draws * np.log(rows + 1.0))
-    else:
-        ranks = (1 + draws * ((rows + 1.0) ** (1 - alpha) - 1)) ** (1 / (1 - alpha))
+    ranks = (1 + draws * ((rows + 1.0) ** (1 - alpha) - 1)) ** (1 / (1 - alpha))
     return np.asarray(np.minimum(ranks.astype(np.int64) - 1, rows - 1))
 
 
@@ -37,11 +34,11 @@ def scatter(ranks: npt.NDArray[np.int64], rows: int, generator: np.random.Genera
 
 
 @lru_cache(maxsize=4096)
-def expected_counts(rows: int, num_lookups: int, alpha: float = ALPHA) -> tuple[float, ...]:
+def expected_counts(rows: int, num_lookups: int) -> tuple[float, ...]:
     """`[17]` expected number of distinct rows per access-count bin; their sum is the expected distinct rows."""
     edges = np.unique(np.geomspace(1, rows + 1, RANK_GROUPS).astype(np.int64))
     edges = np.union1d(np.arange(1, min(rows + 1, EXACT_RANKS) + 1), np.append(edges, rows + 1)).astype(np.float64)
-    area = np.log(edges) if abs(alpha - 1) < 1e-9 else edges ** (1 - alpha) / (1 - alpha)
+    area = edges ** (1 - ALPHA) / (1 - ALPHA)
     ranks = torch.from_numpy(np.diff(edges))  # [G] rows of each group
     mean = torch.from_numpy(num_lookups * np.diff(area) / (area[-1] - area[0])) / ranks  # [G] lookups of each row
     bounds = torch.tensor([0.0, *(2.0**j for j in range(NUM_BINS - 1))], dtype=torch.float64)[:, None]  # [17, 1]
