@@ -11,11 +11,10 @@ grows to the largest shard.
 import functools
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.tables import Optimizer, Precision, Tables
@@ -25,23 +24,6 @@ LEARNING_RATE = 0.01
 WEIGHT_DTYPE: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16}
 INDEX_DTYPE = {"cpu": torch.int64, "cuda": torch.int32}
 """Types that each build takes without conversion; a shard with more rows than int32 holds needs int64."""
-
-
-@dataclass(frozen=True)
-class ShardLookups:
-    """The lookups of a shard in the operator's input format.
-
-    Attributes:
-        indices: `[N]` rows, table after table, sample after sample.
-        offsets: `[M]`, M = T*B+1, of the same type; bag `t * B + b` is sample `b` of table `t`.
-    """
-
-    indices: Int[Tensor, " N"]
-    offsets: Int[Tensor, " M"]
-
-    def to(self, device: torch.device) -> "ShardLookups":
-        """Copy to `device`."""
-        return ShardLookups(self.indices.to(device), self.offsets.to(device))
 
 
 class WeightArena:
@@ -76,33 +58,32 @@ def require_fbgemm() -> None:
 
 
 def build_operator(
-    tables: Tables, precision: Precision, optimizer: Optimizer, device: torch.device, arena: WeightArena | None = None
+    tables: Tables, precision: Precision, optimizer: Optimizer, device: torch.device, arena: WeightArena
 ) -> torch.nn.Module:
     """The fused operator of `tables` on `device`: takes indices and offsets, returns `[B, sum of dims]` fp32.
-
-    Args:
-        arena: memory for its weights; None for zeros of its own.
 
     Raises:
         ValueError: fbgemm is not installed.
     """
+    require_fbgemm()
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice
+
     on_cpu = device.type == "cpu"
-    fb = _fbgemm()
-    location = fb.EmbeddingLocation.HOST if on_cpu else fb.EmbeddingLocation.DEVICE
-    compute = fb.ComputeDevice.CPU if on_cpu else fb.ComputeDevice.CUDA
+    location = EmbeddingLocation.HOST if on_cpu else EmbeddingLocation.DEVICE
+    compute = ComputeDevice.CPU if on_cpu else ComputeDevice.CUDA
     shapes = zip(tables.rows.tolist(), tables.dim.tolist(), strict=True)
-    operator: torch.nn.Module = fb.Operator(
+    operator: torch.nn.Module = _operator_class()(
         [(rows, dim, location, compute) for rows, dim in shapes],
-        weights_precision={"fp32": fb.SparseType.FP32, "fp16": fb.SparseType.FP16}[precision],
-        output_dtype=fb.SparseType.FP32,
-        optimizer={"sgd": fb.OptimType.EXACT_SGD, "rowwise_adagrad": fb.OptimType.EXACT_ROWWISE_ADAGRAD}[optimizer],
+        weights_precision={"fp32": SparseType.FP32, "fp16": SparseType.FP16}[precision],
+        output_dtype=SparseType.FP32,
+        optimizer={"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}[optimizer],
         learning_rate=LEARNING_RATE,
-        bounds_check_mode=fb.BoundsCheckMode.NONE,  # lookups are checked once, when they are read
+        bounds_check_mode=BoundsCheckMode.NONE,  # lookups are checked once, when they are read
         device=device,
     )
-    num_weights = int((tables.rows * tables.dim).sum())
-    dtype = WEIGHT_DTYPE[precision]
-    weights = arena.weights(num_weights, dtype) if arena else torch.zeros(num_weights, dtype=dtype, device=device)
+    weights = arena.weights(int((tables.rows * tables.dim).sum()), WEIGHT_DTYPE[precision])
     if on_cpu:
         operator.weights_host = torch.nn.Parameter(weights)
     else:
@@ -110,8 +91,10 @@ def build_operator(
     return operator
 
 
-def shard_lookups(lookups: Sequence[Lookups], batch_size: int, index_dtype: torch.dtype) -> ShardLookups:
-    """The first `batch_size` samples of each table, table after table.
+def shard_lookups(lookups: Sequence[Lookups], batch_size: int, index_dtype: torch.dtype) -> Lookups:
+    """The operator's input: the first `batch_size` samples of each table, table after table, in one type.
+
+    Bag `t * B + b` is sample `b` of table `t`.
 
     Raises:
         ValueError: a table has fewer samples.
@@ -128,34 +111,15 @@ def shard_lookups(lookups: Sequence[Lookups], batch_size: int, index_dtype: torc
         offsets.append(first.offsets[:batch_size].to(index_dtype) + start)
         start += len(first.indices)
     offsets.append(torch.tensor([start], dtype=index_dtype, device=offsets[0].device))
-    return ShardLookups(torch.cat(indices), torch.cat(offsets))
-
-
-@dataclass(frozen=True)
-class _Fbgemm:
-    """The parts of fbgemm used here, and its operator without weights."""
-
-    Operator: Any
-    BoundsCheckMode: Any
-    ComputeDevice: Any
-    EmbeddingLocation: Any
-    OptimType: Any
-    SparseType: Any
+    return Lookups(torch.cat(indices), torch.cat(offsets))
 
 
 @functools.cache
-def _fbgemm() -> _Fbgemm:
-    require_fbgemm()
-    from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
-    from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-        ComputeDevice,
-        SplitTableBatchedEmbeddingBagsCodegen,
-    )
+def _operator_class() -> Any:
+    """Fbgemm's operator, but it allocates one weight instead of all; the caller sets the real ones."""
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 
     class OperatorWithoutWeights(SplitTableBatchedEmbeddingBagsCodegen):  # type: ignore[misc]
-        """Allocates one weight instead of all; the caller sets the real ones."""
-
         def _apply_split(self, split: Any, prefix: str, *args: Any, **options: Any) -> None:
             if prefix == "weights":
                 split = type(split)(  # a dataclass or a named tuple, depending on fbgemm's version
@@ -167,4 +131,4 @@ def _fbgemm() -> _Fbgemm:
                 )
             super()._apply_split(split, prefix, *args, **options)
 
-    return _Fbgemm(OperatorWithoutWeights, BoundsCheckMode, ComputeDevice, EmbeddingLocation, EmbOptimType, SparseType)
+    return OperatorWithoutWeights

@@ -8,10 +8,10 @@ import gc
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TypeVar
 
+import psutil
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch import Tensor
 from dreamshard.tables import Optimizer, Precision, Tables, parent_name
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.clocks import CLOCKS, interquartile_range
-from dreamshard.testbeds.fused_op import INDEX_DTYPE, ShardLookups, WeightArena, build_operator, shard_lookups
+from dreamshard.testbeds.fused_op import INDEX_DTYPE, WeightArena, build_operator, shard_lookups
 from dreamshard.testbeds.shard_cache import ShardTiming
 from dreamshard.workloads.lookups import Lookups, check_indices
 
@@ -31,6 +31,8 @@ GRADIENT = 1e-4  # of every pooled element; small, so that weights stay finite o
 INT32_LIMIT = 2**31 - 1
 
 Result = TypeVar("Result")
+BuiltShard = Callable[[], Tensor]
+"""Looks up one batch of a shard's tables; returns pooled vectors `[B, S]`."""
 
 
 class DoesNotFitError(RuntimeError):
@@ -44,19 +46,6 @@ class DoesNotFitError(RuntimeError):
     def __init__(self, asked_bytes: int, free_bytes: int) -> None:
         super().__init__(f"a shard asks for {asked_bytes} bytes of a device that has {free_bytes}")
         self.asked_bytes, self.free_bytes = asked_bytes, free_bytes
-
-
-@dataclass(frozen=True)
-class BuiltShard:
-    """A shard that is ready to run.
-
-    Attributes:
-        operator: fused operator of its tables.
-        lookups: of one batch, on the device.
-    """
-
-    operator: torch.nn.Module
-    lookups: ShardLookups
 
 
 class ShardRunner:
@@ -137,9 +126,10 @@ class ShardRunner:
         def build() -> BuiltShard:
             large = max(int(tables.rows.sum()), num_lookups) > INT32_LIMIT  # backward numbers the rows of all tables
             index_dtype = torch.int64 if large else INDEX_DTYPE[self.device.type]
-            shard = shard_lookups(lookups, self.setup.batch_size, index_dtype).to(self.device)
-            built = BuiltShard(build_operator(tables, precision, optimizer, self.device, self._arena), shard)
-            pooled = built.operator(shard.indices, shard.offsets)
+            batch = shard_lookups(lookups, self.setup.batch_size, index_dtype)
+            operator = build_operator(tables, precision, optimizer, self.device, self._arena)
+            built = partial(operator, batch.indices.to(self.device), batch.offsets.to(self.device))
+            pooled = built()
             pooled.backward(torch.zeros_like(pooled))
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
@@ -154,7 +144,7 @@ class ShardRunner:
             DoesNotFitError: it needs more than is free, or the device ran out of memory.
         """
         free = self.free_bytes()
-        if free is not None and needed_bytes > free:
+        if needed_bytes > free:
             raise DoesNotFitError(needed_bytes, free)
         try:
             return work()
@@ -162,22 +152,23 @@ class ShardRunner:
             pass  # the work's memory is released once this clause has ended
         gc.collect()
         torch.cuda.empty_cache()
-        raise DoesNotFitError(needed_bytes, self.free_bytes() or 0)
+        raise DoesNotFitError(needed_bytes, self.free_bytes())
 
-    def free_bytes(self) -> int | None:
-        """Memory for a shard: free memory and the arena, at most the setup's limit; None if unknown."""
+    def free_bytes(self) -> int:
+        """Memory for a shard: free memory and the arena, at most the setup's limit."""
         if self.device.type == "cuda":
             unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-            free: int | None = torch.cuda.mem_get_info(self.device)[0] + unused
+            free = torch.cuda.mem_get_info(self.device)[0] + unused
         else:
-            free = _available_bytes()
-        limits = [self.setup.memory_limit_bytes, None if free is None else free + self._arena.num_bytes]
-        return min((limit for limit in limits if limit is not None), default=None)
+            free = psutil.virtual_memory().available
+        free += self._arena.num_bytes
+        limit = self.setup.memory_limit_bytes
+        return free if limit is None else min(free, limit)
 
     def forward(self, built: BuiltShard) -> tuple[Float[Tensor, "B S"], float]:
         """Pooled vectors and milliseconds of one cold lookup."""
         self._cool()
-        return self.clock.compute(lambda: built.operator(built.lookups.indices, built.lookups.offsets))
+        return self.clock.compute(built)
 
     def backward(self, pooled: Float[Tensor, "B S"], gradient: Float[Tensor, "B S"]) -> float:
         """Milliseconds of one cold gradient and optimizer step."""
@@ -225,10 +216,3 @@ def asked_bytes(tables: Tables, precision: Precision, optimizer: Optimizer, batc
 
 def _num_bytes(lookups: Lookups) -> int:
     return lookups.indices.nbytes + lookups.offsets.nbytes
-
-
-def _available_bytes() -> int | None:
-    """Memory that Linux can give without swapping; None on other systems."""
-    info = Path("/proc/meminfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import wait
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -133,7 +134,7 @@ def test_a_folder_of_another_collection_is_refused(tmp_path):
 
 
 def test_a_shard_that_does_not_fit_is_kept_as_such(tmp_path, monkeypatch):
-    monkeypatch.setattr("dreamshard.testbeds.shard_runner._available_bytes", lambda: 2**21)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2**21))
     outcome = collect(tmp_path, TINY, seconds=math.inf, device_type="cpu", workers=1)
     shards = read_shards(tmp_path)
     misfits = [shard for shard in shards if shard.forward_ms is None]

@@ -124,8 +124,8 @@ def test_a_task_on_one_device_exchanges_nothing():
 
 def test_shards_lie_in_one_arena_that_is_filled_only_when_it_grows():
     runner = ShardRunner(setup_of(), torch.device("cpu"))
-    large = runner.build(TABLES, "fp32", "sgd").operator.weights_host
-    small = runner.build(TABLES.select([0]), "fp16", "sgd").operator.weights_host
+    large = runner.build(TABLES, "fp32", "sgd").func.weights_host
+    small = runner.build(TABLES.select([0]), "fp16", "sgd").func.weights_host
     assert small.data_ptr() == large.data_ptr()
     assert small.isfinite().all()
 

@@ -45,8 +45,8 @@ def run_once(precision, optimizer, device=CPU, index_dtype=torch.int64):
     for weight in weights:
         weight.copy_(torch.randn(weight.shape, generator=generator))
     before = [weight.detach().cpu().float().clone().requires_grad_() for weight in weights]
-    shard = shard_lookups(lookups, 3, index_dtype).to(device)
-    output = operator(shard.indices, shard.offsets)
+    shard = shard_lookups(lookups, 3, index_dtype)
+    output = operator(shard.indices.to(device), shard.offsets.to(device))
     expected = reference(lookups, before)
     expected.sum().backward()
     output.backward(torch.ones_like(output))
