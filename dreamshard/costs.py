@@ -58,9 +58,7 @@ class Infeasible:
     """A shard that did not fit on its device when it was measured.
 
     Attributes:
-        device: of the placement.
         asked_bytes: of weights, optimizer state, lookups, pooled vectors and their gradients.
-        free_bytes: on the device.
     """
 
     device: int
@@ -75,18 +73,15 @@ class CostSample:
     If a shard did not fit, `infeasible` is set, the costs are 0 and `overall_ms` is infinite; training skips such samples.
 
     Attributes:
-        task: its tables and devices.
-        placement: of the task.
         costs: `[D]` per phase, medians over the repeats.
         overall_ms: sum of the slowest device.
         spread_ms: interquartile range of `overall_ms` over the repeats; 0 if the testbed is deterministic.
         repeats: timed passes behind each median.
         clock: `thread_cpu`, `cuda_event`, `wall` or `model`; communication on the CPU is always `wall`.
-        testbed: name of the testbed, e.g. `cluster`.
+        testbed: e.g. `cluster`.
         hardware: e.g. `Intel Xeon x2`; starts with `simulated` if simulated.
         batch_size: training samples per pass.
         versions: library name to version.
-        infeasible: the shard that did not fit, or None.
     """
 
     task: PlacementTask
@@ -103,9 +98,10 @@ class CostSample:
     infeasible: Infeasible | None = None
 
     def __post_init__(self) -> None:
-        if not self.costs.phases_ms().isfinite().all() or (self.costs.phases_ms() < 0).any():
+        phases_ms = self.costs.phases_ms()
+        if not phases_ms.isfinite().all() or (phases_ms < 0).any():
             raise ValueError(
-                f"testbed {self.testbed!r} measured {self.costs.phases_ms().tolist()} ms for {self.task.name}, but costs "
+                f"testbed {self.testbed!r} measured {phases_ms.tolist()} ms for {self.task.name}, but costs "
                 "must be finite and not negative to be learnt from; check the testbed's clock"
             )
         if (self.infeasible is None) != math.isfinite(self.overall_ms):
@@ -113,11 +109,6 @@ class CostSample:
                 f"testbed {self.testbed!r} gave {self.overall_ms} ms for {self.task.name} and infeasible="
                 f"{self.infeasible}, but a cost must be infinite exactly if a shard did not fit; correct the testbed"
             )
-
-
-def infeasible_costs(num_devices: int) -> DeviceCosts:
-    """`[D]` zeros: the costs of a placement with a shard that did not fit."""
-    return DeviceCosts.from_phases(torch.zeros(num_devices, len(PHASES)))
 
 
 def feasible(samples: Iterable[CostSample]) -> list[CostSample]:

@@ -8,7 +8,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 
 import torch
@@ -85,10 +85,17 @@ class Plan:
     def to_csv(self) -> str:
         """One row per shard: table, device, column_start, column_end."""
         text = io.StringIO()
-        writer = csv.DictWriter(text, ["table", *_NUMBERS], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(shard) for shard in self.shards)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["table", *_NUMBERS])
+        writer.writerows(astuple(shard) for shard in self.shards)
         return text.getvalue()
+
+    def by_table(self) -> dict[str, list[Shard]]:
+        """Shards of each table in the order of columns; tables in the order of the plan."""
+        tables: dict[str, list[Shard]] = {shard.table: [] for shard in self.shards}
+        for shard in sorted(self.shards, key=lambda shard: shard.column_start):
+            tables[shard.table].append(shard)
+        return tables
 
     def placement(self, tables: Tables) -> Placement:
         """This plan for `tables`; shards of a table are in the order of columns.
@@ -96,9 +103,7 @@ class Plan:
         Raises:
             ValueError: the plan lacks a table or does not hold each of its columns once.
         """
-        by_table: dict[str, list[Shard]] = {}
-        for shard in self.shards:
-            by_table.setdefault(shard.table, []).append(shard)
+        by_table = self.by_table()
         missing = [name for name in tables.names if name not in by_table]
         if missing:
             raise ValueError(
@@ -107,7 +112,7 @@ class Plan:
             )
         ordered = []
         for t, (name, dim) in enumerate(zip(tables.names, tables.dim.tolist(), strict=True)):
-            shards = sorted(by_table[name], key=lambda shard: shard.column_start)
+            shards = by_table[name]
             ends = [0, *(shard.column_end for shard in shards)]
             if [shard.column_start for shard in shards] != ends[:-1] or ends[-1] != dim:
                 ranges = ", ".join(f"{shard.column_start} to {shard.column_end}" for shard in shards)
@@ -144,7 +149,7 @@ def make_plan(task: PlacementTask, placement: Placement, placer: str, predicted:
     )
 
 
-def parse_plan(text: str, source: str = "the plan") -> Plan:
+def parse_plan(text: str | bytes, source: str = "the plan") -> Plan:
     """Read the text of a PLAN.json; `source` names it in errors.
 
     Raises:
@@ -163,7 +168,7 @@ def parse_plan(text: str, source: str = "the plan") -> Plan:
             overall_ms=predicted.get("overall_ms"),
             devices=tuple(predicted.get("devices", ())),
         )
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{source} is not a plan ({type(error).__name__}: {error}), so it cannot be used; give the JSON "
             'that `dreamshard place --format json` writes: {"num_devices", "placer", "predicted", "shards"}'
@@ -176,13 +181,6 @@ def read_plan(path: str | Path) -> Plan:
     Raises:
         ValueError: the file is missing or not a plan.
     """
-    file = Path(path)
-    if not file.is_file():
-        raise ValueError(f"there is no plan at {file}, so nothing can be compared with it; check the path")
-    try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{file} is not text, so it is not a plan; give the JSON that `dreamshard place` writes"
-        ) from error
-    return parse_plan(text, str(file))
+    if not Path(path).is_file():
+        raise ValueError(f"there is no plan at {path}, so nothing can be compared with it; check the path")
+    return parse_plan(Path(path).read_bytes(), str(path))

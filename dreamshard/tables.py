@@ -1,8 +1,4 @@
-"""Embedding tables as a batch of columns.
-
-What a table is (size, width, how it is looked up) and the bytes it takes. `workloads/` reads tables, `testbeds/` measures
-their cost, and `cost_model/features.py` turns them into network inputs.
-"""
+"""Embedding tables as a batch of columns: what a table is (size, width, how it is looked up) and the bytes it takes."""
 
 import re
 from collections.abc import Sequence
@@ -87,7 +83,8 @@ class Tables:
             ValueError: a name is unknown.
         """
         position = {name: t for t, name in enumerate(self.names)}
-        parents = [name if name in position else parent_name(name) for name in names]
+        shards = {name: match for name in names if name not in position and (match := _SHARD.fullmatch(name))}
+        parents = [shards[name]["table"] if name in shards else name for name in names]
         missing = [name for name, parent in zip(names, parents, strict=True) if parent not in position]
         if missing:
             raise ValueError(
@@ -96,8 +93,8 @@ class Tables:
             )
         columns = self.columns(torch.tensor([position[parent] for parent in parents], dtype=torch.int64))
         for i, name in enumerate(names):
-            if name not in position:
-                columns["dim"][i] = _width(name)
+            if name in shards:
+                columns["dim"][i] = int(shards[name]["end"]) - int(shards[name]["start"])
         return Tables(tuple(names), **columns)
 
     def memory_bytes(self, precision: Precision, optimizer: Optimizer) -> Int[Tensor, " T"]:
@@ -119,12 +116,6 @@ def parent_name(name: str) -> str:
     """The table that a column shard's name refers to, or `name` itself."""
     match = _SHARD.fullmatch(name)
     return match["table"] if match else name
-
-
-def _width(shard: str) -> int:
-    match = _SHARD.fullmatch(shard)
-    assert match is not None
-    return int(match["end"]) - int(match["start"])
 
 
 def concatenate(parts: Sequence[Tables]) -> Tables:

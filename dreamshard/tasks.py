@@ -23,9 +23,8 @@ class PlacementTask:
         tables: the `T` tables.
         num_devices: `D`.
         memory_bytes: bytes for tables on each device.
-        precision: of the weights.
         optimizer: fused into the backward pass; some keep state per row.
-        name: of the task in logs and in the lake.
+        name: in logs and in the lake.
 
     Raises:
         ValueError: no placement is legal: four columns of a table exceed a device, or all tables exceed all devices.
@@ -67,15 +66,14 @@ class PlacementTask:
 
     def is_legal(self, placement: Placement) -> bool:
         """Whether `placement` places every column of every table once, within every device's memory."""
-        if placement.num_devices != self.num_devices:
+        shards = placement.shards
+        if placement.num_devices != self.num_devices or not (shards is None or self._covers(shards)):
             return False
-        if placement.shards is not None and not self._covers(placement.shards):
-            return False
-        tables = self.tables if placement.shards is None else self._shards(placement.shards)
-        if len(placement.device) != len(tables):
-            return False
+        tables = self.tables if shards is None else self._shards(shards)
         table_bytes = tables.memory_bytes(self.precision, self.optimizer)
-        return bool(is_legal(table_bytes, placement.device[None], self.num_devices, self.memory_bytes)[0])
+        return len(placement.device) == len(tables) and bool(
+            is_legal(table_bytes, placement.device[None], self.num_devices, self.memory_bytes)[0]
+        )
 
     def split(self, parts: Int[Tensor, " T"]) -> tuple["PlacementTask", tuple[ColumnShard, ...]]:
         """Split tables by columns into tables of their own.
@@ -114,15 +112,14 @@ class PlacementTask:
 
     def _shards(self, shards: tuple[ColumnShard, ...]) -> Tables:
         """Each shard as a table."""
-        index = torch.tensor([shard.table for shard in shards])
+        columns = self.tables.columns(torch.tensor([shard.table for shard in shards]))
         dim = torch.tensor([shard.end - shard.start for shard in shards])
+        parents = [self.tables.names[shard.table] for shard in shards]
         names = tuple(
-            self.tables.names[shard.table]
-            if shard.end - shard.start == int(self.tables.dim[shard.table])
-            else shard_name(self.tables.names[shard.table], shard.start, shard.end)
-            for shard in shards
+            parent if whole else shard_name(parent, shard.start, shard.end)
+            for parent, shard, whole in zip(parents, shards, (dim == columns["dim"]).tolist(), strict=True)
         )
-        return Tables(names, **(self.tables.columns(index) | {"dim": dim}))
+        return Tables(names, **(columns | {"dim": dim}))
 
     def _covers(self, shards: tuple[ColumnShard, ...]) -> bool:
         """Whether the shards hold every column of every table exactly once."""
@@ -136,12 +133,7 @@ class PlacementTask:
 
 @dataclass(frozen=True)
 class TableSplit:
-    """Names of training and held-out tables of all datasets so far; a table never changes sides.
-
-    Attributes:
-        train: tables that a placer may have been trained on.
-        test: tables that no placer has been trained on.
-    """
+    """Names of training and held-out tables of all datasets so far; a table never changes sides."""
 
     train: frozenset[str]
     test: frozenset[str]
@@ -162,7 +154,6 @@ def split_tables(pool: Tables, generator: torch.Generator, earlier: TableSplit =
     """Split the pool evenly into training and test tables, each in the pool's order.
 
     Args:
-        pool: all tables.
         generator: draws the split; the number of draws does not depend on `earlier`.
         earlier: tables in it keep their side, so no training table is ever held out. New tables even the sides out as far
             as that allows.

@@ -1,7 +1,7 @@
 """Testbeds measure placements: on real ranks, on one device that stands for many, or on a model of an accelerator."""
 
-import importlib
 import logging
+import pkgutil
 from typing import Any, Literal
 
 import torch
@@ -94,7 +94,7 @@ class _OwnTestbed:
         self._inner = inner
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
-        """Measure one legal placement; see `Testbed`."""
+        """See `Testbed`."""
         task, placement = check_placement(task, placement, self.max_devices)
         sample = self._inner.measure(task, placement)
         if not isinstance(sample, CostSample):
@@ -116,20 +116,14 @@ def _own_testbed(name: str, setup: TestbedSetup) -> Testbed:
     Raises:
         ValueError: there is no such module or factory, or its result cannot measure.
     """
-    module_name, _, factory_name = name.partition(":")
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
+        factory = pkgutil.resolve_name(name)
+    except (ModuleNotFoundError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"testbed {name!r} cannot be opened, because there is no module {error.name!r}; put it on PYTHONPATH, or choose "
-            f"one of {testbed_names()}"
+            f"testbed {name!r} cannot be opened ({error}); put its module on PYTHONPATH and name a function in it that takes "
+            f"a TestbedSetup, or choose one of {testbed_names()}"
         ) from error
-    if not hasattr(module, factory_name):
-        raise ValueError(
-            f"testbed {name!r} cannot be opened, because module {module_name!r} has no {factory_name!r}; name a "
-            "function that takes a TestbedSetup"
-        )
-    inner = getattr(module, factory_name)(setup)
+    inner = factory(setup)
     if not callable(getattr(inner, "measure", None)):
         raise ValueError(
             f"testbed {name!r} made a {type(inner).__name__} without measure(task, placement), so it cannot measure; "

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from dreamshard.costs import CostSample, DeviceCosts, Infeasible, infeasible_costs
+from dreamshard.costs import PHASES, CostSample, DeviceCosts, Infeasible
 from dreamshard.placement import Placement
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
@@ -32,11 +32,6 @@ class EmulatedTestbed:
         setup: its `shard_cache` keeps shards from run to run.
         device_type: of the one device; `cuda` is the current GPU.
         target: accelerator whose links connect the devices.
-
-    Attributes:
-        name: `emulated`.
-        hardware: model of the one device, and whose links.
-        max_devices: None: any number, over as many nodes as it takes.
 
     Raises:
         ValueError: fbgemm is not installed, or there is no GPU.
@@ -62,11 +57,7 @@ class EmulatedTestbed:
         self._lock = threading.Lock()
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
-        """Measure one legal placement, shard by shard; see `Testbed`.
-
-        Raises:
-            ValueError: the placement is not legal for the task, or lookups are missing.
-        """
+        """See `Testbed`; raises a ValueError, too, if lookups are missing."""
         task, placement = check_placement(task, placement, self.max_devices)
         timings: dict[int, ShardTiming] = {}  # by device that holds tables
         infeasible: Infeasible | None = None
@@ -79,7 +70,10 @@ class EmulatedTestbed:
                     infeasible = Infeasible(device=d, asked_bytes=error.asked_bytes, free_bytes=error.free_bytes)
                     timings = {}
                     break
-        costs = infeasible_costs(task.num_devices) if infeasible else self._costs(task, placement, timings)
+        if infeasible is None:
+            costs = self._costs(task, placement, timings)
+        else:
+            costs = DeviceCosts.from_phases(torch.zeros(task.num_devices, len(PHASES)))
         return CostSample(
             task=task,
             placement=placement,
@@ -136,12 +130,9 @@ class EmulatedTestbed:
         sum_dims = torch.zeros(task.num_devices, dtype=torch.float64)  # [D]
         sum_dims.scatter_add_(0, placement.device, task.tables.dim.double())
         comm_ms = (1e3 * all_to_all_s(sum_dims, self.setup.batch_size, self.target)).float()
-        compute_ms = torch.zeros(task.num_devices, 2)
+        phases_ms = torch.stack(
+            [torch.zeros_like(comm_ms), comm_ms, comm_ms, torch.zeros_like(comm_ms)], dim=1
+        )  # [D, 4]
         for d, timing in timings.items():
-            compute_ms[d] = torch.tensor([timing.forward_ms, timing.backward_ms])
-        return DeviceCosts(
-            forward_compute_ms=compute_ms[:, 0],
-            forward_comm_ms=comm_ms,
-            backward_comm_ms=comm_ms,
-            backward_compute_ms=compute_ms[:, 1],
-        )
+            phases_ms[d, 0], phases_ms[d, 3] = timing.forward_ms, timing.backward_ms
+        return DeviceCosts.from_phases(phases_ms)

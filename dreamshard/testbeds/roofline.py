@@ -14,8 +14,6 @@ The global batch of a step is `batch_size`. A device looks up the whole batch fo
 leaves it with `batch_size / D` samples of all tables. Pooled vectors and gradients are fp32.
 """
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -214,26 +212,3 @@ def _reuse(
 
 def _sectors(num_bytes: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
     return (num_bytes / SECTOR_BYTES).ceil() * SECTOR_BYTES
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableLoads:
-    """Loads of one task's tables, computed once for many placements.
-
-    Attributes:
-        loads: `[T, K]`.
-        batch_size: global batch of a step.
-        spec: of the accelerator.
-    """
-
-    loads: Float[Tensor, "T K"]
-    batch_size: int
-    spec: AcceleratorSpec
-
-    def device_costs(self, device: Int[Tensor, "B T"], num_devices: int) -> DeviceCosts:
-        """`[B, D]` costs of `B` placements."""
-        return self.costs_of_sums(shard_loads(self.loads, device, num_devices))
-
-    def costs_of_sums(self, sums: Float[Tensor, "*B D K"]) -> DeviceCosts:
-        """Costs of shards whose summed loads the caller keeps, e.g. while it moves one table at a time."""
-        return phase_costs(sums, self.batch_size, self.spec)

@@ -11,7 +11,7 @@ from dreamshard.placement import Placement
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup, check_placement
-from dreamshard.testbeds.roofline import TableLoads, table_loads
+from dreamshard.testbeds.roofline import phase_costs, shard_loads, table_loads
 from dreamshard.testbeds.specs import AcceleratorSpec
 
 DEFAULT_NOISE = 0.01
@@ -22,12 +22,10 @@ class SimulatedTestbed:
 
     The same seed, task and placement give the same costs, in any order of measurements.
 
-    Attributes:
-        name: `simulated`.
-        hardware: `simulated ` and the accelerator.
-        max_devices: None: any number, over as many nodes as it takes.
+    Args:
+        setup: its batch size and seed count.
         spec: of the accelerator.
-        noise: relative standard deviation of each measured phase.
+        noise: relative standard deviation of each measured phase; 0 for the model's exact costs.
     """
 
     name = "simulated"
@@ -42,11 +40,7 @@ class SimulatedTestbed:
         self.hardware = f"simulated {spec.name}"
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
-        """The model's costs times noise, drawn from the seed and the content of task and placement.
-
-        Raises:
-            ValueError: the placement is not legal for the task.
-        """
+        """See `Testbed`: the model's costs times noise, drawn from the seed and the content of task and placement."""
         task, placement = check_placement(task, placement, self.max_devices)
         costs = self.device_costs(
             task.tables, placement.device[None], task.num_devices, task.precision, task.optimizer
@@ -76,19 +70,11 @@ class SimulatedTestbed:
         optimizer: Optimizer = "sgd",
     ) -> DeviceCosts:
         """`[B, D]` costs of `B` placements of the same tables, without noise, in float64."""
-        return self.table_loads(tables, precision, optimizer).device_costs(device, num_devices)
-
-    def table_loads(self, tables: Tables, precision: Precision = "fp32", optimizer: Optimizer = "sgd") -> TableLoads:
-        """The part of the model that does not depend on the placement."""
         loads = table_loads(tables, self.setup.batch_size, precision, optimizer)
-        return TableLoads(loads=loads, batch_size=self.setup.batch_size, spec=self.spec)
-
-    def without_noise(self) -> "SimulatedTestbed":
-        """The same testbed with the model's exact costs."""
-        return SimulatedTestbed(self.setup, self.spec, noise=0.0)
+        return phase_costs(shard_loads(loads, device, num_devices), self.setup.batch_size, self.spec)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """See `Testbed`."""
 
     def _seed_of(self, task: PlacementTask, placement: Placement) -> int:
         tables = task.tables

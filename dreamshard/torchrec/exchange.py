@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -56,9 +57,6 @@ def sharding_plan(
         device_type: `cuda` or `cpu`.
         ranks_per_host: rank `r` uses GPU `r % ranks_per_host` of its host.
     """
-    by_table: dict[str, list[Shard]] = {}
-    for shard in sorted(plan.shards, key=lambda shard: shard.column_start):
-        by_table.setdefault(shard.table, []).append(shard)
 
     def metadata(shard: Shard) -> ShardMetadata:
         gpu = f":{shard.device % ranks_per_host}" if device_type == "cuda" else ""
@@ -69,8 +67,7 @@ def sharding_plan(
         )
 
     parameters = EmbeddingModuleShardingPlan()
-    for table in dict.fromkeys(shard.table for shard in plan.shards):
-        shards = by_table[table]
+    for table, shards in plan.by_table().items():
         parameters[table] = ParameterSharding(
             sharding_type="table_wise" if len(shards) == 1 else "column_wise",
             compute_kernel="fused",
@@ -86,7 +83,7 @@ def to_json(plan: ShardingPlan) -> str:
         path: {name: _to_fields(parameter) for name, parameter in parameters.items()}
         for path, parameters in plan.plan.items()
     }
-    return json.dumps(modules, indent=2)
+    return json.dumps(modules, indent=2, default=str)  # a shard's placement prints as it is parsed
 
 
 def from_json(text: str) -> ShardingPlan:
@@ -112,14 +109,7 @@ def from_json(text: str) -> ShardingPlan:
 
 def _to_fields(parameter: ParameterSharding) -> dict[str, Any]:
     spec = parameter.sharding_spec
-    shards = [
-        {
-            "shard_offsets": list(shard.shard_offsets),
-            "shard_sizes": list(shard.shard_sizes),
-            "placement": str(shard.placement),
-        }
-        for shard in (spec.shards if isinstance(spec, EnumerableShardingSpec) else [])
-    ]
+    shards = [asdict(shard) for shard in (spec.shards if isinstance(spec, EnumerableShardingSpec) else [])]
     return {name: getattr(parameter, name) for name in _PLAIN_FIELDS} | {"sharding_spec": shards}
 
 

@@ -106,18 +106,11 @@ def estimated_compute_ms(
 class _TableBytes(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped here
     """The task's bytes per table, instead of TorchRec's estimate of everything on a device."""
 
-    def __init__(
-        self,
-        by_name: Mapping[str, int],
-        topology: Topology | None = None,
-        constraints: Mapping[str, ParameterConstraints] | None = None,
-    ) -> None:
-        del topology, constraints
+    def __init__(self, by_name: Mapping[str, int]) -> None:
         self.by_name = by_name
 
     def estimate(self, sharding_options: list[ShardingOption], sharder_data_map: Any) -> None:
         """Set the storage of each option, which is one whole table."""
-        del sharder_data_map
         for option in sharding_options:
             option.shards[0].storage = Storage(hbm=self.by_name[option.name], ddr=0)
 

@@ -16,7 +16,7 @@ from dreamshard.baselines import baselines
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.roofline import DIM, TableLoads, all_to_all_s
+from dreamshard.testbeds.roofline import DIM, all_to_all_s, phase_costs, table_loads
 from dreamshard.testbeds.simulated import SimulatedTestbed
 
 HOT, COLD = 2e-2, 3e-4
@@ -94,12 +94,13 @@ class _Chains:
         candidates: int,
         seed: int,
     ) -> None:
-        self.model: TableLoads = testbed.table_loads(task.tables, task.precision, task.optimizer)
+        self.batch_size, self.spec = testbed.setup.batch_size, testbed.spec
+        self.loads = table_loads(task.tables, self.batch_size, task.precision, task.optimizer)
         self.task, self.table_bytes = task, task.table_bytes
         self.candidates, self.generator = candidates, torch.Generator().manual_seed(seed)
         self.device = start.repeat(chains, 1)
         self.chain = torch.arange(chains)
-        loads, num_devices = self.model.loads, task.num_devices
+        loads, num_devices = self.loads, task.num_devices
         one = torch.zeros(num_devices, loads.shape[1], dtype=loads.dtype).index_add_(0, start, loads)
         self.sums = one.repeat(chains, 1, 1)
         self.used = torch.zeros(num_devices, dtype=torch.int64).index_add_(0, start, self.table_bytes).repeat(chains, 1)
@@ -111,7 +112,7 @@ class _Chains:
         """Let each chain take one of its candidates or stay."""
         out, back, source, target = self._draw()
         legal = self._legal(out, back, source, target)
-        change = self.model.loads[out] - self.model.loads[back] * (back >= 0)[..., None]  # [C, P, K]
+        change = self.loads[out] - self.loads[back] * (back >= 0)[..., None]  # [C, P, K]
         chain = self.chain[:, None]
         pair = torch.stack(
             [self.sums[chain, source] - change, self.sums[chain, target] + change], dim=2
@@ -202,7 +203,7 @@ class _Chains:
         return torch.maximum(others, touched.amax(-1))
 
     def _compute(self, sums: Float[Tensor, "*B K"]) -> Float[Tensor, "*B"]:
-        costs = self.model.costs_of_sums(sums)
+        costs = phase_costs(sums, self.batch_size, self.spec)
         return costs.forward_compute_ms + costs.backward_compute_ms
 
     def _comm(self, dims: Float[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
@@ -211,7 +212,7 @@ class _Chains:
     def _comm_of_widest(self, widest: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
         """Both all-to-alls, which the device that sends most determines."""
         dims = widest[..., None].expand(*widest.shape, self.task.num_devices)
-        return 2e3 * all_to_all_s(dims, self.model.batch_size, self.model.spec)[..., 0]
+        return 2e3 * all_to_all_s(dims, self.batch_size, self.spec)[..., 0]
 
     def _rand(self, shape: tuple[int, int]) -> Float[Tensor, "C P"]:
         return torch.rand(shape, generator=self.generator, dtype=torch.float64)

@@ -20,6 +20,7 @@ from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import TestbedSetup, open_testbed
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
+from dreamshard.testbeds.roofline import phase_costs, table_loads
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.testbeds.specs import SPECS, accelerator
 from dreamshard.workloads import LookupFiles, WorkloadConfig, open_workload, statistics, write_lookups
@@ -80,16 +81,16 @@ def _simulated_rows(tables: Tables) -> list[dict[str, Any]]:
     found = []
     for name in SPECS:
         setup = TestbedSetup(num_devices=1, batch_size=65_536, lookups=LookupFiles({}))
-        model = SimulatedTestbed(setup, accelerator(name)).table_loads(tables, "fp16")
-        single_ms = sum(float(model.costs_of_sums(model.loads[t : t + 1]).device_ms()) for t in range(len(tables)))
-        fused_ms = float(model.costs_of_sums(model.loads.sum(dim=0, keepdim=True)).device_ms())
+        spec, loads = accelerator(name), table_loads(tables, setup.batch_size, "fp16", "sgd")
+        single_ms = sum(float(phase_costs(row[None], setup.batch_size, spec).device_ms()) for row in loads)
+        fused_ms = float(phase_costs(loads.sum(dim=0, keepdim=True), setup.batch_size, spec).device_ms())
         found.append(_row(f"simulated {name}: {NUM_TABLES} tables fused / alone", fused_ms / single_ms, "ratio"))
     many = concatenate([_renamed(tables, suffix) for suffix in "abc"]).select(range(50))
     device = torch.randint(0, 4, (5000, 50), generator=torch.Generator().manual_seed(0))
-    model = SimulatedTestbed(setup, accelerator("rtx2080ti")).table_loads(many, "fp16")
-    model.device_costs(device[:100], 4)
+    bed = SimulatedTestbed(setup, accelerator("rtx2080ti"))
+    bed.device_costs(many, device[:100], 4, "fp16")
     start = time.perf_counter()
-    model.device_costs(device, 4)
+    bed.device_costs(many, device, 4, "fp16")
     per_s = len(device) / (time.perf_counter() - start)
     found.append(_row("simulated: placements costed, 50x4", per_s, "/s", PLACEMENTS_PER_S_BAR))
     return found

@@ -19,6 +19,15 @@ def test_select_keeps_the_order_asked_for():
     assert tables.named(["t1", "t0"]).rows.tolist() == [20, 10]
 
 
+def test_two_column_shards_of_one_table_can_be_selected_by_name():
+    tables = tables_of([10, 20], dim=[8, 16])
+    shards = tables.named(["t1[0:4]", "t0", "t1[4:16]"])
+    assert shards.names == ("t1[0:4]", "t0", "t1[4:16]")
+    assert shards.rows.tolist() == [20, 10, 20]
+    assert shards.dim.tolist() == [4, 8, 12]
+    assert tables.dim.tolist() == [8, 16], "the pool keeps its dims"
+
+
 def test_a_name_that_is_not_there_is_named():
     with pytest.raises(ValueError, match="absent"):
         tables_of([10]).named(["absent"])

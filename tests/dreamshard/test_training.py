@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.costs import Infeasible, infeasible_costs
+from dreamshard.costs import DeviceCosts, Infeasible
 from dreamshard.model_files import load_state, save_state
 from dreamshard.placer import NoPlacementError
 from dreamshard.tasks import PlacementTask, sample_tasks
@@ -165,7 +165,7 @@ def test_placements_that_did_not_fit_are_not_learnt_from():
     samples = [simulated().measure(task, placement) for task, placement in propose(state, tasks)]
     misfit = replace(
         samples[0],
-        costs=infeasible_costs(2),
+        costs=DeviceCosts.from_phases(torch.zeros(2, 4)),
         overall_ms=math.inf,
         infeasible=Infeasible(device=0, asked_bytes=2, free_bytes=1),
     )

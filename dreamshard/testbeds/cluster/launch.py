@@ -24,16 +24,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from dreamshard.testbeds.cluster.worker import (
-    ADDRESS_FILE,
-    STAGES,
-    Failed,
-    Hello,
-    Job,
-    Measured,
-    Stage,
-    Start,
-)
+from dreamshard.testbeds.cluster.worker import SETUP_FILE, STAGES, START_FILE, Failed, Hello, Job, Measured, Stage
 
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 10.0
@@ -84,12 +75,13 @@ class Ranks:
         with socket.create_server(("127.0.0.1", 0)) as server:
             key = secrets.token_bytes(32)
             address = {"host": "127.0.0.1", "port": server.getsockname()[1], "key": key.hex()}
-            (Path(self._folder.name) / ADDRESS_FILE).write_text(json.dumps(address))
+            start = {**address, "path": [str(folder) for folder in sys.path], "device_type": device_type}
+            Path(self._folder.name, START_FILE).write_text(json.dumps(start))
+            Path(self._folder.name, SETUP_FILE).write_bytes(pickled_setup)
             self._launcher.start()
             self._accept(server, key)
-        self.send(Start(list(sys.path), pickled_setup, device_type))
 
-    def send(self, message: Start | Job | None) -> None:
+    def send(self, message: Job | None) -> None:
         """Send `message` to every rank.
 
         Raises:
@@ -240,9 +232,6 @@ class Ranks:
 
     def _log_of(self, rank: int) -> str:
         """The last lines that the rank wrote to stderr."""
-        lines = [
-            line
-            for path in sorted(Path(self._folder.name).glob(f"*/attempt_*/{rank}/stderr.log"))
-            for line in path.read_text(errors="replace").splitlines()
-        ]
+        logs = sorted(Path(self._folder.name).glob(f"*/attempt_*/{rank}/stderr.log"))
+        lines = "\n".join(log.read_text(errors="replace") for log in logs).splitlines()
         return "\n".join(lines[-LOG_LINES:])

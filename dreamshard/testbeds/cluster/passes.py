@@ -34,6 +34,10 @@ class AllToAll:
         """Memory of both directions on this rank, fp32."""
         return 4 * (2 * sum(self._all) + sum(self._own))
 
+    def rehearse(self) -> None:
+        """Allocate the memory once, before other ranks wait for this one."""
+        torch.empty(self.num_bytes, dtype=torch.uint8, device=self._device)
+
     def barrier(self) -> None:
         """Wait for all ranks, so that waiting is not timed as communication."""
         dist.barrier()
@@ -83,20 +87,15 @@ class RankMeasurer:
         try:
             if len(own):
                 shard = self._runner.build(own, task.precision, task.optimizer)
-            self._runner.within_memory(lambda: self._rehearse(all_to_all), all_to_all.num_bytes)
+            self._runner.within_memory(all_to_all.rehearse, all_to_all.num_bytes)
         except DoesNotFitError as error:
             misfit = error
         self._enter("exchanging with the other ranks")
-        infeasible = self._agree(misfit, placement.num_devices)
-        if infeasible is not None:
+        if infeasible := self._agree(misfit, placement.num_devices):
             return infeasible
         all_to_all.barrier()
         passes = [self._pass(shard, all_to_all) for _ in range(self.setup.warmups + self.setup.repeats)]
         return torch.tensor(passes[self.setup.warmups :], dtype=torch.float64).reshape(-1, len(PHASES))
-
-    def _rehearse(self, all_to_all: AllToAll) -> None:
-        """Allocate the memory of an all-to-all once, before other ranks wait for this one."""
-        torch.empty(all_to_all.num_bytes, dtype=torch.uint8, device=self.device)
 
     def _agree(self, misfit: DoesNotFitError | None, num_devices: int) -> Infeasible | None:
         """Share misfits among all ranks; the first one, or None if all shards fit."""

@@ -28,12 +28,6 @@ from dreamshard.testbeds.machine import device_model, library_versions
 class ClusterTestbed:
     """Measures placements on ranks that start with the first measurement and stay up until `close`.
 
-    Attributes:
-        name: `cluster`.
-        hardware: model and number of the devices.
-        max_devices: of the setup.
-        device_type: `cpu` or `cuda`.
-
     Raises:
         ValueError: fbgemm is not installed, or there are fewer GPUs than devices.
     """
@@ -59,18 +53,13 @@ class ClusterTestbed:
         self.device_type = device_type
         self._lock = threading.Lock()
         self.max_devices: int | None = setup.num_devices
-        self.hardware = _hardware(device_type, setup.num_devices)
+        count = f"{os.cpu_count()}, {setup.num_devices} ranks" if device_type == "cpu" else f"{setup.num_devices}"
+        self.hardware = f"{device_model(device_type)} x{count}"
         self._ranks: Ranks | None = None
         atexit.register(self.close)
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
-        """Measure one legal placement; see `Testbed`.
-
-        Raises:
-            MeasurementError: a rank raised, died, or hung. All ranks are ended, and the next measurement starts new
-                ones. A shard that does not fit is no error but an `infeasible` sample.
-            ValueError: the placement is not legal for the task, or the task has too many devices.
-        """
+        """See `Testbed`; after an error all ranks are ended, and the next measurement starts new ones."""
         task, placement = check_placement(task, placement, self.max_devices)
         with self._lock:
             answers = self._measure(task, placement)
@@ -139,8 +128,3 @@ def _measurement_error(trouble: RankTrouble, task: PlacementTask, placement: Pla
     if trouble.detail:
         error.add_note(f"rank {trouble.rank}:\n{trouble.detail}")
     return error
-
-
-def _hardware(device_type: str, num_devices: int) -> str:
-    count = f"{num_devices}" if device_type == "cuda" else f"{os.cpu_count()}, {num_devices} ranks"
-    return f"{device_model(device_type)} x{count}"

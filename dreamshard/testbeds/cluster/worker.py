@@ -1,7 +1,7 @@
 """The program of one rank: connect to the testbed, then measure placements until the testbed ends it.
 
 torch.distributed's elastic launcher starts it as `python -m dreamshard.testbeds.cluster.worker FOLDER`. The folder, which
-only this user can read, has the testbed's address. A rank also ends, even while it computes, if the testbed is gone.
+only this user can read, has what a rank needs to start. A rank also ends, even while it computes, if the testbed is gone.
 """
 
 import faulthandler
@@ -31,7 +31,10 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.cluster.passes import RankMeasurer
 
-ADDRESS_FILE = "address.json"
+START_FILE = "start.json"
+"""Address of the testbed, its `sys.path` and the type of the devices."""
+SETUP_FILE = "setup.pickle"
+"""The pickled `TestbedSetup`."""
 STAGES = (
     "starting",
     "joining the other ranks",
@@ -49,21 +52,6 @@ class Hello:
 
     rank: int
     pid: int
-
-
-@dataclass(frozen=True)
-class Start:
-    """The testbed's first message.
-
-    Attributes:
-        path: the testbed's `sys.path`, so that the rank can unpickle the setup.
-        setup: a pickled `TestbedSetup`.
-        device_type: `cpu` or `cuda`.
-    """
-
-    path: list[str]
-    setup: bytes
-    device_type: str
 
 
 @dataclass(frozen=True)
@@ -105,13 +93,10 @@ class Channel:
         self._folder = folder
         self._received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._stage = STAGES[0]
-
-    def listen(self) -> None:
-        """Receive in a thread, so that the rank notices while it computes that the testbed is gone."""
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._listen, daemon=True).start()  # notices during a computation, too, that it broke
 
     def receive(self) -> Any:
-        """The testbed's next message: `Start`, then a `Job` per placement, and None to end."""
+        """The testbed's next message: a `Job` per placement, and None to end."""
         return pickle.loads(self._received.get())
 
     def send(self, message: object) -> None:
@@ -140,33 +125,26 @@ class Channel:
 
 def main(folder: Path) -> None:
     """Run one rank."""
-    address = json.loads((folder / ADDRESS_FILE).read_text())
-    connection = Client((address["host"], address["port"]), authkey=bytes.fromhex(address["key"]))
-    channel = Channel(connection, folder)
+    start = json.loads((folder / START_FILE).read_text())
+    channel = Channel(Client((start["host"], start["port"]), authkey=bytes.fromhex(start["key"])), folder)
     sys.excepthook = channel.report
-    channel.listen()
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     channel.send(Hello(rank, os.getpid()))
-    start: Start = channel.receive()
-    sys.path[:] = start.path
-    setup: TestbedSetup = pickle.loads(start.setup)
+    sys.path[:] = start["path"]  # to unpickle the setup
+    setup: TestbedSetup = pickle.loads((folder / SETUP_FILE).read_bytes())
     torch.set_num_threads(1)
 
     channel.enter("joining the other ranks")
-    device = torch.device("cpu") if start.device_type == "cpu" else torch.device("cuda", local_rank)
-    if device.type == "cuda":
+    device, backend = torch.device("cpu"), "gloo"
+    if start["device_type"] == "cuda":
+        device, backend = torch.device("cuda", local_rank), "nccl"
         torch.cuda.set_device(device)
-    timeout = timedelta(seconds=2 * setup.timeout_s + 60)  # a fallback: the testbed's own limit is shorter
-    if device.type == "cuda":  # bound to its GPU, or a barrier would guess one
-        dist.init_process_group("nccl", timeout=timeout, device_id=device)
-    else:
-        dist.init_process_group("gloo", timeout=timeout)
-    _serve(channel, setup, RankMeasurer(setup, rank, device, channel.enter))
-    dist.destroy_process_group()
-
-
-def _serve(channel: Channel, setup: TestbedSetup, measurer: RankMeasurer) -> None:
-    """Measure placements until the testbed sends None."""
+    dist.init_process_group(
+        backend,
+        timeout=timedelta(seconds=2 * setup.timeout_s + 60),  # a fallback: the testbed's own limit is shorter
+        device_id=device if device.type == "cuda" else None,  # or a barrier would guess a GPU
+    )
+    measurer = RankMeasurer(setup, rank, device, channel.enter)
     channel.enter("waiting for a placement")
     while (job := channel.receive()) is not None:
         faulthandler.dump_traceback_later(setup.timeout_s)  # to stderr, which the testbed reads
@@ -174,6 +152,7 @@ def _serve(channel: Channel, setup: TestbedSetup, measurer: RankMeasurer) -> Non
         faulthandler.cancel_dump_traceback_later()
         channel.enter("waiting for a placement")
         channel.send(Measured(measured))
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -96,8 +96,8 @@ def test_ones_own_testbed_is_not_asked_for_what_is_not_legal():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("no_such_module:factory", "no module 'no_such_module'"),
-        ("tests.helpers.testbeds:missing", "has no 'missing'"),
+        ("no_such_module:factory", "No module named 'no_such_module'"),
+        ("tests.helpers.testbeds:missing", "has no attribute 'missing'"),
         ("tests.helpers.testbeds:not_a_testbed", "without measure"),
     ],
 )

@@ -11,8 +11,9 @@ from dreamshard.testbeds.roofline import (
     BACKWARD_KERNELS,
     BANDWIDTH_SHARE,
     FORWARD_KERNELS,
-    TableLoads,
     all_to_all_s,
+    phase_costs,
+    shard_loads,
     table_loads,
 )
 from dreamshard.testbeds.specs import A100, RTX2080TI, SPECS
@@ -25,8 +26,7 @@ def costs(
     tables: Tables, device: list[int], num_devices: int, spec=A100, precision="fp32", optimizer="sgd"
 ) -> DeviceCosts:
     loads = table_loads(tables, BATCH, precision, optimizer)
-    model = TableLoads(loads=loads, batch_size=BATCH, spec=spec)
-    return model.device_costs(torch.tensor([device]), num_devices)
+    return phase_costs(shard_loads(loads, torch.tensor([device]), num_devices), BATCH, spec)
 
 
 def tables_of(dims: list[int], **options) -> Tables:
@@ -88,12 +88,10 @@ def test_a_huge_table_without_reuse_is_read_at_the_achievable_memory_bandwidth()
     tables = replace(tables, unique_rows=torch.tensor([count]), bins=torch.eye(17)[:1])
     huge_batch = 4096
     loads = table_loads(tables, huge_batch, "fp32", "sgd")
-    found = TableLoads(loads=loads, batch_size=huge_batch, spec=replace(A100, num_sms=1, warps_per_sm=1, clock_hz=1e15))
+    found = phase_costs(loads, huge_batch, replace(A100, num_sms=1, warps_per_sm=1, clock_hz=1e15))
     row_bytes = count * 128 * 4
     expected_ms = row_bytes / (BANDWIDTH_SHARE * A100.memory_bytes_per_s) * 1e3
-    assert float(found.device_costs(torch.tensor([[0]]), 1).forward_compute_ms[0, 0]) == pytest.approx(
-        expected_ms, rel=0.02
-    )
+    assert float(found.forward_compute_ms[0]) == pytest.approx(expected_ms, rel=0.02)
 
 
 def test_narrow_rows_cost_a_whole_sector_each():
@@ -168,9 +166,9 @@ def test_reads_of_all_bins_add_up_to_the_lookups():
 
 def test_moving_a_table_by_its_row_of_loads_gives_the_cost_of_the_new_placement():
     tables = tables_of([4, 32, 64, 128, 16])
-    model = TableLoads(loads=table_loads(tables, BATCH, "fp32", "sgd"), batch_size=BATCH, spec=A100)
-    sums = torch.stack([model.loads[:3].sum(dim=0), model.loads[3:].sum(dim=0)])  # [D, K]
-    sums[0] -= model.loads[1]
-    sums[1] += model.loads[1]
-    moved = model.device_costs(torch.tensor([[0, 1, 0, 1, 1]]), 2).phases_ms()[0]
-    torch.testing.assert_close(model.costs_of_sums(sums).phases_ms(), moved)
+    loads = table_loads(tables, BATCH, "fp32", "sgd")
+    sums = torch.stack([loads[:3].sum(dim=0), loads[3:].sum(dim=0)])  # [D, K]
+    sums[0] -= loads[1]
+    sums[1] += loads[1]
+    moved = costs(tables, [0, 1, 0, 1, 1], 2).phases_ms()[0]
+    torch.testing.assert_close(phase_costs(sums, BATCH, A100).phases_ms(), moved)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dreamshard.costs import CostSample, Infeasible, infeasible_costs
+from dreamshard.costs import CostSample, DeviceCosts, Infeasible
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.shard_cache import ShardCache, ShardKey, ShardTiming
 from dreamshard.workloads.statistics import dataset_version
@@ -67,7 +67,7 @@ def test_shards_are_a_view(lake: Lake, settings: Settings):
 def misfit(task: PlacementTask) -> CostSample:
     return replace(
         make_sample(task, [1, 0, 1]),
-        costs=infeasible_costs(task.num_devices),
+        costs=DeviceCosts.from_phases(torch.zeros(task.num_devices, 4)),
         overall_ms=math.inf,
         spread_ms=0.0,
         repeats=0,
