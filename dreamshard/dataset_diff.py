@@ -43,12 +43,10 @@ class DriftThresholds:
 class TableChange:
     """One changed table.
 
+    Pairs are before and after; 0 if the table does not exist.
+
     Attributes:
-        name: of the table.
         kind: of change; a resized table may have drifted too.
-        rows: before and after; 0 if the table does not exist.
-        dim: before and after.
-        pooling_factor: before and after.
         reuse: distance of the reuse histograms, 0 to 1; 0 for an added or removed table.
         weight: the larger of the changed shares of work (pooling factor x dim) and of memory (rows x dim), relative to
             the earlier dataset.
@@ -68,10 +66,9 @@ class DatasetDiff:
     """All changes between two datasets.
 
     Attributes:
-        changes: changed tables, largest weight first.
-        num_before: number of tables of the earlier dataset; 0 if there is none.
-        num_after: number of tables of the later dataset.
-        thresholds: that decided what counts as a change.
+        changes: largest weight first.
+        num_before: tables of the earlier dataset; 0 if there is none.
+        num_after: tables of the later dataset.
     """
 
     changes: tuple[TableChange, ...]

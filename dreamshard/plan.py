@@ -36,7 +36,6 @@ class Plan:
     """Which device holds which columns of which table.
 
     Attributes:
-        num_devices: `D`.
         placer: e.g. `dreamshard 3` or `size_greedy`.
         shards: one per whole table, several per split table.
         overall_ms: predicted cost of the slowest device, or None without a cost network.

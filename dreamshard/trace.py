@@ -22,7 +22,6 @@ class Span:
     """One bar of the timeline.
 
     Attributes:
-        device: row of the bar.
         name: one of `PHASES`, or `waiting`.
         start_ms: since the start of the step.
         duration_ms: above 0.

@@ -22,7 +22,6 @@ class TestbedSetup:
     Attributes:
         num_devices: most devices of a task.
         batch_size: training samples per pass.
-        lookups: returns a table's lookups by name.
         seed: of measurement noise.
         warmups: passes before the timed ones.
         repeats: timed passes per measurement.

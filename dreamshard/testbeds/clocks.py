@@ -21,7 +21,6 @@ class Clock:
     """Times work on one kind of device.
 
     Attributes:
-        name: in cost samples.
         compute: milliseconds that the device worked.
         communicate: milliseconds until this rank had sent and received everything.
     """

@@ -34,7 +34,6 @@ class Refit:
         scales: new over old value of each of `FIGURES`.
         before_mape: mean relative error of a shard's compute time with the old figures.
         after_mape: with the new figures.
-        num_shards: number of measured shards.
     """
 
     spec: AcceleratorSpec
@@ -55,7 +54,6 @@ def refit(spec: AcceleratorSpec, samples: Sequence[CostSample]) -> Refit:
     """Fit `FIGURES` of `spec` to measured compute times.
 
     Args:
-        spec: with the old figures.
         samples: placements on any number of devices, all with one batch size; devices without tables are ignored.
 
     Raises:

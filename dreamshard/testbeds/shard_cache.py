@@ -20,8 +20,6 @@ class ShardKey:
         tables: `dataset_version` of its tables: names, sizes and lookup statistics.
         hardware: model of the device.
         versions: library name to version.
-        precision: of the weights.
-        optimizer: fused into backward.
         batch_size: training samples per pass.
     """
 
@@ -48,8 +46,6 @@ class ShardTiming:
         spread_ms: interquartile range of their sum.
         repeats: timed passes.
         clock: `thread_cpu` or `cuda_event`.
-        num_tables: in the shard.
-        sum_dim: sum of their dims.
         memory_bytes: of weights and optimizer state.
     """
 

@@ -36,12 +36,7 @@ BuiltShard = Callable[[], Tensor]
 
 
 class DoesNotFitError(RuntimeError):
-    """A shard needs more memory than its device has.
-
-    Attributes:
-        asked_bytes: by the shard.
-        free_bytes: on the device.
-    """
+    """A shard asks for more bytes of memory than its device has free."""
 
     def __init__(self, asked_bytes: int, free_bytes: int) -> None:
         super().__init__(f"a shard asks for {asked_bytes} bytes of a device that has {free_bytes}")
@@ -52,8 +47,6 @@ class ShardRunner:
     """Runs shards on one device.
 
     Args:
-        setup: of the testbed.
-        device: that holds the tables.
         enter: called with the name of each stage as it begins, so that hangs and failures can be located.
     """
 
@@ -80,9 +73,6 @@ class ShardRunner:
         """Time one shard by itself.
 
         Args:
-            tables: of the shard.
-            precision: of the weights.
-            optimizer: fused into backward.
             quiet: entered for the passes; pauses other threads of this process.
 
         Raises:

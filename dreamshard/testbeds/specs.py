@@ -8,8 +8,6 @@ class AcceleratorSpec:
     """One kind of accelerator in its usual node.
 
     Attributes:
-        name: in cost samples.
-        memory_bytes: device memory.
         memory_bytes_per_s: peak bandwidth of the device memory.
         l2_bytes: last-level cache, shared by the whole device.
         l2_bytes_per_s: read bandwidth of that cache, measured by microbenchmarks if there are any.

@@ -53,11 +53,6 @@ class RankTrouble(Exception):  # noqa: N818 - caught where it becomes a Measurem
 class Ranks:
     """`num_ranks` processes that run from construction to `end`.
 
-    Args:
-        num_ranks: one per device.
-        device_type: `cpu` or `cuda`.
-        pickled_setup: the testbed's setup.
-
     Raises:
         RankTrouble: a rank did not start.
     """

@@ -65,9 +65,7 @@ class RankMeasurer:
     """Measures this rank's shard of each placement.
 
     Args:
-        setup: of the testbed.
         rank: of this process, and of the placement's device that it measures.
-        device: that holds its tables.
         enter: called with the name of each stage as it begins, so that hangs and failures can be located.
     """
 
