@@ -26,24 +26,12 @@ from upath import UPath
 AnyPath = Path | UPath
 """A file or folder; both kinds have `/`, `name`, `parent`, `exists`, `read_bytes` and `read_text`."""
 
-_MODIFIED = (
-    "LastModified",
-    "last_modified",
-    "mtime",
-    "updated",
-    "created",
-)  # names of the time in different file systems
+_MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "created")  # names of the time in file systems
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileInfo:
-    """A listed file.
-
-    Attributes:
-        path: the file.
-        size_bytes: size of its content.
-        modified: when it was written, UTC.
-    """
+    """A listed file; `modified` is UTC."""
 
     path: AnyPath
     size_bytes: int
@@ -51,11 +39,7 @@ class FileInfo:
 
 
 def parse_address(address: str, setting: str) -> AnyPath:
-    """The folder at a path or URI.
-
-    Args:
-        address: what the user wrote.
-        setting: name of the setting, for the error.
+    """The folder at a path or URI, which the user wrote as the value of `setting`.
 
     Raises:
         ValueError: no installed package reads this kind of address; the message says what to install.
@@ -130,8 +114,9 @@ def list_file_infos(folder: AnyPath, pattern: str = "**/*") -> list[FileInfo]:
             FileInfo(path=path, size_bytes=stat.st_size, modified=datetime.fromtimestamp(stat.st_mtime, UTC))
             for path, stat in stats
         ]
-    details = folder.fs.find(folder.path, detail=True, prefix=_literal_prefix(pattern))
-    by_name = {_relative(path, folder): info for path, info in details.items()}
+    prefix = re.split(r"[*?\[]", pattern)[0]  # shared by all matches, so that an object store lists nothing else
+    details = folder.fs.find(folder.path, detail=True, prefix=prefix)
+    by_name = {path.removeprefix(folder.path.rstrip("/")).lstrip("/"): info for path, info in details.items()}
     return [
         FileInfo(path=folder / name, size_bytes=int(by_name[name]["size"]), modified=_modified(by_name[name]))
         for name in _matching(by_name, pattern)
@@ -140,9 +125,9 @@ def list_file_infos(folder: AnyPath, pattern: str = "**/*") -> list[FileInfo]:
 
 def read_files(paths: Sequence[AnyPath]) -> list[bytes | None]:
     """The content of each file, None where it does not exist (any more); remote files are fetched in parallel."""
-    if all(isinstance(path, Path) for path in paths):
-        return [_read_local(path) for path in paths]
     remote = [path for path in paths if isinstance(path, UPath)]
+    if not remote:
+        return [_read_local(path) for path in paths]
     fs = remote[0].fs
     fetched = fs.cat([path.path for path in remote], on_error="return")
     contents = [fetched[fs._strip_protocol(path.path)] for path in remote]
@@ -190,20 +175,11 @@ def remove(paths: Iterable[AnyPath]) -> None:
             remote[0].fs.rm([path.path for path in remote])
 
 
-def _literal_prefix(pattern: str) -> str:
-    """The start that all matches share, so that an object store lists nothing else."""
-    return re.split(r"[*?\[]", pattern)[0]
-
-
 def _matching(names: Iterable[str], pattern: str) -> list[str]:
     tail, any_depth = pattern.removeprefix("**/"), pattern.startswith("**/")
     depth = len(PurePosixPath(tail).parts)
     paths = ((name, PurePosixPath(name)) for name in names)
     return sorted(name for name, path in paths if path.match(tail) and (any_depth or len(path.parts) == depth))
-
-
-def _relative(path: str, folder: UPath) -> str:
-    return path.removeprefix(folder.path.rstrip("/")).lstrip("/")
 
 
 def _modified(info: dict[str, Any]) -> datetime:

@@ -102,8 +102,7 @@ def totals(removals: Sequence[StoredFile]) -> list[dict[str, Any]]:
 
 
 def _check_registry(settings: Settings) -> None:
-    own = settings.tracking_uri == home_registry(settings.home)
-    if own and settings.store_root != settings.home:
+    if settings.tracking_uri == home_registry(settings.home) and settings.store_root != settings.home:
         raise ValueError(
             f"the store {settings.store_root} is shared, and the registry is this home's own ({settings.tracking_uri}), "
             "which does not know which versions others have registered, so files that these need would be removed; set "

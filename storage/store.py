@@ -54,17 +54,9 @@ def open_store(settings: Settings | None = None) -> Store:
         ValueError: the home is a file, or the home or the shared store cannot be created or written.
     """
     store = Store(Settings.from_environment() if settings is None else settings)
-    _prepare_home(store)
-    if store.settings.store_root != store.settings.home:
-        check_writable(store.settings.store_root, "DREAMSHARD_STORE")
-    return store
-
-
-def _prepare_home(store: Store) -> None:
-    home, is_shared = store.settings.home, store.settings.store_root != store.settings.home
-    folders = ["prefect"] if is_shared else ["prefect", "lake", "checkpoints"]
+    home, root = store.settings.home, store.settings.store_root
     try:
-        for folder in folders:
+        for folder in ("prefect", "lake", "checkpoints") if root == home else ("prefect",):
             (home / folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=home):
             pass  # permission bits alone do not show whether a file system accepts files
@@ -73,3 +65,6 @@ def _prepare_home(store: Store) -> None:
             f"the home {home} cannot be written ({error.strerror or error}), so nothing could be kept; point "
             "DREAMSHARD_HOME or --home at a folder you may write"
         ) from error
+    if root != home:
+        check_writable(root, "DREAMSHARD_STORE")
+    return store

@@ -69,13 +69,10 @@ class Lake:
             yield
 
     def write_table_lookups(self, table: WorkloadTable, description: Tables | None = None) -> AnyPath:
-        """Write the lookups of one table unless they exist; datasets that share the table share the file.
+        """Write the lookups of one table unless they exist; returns the file, which datasets of the same table share.
 
         Args:
-            description: `statistics(table)` if known, to avoid counting twice.
-
-        Returns:
-            The file, named by the content of `description`.
+            description: `statistics(table)` if known, to avoid counting twice; its content names the file.
         """
         path = self.root / rows.lookups_file(statistics(table) if description is None else description)
         if not path.exists():
@@ -153,15 +150,12 @@ class Lake:
         key: str | None = None,
         seed: int | None = None,
     ) -> str:
-        """Write tasks of a dataset, unless they exist.
+        """Write tasks of a dataset, unless they exist, and return their key.
 
         Args:
             split: `train` or `test`.
             key: name of this set of tasks; by default the hash of its content.
             seed: seed of the draw, for people.
-
-        Returns:
-            The key.
 
         Raises:
             ValueError: other tasks exist under that key.
@@ -226,14 +220,11 @@ class Lake:
         testbed: str,
         hardware: str,
     ) -> list[str]:
-        """Write the results of an evaluation in one file, replacing those of the same evaluation made before.
+        """Write the results of an evaluation in one file, replacing earlier ones; returns the id of each row.
 
         Args:
             model_versions: version by placer, of the placers that are registered models; a candidate is not one yet.
             run_key: the evaluation's key.
-
-        Returns:
-            The id of each row, a hash of its content.
         """
         origin = {"run_key": run_key, "dataset_version": dataset_version, "testbed": testbed, "hardware": hardware}
         content = [rows.evaluation_to_row(row, model_versions.get(row.placer), origin) for row in measured]

@@ -52,16 +52,13 @@ def chain(
     params: Mapping[str, Any] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """The parent run of a chain, closed as FINISHED, FAILED or (if interrupted) KILLED when the block ends.
+    """Yield the id of a chain's parent run, closed as FINISHED, FAILED or (if interrupted) KILLED when the block ends.
 
     Args:
         name: how MLflow shows it, e.g. `retrain`.
         key: identifies this chain across restarts: an unfinished run of the same key is resumed. None for a new run.
         params: parameters of the whole chain; nested mappings become `outer.inner`.
         tags: tags for searching.
-
-    Yields:
-        The run's id.
     """
     tracking = client(settings)
     labels = {CHAIN_KEY: key} if key else {}
@@ -74,11 +71,7 @@ def chain(
 
 @contextmanager
 def stage(settings: Settings, parent: str, name: str) -> Iterator[str]:
-    """The run of a stage below its chain's, closed like `chain`; one that was opened before and not finished is resumed.
-
-    Yields:
-        The run's id.
-    """
+    """Yield the id of a stage's run below its chain's, closed like that; one opened before and not finished is resumed."""
     experiment = client(settings).get_run(parent).info.experiment_id
     with _open(settings, experiment, name, {_PARENT: parent, STAGE: name}) as run:
         yield run

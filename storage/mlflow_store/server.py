@@ -14,10 +14,6 @@ def command(settings: Settings, port: int, host: str = "127.0.0.1") -> list[str]
 
     With the home's own database, experiments keep their files in the home, so that `dreamshard run` reads them without a
     server. Any other database belongs to a team, and all files go through the server.
-
-    Args:
-        port: port to listen on.
-        host: interface to listen on.
     """
     own = settings.tracking_uri.startswith("sqlite")
     return [

@@ -77,11 +77,7 @@ def load(store: Store, key: str, name: str) -> TrainingState:
 
 
 def require(store: Store, key: str, name: str, command: str) -> None:
-    """Check that the previous step has saved its state.
-
-    Raises:
-        ValueError: it has not.
-    """
+    """Raise ValueError unless the previous step has saved its state."""
     if not _file(store, key, name).exists():
         raise ValueError(
             f"the previous step has not been run for training {key}, so there is nothing to continue from; run {command}"
@@ -89,15 +85,11 @@ def require(store: Store, key: str, name: str, command: str) -> None:
 
 
 def require_trained(key: str, iteration: int) -> None:
-    """Check that the training has finished an iteration.
-
-    Raises:
-        ValueError: it has not.
-    """
+    """Raise ValueError if the training has finished no iteration."""
     if iteration == 0:
         raise ValueError(
             f"training {key} has finished no iteration, so it has no placer to evaluate or promote; "
-            " run `dreamshard train` with the same options first"
+            "run `dreamshard train` with the same options first"
         )
 
 
@@ -129,9 +121,8 @@ def is_complete(store: Store, key: str, iteration: int) -> bool:
 
 def history(store: Store, key: str) -> list[Metrics]:
     """The metrics of all complete iterations, in order."""
-    return [
-        figures(store, key, iteration_name(iteration)) for iteration in range(1, (last_iteration(store, key) or 0) + 1)
-    ]
+    complete = range(1, (last_iteration(store, key) or 0) + 1)
+    return [figures(store, key, iteration_name(iteration)) for iteration in complete]
 
 
 def save_proposals(store: Store, key: str, iteration: int, drawn: Sequence[tuple[str, list[int]]]) -> None:

@@ -1,8 +1,10 @@
 """Where a placer came from: every version carries its `Origin` as a tag. `flows.decisions.warm_start` chooses by it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+
+from pydantic import TypeAdapter
 
 from dreamshard.costs import CostSample
 from dreamshard.search import DreamShardPlacer
@@ -71,11 +73,7 @@ class Origin:
     @classmethod
     def from_json(cls, text: str) -> "Origin":
         """Parse the output of `to_json`."""
-        fields = json.loads(text)
-        warm = fields.pop("warm")
-        if warm is not None:
-            warm = Warm(**{**warm, "trainings": tuple(warm["trainings"])})
-        return cls(**{**fields, "networks": tuple(fields["networks"])}, warm=warm)
+        return TypeAdapter(cls).validate_json(text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +119,8 @@ def earlier_samples(store: Store, warm: Warm | None) -> tuple[list[CostSample], 
         return [], 0
     now = library_versions()
     samples = [sample for training in warm.trainings for sample in store.lake.read_cost_samples(run_key=training)]
-    return [sample for sample in samples if _matches(sample.versions, now)], len(samples)
-
-
-def _matches(then: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    return all(now.get(library, version) == version for library, version in then.items())
+    same = [sample for sample in samples if sample.versions.items() <= now.items()]
+    return same, len(samples)
 
 
 def tags(origin: Origin) -> dict[str, str]:

@@ -4,14 +4,13 @@
 `<store>/evaluations/newest/<training>.json` names the evaluation of a training that was requested last.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter
 
 from dreamshard.evaluation import PairedComparison
-from storage.filesystem import AnyPath, write_json
+from storage.filesystem import AnyPath, read_json, write_json
 from storage.store import Store
 
 CANDIDATE = "dreamshard"
@@ -162,7 +161,7 @@ def newest(store: Store, training: str) -> EvaluationReport:
         ValueError: the training has not been evaluated.
     """
     try:
-        key: str = json.loads(_newest(store, training).read_text(encoding="utf-8"))["key"]
+        key = read_json(_newest(store, training))["key"]
     except FileNotFoundError:
         raise ValueError(
             f"training {training} has not been evaluated, so nothing can be promoted by it; run `dreamshard evaluate`"

@@ -101,10 +101,10 @@ def read(store: Store, training: str) -> TrainingEffort:
     record = read_json(_path(store, training))
     warm = Origin.from_json(record["origin"]).warm
     made = len(store.lake.read_cost_samples(run_key=training))
-    saved = 0 if warm is None else max(0, warm.full_measurements - made)
-    measurement_s = None if warm is None else warm.measurement_s
+    saved = max(0, warm.full_measurements - made) if warm else 0
+    measurement_s = warm.measurement_s if warm else None
     return TrainingEffort(
-        warm_start_version=None if warm is None else warm.version,
+        warm_start_version=warm.version if warm else None,
         samples_reused=record["samples_reused"],
         samples_available=record["samples_available"],
         measurements_made=made,
