@@ -177,7 +177,7 @@ def _read_error(store: Store, warm: Warm) -> str:
         ValueError: it cannot be read at present, which is no reason to train from nothing.
     """
     try:
-        lineage.load(store, warm)
+        registry.load_placer(warm.version, store.settings)
     except ValueError as error:
         if passing(error):
             raise

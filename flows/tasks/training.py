@@ -20,7 +20,8 @@ from flows.runtime.testbed_pool import TestbedReference, measure, step_lock
 from flows.tasks import shard_costs
 from storage.lake.sample_buffer import collecting
 from storage.lake.table_splits import read_table_split
-from storage.run_records import checkpoints, lineage, training_effort
+from storage.mlflow_store import registry
+from storage.run_records import checkpoints, training_effort
 from storage.run_records.checkpoints import Metrics, iteration_name
 from storage.store import Store
 
@@ -47,7 +48,8 @@ def start_training(store: Store, dataset: str, tasks: str, start: WarmStart, tes
             pool, _ = read_table_split(store.lake, tasks).divide(store.lake.read_dataset(dataset))
             state = algorithm.start_training(pool, start.config, testbed.seed)
         else:
-            state = algorithm.continue_from(lineage.load(store, start.warm), start.config, testbed.seed)
+            base = registry.load_placer(start.warm.version, store.settings)
+            state = algorithm.continue_from(base, start.config, testbed.seed)
         training_effort.begin(store, key, start.origin(dataset, tasks))
         checkpoints.save(store, key, iteration_name(0), state, {})
     get_run_logger().info("training %s starts %s; its last iteration is %d", key, start.reason.sentence, last or 0)

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pydantic import TypeAdapter
 
 from dreamshard.costs import CostSample
-from dreamshard.search import DreamShardPlacer
 from dreamshard.testbeds.machine import library_versions
 from storage.mlflow_store import registry
 from storage.store import Store
@@ -98,15 +97,6 @@ def origin_of(store: Store, version: str) -> Origin | None:
     """The origin of a version; None if it has none."""
     text = registry.version_tags(store.settings, version).get(TAG)
     return None if text is None else Origin.from_json(text)
-
-
-def load(store: Store, warm: Warm) -> DreamShardPlacer:
-    """The placer to start from.
-
-    Raises:
-        ValueError: it cannot be read.
-    """
-    return registry.load_placer(warm.version, store.settings)
 
 
 def earlier_samples(store: Store, warm: Warm | None) -> tuple[list[CostSample], int]:
