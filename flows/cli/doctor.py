@@ -7,7 +7,6 @@ import platform
 import shutil
 import socket
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -16,9 +15,12 @@ from flows.cli.options import HomeOption, JsonOption, enter
 
 PINS = ("torch", "prefect", "mlflow", "duckdb", "pyarrow", "fastapi", "sqlalchemy", "safetensors", "torchrec")
 
+Check = dict[str, str]
+"""`what` was checked, its `state` (ok, other, optional, missing), what was `found`, and what `to do`."""
+
 
 def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Devices, fbgemm build, pins, servers, home, store: what is there, what is missing, what to do."""
+    """Check devices, the fbgemm build, pinned versions, servers, home and store; say what is missing and what to do."""
     folder = enter(home, shared=False).settings.home
     checks = [_python(), *_pins(), _fbgemm(), _devices(), *_servers(), _home(folder), _store()]
     if as_json:
@@ -29,93 +31,90 @@ def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-def _check(what: str, state: str, found: str, advice: str = "") -> dict[str, Any]:
+def _check(what: str, state: str, found: str, advice: str = "") -> Check:
     return {"what": what, "state": state, "found": found, "to do": advice}
 
 
-def _python() -> dict[str, Any]:
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _python() -> Check:
     version = platform.python_version()
-    good = version.startswith(("3.11.", "3.12."))
-    return _check("Python", "ok" if good else "missing", version, "" if good else "use Python 3.11 or 3.12")
+    if version.startswith(("3.11.", "3.12.")):
+        return _check("Python", "ok", version)
+    return _check("Python", "missing", version, "use Python 3.11 or 3.12")
 
 
-def _pins() -> list[dict[str, Any]]:
-    wanted = _wanted()
+def _pins() -> list[Check]:
+    requirements = [text.partition(";")[0].strip() for text in importlib.metadata.requires("dreamshard") or []]
+    pins = {name: pin for name, _, pin in (text.partition("==") for text in requirements)}
     checks = []
     for name in PINS:
-        pin = wanted.get(name)
-        try:
-            version = importlib.metadata.version(name).partition("+")[0]
-        except importlib.metadata.PackageNotFoundError:
-            needed = name != "torchrec"
-            advice = "make run" if needed else "pip install --no-deps torchrec==1.8.0, for --format torchrec"
-            checks.append(_check(name, "missing" if needed else "optional", "not installed", advice))
-            continue
-        good = pin is None or pin == version
-        checks.append(_check(name, "ok" if good else "other", version, "" if good else f"tested with {pin}: make run"))
+        version, pin = (_version(name) or "").partition("+")[0], pins.get(name)
+        if not version and name == "torchrec":
+            advice = "pip install --no-deps torchrec==1.8.0, for --format torchrec"
+            checks.append(_check(name, "optional", "not installed", advice))
+        elif not version:
+            checks.append(_check(name, "missing", "not installed", "make run"))
+        elif pin in (None, version):
+            checks.append(_check(name, "ok", version))
+        else:
+            checks.append(_check(name, "other", version, f"tested with {pin}: make run"))
     return checks
 
 
-def _wanted() -> dict[str, str]:
-    """The versions that this project pins, by package."""
-    pins = {}
-    for requirement in importlib.metadata.requires("dreamshard") or []:
-        name, _, version = requirement.partition(";")[0].strip().partition("==")
-        pins[name] = version
-    return pins
-
-
-def _fbgemm() -> dict[str, Any]:
+def _fbgemm() -> Check:
     try:
-        importlib.import_module("fbgemm_gpu")  # only whether it loads; the testbeds use it
+        importlib.import_module("fbgemm_gpu")  # only to see whether it loads; the testbeds use it
     except (ImportError, OSError, RuntimeError) as error:
-        return _check("fbgemm", "missing", str(error).splitlines()[0], "make run; fbgemm 1.8 goes with torch 2.13 only")
+        return _check("fbgemm", "missing", str(error).splitlines()[0], "make run; fbgemm 1.8 needs torch 2.13")
     for name in ("fbgemm-gpu-cpu", "fbgemm-gpu"):
-        try:
-            return _check("fbgemm", "ok", f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return _check("fbgemm", "other", "loads, but from no package known here", "make run")
+        if version := _version(name):
+            return _check("fbgemm", "ok", f"{name} {version}")
+    return _check("fbgemm", "other", "loads, but from an unknown package", "make run")
 
 
-def _devices() -> dict[str, Any]:
+def _devices() -> Check:
     import torch
 
     if torch.cuda.is_available():
         return _check("devices", "ok", f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}")
-    advice = (
-        "" if shutil.which("nvidia-smi") is None else "the driver answers but torch sees no GPU: install the cuda extra"
-    )
+    has_driver = shutil.which("nvidia-smi") is not None
+    advice = "an NVIDIA driver is installed, but torch sees no GPU: install the cuda extra" if has_driver else ""
     found = f"no GPU; {os.cpu_count()} CPU cores: testbeds cluster (CPU), emulated and simulated"
     return _check("devices", "ok", found, advice)
 
 
-def _servers() -> list[dict[str, Any]]:
+def _servers() -> list[Check]:
     checks = []
     for name, port, variable in (("Prefect", 4200, "PREFECT_API_URL"), ("MLflow", 5000, "MLFLOW_TRACKING_URI")):
         address = os.environ.get(variable)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.settimeout(0.5)
             answers = probe.connect_ex(("127.0.0.1", port)) == 0
-        found = f"{variable}={address}" if address else (f"something listens on {port}" if answers else "not running")
-        advice = "" if address or answers else "not needed for `run`; `dreamshard up` starts it"
-        checks.append(_check(f"{name} server", "ok" if address or answers else "optional", found, advice))
+        if address or answers:
+            found = f"{variable}={address}" if address else f"a server listens on port {port}"
+            checks.append(_check(f"{name} server", "ok", found))
+        else:
+            advice = "not needed for `run`; `dreamshard up` starts it"
+            checks.append(_check(f"{name} server", "optional", "not running", advice))
     return checks
 
 
-def _home(folder: Path) -> dict[str, Any]:
+def _home(folder: Path) -> Check:
     free = shutil.disk_usage(folder).free
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    advice = "" if free > 2 * 2**30 else "less than 2 GiB left on this disk: free some or use --home elsewhere"
-    return _check(
-        "home",
-        "ok" if not advice else "other",
-        f"{folder}, {size / 2**20:.0f} MiB, {free / 2**30:.0f} GiB free",
-        advice,
-    )
+    found = f"{folder}, {size / 2**20:.0f} MiB, {free / 2**30:.0f} GiB free"
+    if free > 2 * 2**30:
+        return _check("home", "ok", found)
+    return _check("home", "other", found, "less than 2 GiB left on this disk: free some, or use --home elsewhere")
 
 
-def _store() -> dict[str, Any]:
+def _store() -> Check:
     from storage.store import open_store
 
     try:
@@ -123,5 +122,7 @@ def _store() -> dict[str, Any]:
     except ValueError as error:
         return _check("store", "missing", str(error), "correct DREAMSHARD_STORE or its credentials")
     if settings.store_root == settings.home:
-        return _check("store", "ok", "in the home", "for a team: DREAMSHARD_STORE, e.g. s3://bucket/prefix")
+        return _check(
+            "store", "ok", "in the home", "to share it with a team: DREAMSHARD_STORE, e.g. s3://bucket/prefix"
+        )
     return _check("store", "ok", f"{settings.store_root} can be written; MLflow's files at {settings.artifact_root}")

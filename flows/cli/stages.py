@@ -70,10 +70,15 @@ def compare(options: CompareOptions, home: HomeOption = None, as_json: JsonOptio
 @with_options
 def promote(options: PromoteOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Register the trained placer, champion if it beats the one in use; or make VERSION champion at once."""
-    enter(home, existing=options.version is not None)
-    from flows.promote import promote
+    store = enter(home, existing=options.version is not None)
+    if options.version is None:
+        from flows.promote import promote
 
-    outcome = _run(promote, options, as_json)
+        outcome = _run(promote, options, as_json)
+    else:  # without a flow, which would first start a Prefect server
+        from flows.tasks.promotion import replace_champion
+
+        outcome = replace_champion(store, options.version, options.reason or "")
     if as_json:
         terminal.print_json(outcome)
     elif options.version is not None:
@@ -87,7 +92,7 @@ def promote(options: PromoteOptions, home: HomeOption = None, as_json: JsonOptio
 def _run(
     flow: Callable[..., dict[str, Any]], options: RecipeOptions, as_json: bool, trace: TraceOption = None
 ) -> dict[str, Any]:
-    """Run the flow; with `trace`, write the time lines of what it measured there."""
+    """Run the flow; with `trace`, write a time line of what it measured to that file."""
     from flows.cli.in_process import run_flow
     from flows.reports import trace_files
     from storage.store import open_store
@@ -96,9 +101,8 @@ def _run(
         trace_files.check(options.recipe)
     outcome = run_flow(flow, options, quiet=as_json, numbered=False)
     if trace is not None:
-        terminal.ERR.print(
-            f"wrote the time lines of {trace_files.write(open_store(), outcome, trace)} placements to {trace}"
-        )
+        num_placements = trace_files.write(open_store(), outcome, trace)
+        terminal.note(f"wrote the time lines of {num_placements} placements to {trace}")
     return outcome
 
 

@@ -1,12 +1,11 @@
-"""What the command shows: progress bars on stderr, tables and JSON on stdout, one sentence where something is wrong."""
+"""Output of the command: progress bars and errors on stderr, tables and JSON on stdout."""
 
 import json
-import math
 import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,11 @@ ERR = Console(stderr=True)
 
 @contextmanager
 def progress_bars(*, quiet: bool, numbered: bool = True) -> Iterator[None]:
-    """Show a bar per stage, with what is left of it, while the block runs; lines where there is no terminal.
+    """Show a progress bar per stage while the block runs; without a terminal, a line per finished stage.
 
     Args:
         quiet: show nothing.
-        numbered: say which of the chain's stages each line is.
+        numbered: start each line with the stage's position in the chain.
     """
     from flows.runtime.progress import STAGES, listening
 
@@ -53,40 +52,30 @@ def progress_bars(*, quiet: bool, numbered: bool = True) -> Iterator[None]:
     on_terminal = ERR.is_terminal
 
     def show(stage: str, done: int, total: int, note: str) -> None:
-        if not on_terminal:
-            if done == total and stage in STAGES:
-                ERR.print(
-                    f"{_position(stage, STAGES) if numbered else ''}{stage}: {total} of {total} {note}".rstrip(),
-                    highlight=False,
-                    markup=False,
-                )
-            return
-        if stage not in rows:
-            rows[stage] = bars.add_task(stage, total=total, note="")
-        bars.update(rows[stage], completed=done, total=total, note=note, refresh=True)
+        if on_terminal:
+            if stage not in rows:
+                rows[stage] = bars.add_task(stage, total=total, note="")
+            bars.update(rows[stage], completed=done, total=total, note=note, refresh=True)
+        elif done == total and stage in STAGES:
+            position = f"[{list(STAGES).index(stage) + 1}/{len(STAGES)}] " if numbered else ""
+            line = f"{position}{stage}: {total} of {total} {note}".rstrip()
+            ERR.print(line, highlight=False, markup=False)
 
-    with listening(show):
-        if not on_terminal:
-            yield
-            return
-        with bars:
-            yield
-
-
-def _position(stage: str, stages: Mapping[str, int]) -> str:
-    return f"[{list(stages).index(stage) + 1}/{len(stages)}] "
+    with listening(show), bars if on_terminal else nullcontext():
+        yield
 
 
 def typed(command: str) -> str:
-    """`dreamshard COMMAND` as it works when typed in this folder: with the program's path and the home if need be."""
+    """`dreamshard COMMAND` as one types it in this folder: with the program's path and the home where needed."""
     program, home = Path(sys.argv[0]), os.environ.get("DREAMSHARD_HOME", "")
-    known = program.name != "dreamshard" or shutil.which("dreamshard") == str(program.absolute())
-    elsewhere = home and Path(home) != Path(".dreamshard").absolute()
-    return f"{'dreamshard' if known else os.path.relpath(program)} {command}{f' --home {home}' if elsewhere else ''}"
+    is_on_path = program.name != "dreamshard" or shutil.which("dreamshard") == str(program.absolute())
+    is_default_home = not home or Path(home) == Path(".dreamshard").absolute()
+    name = "dreamshard" if is_on_path else os.path.relpath(program)
+    return f"{name} {command}{'' if is_default_home else f' --home {home}'}"
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
-    """A table of `rows`, numbers to the right; one block per row where the terminal is too narrow for the table."""
+    """Print a table, numbers aligned right; one block per row if the terminal is too narrow for it."""
     if not rows:
         OUT.print(f"{title}: none" if title else "no rows")
         return
@@ -110,7 +99,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
 
 
 def shown(value: Any) -> str:
-    """A value as a person reads it."""
+    """Format a value for people."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -121,30 +110,21 @@ def shown(value: Any) -> str:
 
 
 def say(line: str) -> None:
-    """A line on stdout as it is, however long."""
+    """Print a line on stdout unchanged and unwrapped."""
     OUT.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def note(line: str) -> None:
-    """A line on stderr as it is, however long."""
+    """Print a line on stderr unchanged and unwrapped."""
     ERR.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_json(content: Any) -> None:
-    """`content` as standard JSON on stdout: what is not finite becomes null."""
-    sys.stdout.write(json.dumps(_finite(content), indent=2, default=str) + "\n")
-
-
-def _finite(content: Any) -> Any:
-    if isinstance(content, float) and not math.isfinite(content):
-        return None
-    if isinstance(content, Mapping):
-        return {str(name): _finite(value) for name, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    return content
+    """Print `content` as standard JSON on stdout; infinite numbers and NaN become null."""
+    finite = json.loads(json.dumps(content, default=str), parse_constant=lambda _: None)
+    sys.stdout.write(json.dumps(finite, indent=2) + "\n")
 
 
 def fail(sentence: str) -> None:
-    """One sentence on stderr."""
+    """Print an error on stderr, on one line."""
     ERR.print(f"dreamshard: {' '.join(sentence.split())}", style="red", highlight=False, markup=False, soft_wrap=True)

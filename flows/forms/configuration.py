@@ -8,19 +8,17 @@ from flows.forms.options import RecipeOptions
 
 
 def configure(options: RecipeOptions) -> Recipe:
-    """The recipe of the options; every other option that is filled in takes the place of the recipe's own value.
+    """The recipe of the options; every other option that is filled in replaces the recipe's own value.
 
     Raises:
-        ValueError: there is no such recipe; the message lists those there are.
+        ValueError: there is no such recipe; the message lists the existing ones.
     """
     filled = {name: value for name, value in asdict(options).items() if value is not None}
     base = with_overrides(recipe(options.recipe), testbed=filled.get("testbed"), source=filled.get("source"))
-    tasks: dict[str, Any] = {name: filled[name] for name in ("num_devices", "tables_per_task") if name in filled}
+    tasks: dict[str, Any] = {k: filled[k] for k in ("num_devices", "tables_per_task") if k in filled}
     if "memory_gb" in filled:
         tasks["memory_bytes"] = round(filled["memory_gb"] * 2**30)
-    training: dict[str, Any] = {
-        name: filled[name] for name in ("iterations", "placements_per_iteration") if name in filled
-    }
+    training: dict[str, Any] = {k: filled[k] for k in ("iterations", "placements_per_iteration") if k in filled}
     if "iterations" in filled:
         training["warm_iterations"] = filled["iterations"]
     return replace(base, tasks=replace(base.tasks, **tasks), training=replace(base.training, **training))

@@ -12,18 +12,18 @@ Result = TypeVar("Result")
 def flattened(
     body: Callable[..., Result], parameter: Callable[[inspect.Parameter], inspect.Parameter | None]
 ) -> Callable[..., Result]:
-    """`body` with the fields of its first parameter, an options type, in that parameter's place.
+    """Replace the first parameter of `body`, an options type, by the fields of that type.
 
-    Prefect and Typer read the signature, so both see the fields; an empty text for an option that may be None is None.
+    Prefect and Typer read the signature, so both see the fields. An empty text leaves an option at its default.
 
     Args:
         body: takes an options type, then possibly more parameters.
         parameter: turns a field into the parameter to show, or None to hide it, so that its default holds.
     """
     first, *others = inspect.signature(body, eval_str=True).parameters.values()
-    shown = [each for each in map(parameter, option_parameters(first.annotation)) if each is not None]
-    names = {each.name for each in shown}
-    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in others]
+    shown = list(filter(None, map(parameter, option_parameters(first.annotation))))
+    names = {field.name for field in shown}
+    keywords = [other.replace(kind=inspect.Parameter.KEYWORD_ONLY) for other in others]
     signature = inspect.Signature([*shown, *keywords])
 
     @wraps(body)
@@ -32,9 +32,8 @@ def flattened(
         filled = {name: value for name, value in values.items() if name in names and value != ""}
         return body(first.annotation(**filled), **{name: values[name] for name in values.keys() - names})
 
-    vars(call).update(
-        __signature__=signature, __annotations__={each.name: each.annotation for each in signature.parameters.values()}
-    )
+    annotations = {name: field.annotation for name, field in signature.parameters.items()}
+    vars(call).update(__signature__=signature, __annotations__=annotations)
     del vars(call)["__wrapped__"]  # whose signature Prefect would read instead
     return call
 
@@ -42,13 +41,6 @@ def flattened(
 def option_parameters(options: type) -> list[inspect.Parameter]:
     """The fields of an options type as parameters, with all that their annotations say."""
     hints = get_type_hints(options, include_extras=True)
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return [
-        inspect.Parameter(
-            field.name,
-            kind,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(options)
-    ]
+    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    defaults = {field.name: empty if field.default is MISSING else field.default for field in fields(options)}
+    return [inspect.Parameter(name, kind, default=defaults[name], annotation=hints[name]) for name in defaults]

@@ -1,8 +1,8 @@
 """Prefect flows of options types, and what Prefect's form makes of their fields.
 
-Prefect draws the form from a schema that it derives from the flow's signature. As derived, its page drops bounds
-that stand beside a type, and of an optional number it shows two tabs and, on a wrong value, "not valid under any of the
-given schemas". Here bounds are where the page keeps them, and an optional field is an empty one.
+Prefect draws the form from a schema that it derives from the flow's signature. Its page drops bounds beside a type, and
+shows an optional number as two tabs, with "not valid under any of the given schemas" for a wrong value. The schemas made
+here have bounds where the page keeps them, and an optional field may be left empty.
 """
 
 import inspect
@@ -30,8 +30,8 @@ def deployed(name: str) -> Callable[[Callable[..., Result]], Flow[..., Result]]:
         version = file_hash(inspect.getfile(body))  # Prefect's own default would be the hash of `flat.py`
         decorator = flow(name=name, version=version, persist_result=True, result_serializer="json")
         made: Flow[..., Result] = decorator(flattened(body, lambda field: field))
-        drawn = [_drawn(each) for each in inspect.signature(made.fn).parameters.values()]
-        vars(made)["__signature__"] = inspect.Signature(drawn)  # which only the form is drawn from
+        drawn = [_drawn(field) for field in inspect.signature(made.fn).parameters.values()]
+        vars(made)["__signature__"] = inspect.Signature(drawn)  # only the form is drawn from it
         return made
 
     return decorate

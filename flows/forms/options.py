@@ -1,7 +1,7 @@
 """The options of every deployed flow, which its form, the API, its command and direct calls share.
 
-`form.py` makes Prefect flows of them, `flows/cli/options.py` commands, and `configuration.py` a recipe. An option that is
-None is left to the recipe.
+`form.py` makes Prefect flows of them, `flows/cli/options.py` commands, and `configuration.py` a recipe, whose value holds
+where an option is None. Fields of a second base class come first in the form.
 """
 
 import dataclasses
@@ -27,32 +27,13 @@ class RunOptions(RecipeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceOptions:
-    """Tables to ingest."""
+class RetrainingOptions(RunOptions):
+    """A retraining: what `watch` asks for and `retrain` takes."""
 
     source: fields.Source = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetOptions:
-    """Tables that have been ingested."""
-
-    dataset: fields.Dataset = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskSizeOptions:
-    """Sizes of the placement tasks."""
-
     num_devices: fields.NumDevices = None
     memory_gb: fields.MemoryGb = None
     tables_per_task: fields.TablesPerTask = None
-
-
-# The first base class is the last to add its fields to the form: recipe, seed, testbed, source or dataset, sizes.
-@dataclass(frozen=True, kw_only=True)
-class RetrainingOptions(TaskSizeOptions, SourceOptions, RunOptions):
-    """A retraining: what `watch` asks for and `retrain` takes."""
 
     def parameters(self) -> dict[str, Any]:
         """These options as parameters of a flow run, without those that a subclass adds."""
@@ -60,8 +41,13 @@ class RetrainingOptions(TaskSizeOptions, SourceOptions, RunOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageOptions(TaskSizeOptions, DatasetOptions, RunOptions):
+class StageOptions(RunOptions):
     """One stage, on tables that have been ingested."""
+
+    dataset: fields.Dataset = None
+    num_devices: fields.NumDevices = None
+    memory_gb: fields.MemoryGb = None
+    tables_per_task: fields.TablesPerTask = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +70,7 @@ class WatchOptions(RetrainingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IngestOptions(SourceOptions, RecipeOptions):
+class IngestOptions(RecipeOptions):
     """Tables to bring into the lake."""
 
     source: fields.IngestedSource = None

@@ -1,5 +1,6 @@
 """Child processes that serve over HTTP: started with a log file, waited for, and ended with all their descendants."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
 PROJECT = Path(__file__).resolve().parents[2]
 STARTUP_S = 600.0
-"""The first start creates two databases; 25 s were seen on an idle machine."""
+"""The first start creates two databases, which took 25 s on an idle machine."""
 
 Process = subprocess.Popen[bytes]
 
@@ -33,6 +34,12 @@ def free_port(preferred: int, host: str = LOOPBACK) -> int:
     raise OSError(f"there is no free port on {host}, so no server can listen; close some, or give another --host")
 
 
+def with_project(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` with this project on Python's path."""
+    paths = os.pathsep.join([str(PROJECT), *filter(None, [environ.get("PYTHONPATH")])])
+    return {**environ, "PYTHONPATH": paths}
+
+
 @contextmanager
 def child_process(name: str, command: Sequence[str], environment: Mapping[str, str], logs: Path) -> Iterator[Process]:
     """Keep a process running while the block runs; its output goes to `name`.log."""
@@ -45,7 +52,7 @@ def child_process(name: str, command: Sequence[str], environment: Mapping[str, s
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches only this process, which then ends all in order
+            start_new_session=True,  # Ctrl-C reaches only this process, which then ends the others in order
         )
     try:
         yield process
@@ -59,8 +66,7 @@ def wait_until_healthy(url: str, process: Process, log: Path) -> None:
     Raises:
         RuntimeError: the server ended, or did not answer in time; the message ends with its last lines.
     """
-    tries = int(STARTUP_S / 0.2)
-    for _ in range(tries):
+    for _ in range(int(STARTUP_S / 0.2)):
         try:
             if httpx.get(url, timeout=5.0).status_code == httpx.codes.OK:
                 return
@@ -80,7 +86,7 @@ def last_lines(log: Path) -> str:
 
 
 def stop_signal() -> threading.Event:
-    """An event that Ctrl-C or a request to terminate sets, from now on."""
+    """From now on, Ctrl-C and SIGTERM set the event that this returns."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -16,17 +16,14 @@ from storage.settings import QUIET, Settings
 def scoring_server(
     settings: Settings, version: str, *, port: int = 5001, host: str = LOOPBACK, workers: int = 1
 ) -> Iterator[tuple[str, Process]]:
-    """Serve one version of the placer while the block runs.
+    """Serve one version of the placer while the block runs; yields the server's address and process.
 
     Args:
         settings: where the registry and the logs are.
         version: its number in the registry.
         port: tried first.
         host: interface to listen on; the server asks for no password.
-        workers: processes, each with the placer in memory; requests in one process share its interpreter.
-
-    Yields:
-        The server's address, with `/invocations` and `/health` below it, and its process.
+        workers: processes, each with the placer in memory.
 
     Raises:
         RuntimeError: it did not start; the message ends with its last lines.
@@ -34,7 +31,7 @@ def scoring_server(
     logs = settings.home / "logs"
     chosen = free_port(port)
     environment = {
-        "OMP_NUM_THREADS": "1",  # a request is many small steps, which torch's threads only slow down
+        "OMP_NUM_THREADS": "1",  # a request is many small steps, which threads slow down
         **os.environ,
         **QUIET,
         "MLFLOW_TRACKING_URI": settings.tracking_uri,

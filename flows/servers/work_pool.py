@@ -1,7 +1,7 @@
-"""`dreamshard deploy`: the work pool, which defines how and in which environment a run starts, and all deployments.
+"""`dreamshard deploy`: all deployments, and the work pool, which defines how and in which environment a run starts.
 
-The pool's template is that of the installed Prefect integration with our values as defaults, so `prefect.yaml` and the
-deployments are the same for processes, Docker containers and Kubernetes jobs.
+The pool's template is that of the installed Prefect integration with our values as defaults, so the deployments are the
+same for processes, Docker containers and Kubernetes jobs.
 """
 
 import json
@@ -30,7 +30,7 @@ PASSED_ON = (
     "AWS_ENDPOINT_URL_S3",
     "AWS_DEFAULT_REGION",
 )
-"""Settings that runs take from the environment of `deploy`; never passwords, which everyone can read in Prefect's UI."""
+"""Settings that `deploy` copies into the pool; never passwords, since everyone can read them in Prefect's UI."""
 
 _IN_CONTAINER = {"DREAMSHARD_HOME": "/data", "DREAMSHARD_MEASURING_LOCK": "/host-tmp/dreamshard.measuring.lock"}
 
@@ -60,11 +60,11 @@ def deploy(kind: Kind | None, image: str | None, gpus: int) -> None:
             f"`prefect work-pool delete {POOL}`, then deploy again"
         )
     if kind is not None or existing is None:
-        with tempfile.TemporaryDirectory() as scratch:
-            file = Path(scratch) / "template.json"
-            file.write_text(json.dumps(template))
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(template, file)
+            file.flush()
             make = ("work-pool", "create", POOL, "--type", kind or "process", "--overwrite")
-            _prefect(*make, "--base-job-template", str(file))
+            _prefect(*make, "--base-job-template", file.name)
     _prefect("--no-prompt", "deploy", "--all")
 
 
@@ -75,13 +75,10 @@ def deployment_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def job_template(kind: Kind, image: str | None, gpus: int, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The base job template of a pool.
+    """The base job template of a pool, for the arguments of `deploy`.
 
     Args:
-        kind: how runs start.
-        image: for containers.
-        gpus: see `deploy`.
-        environ: a run in a container gets its `PASSED_ON`; a process has the environment of its worker.
+        environ: containers get its `PASSED_ON`; a process has the environment of its worker.
 
     Raises:
         ValueError: containers without an image, or without the extra `containers`.
@@ -116,30 +113,34 @@ def _docker(image: str, gpus: int, env: Mapping[str, str]) -> dict[str, Any]:
     # each worker fills this in, so that all runs of a host share one measuring limit; empty if it is not set there
     env = {**env, "DREAMSHARD_HOST": "{{ $DREAMSHARD_HOST }}"}
     defaults = {"image": image, "env": env, "volumes": volumes, "auto_remove": True}
-    for name, value in (defaults | {"container_create_kwargs": create}).items():
-        template["variables"]["properties"][name]["default"] = value
-    return template
+    return _with_defaults(template, {**defaults, "container_create_kwargs": create})
 
 
 def _kubernetes(image: str, gpus: int, env: Mapping[str, str]) -> dict[str, Any]:
     from prefect_kubernetes.worker import KubernetesWorker
 
     template: dict[str, Any] = KubernetesWorker.get_default_base_job_template()
-    for name, value in {"image": image, "env": dict(env)}.items():
-        template["variables"]["properties"][name]["default"] = value
     pod = template["job_configuration"]["job_manifest"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     # a list, so that the worker puts its own before these; the measuring limit is named after the node
     container["env"] = [{"name": "DREAMSHARD_HOST", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
     container["envFrom"] = [{"secretRef": {"name": SECRET, "optional": True}}]
-    mounts: dict[str, tuple[str, dict[str, Any]]]
-    mounts = {"home": ("/data", {"emptyDir": {}}), "tmp": ("/host-tmp", {"hostPath": {"path": "/tmp"}})}
-    mounts["shm"] = ("/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}})
-    container["volumeMounts"] = [{"name": name, "mountPath": path} for name, (path, _) in mounts.items()]
-    pod["volumes"] = [{"name": name, **source} for name, (_, source) in mounts.items()]
+    mounts: list[tuple[str, str, dict[str, Any]]] = [
+        ("home", "/data", {"emptyDir": {}}),
+        ("tmp", "/host-tmp", {"hostPath": {"path": "/tmp"}}),
+        ("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}),
+    ]
+    container["volumeMounts"] = [{"name": name, "mountPath": path} for name, path, _ in mounts]
+    pod["volumes"] = [{"name": name, **source} for name, _, source in mounts]
     pod["securityContext"] = {"fsGroup": 1000}
     if gpus:
         container["resources"]["limits"]["nvidia.com/gpu"] = str(gpus)
+    return _with_defaults(template, {"image": image, "env": dict(env)})
+
+
+def _with_defaults(template: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in defaults.items():
+        template["variables"]["properties"][name]["default"] = value
     return template
 
 

@@ -6,25 +6,22 @@ from collections.abc import Mapping
 
 import httpx
 
-from flows.servers.processes import PROJECT
+from flows.servers.processes import with_project
 
-NEEDED: Mapping[str, str] = {
-    "PREFECT_API_URL": "http://HOST:4200/api",
-    "MLFLOW_TRACKING_URI": "http://HOST:5000",
-}
-"""Settings, each with an example, without which nobody else would see the worker's runs."""
+NEEDED = {"PREFECT_API_URL": "http://HOST:4200/api", "MLFLOW_TRACKING_URI": "http://HOST:5000"}
+"""Required settings, each with an example; without them nobody else would see the worker's runs."""
 
 
 def run_worker(pool: str, queue: str | None, limit: int) -> None:
-    """Replace this process by Prefect's worker for `pool`, after creating the host's concurrency limit on the server.
+    """Replace this process by Prefect's worker, after creating the host's concurrency limit on the server.
 
     Args:
-        pool: an existing work pool; its type defines how runs start.
-        queue: the only queue of the pool to take runs from, or None for all.
+        pool: an existing work pool.
+        queue: take runs only from this queue of the pool; None for all.
         limit: number of simultaneous runs.
 
     Raises:
-        ValueError: a setting is missing, or is no server's address.
+        ValueError: a setting is missing, or is not a server's address.
         RuntimeError: Prefect's server does not answer.
     """
     environment = worker_environment(os.environ)
@@ -42,10 +39,10 @@ def run_worker(pool: str, queue: str | None, limit: int) -> None:
 
 
 def worker_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the worker and its runs: `environ`, with this project on the path.
+    """The environment of the worker and its runs: `environ`, with this project on Python's path.
 
     Raises:
-        ValueError: a setting is missing, or is no server's address.
+        ValueError: a setting is missing, or is not a server's address.
     """
     for name, example in NEEDED.items():
         if not environ.get(name, "").startswith("http"):
@@ -53,5 +50,4 @@ def worker_environment(environ: Mapping[str, str]) -> dict[str, str]:
                 f"{name} is {environ.get(name) or 'not set'}, so the team would not see what runs here; set it "
                 f"to the server's address, e.g. {example}"
             )
-    paths = os.pathsep.join([str(PROJECT), *filter(None, [environ.get("PYTHONPATH")])])
-    return {**environ, "PYTHONPATH": paths}
+    return with_project(environ)

@@ -67,7 +67,16 @@ def promote(store: Store, run: str, version: str, training: str, evaluation: str
 
 @retried_task("make champion")
 def make_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
-    """Version or alias -> champion, no matter what its figures are; returns the old and the new champion.
+    """Version or alias -> champion, as `replace_champion` does."""
+    change = replace_champion(store, name, reason)
+    get_run_logger().info(
+        "champion was version %s, is version %s: %s", change["former"], change["version"], change["reason"]
+    )
+    return change
+
+
+def replace_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
+    """Make a version or alias champion regardless of its figures; returns the old and the new champion.
 
     Raises:
         ValueError: there is no such version, or it cannot place.
@@ -75,7 +84,6 @@ def make_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
     why = reason or "by hand"
     with registry_lock(store):
         change = alias_changes.make_champion(store.settings, name, why, by=os.environ.get("USER") or "unknown")
-    get_run_logger().info("champion was version %s, is version %s: %s", change.former, change.version, why)
     return {"version": change.version, "alias": "champion", "former": change.former, "reason": why}
 
 

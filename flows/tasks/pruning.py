@@ -1,6 +1,5 @@
 """The Prefect task that removes old files; `storage.retention` decides which."""
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from prefect import get_run_logger
@@ -9,7 +8,6 @@ from prefect.context import FlowRunContext
 
 from flows.runtime.prefect_tasks import retried_task
 from storage import retention
-from storage.lake import catalog
 from storage.store import Store
 
 
@@ -20,16 +18,11 @@ def remove_old(store: Store, older_than_days: int, delete: bool) -> dict[str, An
     Raises:
         ValueError: the registry or the lake cannot tell what is needed; nothing has been removed.
     """
-    removals = retention.find_removable(store, datetime.now(UTC) - timedelta(days=older_than_days))
-    table = retention.totals(removals)
+    table = retention.prune(store, older_than_days=older_than_days, delete=delete)
     outcome = "removed" if delete else "would be removed (a dry run: give `delete` to remove them)"
-    if delete:
-        retention.remove_files(removals)
-        catalog.write_catalog(store.settings)
     files, size_bytes = table[-1]["files"], table[-1]["bytes"]
     get_run_logger().info("%d files, %d bytes, older than %d days %s", files, size_bytes, older_than_days, outcome)
     if FlowRunContext.get() is not None:
-        create_table_artifact(
-            table, key="dreamshard-prune", description=f"Older than {older_than_days} days, {outcome}."
-        )
+        description = f"Older than {older_than_days} days, {outcome}."
+        create_table_artifact(table, key="dreamshard-prune", description=description)
     return {"older_than_days": older_than_days, "deleted": delete, "table": table}
