@@ -1,4 +1,4 @@
-"""Looks at a source of tables every 15 minutes, and asks for a retraining when they changed enough.
+"""Looks at a source of tables every 15 minutes, and requests a retraining when they changed enough.
 
 The event `dreamshard.tables.changed` carries the difference and the parameters of the retraining; an automation, declared at
 the retrain deployment in `prefect.yaml`, starts it.
@@ -21,7 +21,7 @@ from flows.tasks.ingestion import ingest_workload
 from storage.store import open_store
 
 SHOWN = 100
-"""Changed tables in the artifact and the outcome, at most."""
+"""Largest number of changed tables in the artifact and the outcome."""
 
 
 @deployed("watch")
@@ -34,11 +34,12 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     diff = watching.compare_datasets(store, trained, dataset, thresholds)
     reason = reason_to_wait(diff, dataset, options)
     emitted = options.emit and reason is None
+    filled = ", ".join(f"{name} {value}" for name, value in options.parameters().items() if value is not None)
     outcome = {
         "dataset": dataset,
         "trained": trained,
         "source": config.workload.source,
-        "retraining": reason or _due(options),
+        "retraining": reason or f"Retraining is due: {filled}.",
         "emitted": emitted,
         **diff.payload(),
     }
@@ -54,16 +55,16 @@ def reason_to_wait(diff: DatasetDiff, dataset: str, options: RetrainingOptions) 
         return "Nothing needs to be trained."
     if options.source is None:
         return (
-            "The recipe's own tables are a bundled list, which does not change, so nothing is asked for; DREAMSHARD_SOURCE "
-            "when deploying (or the field Tables from) names your own."
+            "The recipe's own tables are a bundled list, which does not change, so nothing is requested; set "
+            "DREAMSHARD_SOURCE when deploying (or the field Tables from) to your own."
         )
     pending = watching.find_running(options)
     if pending is not None:
         return f"Retraining {pending} is under way."
-    asked = watching.find_request(dataset, options)
-    if asked is not None:
+    requested = watching.find_request(dataset, options)
+    if requested is not None:
         return (
-            f"Retraining was asked for at {asked:%Y-%m-%d %H:%M} UTC and has not come about; it is asked for again a day "
+            f"Retraining was asked for at {requested:%Y-%m-%d %H:%M} UTC and has not succeeded; it is requested again a day "
             "later, unless tables change before. Start `retrain` to try at once."
         )
     return None
@@ -82,17 +83,12 @@ def emit_changed(outcome: Mapping[str, Any], options: RetrainingOptions) -> None
 def publish(diff: DatasetDiff, outcome: Mapping[str, Any]) -> None:
     """Show the difference as an artifact of the flow run."""
     rows = diff.rows(SHOWN)
-    left = len(diff.changes) - len(rows)
+    num_hidden = len(diff.changes) - len(rows)
     parts = [
         f"# {outcome['source']}",
         f"**{diff.sentence}**",
         f"Dataset {outcome['dataset']}, last trained on {outcome['trained'] or 'none'}. {outcome['retraining']}",
         markdown_table(rows),
-        f"... and {left} more" if left else "",
+        f"... and {num_hidden} more" if num_hidden else "",
     ]
     create_markdown_artifact("\n\n".join(filter(None, parts)), key="dreamshard-tables", description=diff.sentence)
-
-
-def _due(options: RetrainingOptions) -> str:
-    filled = ", ".join(f"{name} {value}" for name, value in options.parameters().items() if value is not None)
-    return f"Retraining is due: {filled}."

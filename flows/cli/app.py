@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli import chain, doctor, models, options, place, prune, serve, servers, sql, stages, terminal
+from flows.cli import chain, doctor, home, options, place, servers, stages, terminal
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,7 +20,7 @@ app = typer.Typer(
     help="Learns what embedding tables cost on your hardware, and which GPU should hold which.",
 )
 for command in (
-    *(place.place, models.models, sql.sql, doctor.doctor, serve.serve, prune.prune),
+    *(place.place, home.models, home.sql, doctor.doctor, servers.serve, home.prune),
     *(servers.up, servers.deploy, servers.worker),
     *(chain.run, chain.watch),
     *(stages.ingest, stages.profile, stages.train, stages.evaluate, stages.compare, stages.promote),
@@ -49,12 +49,12 @@ def _one_sentence(kind: type[BaseException], error: BaseException, trace: Traceb
     """Show an error to people; Python then exits with 1."""
     if options.debug:
         sys.__excepthook__(kind, error, trace)
-        return
-    terminal.fail(sentence(error))
+    else:
+        terminal.fail(sentence(error))
 
 
 def sentence(error: BaseException) -> str:
-    """What happened, on one line; an unexpected error says how to report it."""
+    """The error's message on one line; for an unexpected error, with how to report it."""
     if isinstance(error, ValueError | OSError | RuntimeError):
         return " ".join(str(error).split())
     return f"{type(error).__name__}: {error}; run again with --debug and report what it shows"

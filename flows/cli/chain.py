@@ -1,4 +1,4 @@
-"""`dreamshard run` and `watch`: the whole chain in this process, and whether a retraining is due."""
+"""`dreamshard run` and `watch`: the whole chain in this process, and a look whether retraining is due."""
 
 import time
 
@@ -18,30 +18,25 @@ def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = 
     from storage.run_records import reports
 
     configure(options)  # fail before the server starts
-    began = time.monotonic()
+    started = time.monotonic()
     outcome = run_flow(retrain, options, quiet=as_json)
     report = reports.load(store.evaluations, outcome["evaluation"])
     if as_json:
-        terminal.print_json(
-            {**outcome, "summary": report_tables.summary_json(report), "best_baseline": report.reference}
-        )
+        summary = report_tables.summary_json(report)
+        terminal.print_json({**outcome, "summary": summary, "best_baseline": report.reference})
         return
     terminal.print_table(report_tables.evaluation_table(report), title=outcomes.evaluation_title(outcome["testbed"]))
     outcomes.show_promotion(outcome)
-    home_folder, root = store.settings.home, store.settings.store_root
-    places = f"{home_folder}" if root == home_folder else f"{home_folder} and {root}"
-    terminal.say(f"Done in {time.monotonic() - began:.0f} s. Everything is in {places}:")
+    folders = " and ".join(dict.fromkeys(map(str, (store.settings.home, store.settings.store_root))))
+    terminal.say(f"Done in {time.monotonic() - started:.0f} s. Everything is in {folders}:")
     outcomes.show_fields(outcome["where"])
-    outcomes.show_next(
-        "models",
-        'sql "select hardware, avg(overall_ms) from cost_samples group by 1"',
-        outcomes.place_example(outcome),
-    )
+    query = 'sql "select hardware, avg(overall_ms) from cost_samples group by 1"'
+    outcomes.show_next("models", query, outcomes.place_example(outcome))
 
 
 @with_options
 def watch(options: RetrainingOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Look whether tables changed since the last training, and show what would start."""
+    """Show whether tables changed since the last training, and which retraining that would start."""
     enter(home)
     from flows.cli.in_process import run_flow
     from flows.watch import watch

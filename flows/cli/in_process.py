@@ -13,13 +13,9 @@ from flows.cli import terminal
 
 
 def run_flow(flow: Callable[..., dict[str, Any]], options: object, *, quiet: bool, **progress: bool) -> dict[str, Any]:
-    """Run a deployed flow here, with progress bars unless `quiet`, and return its outcome.
+    """Run a deployed flow with its options in this process, with progress bars, and return its outcome.
 
-    Args:
-        flow: imported before, since MLflow and Prefect set up their logging on import.
-        options: of the flow's own options type.
-        quiet: show no progress.
-        progress: see `terminal.progress_bars`.
+    The flow must be imported before, since MLflow and Prefect set up their logging on import.
     """
     with in_process(), terminal.progress_bars(quiet=quiet, **progress):
         return flow(**vars(options))
@@ -27,7 +23,7 @@ def run_flow(flow: Callable[..., dict[str, Any]], options: object, *, quiet: boo
 
 @contextmanager
 def in_process() -> Iterator[None]:
-    """Prefect's settings for flows of this process: a temporary server unless one is configured, no heartbeats."""
+    """Let flows run in this process: a temporary server unless one is configured, no heartbeats, Ctrl-C ends at once."""
     from prefect.client.orchestration import get_client
     from prefect.server.api.server import SubprocessASGIServer
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
@@ -39,7 +35,7 @@ def in_process() -> Iterator[None]:
         "distributed",
         "EventsWorker",
         "APILogWorker",
-    ):  # `prepare` silences Prefect
+    ):  # Prefect is quiet already
         logging.getLogger(name).setLevel(logging.ERROR)
     get_client(sync_client=True)  # starts the temporary server now: its environment cannot hold the setting below
     server = SubprocessASGIServer().server_process
@@ -56,15 +52,15 @@ def in_process() -> Iterator[None]:
 def _stop_at_once(_signal: int, _frame: FrameType | None) -> None:
     """Exit on Ctrl-C without waiting: every file is complete, and the next run continues from there.
 
-    A terminal sends Ctrl-C to Prefect's temporary server too, so a client that shut down in order would try to reach it
-    for a minute. Ranks and server end when they see that this process is gone.
+    The terminal's Ctrl-C also ends Prefect's temporary server, so shutting down in order would try to reach it for a
+    minute. Ranks and server end when this process is gone.
     """
     os.write(2, b"\ndreamshard: interrupted; finished work is kept, and the same command continues from it\n")
     os._exit(130)
 
 
 def _end_with_us(pid: int) -> None:
-    """End the process when this one ends, even by `kill -9`: a shell waits until our end of a pipe closes."""
+    """End that process when this one ends, even by `kill -9`: a shell waits until our end of a pipe closes."""
     subprocess.Popen(
         ["sh", "-c", 'read -r _; kill "$0" 2>/dev/null', str(pid)],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""How commands get their options: from a flow's options type, and those that all commands share."""
+"""Options of commands: those of a flow's options type, and those that all commands share."""
 
 import inspect
 import os
@@ -27,8 +27,7 @@ HomeOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for programs.")]
 TraceOption = Annotated[
-    Path | None,
-    typer.Option("--trace", help="Write what was measured as a time line for chrome://tracing or Perfetto."),
+    Path | None, typer.Option("--trace", help="File for a time line of what was measured (chrome://tracing, Perfetto).")
 ]
 
 debug = False
@@ -46,7 +45,7 @@ def shared_options(options: RecipeOptions) -> str:
     for parameter in filter(None, map(_on_command_line, option_parameters(StageOptions))):
         value = getattr(options, parameter.name, parameter.default)
         if value != parameter.default:
-            typed += f" {_typer_info(parameter).default} {value}"  # where Typer keeps an annotated option's name
+            typed += f" {_typer_info(parameter).default} {value}"  # Typer keeps an annotated option's name there
     return typed
 
 
@@ -55,8 +54,8 @@ def enter(home: Path | None, *, existing: bool = False, shared: bool = True) -> 
 
     Args:
         home: from the command line; None for the environment's.
-        existing: for commands that only read: a home that does not exist is then a mistake in its name.
-        shared: whether `DREAMSHARD_STORE` counts; if not, the store is the home.
+        existing: refuse a home that does not exist, which for a command that only reads is a misspelt one.
+        shared: use `DREAMSHARD_STORE` if it is set; otherwise the store is the home.
 
     Raises:
         ValueError: home or store cannot be written, or the home does not exist and should.

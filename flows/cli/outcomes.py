@@ -1,4 +1,4 @@
-"""What commands show of a flow's outcome, and which command comes next."""
+"""Shows the outcomes of flows, and which command comes next."""
 
 import os
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def show_champion(change: Mapping[str, Any]) -> None:
     """The champion that was set by hand, and how to undo it."""
     version, former = change["version"], change["former"]
     if version == former:
-        terminal.say(f"Version {version} is the champion already; nothing changed")
+        terminal.say(f"Version {version} is already the champion; nothing changed")
     elif former is None:
         terminal.say(f"Version {version} is champion; there was none before")
     else:
@@ -41,14 +41,14 @@ def show_fields(fields: Mapping[str, Any]) -> None:
 
 
 def show_next(*commands: str) -> None:
-    """Commands to go on with."""
+    """Commands to run next."""
     terminal.say("Next:")
     for command in commands:
         terminal.say(f"  {terminal.typed(command)}")
 
 
 def place_example(outcome: Mapping[str, Any]) -> str:
-    """A `place` command for tables that everyone has: MLPerf's, from the package's data."""
+    """A `place` command for tables that everyone has: the bundled ones of MLPerf."""
     tables = os.path.relpath(Path(__file__).parents[2] / "dreamshard" / "workloads" / "data" / "mlperf-dlrm-dcnv2.csv")
     placer = "" if outcome["alias"] == "champion" else f" --placer {outcome['version']}"
     return f"place {tables} --devices 8 --memory-gb 40{placer}"

@@ -1,4 +1,4 @@
-"""`dreamshard place`: places the tables of a file."""
+"""`dreamshard place`: places the tables listed in a file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -21,27 +21,28 @@ def place(
         Path,
         typer.Argument(help="CSV or Parquet (name, rows, dim, pooling_factor, bin_0..16), or TorchRec-style JSON."),
     ],
-    devices: Annotated[int, typer.Option("--devices", min=1, help="How many devices.")],
-    memory_gb: Annotated[float, typer.Option("--memory-gb", min=0.001, help="Room for tables on each, GiB.")],
+    devices: Annotated[int, typer.Option("--devices", min=1, help="Number of devices.")],
+    memory_gb: Annotated[float, typer.Option("--memory-gb", min=0.001, help="Room for tables on each device, GiB.")],
     placer: Annotated[
         str,
         typer.Option(
             "--placer", help="champion, challenger, previous, a version, cost_greedy, a rule of thumb, or a rival."
         ),
     ] = "champion",
-    budget_ms: Annotated[float | None, typer.Option("--budget-ms", min=0, help="Time for the search.")] = None,
-    current: Annotated[Path | None, typer.Option("--current", help="The PLAN.json in use: shows what moves.")] = None,
-    form: Annotated[Literal["json", "csv", "torchrec"], typer.Option("--format", help="Of the plan.")] = "json",
-    out: Annotated[Path | None, typer.Option("--out", help="Write the plan here instead of stdout.")] = None,
-    precision: Annotated[Literal["fp32", "fp16"], typer.Option("--precision", help="Of the weights.")] = "fp32",
+    budget_ms: Annotated[float | None, typer.Option("--budget-ms", min=0, help="Time limit of the search.")] = None,
+    current: Annotated[Path | None, typer.Option("--current", help="PLAN.json in use; shows what moves.")] = None,
+    form: Annotated[Literal["json", "csv", "torchrec"], typer.Option("--format", help="Format of the plan.")] = "json",
+    out: Annotated[Path | None, typer.Option("--out", help="File for the plan; stdout if omitted.")] = None,
+    precision: Annotated[Literal["fp32", "fp16"], typer.Option("--precision", help="Type of the weights.")] = "fp32",
     optimizer: Annotated[
-        Literal["sgd", "rowwise_adagrad"], typer.Option("--optimizer", help="Its state takes room.")
+        Literal["sgd", "rowwise_adagrad"], typer.Option("--optimizer", help="Optimizer, whose state takes room.")
     ] = "sgd",
     home: HomeOption = None,
 ) -> None:
-    """Place TABLES: the plan on stdout or in a file, figures on stderr."""
+    """Place TABLES: write the plan to stdout or a file, and its figures to stderr."""
     store = enter(home)
     _check(out)
+    from dreamshard.files import atomic
     from dreamshard.plan import make_plan, read_plan
     from dreamshard.search import DreamShardPlacer
     from dreamshard.tasks import PlacementTask
@@ -49,16 +50,21 @@ def place(
     memory_bytes = round(memory_gb * 2**30)
     listed = _read(store, tables)
     task = PlacementTask(listed, devices, memory_bytes, precision=precision, optimizer=optimizer, name=tables.name)
-    before = read_plan(current) if current else None
+    in_use = read_plan(current) if current else None
     chosen, name = find_placer(store, placer)
     oracle = cost_predictor(store, chosen)
     placement = chosen.place(task, budget_ms) if isinstance(chosen, DreamShardPlacer) else chosen.place(task)
     plan = make_plan(task, placement, name, oracle.predict(task, placement) if oracle else None)
-    if before is not None:
-        _show_moves(task, before, plan)
-    _write(plan_text(plan, form, task), out)
-    if plan.overall_ms is not None:
-        _show_prediction(task, plan, oracle.lower_bound_ms(task, placement) if oracle else None)
+    if in_use is not None:
+        _show_moves(task, in_use, plan)
+    text = plan_text(plan, form, task)
+    if out is None:
+        typer.echo(text, nl=not text.endswith("\n"))
+    else:
+        atomic.write(out, text)
+        terminal.note(f"wrote {out}")
+    if oracle is not None:
+        _show_prediction(task, plan, oracle.lower_bound_ms(task, placement))
 
 
 def _show_prediction(task: "PlacementTask", plan: "Plan", bound_ms: float | None) -> None:
@@ -106,8 +112,8 @@ def _show_moves(task: "PlacementTask", before: "Plan", after: "Plan") -> None:
     from dreamshard.formatting import gib
     from dreamshard.placement import moves
 
-    placed = {shard.table for shard in before.shards}
-    known = [t for t, name in enumerate(task.tables.names) if name in placed]
+    in_use = {shard.table for shard in before.shards}
+    known = [t for t, name in enumerate(task.tables.names) if name in in_use]
     if not known:
         raise ValueError("the plan in use places none of these tables, so nothing moves; give the plan of this model")
     shared = task.tables.select(known)
@@ -124,25 +130,13 @@ def _show_moves(task: "PlacementTask", before: "Plan", after: "Plan") -> None:
 
 
 def _check(out: Path | None) -> None:
-    """Check, before placing, that the plan can be written.
-
-    Raises:
-        ValueError: there is no such folder, or the name is a folder's.
-    """
-    if out is not None and not out.absolute().parent.is_dir():
+    """Check, before placing, that the plan can be written."""
+    if out is None:
+        return
+    if not out.absolute().parent.is_dir():
         raise ValueError(
             f"the folder {out.parent} does not exist, so the plan cannot be written to {out}; make it, or give --out "
             "another path"
         )
-    if out is not None and out.is_dir():
+    if out.is_dir():
         raise ValueError(f"{out} is a folder, so the plan cannot be written to it; give --out the path of a file")
-
-
-def _write(text: str, out: Path | None) -> None:
-    if out is None:
-        typer.echo(text, nl=not text.endswith("\n"))
-        return
-    from dreamshard.files import atomic
-
-    atomic.write(out, text)
-    terminal.note(f"wrote {out}")

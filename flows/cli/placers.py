@@ -14,11 +14,12 @@ def find_placer(store: "Store", name: str) -> "tuple[Placer, str]":
     """The placer called `name`, and its name in a plan.
 
     Raises:
-        ValueError: there is none; the message lists those there are.
+        ValueError: there is no such placer; the message lists the existing ones.
     """
     from dreamshard.baselines import baselines
     from dreamshard.peers import LEARNED, PEERS, peer
     from dreamshard.recipes import RECIPES
+    from dreamshard.search import GreedyCostPlacer
     from dreamshard.shard_profiling.bundled_placers import bundled_names, load_bundled
     from storage.mlflow_store import registry
 
@@ -26,7 +27,13 @@ def find_placer(store: "Store", name: str) -> "tuple[Placer, str]":
     if name in rules:
         return rules[name], name
     if name == "cost_greedy":
-        return _cost_greedy(store), name
+        champion = _champion(store)
+        if champion is None:
+            raise ValueError(
+                "cost_greedy places by a trained cost network and there is none; train one with `dreamshard run`, or give "
+                "a rule of thumb, which needs none"
+            )
+        return GreedyCostPlacer(champion.cost_network, champion.normaliser), name
     if name in PEERS:
         rival = peer(name, _champion(store))
         if name in LEARNED:
@@ -51,7 +58,7 @@ def find_placer(store: "Store", name: str) -> "tuple[Placer, str]":
 
 
 def cost_predictor(store: "Store", placer: "Placer") -> "DreamShardPlacer | None":
-    """The placer that predicts costs: the given one if it can, else the champion if there is one."""
+    """The placer that predicts costs: `placer` if it can, else the champion if there is one."""
     from dreamshard.search import DreamShardPlacer
 
     if isinstance(placer, DreamShardPlacer):
@@ -72,20 +79,3 @@ def _champion(store: "Store") -> "DreamShardPlacer | None":
     from storage.mlflow_store import registry
 
     return None if registry.champion(store.settings) is None else registry.load_placer("champion", store.settings)
-
-
-def _cost_greedy(store: "Store") -> "Placer":
-    """Greedy on the champion's cost network.
-
-    Raises:
-        ValueError: there is no champion, or its files are gone or damaged.
-    """
-    from dreamshard.search import GreedyCostPlacer
-
-    champion = _champion(store)
-    if champion is None:
-        raise ValueError(
-            "cost_greedy places by a trained cost network and there is none; train one with `dreamshard run`, or give "
-            "a rule of thumb, which needs none"
-        )
-    return GreedyCostPlacer(champion.cost_network, champion.normaliser)

@@ -1,4 +1,4 @@
-"""`dreamshard up`, `deploy` and `worker`: servers and workers, on this machine or for a team."""
+"""`dreamshard up`, `deploy`, `worker` and `serve`: servers and workers, on this machine or for a team."""
 
 from typing import Annotated, Literal
 
@@ -8,17 +8,18 @@ from flows.cli import terminal
 from flows.cli.options import HomeOption, enter
 from flows.runtime.environment import prepare
 
+Port = Annotated[int, typer.Option(min=1, max=65535, help="Port to try first; if it is taken, another is chosen.")]
+
 
 def up(
     home: HomeOption = None,
-    prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Tried first.")] = 4200,
-    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Tried first.")] = 5000,
+    prefect_port: Port = 4200,
+    mlflow_port: Port = 5000,
     host: Annotated[
         str, typer.Option(help="Interface to listen on; 0.0.0.0 lets anyone who reaches this machine run flows.")
     ] = "127.0.0.1",
     run_here: Annotated[
-        bool,
-        typer.Option("--worker/--no-worker", help="Run flows on this machine too; otherwise run `worker` on others."),
+        bool, typer.Option("--worker/--no-worker", help="Run flows here too; otherwise run `worker` elsewhere.")
     ] = True,
 ) -> None:
     """Start Prefect's server, MLflow's server, a worker and all deployments; Ctrl-C ends them."""
@@ -28,13 +29,13 @@ def up(
 
     logs = settings.home / "logs"
     stop = stop_signal()
-    terminal.ERR.print("starting Prefect, MLflow and a worker; the first time takes half a minute")
+    terminal.note("starting Prefect, MLflow and a worker; the first time takes half a minute")
     ports = {"prefect_port": prefect_port, "mlflow_port": mlflow_port}
     with local_servers(settings, **ports, host=host, worker=run_here) as addresses:
-        terminal.OUT.print(f"Prefect  {addresses.prefect}/deployments", highlight=False)
-        terminal.OUT.print(f"MLflow   {addresses.mlflow}", highlight=False)
-        terminal.OUT.print(f"home     {settings.home} (logs in {logs})", highlight=False, soft_wrap=True)
-        terminal.OUT.print("Start `retrain` from Prefect's Deployments page. Ctrl-C ends everything.", highlight=False)
+        terminal.say(f"Prefect  {addresses.prefect}/deployments")
+        terminal.say(f"MLflow   {addresses.mlflow}")
+        terminal.say(f"home     {settings.home} (logs in {logs})")
+        terminal.say("Start `retrain` from Prefect's Deployments page. Ctrl-C ends everything.")
         ended = wait_for_any(addresses.processes, stop)
     if ended is not None:
         raise RuntimeError(f"{ended} ended by itself, so the others were ended too; see {logs / ended}.log")
@@ -45,8 +46,8 @@ def deploy(
         Literal["process", "docker", "kubernetes"] | None,
         typer.Option("--type", help="How the work pool starts runs. Omitted: unchanged, or processes for a new pool."),
     ] = None,
-    image: Annotated[str | None, typer.Option(help="Of deploy/Dockerfile, for containers.")] = None,
-    gpus: Annotated[int, typer.Option(min=0, help="Of each container; 0 for none.")] = 0,
+    image: Annotated[str | None, typer.Option(help="Image of deploy/Dockerfile, for containers.")] = None,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs of each container; 0 for none.")] = 0,
 ) -> None:
     """Create the work pool and all deployments on the server at PREFECT_API_URL; `up` does this itself."""
     prepare()
@@ -58,10 +59,8 @@ def deploy(
 def worker(
     home: HomeOption = None,
     pool: Annotated[str, typer.Option(help="Work pool to take runs from.")] = "dreamshard",
-    queue: Annotated[
-        str | None, typer.Option(help="Only runs of this queue of the pool, e.g. of one kind of GPU.")
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 2,
+    queue: Annotated[str | None, typer.Option(help="Take only runs of this queue, e.g. of one kind of GPU.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Number of simultaneous runs.")] = 2,
 ) -> None:
     """Run flows on this machine for the servers at PREFECT_API_URL and MLFLOW_TRACKING_URI."""
     prepare(home)  # logs on: a worker's log is what its users read
@@ -69,3 +68,44 @@ def worker(
     from flows.servers import worker
 
     worker.run_worker(pool, queue, limit)
+
+
+def serve(
+    version: Annotated[str, typer.Option("--version", help="champion, challenger, previous or a number.")] = "champion",
+    port: Port = 5001,
+    host: Annotated[
+        str, typer.Option(help="Interface to listen on; 0.0.0.0 for all. Anyone who reaches it can use it: no log-in.")
+    ] = "127.0.0.1",
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes; each answers one request at a time.")] = 1,
+    home: HomeOption = None,
+) -> None:
+    """Answer placement requests over HTTP, from MLflow's scoring server, until Ctrl-C.
+
+    POST /invocations takes {"inputs": [REQUEST, ...]} and answers {"predictions": [PLAN, ...]}, a plan for each request
+    as `dreamshard place --format json` writes it; `placer` in it says which version placed.
+
+    REQUEST has num_devices, memory_gb (GiB of each device) and tables: objects with name, rows, dim, pooling_factor and
+    optionally lookups, unique_rows, bins (17 shares); beside them optionally precision (fp32, fp16), optimizer (sgd,
+    rowwise_adagrad) and budget_ms.
+
+    Wrong requests are answered with 400 and a message that names the field. GET /health answers 200. The version is
+    chosen at the start: to serve another champion, start again.
+    """
+    settings = enter(home, existing=True).settings
+    from flows.servers.processes import stop_signal, wait_for_any
+    from flows.servers.scoring_server import scoring_server
+    from storage.mlflow_store import registry
+
+    number = registry.resolve(settings, version)
+    example = registry.example_request(settings, number)
+    stop = stop_signal()
+    terminal.note(f"starting MLflow's scoring server on version {number}; this takes some seconds")
+    with scoring_server(settings, number, port=port, host=host, workers=workers) as (address, process):
+        alias = "" if version == number else f" ({version})"
+        terminal.say(f"version {number}{alias} answers at {address}/invocations; health check at {address}/health")
+        terminal.say("Try it:")
+        terminal.say(f"  curl {address}/invocations -H 'Content-Type: application/json' -d '{example}'")
+        terminal.say("It keeps serving this version when another becomes champion: restart it then. Ctrl-C ends it.")
+        ended = wait_for_any({"serve": process}, stop)
+    if ended is not None:
+        raise RuntimeError(f"the scoring server ended by itself; see {settings.home / 'logs' / 'serve.log'}")

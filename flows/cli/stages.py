@@ -1,6 +1,7 @@
 """One command per stage: it runs the stage's flow in this process on what is in the home."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from flows.cli import outcomes, terminal
@@ -22,7 +23,7 @@ def ingest(options: IngestOptions, home: HomeOption = None, as_json: JsonOption 
     enter(home)
     from flows.ingest import ingest
 
-    _show(_run(ingest, options, as_json), as_json, f"train{shared_options(options)}")
+    _run(ingest, options, as_json, f"train{shared_options(options)}")
 
 
 @with_options
@@ -33,7 +34,7 @@ def profile(
     enter(home)
     from flows.profile import profile
 
-    _show(_run(profile, options, as_json, trace), as_json, f"train{shared_options(options)}")
+    _run(profile, options, as_json, f"train{shared_options(options)}", trace=trace)
 
 
 @with_options
@@ -42,7 +43,7 @@ def train(options: StageOptions, home: HomeOption = None, as_json: JsonOption = 
     enter(home)
     from flows.train import train
 
-    _show(_run(train, options, as_json), as_json, f"evaluate{shared_options(options)}")
+    _run(train, options, as_json, f"evaluate{shared_options(options)}")
 
 
 @with_options
@@ -53,7 +54,7 @@ def evaluate(
     enter(home)
     from flows.evaluate import evaluate
 
-    _show(_run(evaluate, options, as_json, trace), as_json, f"promote{shared_options(options)}")
+    _run(evaluate, options, as_json, f"promote{shared_options(options)}", trace=trace)
 
 
 @with_options
@@ -64,7 +65,7 @@ def compare(options: CompareOptions, home: HomeOption = None, as_json: JsonOptio
     from flows.decisions import contestants
 
     contestants.resolve(store, options.versions, with_peers=options.peers)  # fail before the server starts
-    _show(_run(compare, options, as_json), as_json, "models", "promote VERSION")
+    _run(compare, options, as_json, "models", "promote VERSION")
 
 
 @with_options
@@ -72,9 +73,10 @@ def promote(options: PromoteOptions, home: HomeOption = None, as_json: JsonOptio
     """Register the trained placer, champion if it beats the one in use; or make VERSION champion at once."""
     store = enter(home, existing=options.version is not None)
     if options.version is None:
+        from flows.cli.in_process import run_flow
         from flows.promote import promote
 
-        outcome = _run(promote, options, as_json)
+        outcome = run_flow(promote, options, quiet=as_json, numbered=False)
     else:  # without a flow, which would first start a Prefect server
         from flows.tasks.promotion import replace_champion
 
@@ -90,9 +92,17 @@ def promote(options: PromoteOptions, home: HomeOption = None, as_json: JsonOptio
 
 
 def _run(
-    flow: Callable[..., dict[str, Any]], options: RecipeOptions, as_json: bool, trace: TraceOption = None
-) -> dict[str, Any]:
-    """Run the flow; with `trace`, write a time line of what it measured to that file."""
+    flow: Callable[..., dict[str, Any]],
+    options: RecipeOptions,
+    as_json: bool,
+    *following: str,
+    trace: Path | None = None,
+) -> None:
+    """Run a stage and show its outcome and the commands that come next.
+
+    Args:
+        trace: file for a time line of what the stage measured.
+    """
     from flows.cli.in_process import run_flow
     from flows.reports import trace_files
     from storage.store import open_store
@@ -103,11 +113,6 @@ def _run(
     if trace is not None:
         num_placements = trace_files.write(open_store(), outcome, trace)
         terminal.note(f"wrote the time lines of {num_placements} placements to {trace}")
-    return outcome
-
-
-def _show(outcome: dict[str, Any], as_json: bool, *following: str) -> None:
-    """The outcome of a stage, and the commands that come next."""
     if as_json:
         terminal.print_json(outcome)
         return
