@@ -10,7 +10,7 @@ import torch
 
 from dreamshard.placement import Placement
 from dreamshard.shard_profiling import bundled_placers
-from dreamshard.shard_profiling.bundled_placers import is_of
+from dreamshard.shard_profiling.bundled_placers import bundled_names, is_of
 from dreamshard.shard_profiling.collection import collect
 from dreamshard.shard_profiling.dataset import parquet_bytes, read_shards
 from dreamshard.shard_profiling.design import CollectionConfig
@@ -58,7 +58,7 @@ def test_a_collection_becomes_package_data_that_places_and_says_from_which_measu
     package: Path, name: str, costs: Path, capsys: pytest.CaptureFixture[str]
 ):
     first = read_shards(costs)[0]
-    assert shipped_names() == [name]
+    assert bundled_names() == [name]
     placer, called = find_placer(open_store(), name)
     note = " ".join(capsys.readouterr().err.split())
     assert called == f"dreamshard {name}"
