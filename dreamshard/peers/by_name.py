@@ -90,7 +90,6 @@ def peers(
     Args:
         train_tasks: tasks that `rnn` and `autoshard` are trained on in this call. None: they train anew on each task
             that they place, which counts as time to place.
-        training: None for the default settings.
 
     Raises:
         ValueError: see `trained_peer`.

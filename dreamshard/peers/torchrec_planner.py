@@ -16,8 +16,7 @@ class TorchRecPlanner:
     """TorchRec's planner as a placer.
 
     Attributes:
-        memory_bytes_per_s: bandwidth of the devices' memory; None for TorchRec's default.
-        link_bytes_per_s: bandwidth between devices; None for TorchRec's default.
+        memory_bytes_per_s: bandwidth of the devices' memory; None, as for `link_bytes_per_s`, for TorchRec's default.
     """
 
     memory_bytes_per_s: float | None = None

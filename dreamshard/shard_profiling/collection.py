@@ -33,12 +33,10 @@ class CollectionResult:
     """State of a collection after a call of `collect`.
 
     Attributes:
-        folder: of the Parquet parts.
         known: shards measured by this call and earlier ones.
         measured: shards measured by this call.
         infeasible: those of `measured` that did not fit the device.
         complete: whether nothing is left to measure.
-        hardware: model of the device.
     """
 
     folder: str
@@ -62,9 +60,7 @@ def collect(
 
     Args:
         folder: of the Parquet parts; shards that it already holds are skipped.
-        config: the collection.
         seconds: time after which no further shard is started; at least one is measured.
-        device_type: of the one device.
         workers: threads that draw lookups.
         progress: called after each shard.
 

@@ -16,7 +16,7 @@ from dreamshard.files.digests import digest
 from dreamshard.formatting import gib
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Optimizer, Precision
 from dreamshard.workloads import read_tables
-from dreamshard.workloads.bundled import META_WORKLOADS, bundled_lists, bundled_workloads
+from dreamshard.workloads.config import META_WORKLOADS, bundled_lists, bundled_workloads
 from dreamshard.workloads.meta_population import population
 from dreamshard.workloads.meta_statistics import count_laws
 

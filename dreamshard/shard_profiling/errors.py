@@ -60,9 +60,7 @@ def measured_ms(samples: Sequence[CostSample]) -> Float[Tensor, " S"]:
 def torchrec_ms(samples: Sequence[CostSample], memory_bytes_per_s: float) -> Float[Tensor, " S"] | None:
     """TorchRec's estimate of each shard, the sum over its tables; None if torchrec is not installed.
 
-    Args:
-        samples: shards of one batch size and precision.
-        memory_bytes_per_s: bandwidth of the device's memory.
+    The samples share batch size and precision.
     """
     try:
         from dreamshard.torchrec import planner
@@ -85,12 +83,7 @@ def best_factor(predicted: Float[Tensor, " S"], measured: Float[Tensor, " S"]) -
 def errors_by_tables(
     predicted: Mapping[str, Float[Tensor, " S"]], samples: Sequence[CostSample]
 ) -> tuple[HeldOutError, ...]:
-    """Errors by number of tables; the last is of all samples.
-
-    Args:
-        predicted: field of `HeldOutError` -> predicted milliseconds.
-        samples: the held-out shards.
-    """
+    """Errors by number of tables; the last is of all samples. `predicted` is milliseconds by field of `HeldOutError`."""
     measured = measured_ms(samples)
     counts = torch.tensor([len(sample.task.tables) for sample in samples])
     most = int(counts.max())

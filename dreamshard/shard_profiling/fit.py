@@ -32,13 +32,8 @@ class ShardTraining:
 
     Attributes:
         stages: stages of the cost network's training; the learning rate falls from one to the next.
-        steps: optimizer steps per stage.
-        batch: shards per step.
-        learning_rate: initial rate.
-        policy_rounds: rounds of policy updates.
-        tables_per_task: tables of each task that the policy learns on.
-        num_devices: devices of these tasks.
-        seed: of all random draws.
+        steps: optimizer steps per stage, each on `batch` shards.
+        policy_rounds: rounds of policy updates, on tasks of `tables_per_task` tables and `num_devices` devices.
     """
 
     stages: int = 10
@@ -56,7 +51,7 @@ class FittedPlacer:
     """A trained placer with its errors and the measurements behind it.
 
     Attributes:
-        state: trained; `training.make_placer` turns it into a placer.
+        state: `training.make_placer` turns it into a placer.
         errors: by number of tables; the last is of all held-out shards.
         measurements: see `measurement_conditions`; with the errors.
     """
@@ -89,7 +84,6 @@ def learn_from_shards(
     Args:
         shards: of one device, batch, precision and optimizer.
         accelerator: gives the devices' links and memory.
-        config: number of steps, and the seed.
 
     Raises:
         ValueError: too few shards fit their device, or they were measured under different conditions.

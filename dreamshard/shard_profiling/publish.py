@@ -13,14 +13,8 @@ from pathlib import Path
 
 from dreamshard.formatting import markdown_table
 from dreamshard.shard_profiling.bundled_placers import PACKAGED, check_name, save_bundled
-from dreamshard.shard_profiling.dataset import (
-    MeasuredShard,
-    measurement_conditions,
-    parquet_bytes,
-    read_shards,
-    samples_of,
-)
-from dreamshard.shard_profiling.fit import FittedPlacer, ShardTraining, learn_from_shards
+from dreamshard.shard_profiling.dataset import measurement_conditions, parquet_bytes, read_shards, samples_of
+from dreamshard.shard_profiling.fit import ShardTraining, learn_from_shards
 from dreamshard.shard_profiling.report import summary
 from dreamshard.testbeds.refit import refit
 from dreamshard.testbeds.specs import AcceleratorSpec, accelerator
@@ -37,8 +31,6 @@ def publish(source: Path, name: str, links: AcceleratorSpec, training: ShardTrai
         source: a folder of parts, or one file.
         name: for `--placer`; a word of the hardware's name, as its driver reports it.
         links: accelerator whose links and memory complete a placer learnt from one device.
-        training: number of steps, and the seed.
-        package: folder of the bundled placers.
 
     Raises:
         ValueError: there are too few shards, they were measured under several conditions, or on other hardware than `name`.
@@ -47,19 +39,15 @@ def publish(source: Path, name: str, links: AcceleratorSpec, training: ShardTrai
     shards = read_shards(source)
     check_name(name, str(measurement_conditions(shards)["hardware"]))
     fitted = learn_from_shards(shards, links, training)
-    extra_files = {SHARDS: parquet_bytes(shards), REPORT: _report(shards, fitted, links).encode()}
-    return save_bundled(package, name, make_placer(fitted.state), fitted.measurements, extra_files)
-
-
-def _report(shards: Sequence[MeasuredShard], fitted: FittedPlacer, links: AcceleratorSpec) -> str:
-    parts = [
+    report = [
         "# Costs of shards",
         summary(shards),
         "Mean relative error on shards that were held out, by number of tables:",
         markdown_table([error.row() for error in fitted.errors]),
-        f"The roofline's figures, refitted: {refit(links, samples_of(shards))}",
+        f"The roofline's figures, refitted: {refit(links, samples_of(shards))}\n",
     ]
-    return "\n\n".join(parts) + "\n"
+    extra_files = {SHARDS: parquet_bytes(shards), REPORT: "\n\n".join(report).encode()}
+    return save_bundled(package, name, make_placer(fitted.state), fitted.measurements, extra_files)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

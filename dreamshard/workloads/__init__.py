@@ -11,8 +11,7 @@ lookups          lookups in memory and as Parquet
 statistics       features of a table from one batch of lookups; a dataset's version
 """
 
-from dreamshard.workloads.bundled import META_WORKLOADS, bundled_workloads
-from dreamshard.workloads.config import WorkloadConfig
+from dreamshard.workloads.config import META_WORKLOADS, WorkloadConfig, bundled_workloads
 from dreamshard.workloads.lookups import (
     LookupFiles,
     Lookups,

@@ -1,6 +1,23 @@
-"""Which tables to ingest, as a recipe names them."""
+"""Which tables to ingest, as a recipe names them, and the workloads that come with the package.
+
+Meta's two data sets are generated; `data/SOURCES.md` gives the sources of the published lists of tables.
+"""
 
 from dataclasses import dataclass
+from pathlib import Path
+
+DATA = Path(__file__).parent / "data"
+META_WORKLOADS = ("meta-dlrm-2021", "meta-dlrm-2022")
+
+
+def bundled_lists() -> dict[str, Path]:
+    """The bundled lists of tables by name."""
+    return {file.stem: file for file in sorted(DATA.glob("*.csv"))}
+
+
+def bundled_workloads() -> list[str]:
+    """Names of all bundled workloads."""
+    return sorted([*META_WORKLOADS, *bundled_lists()])
 
 
 @dataclass(frozen=True, kw_only=True)

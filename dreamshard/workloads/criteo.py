@@ -17,8 +17,7 @@ import torch
 
 from dreamshard.files.digests import json_digest
 from dreamshard.formatting import first_line
-from dreamshard.workloads.bundled import bundled_lists
-from dreamshard.workloads.config import WorkloadConfig
+from dreamshard.workloads.config import WorkloadConfig, bundled_lists
 from dreamshard.workloads.lookups import Lookups, WorkloadTable
 from dreamshard.workloads.source import Workload, choose_tables, table_dims
 from dreamshard.workloads.table_list import list_tables

@@ -63,9 +63,10 @@ def open_listed_folder(config: WorkloadConfig, folder: str) -> Workload:
         listed = list_tables(path)
     chosen = chosen_tables(config, listed)
     recorded = _recorded(folder, files, listed)
-    num_recorded = sum(table.name in recorded for table in chosen)
-    first = next((recorded[table.name] for table in chosen if table.name in recorded), None)
-    batch_size = config.batch_size if first is None else min(config.batch_size, _num_samples(folder, first))
+    chosen_files = [recorded[table.name] for table in chosen if table.name in recorded]
+    batch_size = config.batch_size
+    if chosen_files:
+        batch_size = min(batch_size, _num_samples(source_files.inside(folder, chosen_files[0])))
 
     def table(position: int) -> WorkloadTable:
         entry = chosen[position]
@@ -80,7 +81,7 @@ def open_listed_folder(config: WorkloadConfig, folder: str) -> Workload:
         return json_digest(["recorded", entry.name, entry.rows, entry.dim, batch_size, files[recorded[entry.name]]])
 
     return Workload(
-        f"{len(chosen)} of the {len(listed)} tables of {folder}, {num_recorded} with recorded lookups, the others Zipf, "
+        f"{len(chosen)} of the {len(listed)} tables of {folder}, {len(chosen_files)} with recorded lookups, the others Zipf, "
         f"{batch_size} samples",
         tuple(entry.name for entry in chosen),
         table,
@@ -101,9 +102,9 @@ def _recorded(folder: str, files: Mapping[str, str], listed: list[ListedTable]) 
     return recorded
 
 
-def _num_samples(folder: str, file: str) -> int:
+def _num_samples(file: str) -> int:
     """Training samples in a file of recorded lookups."""
-    with source_files.local_copy(source_files.inside(folder, file)) as path:
+    with source_files.local_copy(file) as path:
         with parquet_errors(path, "so its lookups are unknown; it may be truncated: write it again"):
             num_samples = int(pq.read_metadata(path).num_rows)
         if not num_samples:

@@ -84,14 +84,13 @@ class LookupFiles:
             )
         file = self.paths[name]
         lookups = read_lookups(file if self.copies is None else _copied(str(file), self.copies))
-        if self.batch_size is None:
-            return lookups
-        if lookups.batch_size < self.batch_size:
+        wanted = lookups.batch_size if self.batch_size is None else self.batch_size
+        if lookups.batch_size < wanted:
             raise ValueError(
-                f"{file} holds {lookups.batch_size} samples, fewer than the batch of {self.batch_size} to "
+                f"{file} holds {lookups.batch_size} samples, fewer than the batch of {wanted} to "
                 "measure; ingest with a larger batch_size or measure a smaller one"
             )
-        return lookups.first(self.batch_size)
+        return lookups.first(wanted)
 
 
 def _copied(address: str, copies: Path) -> Path:
@@ -142,7 +141,6 @@ def read_lookups(path: str | Path, rows: int | None = None) -> Lookups:
     """Read a file of `write_lookups`; the tensors share the file's buffers and must not be written to.
 
     Args:
-        path: the file.
         rows: hash size to check the indices against, or None to check only for negative ones.
 
     Raises:

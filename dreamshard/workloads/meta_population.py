@@ -65,25 +65,24 @@ def population(name: str) -> Population:
     rows_by_bin = _whole_rows(fitted, means)
     rows = np.maximum(rows, rows_by_bin.sum(axis=1))
     by_bin = rows_by_bin * means  # [T, 17] lookups
-    parts = [
-        by_bin.sum(axis=1, keepdims=True) / by_bin.sum(),
-        rows_by_bin.sum(axis=1, keepdims=True) / rows_by_bin.sum(),
-        by_bin / by_bin.sum(),
-        rows_by_bin / rows_by_bin.sum(),
-    ]
-    return Population(stats.batch_size, rows, rows_by_bin, np.concatenate(parts, axis=1) * stats.num_tables)
+    shares = by_bin / by_bin.sum(), rows_by_bin / rows_by_bin.sum()
+    totals = [counts.sum(axis=1, keepdims=True) / counts.sum() for counts in (by_bin, rows_by_bin)]
+    return Population(
+        stats.batch_size, rows, rows_by_bin, np.concatenate([*totals, *shares], axis=1) * stats.num_tables
+    )
 
 
 def _sizes(stats: PublishedStatistics) -> tuple[Counts, Vector]:
     """`[T]` rows and `[T]` lookups per table, with the published means and extremes."""
     num_tables = stats.num_tables
-    spread = (_ranks(num_tables, 0) + 0.5) / num_tables
-    logs = np.asarray([NormalDist().inv_cdf(level) for level in spread]) * LOG_POOLING_SPREAD
+    logs = _normal_scores(num_tables, 0) * LOG_POOLING_SPREAD
     target = stats.lookups / stats.batch_size / num_tables
     left, right = -10.0, 10.0
     for _ in range(60):  # bisection on the log median
         middle = (left + right) / 2
-        pooling = _saturate(np.exp(logs + middle))
+        pooling = np.exp(logs + middle)
+        pooling /= pooling + MAX_POOLING  # saturates, the largest at MAX_POOLING
+        pooling *= MAX_POOLING / pooling.max()
         left, right = (middle, right) if pooling.mean() < target else (left, middle)
     pooling[pooling.argmin()] = 0.0
 
@@ -99,12 +98,6 @@ def _sizes(stats: PublishedStatistics) -> tuple[Counts, Vector]:
     return rows.astype(np.int64), pooling * stats.batch_size
 
 
-def _saturate(pooling: Vector) -> Vector:
-    """Bend large values towards a bound, the largest to `MAX_POOLING`."""
-    bent = pooling / (pooling + MAX_POOLING)
-    return np.asarray(bent * (MAX_POOLING / bent.max()))
-
-
 def _ranks(num_tables: int, axis: int) -> npt.NDArray[np.int64]:
     """Ranks of one axis of the R3 sequence (Roberts, 2018), whose points spread evenly over all axes together."""
     root = 1.2207440846057596  # x ** 4 = x + 1
@@ -112,9 +105,14 @@ def _ranks(num_tables: int, axis: int) -> npt.NDArray[np.int64]:
     return points.argsort().argsort()
 
 
+def _normal_scores(num_tables: int, axis: int) -> Vector:
+    """Normal quantiles of the ranks."""
+    return np.asarray([NormalDist().inv_cdf(level) for level in (_ranks(num_tables, axis) + 0.5) / num_tables])
+
+
 def _fit(stats: PublishedStatistics, rows: Counts, lookups: Vector, means: Vector) -> Matrix:
     """`[T, 17]` lookups per table and bin: rows sum to `lookups`, columns to the published share of all lookups."""
-    heat = np.asarray([NormalDist().inv_cdf(level) for level in (_ranks(len(rows), 2) + 0.5) / len(rows)])
+    heat = _normal_scores(len(rows), 2)
     bins = np.arange(NUM_BINS)
     columns = lookups.sum() * stats.lookup_share / stats.lookup_share.sum()
     allowed = (means <= lookups[:, None] / 4) | (bins == 0)  # bins hotter than the table are empty
@@ -150,10 +148,8 @@ def _whole_rows(fitted: Matrix, means: Vector) -> Counts:
     carry = np.zeros(len(fitted))
     for j in reversed(range(fitted.shape[1])):
         wanted = fitted[:, j] + carry
-        share = (
-            np.arange(1, len(fitted) + 1) * (0.6180339887 + 0.1 * j)
-        ) % 1  # dither, so that rounding is unbiased in each bin
-        rows_by_bin[:, j] = np.floor(wanted.clip(min=0) / means[j] + (0.5 if j == 0 else share))
+        dither = np.arange(1, len(fitted) + 1) * (0.6180339887 + 0.1 * j) % 1  # keeps rounding unbiased in each bin
+        rows_by_bin[:, j] = np.floor(wanted.clip(min=0) / means[j] + (0.5 if j == 0 else dither))
         carry = np.where(fitted.sum(axis=1) > 0, wanted - rows_by_bin[:, j] * means[j], 0.0)
     rows_by_bin[fitted.sum(axis=1) == 0] = 0
     return rows_by_bin

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dreamshard.tables import NUM_BINS
-from dreamshard.workloads.bundled import DATA
+from dreamshard.workloads.config import DATA
 
 MAX_ROWS, MEAN_ROWS = 12_543_670, 4_107_458
 MAX_POOLING = 193.0
@@ -26,8 +26,6 @@ class PublishedStatistics:
     """Totals and histograms of one batch over all tables.
 
     Attributes:
-        num_tables: `T`.
-        batch_size: `B`.
         lookups: total over all tables.
         unique_rows: distinct rows looked up, total over all tables.
         unique_share: `[17]` share of the distinct rows per access-count bin.

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from dreamshard.files.digests import json_digest
 from dreamshard.workloads import source_files
-from dreamshard.workloads.bundled import META_WORKLOADS, bundled_lists, bundled_workloads
-from dreamshard.workloads.config import WorkloadConfig
+from dreamshard.workloads.config import META_WORKLOADS, WorkloadConfig, bundled_lists, bundled_workloads
 from dreamshard.workloads.criteo import open_criteo
 from dreamshard.workloads.dlrm import list_beside, open_dlrm
 from dreamshard.workloads.folder import newest_data_file, open_listed_folder

@@ -53,16 +53,12 @@ def table_dims(
     """`[T]` dimension of each table: one for all, drawn, or the source's own. No table's depends on another table.
 
     Args:
-        config: `dim`, `unknown_dim` and the seed.
-        num_tables: `T`.
         own: the source's dims, or None if it knows none.
         names: to draw dims by name, for sources whose order may change; None to draw by position.
     """
-    wanted = config.dim
-    if wanted is None:
-        if own is not None:
-            return np.asarray(own, dtype=np.int64)
-        wanted = config.unknown_dim
+    if config.dim is None and own is not None:
+        return np.asarray(own, dtype=np.int64)
+    wanted = config.unknown_dim if config.dim is None else config.dim
     if isinstance(wanted, int):
         return np.full(num_tables, wanted, dtype=np.int64)
     draws = _draws(config, 1, num_tables, names)
@@ -79,7 +75,6 @@ def choose_tables(
     """Positions of the tables that the config asks for, in the source's order.
 
     Args:
-        config: number of tables, and their size limit.
         rows: `[T]` hash sizes.
         dims: `[T]` dimensions.
         shares: `[T, K]` quantities whose means the subset should preserve, or None for a plain draw.

@@ -23,17 +23,7 @@ Record = tuple[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class ListedTable:
-    """One table of a list; None where the list gives no value.
-
-    Attributes:
-        name: unique in the list.
-        rows: hash size.
-        dim: embedding dimension.
-        pooling_factor: mean lookups per sample.
-        lookups: in a batch.
-        unique_rows: distinct rows looked up in a batch.
-        bins: 17 shares of the distinct rows by access count.
-    """
+    """One table of a list, with columns as in `Tables`; None where the list gives no value."""
 
     name: str
     rows: int
@@ -45,10 +35,7 @@ class ListedTable:
 
 
 def list_tables(path: str | Path) -> list[ListedTable]:
-    """Read a list of tables, with nothing filled in.
-
-    Args:
-        path: a `.csv`, `.parquet` or `.json`; see `read_tables` for the columns.
+    """Read a list of tables in a format of `read_tables`, with nothing filled in.
 
     Raises:
         ValueError: the file is missing, of an unknown kind, or has a wrong line, which the message names.
@@ -74,15 +61,15 @@ def check_records(records: Sequence[Record]) -> list[ListedTable]:
     Raises:
         ValueError: a record is wrong or a name occurs twice; the message names the position.
     """
-    tables = [_check_record(where, record) for where, record in records]
+    tables: list[ListedTable] = []
     first_at: dict[str, str] = {}
-    for (where, _), table in zip(records, tables, strict=True):
-        if table.name in first_at:
+    for where, record in records:
+        tables.append(_check_record(where, record))
+        name = tables[-1].name
+        if first_at.setdefault(name, where) != where:
             raise ValueError(
-                f"{where}: table {table.name!r} is also at {first_at[table.name]}; a placement names each table, so "
-                "rename one of them"
+                f"{where}: table {name!r} is also at {first_at[name]}; a placement names each table, so rename one of them"
             )
-        first_at[table.name] = where
     return tables
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dreamshard.tables import NUM_BINS
 from dreamshard.workloads import WorkloadConfig, open_workload
-from dreamshard.workloads.bundled import META_WORKLOADS
+from dreamshard.workloads.config import META_WORKLOADS
 from dreamshard.workloads.meta_statistics import published_statistics
 from dreamshard.workloads.statistics import access_counts, bin_counts
 

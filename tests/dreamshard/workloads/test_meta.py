@@ -4,7 +4,7 @@ import torch
 
 from dreamshard.tables import NUM_BINS, concatenate
 from dreamshard.workloads import WorkloadConfig, open_workload, statistics
-from dreamshard.workloads.bundled import META_WORKLOADS
+from dreamshard.workloads.config import META_WORKLOADS
 from dreamshard.workloads.meta import meta_lookups
 from dreamshard.workloads.meta_population import population
 from dreamshard.workloads.meta_statistics import count_laws, published_statistics

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from dreamshard.workloads import WorkloadConfig, bundled_workloads, open_workload, statistics
-from dreamshard.workloads.bundled import DATA, bundled_lists
+from dreamshard.workloads.config import DATA, bundled_lists
 from dreamshard.workloads.table_list import list_tables
 
 TINY = WorkloadConfig(source="nvidia-synthetic-tiny", batch_size=64, dim=None)
