@@ -71,7 +71,6 @@ class PeerTraining:
         updates: optimizer steps, each on one task.
         episodes: placements sampled per update.
         learning_rate: initial rate; falls linearly to a twentieth.
-        entropy_weight: weight of the entropy bonus.
     """
 
     updates: int = 300

@@ -23,16 +23,8 @@ from dreamshard.workloads.meta_statistics import count_laws
 Vector = npt.NDArray[np.float64]
 
 DIMS = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-SOURCES = (
-    "meta-dlrm-2021",
-    "nvidia-synthetic-tiny",
-    "nvidia-synthetic-small",
-    "nvidia-synthetic-medium",
-    "nvidia-synthetic-large",
-    "nvidia-synthetic-jumbo",
-    "nvidia-synthetic-colossal",
-    "nvidia-synthetic-criteo",
-)
+_NVIDIA = ("tiny", "small", "medium", "large", "jumbo", "colossal", "criteo")
+SOURCES = ("meta-dlrm-2021", *(f"nvidia-synthetic-{size}" for size in _NVIDIA))
 AXES = 6  # number of tables, dim, spread of dims, pooling, reuse, spread of pooling and reuse
 ALONE_EVERY = 10
 ALONE_AT_MOST = 8
@@ -113,7 +105,6 @@ class PlannedShard:
     Attributes:
         index: position in the order of measuring.
         tables: positions in the pool.
-        dims: dimension of each table.
         alone_of: index of the shard that this single table is part of, if it is measured for that comparison.
     """
 

@@ -6,7 +6,7 @@ at the price of collisions.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,28 +37,25 @@ def open_criteo(config: WorkloadConfig, path: Path) -> Workload:
     rows = np.asarray([table.rows for table in list_tables(bundled_lists()["criteo-kaggle"])], dtype=np.int64)
     dims = table_dims(config, len(CATEGORICAL))
     chosen = choose_tables(config, rows, dims)
-    values = _read(path, config.batch_size, [CATEGORICAL[t] for t in chosen])
+    names = tuple(CATEGORICAL[t] for t in chosen)
+    tables = list(zip(names, rows[chosen].tolist(), dims[chosen].tolist(), strict=True))
+    values = _read(path, config.batch_size, names)
     offsets = torch.arange(len(values[0]) + 1)
 
     def table(position: int) -> WorkloadTable:
-        t = int(chosen[position])
+        name, num_rows, dim = tables[position]
         hashed = values[position]  # [B], -1 where missing
-        indices = np.where(hashed < 0, 0, 1 + hashed % max(1, rows[t] - 1)).astype(np.int32)
-        return WorkloadTable(CATEGORICAL[t], int(rows[t]), int(dims[t]), Lookups(torch.from_numpy(indices), offsets))
+        indices = np.where(hashed < 0, 0, 1 + hashed % max(1, num_rows - 1)).astype(np.int32)
+        return WorkloadTable(name, num_rows, dim, Lookups(torch.from_numpy(indices), offsets))
 
     def fingerprint(position: int) -> str:
-        t, content = int(chosen[position]), hashlib.sha256(values[position].data)
-        return json_digest([CATEGORICAL[t], int(rows[t]), int(dims[t]), content.hexdigest()])
+        return json_digest([*tables[position], hashlib.sha256(values[position].data).hexdigest()])
 
-    return Workload(
-        f"{len(chosen)} of the 26 tables of {path.name}, {len(values[0])} samples",
-        tuple(CATEGORICAL[t] for t in chosen),
-        table,
-        fingerprint,
-    )
+    description = f"{len(tables)} of the 26 tables of {path.name}, {len(values[0])} samples"
+    return Workload(description, names, table, fingerprint)
 
 
-def _read(path: Path, num_samples: int, columns: list[str]) -> list[npt.NDArray[np.int64]]:
+def _read(path: Path, num_samples: int, columns: Sequence[str]) -> list[npt.NDArray[np.int64]]:
     """`[B]` values of each column, -1 where missing."""
     parts: list[list[npt.NDArray[np.int64]]] = [[] for _ in columns]
     done = 0

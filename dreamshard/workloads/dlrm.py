@@ -101,12 +101,8 @@ def open_dlrm(config: WorkloadConfig, path: Path) -> Workload:
         content.update(segment.offsets.to(torch.int64).numpy().data)
         return json_digest([names[t], rows[t], int(dims[t]), batch_size, content.hexdigest()])
 
-    return Workload(
-        f"{len(chosen)} of the {num_tables} tables of {path.name}, {batch_size} samples",
-        tuple(names[t] for t in chosen),
-        table,
-        fingerprint,
-    )
+    description = f"{len(chosen)} of the {num_tables} tables of {path.name}, {batch_size} samples"
+    return Workload(description, tuple(names[t] for t in chosen), table, fingerprint)
 
 
 def list_beside(file: str) -> str:

@@ -80,13 +80,11 @@ def open_listed_folder(config: WorkloadConfig, folder: str) -> Workload:
             return zipf_fingerprint(entry, batch_size, config.seed)
         return json_digest(["recorded", entry.name, entry.rows, entry.dim, batch_size, files[recorded[entry.name]]])
 
-    return Workload(
+    description = (
         f"{len(chosen)} of the {len(listed)} tables of {folder}, {len(chosen_files)} with recorded lookups, the others Zipf, "
-        f"{batch_size} samples",
-        tuple(entry.name for entry in chosen),
-        table,
-        fingerprint,
+        f"{batch_size} samples"
     )
+    return Workload(description, tuple(entry.name for entry in chosen), table, fingerprint)
 
 
 def _recorded(folder: str, files: Mapping[str, str], listed: list[ListedTable]) -> dict[str, str]:
