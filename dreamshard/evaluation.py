@@ -13,7 +13,7 @@ from dreamshard.baselines import RULES_OF_THUMB
 from dreamshard.costs import CostSample, DeviceCosts
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
-from dreamshard.prediction_metrics import groups_to_rank, mean_relative_error, rank_correlation
+from dreamshard.prediction_metrics import mean_relative_error, rank_correlations
 from dreamshard.tasks import PlacementTask
 
 Measure = Callable[[PlacementTask, Placement], CostSample]
@@ -90,10 +90,10 @@ def evaluate(
     Args:
         placers: by name.
         tasks: held out.
-        measure: measures one placement.
-        predict_ms: predicts the overall cost of a placement.
+        measure: one placement, as a testbed does.
+        predict_ms: overall cost of a placement.
         repeats: measurements of each placement.
-        seed: of the order.
+        seed: of the order of measuring.
         clock: seconds, for the time to place.
 
     Raises:
@@ -178,7 +178,6 @@ def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
     distinct = list({(row.task.name, tuple(row.placement.device.tolist())): row for row in measurable}.values())
     predicted = np.array([row.predicted_ms for row in distinct])
     measured = np.array([row.overall_ms for row in distinct])
-    groups = groups_to_rank([row.task.name for row in distinct])
-    ranks = [rank_correlation(predicted[group], measured[group]) for group in groups]
+    ranks = rank_correlations(predicted, measured, [row.task.name for row in distinct])
     defined = [rank for rank in ranks if not math.isnan(rank)]
     return mean_relative_error(predicted, measured), sum(defined) / len(defined) if defined else math.nan

@@ -4,7 +4,7 @@ import math
 from collections.abc import Hashable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 _LEAST_MEASURED = 1e-9  # keeps the relative error of a cost of 0 finite
@@ -27,9 +27,11 @@ def rank_correlation(predicted: ArrayLike, measured: ArrayLike) -> float:
     return float(stats.spearmanr(*sides).statistic)
 
 
-def groups_to_rank(names: Sequence[Hashable]) -> list[list[int]]:
-    """Indices that share a name, for each name with at least 3 of them, since ranks of fewer mean little."""
+def rank_correlations(
+    predicted: NDArray[np.floating], measured: NDArray[np.floating], names: Sequence[Hashable]
+) -> list[float]:
+    """Rank correlation among the values of each name that has at least 3, since ranks of fewer mean little."""
     groups: dict[Hashable, list[int]] = {}
     for index, name in enumerate(names):
         groups.setdefault(name, []).append(index)
-    return [group for group in groups.values() if len(group) > 2]
+    return [rank_correlation(predicted[group], measured[group]) for group in groups.values() if len(group) > 2]

@@ -2,7 +2,7 @@
 
 features             what networks see of a table
 cost_data            measured placements as tensors
-network              what the rest of the package asks of a cost network
+network              what the rest of the package asks of a cost network; its fit and its error
 paper                DreamShard's own network
 structured           the default network
 structured_formula   its latent columns, inputs and weights, which its other forms share
@@ -10,7 +10,6 @@ analytic_gradient    its gradient by hand, for fitting
 structured_evaluator it in NumPy, for placing
 lower_bound          a cost that no placement is predicted to be below
 evaluator            what placing asks of a network in NumPy
-fitting              fit a network, and measure its error
 """
 
 from collections.abc import Mapping
@@ -18,8 +17,17 @@ from typing import Any
 
 from dreamshard.cost_model.cost_data import CostData
 from dreamshard.cost_model.features import FEATURES, NUM_PAPER_FEATURES, Normaliser
-from dreamshard.cost_model.fitting import PredictionError, TrainingDivergedError, fit, prediction_error
-from dreamshard.cost_model.network import Architecture, CostNetwork, mlp, predict_ms, shard_sums
+from dreamshard.cost_model.network import (
+    Architecture,
+    CostNetwork,
+    PredictionError,
+    TrainingDivergedError,
+    fit,
+    mlp,
+    predict_ms,
+    prediction_error,
+    shard_sums,
+)
 from dreamshard.cost_model.paper import PaperCostNetwork
 from dreamshard.cost_model.structured import StructuredCostNetwork
 
@@ -46,10 +54,7 @@ def new_cost_network(
 ) -> CostNetwork:
     """An untrained network; its weights are drawn from torch's global generator.
 
-    Args:
-        architecture: which network.
-        normaliser: of the features that it will see.
-        arguments: what `CostNetwork.arguments` returned, possibly among other entries; None for the defaults.
+    `arguments` holds what `CostNetwork.arguments` returned, possibly among other entries; None for the defaults.
 
     Raises:
         KeyError: `arguments` lacks one of the architecture's.

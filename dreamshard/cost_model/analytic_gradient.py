@@ -5,7 +5,7 @@ on bookkeeping: these steps take a fifth of it. `StructuredCostNetwork.loss` def
 its automatic gradient to rounding (tests). Communication is fitted beforehand, so it is constant here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,20 +58,28 @@ def error_scale(phases_ms: Float[Tensor, "S D 4"]) -> Float[Tensor, "S D"]:
 
 
 class StructuredFit:
-    """The network's parameters as one flat vector, with its gradient.
+    """The network's parameters and Adam's moments as flat vectors; a torch optimizer keeps the moments between fits.
 
     Attributes:
-        parameters: of the network, by name, in the order of `flat`.
-        flat: all parameters.
-        view: name to view of `flat`, one row per pair.
-        grad: gradient by `flat`, set by `gradient`.
-        grad_view: name to view of `grad`.
+        parameters: by name, in the order of `flat`.
+        flat: all parameters; `view` has one row per pair.
+        grad: gradient by `flat`, set by `gradient`; `grad_view` has one row per pair.
+        mean: of the gradient, with its `variance`.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], scale_ms: Float[Tensor, " 2"]) -> None:
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], scale_ms: Float[Tensor, " 2"], optimizer: torch.optim.Optimizer
+    ) -> None:
         """Copy the parameters of a network whose compute phases have the scales `scale_ms`."""
-        self.parameters = dict(parameters)
-        self.flat = np.concatenate([parameter.detach().numpy().ravel() for parameter in parameters.values()])
+        self.parameters, self.optimizer = dict(parameters), optimizer
+        self.rate = float(optimizer.param_groups[0]["lr"])
+        states = [optimizer.state.get(parameter, {}) for parameter in parameters.values()]
+        self.step_count = int(states[0].get("step", 0))
+        self.flat = _flat(parameters.values())
+        self.mean, self.variance = (
+            _flat(state[moment] for state in states) if self.step_count else np.zeros_like(self.flat)
+            for moment in ("exp_avg", "exp_avg_sq")
+        )
         self.view = self._views(self.flat)
         self.grad = np.empty_like(self.flat)
         self.grad_view = self._views(self.grad)
@@ -134,63 +142,40 @@ class StructuredFit:
         np.sum(d_exponent, axis=0, out=grad["log_scale"])
         return float(loss)
 
+    def step(self) -> None:
+        """One step of Adam (Kingma and Ba 2015) along `grad`."""
+        self.step_count += 1
+        first, second = _BETAS
+        self.mean += np.float32(1 - first) * (self.grad - self.mean)
+        self.variance += np.float32(1 - second) * (self.grad * self.grad - self.variance)
+        rate = self.rate / (1 - first**self.step_count)
+        root = np.sqrt(self.variance / np.float32(1 - second**self.step_count))
+        self.flat -= np.float32(rate) * self.mean / (root + np.float32(_EPSILON))
+
+    @torch.no_grad()
     def write_back(self) -> None:
-        """Put the parameters into the network."""
-        with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                parameter.copy_(torch.from_numpy(self.view[name].reshape(parameter.shape)))
+        """Put the parameters into the network and the moments into the optimizer."""
+        parts = (self._split(vector) for vector in (self.flat, self.mean, self.variance))
+        for parameter, *values in zip(self.parameters.values(), *parts, strict=True):
+            value, mean, variance = (torch.tensor(part).reshape(parameter.shape) for part in values)
+            parameter.copy_(value)
+            step = torch.tensor(float(self.step_count))
+            self.optimizer.state[parameter] = {"step": step, "exp_avg": mean, "exp_avg_sq": variance}
+
+    def _split(self, flat: Array) -> list[Array]:
+        return np.split(flat, np.cumsum([parameter.numel() for parameter in self.parameters.values()])[:-1])
 
     def _views(self, flat: Array) -> dict[str, Array]:
         """Views of `flat` by name: one row per pair, and an axis of the samples where a parameter is added to them."""
-        parts = _split(flat, list(self.parameters.values()))
         return {
             name: part.reshape(-1, *parameter.shape[2:], *([1] if name in _ADDED else []))
-            for (name, parameter), part in zip(self.parameters.items(), parts, strict=True)
+            for (name, parameter), part in zip(self.parameters.items(), self._split(flat), strict=True)
         }
 
 
-class FlatAdam:
-    """Adam (Kingma and Ba 2015) on one vector; a torch optimizer keeps its moments between fits."""
-
-    def __init__(self, fit: StructuredFit, optimizer: torch.optim.Optimizer) -> None:
-        self.fit, self.optimizer = fit, optimizer
-        self.parameters = list(fit.parameters.values())
-        self.rate = float(optimizer.param_groups[0]["lr"])
-        states = [optimizer.state.get(parameter, {}) for parameter in self.parameters]
-        self.step_count = int(states[0]["step"]) if states[0] else 0
-        self.mean, self.variance = (
-            np.concatenate(
-                [
-                    state[moment].numpy().ravel() if state else np.zeros(parameter.numel(), np.float32)
-                    for state, parameter in zip(states, self.parameters, strict=True)
-                ]
-            )
-            for moment in ("exp_avg", "exp_avg_sq")
-        )
-
-    def step(self) -> None:
-        """One step along `fit.grad`."""
-        self.step_count += 1
-        first, second = _BETAS
-        self.mean += np.float32(1 - first) * (self.fit.grad - self.mean)
-        self.variance += np.float32(1 - second) * (self.fit.grad * self.fit.grad - self.variance)
-        rate = self.rate / (1 - first**self.step_count)
-        root = np.sqrt(self.variance / np.float32(1 - second**self.step_count))
-        self.fit.flat -= np.float32(rate) * self.mean / (root + np.float32(_EPSILON))
-
-    def write_back(self) -> None:
-        """Put the moments into the optimizer."""
-        means, variances = (_split(moments, self.parameters) for moments in (self.mean, self.variance))
-        for parameter, mean, variance in zip(self.parameters, means, variances, strict=True):
-            self.optimizer.state[parameter] = {
-                "step": torch.tensor(float(self.step_count)),
-                "exp_avg": torch.from_numpy(mean.copy()).reshape(parameter.shape),
-                "exp_avg_sq": torch.from_numpy(variance.copy()).reshape(parameter.shape),
-            }
-
-
-def _split(flat: Array, parameters: Sequence[nn.Parameter]) -> list[Array]:
-    return np.split(flat, np.cumsum([parameter.numel() for parameter in parameters])[:-1])
+def _flat(tensors: Iterable[Tensor]) -> Array:
+    flat: Array = nn.utils.parameters_to_vector(tensors).detach().numpy()
+    return flat
 
 
 def _huber(error: Array) -> float:

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.cost_model.features import Normaliser, features
@@ -48,21 +50,20 @@ class CostData:
                 f"cost samples of {sorted(counts)} devices cannot be fitted together; "
                 "pass the samples of one number of devices (and at least one sample)"
             )
-        position: dict[tuple[str, bytes], int] = {}
-        first_seen: list[Float[Tensor, "P F"]] = []
-        columns = []
-        for sample in samples:
-            raw = features(sample.task.tables)
-            tables = list(zip(sample.task.tables.names, (row.tobytes() for row in raw.numpy()), strict=True))
-            fresh = [t for t, table in enumerate(tables) if table not in position]
-            position.update({tables[t]: len(position) + i for i, t in enumerate(fresh)})
-            first_seen.append(raw[fresh])
-            columns.append(torch.tensor([position[table] for table in tables]))
-        assignment = torch.zeros(len(samples), counts.pop(), len(position))
+        tables: dict[tuple[str, bytes], tuple[int, NDArray[np.float32]]] = {}
+        columns = [
+            [
+                tables.setdefault((name, row.tobytes()), (len(tables), row))[0]
+                for name, row in zip(sample.task.tables.names, features(sample.task.tables).numpy(), strict=True)
+            ]
+            for sample in samples
+        ]
+        assignment = torch.zeros(len(samples), counts.pop(), len(tables))
         for s, sample in enumerate(samples):
             assignment[s, sample.placement.device, columns[s]] = 1.0
+        raw = torch.from_numpy(np.stack([row for _, row in tables.values()]))
         return cls(
-            normaliser.normalised(torch.cat(first_seen)),
+            normaliser.normalised(raw),
             assignment,
             torch.stack([sample.costs.phases_ms() for sample in samples]).float(),
             tuple(sample.task.name for sample in samples),

@@ -3,7 +3,7 @@
 Placing takes thousands of small steps, where a tensor library spends most of the time on overhead; NumPy is several
 times faster there. An evaluator is made from a trained network and agrees with it to rounding.
 
-A step changes one device per episode, so only that device is evaluated (`refresh`). The effect of a table on the other
+A step changes one device per episode, so only that device is evaluated (`mdp.step`). The effect of a table on the other
 devices is taken to first order: the cost before plus the device's current rates times the table's work.
 """
 
@@ -78,22 +78,6 @@ class ShardEvaluator(Protocol):
 
     def communication(self, sums: Array) -> DeviceCommunication:
         """Communication of devices of latents `[D, L]`."""
-
-
-def refresh(evaluator: ShardEvaluator, loads: Loads, changed: tuple[Indices, Indices]) -> tuple[Array, Array]:
-    """Evaluate the one device per episode that changed; returns its forward and backward compute, `[B]` each.
-
-    Args:
-        evaluator: of the costs.
-        loads: is updated in place.
-        changed: episodes and their devices, `[B]` each.
-    """
-    sums = loads.sums[changed]
-    forward, backward, rates = evaluator.compute(sums)
-    loads.compute_ms[changed] = forward + backward
-    loads.comm_ms[changed] = evaluator.widest_comm_ms(sums, loads)
-    loads.rates[changed] = rates
-    return forward, backward
 
 
 Layers = list[tuple[Array, Array]]

@@ -30,22 +30,10 @@ def features(tables: Tables) -> Float[Tensor, "T F"]:
     midpoint = 0.75 * 2.0 ** torch.arange(NUM_BINS, dtype=torch.float64)  # [17] of (2^(j-1), 2^j]
     mass = tables.bins.double() * midpoint  # [T, 17] lookups per bin, up to a factor
     hot = mass[:, _HOT_BIN:].sum(1) / mass.sum(1).clamp(min=1e-12)  # [T]
-    columns = [
-        torch.stack([dim, rows, pooling, rows * dim], dim=1),
-        tables.bins.double(),
-        torch.stack(
-            [
-                dim.log(),
-                rows.log(),
-                (pooling + _LEAST_POOLING).log(),
-                reuse.log(),
-                (pooling / reuse + _LEAST_POOLING).log(),
-                hot,
-            ],
-            dim=1,
-        ),
-    ]
-    return torch.cat(columns, dim=1).float()  # [T, F]
+    paper = [dim, rows, pooling, rows * dim, *tables.bins.double().unbind(1)]
+    log_unique = (pooling / reuse + _LEAST_POOLING).log()
+    physical = [dim.log(), rows.log(), (pooling + _LEAST_POOLING).log(), reuse.log(), log_unique, hot]
+    return torch.stack([*paper, *physical], dim=1).float()  # [T, F]
 
 
 @dataclass(frozen=True)

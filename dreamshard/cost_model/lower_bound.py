@@ -23,6 +23,8 @@ The bound is on the *predicted* cost. Interval arithmetic makes it loose, so the
 better search could still gain, not an estimate.
 """
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -34,13 +36,7 @@ _COUNTS = 24  # intervals of numbers of tables, log-spaced
 
 @torch.no_grad()
 def structured_lower_bound_ms(weights: StructuredWeights, latents: Float[Tensor, "T L"], num_devices: int) -> float:
-    """The bound of the module's docstring.
-
-    Args:
-        weights: of the network that predicts.
-        latents: `[T, L]` of the tables or shards.
-        num_devices: `D`.
-    """
+    """The bound of the module's docstring, for tables or shards of these latents."""
     layout = weights.layout
     scale = weights.scale_ms.repeat(layout.members) / layout.members  # [2M]
     cost_ms = latents[:, layout.work] @ (scale * _least_correction(weights, latents).exp())  # [T]
@@ -56,7 +52,7 @@ def _least_correction(weights: StructuredWeights, latents: Float[Tensor, "T L"])
     num_tables = len(latents)
     ascending = latents.sort(dim=0).values.cumsum(dim=0)  # [T, L]: the n smallest values of each column together
     descending = latents.sort(dim=0, descending=True).values.cumsum(dim=0)
-    edges = torch.logspace(0, _log10(num_tables), _COUNTS).round().long().clamp(1, num_tables).unique()
+    edges = torch.logspace(0, math.log10(num_tables), _COUNTS).round().long().clamp(1, num_tables).unique()
     firsts, lasts = edges, torch.cat([edges[1:] - 1, edges[-1:]])  # every n is in one [first, last]
     lasts = torch.maximum(lasts, firsts)
     low, high = ascending[firsts - 1], descending[lasts - 1]  # [C, L]
@@ -83,7 +79,3 @@ def _least_output(
     output = weights.output_weight
     lowest = (torch.where(output > 0, least, most) * output).sum(dim=1) / BOUND
     return BOUND * lowest.tanh()
-
-
-def _log10(value: int) -> float:
-    return float(torch.tensor(float(value)).log10())

@@ -1,11 +1,13 @@
-"""What the MDP, the search, training and model files ask of a cost network.
+"""Cost networks: what the MDP, the search, training and model files ask of them, their fit, and their error.
 
 `encode` turns each table into a latent vector that is summed over the tables of a device; `phases_ms` turns each
 device's sum into milliseconds. The MDP can therefore keep sums instead of recomputing them. An empty device has the
 zero vector.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
@@ -15,8 +17,27 @@ from torch import Tensor, nn
 
 from dreamshard.cost_model.cost_data import CostData
 from dreamshard.cost_model.evaluator import ShardEvaluator
+from dreamshard.prediction_metrics import mean_relative_error, rank_correlation, rank_correlations
 
 Architecture = Literal["structured", "paper"]
+
+
+class TrainingDivergedError(RuntimeError):
+    """A loss is not finite; the last checkpoint is intact."""
+
+
+@dataclass(frozen=True)
+class PredictionError:
+    """How well a network predicts samples it was not fitted to.
+
+    Attributes:
+        mape: mean absolute relative error of the overall cost.
+        spearman: mean rank correlation of the overall cost within a task, over the tasks with at least 3 placements;
+            over all samples where there is no such task.
+    """
+
+    mape: float
+    spearman: float
 
 
 class CostNetwork(nn.Module):
@@ -77,6 +98,40 @@ class CostNetwork(nn.Module):
         """A cost that no placement of these tables is predicted to be below; None where the network has no such bound."""
         del latents, num_devices
         return None
+
+
+def fit(
+    network: CostNetwork,
+    optimizer: torch.optim.Optimizer,
+    data: CostData,
+    *,
+    steps: int,
+    batch: int,
+    generator: torch.Generator,
+) -> float:
+    """Take `steps` optimizer steps on batches drawn from `data`; returns the mean loss.
+
+    Raises:
+        TrainingDivergedError: the loss is not finite.
+    """
+    size = len(data.task_names)
+    batches = [torch.randperm(size, generator=generator)[: min(batch, size)] for _ in range(steps)]
+    mean_loss = network.fit_steps(optimizer, data, batches) / max(steps, 1)
+    if not math.isfinite(mean_loss):
+        raise TrainingDivergedError(
+            f"the cost network's loss became {mean_loss} within {steps} steps, so its predictions are worthless; "
+            "the last checkpoint is intact: look for extreme cost samples, or lower the learning rate"
+        )
+    return mean_loss
+
+
+@torch.no_grad()
+def prediction_error(network: CostNetwork, data: CostData) -> PredictionError:
+    """Error of the overall cost on `data`; a rank correlation that is not defined counts as 0."""
+    predicted, measured = network.overall_ms(data.sums(network.encode)).numpy(), data.overall_ms.numpy()
+    ranks = rank_correlations(predicted, measured, data.task_names) or [rank_correlation(predicted, measured)]
+    defined = [0.0 if math.isnan(rank) else rank for rank in ranks]
+    return PredictionError(mean_relative_error(predicted, measured), sum(defined) / len(defined))
 
 
 def shard_sums(latents: Float[Tensor, "T L"], device: Int[Tensor, "B T"], num_devices: int) -> Float[Tensor, "B D L"]:

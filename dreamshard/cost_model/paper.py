@@ -28,12 +28,10 @@ class PaperCostNetwork(CostNetwork):
         self.overall = mlp((self.latent_size, 64, 1))
 
     def encode(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
-        """See `CostNetwork.encode`."""
         latent: Tensor = self.table(normalised[..., :NUM_PAPER_FEATURES])
         return latent
 
     def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:
-        """See `CostNetwork.phases_ms`."""
         forward, comm, backward = (head(sums).squeeze(-1) for head in self.heads)  # [*B, D] each
         return torch.stack([forward, comm, comm, backward], dim=-1)
 
@@ -49,7 +47,6 @@ class PaperCostNetwork(CostNetwork):
         return heads + (self.overall_ms(sums) - data.overall_ms[chosen]).square().mean()
 
     def evaluator(self) -> "PaperEvaluator":
-        """See `CostNetwork.evaluator`."""
         return PaperEvaluator(self)
 
 
@@ -61,39 +58,33 @@ class PaperEvaluator:
         self.latent_size = network.latent_size
 
     def empty(self, batch: int, num_devices: int) -> Loads:
-        """See `ShardEvaluator`; the heads decide what an empty device costs."""
+        """The heads decide what an empty device costs."""
         nothing = np.zeros((1, self.latent_size), np.float32)
         forward, backward, _ = self.compute(nothing)
         shape = (batch, num_devices)
-        return Loads(
-            np.zeros((*shape, self.latent_size), np.float32),
-            np.full(shape, forward + backward, np.float32),
-            np.full(shape, self._comm_ms(nothing), np.float32),
-            np.zeros((*shape, 0), np.float32),
-            np.float32(0),
-        )
+        compute_ms = np.full(shape, forward + backward, np.float32)
+        comm_ms = np.full(shape, self._comm_ms(nothing), np.float32)
+        sums, rates = (np.zeros((*shape, size), np.float32) for size in (self.latent_size, 0))
+        return Loads(sums, compute_ms, comm_ms, rates, np.float32(0))
 
     def compute(self, sums: Array) -> tuple[Array, Array, Array]:
-        """See `ShardEvaluator`."""
         forward, backward = (run_mlp(head, sums)[:, 0] for head in (self.forward, self.backward))
         return forward, backward, np.zeros((len(sums), 0), np.float32)
 
     def with_table(self, loads: Loads, latent: Array) -> tuple[Array, Array]:
-        """See `ShardEvaluator`."""
         sums = loads.sums + latent[:, None, :]
         return run_mlp(self.forward, sums)[..., 0] + run_mlp(self.backward, sums)[..., 0], self._comm_ms(sums)
 
     def widest_comm_ms(self, sums: Array, loads: Loads) -> Array:
-        """See `ShardEvaluator`."""
         del loads
         return self._comm_ms(sums)
 
     def communication(self, sums: Array) -> DeviceCommunication:
-        """See `ShardEvaluator`; the communication head sees one device at a time."""
+        """The communication head sees one device at a time."""
         return DeviceCommunication(self._comm_ms(sums), np.zeros(len(sums), np.float32), 0.0, 0.0)
 
     def table_width(self, latents: Array) -> Array:
-        """See `ShardEvaluator`; nothing is shared."""
+        """Nothing is shared."""
         return np.zeros(len(latents), np.float32)
 
     def _comm_ms(self, sums: Array) -> Array:

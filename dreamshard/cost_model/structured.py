@@ -10,16 +10,15 @@ from scipy import optimize
 from torch import Tensor, nn
 
 from dreamshard.cost_model import structured_formula as formula
-from dreamshard.cost_model.analytic_gradient import HUBER, LOSS_SCALE, FitData, FlatAdam, StructuredFit, error_scale
+from dreamshard.cost_model.analytic_gradient import HUBER, LOSS_SCALE, FitData, StructuredFit, error_scale
 from dreamshard.cost_model.cost_data import CostData
-from dreamshard.cost_model.features import FEATURES, Normaliser
+from dreamshard.cost_model.features import FEATURES, PHYSICAL_FEATURES, Normaliser
 from dreamshard.cost_model.lower_bound import structured_lower_bound_ms
 from dreamshard.cost_model.network import Architecture, CostNetwork
 from dreamshard.cost_model.structured_evaluator import StructuredEvaluator
 from dreamshard.cost_model.structured_formula import LatentLayout, StructuredWeights
 
-_INPUTS = ("log_dim", "log_rows", "log_pooling", "log_reuse", "log_unique", "hot_share")  # features that it sees
-_COLUMNS = [FEATURES.index(name) for name in _INPUTS]
+_COLUMNS = [FEATURES.index(name) for name in PHYSICAL_FEATURES]  # that it sees
 _COMPUTE = [0, 3]  # of PHASES: forward_compute, backward_compute
 _COMM = [1, 2]  # forward_comm, backward_comm
 _OUTLIER = 2.5  # medians of the absolute error, above which a sample of communication counts less
@@ -50,7 +49,7 @@ class StructuredCostNetwork(CostNetwork):
         self.register_buffer("mean", normaliser.mean[_COLUMNS].clone())  # [Z] to undo the normalisation
         self.register_buffer("std", normaliser.std[_COLUMNS].clone())
         self.log_scale = nn.Parameter(torch.zeros(members, 2))
-        self.slope = nn.Parameter(0.01 * torch.randn(members, 2, len(_INPUTS) + 3))
+        self.slope = nn.Parameter(0.01 * torch.randn(members, 2, len(_COLUMNS) + 3))
         self.launch = nn.Parameter(torch.full((members, 2), -4.0))
         drawn = torch.randn(members, 2, formula.CORRECTION_INPUTS - len(formula.WIDE_DIMS), hidden) / math.sqrt(6)
         of_wide = torch.zeros(members, 2, len(formula.WIDE_DIMS), hidden)
@@ -62,16 +61,9 @@ class StructuredCostNetwork(CostNetwork):
 
     def weights(self) -> StructuredWeights:
         """The weights by pair, as views of the parameters."""
-        pairs = self.layout.pairs
-        return StructuredWeights(
-            self.layout,
-            self.launch.reshape(pairs),
-            self.hidden_weight.reshape(pairs, formula.CORRECTION_INPUTS, self.hidden),
-            self.hidden_bias.reshape(pairs, self.hidden),
-            self.output_weight.reshape(pairs, self.hidden),
-            self.scale_ms,
-            self.comm_ms,
-        )
+        parameters = (self.launch, self.hidden_weight, self.hidden_bias, self.output_weight)
+        launch, weight, bias, output = (parameter.flatten(0, 1) for parameter in parameters)
+        return StructuredWeights(self.layout, launch, weight, bias, output, self.scale_ms, self.comm_ms)
 
     def work_inputs(self, normalised: Float[Tensor, "*B F"]) -> tuple[Float[Tensor, "*B Z"], Float[Tensor, "*B"]]:
         """Inputs that the exponent of a table's work is linear in, and its work before it (hundreds of pooled weights)."""
@@ -120,22 +112,19 @@ class StructuredCostNetwork(CostNetwork):
         sums, measured = data.sums(self.encode, chosen), data.phases_ms[chosen]
         predicted = self.member_phases_ms(sums)  # [B, D, M, 4]
         error = (predicted - measured[:, :, None, :]) / error_scale(measured)[:, :, None, None]
-        losses = [
-            torch.nn.functional.smooth_l1_loss(values, torch.zeros_like(values), beta=HUBER)
+        by_phase, whole = (
+            nn.functional.smooth_l1_loss(values, torch.zeros_like(values), beta=HUBER)
             for values in (error, error.sum(-1))
-        ]
-        return LOSS_SCALE * (losses[0] + losses[1])
+        )
+        return LOSS_SCALE * (by_phase + whole)
 
     def evaluator(self) -> StructuredEvaluator:
-        """See `CostNetwork.evaluator`."""
         return StructuredEvaluator(self.weights())
 
     def arguments(self) -> dict[str, int]:
-        """See `CostNetwork.arguments`."""
         return {"members": self.members, "hidden": self.hidden}
 
     def lower_bound_ms(self, latents: Float[Tensor, "T L"], num_devices: int) -> float:
-        """See `lower_bound.py`."""
         return structured_lower_bound_ms(self.weights(), latents, num_devices)
 
     def prepare(self, data: CostData, *, first: bool) -> None:
@@ -191,14 +180,12 @@ class StructuredCostNetwork(CostNetwork):
     def fit_steps(
         self, optimizer: torch.optim.Optimizer, data: CostData, batches: Sequence[Int[Tensor, " B"]]
     ) -> float:
-        """See `CostNetwork.fit_steps`; with the gradient by hand."""
+        """With the gradient by hand."""
         constant = self.fit_data(data)
-        fitting = StructuredFit(dict(self.named_parameters()), self.scale_ms)
-        adam = FlatAdam(fitting, optimizer)
+        fitting = StructuredFit(dict(self.named_parameters()), self.scale_ms, optimizer)
         total = 0.0
         for chosen in batches:
             total += fitting.gradient(constant, chosen.numpy())
-            adam.step()
+            fitting.step()
         fitting.write_back()
-        adam.write_back()
         return total

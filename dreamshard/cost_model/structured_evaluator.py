@@ -11,8 +11,6 @@ _COUNT_SHIFT = np.array([2 * formula.COUNT_SHIFT, 0, 0, 0], np.float32)  # befor
 
 
 class StructuredEvaluator:
-    """See `ShardEvaluator`."""
-
     def __init__(self, weights: StructuredWeights) -> None:
         self.layout = layout = weights.layout
 
@@ -28,18 +26,17 @@ class StructuredEvaluator:
         self.comm = array(weights.comm_ms).sum(axis=0)  # [4]: latency, own, largest, received
 
     def empty(self, batch: int, num_devices: int) -> Loads:
-        """See `ShardEvaluator`."""
         shape = (batch, num_devices)
+        _, own, largest, received = self.comm
         return Loads(
             np.zeros((*shape, self.layout.size), np.float32),
             np.zeros(shape, np.float32),
             np.full(shape, self.comm[0], np.float32),
             np.zeros((*shape, self.layout.pairs), np.float32),
-            self._ms_per_dim(num_devices),
+            np.float32(((own + largest) * (num_devices - 1) - received) / num_devices),
         )
 
     def compute(self, sums: Array) -> tuple[Array, Array, Array]:
-        """See `ShardEvaluator`."""
         layout, sums = self.layout, np.maximum(sums, 0)  # taking a table away leaves rounding errors behind
         work = sums[:, layout.work] + formula.LEAST_WORK  # [N, 2M]
         inputs = np.empty((layout.pairs, len(sums), formula.CORRECTION_INPUTS), np.float32)
@@ -62,7 +59,7 @@ class StructuredEvaluator:
         return cost[:, 0], cost[:, 1], rates
 
     def with_table(self, loads: Loads, latent: Array) -> tuple[Array, Array]:
-        """See `ShardEvaluator`; exact for an empty device."""
+        """Exact for an empty device."""
         compute = loads.compute_ms + (loads.rates @ latent[:, self.layout.work, None])[..., 0]  # [B, D]
         empty = loads.sums[..., self.layout.count] < formula.ONE_TABLE
         if empty.any():
@@ -71,12 +68,10 @@ class StructuredEvaluator:
         return compute, loads.comm_ms + (loads.ms_per_dim * self.table_width(latent))[:, None]
 
     def widest_comm_ms(self, sums: Array, loads: Loads) -> Array:
-        """See `ShardEvaluator`."""
         comm: Array = loads.ms_per_dim * self.table_width(sums) + self.comm[0]
         return comm
 
     def communication(self, sums: Array) -> DeviceCommunication:
-        """See `ShardEvaluator`."""
         dims = self.table_width(sums)
         num_devices = len(dims)
         share = (num_devices - 1) / num_devices
@@ -86,11 +81,6 @@ class StructuredEvaluator:
         return DeviceCommunication(own_ms, dims, largest * share, own * share - received / num_devices)
 
     def table_width(self, latents: Array) -> Array:
-        """See `ShardEvaluator`: hundreds of dims."""
+        """Hundreds of dims."""
         width: Array = latents[:, self.layout.dims]
         return width
-
-    def _ms_per_dim(self, num_devices: int) -> np.float32:
-        """Milliseconds per hundred dims of a device that is the widest."""
-        _, own, largest, received = self.comm
-        return np.float32(((own + largest) * (num_devices - 1) - received) / num_devices)

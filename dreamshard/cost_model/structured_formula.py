@@ -30,7 +30,6 @@ ONE_TABLE = 0.5  # a device of a lower count has no table
 COUNT_SHIFT = 1.0  # subtracted from half the logarithm of the number of tables
 
 
-@dataclass(frozen=True)
 class LatentLayout:
     """Columns of the latent vector of a table, or of a device's sum.
 
@@ -38,36 +37,23 @@ class LatentLayout:
 
     Attributes:
         members: `M` networks of the ensemble.
+        pairs: `2M`.
+        work: columns of the work of each pair.
+        squares: columns of the squared work of each pair.
+        size: `L`.
     """
 
-    members: int
-
-    wide: ClassVar[slice] = slice(-6, -4)  # tables wider than each of WIDE_DIMS
-    distinct: ClassVar[int] = -4  # distinct rows per sample x dim, hundreds
-    dims: ClassVar[int] = -3  # hundreds
-    lookups: ClassVar[int] = -2  # per sample, tens
-    count: ClassVar[int] = -1  # tables
+    wide = slice(-6, -4)  # tables wider than each of WIDE_DIMS
+    distinct = -4  # distinct rows per sample x dim, hundreds
+    dims = -3  # hundreds
+    lookups = -2  # per sample, tens
+    count = -1  # tables
     logs: ClassVar[list[int]] = [count, distinct, dims, lookups]  # in the order of the correction's inputs
 
-    @property
-    def pairs(self) -> int:
-        """`2M`."""
-        return 2 * self.members
-
-    @property
-    def work(self) -> slice:
-        """Work of each pair."""
-        return slice(0, self.pairs)
-
-    @property
-    def squares(self) -> slice:
-        """Squared work of each pair."""
-        return slice(self.pairs, 2 * self.pairs)
-
-    @property
-    def size(self) -> int:
-        """`L`."""
-        return 2 * self.pairs + len(self.logs) + len(WIDE_DIMS)
+    def __init__(self, members: int) -> None:
+        self.members, self.pairs = members, 2 * members
+        self.work, self.squares = slice(0, self.pairs), slice(self.pairs, 2 * self.pairs)
+        self.size = 2 * self.pairs + len(self.logs) + len(WIDE_DIMS)
 
 
 @dataclass(frozen=True)

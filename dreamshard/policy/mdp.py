@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.cost_model import CostNetwork, Normaliser
-from dreamshard.cost_model.evaluator import Array, Indices, Loads, ShardEvaluator, refresh
+from dreamshard.cost_model.evaluator import Array, Indices, Loads, ShardEvaluator
 from dreamshard.tasks import PlacementTask
 
 _OWN_SHARE = np.float32(0.1)  # weight of a device's own cost, beside the overall cost
@@ -89,17 +89,11 @@ def episodes_of(tasks: Sequence[PlacementTask], network: CostNetwork, normaliser
     single_ms = network.phases_ms(latents[:, :, None, :]).sum((-1, -2))  # [B, T]: each table alone on one device
     order = torch.argsort(single_ms, dim=1, descending=True, stable=True)  # [B, T]
     table_bytes = torch.stack([task.table_bytes for task in tasks])
-    first = tasks[0]
-    return Episodes(
-        order,
-        normalised.gather(1, order[:, :, None].expand_as(normalised)),
-        latents.gather(1, order[:, :, None].expand_as(latents)),
-        table_bytes.gather(1, order),
-        single_ms.gather(1, order),
-        (single_ms.sum(dim=1) / first.num_devices).clamp(min=1e-6),
-        first.num_devices,
-        first.memory_bytes,
-    )
+    [(_, num_devices, capacity_bytes)] = shapes
+    reference_ms = (single_ms.sum(dim=1) / num_devices).clamp(min=1e-6)
+    normalised, latents = (values.gather(1, order[:, :, None].expand_as(values)) for values in (normalised, latents))
+    table_bytes, single_ms = (values.gather(1, order) for values in (table_bytes, single_ms))
+    return Episodes(order, normalised, latents, table_bytes, single_ms, reference_ms, num_devices, capacity_bytes)
 
 
 def start(evaluator: ShardEvaluator, batch: int, num_devices: int) -> State:
@@ -136,12 +130,15 @@ def step(
     Returns:
         Forward and backward compute of these devices, `[B]` each.
     """
-    changed = (state.episode, device)
-    state.loads.sums[changed] += latent
+    changed, loads = (state.episode, device), state.loads
+    loads.sums[changed] += latent
     state.used_bytes[changed] += table_bytes
-    forward, backward = refresh(evaluator, state.loads, changed)
-    np.maximum(state.slowest_ms, state.loads.compute_ms[changed][:, None], out=state.slowest_ms)
-    np.maximum(state.widest_ms, state.loads.comm_ms[changed][:, None], out=state.widest_ms)
+    sums = loads.sums[changed]
+    forward, backward, loads.rates[changed] = evaluator.compute(sums)
+    loads.compute_ms[changed] = compute_ms = forward + backward
+    loads.comm_ms[changed] = comm_ms = evaluator.widest_comm_ms(sums, loads)
+    np.maximum(state.slowest_ms, compute_ms[:, None], out=state.slowest_ms)
+    np.maximum(state.widest_ms, comm_ms[:, None], out=state.widest_ms)
     return forward, backward
 
 

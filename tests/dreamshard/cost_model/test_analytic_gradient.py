@@ -40,7 +40,7 @@ def test_it_is_the_automatic_gradient():
     chosen = torch.tensor([0, 3, 4, 7, 11])
     expected = network.loss(data, chosen)
     expected.backward()
-    by_hand = StructuredFit(dict(network.named_parameters()), network.scale_ms)
+    by_hand = StructuredFit(dict(network.named_parameters()), network.scale_ms, torch.optim.Adam(network.parameters()))
     value = by_hand.gradient(network.fit_data(data), chosen.numpy())
     assert value == pytest.approx(float(expected.detach()), rel=1e-4)
     for name, parameter in by_hand.parameters.items():
