@@ -6,7 +6,7 @@ so an interrupted run ends with the same bits as an uninterrupted one.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from jaxtyping import Int
@@ -42,19 +42,14 @@ class TrainingConfig:
     """Settings of Algorithm 1 (appendix B.5 of the paper), and those that this implementation adds.
 
     Attributes:
-        iterations: rounds of measuring and learning.
-        placements_per_iteration: placements measured per round.
-        cost_steps: optimizer steps of the cost network per round.
-        cost_batch: samples per step.
-        policy_updates: optimizer steps of the policy per round.
-        episodes: rollouts per policy update.
-        entropy_weight: weight of the entropy bonus.
+        iterations: rounds, each of measuring `placements_per_iteration` placements and learning.
+        cost_steps: optimizer steps of the cost network per round, each on `cost_batch` samples.
+        policy_updates: optimizer steps of the policy per round, each on `episodes` rollouts.
+        entropy_weight: of the entropy bonus.
         exploration: share of the placements that are unbalanced at random instead of drawn from the policy, rounded to one
             in a whole number of placements. The paper has 0.
-        cost_network: `structured`, or `paper` for DreamShard's own.
-        policy: `lookahead`, or `paper` for DreamShard's own.
-        cost_learning_rate: initial learning rate of the cost network; falls linearly to a twentieth over the run.
-        policy_learning_rate: the same for the policy.
+        cost_network: `paper` is DreamShard's own; so it is for `policy`.
+        cost_learning_rate: initial; falls linearly to a twentieth over the run, as `policy_learning_rate` does.
         warm_iterations: rounds of a training that starts from an earlier placer.
         warm_rate: initial learning rates of such a training, as a share of those above.
     """
@@ -75,13 +70,10 @@ class TrainingConfig:
     warm_rate: float = 0.3
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, str):
-                continue
-            zero_allowed = field.name in ("entropy_weight", "exploration")
-            if not math.isfinite(value) or value < 0 or (value == 0 and not zero_allowed):
-                raise ValueError(f"{field.name} is {value}, but training needs a number above 0; correct it")
+        for name, value in asdict(self).items():
+            zero_allowed = name in ("entropy_weight", "exploration")
+            if not isinstance(value, str) and not (0 < value < math.inf or (value == 0 and zero_allowed)):
+                raise ValueError(f"{name} is {value}, but training needs a number above 0; correct it")
         if self.exploration > 1:
             raise ValueError(f"exploration is {self.exploration}, but it is a share of the placements; give 0 to 1")
 
@@ -105,13 +97,7 @@ class TrainingState:
     """Everything a run needs to continue.
 
     Attributes:
-        config: settings of the run.
         iteration: rounds completed.
-        normaliser: fitted on the training pool.
-        cost_network: predicts costs.
-        policy: places tables.
-        cost_optimizer: of the cost network.
-        policy_optimizer: of the policy.
         generator: the only source of randomness.
         warm: whether the run started from an earlier placer, whose predictions are good from the first round on.
     """
@@ -129,14 +115,7 @@ class TrainingState:
 
 @dataclass(frozen=True)
 class CostFit:
-    """Figures of one round's fit.
-
-    Attributes:
-        loss: mean training loss.
-        heldout_mape: relative error on the round's new placements before the fit; None in the first round, unless the
-            training started from an earlier placer.
-        heldout_spearman: rank correlation on the same placements, or None.
-    """
+    """Mean loss of one round's fit, and errors on its new placements before it, None in the first round of a cold start."""
 
     loss: float
     heldout_mape: float | None
@@ -144,12 +123,12 @@ class CostFit:
 
 
 def start_training(pool: Tables, config: TrainingConfig, seed: int) -> TrainingState:
-    """Untrained networks and the normaliser of `pool`; `seed` decides everything random that follows."""
+    """The state before the first round, with the normaliser of `pool`; `seed` decides everything random that follows."""
     return untrained(Normaliser.fit(pool), config, seed)
 
 
 def untrained(normaliser: Normaliser, config: TrainingConfig, seed: int) -> TrainingState:
-    """The state before the first round, with a given normaliser."""
+    """The same with a given normaliser."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = new_cost_network(config.cost_network, normaliser)
@@ -167,14 +146,10 @@ def untrained(normaliser: Normaliser, config: TrainingConfig, seed: int) -> Trai
 
 
 def continue_from(placer: DreamShardPlacer, config: TrainingConfig, seed: int) -> TrainingState:
-    """The state before the first round of a training that starts from an earlier placer.
+    """The state before the first round of a training that starts from a copy of an earlier placer.
 
-    The placer's normaliser stays, since its networks were trained on features normalised by it.
-
-    Args:
-        placer: is copied, not changed.
-        config: of the rounds to come; see `TrainingConfig.warm`.
-        seed: decides everything random that follows.
+    The normaliser stays, since the networks were trained on features normalised by it. `config` may be by
+    `TrainingConfig.warm`.
 
     Raises:
         ValueError: the placer's networks are of another kind than those of `config`.
@@ -198,27 +173,28 @@ def propose(state: TrainingState, tasks: Sequence[PlacementTask]) -> list[tuple[
     Raises:
         NoPlacementError: too few of eight times as many draws are legal.
     """
+    config, generator = state.config, state.generator
     proposals: list[tuple[PlacementTask, Placement]] = []
-    draws = 0
-    while len(proposals) < state.config.placements_per_iteration:
-        task = tasks[int(torch.randint(len(tasks), (), generator=state.generator))]
-        explore = draws % round(1 / state.config.exploration) == 0 if state.config.exploration else False
-        device = _unbalanced(task, state.generator) if explore else _sampled_from_policy(state, task)
-        draws += 1
+    most_draws = _DRAWS_PER_PLACEMENT * config.placements_per_iteration
+    for draw in range(most_draws):
+        task = _drawn(tasks, generator)
+        if config.exploration and draw % round(1 / config.exploration) == 0:
+            device = _unbalanced(task, generator)
+        else:
+            episodes = episodes_of([task], state.cost_network, state.normaliser)
+            device = rollout(state.policy, state.cost_network, episodes, generator).device[0]
         if task.is_legal(placement := Placement(device, task.num_devices)):
             proposals.append((task, placement))
-        most_draws = _DRAWS_PER_PLACEMENT * state.config.placements_per_iteration
-        if draws >= most_draws and len(proposals) < state.config.placements_per_iteration:
-            raise NoPlacementError(
-                f"only {len(proposals)} of {draws} sampled placements fit the devices, so there is too little to learn "
-                f"from; give the devices of the tasks more than {gib(tasks[0].memory_bytes)}"
-            )
-    return proposals
+        if len(proposals) == config.placements_per_iteration:
+            return proposals
+    raise NoPlacementError(
+        f"only {len(proposals)} of {most_draws} sampled placements fit the devices, so there is too little to learn "
+        f"from; give the devices of the tasks more than {gib(tasks[0].memory_bytes)}"
+    )
 
 
-def _sampled_from_policy(state: TrainingState, task: PlacementTask) -> Int[Tensor, " T"]:
-    episodes = episodes_of([task], state.cost_network, state.normaliser)
-    return rollout(state.policy, state.cost_network, episodes, state.generator).device[0]
+def _drawn(tasks: Sequence[PlacementTask], generator: torch.Generator) -> PlacementTask:
+    return tasks[int(torch.randint(len(tasks), (), generator=generator))]
 
 
 def _unbalanced(task: PlacementTask, generator: torch.Generator) -> Int[Tensor, " T"]:
@@ -232,32 +208,25 @@ def _unbalanced(task: PlacementTask, generator: torch.Generator) -> Int[Tensor, 
 
 
 def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
-    """Fit the cost network to all samples so far, without those of placements that did not fit their devices.
+    """Fit the state's cost network to the samples of all rounds, of which the last `placements_per_iteration` are new.
 
-    Args:
-        state: is updated in place.
-        samples: of all rounds; the last `placements_per_iteration` are this round's.
+    Placements that did not fit their devices do not count.
 
     Raises:
         ValueError: no placement fit its devices.
         TrainingDivergedError: the loss is not finite.
     """
     config, network = state.config, state.cost_network
-    _decay_learning_rates(state)
+    remaining = max(1 - state.iteration / config.iterations, 0.05)
+    state.cost_optimizer.param_groups[0]["lr"] = config.cost_learning_rate * remaining
+    state.policy_optimizer.param_groups[0]["lr"] = config.policy_learning_rate * remaining
     data = CostData.of(feasible(samples), state.normaliser)
     fresh = feasible(samples[-config.placements_per_iteration :])
-    held_out = None
-    if (state.warm or state.iteration > 0) and fresh:
-        held_out = prediction_error(network, CostData.of(fresh, state.normaliser))
-    network.prepare(data, first=state.iteration == 0 and not state.warm)
-    loss = fit(
-        network,
-        state.cost_optimizer,
-        data,
-        steps=config.cost_steps,
-        batch=config.cost_batch,
-        generator=state.generator,
-    )
+    first = state.iteration == 0 and not state.warm
+    held_out = None if first or not fresh else prediction_error(network, CostData.of(fresh, state.normaliser))
+    network.prepare(data, first=first)
+    steps, batch = config.cost_steps, config.cost_batch
+    loss = fit(network, state.cost_optimizer, data, steps=steps, batch=batch, generator=state.generator)
     return CostFit(loss, held_out.mape if held_out else None, held_out.spearman if held_out else None)
 
 
@@ -267,36 +236,15 @@ def improve_policy(state: TrainingState, tasks: Sequence[PlacementTask]) -> Upda
     Raises:
         TrainingDivergedError: the loss is not finite.
     """
-    updates: list[UpdateFigures] = []
-    for _ in range(state.config.policy_updates):
-        task = tasks[int(torch.randint(len(tasks), (), generator=state.generator))]
-        episodes = episodes_of([task], state.cost_network, state.normaliser).repeat(state.config.episodes)
-        updates.append(
-            update(
-                state.policy,
-                state.policy_optimizer,
-                state.cost_network,
-                episodes,
-                entropy_weight=state.config.entropy_weight,
-                generator=state.generator,
-            )
-        )
+    config, network, generator = state.config, state.cost_network, state.generator
+    policy, optimizer, updates = state.policy, state.policy_optimizer, []
+    for _ in range(config.policy_updates):
+        episodes = episodes_of([_drawn(tasks, generator)], network, state.normaliser).repeat(config.episodes)
+        updates.append(update(policy, optimizer, network, episodes, config.entropy_weight, generator))
     state.iteration += 1
-    means = (sum(getattr(figures, field.name) for figures in updates) / len(updates) for field in fields(UpdateFigures))
-    return UpdateFigures(*means)
+    return UpdateFigures(*(sum(values) / len(updates) for values in zip(*updates, strict=True)))
 
 
 def make_placer(state: TrainingState) -> DreamShardPlacer:
     """The placer that the state has learnt so far."""
     return DreamShardPlacer(state.cost_network, state.policy, state.normaliser)
-
-
-def _decay_learning_rates(state: TrainingState) -> None:
-    """Linear decay over the rounds, down to a twentieth."""
-    config, factor = state.config, max(1 - state.iteration / state.config.iterations, 0.05)
-    for optimizer, initial in (
-        (state.cost_optimizer, config.cost_learning_rate),
-        (state.policy_optimizer, config.policy_learning_rate),
-    ):
-        for group in optimizer.param_groups:
-            group["lr"] = initial * factor

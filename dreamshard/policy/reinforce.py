@@ -1,6 +1,6 @@
 """Improve a policy by REINFORCE on the estimated MDP; no hardware is touched."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,12 +12,11 @@ from dreamshard.policy.network import PolicyNetwork
 from dreamshard.policy.rollout import log_probs, rollout
 
 
-@dataclass(frozen=True)
-class UpdateFigures:
+class UpdateFigures(NamedTuple):
     """Figures of one policy update.
 
     Attributes:
-        loss: the policy-gradient loss with its entropy bonus.
+        loss: with its entropy bonus.
         reward: minus the predicted cost relative to `Episodes.reference_ms`, mean over the episodes.
         entropy: of a step in nats, mean over the steps.
     """
@@ -67,7 +66,6 @@ def update(
     optimizer: torch.optim.Optimizer,
     network: CostNetwork,
     episodes: Episodes,
-    *,
     entropy_weight: float,
     generator: torch.Generator,
 ) -> UpdateFigures:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.cost_model import CostNetwork
@@ -53,7 +52,7 @@ def rollout(
     Args:
         policy: scores the devices.
         network: predicts the costs.
-        episodes: before their first step.
+        episodes: to complete.
         generator: to sample with; None for the greedy choices.
         record: keep the inputs of the policy for `log_probs`.
     """
@@ -65,13 +64,13 @@ def rollout(
     latents, table_bytes = episodes.latents.numpy(), episodes.table_bytes.numpy()
     noise = None if generator is None else _gumbel((num_tables, batch, num_devices), generator)
     actions = np.empty((batch, num_tables), np.int64)
-    recorder = _Recorder(batch, num_tables, num_devices) if record else None
+    seen = []
     for t in range(num_tables):
         cost_if_placed = mdp.cost_if_placed_ms(evaluator, state, latents[:, t]) / scorer.reference_ms
         legal = mdp.legal_devices(state.used_bytes, table_bytes[:, t], episodes.capacity_bytes)
-        if recorder is not None:
-            memory = state.used_bytes / max(episodes.capacity_bytes, 1)
-            recorder.add(t, scorer.costs, cost_if_placed, memory, legal)
+        if record:
+            memory = (state.used_bytes / max(episodes.capacity_bytes, 1)).astype(np.float32)
+            seen.append((legal, scorer.costs.copy(), cost_if_placed, memory))
         logits = scorer.logits(t, cost_if_placed)
         if noise is not None:
             logits = logits + noise[t]
@@ -79,13 +78,14 @@ def rollout(
         compute = mdp.step(evaluator, state, latents[:, t], table_bytes[:, t], action)
         scorer.update(state, t, action, compute)
     devices = torch.from_numpy(actions)
+    recorded = [torch.from_numpy(np.stack(steps, axis=1)) for steps in zip(*seen, strict=True)]
     return Rollout(
         torch.empty_like(devices).scatter_(1, episodes.order, devices),
         network.overall_ms(torch.from_numpy(state.loads.sums)),
         torch.from_numpy((state.used_bytes <= episodes.capacity_bytes).all(axis=1)),
         devices,
-        torch.from_numpy(recorder.legal) if recorder else torch.empty(batch, 0, num_devices, dtype=torch.bool),
-        recorder.view() if recorder else None,
+        recorded[0] if record else torch.empty(batch, 0, num_devices, dtype=torch.bool),
+        DeviceView(*recorded[1:]) if record else None,
     )
 
 
@@ -100,12 +100,11 @@ def log_probs(
     view = finished.view
     if view is None:
         raise ValueError("this rollout was not recorded, so it cannot be trained on; call rollout(..., record=True)")
-    num_devices = episodes.num_devices
     encoded = policy.encode(episodes.features)  # [B, T, L]
-    placed = torch.nn.functional.one_hot(finished.actions, num_devices).to(encoded.dtype)  # [B, T, D]
+    placed = torch.nn.functional.one_hot(finished.actions, episodes.num_devices).to(encoded.dtype)  # [B, T, D]
     added = placed[..., None] * encoded[:, :, None, :]  # [B, T, D, L]
     sums = added.cumsum(dim=1) - added  # what each device held before the step
-    tables_per_device = finished.actions.shape[1] / num_devices
+    tables_per_device = finished.actions.shape[1] / episodes.num_devices
     device_codes = policy.device_codes(sums, view.costs, view.memory, tables_per_device)  # [B, T, D, K]
     table_codes = policy.table_codes(episodes.features)  # [B, T, K]
     scores = (device_codes * table_codes[:, :, None, :]).sum(-1)
@@ -145,9 +144,8 @@ class _DeviceScorer:
         self.sums = np.zeros((batch, episodes.num_devices, self.encoded.shape[-1]), np.float32)
         self.costs = np.zeros((batch, episodes.num_devices, COST_COLUMNS), np.float32)
         if self.paper:
-            self.cost, self.score = mlp_arrays(policy.cost), mlp_arrays(policy.score)
-        else:
-            self.device = mlp_arrays(policy.device)
+            self.cost = mlp_arrays(policy.cost)
+        self.score = mlp_arrays(policy.score if self.paper else policy.device)
         self.costs[..., 2] = loads.comm_ms / self.reference_ms
         self.codes = self._codes(self.sums, self.costs, np.zeros(self.costs.shape[:2], np.float32))  # [B, D, K]
 
@@ -171,26 +169,7 @@ class _DeviceScorer:
     def _codes(self, sums: Array, costs: Array, memory: Array) -> Array:
         if self.paper:
             return run_mlp(self.score, np.concatenate([sums, run_mlp(self.cost, costs)], axis=-1))
-        return run_mlp(self.device, np.concatenate([sums / self.tables_per_device, costs, memory[..., None]], axis=-1))
-
-
-class _Recorder:
-    """Inputs of the policy, step by step."""
-
-    def __init__(self, batch: int, num_tables: int, num_devices: int) -> None:
-        shape = (batch, num_tables, num_devices)
-        self.costs = np.empty((*shape, COST_COLUMNS), np.float32)
-        self.cost_if_placed, self.memory = np.empty(shape, np.float32), np.empty(shape, np.float32)
-        self.legal = np.empty(shape, np.bool_)
-
-    def add(
-        self, t: int, costs: Array, cost_if_placed: Array, memory: NDArray[np.float64], legal: NDArray[np.bool_]
-    ) -> None:
-        self.costs[:, t], self.cost_if_placed[:, t] = costs, cost_if_placed
-        self.memory[:, t], self.legal[:, t] = memory, legal
-
-    def view(self) -> DeviceView:
-        return DeviceView(*(torch.from_numpy(array) for array in (self.costs, self.cost_if_placed, self.memory)))
+        return run_mlp(self.score, np.concatenate([sums / self.tables_per_device, costs, memory[..., None]], axis=-1))
 
 
 def _gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Array:
