@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dreamshard.baselines import pack_by_size
 from dreamshard.cost_model import CostNetwork, Normaliser
-from dreamshard.placement import Placement, is_legal
+from dreamshard.placement import Placement
 from dreamshard.policy import mdp
 from dreamshard.policy.mdp import Episodes, episodes_of
 from dreamshard.tasks import PlacementTask
@@ -26,8 +26,8 @@ class GreedyCostPlacer:
     def place(self, task: PlacementTask) -> Placement:
         """Raises NoPlacementError where neither this order nor the order by size finds room."""
         device = cost_greedy(self.cost_network, episodes_of([task], self.cost_network, self.normaliser))
-        legal = is_legal(task.table_bytes, device, task.num_devices, task.memory_bytes)
-        return Placement(device[0] if bool(legal[0]) else pack_by_size(task), task.num_devices)
+        placement = Placement(device[0], task.num_devices)
+        return placement if task.is_legal(placement) else Placement(pack_by_size(task), task.num_devices)
 
 
 @torch.no_grad()

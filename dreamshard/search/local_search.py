@@ -57,20 +57,14 @@ class LocalSearch:
             A legal placement that is not predicted to cost more than the first start.
         """
         best = self._climb(starts[0].numpy(), out_of_time)
-        for start in starts[1:]:
-            best = self._better(best, start.numpy(), out_of_time)
         generator = np.random.default_rng(seed)
-        for _ in range(perturbations):
+        for i in range(1, len(starts) + perturbations):
             if out_of_time():
                 break
-            best = self._better(best, self._perturbed(best.device, generator), out_of_time)
+            device = starts[i].numpy() if i < len(starts) else self._perturbed(best.device, generator)
+            if (other := self._climb(device, out_of_time)).overall_ms < best.overall_ms:
+                best = other
         return torch.from_numpy(best.device)
-
-    def _better(self, best: "_HillClimber", device: Indices, out_of_time: Callable[[], bool]) -> "_HillClimber":
-        if out_of_time():
-            return best
-        other = self._climb(device, out_of_time)
-        return other if other.overall_ms < best.overall_ms else best
 
     def _climb(self, device: Indices, out_of_time: Callable[[], bool]) -> "_HillClimber":
         """Step until nothing helps; at most `2 D` steps in a row that only relieve a device."""
@@ -157,14 +151,14 @@ class _HillClimber:
         width = (communication.width[pair] + signed).max(axis=0)  # [C] of the wider of both
         own = communication.own_ms[pair] + np.float32(communication.own_ms_per_width) * signed
         own = (compute.reshape(2, count) + own).max(axis=0)  # [C] of the slower of both
-        overall = self._overall(own, width, source, steps.target)
+        overall, score = self._costs_after(own, width, source, steps.target, widest)
         tolerance = _TOLERANCE * self.overall_ms
         narrower, faster = width < 0.999 * communication.width[source], own < self.own_ms[source] - tolerance
         relieved = narrower if widest else faster
         better = (overall < self.overall_ms - tolerance) | (relieved & (overall <= self.overall_ms + 0.01 * tolerance))
         if not better.any():
             return False
-        best = int(np.where(better, overall + self._pair_ms(own, width, widest), np.inf).argmin())
+        best = int(np.where(better, score, np.inf).argmin())
         target = int(steps.target[best])
         self._reassign(int(steps.out[best]), source, target)
         if swapped[best]:
@@ -181,20 +175,18 @@ class _HillClimber:
         self.own_ms = self.compute_ms + self.communication.own_ms
         self.overall_ms = float(self.own_ms.max() + self.communication.ms_per_width * self.communication.width.max())
 
-    def _overall(self, own_ms: Array, width: Array, source: int, target: Indices) -> Array:
-        """Overall cost where `source` and `target` become at most `own_ms` and `width`."""
+    def _costs_after(
+        self, own_ms: Array, width: Array, source: int, target: Indices, widest: bool
+    ) -> tuple[Array, Array]:
+        """Overall cost where `source` and `target` become at most `own_ms` and `width`; and a score that orders steps.
+
+        The score adds a small share of the two devices' costs, which decides among steps of equal overall cost.
+        """
+        ms_per_width = np.float32(self.communication.ms_per_width)
         slowest = np.maximum(own_ms, _largest_of_others(self.own_ms, source)[target])
-        widest = np.maximum(width, _largest_of_others(self.communication.width, source)[target])
-        overall: Array = slowest + np.float32(self.communication.ms_per_width) * widest
-        return overall
-
-    def _pair_ms(self, own_ms: Array, width: Array, widest: bool) -> Array:
-        """Decides among steps of equal overall cost: a small share of the two devices' costs."""
-        cost: Array = np.float32(self.communication.ms_per_width) * width if widest else own_ms
-        return np.float32(_RELIEF) * cost
-
-    def _score(self, own_ms: Array, width: Array, source: int, target: Indices, widest: bool) -> Array:
-        return self._overall(own_ms, width, source, target) + self._pair_ms(own_ms, width, widest)
+        largest_width = np.maximum(width, _largest_of_others(self.communication.width, source)[target])
+        overall: Array = slowest + ms_per_width * largest_width
+        return overall, overall + np.float32(_RELIEF) * (ms_per_width * width if widest else own_ms)
 
     def _promising_steps(self, source: int, widest: bool) -> _Steps:
         """The moves and swaps off `source` that are best to first order."""
@@ -204,7 +196,7 @@ class _HillClimber:
         room = self.capacity - self.used  # [D]
         own, width = self.own_ms, self.communication.width
         lost = self.table_width[inside][:, None]  # [I, 1]
-        moves = self._score(
+        _, moves = self._costs_after(
             np.maximum((own[source] - leaves)[:, None], own + arrives),
             np.maximum(width[source] - lost, width + lost),
             source,
@@ -217,7 +209,7 @@ class _HillClimber:
         frees = np.einsum("tr,tr->t", self.work, self.rates[self.device])  # [T] ms off the device that holds a table
         returns = self.work @ self.rates[source]  # [T] ms that it adds to the source
         gained = self.table_width - lost  # [I, T] width that the source gains
-        swaps = self._score(
+        _, swaps = self._costs_after(
             np.maximum((own[source] - leaves)[:, None] + returns, (own[self.device] - frees) + arrives[:, self.device]),
             np.maximum(width[source] + gained, width[self.device] - gained),
             source,

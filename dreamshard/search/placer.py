@@ -86,11 +86,7 @@ class DreamShardPlacer:
 
     @torch.no_grad()
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
-        """The best placement found.
-
-        Args:
-            task: to place.
-            budget_ms: overrides the placer's own.
+        """The best placement found; `budget_ms` overrides the placer's own.
 
         Raises:
             NoPlacementError: nothing fits the devices' memory.
@@ -109,15 +105,12 @@ class DreamShardPlacer:
     @torch.no_grad()
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
         """`[D]` predicted milliseconds per phase of any placement of `task`."""
-        task, placement = task.sharded(placement)
-        sums = shard_sums(self._latents(task), placement.device[None], task.num_devices)[0]
-        return DeviceCosts.from_phases(self.cost_network.phases_ms(sums).clamp(min=0))
+        return DeviceCosts.from_phases(self.cost_network.phases_ms(self._sums(task, placement)[0]).clamp(min=0))
 
     @torch.no_grad()
     def predict_overall_ms(self, task: PlacementTask, placement: Placement) -> float:
         """Predicted cost of the slowest device."""
-        task, placement = task.sharded(placement)
-        return float(predict_ms(self.cost_network, self._latents(task), placement.device[None], task.num_devices)[0])
+        return float(self.cost_network.overall_ms(self._sums(task, placement))[0])
 
     @torch.no_grad()
     def lower_bound_ms(self, task: PlacementTask, placement: Placement) -> float | None:
@@ -127,6 +120,10 @@ class DreamShardPlacer:
         """
         latents = self._latents(task.sharded(placement)[0])
         return self.cost_network.lower_bound_ms(latents, task.num_devices)
+
+    def _sums(self, task: PlacementTask, placement: Placement) -> Float[Tensor, "1 D L"]:
+        task, placement = task.sharded(placement)
+        return shard_sums(self._latents(task), placement.device[None], task.num_devices)
 
     def _latents(self, task: PlacementTask) -> Float[Tensor, "T L"]:
         return self.cost_network.encode(self.normaliser(task.tables))
@@ -158,22 +155,17 @@ class DreamShardPlacer:
             coarse = self._starting_placements(*task.split(proposals[0]))
         fine = [self._starting_placements(*task.split(parts)) for parts in proposals[1:]]
         if not len(coarse.devices):
-            coarse = self._coarsest_that_fits(task)
+            coarse = self._coarsest_that_fits(whole)
         return coarse, min(fine, key=lambda starts: starts.cost_ms, default=None)
 
-    def _coarsest_that_fits(self, task: PlacementTask) -> _StartingPlacements:
-        """Starts of the coarsest split by size that has a legal one.
-
-        Raises:
-            NoPlacementError: nothing fits, however fine the split.
-        """
-        starts = None
-        for parts in tight_splits(task):
-            starts = self._starting_placements(*task.split(parts))
+    def _coarsest_that_fits(self, whole: _StartingPlacements) -> _StartingPlacements:
+        """Starts of the coarsest split by size that has a legal one."""
+        starts = whole
+        for parts in tight_splits(whole.task):
+            starts = self._starting_placements(*whole.task.split(parts))
             if len(starts.devices):
                 return starts
-        packed = pack_by_size(task if starts is None else starts.task)[None]  # its error names what does not fit
-        return replace(self._starting_placements(task) if starts is None else starts, devices=packed)
+        return replace(starts, devices=pack_by_size(starts.task)[None])  # the error names what does not fit
 
     def _starting_placements(
         self, task: PlacementTask, shards: tuple[ColumnShard, ...] | None = None
