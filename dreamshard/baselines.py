@@ -15,8 +15,10 @@ from torch import Tensor
 from dreamshard.formatting import gib
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
-from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
+
+RULES_OF_THUMB = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
+"""Names of the greedy rules; a placer has to beat the best of them on a set of tasks."""
 
 
 @dataclass(frozen=True)
@@ -44,42 +46,18 @@ class GreedyPlacer:
 
     def place(self, task: PlacementTask) -> Placement:
         """Raises NoPlacementError where neither this order nor the order by size finds room."""
-        figure = _FIGURES[self.name](task.tables)  # [T]
+        size = (task.tables.rows * task.tables.dim).double()
+        lookup = task.tables.dim * task.tables.pooling_factor.double()
+        figures = (size, task.tables.dim.double(), lookup, lookup * size)
+        figure = dict(zip(RULES_OF_THUMB, figures, strict=True))[self.name]  # [T]
         order = torch.argsort(figure, descending=True, stable=True)
         device = _fill(task, order, lambda loads, _t: loads, figure)
         return Placement(device if device is not None else pack_by_size(task), task.num_devices)
 
 
-def _size(tables: Tables) -> Float[Tensor, " T"]:
-    return (tables.rows * tables.dim).double()
-
-
-def _dim(tables: Tables) -> Float[Tensor, " T"]:
-    return tables.dim.double()
-
-
-def _lookup(tables: Tables) -> Float[Tensor, " T"]:
-    return tables.dim * tables.pooling_factor.double()
-
-
-def _size_lookup(tables: Tables) -> Float[Tensor, " T"]:
-    return _lookup(tables) * _size(tables)
-
-
-_FIGURES = {
-    "size_greedy": _size,
-    "dim_greedy": _dim,
-    "lookup_greedy": _lookup,
-    "size_lookup_greedy": _size_lookup,
-}
-
-RULES_OF_THUMB = tuple(_FIGURES)
-"""Names of the greedy rules; a placer has to beat the best of them on a set of tasks."""
-
-
 def baselines(seed: int = 0) -> dict[str, Placer]:
     """Random and the four rules of thumb, by name."""
-    placers: list[Placer] = [RandomPlacer(seed), *(GreedyPlacer(name) for name in _FIGURES)]
+    placers: list[Placer] = [RandomPlacer(seed), *(GreedyPlacer(name) for name in RULES_OF_THUMB)]
     return {placer.name: placer for placer in placers}
 
 

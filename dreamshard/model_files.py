@@ -35,8 +35,6 @@ def save_placer(placer: DreamShardPlacer, folder: Path, notes: Mapping[str, str 
         notes: further files of the folder: name to content.
     """
     config = {
-        "format": _FORMAT,
-        "features": list(FEATURES),
         "cost_network": placer.cost_network.architecture,
         "policy": placer.policy.kind,
         "rollouts": placer.rollouts,
@@ -69,8 +67,8 @@ def save_state(state: TrainingState, folder: Path) -> None:
     for prefix, optimizer in _optimizers(state).items():
         for index, moments in optimizer.state_dict()["state"].items():
             tensors |= {f"{prefix}.{index}.{name}": value for name, value in moments.items()}
-    config = {"format": _FORMAT, "features": list(FEATURES), "iteration": state.iteration, "warm": state.warm}
-    _write(folder, tensors, config | {"training": asdict(state.config)}, {})
+    config = {"iteration": state.iteration, "warm": state.warm, "training": asdict(state.config)}
+    _write(folder, tensors, config, {})
 
 
 def load_state(folder: Path) -> TrainingState:
@@ -127,7 +125,9 @@ def _optimizers(state: TrainingState) -> dict[str, torch.optim.Optimizer]:
 def _write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any], notes: Mapping[str, str | bytes]) -> None:
     with atomic.replacing_folder(folder) as temporary:
         save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary / _WEIGHTS)
-        (temporary / _CONFIG).write_text(json.dumps(config, indent=1))
+        (temporary / _CONFIG).write_text(
+            json.dumps({"format": _FORMAT, "features": list(FEATURES), **config}, indent=1)
+        )
         for name, content in notes.items():
             (temporary / name).write_bytes(content.encode() if isinstance(content, str) else content)
 

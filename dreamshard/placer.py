@@ -17,7 +17,6 @@ class Placer(Protocol):
     @property
     def name(self) -> str:
         """The placer's name in reports and on the command line."""
-        ...
 
     def place(self, task: PlacementTask) -> Placement:
         """A legal placement.
@@ -25,4 +24,3 @@ class Placer(Protocol):
         Raises:
             NoPlacementError: none was found.
         """
-        ...
