@@ -81,8 +81,10 @@ def measure_and_report(
         versions=versions,
         **facts,
     )
-    for warning in filter(None, (report.caveat, report.rival_unusable)):
-        get_run_logger().warning("%s", warning)
+    if report.caveat:
+        get_run_logger().warning("%s", report.caveat)
+    if report.rival_unusable:
+        get_run_logger().warning("champion version %s counts as beaten: %s", report.rival, report.rival_unusable)
     get_run_logger().info("measured %s on %s", ", ".join(contestants.placers), ", ".join(report.task_names))
     return report
 

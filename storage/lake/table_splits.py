@@ -1,4 +1,4 @@
-"""Which tables were trained on and which were held out: `<lake>/table_splits/<task set>.parquet`.
+"""Which tables were trained on and which were held out: `<lake>/halves/<task set>.parquet`.
 
 These small files are never removed: a later training must know every table that its placer or an earlier one learned from.
 """
@@ -9,6 +9,8 @@ from dreamshard.tasks import TableSplit
 from storage.filesystem import AnyPath
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet, write_rows
+
+FOLDER = "halves"  # as homes have it: under another name, tables trained on there would be held out
 
 _SCHEMA = pa.schema([("name", pa.string()), ("split", pa.string())])  # one row per table; the split is train or test
 
@@ -43,4 +45,4 @@ def read_table_split(lake: Lake, tasks: str) -> TableSplit:
 
 
 def _path(lake: Lake, tasks: str) -> AnyPath:
-    return lake.root / "table_splits" / f"{tasks}.parquet"
+    return lake.root / FOLDER / f"{tasks}.parquet"

@@ -1,6 +1,6 @@
 """Which version is in use: moves the aliases of the registry and records who changed what, when and why.
 
-Tags of a version: `alias`, `reason`, `decided_by` and `decided_at` of the last change, and `history`, the JSON of all
+Tags of a version: `alias`, `reason`, `decided_by` and `decided_at` of the last change, and `alias_changes`, the JSON of all
 changes in order.
 """
 
@@ -18,6 +18,7 @@ from storage.settings import Settings
 
 Alias = Literal["champion", "challenger", "previous"]
 
+CHANGES_TAG = "alias_changes"
 BY_EVALUATION = "evaluation"
 """`AliasChange.by` if no person decided."""
 
@@ -101,7 +102,7 @@ def make_champion(settings: Settings, name: str, reason: str, by: str) -> Champi
 
 def history(tags: Mapping[str, str]) -> list[AliasChange]:
     """All changes of a version's alias, oldest first, from its tags."""
-    return [AliasChange(**change) for change in json.loads(tags.get("history", "[]"))]
+    return [AliasChange(**change) for change in json.loads(tags.get(CHANGES_TAG, "[]"))]
 
 
 def replaced_by_hand(tags: Mapping[str, str]) -> AliasChange | None:
@@ -112,11 +113,11 @@ def replaced_by_hand(tags: Mapping[str, str]) -> AliasChange | None:
 
 
 def _record(settings: Settings, model: ModelVersion, change: AliasChange) -> None:
-    """Set the tags `alias` and `history`, and the first line of the description; the rest of it stays."""
+    """Set the tags `alias` and `alias_changes`, and the first line of the description; the rest of it stays."""
     registry, version, past = client(settings), str(model.version), history(model.tags)
     if not past or replace(past[-1], at=change.at) != change:  # a retried step is recorded once
         changes = json.dumps([asdict(entry) for entry in (*past, change)])
-        registry.set_model_version_tag(MODEL, version, "history", changes)
+        registry.set_model_version_tag(MODEL, version, CHANGES_TAG, changes)
     registry.set_model_version_tag(MODEL, version, "alias", change.alias)
     _, blank, rest = (model.description or "").partition("\n\n")
     registry.update_model_version(MODEL, version, description=f"{change.alias}: {change.why}{blank}{rest}")

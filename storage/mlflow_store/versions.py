@@ -6,7 +6,7 @@ from typing import Any
 from mlflow.entities.model_registry import ModelVersion
 
 from storage.mlflow_store import registry
-from storage.mlflow_store.alias_changes import history
+from storage.mlflow_store.alias_changes import CHANGES_TAG, history
 from storage.mlflow_store.runs import client
 from storage.settings import Settings
 
@@ -34,8 +34,9 @@ def version(settings: Settings, name: str) -> dict[str, Any]:
     model = registry.find(settings, name)
     row = _row(settings, model, registry.aliases(settings))
     tags = {name: value for name, value in sorted(model.tags.items()) if name not in row}
-    if "history" in tags:
+    if CHANGES_TAG in tags:
         tags["history"] = "\n".join(change.sentence for change in history(tags))
+        del tags[CHANGES_TAG]
     return row | {"tags": tags, "description": model.description or ""}
 
 

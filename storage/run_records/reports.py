@@ -7,7 +7,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from dreamshard.evaluation import PairedComparison
 from storage.filesystem import AnyPath, read_json, write_json
@@ -139,7 +139,7 @@ def load(folder: AnyPath, key: str) -> EvaluationReport:
     """Read a report.
 
     Raises:
-        ValueError: there is no such report.
+        ValueError: there is no such report, or it is damaged.
     """
     try:
         return _JSON.validate_json(path(folder, key).read_text(encoding="utf-8"))
@@ -147,6 +147,11 @@ def load(folder: AnyPath, key: str) -> EvaluationReport:
         raise ValueError(
             f"there is no report {key} in {folder}, so nothing can be promoted by it; run `dreamshard evaluate`"
         ) from None
+    except ValidationError as error:
+        raise ValueError(
+            f"report {key} in {folder} is damaged or of another version of dreamshard ({error.error_count()} fields are "
+            "wrong), so nothing can be promoted by it; run `dreamshard evaluate` again"
+        ) from error
 
 
 def mark_newest(store: Store, training: str, key: str) -> None:
