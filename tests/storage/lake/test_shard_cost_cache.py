@@ -5,6 +5,7 @@ import pickle
 from dataclasses import replace
 
 import pytest
+import torch
 
 from dreamshard.costs import CostSample, DeviceCosts, Infeasible
 from dreamshard.tasks import PlacementTask
