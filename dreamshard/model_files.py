@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dreamshard.cost_model import FEATURES, Normaliser, new_cost_network
 from dreamshard.files import atomic
-from dreamshard.policy.network import PolicyNetwork
+from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.search import DreamShardPlacer
 from dreamshard.training import TrainingConfig, TrainingState, untrained
 

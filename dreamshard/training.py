@@ -26,7 +26,7 @@ from dreamshard.formatting import gib
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import episodes_of
-from dreamshard.policy.network import PolicyKind, PolicyNetwork
+from dreamshard.policy.policy_network import PolicyKind, PolicyNetwork
 from dreamshard.policy.reinforce import UpdateFigures, update
 from dreamshard.policy.rollout import rollout
 from dreamshard.search import DreamShardPlacer

@@ -11,7 +11,7 @@ from flows.runtime import testbed_pool
 from flows.tasks import evaluation
 from flows.tasks.drawing import draw_heldout_tasks
 from flows.tasks.stage_inputs import configured, running
-from storage.run_records import reports
+from storage.run_records import report_store
 from storage.store import open_store
 
 
@@ -28,4 +28,4 @@ def compare(options: CompareOptions) -> dict[str, Any]:
         measured = replace(config.evaluation, peers=options.peers)
         key = evaluation.compare_placers(store, who, dataset, tasks, measured, bench)
         shown = evaluation.show_comparison(store, parent, key)
-    return {**shown, "table": report_tables.comparison_table(reports.load(store.comparisons, key))}
+    return {**shown, "table": report_tables.comparison_table(report_store.load(store.comparisons, key))}

@@ -8,7 +8,7 @@ from flows.forms.options import EvaluateOptions
 from flows.reports import mlflow_tracking, report_tables
 from flows.tasks import evaluation
 from flows.tasks.stage_inputs import stage
-from storage.run_records import checkpoints, reports
+from storage.run_records import checkpoints, report_store
 from storage.store import open_store
 
 
@@ -25,5 +25,5 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
             store, training, last, inputs.dataset, inputs.tasks, config, inputs.bench, rival
         )
         mlflow_tracking.log_evaluation(store, inputs.run, key)
-    table = report_tables.evaluation_table(reports.load(store.evaluations, key))
+    table = report_tables.evaluation_table(report_store.load(store.evaluations, key))
     return {"evaluation": key, "testbed": inputs.bench.identity, "table": table}

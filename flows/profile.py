@@ -6,7 +6,7 @@ from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import ProfileOptions
 from flows.reports import mlflow_tracking
-from flows.runtime import locks
+from flows.runtime import run_locks
 from flows.tasks import shard_profiling
 from flows.tasks import training as steps
 from flows.tasks.stage_inputs import stage
@@ -22,7 +22,7 @@ def profile(options: ProfileOptions) -> dict[str, Any]:
         return shard_profiling.profile_shards(store, config, options.seed, options.seconds, options.device)
     with stage(store, "profile", options) as inputs:
         dataset, tasks, bench = inputs.dataset, inputs.tasks, inputs.bench
-        with locks.training_lock(store, inputs.training):
+        with run_locks.training_lock(store, inputs.training):
             training = steps.start_training(store, dataset, tasks, inputs.start, bench)
             iteration = (checkpoints.last_iteration(store, training) or 0) + 1
             figures = steps.measure_placements(store, training, iteration, dataset, tasks, bench)

@@ -6,7 +6,7 @@ from flows.forms.form import deployed
 from flows.forms.options import PromoteOptions
 from flows.tasks import evaluation, promotion
 from flows.tasks.stage_inputs import stage
-from storage.run_records import checkpoints, reports
+from storage.run_records import checkpoints, report_store
 from storage.store import open_store
 
 
@@ -19,8 +19,8 @@ def promote(options: PromoteOptions) -> dict[str, Any]:
     with stage(store, "promote", options) as inputs:
         training, last = inputs.training, inputs.last_iteration()
         checkpoints.require_trained(training, last)
-        report = reports.newest(store, training)
-        reports.require_iteration(report, last)
+        report = report_store.newest(store, training)
+        report_store.require_iteration(report, last)
         rival = evaluation.champion_to_beat(store, training, last)
         if rival != report.rival:
             raise ValueError(

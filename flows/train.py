@@ -10,7 +10,7 @@ from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import StageOptions
 from flows.reports import mlflow_tracking
-from flows.runtime import locks
+from flows.runtime import run_locks
 from flows.runtime.testbed_pool import TestbedReference
 from flows.tasks import shard_profiling
 from flows.tasks import training as steps
@@ -25,7 +25,7 @@ def train_placer(store: Store, run: str, dataset: str, tasks: str, start: WarmSt
 
     The loop calls Prefect tasks, not flows: a Prefect task costs milliseconds, a flow more than a second.
     """
-    with locks.training_lock(store, steps.training_key(dataset, tasks, start, bench)):
+    with run_locks.training_lock(store, steps.training_key(dataset, tasks, start, bench)):
         training = steps.start_training(store, dataset, tasks, start, bench)
         for iteration in range(1, start.config.iterations + 1):
             if not checkpoints.is_complete(store, training, iteration):

@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dreamshard.cost_model.cost_data import CostData
-from dreamshard.cost_model.features import FEATURES, NUM_PAPER_FEATURES, Normaliser
-from dreamshard.cost_model.network import (
+from dreamshard.cost_model.cost_network import (
     Architecture,
     CostNetwork,
     PredictionError,
@@ -28,6 +27,7 @@ from dreamshard.cost_model.network import (
     prediction_error,
     shard_sums,
 )
+from dreamshard.cost_model.features import FEATURES, NUM_PAPER_FEATURES, Normaliser
 from dreamshard.cost_model.paper import PaperCostNetwork
 from dreamshard.cost_model.structured import StructuredCostNetwork
 

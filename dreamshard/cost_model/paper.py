@@ -6,9 +6,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from dreamshard.cost_model.cost_data import CostData
+from dreamshard.cost_model.cost_network import Architecture, CostNetwork, mlp
 from dreamshard.cost_model.evaluator import Array, DeviceCommunication, Loads, mlp_arrays, run_mlp
 from dreamshard.cost_model.features import NUM_PAPER_FEATURES
-from dreamshard.cost_model.network import Architecture, CostNetwork, mlp
 
 
 class PaperCostNetwork(CostNetwork):

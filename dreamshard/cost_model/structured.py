@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from dreamshard.cost_model import structured_formula as formula
 from dreamshard.cost_model.analytic_gradient import HUBER, LOSS_SCALE, FitData, StructuredFit, error_scale
 from dreamshard.cost_model.cost_data import CostData
+from dreamshard.cost_model.cost_network import Architecture, CostNetwork
 from dreamshard.cost_model.features import FEATURES, PHYSICAL_FEATURES, Normaliser
 from dreamshard.cost_model.lower_bound import structured_lower_bound_ms
-from dreamshard.cost_model.network import Architecture, CostNetwork
 from dreamshard.cost_model.structured_evaluator import StructuredEvaluator
 from dreamshard.cost_model.structured_formula import LatentLayout, StructuredWeights
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dreamshard.cost_model import CostNetwork, TrainingDivergedError
 from dreamshard.policy.mdp import Episodes
-from dreamshard.policy.network import PolicyNetwork
+from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.policy.rollout import log_probs, rollout
 
 

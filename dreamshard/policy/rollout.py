@@ -14,7 +14,7 @@ from dreamshard.cost_model import CostNetwork
 from dreamshard.cost_model.evaluator import Array, Indices, Loads, mlp_arrays, run_mlp
 from dreamshard.policy import mdp
 from dreamshard.policy.mdp import Episodes, State
-from dreamshard.policy.network import COST_COLUMNS, DeviceView, PolicyNetwork
+from dreamshard.policy.policy_network import COST_COLUMNS, DeviceView, PolicyNetwork
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,6 @@ column_splits   tables worth splitting by columns
 """
 
 from dreamshard.search.cost_greedy import GreedyCostPlacer
-from dreamshard.search.placer import DreamShardPlacer
+from dreamshard.search.dreamshard_placer import DreamShardPlacer
 
 __all__ = ["DreamShardPlacer", "GreedyCostPlacer"]

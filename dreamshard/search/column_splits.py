@@ -1,7 +1,7 @@
 """Tables worth splitting by columns, and into how many shards.
 
 A column shard repeats its table's lookups for fewer columns, so splitting has a cost; it pays where a single table is a
-large part of one device's even share, or larger than a device. `placer.py` decides by predicted cost.
+large part of one device's even share, or larger than a device. `dreamshard_placer.py` decides by predicted cost.
 """
 
 from dataclasses import replace

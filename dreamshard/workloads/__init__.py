@@ -4,7 +4,7 @@ opening          picks the reader for a source: bundled workload, file, or folde
 source           what every reader returns: a `Workload`
 dlrm, criteo     readers of Meta's `.pt` and Criteo's `.tsv` files
 folder           reader of a folder or bucket: a list of tables with recorded lookups
-table_list       reads and checks lists of tables; `missing_columns` fills in what they lack
+table_list       reads and checks lists of tables; `tables_file` fills in what they lack
 synthetic, zipf  Zipf lookups for the tables of a list
 meta             Meta's data sets, generated from `meta_population` and `meta_statistics`
 lookups          lookups in memory and as Parquet
@@ -20,10 +20,10 @@ from dreamshard.workloads.lookups import (
     read_lookups,
     write_lookups,
 )
-from dreamshard.workloads.missing_columns import read_tables
 from dreamshard.workloads.opening import change_token, open_workload
 from dreamshard.workloads.source import Workload
 from dreamshard.workloads.statistics import dataset_version, statistics
+from dreamshard.workloads.tables_file import read_tables
 
 __all__ = [
     "META_WORKLOADS",

@@ -1,6 +1,6 @@
 """Lists of tables as people and programs write them: CSV, Parquet, and TorchRec-style JSON; read and checked.
 
-`missing_columns.py` fills in what a list leaves out.
+`tables_file.py` fills in what a list leaves out.
 """
 
 import csv

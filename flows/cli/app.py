@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli import chain, doctor, home, options, place, servers, stages, terminal
+from flows.cli import chain, command_options, doctor, home, place, servers, stages, terminal
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,16 +38,16 @@ def _global(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits 0 when done, 1 with one sentence on stderr, 2 on wrong usage."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    options.debug = "--debug" in words
+    command_options.debug = "--debug" in words
     sys.excepthook = _one_sentence
-    if not options.debug:
+    if not command_options.debug:
         warnings.simplefilter("ignore")
     typer.main.get_command(app)([word for word in words if word != "--debug"])  # app() would set its own hook
 
 
 def _one_sentence(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Show an error to people; Python then exits with 1."""
-    if options.debug:
+    if command_options.debug:
         sys.__excepthook__(kind, error, trace)
     else:
         terminal.fail(sentence(error))

@@ -3,7 +3,7 @@
 import time
 
 from flows.cli import outcomes, terminal
-from flows.cli.options import HomeOption, JsonOption, enter, with_options
+from flows.cli.command_options import HomeOption, JsonOption, enter, with_options
 from flows.forms.options import RetrainingOptions, RetrainOptions, WatchOptions
 
 
@@ -15,12 +15,12 @@ def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = 
     from flows.forms.configuration import configure
     from flows.reports import report_tables
     from flows.retrain import retrain
-    from storage.run_records import reports
+    from storage.run_records import report_store
 
     configure(options)  # fail before the server starts
     started = time.monotonic()
     outcome = run_flow(retrain, options, quiet=as_json)
-    report = reports.load(store.evaluations, outcome["evaluation"])
+    report = report_store.load(store.evaluations, outcome["evaluation"])
     if as_json:
         summary = report_tables.summary_json(report)
         terminal.print_json({**outcome, "summary": summary, "best_baseline": report.reference})

@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from flows.cli import terminal
-from flows.cli.options import HomeOption, JsonOption, enter
+from flows.cli.command_options import HomeOption, JsonOption, enter
 
 PINS = ("torch", "prefect", "mlflow", "duckdb", "pyarrow", "fastapi", "sqlalchemy", "safetensors", "torchrec")
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.cli import terminal
-from flows.cli.options import HomeOption, JsonOption, enter, with_options
+from flows.cli.command_options import HomeOption, JsonOption, enter, with_options
 from flows.forms.options import PruneOptions
 
 KEY_METRICS = (

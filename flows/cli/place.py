@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from flows.cli import terminal
-from flows.cli.options import HomeOption, enter
+from flows.cli.command_options import HomeOption, enter
 from flows.cli.placers import cost_predictor, find_placer
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from flows.cli import terminal
-from flows.cli.options import HomeOption, enter
+from flows.cli.command_options import HomeOption, enter
 from flows.runtime.environment import prepare
 
 Port = Annotated[int, typer.Option(min=1, max=65535, help="Port to try first; if it is taken, another is chosen.")]

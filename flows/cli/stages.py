@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from flows.cli import outcomes, terminal
-from flows.cli.options import HomeOption, JsonOption, TraceOption, enter, shared_options, with_options
+from flows.cli.command_options import (
+    HomeOption,
+    JsonOption,
+    TraceOption,
+    enter,
+    shared_options,
+    with_options,
+)
 from flows.forms.options import (
     CompareOptions,
     EvaluateOptions,

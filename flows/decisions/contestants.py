@@ -11,7 +11,7 @@ from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.tasks import PlacementTask
 from flows.runtime.retries import passing
 from storage.mlflow_store import registry
-from storage.run_records.reports import CANDIDATE
+from storage.run_records.report_store import CANDIDATE
 from storage.store import Store
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """The options of every deployed flow, which its form, the API, its command and direct calls share.
 
-`form.py` makes Prefect flows of them, `flows/cli/options.py` commands, and `configuration.py` a recipe, whose value holds
-where an option is None. Fields of a second base class come first in the form.
+`form.py` makes Prefect flows of them, `cli/command_options.py` commands, and `configuration.py` a recipe, whose value
+holds where an option is None. Fields of a second base class come first in the form.
 """
 
 import dataclasses

@@ -8,7 +8,7 @@ from typing import Any
 from dreamshard.costs import PHASES
 from dreamshard.evaluation import EvaluationRow, mean_overall_ms, paired_comparison, prediction_figures
 from dreamshard.search import DreamShardPlacer
-from storage.run_records.reports import EvaluationReport, MeasuredRow, PlacerFigures
+from storage.run_records.report_store import EvaluationReport, MeasuredRow, PlacerFigures
 
 
 def make_report(

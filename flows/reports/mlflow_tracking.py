@@ -17,8 +17,8 @@ from flows.runtime.source_revision import source_revision
 from storage.lake import catalog
 from storage.lake.ingested import Ingested
 from storage.mlflow_store import datasets, evaluation_datasets, registration, registry, runs
-from storage.run_records import checkpoints, lineage, reports, training_effort
-from storage.run_records.reports import EvaluationReport
+from storage.run_records import checkpoints, lineage, report_store, training_effort
+from storage.run_records.report_store import EvaluationReport
 from storage.store import Store
 
 REPORT = "comparison_report"
@@ -77,7 +77,7 @@ def log_effort(store: Store, run: str, training: str) -> None:
 
 def log_evaluation(store: Store, run: str, evaluation: str) -> None:
     """An evaluation of a training: figures, plots, its tasks as evaluation dataset, tables by placer and by task."""
-    settings, report = store.settings, reports.load(store.evaluations, evaluation)
+    settings, report = store.settings, report_store.load(store.evaluations, evaluation)
     evaluation_datasets.log_heldout(settings, run, _heldout(report))
     runs.log_metrics(settings, run, report_tables.evaluation_metrics(report))
     runs.log_figures(settings, run, plots.plots(report, checkpoints.history(store, str(report.training))))
@@ -164,7 +164,7 @@ def addresses(store: Store, run: str, evaluation: str, training: str) -> dict[st
         "lake": str(store.settings.lake_root),
         "catalog": str(store.settings.catalog_path),
         "checkpoints": str(checkpoints.folder(store, training)),
-        "evaluation": str(reports.path(store.evaluations, evaluation)),
+        "evaluation": str(report_store.path(store.evaluations, evaluation)),
         "MLflow run": runs.run_address(store.settings, run),
     }
 

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from flows.reports.timeline import PHASE_COLOURS, costs_of, plot_timeline
 from storage.run_records.checkpoints import Metrics
-from storage.run_records.reports import CANDIDATE, EvaluationReport, MeasuredRow
+from storage.run_records.report_store import CANDIDATE, EvaluationReport, MeasuredRow
 
 COST, ERROR, REWARD = "#4c72b0", "#dd8452", "#55a868"
 

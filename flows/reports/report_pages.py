@@ -13,7 +13,7 @@ from flows.reports import report_tables
 from flows.reports.plots import plots, rows_of_shown_task
 from flows.reports.report_tables import Table
 from storage.run_records.checkpoints import Metrics
-from storage.run_records.reports import EvaluationReport
+from storage.run_records.report_store import EvaluationReport
 
 
 def evaluation_page(report: EvaluationReport, history: Sequence[Metrics], reason: str, links: Mapping[str, str]) -> str:

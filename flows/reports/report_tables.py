@@ -6,7 +6,7 @@ from typing import Any
 
 from dreamshard.evaluation import PairedComparison
 from storage.run_records.checkpoints import Metrics
-from storage.run_records.reports import CANDIDATE, EvaluationReport
+from storage.run_records.report_store import CANDIDATE, EvaluationReport
 
 Table = list[dict[str, Any]]
 

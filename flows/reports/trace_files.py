@@ -8,7 +8,7 @@ from dreamshard.costs import DeviceCosts
 from dreamshard.recipes import recipe
 from dreamshard.trace import traced, write_trace
 from flows.reports.timeline import costs_of
-from storage.run_records import checkpoints, reports
+from storage.run_records import checkpoints, report_store
 from storage.store import Store
 
 
@@ -43,7 +43,7 @@ def write(store: Store, outcome: Mapping[str, Any], path: Path) -> int:
 
 
 def _evaluated(store: Store, key: str) -> dict[str, DeviceCosts]:
-    rows = [row for row in reports.load(store.evaluations, key).rows if row.fits]
+    rows = [row for row in report_store.load(store.evaluations, key).rows if row.fits]
     return {f"{row.task}, {row.placer}: {row.overall_ms:.3f} ms": costs_of(row.devices) for row in rows}
 
 

@@ -25,7 +25,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed, testbed_names
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
 from dreamshard.workloads.lookups import Lookups, LookupSource
-from flows.runtime import locks
+from flows.runtime import run_locks
 from storage.lake.shard_cost_cache import LakeShardCache
 from storage.store import Store
 
@@ -139,7 +139,7 @@ def step_lock(reference: TestbedReference) -> AbstractContextManager[None]:
 
     A simulated testbed measures nothing, so it does not wait.
     """
-    return nullcontext() if reference.kind == SIMULATED else locks.host_lock()
+    return nullcontext() if reference.kind == SIMULATED else run_locks.host_lock()
 
 
 def measurement_lock(reference: TestbedReference) -> AbstractContextManager[None]:

@@ -25,7 +25,7 @@ def run_worker(pool: str, queue: str | None, limit: int) -> None:
         RuntimeError: Prefect's server does not answer.
     """
     environment = worker_environment(os.environ)
-    from flows.runtime.locks import host_limit, make_limit  # imports Prefect, which then reads the environment
+    from flows.runtime.run_locks import host_limit, make_limit  # imports Prefect, which then reads the environment
 
     try:
         make_limit(host_limit())

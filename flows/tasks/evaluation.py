@@ -7,12 +7,12 @@ from dreamshard.recipes import EvaluationConfig
 from flows.decisions import contestants, heldout
 from flows.reports import mlflow_tracking, report_pages
 from flows.runtime.content_keys import content_key, flows_hash
-from flows.runtime.locks import training_lock
 from flows.runtime.prefect_tasks import measuring_task, retried_task
+from flows.runtime.run_locks import training_lock
 from flows.runtime.testbed_pool import TestbedReference
 from flows.tasks.measured_report import measure_and_report
 from storage.mlflow_store import registry
-from storage.run_records import checkpoints, reports
+from storage.run_records import checkpoints, report_store
 from storage.store import Store
 
 
@@ -50,7 +50,7 @@ def evaluate_placers(
     """
     key = content_key(training, iteration, dataset, tasks, config, testbed, rival, flows_hash())
     with training_lock(store, training):
-        if not reports.path(store.evaluations, key).is_file():
+        if not report_store.path(store.evaluations, key).is_file():
             candidate = checkpoints.placer(store, training, iteration, config.budget_ms)
             champion, unusable = contestants.champion_placer(store, rival)
             train = store.lake.read_tasks(dataset, "train", tasks) if config.peers else []
@@ -68,8 +68,8 @@ def evaluate_placers(
                 rival_unusable=unusable,
                 caveat=heldout.bias_caveat(store, rival, store.lake.read_tasks(dataset, "test", tasks)),
             )
-            reports.save(store.evaluations, report)
-    reports.mark_newest(store, training, key)
+            report_store.save(store.evaluations, report)
+    report_store.mark_newest(store, training, key)
     return key
 
 
@@ -92,7 +92,7 @@ def compare_placers(
         MeasurementError: a rank died or hung, twice.
     """
     key = content_key("compare", contestants.identities(store, names), dataset, tasks, config, testbed, flows_hash())
-    if reports.path(store.comparisons, key).exists():
+    if report_store.path(store.comparisons, key).exists():
         return key
     learns = config.peers or {"rnn", "autoshard"} & set(names)
     train = store.lake.read_tasks(dataset, "train", tasks) if learns else []
@@ -101,20 +101,20 @@ def compare_placers(
     report = measure_and_report(
         store, key, placers, dataset, tasks, config, testbed, reference=next(iter(names)), unseen_tables=len(unseen)
     )
-    reports.save(store.comparisons, report)
+    report_store.save(store.comparisons, report)
     return key
 
 
 @retried_task("show comparison")
 def show_comparison(store: Store, run: str, comparison: str) -> Mapping[str, Any]:
     """Report -> MLflow (figures of each version, evaluation dataset, page) and an artifact; returns the flow's outcome."""
-    report = reports.load(store.comparisons, comparison)
+    report = report_store.load(store.comparisons, comparison)
     page = mlflow_tracking.log_comparison(store, run, report)
     report_pages.publish_comparison(report)
     return {
         "comparison": comparison,
         "testbed": report.hardware,
         "held_out": report_pages.heldout_sentence(report),
-        "report": str(reports.path(store.comparisons, comparison)),
+        "report": str(report_store.path(store.comparisons, comparison)),
         "page": page,
     }

@@ -16,7 +16,7 @@ from flows.runtime.progress import publish_progress, report_progress
 from flows.runtime.testbed_pool import TestbedReference, measure, step_lock
 from storage.lake.lake import EVALUATION
 from storage.lake.sample_buffer import collecting
-from storage.run_records.reports import EvaluationReport
+from storage.run_records.report_store import EvaluationReport
 from storage.store import Store
 
 

@@ -7,22 +7,22 @@ from typing import Any
 from prefect import get_run_logger
 
 from flows.decisions.contestants import champion_name
-from flows.decisions.promotion import Decision, decide
+from flows.decisions.promotion_decision import Decision, decide
 from flows.decisions.promotion_veto import find_veto
 from flows.reports import mlflow_tracking, report_pages
-from flows.runtime.locks import registry_lock
 from flows.runtime.prefect_tasks import retried_task
 from flows.runtime.progress import publish_progress
+from flows.runtime.run_locks import registry_lock
 from storage.mlflow_store import alias_changes, registry
-from storage.run_records import checkpoints, reports, training_effort
-from storage.run_records.reports import CANDIDATE, EvaluationReport
+from storage.run_records import checkpoints, report_store, training_effort
+from storage.run_records.report_store import CANDIDATE, EvaluationReport
 from storage.store import Store
 
 
 @retried_task("register version")
 def register(store: Store, run: str, training: str, evaluation: str, budget_ms: float | None) -> str:
     """Evaluated candidate -> version in MLflow's registry, once per iteration; returns its number."""
-    report = reports.load(store.evaluations, evaluation)
+    report = report_store.load(store.evaluations, evaluation)
     with registry_lock(store):
         tags = {"training": training, "iteration": report.iteration}
         version = registry.find_version(store.settings, tags)
@@ -36,7 +36,7 @@ def register(store: Store, run: str, training: str, evaluation: str, budget_ms: 
 @retried_task("promote")
 def promote(store: Store, run: str, version: str, training: str, evaluation: str) -> dict[str, Any]:
     """Evaluation report -> alias of the version, and the reason on it; returns the chain's outcome."""
-    report = reports.load(store.evaluations, evaluation)
+    report = report_store.load(store.evaluations, evaluation)
     with registry_lock(store):  # otherwise two versions that beat the same champion would both replace it
         in_use = registry.champion(store.settings)
         decision = _decide(store, report, version, in_use)

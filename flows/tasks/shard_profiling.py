@@ -18,10 +18,10 @@ from dreamshard.testbeds.refit import refit
 from dreamshard.testbeds.specs import accelerator
 from dreamshard.training import make_placer
 from flows.reports import mlflow_tracking
-from flows.runtime.locks import host_lock
 from flows.runtime.prefect_tasks import measuring_task
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import progressing
+from flows.runtime.run_locks import host_lock
 from storage.store import Store
 
 logger = logging.getLogger(__name__)

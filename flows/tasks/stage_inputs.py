@@ -9,7 +9,7 @@ from flows.decisions.warm_start import WarmStart
 from flows.forms.configuration import configure
 from flows.forms.options import StageOptions
 from flows.reports import mlflow_tracking
-from flows.runtime import locks, testbed_pool
+from flows.runtime import run_locks, testbed_pool
 from flows.runtime.progress import progress_artifact
 from flows.runtime.testbed_pool import TestbedReference
 from flows.tasks.drawing import draw_tasks
@@ -75,7 +75,7 @@ class Stage(StageInputs):
         Raises:
             ValueError: the training has not been started.
         """
-        with locks.training_lock(self.store, self.training):
+        with run_locks.training_lock(self.store, self.training):
             yield self.last_iteration() + 1
 
 

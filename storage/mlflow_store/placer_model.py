@@ -34,8 +34,8 @@ from dreamshard.plan import make_plan
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import read_tables
-from dreamshard.workloads.missing_columns import fill_missing_columns
 from dreamshard.workloads.table_list import check_records
+from dreamshard.workloads.tables_file import fill_missing_columns
 
 _MAX_ERRORS = 5  # errors that one answer lists
 

@@ -75,7 +75,7 @@ def part(frame: FrameType | None) -> str:
 
 def chain(recipe: str, testbed: str) -> float:
     """Do what `dreamshard run` does; returns the CPU seconds of Prefect's server, which is a separate process."""
-    from flows.cli.options import enter
+    from flows.cli.command_options import enter
 
     enter(None)
     import psutil

@@ -95,8 +95,8 @@ def team(tmp_path_factory, s3_environment):
 
 
 HOLD = """
-from flows.runtime.locks import of_host
-with of_host():
+from flows.runtime.run_locks import host_lock
+with host_lock():
     print("measures", flush=True)
     input()
 """

@@ -1,6 +1,6 @@
 """Process control of a cluster testbed's ranks: start them, exchange messages, and end every one.
 
-`worker.py` is what a rank runs. torch.distributed's elastic launcher starts and reaps the ranks; it runs in a thread,
+`rank.py` is what a rank runs. torch.distributed's elastic launcher starts and reaps the ranks; it runs in a thread,
 because it returns only when they have ended.
 """
 
@@ -24,7 +24,16 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from dreamshard.testbeds.cluster.worker import SETUP_FILE, STAGES, START_FILE, Failed, Hello, Job, Measured, Stage
+from dreamshard.testbeds.cluster.rank import (
+    SETUP_FILE,
+    STAGES,
+    START_FILE,
+    Failed,
+    Hello,
+    Job,
+    Measured,
+    StageReached,
+)
 
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 10.0
@@ -157,7 +166,7 @@ class Ranks:
             logs_specs=DefaultLogsSpecs(log_dir=self._folder.name, redirects=Std.ALL),
         )
         try:
-            elastic_launch(config, sys.executable)("-m", "dreamshard.testbeds.cluster.worker", self._folder.name)
+            elastic_launch(config, sys.executable)("-m", "dreamshard.testbeds.cluster.rank", self._folder.name)
         except ChildFailedError as error:
             self._failures = dict(error.failures)
         except (RuntimeError, OSError) as error:
@@ -184,12 +193,12 @@ class Ranks:
             self._connections[hello.rank] = connection
             self._pids[hello.rank] = hello.pid
 
-    def _receive(self, rank: int) -> Measured | Failed | Stage | Hello:
+    def _receive(self, rank: int) -> Measured | Failed | StageReached | Hello:
         try:
-            message: Measured | Failed | Stage | Hello = pickle.loads(self._connections[rank].recv_bytes())
+            message: Measured | Failed | StageReached | Hello = pickle.loads(self._connections[rank].recv_bytes())
         except (EOFError, OSError) as error:
             raise self._death_of(rank) from error
-        if isinstance(message, Stage):
+        if isinstance(message, StageReached):
             self._stages[rank] = message.name
         return message
 

@@ -20,7 +20,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import MeasurementError, TestbedSetup, check_placement
 from dreamshard.testbeds.clocks import CLOCKS, interquartile_range
 from dreamshard.testbeds.cluster.launch import Ranks, RankTrouble
-from dreamshard.testbeds.cluster.worker import Job
+from dreamshard.testbeds.cluster.rank import Job
 from dreamshard.testbeds.fused_op import require_fbgemm
 from dreamshard.testbeds.machine import device_model, library_versions
 

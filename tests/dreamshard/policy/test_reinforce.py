@@ -7,7 +7,7 @@ import torch
 
 from dreamshard.cost_model import TrainingDivergedError
 from dreamshard.policy.mdp import episodes_of
-from dreamshard.policy.network import PolicyNetwork
+from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.policy.reinforce import policy_gradient_loss, update
 from dreamshard.policy.rollout import rollout
 from dreamshard.tasks import PlacementTask

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dreamshard.placement import Placement, device_memory_bytes
 from dreamshard.policy.mdp import episodes_of, legal_devices
-from dreamshard.policy.network import PolicyNetwork
+from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.policy.rollout import log_probs, rollout
 from dreamshard.search.cost_greedy import cost_greedy
 from dreamshard.tasks import PlacementTask

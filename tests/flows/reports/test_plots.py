@@ -6,7 +6,7 @@ from dreamshard.costs import PHASES
 from dreamshard.evaluation import PairedComparison
 from flows.reports.plots import plot_learning, plot_placements, plot_predictions, plots, rows_of_shown_task
 from flows.reports.report_tables import evaluation_table, gain_text, measured_rows, summary_json
-from storage.run_records.reports import EvaluationReport, MeasuredRow, PlacerFigures
+from storage.run_records.report_store import EvaluationReport, MeasuredRow, PlacerFigures
 
 GAIN = PairedComparison(fits=True, mean_gain=0.25, low=0.1, high=0.4, num_tasks=3)
 

@@ -14,7 +14,7 @@ from dreamshard.files.locks import MEASURING_LOCK
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig
 from dreamshard.tasks import PlacementTask
-from flows.runtime import locks, testbed_pool
+from flows.runtime import run_locks, testbed_pool
 from storage.store import open_store
 from tests.helpers.tables import tables_of
 
@@ -93,8 +93,8 @@ def test_a_step_that_measures_holds_the_limit_of_its_host_and_a_simulated_one_no
         held.append(limit)
         yield
 
-    monkeypatch.setattr(locks, "limit_slot", shared)
-    monkeypatch.setenv(locks.HOST, "gpu-7")
+    monkeypatch.setattr(run_locks, "limit_slot", shared)
+    monkeypatch.setenv(run_locks.HOST, "gpu-7")
     for wanted in (WANTED, SIMULATED):
         with testbed_pool.step_lock(wanted):
             pass

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from prefect.client.schemas.objects import FlowRun
 
-from flows.runtime import locks
+from flows.runtime import run_locks
 from flows.servers import work_pool
 
 WORKERS = {"docker": "prefect_docker.worker", "kubernetes": "prefect_kubernetes.worker"}
@@ -55,10 +55,10 @@ def test_a_docker_run_has_the_image_the_settings_the_hosts_lock_and_its_gpus():
 @pytest.mark.parametrize("host", ["gpu-7", ""])
 def test_a_docker_run_calls_its_host_as_the_worker_that_starts_it_does(monkeypatch, host):
     monkeypatch.setenv("DREAMSHARD_HOST", host)
-    monkeypatch.setattr(locks.socket, "gethostname", lambda: "the-hosts-own-name")
-    of_worker = locks.host_limit()
+    monkeypatch.setattr(run_locks.socket, "gethostname", lambda: "the-hosts-own-name")
+    of_worker = run_locks.host_limit()
     monkeypatch.setenv("DREAMSHARD_HOST", made("docker", gpus=0).env["DREAMSHARD_HOST"])
-    assert locks.host_limit() == of_worker == f"dreamshard-measures-{host or 'the-hosts-own-name'}"
+    assert run_locks.host_limit() == of_worker == f"dreamshard-measures-{host or 'the-hosts-own-name'}"
 
 
 def test_a_kubernetes_run_has_the_image_the_settings_its_nodes_name_the_secret_and_its_gpus():

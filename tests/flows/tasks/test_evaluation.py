@@ -8,7 +8,7 @@ from flows.runtime.content_keys import content_key
 from flows.runtime.testbed_pool import TestbedReference
 from flows.tasks import evaluation
 from storage.mlflow_store import registry
-from storage.run_records import reports
+from storage.run_records import report_store
 from storage.store import Store, open_store
 
 TESTBED = TestbedReference(
@@ -43,8 +43,8 @@ def test_a_report_is_reused_until_the_flows_own_source_changes(store, monkeypatc
     arguments = ("training", 1, "d", "t", EvaluationConfig(), TESTBED, None)
     monkeypatch.setattr(evaluation, "flows_hash", lambda: "this source")
     key = content_key(*arguments, "this source")
-    reports.path(store.evaluations, key).parent.mkdir()
-    reports.path(store.evaluations, key).write_text("{}")
+    report_store.path(store.evaluations, key).parent.mkdir()
+    report_store.path(store.evaluations, key).write_text("{}")
     assert evaluation.evaluate_placers.fn(store, *arguments) == key
     monkeypatch.setattr(evaluation, "flows_hash", lambda: "another source")
     with pytest.raises(ValueError, match="there is no checkpoint"):

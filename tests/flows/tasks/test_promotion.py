@@ -18,8 +18,8 @@ from flows.reports import report_pages
 from flows.reports.evaluation_report import make_report
 from flows.tasks import promotion
 from storage.mlflow_store import alias_changes, registration, registry, runs
-from storage.run_records import lineage, reports, training_effort
-from storage.run_records.reports import CANDIDATE
+from storage.run_records import lineage, report_store, training_effort
+from storage.run_records.report_store import CANDIDATE
 from storage.settings import Settings
 from storage.store import open_store
 from tests.helpers.tables import tables_of
@@ -68,7 +68,7 @@ class Team:
             iteration=1,
             rival=rival,
         )
-        reports.save(open_store().evaluations, report)
+        report_store.save(open_store().evaluations, report)
         with disable_run_logger():
             return promotion.promote.fn(open_store(), self.runs[version], version, training, key)
 

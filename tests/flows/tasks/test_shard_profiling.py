@@ -13,8 +13,8 @@ from flows.forms.configuration import configure
 from flows.forms.options import RecipeOptions
 from flows.reports import trace_files
 from flows.tasks import shard_profiling
-from storage.run_records import checkpoints, reports
-from storage.run_records.reports import EvaluationReport, MeasuredRow
+from storage.run_records import checkpoints, report_store
+from storage.run_records.report_store import EvaluationReport, MeasuredRow
 from storage.store import open_store
 from tests.flows.commands import Dreamshard, failed_with
 from tests.helpers.lake import append_samples
@@ -104,7 +104,7 @@ def test_an_evaluation_is_traced_with_a_process_for_every_placement_that_fits(ho
         gains={},
         rows=(row("random", 8.0), row("dreamshard", 4.0), row("size", None)),
     )
-    reports.save(open_store().evaluations, report)
+    report_store.save(open_store().evaluations, report)
     assert trace_files.write(open_store(), {"evaluation": "k"}, tmp_path / "trace.json") == 2
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]

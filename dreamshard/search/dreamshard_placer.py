@@ -23,7 +23,7 @@ from dreamshard.costs import DeviceCosts
 from dreamshard.placement import ColumnShard, Placement, is_legal
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import episodes_of
-from dreamshard.policy.network import PolicyNetwork
+from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.policy.rollout import rollout
 from dreamshard.search.column_splits import fits_together, merged, splits, tight_splits
 from dreamshard.search.cost_greedy import cost_greedy

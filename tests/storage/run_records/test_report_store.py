@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from dreamshard.evaluation import PairedComparison
-from storage.run_records import reports
-from storage.run_records.reports import EvaluationReport, MeasuredRow, PlacerFigures
+from storage.run_records import report_store
+from storage.run_records.report_store import EvaluationReport, MeasuredRow, PlacerFigures
 from storage.store import Store, open_store
 
 NEVER = PairedComparison(fits=False, mean_gain=None, low=None, high=None, num_tasks=1)
@@ -47,9 +47,9 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Store:
 
 
 def test_a_report_is_read_as_it_was_written_and_holds_no_infinity(store: Store):
-    reports.save(store.evaluations, REPORT)
-    assert reports.load(store.evaluations, "a") == REPORT
-    text = reports.path(store.evaluations, "a").read_text()
+    report_store.save(store.evaluations, REPORT)
+    assert report_store.load(store.evaluations, "a") == REPORT
+    text = report_store.path(store.evaluations, "a").read_text()
     assert "Infinity" not in text
     assert "NaN" not in text
 
@@ -64,20 +64,20 @@ def test_a_placement_that_did_not_fit_neither_gains_nor_counts_as_equal():
 
 
 def test_a_report_of_another_iteration_is_refused():
-    reports.require_iteration(REPORT, 2)
+    report_store.require_iteration(REPORT, 2)
     with pytest.raises(ValueError, match=r"is at iteration 3, .* is of iteration 2, .* evaluate` again"):
-        reports.require_iteration(REPORT, 3)
+        report_store.require_iteration(REPORT, 3)
 
 
 def test_a_report_that_is_requested_again_is_the_newest(store: Store):
     for key in ("a", "b"):
-        reports.save(store.evaluations, replace(REPORT, key=key))
-        reports.mark_newest(store, "training", key)
-    assert reports.newest(store, "training").key == "b"
-    reports.mark_newest(store, "training", "a")
-    assert reports.newest(store, "training").key == "a"
-    reports.path(store.evaluations, "a").unlink()
+        report_store.save(store.evaluations, replace(REPORT, key=key))
+        report_store.mark_newest(store, "training", key)
+    assert report_store.newest(store, "training").key == "b"
+    report_store.mark_newest(store, "training", "a")
+    assert report_store.newest(store, "training").key == "a"
+    report_store.path(store.evaluations, "a").unlink()
     with pytest.raises(ValueError, match="there is no report a"):
-        reports.newest(store, "training")
+        report_store.newest(store, "training")
     with pytest.raises(ValueError, match="training u has not been evaluated"):
-        reports.newest(store, "u")
+        report_store.newest(store, "u")

@@ -1,6 +1,6 @@
 """The program of one rank: connect to the testbed, then measure placements until the testbed ends it.
 
-torch.distributed's elastic launcher starts it as `python -m dreamshard.testbeds.cluster.worker FOLDER`. The folder, which
+torch.distributed's elastic launcher starts it as `python -m dreamshard.testbeds.cluster.rank FOLDER`. The folder, which
 only this user can read, has what a rank needs to start. A rank also ends, even while it computes, if the testbed is gone.
 """
 
@@ -63,7 +63,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageReached:
     """A rank begins one of `STAGES`."""
 
     name: str
@@ -106,7 +106,7 @@ class Channel:
     def enter(self, stage: str) -> None:
         """Report that one of `STAGES` begins."""
         self._stage = stage
-        self.send(Stage(stage))
+        self.send(StageReached(stage))
 
     def report(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """An exception hook that also reports to the testbed."""
@@ -157,6 +157,6 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     # Imported by name, so that messages pickle alike on both sides.
-    from dreamshard.testbeds.cluster.worker import main as run_rank
+    from dreamshard.testbeds.cluster.rank import main as run_rank
 
     run_rank(Path(sys.argv[1]))

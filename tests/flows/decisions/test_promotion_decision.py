@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from dreamshard.evaluation import PairedComparison
-from flows.decisions.promotion import Decision, decide
+from flows.decisions.promotion_decision import Decision, decide
 from flows.decisions.promotion_veto import Veto
 
 BETTER = PairedComparison(fits=True, mean_gain=0.05, low=0.01, high=0.09, num_tasks=10)

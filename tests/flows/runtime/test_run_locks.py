@@ -11,11 +11,11 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from dreamshard.evaluation import PairedComparison
 from flows.decisions.contestants import champion_name
-from flows.runtime import locks
+from flows.runtime import run_locks
 from flows.runtime.retries import passing
 from flows.tasks import promotion, stage_inputs
-from storage.run_records import reports
-from storage.run_records.reports import CANDIDATE, EvaluationReport
+from storage.run_records import report_store
+from storage.run_records.report_store import CANDIDATE, EvaluationReport
 from storage.store import Store, open_store
 
 BETTER = PairedComparison(fits=True, mean_gain=0.05, low=0.01, high=0.09, num_tasks=10)
@@ -59,7 +59,7 @@ def test_of_two_promotions_at_once_that_both_beat_what_was_in_use_one_becomes_ch
         rows=(),
         rival=rival,
     )
-    reports.save(store.evaluations, report)
+    report_store.save(store.evaluations, report)
     monkeypatch.setattr(promotion, "registry", registry)
     monkeypatch.setattr(promotion, "alias_changes", registry)
     monkeypatch.setattr(promotion, "find_veto", lambda *_: None)
@@ -92,7 +92,7 @@ def test_a_promotion_by_hand_waits_for_one_that_is_under_way(store, monkeypatch)
     monkeypatch.setattr(promotion.alias_changes, "make_champion", make_champion)
     by_hand = threading.Thread(target=promotion.make_champion.fn, args=(store, "2", ""))
     with disable_run_logger():
-        with locks.registry_lock(store):
+        with run_locks.registry_lock(store):
             by_hand.start()
             assert not begun.wait(0.5)
         assert begun.wait(10)
@@ -103,10 +103,10 @@ def test_a_second_run_of_a_training_in_one_home_waits_and_another_training_does_
     begun = {key: threading.Event() for key in ("same", "other")}
 
     def run(key):
-        with locks.training_lock(store, key):
+        with run_locks.training_lock(store, key):
             begun[key].set()
 
-    with locks.training_lock(store, "same"):
+    with run_locks.training_lock(store, "same"):
         runs = [threading.Thread(target=run, args=(key,)) for key in begun]
         for each in runs:
             each.start()
@@ -127,7 +127,7 @@ def test_a_step_on_its_own_waits_for_a_run_of_its_training_and_sees_what_that_ha
         with stage.next_iteration() as iteration:
             found.append(iteration)
 
-    with locks.training_lock(store, "same"):
+    with run_locks.training_lock(store, "same"):
         alone = threading.Thread(target=step)
         alone.start()
         alone.join(0.3)
@@ -137,8 +137,8 @@ def test_a_step_on_its_own_waits_for_a_run_of_its_training_and_sees_what_that_ha
 
 
 def test_without_a_shared_server_no_limit_is_requested(monkeypatch):
-    monkeypatch.setattr(locks, "make_limit", lambda name: pytest.fail(f"asked for {name}"))
-    with locks.host_lock():
+    monkeypatch.setattr(run_locks, "make_limit", lambda name: pytest.fail(f"asked for {name}"))
+    with run_locks.host_lock():
         pass
 
 
@@ -148,7 +148,7 @@ def test_a_server_that_does_not_answer_is_one_sentence_and_is_tried_again(monkey
     with (
         temporary_settings({PREFECT_API_URL: address}),
         pytest.raises(ConnectionError) as away,
-        locks.registry_lock(open_store()),
+        run_locks.registry_lock(open_store()),
     ):
         pytest.fail("without its turn")
     assert str(away.value).startswith(f"Prefect's server at {address} does not answer")
