@@ -15,7 +15,7 @@ from dreamshard.workloads.config import WorkloadConfig
 
 @dataclass(frozen=True, kw_only=True)
 class TasksConfig:
-    """Placement tasks, drawn from the pool's training and test halves."""
+    """Placement tasks, drawn from the two sides of the pool's table split."""
 
     tables_per_task: int = 20
     num_devices: int = 2

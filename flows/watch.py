@@ -64,7 +64,7 @@ def reason_to_wait(diff: DatasetDiff, dataset: str, options: RetrainingOptions) 
     requested = watching.find_request(dataset, options)
     if requested is not None:
         return (
-            f"Retraining was asked for at {requested:%Y-%m-%d %H:%M} UTC and has not succeeded; it is requested again a day "
+            f"Retraining was requested at {requested:%Y-%m-%d %H:%M} UTC and has not succeeded; it is requested again a day "
             "later, unless tables change before. Start `retrain` to try at once."
         )
     return None

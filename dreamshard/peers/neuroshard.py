@@ -139,8 +139,8 @@ def _halved(parts: ShardList, compute_ms: NDArray[np.float32], shard_bytes: NDAr
         middle, odd = divmod(part.start + part.end, 2)
         if odd or (middle - part.start) % _COLUMNS:
             continue
-        halves = ColumnShard(part.table, part.start, middle), ColumnShard(part.table, middle, part.end)
-        lists.append((*parts[:s], *halves, *parts[s + 1 :]))
+        pair = ColumnShard(part.table, part.start, middle), ColumnShard(part.table, middle, part.end)
+        lists.append((*parts[:s], *pair, *parts[s + 1 :]))
     return lists
 
 

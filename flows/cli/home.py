@@ -92,7 +92,7 @@ def sql(
 
 @with_options
 def prune(options: PruneOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Free what is old: lookups, cost samples, checkpoints, reports and what killed runs left; a dry run without --yes.
+    """Remove old lookups, cost samples, checkpoints, reports and leftovers of killed runs; a dry run without --yes.
 
     Never what a registered version names (its training, evaluation and tables), what is in use, or the tables ingested
     last. `dreamshard ingest` makes removed lookups again.
@@ -105,7 +105,7 @@ def prune(options: PruneOptions, home: HomeOption = None, as_json: JsonOption = 
     if as_json:
         terminal.print_json({"older_than_days": days, "deleted": options.delete, "table": table})
         return
-    done = "removed" if options.delete else "would go"
+    done = "removed" if options.delete else "would be removed"
     terminal.print_table(table, title=f"Older than {days} days and needed by no version: {done}")
     if not options.delete and table[-1]["files"]:
         terminal.say("Nothing was removed. To remove it:")

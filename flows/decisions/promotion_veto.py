@@ -35,13 +35,13 @@ class Veto:
             return f"taken out of use by hand at {self.replaced_at}; {command} uses it again"
         return (
             f"trained on {self.origin.source}, the tables of recipe {self.origin.recipe} itself, while champion version "
-            f"{self.champion} was trained on {self.champion_origin.source}, which somebody named; {command} promotes it "
+            f"{self.champion} was trained on {self.champion_origin.source}, which a user named; {command} promotes it "
             "nevertheless"
         )
 
 
 def find_veto(store: Store, version: str, in_use: str | None) -> Veto | None:
-    """Why an evaluation must not make a version champion; None where nothing speaks against it.
+    """Why an evaluation must not make a version champion; None if there is no reason.
 
     A champion that a person replaced stays out of use: the same tables give the same version and the same figures, so
     the next retraining would undo the person's decision. A champion of tables that a person named is not replaced by

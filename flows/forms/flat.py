@@ -14,7 +14,7 @@ def flattened(
 ) -> Callable[..., Result]:
     """Replace the first parameter of `body`, an options type, by the fields of that type.
 
-    Prefect and Typer read the signature, so both see the fields. An empty text leaves an option at its default.
+    Prefect and Typer read the signature, so both see the fields. An empty text leaves an optional field empty.
 
     Args:
         body: takes an options type, then possibly more parameters.
@@ -23,13 +23,15 @@ def flattened(
     first, *others = inspect.signature(body, eval_str=True).parameters.values()
     shown = list(filter(None, map(parameter, option_parameters(first.annotation))))
     names = {field.name for field in shown}
+    optional = {field.name for field in fields(first.annotation) if field.default is None}
     keywords = [other.replace(kind=inspect.Parameter.KEYWORD_ONLY) for other in others]
     signature = inspect.Signature([*shown, *keywords])
 
     @wraps(body)
     def call(*args: Any, **kwargs: Any) -> Result:
         values = signature.bind(*args, **kwargs).arguments
-        filled = {name: value for name, value in values.items() if name in names and value != ""}
+        empty = {name for name in optional & values.keys() if values[name] == ""}
+        filled = {name: value for name, value in values.items() if name in names - empty}
         return body(first.annotation(**filled), **{name: values[name] for name in values.keys() - names})
 
     annotations = {name: field.annotation for name, field in signature.parameters.items()}

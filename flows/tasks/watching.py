@@ -52,7 +52,7 @@ def find_running(options: RetrainingOptions) -> str | None:
     return next(running, None)
 
 
-@task(name="look for a retraining that was asked for", cache_policy=NO_CACHE)
+@task(name="look for a requested retraining", cache_policy=NO_CACHE)
 def find_request(dataset: str, options: RetrainingOptions) -> datetime | None:
     """When the same retraining was last requested, if that was on `dataset` and within a day, or None."""
     today = EventFilter(

@@ -1,8 +1,8 @@
 """Warm starts from the champion when tables change: how many measurements they save, and what they cost in quality.
 
 A champion is trained on half of the 2021 data set. Then every twentieth table is removed, replaced by a new one, resized or
-looked up differently, and one placer is trained from scratch and one from the champion; tables stay in their halves. All
-three are judged by the true cost of the same held-out tasks of the changed data set.
+looked up differently, and one placer is trained from scratch and one from the champion; tables stay on their side of the
+split. All three are judged by the true cost of the same held-out tasks of the changed data set.
 """
 
 import time
@@ -79,7 +79,7 @@ def _compared(dims: Dims, seeds: Sequence[int], share: float) -> Iterator[Row]:
 
 def _costs(run: Callable[[Dims, float, int], Trained], dims: Dims, share: float, seed: int) -> npt.NDArray[np.float64]:
     """True cost of each held-out task as placed by the placer of a run."""
-    held_out = tasks(changed_halves(dims, share, seed)[1], TRAINED, HELD_OUT, seed=300 + seed)
+    held_out = tasks(changed_split(dims, share, seed)[1], TRAINED, HELD_OUT, seed=300 + seed)
     placer = replace(make_placer(run(dims, share, seed).state), clock=time.process_time)
     return np.asarray([true_ms(EXACT, task, placer.place(task)) for task in held_out])
 
@@ -94,14 +94,14 @@ def champion(dims: Dims, seed: int) -> Trained:
 @cache
 def in_full(dims: Dims, share: float, seed: int) -> Trained:
     """Train from scratch on the changed data set."""
-    train, _ = changed_halves(dims, share, seed)
+    train, _ = changed_split(dims, share, seed)
     return _trained(start_training(train, TrainingConfig(), seed), train, seed)
 
 
 @cache
 def in_full_again(dims: Dims, share: float, seed: int) -> Trained:
     """Train from scratch with another seed, which shows how much two such trainings differ."""
-    train, _ = changed_halves(dims, share, seed)
+    train, _ = changed_split(dims, share, seed)
     return _trained(start_training(train, TrainingConfig(), seed + 10), train, seed + 10)
 
 
@@ -109,7 +109,7 @@ def in_full_again(dims: Dims, share: float, seed: int) -> Trained:
 def incrementally(dims: Dims, share: float, seed: int) -> Trained:
     """Train from the champion and its samples."""
     before = champion(dims, seed)
-    train, _ = changed_halves(dims, share, seed)
+    train, _ = changed_split(dims, share, seed)
     state = continue_from(make_placer(before.state), TrainingConfig().warm(), seed)
     return _trained(state, train, seed, before.samples)
 
@@ -120,8 +120,8 @@ def untouched(dims: Dims, share: float, seed: int) -> Trained:
 
 
 @cache
-def changed_halves(dims: Dims, share: float, seed: int) -> tuple[Tables, Tables]:
-    """The halves of the changed data set; every table stays in its half."""
+def changed_split(dims: Dims, share: float, seed: int) -> tuple[Tables, Tables]:
+    """The split of the changed data set; every table stays on its side."""
     pool, generator = meta_tables("meta-dlrm-2021", dims), torch.Generator().manual_seed(seed)
     earlier = EMPTY_SPLIT.with_tables(*split_tables(pool, generator))
     return split_tables(changed(pool, meta_tables("meta-dlrm-2022", dims), share, generator), generator, earlier)

@@ -113,7 +113,7 @@ def straight(recipe: str, testbed: str) -> float:
             files[table.name] = Path(folder) / f"{len(files)}.parquet"
             write_lookups(files[table.name], table.lookups)
         generator = torch.Generator().manual_seed(seed)
-        halves, wanted = split_tables(concatenate(described), generator), config.tasks
+        sides, wanted = split_tables(concatenate(described), generator), config.tasks
         train, test = (
             sample_tasks(
                 half,
@@ -125,7 +125,7 @@ def straight(recipe: str, testbed: str) -> float:
                 precision=wanted.precision,
                 optimizer=wanted.optimizer,
             )
-            for half, count in zip(halves, (wanted.num_train, wanted.num_test), strict=True)
+            for half, count in zip(sides, (wanted.num_train, wanted.num_test), strict=True)
         )
         setup = TestbedSetup(
             num_devices=wanted.num_devices,
@@ -137,7 +137,7 @@ def straight(recipe: str, testbed: str) -> float:
             timeout_s=config.measure.timeout_s,
         )
         bench = open_testbed(testbed, setup)
-        state, samples = training.start_training(halves[0], config.training, seed), []
+        state, samples = training.start_training(sides[0], config.training, seed), []
         for _ in range(config.training.iterations):
             samples += [bench.measure(task, placement) for task, placement in training.propose(state, train)]
             training.fit_costs(state, samples)

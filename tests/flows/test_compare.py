@@ -43,7 +43,7 @@ def pool_of(count: int) -> Tables:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Versions 1 and 2, untrained, said to be of the training halves of 40 tables by seeds 0 and 1; 1 is champion."""
+    """Versions 1 and 2, untrained, recorded as trained on the train tables that seeds 0 and 1 draw from 40; 1 is champion."""
     folder = tmp_path_factory.mktemp("compared")
     settings, pool = Settings.from_environment({"DREAMSHARD_HOME": str(folder / "home")}), pool_of(40)
     dataset = dataset_version(pool)
@@ -74,7 +74,7 @@ def test_tasks_hold_no_table_that_any_of_the_versions_was_trained_on(home, compa
     trained = {name for version in "12" for name in heldout.trained_names(open_store(), version)}
     query = "select distinct unnest(table_names) as name from evaluations"
     used = {row["name"] for row in json.loads(shared_dreamshard("sql", query, "--json", home=home).stdout)}
-    assert len(trained) > 20  # the two halves differ, so neither's own test half is held out for both
+    assert len(trained) > 20  # the two splits differ, so neither's own test tables are held out for both
     assert used
     assert used.isdisjoint(trained)
     assert f"{40 - len(trained)} tables" in compared["held_out"]

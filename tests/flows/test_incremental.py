@@ -95,7 +95,7 @@ class Home:
     def origin(self, version: str) -> lineage.Origin:
         return lineage.Origin.from_json(self.tags[version][lineage.TAG])
 
-    def halves(self, version: str):
+    def table_split(self, version: str):
         return read_table_split(open_store().lake, self.origin(version).tasks)
 
 
@@ -128,8 +128,8 @@ def test_the_second_training_goes_on_from_the_first(home: Home):
         assert value.equal(warm.cost_network.state_dict()[name]), name
 
 
-def test_no_table_that_was_trained_on_is_ever_held_out_and_tables_stay_in_their_halves(home: Home):
-    before, after = home.halves("1"), home.halves("2")
+def test_no_table_that_was_trained_on_is_ever_held_out_and_tables_stay_on_their_side_of_the_split(home: Home):
+    before, after = home.table_split("1"), home.table_split("2")
     assert before.train <= after.train, "those that are gone too, in case they come back"
     assert before.test <= after.test
     assert not after.train & after.test
@@ -148,7 +148,7 @@ def test_what_was_measured_before_is_fitted_as_well_with_the_tables_as_they_were
     samples = training_effort.earlier_samples(open_store(), home.tags["2"]["training"])
     assert len(samples) == 15
     rows = {name: int(n) for s in samples for name, n in zip(s.task.tables.names, s.task.tables.rows, strict=True)}
-    assert set(rows) <= home.halves("1").train
+    assert set(rows) <= home.table_split("1").train
     assert all(rows[name] == BEFORE[name][0] for name in rows)
 
 
@@ -188,7 +188,7 @@ def test_a_warm_training_that_was_killed_ends_with_the_same_bits_and_measures_no
     assert len(open_store().lake.read_cost_samples(run_key=training)) == 10
 
 
-def test_a_full_training_begins_with_nothing_but_keeps_the_halves(home: Home):
+def test_a_full_training_begins_with_nothing_but_keeps_the_table_split(home: Home):
     begun = home.start(home.origin("2").dataset, full=True)
     assert begun.warm is None
     assert begun.config.measurements == 15

@@ -166,7 +166,7 @@ def test_where_nothing_is_under_way_a_failed_retraining_is_said_and_a_new_one_is
     monkeypatch.setattr(watching, "get_client", Server(events=[asked(1, "a"), *yesterday.events]))
     waits = watch.reason_to_wait(NEW, "a", WATCHED)
     assert waits is not None
-    assert re.search(r"was asked for at .* UTC and has not succeeded", waits)
+    assert re.search(r"was requested at .* UTC and has not succeeded", waits)
 
 
 @pytest.mark.flow

@@ -131,7 +131,7 @@ def test_a_changed_list_of_tables_starts_one_retraining_with_the_parameters_of_t
     until(cancelled, 180)
     again = completed(servers, "watch", **watched)
     assert not again["emitted"], "it would fail every quarter of an hour"
-    assert "was asked for at" in again["retraining"]
+    assert "was requested at" in again["retraining"]
     assert len(retrainings()) == 1
     shown = {each["key"]: each for each in api(servers, "artifacts/filter")}["dreamshard-tables"]
     assert "1 resized" in shown["description"]
