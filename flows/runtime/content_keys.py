@@ -66,6 +66,8 @@ def _version(library: str) -> str:
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
     if isinstance(value, Path):
         return str(value)
     raise TypeError(f"{type(value).__name__} cannot be part of a cache key; pass a path, an id or a dataclass instead")

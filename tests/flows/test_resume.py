@@ -35,7 +35,7 @@ def test_ctrl_c_ends_a_run_at_once_and_keeps_what_was_finished(tmp_path):
     process = start(tmp_path, "tests.flows.faulty_testbeds:interrupted")
     code, _, err = finish(process)
     assert code == 130
-    assert err.strip().splitlines()[-1].startswith("dreamshard: interrupted; what is finished is kept")
+    assert err.strip().splitlines()[-1].startswith("dreamshard: interrupted; finished work is kept")
     assert "Traceback" not in err
     assert iterations(tmp_path) == ["iteration_00", "iteration_01"]
     assert len(samples(tmp_path)) == 7
