@@ -56,10 +56,16 @@ def until(check: Callable[[], Any], seconds: float) -> Any:
 
 
 def api(servers: Up, path: str, **body):
-    """The answer of Prefect's API to a POST."""
-    answer = httpx.post(f"{servers.prefect}/api/{path}", json=body, timeout=30)
-    answer.raise_for_status()
-    return answer.json()
+    """The answer of Prefect's API to a POST; asked again, as Prefect's own client does, while its database is busy."""
+    answers: list[httpx.Response] = []
+
+    def answered() -> bool:
+        answers.append(httpx.post(f"{servers.prefect}/api/{path}", json=body, timeout=60))
+        return answers[-1].status_code != httpx.codes.SERVICE_UNAVAILABLE
+
+    until(answered, 120)
+    answers[-1].raise_for_status()
+    return answers[-1].json()
 
 
 def deployment(servers: Up, name: str) -> dict:
