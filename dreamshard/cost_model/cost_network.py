@@ -6,6 +6,7 @@ zero vector.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -40,31 +41,31 @@ class PredictionError:
     spearman: float
 
 
-class CostNetwork(nn.Module):
+class CostNetwork(nn.Module, ABC):
     """Predicts the cost of placements from features of their tables."""
 
     architecture: Architecture
     latent_size: int
 
+    @abstractmethod
     def encode(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
         """Latent vector of each table."""
-        raise NotImplementedError
 
+    @abstractmethod
     def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:
         """Milliseconds per device and phase, in the order of `dreamshard.costs.PHASES`."""
-        raise NotImplementedError
 
     def overall_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B"]:
         """The slowest device's sum of phases."""
         return self.phases_ms(sums).sum(dim=-1).max(dim=-1).values
 
+    @abstractmethod
     def loss(self, data: CostData, chosen: Int[Tensor, " B"]) -> Float[Tensor, ""]:
         """The training loss on the chosen samples."""
-        raise NotImplementedError
 
+    @abstractmethod
     def evaluator(self) -> ShardEvaluator:
         """The network as it is now in NumPy, for the many small steps of placing."""
-        raise NotImplementedError
 
     def arguments(self) -> dict[str, int]:
         """Arguments of the constructor that model files keep; see `new_cost_network`."""

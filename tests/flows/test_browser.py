@@ -128,7 +128,7 @@ def wait_for_completed(page) -> None:
 
 
 def photograph(page, name: str) -> None:
-    """For `docs/pictures`, where asked for; toasts are over by then, so that nothing lies above the page."""
+    """For `docs/pictures`, if requested; toasts are gone by then, so that nothing covers the page."""
     if PICTURES:
         page.screenshot(path=Path(PICTURES).absolute() / f"{name}.png")
 

@@ -1,4 +1,4 @@
-"""Training that is killed, diverges or loses its ranks: what was finished stays, and the next run goes on from it."""
+"""Training that is killed, diverges or loses its ranks: finished work is kept, and the next run continues from it."""
 
 import os
 import signal

@@ -118,9 +118,9 @@ def test_flows_of_one_host_take_turns_on_the_server_and_a_killed_one_gives_its_t
         assert until(somebody_measures, 120) == 1
         leases = ConcurrencyLeaseStorage(team.folder / "servers" / "prefect" / "concurrency_leases")
         (lease,) = asyncio.run(leases.read_active_lease_ids())
-        told, _, _ = select.select([first.stdout, second.stdout], [], [], 120)
-        assert len(told) == 1, "two measure at once, or nobody"
-        holder, waiting = (first, second) if told == [first.stdout] else (second, first)
+        ready, _, _ = select.select([first.stdout, second.stdout], [], [], 120)
+        assert len(ready) == 1, "two measure at once, or nobody"
+        holder, waiting = (first, second) if ready == [first.stdout] else (second, first)
         holder.kill()
         assert asyncio.run(leases.renew_lease(lease, timedelta(seconds=0)))  # instead of a minute's wait
         assert waiting.stdout.readline() == "measures\n"

@@ -1,4 +1,4 @@
-"""After pruning every version has what it came from, whatever was old; and a kill half-way leaves a readable lake."""
+"""Pruning keeps what every version came from, however old; a kill half-way leaves a readable lake."""
 
 import hashlib
 import os

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dreamshard.baselines import RandomPlacer
-from dreamshard.cost_model import CostData, CostNetwork, Normaliser, TrainingDivergedError, fit, prediction_error
+from dreamshard.cost_model import CostData, Normaliser, PaperCostNetwork, TrainingDivergedError, fit, prediction_error
 from dreamshard.placement import Placement
 from dreamshard.tasks import sample_tasks, split_tables
 from dreamshard.training import TrainingConfig, fit_costs, start_training
@@ -86,7 +86,7 @@ def test_a_loss_that_is_no_number_ends_training():
 
 
 def test_ranks_are_compared_within_a_task():
-    class FixedPrediction(CostNetwork):
+    class FixedPrediction(PaperCostNetwork):
         def encode(self, features):
             return features
 

@@ -59,14 +59,14 @@ def test_autoshard_learns_to_part_two_tables_that_are_all_the_work():
 def test_autoshard_is_blind_to_communication_and_the_rnn_is_not():
     tables = tables_of([100, 100], [64, 4], 1.0)
     free, normaliser = plain(tables)
-    dear, _ = plain(tables, ms_per_widest_hundred_dims=10.0)
+    expensive, _ = plain(tables, ms_per_widest_hundred_dims=10.0)
     sums = shard_sums(free.encode(normaliser(tables)), torch.tensor([[0, 1]]), 2)
     compute = 2 * 0.64  # forward and backward of pooling x dim = 64
     assert float(compute_ms(free, sums)) == pytest.approx(compute, rel=2e-3)
-    assert float(compute_ms(dear, sums)) == pytest.approx(compute, rel=2e-3)
+    assert float(compute_ms(expensive, sums)) == pytest.approx(compute, rel=2e-3)
     assert float(ENCODER_DECODER.objective(free, sums)) == pytest.approx(compute, rel=2e-3)
     both_ways = 2 * 10.0 * 0.64 / 2  # half of the 64 dims leave the device
-    assert float(ENCODER_DECODER.objective(dear, sums)) == pytest.approx(compute + both_ways, rel=2e-3)
+    assert float(ENCODER_DECODER.objective(expensive, sums)) == pytest.approx(compute + both_ways, rel=2e-3)
 
 
 @EACH

@@ -21,7 +21,7 @@ def test_a_stage_on_its_own_is_the_whole():
 
 def test_a_listener_hears_what_is_done_while_it_listens():
     heard = []
-    with listening(lambda *told: heard.append(told)):
+    with listening(lambda *report: heard.append(report)):
         report_progress("measure", 1, 2, "train-000")
         publish_progress("train", 1, 10)
     report_progress("measure", 2, 2)

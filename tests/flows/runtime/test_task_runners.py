@@ -20,7 +20,7 @@ def dask_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     distributed = pytest.importorskip("distributed", reason="the extra `dask` is not installed")
     pytest.importorskip("prefect_dask", reason="the extra `dask` is not installed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DREAMSHARD_HOME", str(tmp_path_factory.mktemp("worker")))  # of its lock; it is told the lake
+        patch.setenv("DREAMSHARD_HOME", str(tmp_path_factory.mktemp("worker")))  # of its lock; the lake is passed to it
         cluster = distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None)
     with cluster:
         yield f"dask:{cluster.scheduler_address}"

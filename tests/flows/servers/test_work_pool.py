@@ -113,6 +113,6 @@ def test_a_source_is_deployed_as_it_is_said_but_a_path_here_is_told_to_workers_i
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tables.csv").touch()
     given = {"tables.csv": str(tmp_path / "tables.csv"), "s3://team/tables/": "s3://team/tables/", "": ""}
-    for source, told in given.items():
-        assert work_pool.deployment_settings({"DREAMSHARD_SOURCE": source}) == {"DREAMSHARD_SOURCE": told}
+    for source, deployed in given.items():
+        assert work_pool.deployment_settings({"DREAMSHARD_SOURCE": source}) == {"DREAMSHARD_SOURCE": deployed}
     assert work_pool.deployment_settings({}) == {"DREAMSHARD_SOURCE": ""}

@@ -1,4 +1,4 @@
-"""What counts as a checkpoint, whatever a killed process left beside it."""
+"""What counts as a checkpoint, regardless of what a killed process left beside it."""
 
 import os
 from pathlib import Path
