@@ -25,6 +25,8 @@ class PlacementTask:
         memory_bytes: bytes for tables on each device.
         optimizer: fused into the backward pass; some keep state per row.
         name: in logs and in the lake.
+        devices_per_host: devices `0..devices_per_host-1` share the first host, and so on; None for as many per host as the
+            hardware has.
 
     Raises:
         ValueError: no placement is legal: four columns of a table exceed a device, or all tables exceed all devices.
@@ -36,12 +38,15 @@ class PlacementTask:
     precision: Precision = "fp32"
     optimizer: Optimizer = "sgd"
     name: str = "task"
+    devices_per_host: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.tables) == 0:
             raise ValueError(f"{self.name} has no tables, so there is nothing to place; give at least one")
         if self.num_devices < 1:
             raise ValueError(f"{self.name} asks for {self.num_devices} devices; a placement needs at least 1")
+        if self.devices_per_host is not None and self.devices_per_host < 1:
+            raise ValueError(f"{self.name} has {self.devices_per_host} devices per host; a host has at least 1")
         table_bytes = self.table_bytes
         state_bytes = self.tables.rows * BYTES_PER_ROW_STATE[self.optimizer]
         narrowest = state_bytes + self.tables.rows * _NARROWEST * BYTES_PER_WEIGHT[self.precision]

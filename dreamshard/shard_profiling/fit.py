@@ -17,7 +17,7 @@ from dreamshard.costs import PHASES, CostSample
 from dreamshard.shard_profiling.dataset import MeasuredShard, distinct_tables, measurement_conditions, samples_of
 from dreamshard.shard_profiling.errors import HeldOutError, best_factor, errors_by_tables, measured_ms, torchrec_ms
 from dreamshard.tasks import sample_tasks
-from dreamshard.testbeds.roofline import all_to_all_s
+from dreamshard.testbeds.links import all_to_all_s, vector_bytes
 from dreamshard.testbeds.specs import AcceleratorSpec
 from dreamshard.training import TrainingConfig, TrainingState, improve_policy, untrained
 
@@ -161,7 +161,7 @@ def fit_links(network: CostNetwork, accelerator: AcceleratorSpec, batch_size: in
     generator = torch.Generator().manual_seed(0)
     dims = 2000 * torch.rand(64, num_devices, generator=generator, dtype=torch.float64)  # [S, D]
     phases_ms = torch.zeros(64, num_devices, len(PHASES))
-    comm_ms = (1e3 * all_to_all_s(dims, batch_size, accelerator)).float()
+    comm_ms = (1e3 * all_to_all_s(vector_bytes(dims, batch_size), accelerator)).float()
     for phase in (PHASES.index("forward_comm"), PHASES.index("backward_comm")):
         phases_ms[..., phase] = comm_ms
     hundreds = torch.zeros(64, num_devices, 2)[..., 0]  # strided like a column of latents, which decides the last bits

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from dreamshard.costs import CostSample
+from dreamshard.exchange_sample import Exchange, ExchangeSample
 from dreamshard.formatting import gib
 from dreamshard.placement import Placement, device_memory_bytes
 from dreamshard.tasks import PlacementTask
@@ -66,6 +67,20 @@ class Testbed(Protocol):
 
     def close(self) -> None:
         """End all processes and free all memory of the testbed."""
+        ...
+
+
+@runtime_checkable
+class ExchangeTestbed(Protocol):
+    """A testbed that can also measure an all-to-all by itself."""
+
+    def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
+        """Measure one all-to-all of pooled vectors, there and back.
+
+        Raises:
+            MeasurementError: a rank died or hung.
+            ValueError: the exchange has too many devices.
+        """
         ...
 
 

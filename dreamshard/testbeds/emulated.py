@@ -17,8 +17,8 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup, check_placement
 from dreamshard.testbeds.clocks import CLOCKS
 from dreamshard.testbeds.fused_op import require_fbgemm
+from dreamshard.testbeds.links import all_to_all_s, vector_bytes
 from dreamshard.testbeds.machine import device_model, library_versions
-from dreamshard.testbeds.roofline import all_to_all_s
 from dreamshard.testbeds.shard_cache import MemoryShardCache, ShardCache, ShardKey, ShardTiming
 from dreamshard.testbeds.shard_runner import DoesNotFitError, ShardRunner
 from dreamshard.testbeds.specs import AcceleratorSpec
@@ -129,7 +129,8 @@ class EmulatedTestbed:
     def _costs(self, task: PlacementTask, placement: Placement, timings: dict[int, ShardTiming]) -> DeviceCosts:
         sum_dims = torch.zeros(task.num_devices, dtype=torch.float64)  # [D]
         sum_dims.scatter_add_(0, placement.device, task.tables.dim.double())
-        comm_ms = (1e3 * all_to_all_s(sum_dims, self.setup.batch_size, self.target)).float()
+        sent_bytes = vector_bytes(sum_dims, self.setup.batch_size)
+        comm_ms = (1e3 * all_to_all_s(sent_bytes, self.target, task.devices_per_host)).float()
         phases_ms = torch.stack(
             [torch.zeros_like(comm_ms), comm_ms, comm_ms, torch.zeros_like(comm_ms)], dim=1
         )  # [D, 4]

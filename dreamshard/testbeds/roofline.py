@@ -20,10 +20,10 @@ from torch import Tensor
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, NUM_BINS, Optimizer, Precision, Tables
+from dreamshard.testbeds.links import VECTOR_BYTES, all_to_all_s, vector_bytes
 from dreamshard.testbeds.specs import AcceleratorSpec
 
 SECTOR_BYTES = 32  # the least that L2 fetches from memory (CUDA C++ best practices guide, "Coalesced access")
-VECTOR_BYTES = 4  # bytes per element of pooled vectors and gradients
 INDEX_BYTES = 4  # int32 indices
 OFFSET_BYTES = 8  # int64 offsets
 GROUPS = (8, 16, 32)  # threads that share a row where the widest dim is <= 32, <= 64, above (fbgemm's TBE kernels)
@@ -93,35 +93,18 @@ def shard_loads(loads: Float[Tensor, "T K"], device: Int[Tensor, "B T"], num_dev
     return torch.cat([(part[:, None, :] == devices).to(loads.dtype) @ loads for part in device.split(at_once)])
 
 
-def phase_costs(loads: Float[Tensor, "*B D K"], batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:
+def phase_costs(
+    loads: Float[Tensor, "*B D K"], batch_size: int, spec: AcceleratorSpec, devices_per_host: int | None = None
+) -> DeviceCosts:
     """Milliseconds per phase and device for summed loads; a device without tables computes for 0 ms."""
     busy = loads[..., COUNT] > 0.5  # [*B, D]
-    comm_s = all_to_all_s(loads[..., DIM], batch_size, spec)
+    comm_s = all_to_all_s(vector_bytes(loads[..., DIM], batch_size), spec, devices_per_host)
     return DeviceCosts(
         forward_compute_ms=torch.where(busy, _forward_s(loads, batch_size, spec), 0.0) * 1e3,
         forward_comm_ms=comm_s * 1e3,
         backward_comm_ms=comm_s * 1e3,
         backward_compute_ms=torch.where(busy, _backward_s(loads, batch_size, spec), 0.0) * 1e3,
     )
-
-
-def all_to_all_s(sum_dims: Float[Tensor, "*B D"], batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, "*B D"]:
-    """Seconds of one all-to-all of pooled vectors: every device waits for the largest sender.
-
-    A device sends `batch_size / D` samples of its vectors to each other device. It never receives more than the largest
-    sender sends, so only sending counts.
-    """
-    num_devices = sum_dims.shape[-1]
-    if num_devices == 1:
-        return torch.zeros_like(sum_dims)
-    per_peer_bytes = sum_dims.amax(dim=-1, keepdim=True) * VECTOR_BYTES * batch_size / num_devices  # [*B, 1]
-    near = min(num_devices, spec.devices_per_node) - 1
-    far = num_devices - 1 - near
-    seconds = near * per_peer_bytes / spec.link_bytes_per_s + spec.link_latency_s
-    if far:
-        network = far * per_peer_bytes / spec.network_bytes_per_s + spec.network_latency_s
-        seconds = torch.maximum(seconds, network)
-    return seconds.expand_as(sum_dims).clone()
 
 
 def _forward_s(loads: Float[Tensor, "*B D K"], batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, "*B D"]:

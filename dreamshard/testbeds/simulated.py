@@ -43,7 +43,12 @@ class SimulatedTestbed:
         """See `Testbed`: the model's costs times noise, drawn from the seed and the content of task and placement."""
         task, placement = check_placement(task, placement, self.max_devices)
         costs = self.device_costs(
-            task.tables, placement.device[None], task.num_devices, task.precision, task.optimizer
+            task.tables,
+            placement.device[None],
+            task.num_devices,
+            task.precision,
+            task.optimizer,
+            task.devices_per_host,
         ).phases_ms()[0]  # [D, 4]
         generator = torch.Generator().manual_seed(self._seed_of(task, placement))
         factors = 1 + self.noise * torch.randn(costs.shape, generator=generator, dtype=costs.dtype)
@@ -68,10 +73,11 @@ class SimulatedTestbed:
         num_devices: int,
         precision: Precision = "fp32",
         optimizer: Optimizer = "sgd",
+        devices_per_host: int | None = None,
     ) -> DeviceCosts:
         """`[B, D]` costs of `B` placements of the same tables, without noise, in float64."""
         loads = table_loads(tables, self.setup.batch_size, precision, optimizer)
-        return phase_costs(shard_loads(loads, device, num_devices), self.setup.batch_size, self.spec)
+        return phase_costs(shard_loads(loads, device, num_devices), self.setup.batch_size, self.spec, devices_per_host)
 
     def close(self) -> None:
         """See `Testbed`."""
@@ -81,4 +87,5 @@ class SimulatedTestbed:
         words = [self.setup.seed, self.setup.batch_size, self.spec.name, task.precision, task.optimizer]
         words += [tables.names, tables.rows.tolist(), tables.dim.tolist()]
         words += [placement.num_devices, placement.device.tolist()]
+        words += [] if task.devices_per_host is None else [task.devices_per_host]
         return int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:7])

@@ -16,7 +16,8 @@ from dreamshard.baselines import baselines
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.roofline import DIM, all_to_all_s, phase_costs, table_loads
+from dreamshard.testbeds.links import all_to_all_s, vector_bytes
+from dreamshard.testbeds.roofline import DIM, phase_costs, table_loads
 from dreamshard.testbeds.simulated import SimulatedTestbed
 
 HOT, COLD = 2e-2, 3e-4
@@ -212,7 +213,7 @@ class _Chains:
     def _comm_of_widest(self, widest: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
         """Both all-to-alls, which the device that sends most determines."""
         dims = widest[..., None].expand(*widest.shape, self.task.num_devices)
-        return 2e3 * all_to_all_s(dims, self.batch_size, self.spec)[..., 0]
+        return 2e3 * all_to_all_s(vector_bytes(dims, self.batch_size), self.spec)[..., 0]
 
     def _rand(self, shape: tuple[int, int]) -> Float[Tensor, "C P"]:
         return torch.rand(shape, generator=self.generator, dtype=torch.float64)

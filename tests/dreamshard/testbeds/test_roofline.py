@@ -7,11 +7,11 @@ import torch
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.tables import Tables
+from dreamshard.testbeds.links import all_to_all_s, vector_bytes
 from dreamshard.testbeds.roofline import (
     BACKWARD_KERNELS,
     BANDWIDTH_SHARE,
     FORWARD_KERNELS,
-    all_to_all_s,
     phase_costs,
     shard_loads,
     table_loads,
@@ -53,7 +53,7 @@ def test_one_device_has_nobody_to_exchange_with():
 def test_the_exchange_takes_the_largest_senders_bytes_over_the_link():
     # Device 0 sends 96 floats for each of the 2048 samples of device 1.
     expected = 96 * 4 * 2048 / A100.link_bytes_per_s + A100.link_latency_s
-    seconds = all_to_all_s(torch.tensor([[96.0, 32.0]]), 4096, A100)
+    seconds = all_to_all_s(vector_bytes(torch.tensor([[96.0, 32.0]]), 4096), A100)
     torch.testing.assert_close(seconds, torch.full((1, 2), expected))
 
 
@@ -64,9 +64,9 @@ def test_a_larger_largest_sum_of_dims_makes_the_exchange_longer_for_all():
 
 
 def test_devices_of_two_nodes_exchange_over_the_slower_network():
-    dims = torch.full((1, 16), 64.0)
+    sent = vector_bytes(torch.full((1, 16), 64.0), BATCH)
     one_node = replace(A100, devices_per_node=16)
-    assert all_to_all_s(dims, BATCH, A100)[0, 0] > 2 * all_to_all_s(dims, BATCH, one_node)[0, 0]
+    assert all_to_all_s(sent, A100)[0, 0] > 2 * all_to_all_s(sent, one_node)[0, 0]
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
