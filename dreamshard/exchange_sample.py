@@ -23,6 +23,15 @@ class Exchange:
     sent_bytes: Int[Tensor, " D"]
     devices_per_host: int | None = None
 
+    def __post_init__(self) -> None:
+        if len(self.sent_bytes) < 2 or (self.sent_bytes < 0).any() or not (self.sent_bytes > 0).any():
+            raise ValueError(
+                f"an all-to-all of {self.sent_bytes.tolist()} bytes moves nothing between devices, so there is nothing to "
+                "measure; give at least two devices, one of which sends something"
+            )
+        if self.devices_per_host is not None and self.devices_per_host < 1:
+            raise ValueError(f"an all-to-all has {self.devices_per_host} devices per host; a host has at least 1")
+
     @property
     def num_devices(self) -> int:
         """`D`."""
@@ -39,6 +48,8 @@ class ExchangeSample:
         spread_ms: interquartile range of the slowest device over the repeats; 0 if the testbed is deterministic.
         repeats: timed passes behind each median.
         clock: as in `CostSample`, as are `testbed`, `hardware` and `versions`.
+        host_devices: devices on a host of the hardware, which `devices_per_host=None` stands for; None if all devices of any
+            exchange share a host.
     """
 
     exchange: Exchange
@@ -49,4 +60,5 @@ class ExchangeSample:
     clock: str
     testbed: str
     hardware: str
+    host_devices: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)

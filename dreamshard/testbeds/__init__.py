@@ -7,9 +7,17 @@ from typing import Any, Literal
 import torch
 
 from dreamshard.costs import CostSample
+from dreamshard.exchange_sample import Exchange, ExchangeSample
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup, check_placement
+from dreamshard.testbeds.base import (
+    ExchangeTestbed,
+    MeasurementError,
+    Testbed,
+    TestbedSetup,
+    check_exchange,
+    check_placement,
+)
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.machine import device_model
@@ -18,7 +26,7 @@ from dreamshard.testbeds.specs import DEFAULT_SPEC, SPECS, accelerator, spec_of
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["MeasurementError", "Testbed", "TestbedSetup", "open_testbed", "testbed_names"]
+__all__ = ["ExchangeTestbed", "MeasurementError", "Testbed", "TestbedSetup", "open_testbed", "testbed_names"]
 
 
 def testbed_names() -> list[str]:
@@ -39,7 +47,8 @@ def open_testbed(name: str, setup: TestbedSetup) -> Testbed:
       accelerator, by default the GPU's own.
     - `auto`: `cluster` on CUDA if there is a GPU for each device, else `emulated` if there is any, else `cluster` on CPU.
     - `simulated`, `simulated:<accelerator>`: a model, by default of the paper's accelerator.
-    - `package.module:factory`: calls the factory with the setup; the result needs only `measure(task, placement)`.
+    - `package.module:factory`: calls the factory with the setup; the result needs only `measure(task, placement)`; one
+      that has `measure_exchange(exchange)` too is an `ExchangeTestbed`.
 
     Raises:
         ValueError: the name is unknown (the message lists all), or the testbed cannot run on this machine.
@@ -110,6 +119,21 @@ class _OwnTestbed:
             self._inner.close()
 
 
+class _OwnExchangeTestbed(_OwnTestbed):
+    """A user's testbed that also measures exchanges."""
+
+    def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
+        """See `ExchangeTestbed`."""
+        check_exchange(exchange, self.max_devices)
+        sample = self._inner.measure_exchange(exchange)
+        if not isinstance(sample, ExchangeSample):
+            raise MeasurementError(
+                f"testbed {self.name!r} returned {type(sample).__name__} for an all-to-all, "
+                "but training needs ExchangeSample objects; return one from measure_exchange()"
+            )
+        return sample
+
+
 def _own_testbed(name: str, setup: TestbedSetup) -> Testbed:
     """The testbed that `package.module:factory` makes.
 
@@ -129,4 +153,4 @@ def _own_testbed(name: str, setup: TestbedSetup) -> Testbed:
             f"testbed {name!r} made a {type(inner).__name__} without measure(task, placement), so it cannot measure; "
             "give it that method"
         )
-    return _OwnTestbed(name, inner)
+    return (_OwnExchangeTestbed if isinstance(inner, ExchangeTestbed) else _OwnTestbed)(name, inner)

@@ -84,6 +84,19 @@ class ExchangeTestbed(Protocol):
         ...
 
 
+def check_exchange(exchange: Exchange, max_devices: int | None) -> None:
+    """Check an exchange before anything is started.
+
+    Raises:
+        ValueError: it has too many devices.
+    """
+    if max_devices is not None and exchange.num_devices > max_devices:
+        raise ValueError(
+            f"an all-to-all of {exchange.num_devices} devices cannot be measured on the {max_devices} of this testbed; ask "
+            "for fewer devices, or use the testbed `simulated`"
+        )
+
+
 def check_placement(
     task: PlacementTask, placement: Placement, max_devices: int | None
 ) -> tuple[PlacementTask, Placement]:

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 from dreamshard.costs import PHASES, CostSample, DeviceCosts, Infeasible
+from dreamshard.exchange_sample import Exchange, ExchangeSample
 from dreamshard.placement import Placement
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
@@ -87,6 +88,22 @@ class EmulatedTestbed:
             batch_size=self.setup.batch_size,
             versions=self._versions,
             infeasible=infeasible,
+        )
+
+    def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
+        """See `ExchangeTestbed`: from the links of the target, so nothing is measured."""
+        comm_ms = (1e3 * all_to_all_s(exchange.sent_bytes.double(), self.target, exchange.devices_per_host)).float()
+        return ExchangeSample(
+            exchange=exchange,
+            forward_ms=comm_ms,
+            backward_ms=comm_ms,
+            spread_ms=0.0,
+            repeats=1,
+            clock="model",
+            testbed=self.name,
+            hardware=self.hardware,
+            host_devices=self.target.devices_per_node,
+            versions=self._versions,
         )
 
     def shard(self, tables: Tables, precision: Precision, optimizer: Optimizer) -> ShardTiming:

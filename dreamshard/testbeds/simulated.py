@@ -3,14 +3,16 @@
 import hashlib
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dreamshard.costs import CostSample, DeviceCosts
+from dreamshard.exchange_sample import Exchange, ExchangeSample
 from dreamshard.placement import Placement
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup, check_placement
+from dreamshard.testbeds.links import all_to_all_s
 from dreamshard.testbeds.roofline import phase_costs, shard_loads, table_loads
 from dreamshard.testbeds.specs import AcceleratorSpec
 
@@ -50,9 +52,7 @@ class SimulatedTestbed:
             task.optimizer,
             task.devices_per_host,
         ).phases_ms()[0]  # [D, 4]
-        generator = torch.Generator().manual_seed(self._seed_of(task, placement))
-        factors = 1 + self.noise * torch.randn(costs.shape, generator=generator, dtype=costs.dtype)
-        measured = DeviceCosts.from_phases((costs * factors.clamp(min=0)).to(torch.float32))
+        measured = DeviceCosts.from_phases(self._with_noise(costs, self._words_of(task, placement)))
         return CostSample(
             task=task,
             placement=placement,
@@ -64,6 +64,23 @@ class SimulatedTestbed:
             testbed=self.name,
             hardware=self.hardware,
             batch_size=self.setup.batch_size,
+        )
+
+    def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
+        """See `ExchangeTestbed`: the model's time with noise, drawn from the seed and the exchange."""
+        seconds = all_to_all_s(exchange.sent_bytes.double(), self.spec, exchange.devices_per_host)  # [D]
+        words = [self.setup.seed, self.spec.name, exchange.sent_bytes.tolist(), exchange.devices_per_host]
+        measured_ms = self._with_noise(1e3 * seconds[:, None].expand(-1, 2), words)  # [D, 2]
+        return ExchangeSample(
+            exchange=exchange,
+            forward_ms=measured_ms[:, 0],
+            backward_ms=measured_ms[:, 1],
+            spread_ms=0.0,
+            repeats=1,
+            clock="model",
+            testbed=self.name,
+            hardware=self.hardware,
+            host_devices=self.spec.devices_per_node,
         )
 
     def device_costs(
@@ -82,10 +99,16 @@ class SimulatedTestbed:
     def close(self) -> None:
         """See `Testbed`."""
 
-    def _seed_of(self, task: PlacementTask, placement: Placement) -> int:
+    def _with_noise(self, costs_ms: Float[Tensor, "*B"], words: list[object]) -> Float[Tensor, "*B"]:
+        """Each cost times its own noise, drawn from the words, in float32."""
+        seed = int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:7])
+        generator = torch.Generator().manual_seed(seed)
+        factors = 1 + self.noise * torch.randn(costs_ms.shape, generator=generator, dtype=costs_ms.dtype)
+        return (costs_ms * factors.clamp(min=0)).to(torch.float32)
+
+    def _words_of(self, task: PlacementTask, placement: Placement) -> list[object]:
         tables = task.tables
-        words = [self.setup.seed, self.setup.batch_size, self.spec.name, task.precision, task.optimizer]
+        words: list[object] = [self.setup.seed, self.setup.batch_size, self.spec.name, task.precision, task.optimizer]
         words += [tables.names, tables.rows.tolist(), tables.dim.tolist()]
         words += [placement.num_devices, placement.device.tolist()]
-        words += [] if task.devices_per_host is None else [task.devices_per_host]
-        return int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:7])
+        return words + ([] if task.devices_per_host is None else [task.devices_per_host])

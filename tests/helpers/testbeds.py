@@ -50,3 +50,8 @@ def wrong_answer(setup: TestbedSetup) -> WrongAnswer:
 def not_a_testbed(setup: TestbedSetup) -> object:
     """Something that cannot measure."""
     return object()
+
+
+def with_exchanges(setup: TestbedSetup) -> SimulatedTestbed:
+    """A factory whose testbed measures exchanges as well."""
+    return SimulatedTestbed(setup, RTX2080TI)

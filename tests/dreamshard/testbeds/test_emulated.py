@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dreamshard.costs import Infeasible
+from dreamshard.exchange_sample import Exchange
 from dreamshard.placement import Placement
 from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.emulated import EmulatedTestbed
@@ -233,3 +234,11 @@ def test_on_cuda_a_shard_larger_than_the_gpu_is_infeasible_and_the_next_one_is_m
     sample = bed.measure(roomy_task(tables_of_dims([256], rows=2**32), memory_bytes=2**50), placement(0))
     assert sample.infeasible.asked_bytes > 2**42
     assert bed.measure(roomy_task(TABLES), placement(0, 0, 1)).infeasible is None
+
+
+def test_an_exchange_alone_takes_as_long_as_in_a_placement():
+    bed = bed_of()
+    alone = bed.measure_exchange(Exchange(sent_bytes=torch.tensor([128, 16]) * 4 * BATCH))
+    seconds = 128 * 4 * BATCH / 2 / V100.link_bytes_per_s + V100.link_latency_s
+    assert alone.forward_ms.tolist() == alone.backward_ms.tolist() == pytest.approx([1e3 * seconds] * 2, rel=1e-5)
+    assert (alone.host_devices, alone.hardware) == (V100.devices_per_node, bed.hardware)

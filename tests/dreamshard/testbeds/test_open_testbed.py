@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from dreamshard import testbeds
+from dreamshard.exchange_sample import Exchange
 from dreamshard.placement import Placement
-from dreamshard.testbeds import MeasurementError, Testbed, TestbedSetup, open_testbed
+from dreamshard.testbeds import ExchangeTestbed, MeasurementError, Testbed, TestbedSetup, open_testbed
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.emulated import EmulatedTestbed
 from tests.helpers.lookups import EvenLookups
@@ -91,6 +92,13 @@ def test_ones_own_testbed_is_not_asked_for_what_is_not_legal():
     task = roomy_task(tables_of_dims([4, 4, 4]))
     with pytest.raises(ValueError, match="2 tables on 2 devices"):
         open_testbed("tests.helpers.testbeds:by_count", SETUP).measure(task, Placement(torch.tensor([0, 1]), 2))
+
+
+def test_ones_own_testbed_measures_exchanges_if_it_has_the_method():
+    bed = open_testbed("tests.helpers.testbeds:with_exchanges", SETUP)
+    sample = bed.measure_exchange(Exchange(sent_bytes=torch.tensor([8, 8])))
+    assert len(sample.forward_ms) == 2
+    assert not isinstance(open_testbed("tests.helpers.testbeds:by_count", SETUP), ExchangeTestbed)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from dreamshard.exchange_sample import Exchange
 from dreamshard.placement import Placement
 from dreamshard.testbeds import roofline
-from dreamshard.testbeds.base import Testbed, TestbedSetup
+from dreamshard.testbeds.base import ExchangeTestbed, Testbed, TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.testbeds.specs import H100, V100
 from tests.helpers.lookups import EvenLookups
@@ -103,3 +104,43 @@ def test_a_placement_of_another_task_is_refused():
 def test_noise_outside_its_range_is_refused():
     with pytest.raises(ValueError, match=r"got 1\.5"):
         make_testbed(noise=1.5)
+
+
+def exchange(*sent_bytes: int, devices_per_host: int | None = None) -> Exchange:
+    return Exchange(sent_bytes=torch.tensor(sent_bytes), devices_per_host=devices_per_host)
+
+
+def test_an_exchange_costs_what_the_same_bytes_cost_in_a_placement():
+    bed, task = make_testbed(noise=0.0), roomy_task(tables_of_dims(DIMS))
+    costs = bed.measure(task, placement(0, 0, 0, 1, 1, 1)).costs
+    sent = [4 * 4096 * sum(DIMS[:3]), 4 * 4096 * sum(DIMS[3:])]
+    alone = bed.measure_exchange(exchange(*sent))
+    torch.testing.assert_close(alone.forward_ms, costs.forward_comm_ms)
+    torch.testing.assert_close(alone.backward_ms, costs.backward_comm_ms)
+    assert isinstance(bed, ExchangeTestbed)
+    assert (alone.hardware, alone.clock, alone.host_devices) == ("simulated v100", "model", V100.devices_per_node)
+
+
+def test_noise_of_an_exchange_follows_from_seed_and_bytes_alone():
+    first, second = make_testbed(), make_testbed()
+    second.measure_exchange(exchange(9, 9))
+    assert torch.equal(
+        first.measure_exchange(exchange(5, 7)).forward_ms, second.measure_exchange(exchange(5, 7)).forward_ms
+    )
+    noisy = make_testbed(noise=0.1).measure_exchange(exchange(5, 7))
+    assert not torch.equal(noisy.forward_ms, make_testbed(noise=0.0).measure_exchange(exchange(5, 7)).forward_ms)
+
+
+def test_an_exchange_across_hosts_takes_longer_than_within_one():
+    bed = make_testbed(noise=0.0)
+    within, across = (
+        bed.measure_exchange(exchange(*[2**24] * 4, devices_per_host=share)).forward_ms for share in (4, 2)
+    )
+    assert (across > 1.5 * within).all()
+
+
+def test_an_exchange_that_moves_nothing_is_refused():
+    with pytest.raises(ValueError, match="moves nothing between devices"):
+        exchange(4)
+    with pytest.raises(ValueError, match="moves nothing between devices"):
+        exchange(0, 0)
