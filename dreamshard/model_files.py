@@ -15,8 +15,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from dreamshard.cost_model import FEATURES, Normaliser, new_cost_network
+from dreamshard.cost_model import FEATURES, CostNetwork, Normaliser, new_cost_network
 from dreamshard.files import atomic
+from dreamshard.measured_on import MeasuredOn
 from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.search import DreamShardPlacer
 from dreamshard.training import TrainingConfig, TrainingState, untrained
@@ -37,6 +38,7 @@ def save_placer(placer: DreamShardPlacer, folder: Path, notes: Mapping[str, str 
     config = {
         "cost_network": placer.cost_network.architecture,
         "policy": placer.policy.kind,
+        "measured_on": _measured_on(placer.cost_network),
         "rollouts": placer.rollouts,
         "budget_ms": placer.budget_ms,
         **placer.cost_network.arguments(),
@@ -56,6 +58,7 @@ def load_placer(folder: Path) -> DreamShardPlacer:
         network = new_cost_network(config["cost_network"], normaliser, config)
         policy = PolicyNetwork(config["policy"])
         network.load_state_dict(_section(tensors, "cost_network"))
+        network.measured_on = _known(config)
         policy.load_state_dict(_section(tensors, "policy"))
         return DreamShardPlacer(network, policy, normaliser, config["rollouts"], config["budget_ms"])
 
@@ -68,6 +71,7 @@ def save_state(state: TrainingState, folder: Path) -> None:
         for index, moments in optimizer.state_dict()["state"].items():
             tensors |= {f"{prefix}.{index}.{name}": value for name, value in moments.items()}
     config = {"iteration": state.iteration, "warm": state.warm, "training": asdict(state.config)}
+    config["measured_on"] = _measured_on(state.cost_network)
     _write(folder, tensors, config, {})
 
 
@@ -82,6 +86,7 @@ def load_state(folder: Path) -> TrainingState:
         normaliser = Normaliser(**_section(tensors, "normaliser"))
         state = untrained(normaliser, TrainingConfig(**config["training"]), seed=0)
         state.cost_network.load_state_dict(_section(tensors, "cost_network"))
+        state.cost_network.measured_on = _known(config)
         state.policy.load_state_dict(_section(tensors, "policy"))
         for prefix, optimizer in _optimizers(state).items():
             moments: dict[int, dict[str, Tensor]] = {}
@@ -110,6 +115,15 @@ def _tensors(network: nn.Module, policy: nn.Module, normaliser: Normaliser) -> d
     tensors = {f"cost_network.{name}": value for name, value in network.state_dict().items()}
     tensors |= {f"policy.{name}": value for name, value in policy.state_dict().items()}
     return tensors | {"normaliser.mean": normaliser.mean, "normaliser.std": normaliser.std}
+
+
+def _measured_on(network: CostNetwork) -> dict[str, Any] | None:
+    return network.measured_on.to_json() if network.measured_on else None
+
+
+def _known(config: Mapping[str, Any]) -> MeasuredOn | None:
+    """What the model was measured on; None in files written before that was kept."""
+    return MeasuredOn.from_json(config["measured_on"]) if config.get("measured_on") else None
 
 
 def _section(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -27,6 +27,8 @@ class PlacementTask:
         name: in logs and in the lake.
         devices_per_host: devices `0..devices_per_host-1` share the first host, and so on; None for as many per host as the
             hardware has.
+        batch_size: training samples per step for which costs are predicted, None for as many as were measured; a testbed
+            measures the batch that it was set up with.
 
     Raises:
         ValueError: no placement is legal: four columns of a table exceed a device, or all tables exceed all devices.
@@ -39,6 +41,7 @@ class PlacementTask:
     optimizer: Optimizer = "sgd"
     name: str = "task"
     devices_per_host: int | None = None
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.tables) == 0:
@@ -47,6 +50,8 @@ class PlacementTask:
             raise ValueError(f"{self.name} asks for {self.num_devices} devices; a placement needs at least 1")
         if self.devices_per_host is not None and self.devices_per_host < 1:
             raise ValueError(f"{self.name} has {self.devices_per_host} devices per host; a host has at least 1")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"{self.name} has a batch of {self.batch_size} samples; a step needs at least 1")
         table_bytes = self.table_bytes
         state_bytes = self.tables.rows * BYTES_PER_ROW_STATE[self.optimizer]
         narrowest = state_bytes + self.tables.rows * _NARROWEST * BYTES_PER_WEIGHT[self.precision]

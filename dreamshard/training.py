@@ -23,6 +23,7 @@ from dreamshard.cost_model import (
 )
 from dreamshard.costs import CostSample, feasible
 from dreamshard.formatting import gib
+from dreamshard.measured_on import MeasuredOn
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import episodes_of
@@ -162,6 +163,7 @@ def continue_from(placer: DreamShardPlacer, config: TrainingConfig, seed: int) -
         )
     state = untrained(placer.normaliser, config, seed)
     state.cost_network.load_state_dict(placer.cost_network.state_dict())
+    state.cost_network.measured_on = placer.cost_network.measured_on
     state.policy.load_state_dict(placer.policy.state_dict())
     state.warm = True
     return state
@@ -220,10 +222,14 @@ def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
     remaining = max(1 - state.iteration / config.iterations, 0.05)
     state.cost_optimizer.param_groups[0]["lr"] = config.cost_learning_rate * remaining
     state.policy_optimizer.param_groups[0]["lr"] = config.policy_learning_rate * remaining
-    data = CostData.of(feasible(samples), state.normaliser)
+    fitted = feasible(samples)
+    if network.measured_on is None and fitted:
+        network.measured_on = MeasuredOn.of(fitted[-1])
+    setting = network.measured_on.setting if network.measured_on else None
+    data = CostData.of(fitted, state.normaliser, setting)
     fresh = feasible(samples[-config.placements_per_iteration :])
     first = state.iteration == 0 and not state.warm
-    held_out = None if first or not fresh else prediction_error(network, CostData.of(fresh, state.normaliser))
+    held_out = None if first or not fresh else prediction_error(network, CostData.of(fresh, state.normaliser, setting))
     network.prepare(data, first=first)
     steps, batch = config.cost_steps, config.cost_batch
     loss = fit(network, state.cost_optimizer, data, steps=steps, batch=batch, generator=state.generator)

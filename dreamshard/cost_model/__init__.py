@@ -3,6 +3,7 @@
 features             what networks see of a table
 cost_data            measured placements as tensors
 network              what the rest of the package asks of a cost network; its fit and its error
+work_ratios          what other precisions, optimizers and batch sizes change
 paper                DreamShard's own network
 structured           the default network
 structured_formula   its latent columns, inputs and weights, which its other forms share

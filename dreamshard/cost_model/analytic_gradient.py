@@ -32,7 +32,7 @@ class FitData:
 
     Attributes:
         work_inputs: `[P, Z]` the exponent of a table's work is linear in them.
-        raw_work: `[P]` work before the exponent.
+        raw_work: `[P, 1]` work before the exponent; `[P, 2M]` where it differs between the pairs.
         assignment: `[S, D, P]` 1 where sample `s` has table `p` on device `d`.
         shared_inputs: `[S, D, 6]` inputs of the correction that all pairs share.
         present: `[S, D]` 1 where a device has tables.
@@ -94,7 +94,7 @@ class StructuredFit:
         shards = len(assignment)
 
         exponent = data.work_inputs @ view["slope"].T + view["log_scale"]  # [P, 2M]
-        work = np.exp(np.clip(exponent, formula.LEAST_EXPONENT, formula.MOST_EXPONENT)) * data.raw_work[:, None]
+        work = np.exp(np.clip(exponent, formula.LEAST_EXPONENT, formula.MOST_EXPONENT)) * data.raw_work
         both = (assignment @ np.concatenate([work, work * work], axis=1)).T  # [4M, N]
         total, square = both[:pairs], both[pairs:]
         safe, root = total + formula.LEAST_WORK, np.sqrt(square + formula.LEAST_SQUARE)

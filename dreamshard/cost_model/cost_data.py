@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.cost_model.features import Normaliser, features
+from dreamshard.cost_model.work_ratios import work_ratios
 from dreamshard.costs import CostSample
+from dreamshard.measured_on import MeasuredOn, StepSetting
 
-Encode = Callable[[Tensor], Tensor]
-"""From normalised features `[P, F]` to latents `[P, L]`: `CostNetwork.encode`."""
+Encode = Callable[[Tensor, Tensor | None], Tensor]
+"""From normalised features `[P, F]` and `work_ratios` `[P, 4]` to latents `[P, L]`: `CostNetwork.encode`."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,14 @@ class CostData:
         assignment: `[S, D, P]` 1 where sample `s` has table `p` on device `d`.
         phases_ms: `[S, D, 4]` measured.
         task_names: `S` names; placements of one task are compared with each other.
+        ratios: `[P, 4]` `work_ratios` of the tables; None where all samples have the network's setting.
     """
 
     features: Float[Tensor, "P F"]
     assignment: Float[Tensor, "S D P"]
     phases_ms: Float[Tensor, "S D 4"]
     task_names: tuple[str, ...]
+    ratios: Float[Tensor, "P 4"] | None = None
 
     @property
     def overall_ms(self) -> Float[Tensor, " S"]:
@@ -38,8 +42,13 @@ class CostData:
         return self.phases_ms.sum(-1).max(-1).values
 
     @classmethod
-    def of(cls, samples: Sequence[CostSample], normaliser: Normaliser) -> "CostData":
+    def of(cls, samples: Sequence[CostSample], normaliser: Normaliser, fitted: StepSetting | None = None) -> "CostData":
         """The samples as tensors; a table that has changed between two samples is two tables.
+
+        Args:
+            samples: placements on equally many devices.
+            normaliser: of the features.
+            fitted: setting of the network's steps; samples of another one get `work_ratios`. None for that of the samples.
 
         Raises:
             ValueError: there are none, or they differ in their number of devices.
@@ -54,7 +63,7 @@ class CostData:
         columns = [
             [
                 tables.setdefault((name, row.tobytes()), (len(tables), row))[0]
-                for name, row in zip(sample.task.tables.names, features(sample.task.tables).numpy(), strict=True)
+                for name, row in zip(sample.task.tables.names, _rows(sample, fitted), strict=True)
             ]
             for sample in samples
         ]
@@ -62,14 +71,27 @@ class CostData:
         for s, sample in enumerate(samples):
             assignment[s, sample.placement.device, columns[s]] = 1.0
         raw = torch.from_numpy(np.stack([row for _, row in tables.values()]))
+        num_features = len(normaliser.mean)
+        ratios = raw[:, num_features:]
         return cls(
-            normaliser.normalised(raw),
+            normaliser.normalised(raw[:, :num_features].contiguous()),
             assignment,
             torch.stack([sample.costs.phases_ms() for sample in samples]).float(),
             tuple(sample.task.name for sample in samples),
+            None if bool((ratios == 1).all()) else ratios.contiguous(),
         )
 
     def sums(self, encode: Encode, chosen: Int[Tensor, " B"] | None = None) -> Float[Tensor, "B D L"]:
         """Latent sums per device of the chosen samples, or of all."""
         assignment = self.assignment if chosen is None else self.assignment[chosen]
-        return assignment @ encode(self.features)
+        return assignment @ encode(self.features, self.ratios)
+
+
+def _rows(sample: CostSample, fitted: StepSetting | None) -> NDArray[np.float32]:
+    """`[T, F+4]` features and `work_ratios` of the sample's tables."""
+    tables, setting = sample.task.tables, MeasuredOn.of(sample).setting
+    if fitted is None or fitted == setting:
+        ratios = torch.ones(len(tables), 4)
+    else:
+        ratios = work_ratios(tables, fitted, setting)
+    return torch.cat([features(tables), ratios], dim=1).numpy()

@@ -18,7 +18,10 @@ from torch import Tensor, nn
 
 from dreamshard.cost_model.cost_data import CostData
 from dreamshard.cost_model.evaluator import ShardEvaluator
+from dreamshard.cost_model.work_ratios import work_ratios
+from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.prediction_metrics import mean_relative_error, rank_correlation, rank_correlations
+from dreamshard.tasks import PlacementTask
 
 Architecture = Literal["structured", "paper"]
 
@@ -42,14 +45,41 @@ class PredictionError:
 
 
 class CostNetwork(nn.Module, ABC):
-    """Predicts the cost of placements from features of their tables."""
+    """Predicts the cost of placements from features of their tables.
+
+    Attributes:
+        measured_on: what it was fitted to; None before the first fit, and where a file does not say.
+    """
 
     architecture: Architecture
     latent_size: int
+    measured_on: MeasuredOn | None = None
 
     @abstractmethod
-    def encode(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
-        """Latent vector of each table."""
+    def encode(
+        self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 4"] | None = None
+    ) -> Float[Tensor, "*B L"]:
+        """Latent vector of each table.
+
+        Args:
+            normalised: features of the tables.
+            ratios: from `work_ratios`, for steps of another setting than the network's; None for its own.
+        """
+
+    def ratios(self, tasks: Sequence[PlacementTask]) -> Float[Tensor, "B T 4"] | None:
+        """`work_ratios` of tasks of equally many tables; None where all have the network's setting, or it is unknown."""
+        if self.measured_on is None:
+            return None
+        fitted = self.measured_on.setting
+        wanted = [
+            StepSetting(
+                precision=task.precision, optimizer=task.optimizer, batch_size=task.batch_size or fitted.batch_size
+            )
+            for task in tasks
+        ]
+        if all(setting == fitted for setting in wanted):
+            return None
+        return torch.stack([work_ratios(task.tables, fitted, own) for task, own in zip(tasks, wanted, strict=True)])
 
     @abstractmethod
     def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:

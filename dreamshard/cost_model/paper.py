@@ -27,7 +27,11 @@ class PaperCostNetwork(CostNetwork):
         self.heads = nn.ModuleList(mlp((self.latent_size, 64, 1)) for _ in range(3))
         self.overall = mlp((self.latent_size, 64, 1))
 
-    def encode(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
+    def encode(
+        self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 4"] | None = None
+    ) -> Float[Tensor, "*B L"]:
+        """As published, without an effect of precision, optimizer or batch size."""
+        del ratios
         latent: Tensor = self.table(normalised[..., :NUM_PAPER_FEATURES])
         return latent
 

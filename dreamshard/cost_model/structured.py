@@ -17,6 +17,7 @@ from dreamshard.cost_model.features import FEATURES, PHYSICAL_FEATURES, Normalis
 from dreamshard.cost_model.lower_bound import structured_lower_bound_ms
 from dreamshard.cost_model.structured_evaluator import StructuredEvaluator
 from dreamshard.cost_model.structured_formula import LatentLayout, StructuredWeights
+from dreamshard.cost_model.work_ratios import BACKWARD, BATCH, DISTINCT, FORWARD
 
 _COLUMNS = [FEATURES.index(name) for name in PHYSICAL_FEATURES]  # that it sees
 _COMPUTE = [0, 3]  # of PHASES: forward_compute, backward_compute
@@ -73,16 +74,22 @@ class StructuredCostNetwork(CostNetwork):
     def _logs(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B Z"]:
         return normalised[..., _COLUMNS] * self.std + self.mean
 
-    def encode(self, normalised: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
+    def encode(
+        self, normalised: Float[Tensor, "*B F"], ratios: Float[Tensor, "*B 4"] | None = None
+    ) -> Float[Tensor, "*B L"]:
         """Columns of `LatentLayout`."""
         inputs, raw_work = self.work_inputs(normalised)
         exponent = torch.einsum("...z,mpz->...mp", inputs, self.slope) + self.log_scale
         exponent = exponent.clamp(formula.LEAST_EXPONENT, formula.MOST_EXPONENT)
         work = raw_work[..., None, None] * exponent.exp()  # [*B, M, 2]
+        if ratios is not None:
+            work = work * ratios[..., None, [FORWARD, BACKWARD]]
         dim, _rows, pooling, _reuse, unique, _hot = self._logs(normalised).unbind(-1)
         work = work.flatten(-2)
         wide = (dim.unsqueeze(-1) > torch.tensor(formula.WIDE_DIMS).log()).to(dim.dtype)  # [*B, 2]
         shared = torch.stack([(dim + unique).exp() / 100, dim.exp() / 100, pooling.exp() / 10], dim=-1)
+        if ratios is not None:
+            shared = shared * ratios[..., [DISTINCT, BATCH, BATCH]]
         return torch.cat([work, work.square(), wide, shared, torch.ones_like(shared[..., :1])], dim=-1)
 
     def member_phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D M 4"]:
@@ -163,7 +170,10 @@ class StructuredCostNetwork(CostNetwork):
     def fit_data(self, data: CostData) -> FitData:
         """What stays constant during a fit, once communication is fitted."""
         inputs, raw_work = self.work_inputs(data.features)
-        sums, phases_ms = data.assignment @ self.encode(data.features), data.phases_ms
+        raw_work = raw_work[:, None]
+        if data.ratios is not None:
+            raw_work = raw_work * data.ratios[:, [FORWARD, BACKWARD]].repeat(1, self.members)  # [P, 2M]
+        sums, phases_ms = data.assignment @ self.encode(data.features, data.ratios), data.phases_ms
         scale = error_scale(phases_ms)
         comm = self.phases_ms(sums)[..., 1:3] - phases_ms[..., 1:3]
         return FitData(

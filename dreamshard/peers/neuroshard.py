@@ -153,5 +153,6 @@ def _encode(
     placement = Placement(torch.zeros(len(distinct), dtype=torch.int64), task.num_devices, tuple(distinct))
     pieces, _ = unlimited.sharded(placement)
     index = torch.tensor([[distinct[part] for part in parts] for parts in lists])  # [C, S]
-    latents = network.encode(normaliser(pieces.tables))
+    ratios = network.ratios([pieces])
+    latents = network.encode(normaliser(pieces.tables), None if ratios is None else ratios[0])
     return EncodedShards(latents[index], pieces.tables.dim[index], pieces.table_bytes[index])

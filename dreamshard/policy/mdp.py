@@ -85,7 +85,7 @@ def episodes_of(tasks: Sequence[PlacementTask], network: CostNetwork, normaliser
             "roll them out shape by shape"
         )
     normalised = torch.stack([normaliser(task.tables) for task in tasks])  # [B, T, F]
-    latents = network.encode(normalised)  # [B, T, L]
+    latents = network.encode(normalised, network.ratios(tasks))  # [B, T, L]
     single_ms = network.phases_ms(latents[:, :, None, :]).sum((-1, -2))  # [B, T]: each table alone on one device
     order = torch.argsort(single_ms, dim=1, descending=True, stable=True)  # [B, T]
     table_bytes = torch.stack([task.table_bytes for task in tasks])

@@ -126,7 +126,8 @@ class DreamShardPlacer:
         return shard_sums(self._latents(task), placement.device[None], task.num_devices)
 
     def _latents(self, task: PlacementTask) -> Float[Tensor, "T L"]:
-        return self.cost_network.encode(self.normaliser(task.tables))
+        ratios = self.cost_network.ratios([task])
+        return self.cost_network.encode(self.normaliser(task.tables), None if ratios is None else ratios[0])
 
     def _improved(self, starts: _StartingPlacements, deadline: float) -> tuple[Placement, float]:
         """The result of local search until `deadline`, and its predicted cost."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from dreamshard.cost_model import CostData, CostNetwork, Normaliser, fit, new_cost_network
 from dreamshard.cost_model.cost_data import Encode
 from dreamshard.costs import PHASES, CostSample
+from dreamshard.measured_on import MeasuredOn
 from dreamshard.shard_profiling.dataset import MeasuredShard, distinct_tables, measurement_conditions, samples_of
 from dreamshard.shard_profiling.errors import HeldOutError, best_factor, errors_by_tables, measured_ms, torchrec_ms
 from dreamshard.tasks import sample_tasks
@@ -68,7 +69,8 @@ class ShardData(CostData):
         """`CostData.sums` of the tables in use."""
         assignment = self.assignment if chosen is None else self.assignment[chosen]  # [B, 1, P]
         used = assignment.sum(dim=(0, 1)).nonzero().flatten()
-        return assignment[..., used] @ encode(self.features[used])
+        ratios = None if self.ratios is None else self.ratios[used]
+        return assignment[..., used] @ encode(self.features[used], ratios)
 
 
 def split_shards(samples: Sequence[CostSample]) -> tuple[list[CostSample], list[CostSample]]:
@@ -138,6 +140,7 @@ def fit_network(
     Raises:
         TrainingDivergedError: the loss is not finite.
     """
+    network.measured_on = MeasuredOn.of(samples[-1])
     data = ShardData.of(samples, normaliser)
     network.prepare(data, first=True)
     optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)

@@ -87,7 +87,7 @@ def test_a_loss_that_is_no_number_ends_training():
 
 def test_ranks_are_compared_within_a_task():
     class FixedPrediction(PaperCostNetwork):
-        def encode(self, features):
+        def encode(self, features, ratios=None):
             return features
 
         def overall_ms(self, sums):

@@ -1,0 +1,99 @@
+"""Precision, optimizer and batch size in the prediction."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dreamshard.cost_model import CostData, Normaliser, new_cost_network
+from dreamshard.cost_model.analytic_gradient import StructuredFit
+from dreamshard.cost_model.work_ratios import BACKWARD, BATCH, DISTINCT, FORWARD, work_ratios
+from dreamshard.measured_on import MeasuredOn, StepSetting
+from dreamshard.placement import Placement
+from dreamshard.tasks import PlacementTask
+from dreamshard.training import make_placer
+from tests.helpers.tables import pool_of, roomy_task, tables_of
+from tests.helpers.testbeds import simulated
+from tests.helpers.trained import learnt
+
+FP32 = StepSetting(precision="fp32", optimizer="sgd", batch_size=1000)
+
+
+def test_half_precision_halves_the_bytes_of_rows_and_nothing_else():
+    tables = tables_of([10**6], 64, 10.0, batch_size=1000, unique_rows=[8000])
+    [ratios] = work_ratios(tables, FP32, replace(FP32, precision="fp16"))
+    rows, outputs, indices = 10 * 64 * 4, 64 * 4, 10 * 8  # bytes per sample
+    assert float(ratios[FORWARD]) == pytest.approx((rows / 2 + outputs + indices) / (rows + outputs + indices))
+    gradients, sort, updates = 10 * 64 * 4, 10 * 96, 2 * 8 * 64 * 4
+    expected = (gradients + sort + updates / 2) / (gradients + sort + updates)
+    assert float(ratios[BACKWARD]) == pytest.approx(expected, rel=0.01)
+    assert float(ratios[DISTINCT]) == pytest.approx(0.5)
+    assert float(ratios[BATCH]) == 1
+
+
+def test_a_batch_of_half_the_samples_is_half_the_work():
+    ratios = work_ratios(pool_of(9), FP32, replace(FP32, batch_size=500))
+    assert torch.allclose(ratios[:, [FORWARD, BATCH]], torch.tensor(0.5))
+    assert (ratios[:, BACKWARD] >= 0.5 - 1e-6).all()  # distinct rows are at most all rows
+    assert (ratios[:, BACKWARD] < 0.75).all()
+
+
+def test_state_per_row_is_more_work_in_the_backward_pass_alone():
+    ratios = work_ratios(pool_of(9), FP32, replace(FP32, optimizer="rowwise_adagrad"))
+    assert (ratios[:, BACKWARD] > 1).all()
+    assert (ratios[:, [FORWARD, DISTINCT, BATCH]] == 1).all()
+
+
+def test_a_table_without_lookups_has_finite_ratios():
+    ratios = work_ratios(tables_of([10], 4, 0.0), FP32, replace(FP32, precision="fp16", batch_size=7))
+    assert ratios.isfinite().all()
+
+
+def test_a_placer_predicts_less_for_half_precision_and_for_half_the_batch():
+    placer, task = make_placer(learnt()), roomy_task(pool_of(12, 3))
+    placement = Placement(torch.arange(12) % 2, 2)
+    measured = placer.cost_network.measured_on
+    own = float(placer.predict(task, placement).overall_ms())
+    assert own == float(placer.predict(replace(task, batch_size=measured.setting.batch_size), placement).overall_ms())
+    fp16 = placer.predict(replace(task, precision="fp16"), placement)
+    half = placer.predict(replace(task, batch_size=measured.setting.batch_size // 2), placement)
+    assert 0.4 * own < float(fp16.overall_ms()) < own
+    assert 0.4 * own < float(half.overall_ms()) < 0.7 * own
+    assert torch.equal(fp16.forward_comm_ms, placer.predict(task, placement).forward_comm_ms)  # vectors stay fp32
+    assert (half.forward_comm_ms < fp16.forward_comm_ms).all()
+
+
+def test_a_network_that_does_not_know_its_setting_predicts_the_same_for_all():
+    network, tables = new_cost_network("structured", Normaliser.fit(pool_of(9))), pool_of(9)
+    assert network.measured_on is None
+    assert network.ratios([PlacementTask(tables, 2, 2**40, precision="fp16")]) is None
+
+
+def test_samples_of_two_settings_fit_together():
+    tables, placement = pool_of(8), Placement(torch.arange(8) % 2, 2)
+    fp32, fp16 = roomy_task(tables), replace(roomy_task(tables), precision="fp16")
+    samples = [simulated(0.0).measure(task, placement) for task in (fp32, fp16)]
+    samples.append(simulated(0.0, batch_size=2048).measure(fp32, placement))
+    setting = MeasuredOn.of(samples[0]).setting
+    assert CostData.of(samples[:1], Normaliser.fit(tables), setting).ratios is None
+    data = CostData.of(samples, Normaliser.fit(tables), setting)
+    narrow = int((tables.dim <= 8).sum())  # a row is one sector in either precision
+    assert len(data.ratios) == 3 * 8 - narrow  # otherwise a table in another setting is another table
+    assert (data.ratios[:8] == 1).all()
+    assert torch.allclose(data.ratios[-8:, BATCH], torch.tensor(2048 / setting.batch_size))
+
+
+def test_the_gradient_by_hand_knows_the_settings():
+    tables, placement = pool_of(8), Placement(torch.arange(8) % 2, 2)
+    tasks = [roomy_task(tables), replace(roomy_task(tables), precision="fp16")]
+    samples = [simulated(0.0).measure(task, placement) for task in tasks]
+    data = CostData.of(samples, Normaliser.fit(tables), MeasuredOn.of(samples[0]).setting)
+    torch.manual_seed(0)
+    network = new_cost_network("structured", Normaliser.fit(tables))
+    network.prepare(data, first=True)
+    chosen = torch.tensor([0, 1])
+    network.loss(data, chosen).backward()
+    by_hand = StructuredFit(dict(network.named_parameters()), network.scale_ms, torch.optim.Adam(network.parameters()))
+    by_hand.gradient(network.fit_data(data), chosen.numpy())
+    exact = network.slope.grad.flatten(0, 1).numpy()
+    assert abs(by_hand.grad_view["slope"] - exact).max() < 1e-3 * abs(exact).max()
