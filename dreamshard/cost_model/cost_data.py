@@ -90,8 +90,5 @@ class CostData:
 def _rows(sample: CostSample, fitted: StepSetting | None) -> NDArray[np.float32]:
     """`[T, F+4]` features and `work_ratios` of the sample's tables."""
     tables, setting = sample.task.tables, MeasuredOn.of(sample).setting
-    if fitted is None or fitted == setting:
-        ratios = torch.ones(len(tables), 4)
-    else:
-        ratios = work_ratios(tables, fitted, setting)
+    ratios = torch.ones(len(tables), 4) if fitted is None or fitted == setting else work_ratios(tables, fitted, setting)
     return torch.cat([features(tables), ratios], dim=1).numpy()

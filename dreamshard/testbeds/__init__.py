@@ -20,9 +20,10 @@ from dreamshard.testbeds.base import (
 )
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.emulated import EmulatedTestbed
+from dreamshard.testbeds.hardware_file import hardware
 from dreamshard.testbeds.machine import device_model
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.testbeds.specs import DEFAULT_SPEC, SPECS, accelerator, spec_of
+from dreamshard.testbeds.specs import DEFAULT_SPEC, SPECS, spec_of
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ def testbed_names() -> list[str]:
     """Every name that `open_testbed` takes."""
     presets = [f"{kind}:{name}" for kind in ("simulated", "emulated") for name in SPECS]
     fixed = ["auto", "cluster", "cluster:cpu", "cluster:cuda", "emulated", "simulated"]
-    return [*fixed, *presets, "package.module:factory"]
+    return [*fixed, *presets, "simulated:FILE.yaml", "emulated:FILE.yaml", "package.module:factory"]
 
 
 testbed_names.__test__ = False  # type: ignore[attr-defined]  # not a pytest test
@@ -47,6 +48,7 @@ def open_testbed(name: str, setup: TestbedSetup) -> Testbed:
       accelerator, by default the GPU's own.
     - `auto`: `cluster` on CUDA if there is a GPU for each device, else `emulated` if there is any, else `cluster` on CPU.
     - `simulated`, `simulated:<accelerator>`: a model, by default of the paper's accelerator.
+    - Instead of an accelerator's name, the last two take a file of one's own hardware (`hardware_file.py`).
     - `package.module:factory`: calls the factory with the setup; the result needs only `measure(task, placement)`; one
       that has `measure_exchange(exchange)` too is an `ExchangeTestbed`.
 
@@ -61,7 +63,7 @@ def open_testbed(name: str, setup: TestbedSetup) -> Testbed:
     if kind == "cluster" and detail in ("cpu", "cuda"):
         return ClusterTestbed(setup, "cpu" if detail == "cpu" else "cuda")
     if kind == "simulated":
-        return SimulatedTestbed(setup, accelerator(detail or DEFAULT_SPEC))
+        return SimulatedTestbed(setup, hardware(detail or DEFAULT_SPEC))
     if kind == "emulated":
         return _emulated(setup, detail)
     if detail and kind not in ("auto", "cluster"):
@@ -86,7 +88,7 @@ def _device_type(num_devices: int) -> Literal["cpu", "cuda"]:
 def _emulated(setup: TestbedSetup, target: str) -> EmulatedTestbed:
     """One device for all, with the links of `target`, else of the GPU's own preset, else of the default one."""
     device_type: Literal["cpu", "cuda"] = "cuda" if torch.cuda.device_count() else "cpu"
-    spec = accelerator(target) if target else spec_of(device_model(device_type))
+    spec = hardware(target) if target else spec_of(device_model(device_type))
     testbed = EmulatedTestbed(setup, device_type, spec)
     if device_type == "cpu":
         logger.warning("this machine has no GPU, so shards are measured on its CPU; their costs are no guide to GPUs")

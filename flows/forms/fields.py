@@ -41,7 +41,7 @@ def _recipes() -> list[str]:
 def _testbeds() -> str:
     from dreamshard.testbeds.specs import SPECS
 
-    preset = f"(:({'|'.join(SPECS)}))?"
+    preset = rf"(:({'|'.join(SPECS)}|[^:]+\.(yaml|yml|json)))?"
     custom = r"(?!auto:|cluster:|emulated:|simulated:)[\w.]+:\w+"
     return rf"^(|auto|cluster(:cpu|:cuda)?|(emulated|simulated){preset}|{custom})$"
 
@@ -83,14 +83,14 @@ TestbedName = Annotated[
     str | None,
     _form(
         "Testbed",
-        "Where costs come from: auto, cluster, emulated, simulated, the last two also with :PRESET, or your own "
-        "as package.module:factory. Empty: the recipe's.",
+        "Where costs come from: auto, cluster, emulated, simulated, the last two also with :PRESET or a file of your "
+        "hardware, or your own as package.module:factory. Empty: the recipe's.",
         examples=["auto", "cluster", "emulated:h200", "simulated", "simulated:v100"],
     ),
     SchemaEntry("pattern", _testbeds),
     typer.Option(
         "--testbed",
-        help="auto, cluster, emulated[:PRESET], simulated[:PRESET] or package.module:factory.",
+        help="auto, cluster, emulated[:PRESET], simulated[:PRESET] or package.module:factory; PRESET may be a hardware file.",
         show_default="the recipe's",
     ),
 ]

@@ -63,7 +63,7 @@ def test_emulated_without_a_gpu_measures_on_the_cpu_and_says_so(monkeypatch, cap
         bed = open_testbed("emulated:a100", SETUP)
     assert (bed.device_type, bed.target.name) == ("cpu", "a100")
     assert "no GPU" in caplog.text
-    with pytest.raises(ValueError, match="no accelerator 'abacus'"):
+    with pytest.raises(ValueError, match="no hardware 'abacus'"):
         open_testbed("emulated:abacus", SETUP)
 
 

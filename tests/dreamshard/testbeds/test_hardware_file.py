@@ -1,0 +1,84 @@
+"""Hardware of one's own."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dreamshard.placement import Placement
+from dreamshard.testbeds import TestbedSetup, open_testbed
+from dreamshard.testbeds.hardware_file import FIGURES, hardware, read_hardware
+from dreamshard.testbeds.specs import H100
+from tests.helpers.tables import pool_of, roomy_task
+
+COMPLETE = {key: figure.example for key, figure in FIGURES.items()}
+
+
+def written(folder, text, name="my_cluster.yaml"):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_preset_goes_by_its_name():
+    assert hardware("h100") is H100
+    with pytest.raises(ValueError, match=r"no hardware 'tpu'.*h100.*file of your own"):
+        hardware("tpu")
+
+
+def test_a_file_overrides_figures_of_a_preset(tmp_path):
+    text = "base: h100\nmemory: 94 GB\ndevices_per_host: 4\nnetwork_bandwidth: 200 Gbit/s\n"
+    spec = read_hardware(written(tmp_path, text))
+    assert spec.name.startswith("my_cluster-")
+    expected = replace(H100, memory_bytes=94 * 10**9, devices_per_node=4, network_bytes_per_s=25e9, name=spec.name)
+    assert spec == expected
+    again = read_hardware(written(tmp_path, text.replace("94", "96")))
+    assert again.name != spec.name  # other figures are other hardware
+
+
+def test_a_file_may_give_every_figure_itself(tmp_path):
+    spec = read_hardware(written(tmp_path, json.dumps(COMPLETE | {"name": "mine"}), "any.json"))
+    assert spec.name.startswith("mine-")
+    assert (spec.memory_bytes, spec.memory_bytes_per_s, spec.l2_bytes) == (80 * 10**9, 3.35e12, 50 * 2**20)
+    assert spec.launch_s == pytest.approx(3.5e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("base: h100\nmemroy: 80 GB\n", r"unknown keys \['memroy'\].*memory_bandwidth"),
+        ("base: h100\nmemory: 80\n", r"memory without a unit.*GiB.*`memory: 80 GB`"),
+        ("base: h100\nmemory: 80 GHz\n", r"unknown unit 'GHz'"),
+        ("base: h100\nlink_bandwidth: 0 GB/s\n", "above zero"),
+        ("base: h100\nlink_bandwidth: -3 GB/s\n", "above zero"),
+        ("base: h100\nlink_bandwidth: fast\n", "no number with a unit"),
+        ("base: h100\ndevices_per_host: 8 GB\n", "count without a unit"),
+        ("base: h100\ndevices_per_host: 2.5\n", "whole number"),
+        ("base: tpu\n", "`base: tpu`, but there is no accelerator"),
+        ("memory: 80 GB\n", "lacks memory_bandwidth, cache"),
+        ("- 80 GB\n", "holds no figures"),
+        ("base: [h100\n", "neither YAML nor JSON"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence_that_names_it(tmp_path, text, message):
+    path = written(tmp_path, text)
+    with pytest.raises(ValueError, match=message) as error:
+        read_hardware(path)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"no hardware file .*gone\.yaml"):
+        hardware(str(tmp_path / "gone.yaml"))
+
+
+def test_it_can_be_simulated(tmp_path):
+    path = written(tmp_path, "base: h100\nlink_bandwidth: 4.5 GB/s\n")
+    setup = TestbedSetup(num_devices=4, batch_size=65_536, lookups=lambda name: pytest.fail(name))
+    mine, preset = open_testbed(f"simulated:{path}", setup), open_testbed("simulated:h100", setup)
+    task, placement = roomy_task(pool_of(12), 4), Placement(torch.arange(12) % 4, 4)
+    slow, fast = mine.measure(task, placement), preset.measure(task, placement)
+    assert slow.hardware.startswith("simulated my_cluster-")
+    assert float(slow.costs.forward_comm_ms.max()) > 10 * float(fast.costs.forward_comm_ms.max())
