@@ -1,6 +1,7 @@
-"""One rank's part of measuring a placement: its fused operator, and the all-to-all with the other ranks."""
+"""One rank's part of measuring: its fused operator, and the all-to-all with the other ranks."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -8,31 +9,66 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.costs import PHASES, Infeasible
+from dreamshard.exchange_sample import Exchange
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.shard_runner import GRADIENT, BuiltShard, DoesNotFitError, ShardRunner
 
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Team:
+    """The ranks that measure together; rank `d` of them is the task's device `d`."""
+
+    rank: int
+    size: int
+    group: dist.ProcessGroup | None
+
 
 class AllToAll:
-    """The all-to-all of pooled vectors and of their gradients among all ranks.
+    """The all-to-all of pooled vectors and of their gradients among all ranks of a team.
 
-    Rank `d` starts with the whole batch for its own tables, `[B, S_d]` with `S_d` the sum of their dims; afterwards rank
-    `r` has its `b_r` samples of all tables. The first ranks have a sample more if D does not divide the batch.
+    Args:
+        own: elements that this rank sends to each rank, and gets back.
+        received: elements that each rank sends to this one.
     """
 
-    def __init__(self, sum_dims: list[int], batch_size: int, rank: int, device: torch.device) -> None:
-        num_ranks = len(sum_dims)
-        samples = [batch_size // num_ranks + (r < batch_size % num_ranks) for r in range(num_ranks)]
-        self._own = [count * sum_dims[rank] for count in samples]  # elements of own tables, by sample's rank
-        self._all = [samples[rank] * dims for dims in sum_dims]  # elements of own samples, by table's rank
-        self._shape = (batch_size, sum_dims[rank])
+    def __init__(self, own: list[int], received: list[int], team: Team, device: torch.device) -> None:
+        self._own = own
+        self._all = received
+        self._team = team
         self._device = device
+
+    @classmethod
+    def of_placement(cls, sum_dims: list[int], batch_size: int, team: Team, device: torch.device) -> "AllToAll":
+        """Rank `d` starts with the whole batch for its own tables, `[B, S_d]`, and ends with its samples of all tables.
+
+        The first ranks have a sample more if D does not divide the batch.
+
+        Args:
+            sum_dims: `S_d`, the sum of the dims of each rank's tables.
+        """
+        samples = [batch_size // team.size + (r < batch_size % team.size) for r in range(team.size)]
+        own = [count * sum_dims[team.rank] for count in samples]  # by sample's rank
+        return cls(own, [samples[team.rank] * dims for dims in sum_dims], team, device)
+
+    @classmethod
+    def of_exchange(cls, exchange: Exchange, team: Team, device: torch.device) -> "AllToAll":
+        """Every rank sends each rank an equal share of its bytes, the first ones an element more if need be."""
+        elements = (exchange.sent_bytes // FLOAT_BYTES).tolist()
+
+        def share(sender: int, receiver: int) -> int:
+            return int(elements[sender] // team.size + (receiver < elements[sender] % team.size))
+
+        own = [share(team.rank, receiver) for receiver in range(team.size)]
+        return cls(own, [share(sender, team.rank) for sender in range(team.size)], team, device)
 
     @property
     def num_bytes(self) -> int:
         """Memory of both directions on this rank, fp32."""
-        return 4 * (2 * sum(self._all) + sum(self._own))
+        return FLOAT_BYTES * (2 * sum(self._all) + sum(self._own))
 
     def rehearse(self) -> None:
         """Allocate the memory once, before other ranks wait for this one."""
@@ -40,21 +76,25 @@ class AllToAll:
 
     def barrier(self) -> None:
         """Wait for all ranks, so that waiting is not timed as communication."""
-        dist.barrier()
+        dist.barrier(group=self._team.group)
         if self._device.type == "cuda":
             torch.cuda.synchronize()
 
     def forward(self, pooled: Float[Tensor, "B S"]) -> Float[Tensor, " R"]:
         """Send each rank its samples of this rank's tables; receive this rank's samples of all tables."""
         received = torch.empty(sum(self._all), device=self._device)
-        dist.all_to_all_single(received, pooled.reshape(-1), self._all, self._own)
+        dist.all_to_all_single(received, pooled.reshape(-1), self._all, self._own, group=self._team.group)
         return received
 
-    def backward(self, gradient: Float[Tensor, " R"]) -> Float[Tensor, "B S"]:
+    def backward(self, gradient: Float[Tensor, " R"]) -> Float[Tensor, " O"]:
         """Send gradients back; receive those of this rank's tables for the whole batch."""
         received = torch.empty(sum(self._own), device=self._device)
-        dist.all_to_all_single(received, gradient, self._own, self._all)
-        return received.reshape(self._shape)
+        dist.all_to_all_single(received, gradient, self._own, self._all, group=self._team.group)
+        return received
+
+    def pooled(self) -> Float[Tensor, " O"]:
+        """What this rank sends, in place of its tables' pooled vectors."""
+        return torch.full((sum(self._own),), GRADIENT, device=self._device)
 
     def gradient(self) -> Float[Tensor, " R"]:
         """The gradient of this rank's samples, in place of the layers above."""
@@ -62,25 +102,23 @@ class AllToAll:
 
 
 class RankMeasurer:
-    """Measures this rank's shard of each placement.
+    """Measures this rank's part of placements and exchanges.
 
     Args:
-        rank: of this process, and of the placement's device that it measures.
         enter: called with the name of each stage as it begins, so that hangs and failures can be located.
     """
 
-    def __init__(self, setup: TestbedSetup, rank: int, device: torch.device, enter: Callable[[str], None]) -> None:
+    def __init__(self, setup: TestbedSetup, device: torch.device, enter: Callable[[str], None]) -> None:
         self.setup = setup
-        self.rank = rank
         self.device = device
         self._enter = enter
         self._runner = ShardRunner(setup, device, enter)
 
-    def measure(self, task: PlacementTask, placement: Placement) -> Float[Tensor, "R 4"] | Infeasible:
+    def measure(self, task: PlacementTask, placement: Placement, team: Team) -> Float[Tensor, "R 4"] | Infeasible:
         """`[R, 4]` milliseconds of each timed pass and phase on this rank, or the first shard that did not fit."""
-        own = task.tables.select(placement.tables_of(self.rank))
-        sum_dims = [int(task.tables.dim[placement.tables_of(d)].sum()) for d in range(placement.num_devices)]
-        all_to_all = AllToAll(sum_dims, self.setup.batch_size, self.rank, self.device)
+        own = task.tables.select(placement.tables_of(team.rank))
+        sum_dims = torch.zeros(team.size, dtype=torch.int64).index_add(0, placement.device, task.tables.dim).tolist()
+        all_to_all = AllToAll.of_placement(sum_dims, self.setup.batch_size, team, self.device)
         shard, misfit = None, None
         try:
             if len(own):
@@ -89,18 +127,32 @@ class RankMeasurer:
         except DoesNotFitError as error:
             misfit = error
         self._enter("exchanging with the other ranks")
-        if infeasible := self._agree(misfit, placement.num_devices):
+        if infeasible := self._agree(misfit, team):
             return infeasible
         all_to_all.barrier()
         passes = [self._pass(shard, all_to_all) for _ in range(self.setup.warmups + self.setup.repeats)]
         return torch.tensor(passes[self.setup.warmups :], dtype=torch.float64).reshape(-1, len(PHASES))
 
-    def _agree(self, misfit: DoesNotFitError | None, num_devices: int) -> Infeasible | None:
+    def measure_exchange(self, exchange: Exchange, team: Team) -> Float[Tensor, "R 2"]:
+        """`[R, 2]` milliseconds of each timed all-to-all and of its way back, on this rank."""
+        self._enter("exchanging with the other ranks")
+        all_to_all = AllToAll.of_exchange(exchange, team, self.device)
+        pooled, gradient = all_to_all.pooled(), all_to_all.gradient()
+        passes = []
+        for _ in range(self.setup.warmups + self.setup.repeats):
+            all_to_all.barrier()
+            _, forward_ms = self._runner.clock.communicate(lambda: all_to_all.forward(pooled))
+            all_to_all.barrier()
+            _, backward_ms = self._runner.clock.communicate(lambda: all_to_all.backward(gradient))
+            passes.append((forward_ms, backward_ms))
+        return torch.tensor(passes[self.setup.warmups :], dtype=torch.float64)
+
+    def _agree(self, misfit: DoesNotFitError | None, team: Team) -> Infeasible | None:
         """Share misfits among all ranks; the first one, or None if all shards fit."""
         own_bytes = (0, 0) if misfit is None else (misfit.asked_bytes, misfit.free_bytes)
         own = torch.tensor(own_bytes, dtype=torch.int64, device=self.device)
-        gathered = [torch.zeros_like(own) for _ in range(num_devices)]
-        dist.all_gather(gathered, own)
+        gathered = [torch.zeros_like(own) for _ in range(team.size)]
+        dist.all_gather(gathered, own, group=team.group)
         for rank, (asked_bytes, free_bytes) in enumerate(torch.stack(gathered).tolist()):
             if asked_bytes:
                 return Infeasible(device=rank, asked_bytes=asked_bytes, free_bytes=free_bytes)
@@ -116,5 +168,7 @@ class RankMeasurer:
         _, forward_comm_ms = self._runner.clock.communicate(lambda: all_to_all.forward(pooled.detach()))
         all_to_all.barrier()
         own_gradient, backward_comm_ms = self._runner.clock.communicate(lambda: all_to_all.backward(gradient))
-        backward_ms = self._runner.backward(pooled, own_gradient) if shard is not None else 0.0
+        backward_ms = 0.0
+        if shard is not None:
+            backward_ms = self._runner.backward(pooled, own_gradient.reshape(pooled.shape))
         return forward_ms, forward_comm_ms, backward_comm_ms, backward_ms

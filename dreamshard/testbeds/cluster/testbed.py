@@ -1,6 +1,6 @@
 """The testbed of real ranks: real fused operators, real all-to-all, one process per device.
 
-NCCL on CUDA, gloo on CPU; the rest is the same code (`passes.py`).
+NCCL on CUDA, gloo on CPU; the rest is the same code (`passes.py`), on one host or many.
 """
 
 import atexit
@@ -8,42 +8,118 @@ import math
 import os
 import pickle
 import threading
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.costs import CostSample, DeviceCosts, Infeasible
+from dreamshard.exchange_sample import Exchange, ExchangeSample
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import MeasurementError, TestbedSetup, check_placement
 from dreamshard.testbeds.clocks import CLOCKS, interquartile_range
-from dreamshard.testbeds.cluster.launch import Ranks, RankTrouble
-from dreamshard.testbeds.cluster.rank import Job
+from dreamshard.testbeds.cluster.launch import LocalLauncher
+from dreamshard.testbeds.cluster.layout import Layout
+from dreamshard.testbeds.cluster.messages import DeviceType, ExchangeJob, PlacementJob
+from dreamshard.testbeds.cluster.ranks import Ranks, RankTrouble
+from dreamshard.testbeds.cluster.reception import Reception
 from dreamshard.testbeds.fused_op import require_fbgemm
 from dreamshard.testbeds.machine import device_model, library_versions
 
 
+@runtime_checkable
+class RankSource(Protocol):
+    """Where a cluster's ranks come from; ranks of several hosts outlive a testbed.
+
+    Attributes:
+        layout: of all ranks; None if they are on this host and start when they are needed.
+        advice: what the next measurement does after a failure.
+    """
+
+    layout: Layout | None
+    advice: str
+
+    def running(self, num_devices: int) -> Ranks:
+        """The ranks, started if none run; exactly `num_devices` if there is no `layout`.
+
+        Raises:
+            RankTrouble: a rank did not start.
+        """
+        ...
+
+    def end_ranks(self) -> None:
+        """End the ranks that run."""
+        ...
+
+    def close(self) -> None:
+        """The testbed that had this source has closed."""
+        ...
+
+
+class LocalRanks:
+    """Ranks on this host, as many as the task has devices; they end with the testbed."""
+
+    layout: Layout | None = None
+    advice = "the next measurement starts new ranks"
+
+    def __init__(self, device_type: DeviceType) -> None:
+        self._device_type = device_type
+        self._ranks: Ranks | None = None
+
+    def running(self, num_devices: int) -> Ranks:
+        """See `RankSource`."""
+        if self._ranks is not None and len(self._ranks.layout.ranks) != num_devices:
+            self.end_ranks()
+        if self._ranks is None:
+            reception = Reception()
+            try:
+                self._ranks = Ranks(LocalLauncher(num_devices, look_for_gpu=self._device_type == "cuda"), reception)
+            finally:
+                reception.close()
+        return self._ranks
+
+    def end_ranks(self) -> None:
+        """See `RankSource`."""
+        if self._ranks is not None:
+            ranks, self._ranks = self._ranks, None
+            ranks.end()
+
+    def close(self) -> None:
+        """See `RankSource`."""
+        self.end_ranks()
+
+    def pids(self) -> list[int]:
+        """Process ids of the running ranks, in order."""
+        return self._ranks.pids() if self._ranks else []
+
+
 class ClusterTestbed:
-    """Measures placements on ranks that start with the first measurement and stay up until `close`.
+    """Measures placements and exchanges on ranks that start with the first measurement and stay up until `close`.
+
+    Args:
+        device_type: of the ranks.
+        source: where the ranks come from; None for this host.
 
     Raises:
-        ValueError: fbgemm is not installed, or there are fewer GPUs than devices.
+        ValueError: fbgemm is not installed, or there are too few GPUs or ranks.
     """
 
     name = "cluster"
 
-    def __init__(self, setup: TestbedSetup, device_type: Literal["cpu", "cuda"]) -> None:
+    def __init__(self, setup: TestbedSetup, device_type: DeviceType, source: RankSource | None = None) -> None:
         require_fbgemm()
         num_gpus = torch.cuda.device_count()
-        if device_type == "cuda" and num_gpus < setup.num_devices:
+        if device_type == "cuda" and source is None and num_gpus < setup.num_devices:
             raise ValueError(
                 f"testbed cluster:cuda needs a GPU for each of {setup.num_devices} devices, but this machine has "
-                f"{num_gpus}; ask for fewer devices, or use cluster:cpu or simulated"
+                f"{num_gpus}; ask for fewer devices, start ranks on several hosts (docs/many-hosts.md), or use "
+                "cluster:cpu or simulated"
             )
         try:
-            self._pickled_setup = pickle.dumps(setup)
+            self._pickled_setup = pickle.dumps(replace(setup, shard_cache=None))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ValueError(
                 f"the lookups {setup.lookups!r} cannot be sent to the ranks of a cluster ({error}); give a function or "
@@ -52,23 +128,34 @@ class ClusterTestbed:
         self.setup = setup
         self.device_type = device_type
         self._lock = threading.Lock()
+        self._source: RankSource = source or LocalRanks(device_type)
         self.max_devices: int | None = setup.num_devices
-        count = f"{os.cpu_count()}, {setup.num_devices} ranks" if device_type == "cpu" else f"{setup.num_devices}"
-        self.hardware = f"{device_model(device_type)} x{count}"
-        self._ranks: Ranks | None = None
+        layout = self._source.layout
+        if layout is not None:
+            self.hardware = layout.hardware(layout.members(setup.num_devices, None), device_type)
+        elif device_type == "cpu":
+            self.hardware = f"{device_model('cpu')} x{os.cpu_count()}, {setup.num_devices} ranks"
+        else:
+            self.hardware = f"{device_model('cuda')} x{setup.num_devices}"
         atexit.register(self.close)
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
-        """See `Testbed`; after an error all ranks are ended, and the next measurement starts new ones."""
+        """See `Testbed`; the sample's task has the devices per host that were measured.
+
+        After an error all ranks are ended, and the next measurement starts new ones.
+        """
         task, placement = check_placement(task, placement, self.max_devices)
+        members = self._members(task.num_devices, task.devices_per_host)
+        measured = replace(task, devices_per_host=self._devices_per_host(members))
+        tables = {member: [task.tables.names[t] for t in placement.tables_of(d)] for d, member in enumerate(members)}
         with self._lock:
-            answers = self._measure(task, placement)
+            answers = self._answers(members, PlacementJob(members, measured, placement), task.name, tables)
         infeasible = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
         passes = [answer for answer in answers if isinstance(answer, Tensor)]
         timed = torch.stack(passes, dim=1) if infeasible is None else torch.zeros(1, task.num_devices, 4)  # [R, D, 4]
         costs = DeviceCosts.from_phases(timed.median(dim=0).values.to(torch.float32))  # [D, 4]
         return CostSample(
-            task=task,
+            task=measured,
             placement=placement,
             costs=costs,
             overall_ms=float(costs.overall_ms()) if infeasible is None else math.inf,
@@ -82,48 +169,97 @@ class ClusterTestbed:
             infeasible=infeasible,
         )
 
-    def _measure(self, task: PlacementTask, placement: Placement) -> list[Float[Tensor, "R 4"] | Infeasible]:
-        """Timed passes of each rank; ends all ranks on any error."""
-        try:
-            ranks = self._ranks_for(task.num_devices)
-            ranks.send(Job(task, placement))
-            return [answer.phases_ms for answer in ranks.collect(self.setup.timeout_s)]
-        except RankTrouble as trouble:
-            self._end_ranks()
-            raise _measurement_error(trouble, task, placement) from None
-        except BaseException:
-            self._end_ranks()  # interrupted: the rest of this answer must not be read as the next one
-            raise
+    def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
+        """See `ExchangeTestbed`; after an error as `measure`."""
+        members = self._members(exchange.num_devices, exchange.devices_per_host)
+        name = f"an all-to-all of {exchange.num_devices} devices"
+        with self._lock:
+            answers = self._answers(members, ExchangeJob(members, exchange), name, {})
+        timed = torch.stack([answer for answer in answers if isinstance(answer, Tensor)], dim=1)  # [R, D, 2]
+        medians = timed.median(dim=0).values.to(torch.float32)  # [D, 2]
+        return ExchangeSample(
+            exchange=replace(exchange, devices_per_host=self._devices_per_host(members)),
+            forward_ms=medians[:, 0],
+            backward_ms=medians[:, 1],
+            spread_ms=interquartile_range(timed.sum(dim=2).max(dim=1).values),
+            repeats=len(timed),
+            clock="cuda_event" if self.device_type == "cuda" else "wall",
+            testbed=self.name,
+            hardware=self.hardware,
+            versions=library_versions(),
+        )
 
     def close(self) -> None:
-        """End all ranks."""
+        """End all ranks of this host; those of a launcher stay for the next testbed."""
         atexit.unregister(self.close)
-        self._end_ranks()
+        self._source.close()
 
     def rank_pids(self) -> list[int]:
-        """Process ids of the running ranks, in order."""
-        return self._ranks.pids() if self._ranks else []
+        """Process ids of the ranks that this testbed started on this host, in order."""
+        return self._source.pids() if isinstance(self._source, LocalRanks) else []
 
-    def _ranks_for(self, num_devices: int) -> Ranks:
-        if self._ranks is not None and self._ranks.num_ranks != num_devices:
-            self._end_ranks()
-        if self._ranks is None:
-            self._ranks = Ranks(num_devices, self.device_type, self._pickled_setup)
-        return self._ranks
+    def _members(self, num_devices: int, devices_per_host: int | None) -> tuple[int, ...]:
+        """The ranks for so many devices.
 
-    def _end_ranks(self) -> None:
-        if self._ranks is not None:
-            ranks, self._ranks = self._ranks, None
-            ranks.end()
+        Raises:
+            ValueError: there are too few, or too few on different hosts.
+        """
+        if self._source.layout is not None:
+            return self._source.layout.members(num_devices, devices_per_host)
+        if num_devices > self.setup.num_devices:
+            raise ValueError(
+                f"{num_devices} devices are asked for, but this testbed has {self.setup.num_devices}; ask for fewer"
+            )
+        if devices_per_host is not None and devices_per_host < num_devices:
+            raise ValueError(
+                f"{num_devices} devices at {devices_per_host} per host are asked for, but the ranks of this testbed are all "
+                "on this host; start ranks on several hosts (docs/many-hosts.md), or use emulated or simulated"
+            )
+        return tuple(range(num_devices))
+
+    def _devices_per_host(self, members: Sequence[int]) -> int:
+        layout = self._source.layout
+        if layout is None:
+            return len(members)
+        first = layout.ranks[members[0]].host
+        return sum(layout.ranks[member].host == first for member in members)
+
+    def _answers(
+        self, members: tuple[int, ...], job: PlacementJob | ExchangeJob, name: str, tables: dict[int, list[str]]
+    ) -> list[object]:
+        """What each rank measured; ends all ranks on any error."""
+        try:
+            ranks = self._source.running(len(members))
+            ranks.join(self.device_type, self._pickled_setup, members)
+            ranks.send(job, members)
+            return ranks.collect(members, self.setup.timeout_s)
+        except RankTrouble as trouble:
+            self._source.end_ranks()
+            raise measurement_error(trouble, name, len(members), self._source, tables) from None
+        except BaseException:
+            self._source.end_ranks()  # interrupted: the rest of this answer must not be read as the next one
+            raise
 
 
-def _measurement_error(trouble: RankTrouble, task: PlacementTask, placement: Placement) -> MeasurementError:
-    names = [task.tables.names[t] for t in placement.tables_of(trouble.rank)]
-    tables = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "no tables"
+def measurement_error(
+    trouble: RankTrouble, name: str, num_ranks: int, source: RankSource, tables: dict[int, list[str]]
+) -> MeasurementError:
+    """One sentence about a rank's failure; its output is in the error's notes.
+
+    Args:
+        name: of what was measured.
+        tables: names of the tables on each rank, by device; empty if tables are not at fault.
+    """
+    layout = source.layout
+    on_host = f" on host {trouble.host}" if trouble.host and layout is not None else ""
+    names = tables.get(-1 if trouble.device is None else trouble.device)
+    with_tables = ""
+    if names is not None:
+        first = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "no tables"
+        with_tables = f", with {len(names)} tables on it ({first})"
     error = MeasurementError(
-        f"measuring {task.name} failed on rank {trouble.rank} of {task.num_devices} while {trouble.stage}, with "
-        f"{len(names)} tables on it ({tables}): {trouble.what}. All ranks were ended; earlier samples are kept, and the "
-        "next measurement starts new ranks"
+        f"measuring {name} failed on rank {trouble.rank} of {num_ranks}{on_host} while {trouble.stage}{with_tables}: "
+        f"{trouble.what}. All ranks were ended; earlier samples are kept, and {source.advice}"
     )
     if trouble.detail:
         error.add_note(f"rank {trouble.rank}:\n{trouble.detail}")

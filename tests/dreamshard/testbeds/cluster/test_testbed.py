@@ -5,13 +5,15 @@ import select
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import psutil
 import pytest
 import torch
 
+from dreamshard.exchange_sample import Exchange
 from dreamshard.placement import Placement
-from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
+from dreamshard.testbeds.base import ExchangeTestbed, MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from tests.helpers.lookups import EvenLookups, FaultyLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
@@ -98,6 +100,35 @@ def test_more_work_takes_more_time(cluster):
     assert costs.forward_compute_ms[0] + costs.backward_compute_ms[0] > costs.forward_compute_ms[1]
 
 
+def test_an_exchange_is_measured_without_any_table(cluster):
+    assert isinstance(cluster, ExchangeTestbed)
+    sample = cluster.measure_exchange(Exchange(sent_bytes=torch.tensor([4, 2**22])))
+    assert sample.exchange.devices_per_host == 2
+    assert sample.forward_ms.shape == sample.backward_ms.shape == (2,)
+    assert (sample.forward_ms > 0).all()
+    assert (sample.repeats, sample.clock, sample.hardware) == (5, "wall", cluster.hardware)
+
+
+def test_more_bytes_take_longer(cluster):
+    small, large = (
+        cluster.measure_exchange(Exchange(sent_bytes=torch.tensor([num_bytes] * 2))) for num_bytes in (2**10, 2**26)
+    )
+    assert large.forward_ms.max() > 3 * small.forward_ms.max()
+    assert large.backward_ms.max() > 3 * small.backward_ms.max()
+
+
+def test_a_sample_says_how_many_devices_share_a_host(cluster):
+    assert cluster.measure(roomy_task(TABLES), placement(0, 0, 1)).task.devices_per_host == 2
+
+
+def test_devices_on_several_hosts_are_not_measured_on_one(cluster):
+    task = replace(roomy_task(TABLES), devices_per_host=1)
+    with pytest.raises(ValueError, match=r"2 devices at 1 per host are asked for, but the ranks .* all on this host"):
+        cluster.measure(task, placement(0, 0, 1))
+    with pytest.raises(ValueError, match="3 devices are asked for, but this testbed has 2"):
+        cluster.measure_exchange(Exchange(sent_bytes=torch.tensor([4, 4, 4])))
+
+
 def test_a_placement_that_is_not_legal_is_refused_before_it_reaches_a_rank(cluster):
     tables = tables_of_dims([128, 128], rows=500)
     with pytest.raises(ValueError, match="run out of memory"):
@@ -143,7 +174,7 @@ def test_a_rank_that_is_killed_between_measurements_is_told_apart_from_the_ranks
     pids = bed.rank_pids()
     os.kill(pids[1], signal.SIGKILL)
     assert have_ended(pids)
-    with pytest.raises(MeasurementError, match=r"rank 1 of 2 while waiting for a placement.*killed by SIGKILL"):
+    with pytest.raises(MeasurementError, match=r"rank 1 of 2 while waiting for work.*killed by SIGKILL"):
         bed.measure(roomy_task(TABLES), placement(0, 0, 1))
     assert bed.measure(roomy_task(TABLES), placement(0, 0, 1)).overall_ms > 0
     bed.close()
@@ -211,6 +242,9 @@ def test_on_cuda_a_rank_per_gpu_measures_with_events():
     bed = ClusterTestbed(setup, "cuda")
     where = Placement(torch.tensor([0, 0, num_devices - 1]), num_devices)
     sample = bed.measure(roomy_task(TABLES, num_devices), where)
+    exchange = bed.measure_exchange(Exchange(sent_bytes=torch.full((num_devices,), 2**20)))
     bed.close()
+    assert (exchange.clock, exchange.repeats) == ("cuda_event", 3)
+    assert (exchange.forward_ms > 0).all()
     assert sample.clock == "cuda_event"
     assert sample.overall_ms > 0

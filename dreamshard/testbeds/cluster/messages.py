@@ -1,0 +1,176 @@
+"""What a testbed and its ranks send each other; every message is pickled by name, so both sides import this module."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from dreamshard.exchange_sample import Exchange
+from dreamshard.placement import Placement
+from dreamshard.tasks import PlacementTask
+
+DeviceType = Literal["cpu", "cuda"]
+
+STAGES = (
+    "starting",
+    "joining the other ranks",
+    "waiting for work",
+    "reading lookups",
+    "building the operator",
+    "exchanging with the other ranks",
+)
+"""Stages of a rank, in order; in the last one it depends on the others."""
+
+IDLE = STAGES[2]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU; `uuid` tells two of one model apart."""
+
+    model: str
+    uuid: str
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A rank's first message.
+
+    Attributes:
+        rank: number that whoever started the process gave it.
+        host: name of the machine, or of what stands for one.
+        processor: model of the CPU, with the number of its cores.
+        gpu: that this rank would use; None if it has none.
+    """
+
+    rank: int
+    pid: int
+    host: str
+    processor: str
+    gpu: Gpu | None
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """The testbed's first message: join the other ranks.
+
+    Attributes:
+        device: number of this rank among `num_ranks`; ranks of one host have consecutive numbers.
+        store_port: of the TCPStore, on the testbed's address, where the ranks find each other.
+    """
+
+    device: int
+    num_ranks: int
+    device_type: DeviceType
+    store_port: int
+
+
+@dataclass(frozen=True)
+class UseSetup:
+    """The pickled `TestbedSetup` of all further measurements."""
+
+    setup: bytes
+
+
+@dataclass(frozen=True)
+class FormGroup:
+    """Every rank takes part in making a group of `members`, by device; there is always one of all ranks."""
+
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PlacementJob:
+    """A placement to measure among `members`; each answers with `[R, 4]` milliseconds or an `Infeasible`."""
+
+    members: tuple[int, ...]
+    task: PlacementTask
+    placement: Placement
+
+
+@dataclass(frozen=True)
+class ExchangeJob:
+    """An all-to-all to measure among `members`; each answers with `[R, 2]` milliseconds, there and back."""
+
+    members: tuple[int, ...]
+    exchange: Exchange
+
+
+@dataclass(frozen=True)
+class StreamJob:
+    """Work of each rank by itself: every item that `work(device)` yields is sent at once, and the answer is None."""
+
+    work: Callable[[torch.device], Iterator[object]]
+
+
+@dataclass(frozen=True)
+class StageReached:
+    """A rank begins one of `STAGES`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Item:
+    """One result of a `StreamJob`."""
+
+    value: object
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A rank has done its job."""
+
+    value: object
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A rank raised an error and exits."""
+
+    stage: str
+    error: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class KeeperHello:
+    """A keeper's first message; see `keeper.py`."""
+
+    rank: int
+    host: str
+
+
+@dataclass(frozen=True)
+class StartRank:
+    """A keeper starts its rank, ending the one that runs."""
+
+
+@dataclass(frozen=True)
+class EndRank:
+    """A keeper kills its rank and answers with `RankEnded`."""
+
+
+@dataclass(frozen=True)
+class RankEnded:
+    """How a keeper's rank ended.
+
+    Attributes:
+        exit_code: negative if a signal ended it; None if there was no rank.
+        log: last lines of its output.
+    """
+
+    exit_code: int | None
+    log: str
+
+
+@dataclass(frozen=True)
+class Goodbye:
+    """The testbed needs its keepers no more.
+
+    Attributes:
+        done: whether what it was needed for succeeded.
+    """
+
+    done: bool
