@@ -103,7 +103,9 @@ def read_hardware(path: Path) -> AcceleratorSpec:
             f"{path} has the unknown keys {unknown}, whose figures would be ignored; the keys are name, base, "
             f"{', '.join(FIGURES)}"
         )
-    given = {FIGURES[key].field: _number(path, key, value) for key, value in content.items() if key in FIGURES}
+    given: dict[str, Any] = {
+        FIGURES[key].field: _number(path, key, value) for key, value in content.items() if key in FIGURES
+    }
     if "base" in content:
         spec = replace(_base(path, str(content["base"])), **given)
     else:

@@ -13,6 +13,7 @@ from dreamshard.exchange_sample import Exchange
 from dreamshard.placement import Placement
 from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.emulated import EmulatedTestbed
+from dreamshard.testbeds.links import NETWORK_SHARE, PEER_S
 from dreamshard.testbeds.shard_cache import MemoryShardCache, ShardKey
 from dreamshard.testbeds.shard_runner import ShardRunner, asked_bytes
 from dreamshard.testbeds.specs import H100, V100, spec_of
@@ -22,6 +23,7 @@ from tests.helpers.tables import roomy_task, tables_of_dims
 
 BATCH = 64
 TABLES = tables_of_dims([4, 8, 128], rows=500)
+PLAIN = replace(V100, link_curve=None)  # its link is a latency and a bandwidth
 
 
 def setup_of(**changes) -> TestbedSetup:
@@ -29,7 +31,7 @@ def setup_of(**changes) -> TestbedSetup:
     return TestbedSetup(**{**given, **changes})
 
 
-def bed_of(*, target=V100, **changes) -> EmulatedTestbed:
+def bed_of(*, target=PLAIN, **changes) -> EmulatedTestbed:
     return EmulatedTestbed(setup_of(**changes), "cpu", target)
 
 
@@ -101,7 +103,7 @@ def test_the_key_of_a_shard_knows_its_hardware_versions_and_tables():
 
 def test_communication_follows_the_largest_sum_of_dims_over_the_links_of_the_target():
     sample = bed_of().measure(roomy_task(TABLES), placement(0, 0, 1))
-    seconds = 128 * 4 * BATCH / 2 / V100.link_bytes_per_s + V100.link_latency_s
+    seconds = 128 * 4 * BATCH / 2 / PLAIN.link_bytes_per_s + PLAIN.link_latency_s
     assert sample.costs.forward_comm_ms.tolist() == pytest.approx([1e3 * seconds] * 2, rel=1e-5)
     assert sample.costs.backward_comm_ms.tolist() == pytest.approx([1e3 * seconds] * 2, rel=1e-5)
 
@@ -111,8 +113,8 @@ def test_more_devices_than_a_node_has_send_over_the_network():
     sample = bed_of().measure(roomy_task(TABLES, num_devices=12), where)
     share = 128 * 4 * BATCH / 12
     seconds = max(
-        7 * share / V100.link_bytes_per_s + V100.link_latency_s,
-        4 * share / V100.network_bytes_per_s + V100.network_latency_s,
+        7 * share / PLAIN.link_bytes_per_s + PLAIN.link_latency_s,
+        4 * share / (NETWORK_SHARE * PLAIN.network_bytes_per_s) + PLAIN.network_latency_s + 4 * PEER_S,
     )
     assert sample.costs.forward_comm_ms.tolist() == pytest.approx([1e3 * seconds] * 12, rel=1e-5)
     assert (sample.costs.forward_compute_ms > 0).tolist() == [d in (0, 9, 11) for d in range(12)]
