@@ -22,6 +22,7 @@ from dreamshard.cost_model import (
     prediction_error,
 )
 from dreamshard.costs import CostSample, feasible
+from dreamshard.exchange_sample import ExchangeSample
 from dreamshard.formatting import gib
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.placement import Placement
@@ -123,9 +124,17 @@ class CostFit:
     heldout_spearman: float | None
 
 
-def start_training(pool: Tables, config: TrainingConfig, seed: int) -> TrainingState:
-    """The state before the first round, with the normaliser of `pool`; `seed` decides everything random that follows."""
-    return untrained(Normaliser.fit(pool), config, seed)
+def start_training(
+    pool: Tables, config: TrainingConfig, seed: int, exchanges: Sequence[ExchangeSample] = ()
+) -> TrainingState:
+    """The state before the first round, with the normaliser of `pool`; `seed` decides everything random that follows.
+
+    `exchanges` are all-to-alls measured on the hardware by themselves: with them the placer serves other numbers of devices
+    than those of the measured placements.
+    """
+    state = untrained(Normaliser.fit(pool), config, seed)
+    state.cost_network.learn_exchanges(exchanges)
+    return state
 
 
 def untrained(normaliser: Normaliser, config: TrainingConfig, seed: int) -> TrainingState:
@@ -146,11 +155,13 @@ def untrained(normaliser: Normaliser, config: TrainingConfig, seed: int) -> Trai
     )
 
 
-def continue_from(placer: DreamShardPlacer, config: TrainingConfig, seed: int) -> TrainingState:
+def continue_from(
+    placer: DreamShardPlacer, config: TrainingConfig, seed: int, exchanges: Sequence[ExchangeSample] = ()
+) -> TrainingState:
     """The state before the first round of a training that starts from a copy of an earlier placer.
 
     The normaliser stays, since the networks were trained on features normalised by it. `config` may be by
-    `TrainingConfig.warm`.
+    `TrainingConfig.warm`. `exchanges`, if any, replace those that the placer knows.
 
     Raises:
         ValueError: the placer's networks are of another kind than those of `config`.
@@ -166,6 +177,8 @@ def continue_from(placer: DreamShardPlacer, config: TrainingConfig, seed: int) -
     state.cost_network.measured_on = placer.cost_network.measured_on
     state.policy.load_state_dict(placer.policy.state_dict())
     state.warm = True
+    if exchanges:
+        state.cost_network.learn_exchanges(exchanges)
     return state
 
 
@@ -183,8 +196,9 @@ def propose(state: TrainingState, tasks: Sequence[PlacementTask]) -> list[tuple[
         if config.exploration and draw % round(1 / config.exploration) == 0:
             device = _unbalanced(task, generator)
         else:
-            episodes = episodes_of([task], state.cost_network, state.normaliser)
-            device = rollout(state.policy, state.cost_network, episodes, generator).device[0]
+            network = state.cost_network.for_task(task)
+            episodes = episodes_of([task], network, state.normaliser)
+            device = rollout(state.policy, network, episodes, generator).device[0]
         if task.is_legal(placement := Placement(device, task.num_devices)):
             proposals.append((task, placement))
         if len(proposals) == config.placements_per_iteration:
@@ -242,10 +256,12 @@ def improve_policy(state: TrainingState, tasks: Sequence[PlacementTask]) -> Upda
     Raises:
         TrainingDivergedError: the loss is not finite.
     """
-    config, network, generator = state.config, state.cost_network, state.generator
+    config, generator = state.config, state.generator
     policy, optimizer, updates = state.policy, state.policy_optimizer, []
     for _ in range(config.policy_updates):
-        episodes = episodes_of([_drawn(tasks, generator)], network, state.normaliser).repeat(config.episodes)
+        task = _drawn(tasks, generator)
+        network = state.cost_network.for_task(task)
+        episodes = episodes_of([task], network, state.normaliser).repeat(config.episodes)
         updates.append(update(policy, optimizer, network, episodes, config.entropy_weight, generator))
     state.iteration += 1
     return UpdateFigures(*(sum(values) / len(updates) for values in zip(*updates, strict=True)))

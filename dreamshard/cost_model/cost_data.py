@@ -1,5 +1,6 @@
 """Measured placements as tensors, ready to be fitted."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,8 +12,11 @@ from torch import Tensor
 
 from dreamshard.cost_model.features import Normaliser, features
 from dreamshard.cost_model.work_ratios import work_ratios
-from dreamshard.costs import CostSample
+from dreamshard.costs import PHASES, CostSample
 from dreamshard.measured_on import MeasuredOn, StepSetting
+
+Layout = tuple[int, int | None]
+"""Devices of a task, and devices per host; None for as many as the hardware has."""
 
 Encode = Callable[[Tensor, Tensor | None], Tensor]
 """From normalised features `[P, F]` and `work_ratios` `[P, 4]` to latents `[P, L]`: `CostNetwork.encode`."""
@@ -20,7 +24,7 @@ Encode = Callable[[Tensor, Tensor | None], Tensor]
 
 @dataclass(frozen=True)
 class CostData:
-    """Measured placements of equally many devices.
+    """Measured placements; those of fewer than `D` devices end in devices without tables, of cost 0.
 
     Attributes:
         features: `[P, F]` normalised, of the `P` distinct tables that occur.
@@ -28,6 +32,8 @@ class CostData:
         phases_ms: `[S, D, 4]` measured.
         task_names: `S` names; placements of one task are compared with each other.
         ratios: `[P, 4]` `work_ratios` of the tables; None where all samples have the network's setting.
+        layouts: devices and devices per host of each sample, as in its task; empty where all have `D` on one host.
+        batch_size: training samples per pass, of the network's setting.
     """
 
     features: Float[Tensor, "P F"]
@@ -35,30 +41,37 @@ class CostData:
     phases_ms: Float[Tensor, "S D 4"]
     task_names: tuple[str, ...]
     ratios: Float[Tensor, "P 4"] | None = None
+    layouts: tuple[Layout, ...] = ()
+    batch_size: int = 1
 
     @property
     def overall_ms(self) -> Float[Tensor, " S"]:
         """`[S]` the slowest device's sum."""
         return self.phases_ms.sum(-1).max(-1).values
 
+    def by_layout(self) -> dict[Layout, Int[Tensor, " N"]]:
+        """Samples of each layout, the layout with the most samples first."""
+        count = Counter(self.layouts or [(self.assignment.shape[1], None)] * len(self.task_names))
+        layouts = self.layouts or tuple(count) * len(self.task_names)
+        return {
+            layout: torch.tensor([s for s, own in enumerate(layouts) if own == layout])
+            for layout, _ in count.most_common()
+        }
+
     @classmethod
     def of(cls, samples: Sequence[CostSample], normaliser: Normaliser, fitted: StepSetting | None = None) -> "CostData":
         """The samples as tensors; a table that has changed between two samples is two tables.
 
         Args:
-            samples: placements on equally many devices.
+            samples: placements on any devices.
             normaliser: of the features.
             fitted: setting of the network's steps; samples of another one get `work_ratios`. None for that of the samples.
 
         Raises:
-            ValueError: there are none, or they differ in their number of devices.
+            ValueError: there are none.
         """
-        counts = {sample.task.num_devices for sample in samples}
-        if len(counts) != 1:
-            raise ValueError(
-                f"cost samples of {sorted(counts)} devices cannot be fitted together; "
-                "pass the samples of one number of devices (and at least one sample)"
-            )
+        if not samples:
+            raise ValueError("there are no cost samples, so there is nothing to fit; pass at least one")
         tables: dict[tuple[str, bytes], tuple[int, NDArray[np.float32]]] = {}
         columns = [
             [
@@ -67,18 +80,23 @@ class CostData:
             ]
             for sample in samples
         ]
-        assignment = torch.zeros(len(samples), counts.pop(), len(tables))
+        most = max(sample.task.num_devices for sample in samples)
+        assignment = torch.zeros(len(samples), most, len(tables))
+        phases_ms = torch.zeros(len(samples), most, len(PHASES))
         for s, sample in enumerate(samples):
             assignment[s, sample.placement.device, columns[s]] = 1.0
+            phases_ms[s, : sample.task.num_devices] = sample.costs.phases_ms()
         raw = torch.from_numpy(np.stack([row for _, row in tables.values()]))
         num_features = len(normaliser.mean)
         ratios = raw[:, num_features:]
         return cls(
             normaliser.normalised(raw[:, :num_features].contiguous()),
             assignment,
-            torch.stack([sample.costs.phases_ms() for sample in samples]).float(),
+            phases_ms,
             tuple(sample.task.name for sample in samples),
             None if bool((ratios == 1).all()) else ratios.contiguous(),
+            tuple((sample.task.num_devices, sample.task.devices_per_host) for sample in samples),
+            fitted.batch_size if fitted else samples[0].batch_size,
         )
 
     def sums(self, encode: Encode, chosen: Int[Tensor, " B"] | None = None) -> Float[Tensor, "B D L"]:

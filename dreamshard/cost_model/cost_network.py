@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from dreamshard.cost_model.cost_data import CostData
 from dreamshard.cost_model.evaluator import ShardEvaluator
 from dreamshard.cost_model.work_ratios import work_ratios
+from dreamshard.exchange_sample import ExchangeSample
 from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.prediction_metrics import mean_relative_error, rank_correlation, rank_correlations
 from dreamshard.tasks import PlacementTask
@@ -102,15 +103,38 @@ class CostNetwork(nn.Module, ABC):
         return {}
 
     def prepare(self, data: CostData, *, first: bool) -> None:
-        """Set what has a closed form; called before each fit, with `first` before the first fit of an untrained network."""
+        """Set what has a closed form; called before each fit, with `first` before the first fit of an untrained network.
 
-    def fit_communication(self, dims: Float[Tensor, "S D"], phases_ms: Float[Tensor, "S D 4"]) -> None:
-        """Fit communication alone where it has a closed form.
-
-        Args:
-            dims: hundreds of dims per device.
-            phases_ms: measured; only the two communication phases count.
+        Raises:
+            ValueError: the network cannot use these samples together.
         """
+        del first
+        self._check_one_layout(data)
+
+    def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
+        """Take what all-to-alls cost by themselves from samples of one hardware; ignored by a network that cannot."""
+
+    def for_task(self, task: PlacementTask) -> "CostNetwork":
+        """This network with the communication of the task's devices and hosts; it shares all weights."""
+        del task
+        return self
+
+    def predicted_overall_ms(self, data: CostData) -> Float[Tensor, " S"]:
+        """The overall cost of measured placements.
+
+        Raises:
+            ValueError: they differ in their devices, and the network serves one number of devices at a time.
+        """
+        self._check_one_layout(data)
+        return self.overall_ms(data.sums(self.encode))
+
+    def _check_one_layout(self, data: CostData) -> None:
+        layouts = data.by_layout()
+        if len(layouts) > 1:
+            raise ValueError(
+                f"the {self.architecture!r} network cannot use cost samples of several layouts (devices, devices per host) "
+                f"at once: {sorted(layouts, key=str)}; pass the samples of one, or use the network 'structured'"
+            )
 
     def fit_steps(
         self, optimizer: torch.optim.Optimizer, data: CostData, batches: Sequence[Int[Tensor, " B"]]
@@ -159,7 +183,7 @@ def fit(
 @torch.no_grad()
 def prediction_error(network: CostNetwork, data: CostData) -> PredictionError:
     """Error of the overall cost on `data`; a rank correlation that is not defined counts as 0."""
-    predicted, measured = network.overall_ms(data.sums(network.encode)).numpy(), data.overall_ms.numpy()
+    predicted, measured = network.predicted_overall_ms(data).numpy(), data.overall_ms.numpy()
     ranks = rank_correlations(predicted, measured, data.task_names) or [rank_correlation(predicted, measured)]
     defined = [0.0 if math.isnan(rank) else rank for rank in ranks]
     return PredictionError(mean_relative_error(predicted, measured), sum(defined) / len(defined))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 import torch
@@ -13,11 +14,14 @@ from dreamshard.cost_model import structured_formula as formula
 from dreamshard.cost_model.analytic_gradient import HUBER, LOSS_SCALE, FitData, StructuredFit, error_scale
 from dreamshard.cost_model.cost_data import CostData
 from dreamshard.cost_model.cost_network import Architecture, CostNetwork
+from dreamshard.cost_model.exchange_model import ExchangeModel
 from dreamshard.cost_model.features import FEATURES, PHYSICAL_FEATURES, Normaliser
 from dreamshard.cost_model.lower_bound import structured_lower_bound_ms
 from dreamshard.cost_model.structured_evaluator import StructuredEvaluator
 from dreamshard.cost_model.structured_formula import LatentLayout, StructuredWeights
 from dreamshard.cost_model.work_ratios import BACKWARD, BATCH, DISTINCT, FORWARD
+from dreamshard.exchange_sample import ExchangeSample
+from dreamshard.tasks import PlacementTask
 
 _COLUMNS = [FEATURES.index(name) for name in PHYSICAL_FEATURES]  # that it sees
 _COMPUTE = [0, 3]  # of PHASES: forward_compute, backward_compute
@@ -33,7 +37,8 @@ class StructuredCostNetwork(CostNetwork):
     from the logarithm of the sum, its concentration on few tables, the number of tables, lookups and distinct bytes, and
     whether a table is wider than 32 and than 64: the fused operator gives every row as many threads as the widest needs,
     so narrow tables cost more beside a wide one. The weights of wide tables begin at 0, so that they have no effect
-    before a sample has shown one. Communication, the same for all members: linear in `formula.comm_inputs`.
+    before a sample has shown one. Communication, the same for all members: linear in `formula.comm_inputs`, with the
+    weights `comm_ms` of the placements that it was fitted to; `for_task` has those of any task's devices and hosts.
     """
 
     architecture: Architecture = "structured"
@@ -59,6 +64,7 @@ class StructuredCostNetwork(CostNetwork):
         self.output_weight = nn.Parameter(0.01 * torch.randn(members, 2, hidden))
         self.register_buffer("comm_ms", torch.zeros(2, 4))
         self.register_buffer("scale_ms", torch.ones(2))
+        self.exchanges = ExchangeModel()
 
     def weights(self) -> StructuredWeights:
         """The weights by pair, as views of the parameters."""
@@ -92,8 +98,10 @@ class StructuredCostNetwork(CostNetwork):
             shared = shared * ratios[..., [DISTINCT, BATCH, BATCH]]
         return torch.cat([work, work.square(), wide, shared, torch.ones_like(shared[..., :1])], dim=-1)
 
-    def member_phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D M 4"]:
-        """Milliseconds as each member predicts them."""
+    def member_phases_ms(
+        self, sums: Float[Tensor, "*B D L"], comm_ms: Float[Tensor, "*B D 2"] | None = None
+    ) -> Float[Tensor, "*B D M 4"]:
+        """Milliseconds as each member predicts them; communication as given, else by `comm_ms` of the network."""
         layout, weights, batch = self.layout, self.weights(), sums.shape[:-1]
         flat = sums.reshape(-1, layout.size)  # [N, L]
         work, square = flat[:, layout.work].T, flat[:, layout.squares].T  # [2M, N]
@@ -106,8 +114,9 @@ class StructuredCostNetwork(CostNetwork):
         present = flat[:, layout.count] > formula.ONE_TABLE
         compute = present * (launch + work * (formula.BOUND * output.tanh()).exp())  # [2M, N]
         compute = compute.T.reshape(*batch, self.members, 2) * self.scale_ms  # [*B, D, M, 2]
-        comm = formula.comm_inputs(sums[..., layout.dims]) @ self.comm_ms.T  # [*B, D, 2]
-        comm = comm.unsqueeze(-2).expand(*batch, self.members, 2)
+        if comm_ms is None:
+            comm_ms = formula.comm_inputs(sums[..., layout.dims]) @ self.comm_ms.T  # [*B, D, 2]
+        comm = comm_ms.unsqueeze(-2).expand(*batch, self.members, 2)
         return torch.cat([compute[..., :1], comm, compute[..., 1:]], dim=-1)
 
     def phases_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B D 4"]:
@@ -117,7 +126,7 @@ class StructuredCostNetwork(CostNetwork):
     def loss(self, data: CostData, chosen: Int[Tensor, " B"]) -> Float[Tensor, ""]:
         """Huber's loss of the errors of phases and of their sum, relative to `error_scale`, over all members."""
         sums, measured = data.sums(self.encode, chosen), data.phases_ms[chosen]
-        predicted = self.member_phases_ms(sums)  # [B, D, M, 4]
+        predicted = self.member_phases_ms(sums, self._data_comm_ms(data)[chosen])  # [B, D, M, 4]
         error = (predicted - measured[:, :, None, :]) / error_scale(measured)[:, :, None, None]
         by_phase, whole = (
             nn.functional.smooth_l1_loss(values, torch.zeros_like(values), beta=HUBER)
@@ -134,12 +143,30 @@ class StructuredCostNetwork(CostNetwork):
     def lower_bound_ms(self, latents: Float[Tensor, "T L"], num_devices: int) -> float:
         return structured_lower_bound_ms(self.weights(), latents, num_devices)
 
+    def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
+        self.exchanges.learn_exchanges(samples)
+
+    def for_task(self, task: PlacementTask) -> "StructuredCostNetwork":
+        shape = self.exchanges.topology(task.num_devices, task.devices_per_host)
+        batches = task.batch_size / int(self.exchanges.batch_size) if task.batch_size and self.exchanges.batch_size else 1.0
+        weights = self.exchanges.weights_ms(shape, batches * float(task.tables.dim.sum()))
+        if weights is None:
+            return self
+        network = copy(self)
+        network._buffers = {**self._buffers, "comm_ms": weights}
+        return network
+
+    @torch.no_grad()
+    def predicted_overall_ms(self, data: CostData) -> Float[Tensor, " S"]:
+        phases_ms = self.member_phases_ms(data.sums(self.encode), self._data_comm_ms(data)).mean(dim=-2)
+        return phases_ms.sum(dim=-1).max(dim=-1).values
+
     def prepare(self, data: CostData, *, first: bool) -> None:
         """Calibrate compute before the first fit, and fit communication before each."""
         sums = data.sums(self.encode)
         if first:
             self.calibrate(sums, data.phases_ms)
-        self.fit_communication(sums[..., self.layout.dims], data.phases_ms)
+        self.fit_communication(data, sums[..., self.layout.dims])
 
     @torch.no_grad()
     def calibrate(self, sums: Float[Tensor, "S D L"], phases_ms: Float[Tensor, "S D 4"]) -> None:
@@ -148,23 +175,31 @@ class StructuredCostNetwork(CostNetwork):
         self.scale_ms *= measured.mean(dim=(0, 1)).clamp(min=1e-4) / predicted.mean(dim=(0, 1)).clamp(min=1e-9)
 
     @torch.no_grad()
-    def fit_communication(self, dims: Float[Tensor, "S D"], phases_ms: Float[Tensor, "S D 4"]) -> None:
-        """Fit both all-to-alls: non-negative least squares of the error relative to the sample's overall cost.
+    def fit_communication(self, data: CostData, dims: Float[Tensor, "S D"]) -> None:
+        """Fit both all-to-alls of each topology among the samples, and what all-to-alls cost on any other."""
+        fits, widths = {}, {}
+        for (num_devices, devices_per_host), chosen in data.by_layout().items():
+            shape = self.exchanges.topology(num_devices, devices_per_host)
+            if num_devices > 1 and shape not in fits:
+                held = dims[chosen, :num_devices]
+                fits[shape] = fitted_communication(held, data.phases_ms[chosen, :num_devices])
+                widest = held.amax(dim=1) * (num_devices - 1) / num_devices
+                widths[shape] = float(widest.min()), float(widest.max())
+        self.exchanges.learn_placements(fits, widths, data.batch_size)
+        self.comm_ms.copy_(next(iter(fits.values()), torch.zeros(2, 4)))
 
-        Three reweighted passes give outliers less weight (Huber's), since communication on a shared machine is measured
-        with long tails.
-        """
-        inputs = formula.comm_inputs(dims).flatten(0, 1).double().numpy()  # [N, 4]
-        overall = phases_ms.sum(-1).amax(dim=1, keepdim=True).expand(phases_ms.shape[:2])
-        weight = 1 / overall.flatten().double().numpy()
-        for row, phase in enumerate(_COMM):
-            measured = phases_ms[..., phase].flatten().double().numpy()
-            trust = np.ones_like(weight)
-            for _ in range(3):
-                solution = optimize.nnls(inputs * (weight * trust)[:, None], measured * weight * trust)[0]
-                error = np.abs(inputs @ solution - measured) * weight
-                trust = np.sqrt(np.minimum(1, _OUTLIER * (np.median(error) + 1e-9) / (error + 1e-12)))
-            self.comm_ms[row] = torch.from_numpy(solution).float()
+    @torch.no_grad()
+    def _data_comm_ms(self, data: CostData) -> Float[Tensor, "S D 2"]:
+        """Communication of measured placements, by the weights of each one's task."""
+        dims = data.sums(self.encode)[..., self.layout.dims]  # [S, D]
+        comm_ms = torch.zeros(*dims.shape, 2)
+        for (num_devices, devices_per_host), chosen in data.by_layout().items():
+            shape = self.exchanges.topology(num_devices, devices_per_host)
+            inputs = formula.comm_inputs(dims[chosen], num_devices)  # [N, D, 4]
+            by_sample = [self.exchanges.weights_ms(shape, float(sample.sum()) * 100) for sample in dims[chosen]]
+            weights = torch.stack([self.comm_ms if each is None else each for each in by_sample])  # [N, 2, 4]
+            comm_ms[chosen] = inputs @ weights.mT
+        return comm_ms
 
     @torch.no_grad()
     def fit_data(self, data: CostData) -> FitData:
@@ -175,7 +210,7 @@ class StructuredCostNetwork(CostNetwork):
             raw_work = raw_work * data.ratios[:, [FORWARD, BACKWARD]].repeat(1, self.members)  # [P, 2M]
         sums, phases_ms = data.assignment @ self.encode(data.features, data.ratios), data.phases_ms
         scale = error_scale(phases_ms)
-        comm = self.phases_ms(sums)[..., 1:3] - phases_ms[..., 1:3]
+        comm = self._data_comm_ms(data) - phases_ms[..., 1:3]
         return FitData(
             inputs.numpy(),
             raw_work.numpy(),
@@ -199,3 +234,24 @@ class StructuredCostNetwork(CostNetwork):
             fitting.step()
         fitting.write_back()
         return total
+
+
+def fitted_communication(dims: Float[Tensor, "S D"], phases_ms: Float[Tensor, "S D 4"]) -> Float[Tensor, "2 4"]:
+    """Weights of `comm_inputs`: non-negative least squares of the error relative to the sample's overall cost.
+
+    Three reweighted passes give outliers less weight (Huber's), since communication on a shared machine is measured with
+    long tails.
+    """
+    inputs = formula.comm_inputs(dims).flatten(0, 1).double().numpy()  # [N, 4]
+    overall = phases_ms.sum(-1).amax(dim=1, keepdim=True).expand(phases_ms.shape[:2])
+    weight = 1 / overall.flatten().double().numpy()
+    fitted = torch.zeros(2, 4)
+    for row, phase in enumerate(_COMM):
+        measured = phases_ms[..., phase].flatten().double().numpy()
+        trust = np.ones_like(weight)
+        for _ in range(3):
+            solution = optimize.nnls(inputs * (weight * trust)[:, None], measured * weight * trust)[0]
+            error = np.abs(inputs @ solution - measured) * weight
+            trust = np.sqrt(np.minimum(1, _OUTLIER * (np.median(error) + 1e-9) / (error + 1e-12)))
+        fitted[row] = torch.from_numpy(solution).float()
+    return fitted

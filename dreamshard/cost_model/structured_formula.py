@@ -96,10 +96,15 @@ def concentration_input(work: Float[Tensor, "*B"], square: Float[Tensor, "*B"]) 
     return 2 * (square + LEAST_SQUARE).sqrt() / (work + LEAST_WORK)
 
 
-def comm_inputs(dims: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D 4"]:
-    """Inputs of an all-to-all in hundreds of dims: 1, dims that leave a device, the most that leave any, dims that arrive."""
-    num_devices = dims.shape[-1]
-    share = (num_devices - 1) / num_devices
+def comm_inputs(dims: Float[Tensor, "*B D"], num_devices: int | None = None) -> Float[Tensor, "*B D 4"]:
+    """Inputs of an all-to-all in hundreds of dims: 1, dims that leave a device, the most that leave any, dims that arrive.
+
+    `num_devices` is less than `D` where the last devices do not take part; all inputs of these are 0.
+    """
+    count = dims.shape[-1] if num_devices is None else num_devices
+    share = (count - 1) / count
     largest = dims.max(dim=-1, keepdim=True).values.expand_as(dims)
-    received = (dims.sum(dim=-1, keepdim=True) - dims) / num_devices
-    return torch.stack([torch.ones_like(dims), dims * share, largest * share, received], dim=-1)
+    received = (dims.sum(dim=-1, keepdim=True) - dims) / count
+    inputs = torch.stack([torch.ones_like(dims), dims * share, largest * share, received], dim=-1)
+    inputs[..., count:, :] = 0
+    return inputs

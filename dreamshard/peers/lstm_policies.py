@@ -97,8 +97,8 @@ class LstmPlacer:
     @torch.no_grad()
     def place(self, task: PlacementTask) -> Placement:
         """Raises NoPlacementError where neither the policy nor packing by size finds room."""
-        episodes = episodes_of([task], self.cost_network, self.normaliser)
-        taken = lstm_rollout(self.policy, self.cost_network, episodes, None)
+        network = self.cost_network.for_task(task)
+        taken = lstm_rollout(self.policy, network, episodes_of([task], network, self.normaliser), None)
         return Placement(taken.device[0] if bool(taken.feasible[0]) else pack_by_size(task), task.num_devices)
 
 
@@ -156,10 +156,11 @@ class LstmMethod:
             for group in optimizer.param_groups:
                 group["lr"] = training.learning_rate * max(1 - update / training.updates, 0.05)
             task = tasks[int(torch.randint(len(tasks), (), generator=generator))]
-            episodes = episodes_of([task], cost_network, normaliser).repeat(training.episodes)
-            taken = lstm_rollout(policy, cost_network, episodes, generator)
+            network = cost_network.for_task(task)
+            episodes = episodes_of([task], network, normaliser).repeat(training.episodes)
+            taken = lstm_rollout(policy, network, episodes, generator)
             with torch.no_grad():
-                cost_ms = self.objective(cost_network, taken.sums)
+                cost_ms = self.objective(network, taken.sums)
             loss = policy_gradient_loss(taken.log_prob, taken.entropy, cost_ms, taken.feasible, training.entropy_weight)
             gradient_step(policy, optimizer, loss, max_norm=1.0)
         return placer

@@ -65,14 +65,15 @@ class NeuroShardPlacer:
     def place(self, task: PlacementTask) -> Placement:
         """Raises NoPlacementError where neither the search nor packing by size finds room."""
         lists: list[ShardList] = [tuple(ColumnShard(t, 0, dim) for t, dim in enumerate(task.tables.dim.tolist()))]
+        network = self.cost_network.for_task(task)
         best, best_ms = None, float("inf")
         for _ in range(1 + _ROUNDS * self.columns):
-            shards = _encode(task, lists, self.cost_network, self.normaliser)
-            device, cost_ms = grid_search(self.cost_network, shards, task.num_devices, task.memory_bytes)
+            shards = _encode(task, lists, network, self.normaliser)
+            device, cost_ms = grid_search(network, shards, task.num_devices, task.memory_bytes)
             beam = torch.argsort(cost_ms, stable=True)[:_BEAM].tolist()
             if float(cost_ms[beam[0]]) < best_ms:
                 best, best_ms = (lists[beam[0]], device[beam[0]]), float(cost_ms[beam[0]])
-            compute = single_compute_ms(self.cost_network, shards)  # [C, S]
+            compute = single_compute_ms(network, shards)  # [C, S]
             halved = (_halved(lists[c], compute[c], shards.shard_bytes[c].numpy()) for c in beam)
             lists = list(dict.fromkeys(shard_list for group in halved for shard_list in group))
             if not lists:

@@ -25,7 +25,8 @@ class GreedyCostPlacer:
     @torch.no_grad()
     def place(self, task: PlacementTask) -> Placement:
         """Raises NoPlacementError where neither this order nor the order by size finds room."""
-        device = cost_greedy(self.cost_network, episodes_of([task], self.cost_network, self.normaliser))
+        network = self.cost_network.for_task(task)
+        device = cost_greedy(network, episodes_of([task], network, self.normaliser))
         placement = Placement(device[0], task.num_devices)
         return placement if task.is_legal(placement) else Placement(pack_by_size(task), task.num_devices)
 

@@ -105,12 +105,13 @@ class DreamShardPlacer:
     @torch.no_grad()
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
         """`[D]` predicted milliseconds per phase of any placement of `task`."""
-        return DeviceCosts.from_phases(self.cost_network.phases_ms(self._sums(task, placement)[0]).clamp(min=0))
+        network = self.cost_network.for_task(task)
+        return DeviceCosts.from_phases(network.phases_ms(self._sums(task, placement)[0]).clamp(min=0))
 
     @torch.no_grad()
     def predict_overall_ms(self, task: PlacementTask, placement: Placement) -> float:
         """Predicted cost of the slowest device."""
-        return float(self.cost_network.overall_ms(self._sums(task, placement))[0])
+        return float(self.cost_network.for_task(task).overall_ms(self._sums(task, placement))[0])
 
     @torch.no_grad()
     def lower_bound_ms(self, task: PlacementTask, placement: Placement) -> float | None:
@@ -119,7 +120,7 @@ class DreamShardPlacer:
         None for a cost network without such a bound; see `cost_model/lower_bound.py`.
         """
         latents = self._latents(task.sharded(placement)[0])
-        return self.cost_network.lower_bound_ms(latents, task.num_devices)
+        return self.cost_network.for_task(task).lower_bound_ms(latents, task.num_devices)
 
     def _sums(self, task: PlacementTask, placement: Placement) -> Float[Tensor, "1 D L"]:
         task, placement = task.sharded(placement)
@@ -132,12 +133,11 @@ class DreamShardPlacer:
     def _improved(self, starts: _StartingPlacements, deadline: float) -> tuple[Placement, float]:
         """The result of local search until `deadline`, and its predicted cost."""
         task = starts.task
-        search = LocalSearch(
-            self.cost_network.evaluator(), starts.latents, task.table_bytes, task.memory_bytes, task.num_devices
-        )
+        network = self.cost_network.for_task(task)
+        search = LocalSearch(network.evaluator(), starts.latents, task.table_bytes, task.memory_bytes, task.num_devices)
         device = search.improve(starts.devices[:_IMPROVED_STARTS], _PERTURBATIONS, lambda: self.clock() >= deadline)
         candidates = torch.stack([starts.devices[0], device])
-        cost_ms = predict_ms(self.cost_network, starts.latents, candidates, task.num_devices)
+        cost_ms = predict_ms(network, starts.latents, candidates, task.num_devices)
         best = int(cost_ms.argmin())
         return merged(Placement(candidates[best], task.num_devices, starts.shards)), float(cost_ms[best])
 
@@ -172,13 +172,14 @@ class DreamShardPlacer:
         self, task: PlacementTask, shards: tuple[ColumnShard, ...] | None = None
     ) -> _StartingPlacements:
         """The legal ones among rollouts, greedy on the cost network, and rules of thumb."""
-        episodes = episodes_of([task], self.cost_network, self.normaliser)
-        devices = [rollout(self.policy, self.cost_network, episodes, None).device]
+        network = self.cost_network.for_task(task)
+        episodes = episodes_of([task], network, self.normaliser)
+        devices = [rollout(self.policy, network, episodes, None).device]
         sampled = min(self.rollouts, _SAMPLED_CELLS // (len(task.tables) * task.num_devices))
         if sampled:
             generator = torch.Generator().manual_seed(0)  # the same task gets the same placement
-            devices.append(rollout(self.policy, self.cost_network, episodes.repeat(sampled), generator).device)
-        devices.append(cost_greedy(self.cost_network, episodes))
+            devices.append(rollout(self.policy, network, episodes.repeat(sampled), generator).device)
+        devices.append(cost_greedy(network, episodes))
         for placer in baselines().values():
             try:
                 devices.append(placer.place(task).device[None])
@@ -188,7 +189,7 @@ class DreamShardPlacer:
         legal = together[is_legal(task.table_bytes, together, task.num_devices, task.memory_bytes)]
         task_order = episodes.order[0].argsort()
         latents, single_ms = episodes.latents[0][task_order], episodes.single_ms[0][task_order]
-        cost_ms = predict_ms(self.cost_network, latents, legal, task.num_devices)
+        cost_ms = predict_ms(network, latents, legal, task.num_devices)
         ranked = torch.argsort(cost_ms, stable=True)
         cheapest_ms = float(cost_ms[ranked[0]]) if len(legal) else math.inf
         return _StartingPlacements(task, shards, latents, single_ms, legal[ranked], cheapest_ms)

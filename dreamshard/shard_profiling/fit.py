@@ -1,7 +1,7 @@
-"""Learn a placer from costs of shards measured on one device and the device's published link figures.
+"""Learn a placer from costs of shards measured on one device.
 
-The cost network learns compute from the shards and communication from the link figures; the policy learns on the cost
-network, as always. The errors on held-out shards are part of the result.
+The cost network learns compute from the shards, and communication from measured all-to-alls or the device's published link
+figures; the policy learns on the cost network, as always. The errors on held-out shards are part of the result.
 """
 
 from collections.abc import Sequence
@@ -13,17 +13,22 @@ from torch import Tensor
 
 from dreamshard.cost_model import CostData, CostNetwork, Normaliser, fit, new_cost_network
 from dreamshard.cost_model.cost_data import Encode
-from dreamshard.costs import PHASES, CostSample
+from dreamshard.costs import CostSample
+from dreamshard.exchange_design import designed_exchanges, device_counts
+from dreamshard.exchange_sample import ExchangeSample
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.shard_profiling.dataset import MeasuredShard, distinct_tables, measurement_conditions, samples_of
 from dreamshard.shard_profiling.errors import HeldOutError, best_factor, errors_by_tables, measured_ms, torchrec_ms
 from dreamshard.tasks import sample_tasks
-from dreamshard.testbeds.links import all_to_all_s, vector_bytes
+from dreamshard.testbeds.base import TestbedSetup
+from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.testbeds.specs import AcceleratorSpec
 from dreamshard.training import TrainingConfig, TrainingState, improve_policy, untrained
+from dreamshard.workloads import LookupFiles
 
 HOLD_OUT_EVERY = 5
 _PAPER_LEARNING_RATE = 3e-3
+_LINK_DEVICES, _LINK_BYTES = 128, 2**31  # of the largest all-to-all by published links
 _SCALED_ON = 500  # shards used to fit TorchRec's factor; any first shards of the design are spread evenly
 
 
@@ -79,13 +84,17 @@ def split_shards(samples: Sequence[CostSample]) -> tuple[list[CostSample], list[
 
 
 def learn_from_shards(
-    shards: Sequence[MeasuredShard], accelerator: AcceleratorSpec, config: ShardTraining
+    shards: Sequence[MeasuredShard],
+    accelerator: AcceleratorSpec,
+    config: ShardTraining,
+    exchanges: Sequence[ExchangeSample] = (),
 ) -> FittedPlacer:
     """Learn cost network and policy from four fifths of the shards; the errors are those on the other fifth.
 
     Args:
         shards: of one device, batch, precision and optimizer.
-        accelerator: gives the devices' links and memory.
+        accelerator: gives the devices' memory, and their links if there are no `exchanges`.
+        exchanges: all-to-alls measured on the hardware.
 
     Raises:
         ValueError: too few shards fit their device, or they were measured under different conditions.
@@ -111,7 +120,7 @@ def learn_from_shards(
         **_torchrec(fitted, held_out, accelerator),
     }
     errors = errors_by_tables(predicted, held_out)
-    fit_links(state.cost_network, accelerator, samples[0].batch_size)
+    state.cost_network.learn_exchanges(exchanges or link_exchanges(accelerator))
     pool, like = distinct_tables(fitted, one_dim_each=True), fitted[0].task
     tasks = sample_tasks(
         pool,
@@ -158,17 +167,12 @@ def predicted_ms(network: CostNetwork, samples: Sequence[CostSample], normaliser
     return network.phases_ms(data.sums(network.encode)).sum(dim=-1)[:, 0]
 
 
-def fit_links(network: CostNetwork, accelerator: AcceleratorSpec, batch_size: int) -> None:
-    """Fit the network's communication to link figures, as if placements on one node had been measured."""
-    num_devices = max(2, accelerator.devices_per_node)
-    generator = torch.Generator().manual_seed(0)
-    dims = 2000 * torch.rand(64, num_devices, generator=generator, dtype=torch.float64)  # [S, D]
-    phases_ms = torch.zeros(64, num_devices, len(PHASES))
-    comm_ms = (1e3 * all_to_all_s(vector_bytes(dims, batch_size), accelerator)).float()
-    for phase in (PHASES.index("forward_comm"), PHASES.index("backward_comm")):
-        phases_ms[..., phase] = comm_ms
-    hundreds = torch.zeros(64, num_devices, 2)[..., 0]  # strided like a column of latents, which decides the last bits
-    network.fit_communication(hundreds.copy_(dims / 100), phases_ms)
+def link_exchanges(accelerator: AcceleratorSpec) -> list[ExchangeSample]:
+    """All-to-alls by the accelerator's published links, on up to `_LINK_DEVICES` devices."""
+    setup = TestbedSetup(num_devices=_LINK_DEVICES, batch_size=1, lookups=LookupFiles({}))
+    testbed = SimulatedTestbed(setup, accelerator, noise=0.0)
+    designed = designed_exchanges(device_counts(_LINK_DEVICES), None, _LINK_BYTES)
+    return [testbed.measure_exchange(exchange) for exchange in designed]
 
 
 def _torchrec(

@@ -10,6 +10,7 @@ from typing import Any
 
 from dreamshard.cost_model import Architecture
 from dreamshard.costs import CostSample
+from dreamshard.exchange_design import designed_exchanges
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.training import (
     TrainingConfig,
@@ -24,6 +25,7 @@ from tests.helpers.testbeds import simulated
 from tests.helpers.unseen_testbed import UnseenTestbed
 
 Row = dict[str, Any]
+_EXCHANGED_BYTES = 2**27  # more than a device sends at 800x128
 
 
 def row(
@@ -66,10 +68,17 @@ def peak_bytes() -> int:
 
 
 @cache
-def trained(dims: Dims, seed: int, measurements: int = 100, cost_network: Architecture = "structured") -> TrainingState:
+def trained(
+    dims: Dims,
+    seed: int,
+    measurements: int = 100,
+    cost_network: Architecture = "structured",
+    exchange_devices: tuple[int, ...] = (),
+) -> TrainingState:
     """A state trained at 50x4 on the simulated testbed from `measurements` placements; read-only.
 
-    Ten rounds as in Algorithm 1, or one per placement where there are fewer than ten.
+    Ten rounds as in Algorithm 1, or one per placement where there are fewer than ten. All-to-alls of `exchange_devices` are
+    measured as well.
     """
     rounds = min(10, measurements)
     config = TrainingConfig(iterations=rounds, placements_per_iteration=measurements // rounds)
@@ -82,7 +91,9 @@ def trained(dims: Dims, seed: int, measurements: int = 100, cost_network: Archit
             cost_learning_rate=5e-4,
             policy_learning_rate=5e-4,
         )
-    return run(start_training(pools(dims)[0], config, seed), dims)[0]
+    designed = designed_exchanges(exchange_devices, None, _EXCHANGED_BYTES)
+    exchanges = [simulated().measure_exchange(exchange) for exchange in designed]
+    return run(start_training(pools(dims)[0], config, seed, exchanges), dims)[0]
 
 
 @cache

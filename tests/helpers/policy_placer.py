@@ -21,6 +21,6 @@ class PolicyPlacer:
 
     @torch.no_grad()
     def place(self, task: PlacementTask) -> Placement:
-        network = self.state.cost_network
+        network = self.state.cost_network.for_task(task)
         finished = rollout(self.state.policy, network, episodes_of([task], network, self.state.normaliser), None)
         return Placement(finished.device[0] if bool(finished.feasible[0]) else pack_by_size(task), task.num_devices)

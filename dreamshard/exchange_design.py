@@ -1,0 +1,40 @@
+"""Which all-to-alls to measure, so that a few dozen of them describe the links of some hardware.
+
+Sizes and numbers of devices are from fixed grids, so that trainings with other tasks ask for mostly the same exchanges.
+"""
+
+from collections.abc import Iterable
+
+import torch
+
+from dreamshard.exchange_sample import Exchange
+
+_LEAST_BYTES = 2**14  # a device sends: below, latency alone counts
+_STEP = 4  # from one size to the next
+_UNEQUAL = 4  # times as many bytes from one device as from the others
+_UNEQUAL_SIZES = 2  # the largest ones
+
+
+def device_counts(num_devices: int) -> list[int]:
+    """Powers of two below `num_devices`, and `num_devices`; none below 2."""
+    smaller = [2**power for power in range(1, num_devices.bit_length()) if 2**power < num_devices]
+    return [*smaller, num_devices] if num_devices > 1 else []
+
+
+def designed_exchanges(counts: Iterable[int], devices_per_host: int | None, most_bytes: float) -> list[Exchange]:
+    """Exchanges of each number of devices in equal parts up to `most_bytes` or more, and two in unequal parts.
+
+    Args:
+        counts: of devices.
+        devices_per_host: None for as many as the hardware has.
+        most_bytes: that a device sends in the largest exchange that matters.
+    """
+    sizes = [_LEAST_BYTES]
+    while sizes[-1] < most_bytes:
+        sizes.append(_STEP * sizes[-1])
+    designed = []
+    for count in sorted(set(counts)):
+        equal = [torch.full((count,), size, dtype=torch.int64) for size in sizes]
+        unequal = [sent // torch.where(torch.arange(count) == 0, 1, _UNEQUAL) for sent in equal[-_UNEQUAL_SIZES:]]
+        designed += [Exchange(sent_bytes=sent, devices_per_host=devices_per_host) for sent in equal + unequal]
+    return designed
