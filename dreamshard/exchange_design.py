@@ -21,7 +21,7 @@ def device_counts(num_devices: int) -> list[int]:
     return [*smaller, num_devices] if num_devices > 1 else []
 
 
-def designed_exchanges(counts: Iterable[int], devices_per_host: int | None, most_bytes: float) -> list[Exchange]:
+def designed_exchanges(counts: Iterable[int], devices_per_host: int | None, most_bytes: int) -> list[Exchange]:
     """Exchanges of each number of devices in equal parts up to `most_bytes` or more, and two in unequal parts.
 
     Args:

@@ -86,8 +86,7 @@ class ExchangeModel(nn.Module):
         """Replace all that was known of all-to-alls by themselves; samples must be of one hardware."""
         hosts = {sample.host_devices for sample in samples if sample.host_devices is not None}
         self.host_devices = torch.tensor(max(hosts, default=0))
-        rows = [row for sample in samples for row in self._rows(sample)]
-        self.points = torch.tensor(rows, dtype=torch.float64).reshape(-1, 7)
+        self.points = torch.cat([self.points[:0], *(self._points_of(sample) for sample in samples)])
         self._learn()
 
     def learn_placements(
@@ -190,7 +189,8 @@ class ExchangeModel(nn.Module):
         sizes, times = self._sizes_and_times(self.points, phase)
         unit = self._unit_bytes(int(self.batch_size))
         for row in self.fits:
-            widths = np.geomspace(*row[_FIT_BYTES].clamp(min=_LEAST_BYTES).tolist(), _PSEUDO_POINTS)
+            least, greatest = row[_FIT_BYTES].clamp(min=_LEAST_BYTES).tolist()
+            widths = np.geomspace(least, greatest, _PSEUDO_POINTS)
             constant, *slopes = row[_FIT_WEIGHTS].reshape(2, 4)[phase].tolist()
             shapes += [_shape_of(row)] * _PSEUDO_POINTS
             sizes, times = np.append(sizes, widths), np.append(times, constant + widths / unit * sum(slopes))
@@ -210,19 +210,21 @@ class ExchangeModel(nn.Module):
         self._known_curves = {}
 
     @staticmethod
-    def _rows(sample: ExchangeSample) -> list[list[float]]:
-        """Points of a sample: its mean, or where devices send unequally, the largest sender and the mean of the others."""
+    def _points_of(sample: ExchangeSample) -> Float[Tensor, "N 7"]:
+        """A sample's mean; where devices send unequally, the largest sender and the mean of the others."""
         count = sample.exchange.num_devices
         sent = sample.exchange.sent_bytes.double()
         leaves, arrives = sent * (count - 1) / count, (sent.sum() - sent) / count
         shape = Topology.of(count, sample.exchange.devices_per_host, sample.host_devices)
-        times = torch.stack([sample.forward_ms, sample.backward_ms], dim=1).double()  # [D, 2]
-        columns = torch.cat([torch.stack([leaves, leaves.max().expand(count), arrives], dim=1), times], dim=1)  # [D, 5]
-        even = bool((sent == sent[0]).all())
-        largest = torch.zeros(count, dtype=torch.bool)
-        largest[int(sent.argmax())] = not even
-        groups = [columns[~largest]] if even else [columns[largest], columns[~largest]]
-        return [[shape.num_devices, shape.devices_per_host, *group.mean(dim=0).tolist()] for group in groups]
+        columns = [leaves, leaves.max().expand(count), arrives, sample.forward_ms.double(), sample.backward_ms.double()]
+        measured = torch.stack(columns, dim=1)  # [D, 5]
+        if bool((sent == sent[0]).all()):
+            means = measured.mean(dim=0, keepdim=True)
+        else:
+            largest = torch.arange(count) == int(sent.argmax())
+            means = torch.stack([measured[largest].mean(dim=0), measured[~largest].mean(dim=0)])
+        topology = torch.tensor([[shape.num_devices, shape.devices_per_host]], dtype=torch.float64)
+        return torch.cat([topology.expand(len(means), -1), means], dim=1)
 
 
 def _is_of(rows: Float[Tensor, "N C"], shape: Topology) -> Bool[Tensor, " N"]:
@@ -238,7 +240,8 @@ def _affine(widths: Float[Tensor, "N 3"], times: Float[Tensor, " N"]) -> Float[T
     relative = torch.cat([torch.ones(len(widths), 1, dtype=torch.float64), widths], dim=1) / times[:, None]
     size = relative.norm(dim=0).clamp(min=1e-300)
     solution = optimize.nnls((relative / size).numpy(), np.ones(len(times)))[0]
-    return torch.from_numpy(solution) / size
+    weights: Tensor = torch.from_numpy(solution) / size
+    return weights
 
 
 def _normalised(weights: Float[Tensor, " 3"]) -> Float[Tensor, " 3"]:

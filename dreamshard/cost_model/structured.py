@@ -4,14 +4,13 @@ import math
 from collections.abc import Sequence
 from copy import copy
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy import optimize
 from torch import Tensor, nn
 
 from dreamshard.cost_model import structured_formula as formula
 from dreamshard.cost_model.analytic_gradient import HUBER, LOSS_SCALE, FitData, StructuredFit, error_scale
+from dreamshard.cost_model.communication_fit import fitted_communication
 from dreamshard.cost_model.cost_data import CostData
 from dreamshard.cost_model.cost_network import Architecture, CostNetwork
 from dreamshard.cost_model.exchange_model import ExchangeModel
@@ -25,8 +24,6 @@ from dreamshard.tasks import PlacementTask
 
 _COLUMNS = [FEATURES.index(name) for name in PHYSICAL_FEATURES]  # that it sees
 _COMPUTE = [0, 3]  # of PHASES: forward_compute, backward_compute
-_COMM = [1, 2]  # forward_comm, backward_comm
-_OUTLIER = 2.5  # medians of the absolute error, above which a sample of communication counts less
 
 
 class StructuredCostNetwork(CostNetwork):
@@ -148,7 +145,9 @@ class StructuredCostNetwork(CostNetwork):
 
     def for_task(self, task: PlacementTask) -> "StructuredCostNetwork":
         shape = self.exchanges.topology(task.num_devices, task.devices_per_host)
-        batches = task.batch_size / int(self.exchanges.batch_size) if task.batch_size and self.exchanges.batch_size else 1.0
+        batches = (
+            task.batch_size / int(self.exchanges.batch_size) if task.batch_size and self.exchanges.batch_size else 1.0
+        )
         weights = self.exchanges.weights_ms(shape, batches * float(task.tables.dim.sum()))
         if weights is None:
             return self
@@ -234,24 +233,3 @@ class StructuredCostNetwork(CostNetwork):
             fitting.step()
         fitting.write_back()
         return total
-
-
-def fitted_communication(dims: Float[Tensor, "S D"], phases_ms: Float[Tensor, "S D 4"]) -> Float[Tensor, "2 4"]:
-    """Weights of `comm_inputs`: non-negative least squares of the error relative to the sample's overall cost.
-
-    Three reweighted passes give outliers less weight (Huber's), since communication on a shared machine is measured with
-    long tails.
-    """
-    inputs = formula.comm_inputs(dims).flatten(0, 1).double().numpy()  # [N, 4]
-    overall = phases_ms.sum(-1).amax(dim=1, keepdim=True).expand(phases_ms.shape[:2])
-    weight = 1 / overall.flatten().double().numpy()
-    fitted = torch.zeros(2, 4)
-    for row, phase in enumerate(_COMM):
-        measured = phases_ms[..., phase].flatten().double().numpy()
-        trust = np.ones_like(weight)
-        for _ in range(3):
-            solution = optimize.nnls(inputs * (weight * trust)[:, None], measured * weight * trust)[0]
-            error = np.abs(inputs @ solution - measured) * weight
-            trust = np.sqrt(np.minimum(1, _OUTLIER * (np.median(error) + 1e-9) / (error + 1e-12)))
-        fitted[row] = torch.from_numpy(solution).float()
-    return fitted

@@ -44,13 +44,48 @@ def test_a_table_that_changed_between_two_samples_is_two_tables():
     assert torch.equal(data.features[2], normaliser(other.tables)[1])
 
 
-def test_samples_of_different_numbers_of_devices_are_refused():
-    samples = [*two_samples(task_of([1, 2, 3], 2, 10))[:1]]
-    samples.append(sample_of(task_of([1], 1, 10), Placement(torch.tensor([0]), 1), [1.0]))
-    with pytest.raises(ValueError, match=r"\[1, 2\] devices cannot be fitted together"):
-        CostData.of(samples, Normaliser.fit(POOL))
-    with pytest.raises(ValueError, match="at least one sample"):
+def mixed_samples():
+    one = sample_of(task_of([1], 1, 10), Placement(torch.tensor([0]), 1), [1.0])
+    return [*two_samples(task_of([1, 2, 3], 2, 10)), one]
+
+
+def test_a_sample_of_fewer_devices_has_devices_without_tables():
+    data = CostData.of(mixed_samples(), Normaliser.fit(POOL))
+    assert data.assignment[2].tolist() == [[1, 0, 0], [0, 0, 0]]
+    assert data.overall_ms.tolist() == [3.0, 3.0, 1.0]
+    assert {layout: chosen.tolist() for layout, chosen in data.by_layout().items()} == {
+        (2, None): [0, 1],
+        (1, None): [2],
+    }
+
+
+def test_the_papers_network_takes_samples_of_one_number_of_devices():
+    data = CostData.of(mixed_samples(), Normaliser.fit(POOL))
+    with pytest.raises(ValueError, match=r"several layouts .*\(1, None\), \(2, None\).*use the network 'structured'"):
+        PaperCostNetwork().prepare(data, first=True)
+    with pytest.raises(ValueError, match="pass at least one"):
         CostData.of([], Normaliser.fit(POOL))
+
+
+def test_samples_of_different_numbers_of_devices_fit_together():
+    counts = (2, 4, 16)
+    tasks = [
+        task
+        for count in counts
+        for task in sample_tasks(TRAIN, 30, 16, count, 2**33, torch.Generator().manual_seed(count))
+    ]
+    held_out = [
+        task
+        for count in counts
+        for task in sample_tasks(TEST, 3, 16, count, 2**33, torch.Generator().manual_seed(9 + count))
+    ]
+    samples, unseen = (
+        [simulated().measure(task, RandomPlacer(draw).place(task)) for draw, task in enumerate(part)]
+        for part in (tasks, held_out)
+    )
+    state = start_training(TRAIN, TrainingConfig(cost_steps=400), seed=0)
+    fit_costs(state, samples)
+    assert prediction_error(state.cost_network, CostData.of(unseen, state.normaliser)).mape < 0.06
 
 
 def test_a_hundred_placements_are_enough_to_predict_tables_never_seen():

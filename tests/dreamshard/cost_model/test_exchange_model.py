@@ -1,0 +1,160 @@
+"""What a cost network knows of all-to-alls of any number of devices and hosts."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dreamshard.cost_model import CostData, Normaliser
+from dreamshard.cost_model.exchange_law import Topology
+from dreamshard.cost_model.exchange_model import ExchangeModel
+from dreamshard.cost_model.structured import StructuredCostNetwork
+from dreamshard.exchange_design import designed_exchanges, device_counts
+from dreamshard.placement import Placement
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.base import TestbedSetup
+from dreamshard.testbeds.simulated import SimulatedTestbed
+from dreamshard.testbeds.specs import V100
+from tests.helpers.lookups import EvenLookups
+from tests.helpers.tables import pool_of
+
+BATCH = 65_536
+POOL = pool_of(24)
+DIMS = float(POOL.dim.sum())
+
+
+def bed(noise: float = 0.0) -> SimulatedTestbed:
+    return SimulatedTestbed(TestbedSetup(num_devices=2, batch_size=BATCH, lookups=EvenLookups(BATCH)), V100, noise)
+
+
+def exchanges(*counts: int, devices_per_host: int | None = None, most_bytes: int = 2**30, noise: float = 0.0):
+    designed = designed_exchanges(counts, devices_per_host, most_bytes)
+    return [bed(noise).measure_exchange(exchange) for exchange in designed]
+
+
+def task(num_devices: int, **more) -> PlacementTask:
+    return PlacementTask(POOL, num_devices, 2**33, **more)
+
+
+def placements(num_devices: int, count: int = 12, noise: float = 0.0):
+    draws = torch.randint(num_devices, (count, len(POOL)), generator=torch.Generator().manual_seed(0))
+    return [bed(noise).measure(task(num_devices), Placement(draw, num_devices)) for draw in draws]
+
+
+def network(*samples, learnt=()) -> StructuredCostNetwork:
+    found = StructuredCostNetwork(Normaliser.fit(POOL))
+    found.learn_exchanges(learnt)
+    found.fit_communication(data := data_of(samples), data.sums(found.encode)[..., found.layout.dims])
+    return found
+
+
+def data_of(samples) -> CostData:
+    return CostData.of(samples, Normaliser.fit(POOL))
+
+
+@torch.no_grad()
+def predicted_comm(found: StructuredCostNetwork, sample) -> torch.Tensor:
+    """`[D, 2]` milliseconds of both all-to-alls of a measured placement."""
+    sums = data_of([sample]).sums(found.encode)
+    return found.for_task(sample.task).phases_ms(sums)[0, :, 1:3]
+
+
+def assert_predicts(found: StructuredCostNetwork, sample, rel: float) -> None:
+    measured = torch.stack([sample.costs.forward_comm_ms, sample.costs.backward_comm_ms], dim=1)
+    torch.testing.assert_close(predicted_comm(found, sample), measured, rtol=rel, atol=0)
+
+
+def test_without_exchanges_placements_decide_for_any_number_of_devices():
+    found = network(*placements(4))
+    assert torch.equal(found.for_task(task(4)).comm_ms, found.comm_ms)
+    assert torch.equal(found.for_task(task(64)).comm_ms, found.comm_ms)
+
+
+def test_an_untrained_network_is_its_own_for_any_task():
+    found = StructuredCostNetwork(Normaliser.fit(POOL))
+    assert found.for_task(task(4)) is found
+
+
+def test_exchanges_of_a_topology_predict_placements_on_it():
+    found = network(*placements(4), learnt=exchanges(32))
+    assert_predicts(found, placements(32, 1)[0], rel=0.02)
+    assert_predicts(found, placements(4, 1)[0], rel=1e-4)
+
+
+def test_exchanges_of_fewer_devices_across_hosts_predict_many():
+    found = network(*placements(4), learnt=exchanges(2, 4, 8, 16, 32))
+    assert_predicts(found, placements(128, 1)[0], rel=0.03)
+
+
+def network_of_shards(learnt) -> StructuredCostNetwork:
+    return network(*placements(1, 2), learnt=learnt)
+
+
+def test_shards_and_exchanges_predict_placements():
+    found = network_of_shards(exchanges(16))
+    assert found.exchanges.shares[0].tolist() == pytest.approx([0, 1, 0], abs=0.01)
+    assert_predicts(found, placements(16, 1)[0], rel=0.02)
+
+
+def test_one_device_exchanges_nothing():
+    assert (network_of_shards(exchanges(16)).for_task(task(1)).comm_ms == 0).all()
+
+
+def test_hosts_of_a_task_decide_how_much_crosses_the_network():
+    learnt = [*exchanges(2, 4, 8), *exchanges(16, devices_per_host=8), *exchanges(16, devices_per_host=2)]
+    found = network(*placements(4), learnt=learnt)
+    wide, narrow, default = (found.for_task(task(16, devices_per_host=hosts)).comm_ms for hosts in (8, 2, None))
+    assert (narrow[:, 2] > 1.3 * wide[:, 2]).all()
+    assert torch.equal(default, wide)  # the hardware's own
+
+
+def test_where_no_exchange_crossed_hosts_all_devices_count_as_one_host():
+    found = network(*placements(4), learnt=exchanges(2, 4, 8))
+    far = found.for_task(task(64)).comm_ms
+    assert torch.equal(far, found.for_task(task(64, devices_per_host=64)).comm_ms)
+
+
+def test_noise_of_the_exchanges_changes_predictions_by_little():
+    exact, noisy = (network(*placements(4), learnt=exchanges(32, noise=noise)) for noise in (0.0, 0.01))
+    sample = placements(32, 1)[0]
+    torch.testing.assert_close(predicted_comm(noisy, sample), predicted_comm(exact, sample), rtol=0.04, atol=0)
+
+
+def test_twice_the_batch_costs_as_much_as_twice_the_dims():
+    found = network(*placements(4), learnt=exchanges(32))
+    doubled = found.for_task(task(32, batch_size=2 * BATCH)).comm_ms
+    wide = replace(POOL, dim=2 * POOL.dim)
+    torch.testing.assert_close(doubled, found.for_task(PlacementTask(wide, 32, 2**34)).comm_ms)
+
+
+def test_weights_are_never_negative():
+    model = ExchangeModel()
+    model.learn_exchanges(exchanges(8, 16, noise=0.3))
+    model.learn_placements({}, {}, BATCH)
+    for shape in (Topology(8, 8), Topology(16, 8), Topology(64, 8)):
+        assert all((model.weights_ms(shape, dims) >= 0).all() for dims in (1.0, 100.0, 1e4, 1e6))
+
+
+def test_a_state_keeps_what_is_known_and_an_earlier_one_knows_nothing():
+    found, loaded = network(*placements(4), learnt=exchanges(32)), StructuredCostNetwork(Normaliser.fit(POOL))
+    loaded.load_state_dict(found.state_dict())
+    assert torch.equal(loaded.for_task(task(32)).comm_ms, found.for_task(task(32)).comm_ms)
+    earlier = {name: value for name, value in found.state_dict().items() if not name.startswith("exchanges")}
+    loaded.load_state_dict(earlier)
+    assert torch.equal(loaded.for_task(task(32)).comm_ms, found.comm_ms)
+
+
+def test_a_network_for_a_task_shares_its_weights():
+    found = network(*placements(4), learnt=exchanges(32))
+    assert found.for_task(task(32)).launch is found.launch
+    assert found.for_task(task(32)).for_task(task(4)).comm_ms.tolist() == found.comm_ms.tolist()
+
+
+def test_designed_exchanges_grow_to_what_matters_and_are_unequal_twice():
+    designed = designed_exchanges(device_counts(6), 2, 2**20)
+    assert [exchange.num_devices for exchange in designed] == [2] * 6 + [4] * 6 + [6] * 6
+    assert [int(exchange.sent_bytes[0]) for exchange in designed[:6]] == [2**14, 2**16, 2**18, 2**20, 2**18, 2**20]
+    assert [int(exchange.sent_bytes[1]) for exchange in designed[:6]] == [2**14, 2**16, 2**18, 2**20, 2**16, 2**18]
+    assert {exchange.devices_per_host for exchange in designed} == {2}
+    assert device_counts(1) == []
+    assert device_counts(8) == [2, 4, 8]
