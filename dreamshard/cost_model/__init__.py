@@ -22,6 +22,7 @@ from typing import Any
 from dreamshard.cost_model.cost_data import CostData
 from dreamshard.cost_model.cost_network import (
     Architecture,
+    CostModel,
     CostNetwork,
     PredictionError,
     TrainingDivergedError,
@@ -40,6 +41,7 @@ __all__ = [
     "NUM_PAPER_FEATURES",
     "Architecture",
     "CostData",
+    "CostModel",
     "CostNetwork",
     "Normaliser",
     "PredictionError",

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -43,6 +43,19 @@ class PredictionError:
 
     mape: float
     spearman: float
+
+
+@runtime_checkable
+class CostModel(Protocol):
+    """What a search asks of a prediction of costs; `CostNetwork` describes each method."""
+
+    def overall_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B"]:
+        """The slowest device's sum of phases."""
+        ...
+
+    def evaluator(self) -> ShardEvaluator:
+        """The same in NumPy."""
+        ...
 
 
 class CostNetwork(nn.Module, ABC):
@@ -197,7 +210,7 @@ def shard_sums(latents: Float[Tensor, "T L"], device: Int[Tensor, "B T"], num_de
 
 
 def predict_ms(
-    network: CostNetwork, latents: Float[Tensor, "T L"], device: Int[Tensor, "B T"], num_devices: int
+    network: CostModel, latents: Float[Tensor, "T L"], device: Int[Tensor, "B T"], num_devices: int
 ) -> Float[Tensor, " B"]:
     """Predicted overall cost of many placements of the same tables."""
     return network.overall_ms(shard_sums(latents, device, num_devices))

@@ -1,12 +1,16 @@
 """Search for the best placement by predicted cost.
 
-placer          the trained placer: starting placements, local search, column splits
-cost_greedy     greedy on the cost network
-local_search    moves and swaps off the critical devices
-column_splits   tables worth splitting by columns
+dreamshard_placer  the trained placer: its starting placements
+placement_search   from starting placements to the best one found: local search, column splits
+roofline_placer    the same search by a preset's roofline, without anything trained
+roofline_costs     the roofline in the form that the search asks for
+cost_greedy        greedy on the cost network
+local_search       moves and swaps off the critical devices
+column_splits      tables worth splitting by columns
 """
 
 from dreamshard.search.cost_greedy import GreedyCostPlacer
 from dreamshard.search.dreamshard_placer import DreamShardPlacer
+from dreamshard.search.roofline_placer import RooflinePlacer
 
-__all__ = ["DreamShardPlacer", "GreedyCostPlacer"]
+__all__ = ["DreamShardPlacer", "GreedyCostPlacer", "RooflinePlacer"]

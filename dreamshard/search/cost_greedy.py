@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.baselines import pack_by_size
-from dreamshard.cost_model import CostNetwork, Normaliser
+from dreamshard.cost_model import CostModel, CostNetwork, Normaliser
 from dreamshard.placement import Placement
 from dreamshard.policy import mdp
 from dreamshard.policy.mdp import Episodes, episodes_of
@@ -32,7 +32,7 @@ class GreedyCostPlacer:
 
 
 @torch.no_grad()
-def cost_greedy(network: CostNetwork, episodes: Episodes) -> Int[Tensor, "B T"]:
+def cost_greedy(network: CostModel, episodes: Episodes) -> Int[Tensor, "B T"]:
     """Greedy placements by `mdp.cost_if_placed_ms`, not necessarily legal where memory is tight."""
     evaluator = network.evaluator()
     batch, num_tables = episodes.order.shape

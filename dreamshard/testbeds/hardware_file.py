@@ -18,6 +18,8 @@ from typing import Any
 import yaml
 
 from dreamshard.files.digests import digest
+from dreamshard.testbeds.link_curves import MEASURED_LINKS
+from dreamshard.testbeds.nvidia_specs import DATASHEET_LINKS
 from dreamshard.testbeds.specs import SPECS, AcceleratorSpec, accelerator
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -66,7 +68,9 @@ FIGURES: dict[str, _Figure] = {
     "network_bandwidth": _Figure("network_bytes_per_s", _PER_SECOND, "400 Gbit/s"),
     "network_latency": _Figure("network_latency_s", _SECONDS, "35 us"),
 }
-"""Keys of a hardware file besides `name` and `base`."""
+"""Keys of a hardware file besides `name`, `base` and `link`."""
+LINKS = (*MEASURED_LINKS, *DATASHEET_LINKS)
+"""Values of `link`: a kind of link, or a GPU whose measured links are meant."""
 
 
 def is_hardware_file(name: str) -> bool:
@@ -97,10 +101,10 @@ def read_hardware(path: Path) -> AcceleratorSpec:
         ValueError: the file is missing, or a key, unit or figure in it is wrong.
     """
     content = _content(path)
-    unknown = sorted(set(content) - set(FIGURES) - {"name", "base"})
+    unknown = sorted(set(content) - set(FIGURES) - {"name", "base", "link"})
     if unknown:
         raise ValueError(
-            f"{path} has the unknown keys {unknown}, whose figures would be ignored; the keys are name, base, "
+            f"{path} has the unknown keys {unknown}, whose figures would be ignored; the keys are name, base, link, "
             f"{', '.join(FIGURES)}"
         )
     given: dict[str, Any] = {
@@ -116,8 +120,23 @@ def read_hardware(path: Path) -> AcceleratorSpec:
                 f"preset with `base: h100` (presets: {', '.join(sorted(SPECS))})"
             )
         spec = AcceleratorSpec(name="", **given)
+    spec = replace(spec, link_curve=_link(path, content, spec.link_curve))
     figures = {field.name: getattr(spec, field.name) for field in fields(spec) if field.name != "name"}
     return replace(spec, name=f"{content.get('name', path.stem)}-{digest(repr(figures).encode(), 6)}")
+
+
+def _link(path: Path, content: Mapping[str, Any], base: str | None) -> str | None:
+    """How the link is modelled: as the file says, else as the preset's."""
+    link = content.get("link", base)
+    if "link" in content and link not in LINKS:
+        raise ValueError(f"{path} has the unknown link {link!r}; use one of {', '.join(LINKS)}")
+    if "link_latency" in content and link in DATASHEET_LINKS:
+        raise ValueError(
+            f"{path} gives link_latency, but links are as measured on {link}, latency included, so it would be ignored; "
+            f"leave it out, or add `link: {next(kind for kind, gpus in MEASURED_LINKS.items() if link in gpus)}` for links "
+            "of that latency"
+        )
+    return None if link is None else str(link)
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -55,6 +55,8 @@ def test_a_file_may_give_every_figure_itself(tmp_path):
         ("base: h100\nlink_bandwidth: fast\n", "no number with a unit"),
         ("base: h100\ndevices_per_host: 8 GB\n", "count without a unit"),
         ("base: h100\ndevices_per_host: 2.5\n", "whole number"),
+        ("base: h100\nlink: carrier pigeon\n", r"unknown link 'carrier pigeon'.*nvlink"),
+        ("base: h100\nlink_latency: 16 us\n", r"as measured on h100.*add `link: nvlink`"),
         ("base: tpu\n", "`base: tpu`, but there is no accelerator"),
         ("memory: 80 GB\n", "lacks memory_bandwidth, cache"),
         ("- 80 GB\n", "holds no figures"),

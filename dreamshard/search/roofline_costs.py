@@ -1,0 +1,158 @@
+"""The roofline of a preset in the form in which placements are searched: latents that add up, and their costs.
+
+A latent is `[work, *loads]`: the loads of `table_loads`, and before them a table's work, which is the milliseconds of compute
+that it adds to a device with an even share of all tables. Work orders steps to first order; `compute` is exact.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dreamshard.cost_model.evaluator import Array, DeviceCommunication, Loads
+from dreamshard.costs import DeviceCosts
+from dreamshard.policy.mdp import Episodes
+from dreamshard.tables import Optimizer, Precision
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.links import all_to_all_s, vector_bytes
+from dreamshard.testbeds.roofline import DIM, NUM_LOADS, phase_costs, table_loads
+from dreamshard.testbeds.specs import AcceleratorSpec
+
+_WIDTHS = 64  # points of the communication curve
+_SPREAD = 1 / 64  # narrowest width of the curve, as a share of all dims on one device
+_STEP = 1.02  # of a width, for the slope of the curve
+
+
+@dataclass(frozen=True)
+class RooflineCosts:
+    """Costs of shards of one task by the roofline.
+
+    Attributes:
+        spec: figures of the accelerator.
+        batch_size: training samples per step.
+        precision: of the weights.
+        optimizer: fused into the backward pass.
+        num_devices: `D`.
+        devices_per_host: None for as many as the accelerator's host has.
+        share: `[K]` loads of a device with an even share of the task's tables.
+        exact: whether `compute` costs shards exactly, or adds up their tables' work.
+    """
+
+    spec: AcceleratorSpec
+    batch_size: int
+    precision: Precision
+    optimizer: Optimizer
+    num_devices: int
+    devices_per_host: int | None
+    share: Float[Tensor, " K"]
+    exact: bool = True
+
+    @classmethod
+    def of(cls, task: PlacementTask, spec: AcceleratorSpec, batch_size: int) -> "RooflineCosts":
+        """Costs of a task's tables, or of their column shards."""
+        setting = (batch_size, task.precision, task.optimizer)
+        share = table_loads(task.tables, *setting).sum(dim=0) / task.num_devices
+        return cls(spec, *setting, task.num_devices, task.devices_per_host, share)
+
+    def latents(self, task: PlacementTask) -> Float[Tensor, "T L"]:
+        """`[work, *loads]` of each table."""
+        loads = table_loads(task.tables, self.batch_size, self.precision, self.optimizer)  # [T, K]
+        work = (self._compute_ms(self.share + loads) - self._compute_ms(self.share[None])).sum(dim=-1)
+        return torch.cat([work.clamp(min=0)[:, None], loads], dim=1).float()
+
+    def episodes(self, task: PlacementTask) -> Episodes:
+        """One episode, in descending cost of single tables; there is no policy, so the latents stand for its features."""
+        latents = self.latents(task)
+        single_ms = self._compute_ms(latents[:, 1:].double()).sum(dim=-1).float()  # [T]
+        order = torch.argsort(single_ms, descending=True, stable=True)
+        ordered = latents[order][None]
+        return Episodes(
+            order[None],
+            ordered,
+            ordered,
+            task.table_bytes[order][None],
+            single_ms[order][None],
+            (single_ms.sum() / task.num_devices).clamp(min=1e-6)[None],
+            task.num_devices,
+            task.memory_bytes,
+        )
+
+    def device_costs(self, sums: Float[Tensor, "*B D L"]) -> DeviceCosts:
+        """Milliseconds per phase and device of summed latents."""
+        return phase_costs(sums[..., 1:].double().clamp(min=0), self.batch_size, self.spec, self.devices_per_host)
+
+    def overall_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B"]:
+        """The slowest device's sum of phases."""
+        return self.device_costs(sums).overall_ms().float()
+
+    def evaluator(self) -> "RooflineEvaluator":
+        """The same for the small steps of a search."""
+        return RooflineEvaluator(self)
+
+    def _compute_ms(self, loads: Float[Tensor, "N K"]) -> Float[Tensor, "N 2"]:
+        """Forward and backward compute of shards; one device exchanges nothing."""
+        costs = phase_costs(loads[:, None], self.batch_size, self.spec, self.devices_per_host)
+        return torch.cat([costs.forward_compute_ms, costs.backward_compute_ms], dim=1)
+
+
+class RooflineEvaluator:
+    """`RooflineCosts` as a `ShardEvaluator`."""
+
+    def __init__(self, costs: RooflineCosts) -> None:
+        self.costs = costs
+        dims = float(costs.share[DIM]) * costs.num_devices
+        first = max(dims / costs.num_devices * _SPREAD, 1.0)
+        self._widths = np.concatenate([[0.0], np.geomspace(first, max(dims, 2 * first), _WIDTHS)])
+        senders = torch.from_numpy(self._widths)[:, None].expand(-1, costs.num_devices)  # [G, D]
+        sent_bytes = vector_bytes(senders, costs.batch_size)
+        self._both_ms = 2e3 * all_to_all_s(sent_bytes, costs.spec, costs.devices_per_host)[:, 0].numpy()
+        balanced = dims / costs.num_devices
+        self._ms_per_dim = max(self._slope(balanced), 0.0)
+
+    def empty(self, batch: int, num_devices: int) -> Loads:
+        """See `ShardEvaluator`."""
+        return Loads(
+            np.zeros((batch, num_devices, 1 + NUM_LOADS), np.float32),
+            np.zeros((batch, num_devices), np.float32),
+            np.zeros((batch, num_devices), np.float32),
+            np.ones((batch, num_devices, 1), np.float32),
+            np.float32(self._ms_per_dim),
+        )
+
+    def compute(self, sums: Array) -> tuple[Array, Array, Array]:
+        """See `ShardEvaluator`; each unit of work is a millisecond."""
+        rates = np.ones((len(sums), 1), np.float32)
+        if not self.costs.exact:
+            return sums[:, 0], np.zeros(len(sums), np.float32), rates
+        loads = torch.from_numpy(sums[:, 1:]).double().clamp(min=0)
+        forward, backward = self.costs._compute_ms(loads).float().numpy().T
+        return forward, backward, rates
+
+    def with_table(self, loads: Loads, latent: Array) -> tuple[Array, Array]:
+        """See `ShardEvaluator`."""
+        return loads.compute_ms + latent[:, :1], loads.comm_ms + loads.ms_per_dim * latent[:, 1 + DIM, None]
+
+    def widest_comm_ms(self, sums: Array, loads: Loads) -> Array:
+        """See `ShardEvaluator`."""
+        comm: Array = loads.ms_per_dim * self.table_width(sums)
+        return comm
+
+    def table_width(self, latents: Array) -> Array:
+        """Dims."""
+        width: Array = latents[:, 1 + DIM]
+        return width
+
+    def communication(self, sums: Array) -> DeviceCommunication:
+        """The tangent of the all-to-alls' cost at the present largest width."""
+        width = self.table_width(sums)
+        widest = float(width.max())
+        slope = self._slope(widest)
+        constant = float(np.interp(widest, self._widths, self._both_ms)) - slope * widest
+        return DeviceCommunication(np.full(len(sums), constant, np.float32), width, slope, 0.0)
+
+    def _slope(self, width: float) -> float:
+        """Milliseconds per dim around a width."""
+        low, high = np.interp([width / _STEP, width * _STEP], self._widths, self._both_ms)
+        return float(high - low) / max(width * (_STEP - 1 / _STEP), 1e-9)

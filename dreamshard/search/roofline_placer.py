@@ -1,0 +1,81 @@
+"""The prior placer: searches by the roofline of named hardware, so it needs nothing trained.
+
+Its costs are those of the simulated testbed on the same hardware: public figures, not measurements of one's own devices.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from dreamshard.cost_model import shard_sums
+from dreamshard.costs import DeviceCosts
+from dreamshard.measured_on import MeasuredOn, StepSetting
+from dreamshard.placement import Placement
+from dreamshard.policy.mdp import Episodes
+from dreamshard.search.cost_greedy import cost_greedy
+from dreamshard.search.placement_search import PlacementSearch
+from dreamshard.search.roofline_costs import RooflineCosts
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.specs import AcceleratorSpec
+
+DEFAULT_BATCH = 65_536
+"""Training samples per step where a task does not say: that of Meta's published data sets."""
+
+
+@dataclass(frozen=True)
+class RooflinePlacer:
+    """Places by the roofline of `spec`.
+
+    Attributes:
+        spec: a preset, or hardware of one's own.
+        budget_ms: time for local search, from the call on; None for `default_budget_ms`.
+        columns: whether tables may be split by columns.
+    """
+
+    spec: AcceleratorSpec
+    budget_ms: float | None = None
+    columns: bool = True
+    name: str = "prior"
+
+    @torch.no_grad()
+    def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
+        """The best placement found; `budget_ms` overrides the placer's own.
+
+        Raises:
+            NoPlacementError: nothing fits the devices' memory.
+        """
+        costs = self._costs(task)
+        additive = replace(costs, exact=False)
+
+        def starts(episodes: Episodes) -> list[Int[Tensor, "B T"]]:
+            return [cost_greedy(additive, episodes)]
+
+        search = PlacementSearch(costs, costs.episodes, starts, self.columns)
+        return search.place(task, self.budget_ms if budget_ms is None else budget_ms)
+
+    @torch.no_grad()
+    def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
+        """`[D]` milliseconds per phase of any placement of `task`, as the roofline has them."""
+        task, placement = task.sharded(placement)
+        costs = self._costs(task)
+        return costs.device_costs(shard_sums(costs.latents(task), placement.device[None], task.num_devices)[0])
+
+    def predict_overall_ms(self, task: PlacementTask, placement: Placement) -> float:
+        """Predicted cost of the slowest device."""
+        return float(self.predict(task, placement).overall_ms())
+
+    def measured_on(self, task: PlacementTask) -> MeasuredOn:
+        """What the predictions for a task are of."""
+        batch = task.batch_size or DEFAULT_BATCH
+        return MeasuredOn(
+            testbed="preset",
+            hardware=f"simulated {self.spec.name}",
+            num_devices=task.num_devices,
+            devices_per_host=task.devices_per_host,
+            setting=StepSetting(precision=task.precision, optimizer=task.optimizer, batch_size=batch),
+        )
+
+    def _costs(self, task: PlacementTask) -> RooflineCosts:
+        return RooflineCosts.of(task, self.spec, task.batch_size or DEFAULT_BATCH)

@@ -1,0 +1,95 @@
+"""Placing by a preset's roofline, with nothing trained."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dreamshard.baselines import baselines
+from dreamshard.cost_model.evaluator import ShardEvaluator
+from dreamshard.placement import Placement
+from dreamshard.placer import Placer
+from dreamshard.search import RooflinePlacer
+from dreamshard.search.roofline_costs import RooflineCosts
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.base import TestbedSetup
+from dreamshard.testbeds.simulated import SimulatedTestbed
+from dreamshard.testbeds.specs import A100, H100
+from tests.helpers.tables import pool_of, task_of
+
+PRIOR = RooflinePlacer(A100)
+UNHURRIED_MS = 1e6
+
+
+def true_ms(task, placement, spec=A100, batch_size=65_536):
+    setup = TestbedSetup(num_devices=task.num_devices, batch_size=batch_size, lookups=lambda name: pytest.fail(name))
+    return SimulatedTestbed(setup, spec, noise=0.0).measure(task, placement)
+
+
+def test_it_predicts_what_the_simulated_testbed_measures():
+    task = PlacementTask(pool_of(20), 16, 2**40, "fp16", "rowwise_adagrad", devices_per_host=4)
+    placement = PRIOR.place(task)
+    measured = true_ms(task, placement)
+    assert torch.allclose(PRIOR.predict(task, placement).phases_ms().float(), measured.costs.phases_ms(), rtol=1e-4)
+    other = replace(task, batch_size=1024)
+    assert PRIOR.predict_overall_ms(other, placement) == pytest.approx(
+        true_ms(task, placement, batch_size=1024).overall_ms, rel=1e-4
+    )
+
+
+@pytest.mark.parametrize("num_devices", [2, 4, 12])
+def test_it_is_never_worse_than_a_rule_of_thumb_and_better_than_all_on_the_mean(num_devices):
+    ratios = []
+    for seed in range(4):
+        task = PlacementTask(pool_of(30, seed), num_devices, 2**33)
+        own = true_ms(task, PRIOR.place(task, UNHURRIED_MS)).overall_ms
+        best = min(true_ms(task, placer.place(task)).overall_ms for placer in baselines().values())
+        assert own <= best * (1 + 1e-5)
+        ratios.append(own / best)
+    assert sum(ratios) / len(ratios) < 0.99
+
+
+def test_hardware_decides():
+    task = PlacementTask(pool_of(20), 4, 2**40)
+    placement = PRIOR.place(task)
+    assert RooflinePlacer(H100).predict_overall_ms(task, placement) < PRIOR.predict_overall_ms(task, placement)
+    assert "simulated a100" in str(PRIOR.measured_on(task))
+
+
+def test_placements_are_legal_where_memory_is_tight():
+    task = task_of([3, 3, 2, 2, 2], num_devices=2, room_rows=6)
+    assert task.is_legal(PRIOR.place(task))
+
+
+def test_a_table_larger_than_a_device_is_split():
+    tables = replace(pool_of(6), dim=torch.full((6,), 64), rows=torch.tensor([10**6, 10, 10, 10, 10, 10]))
+    task = PlacementTask(tables, 4, 10**6 * 64 * 4 // 2)
+    placement = PRIOR.place(task)
+    assert placement.shards is not None
+    assert task.is_legal(placement)
+    assert RooflinePlacer.name == "prior"
+
+
+def test_its_evaluator_agrees_with_its_costs():
+    task = PlacementTask(pool_of(20), 16, 2**40, devices_per_host=8)
+    costs = RooflineCosts.of(task, A100, 65_536)
+    evaluator, latents = costs.evaluator(), costs.latents(task).numpy()
+    assert isinstance(evaluator, ShardEvaluator)
+    assert isinstance(PRIOR, Placer)
+    sums = np.zeros((16, latents.shape[1]), np.float32)
+    np.add.at(sums, np.arange(20) % 16, latents)
+    expected = costs.device_costs(torch.from_numpy(sums))
+    forward, backward, _ = evaluator.compute(sums)
+    assert np.allclose(forward, expected.forward_compute_ms.numpy(), rtol=1e-4)
+    assert np.allclose(backward, expected.backward_compute_ms.numpy(), rtol=1e-4)
+    comm = evaluator.communication(sums)
+    both = comm.own_ms + comm.ms_per_width * comm.width.max()
+    assert np.allclose(both, (expected.forward_comm_ms + expected.backward_comm_ms).numpy(), rtol=0.01)
+
+
+def test_one_device_exchanges_nothing():
+    task = PlacementTask(pool_of(5), 1, 2**40)
+    placement = PRIOR.place(task)
+    assert placement.device.tolist() == [0] * 5
+    assert float(PRIOR.predict(task, Placement(placement.device, 1)).forward_comm_ms) == 0
