@@ -124,17 +124,31 @@ class ExchangeModel(nn.Module):
             return None
         if shape.num_devices == 1:
             return torch.zeros(2, 4)
-        unit = self._unit_bytes(int(self.batch_size))
-        balanced_bytes = sum_dims / _HUNDRED * unit * (shape.num_devices - 1) / shape.num_devices**2
-        fit, curves = self._fit_of(shape), self._curves(shape)
-        if fit is not None and (not curves or balanced_bytes <= _REACH * float(fit[_FIT_BYTES][1])):
-            return fit[_FIT_WEIGHTS].reshape(2, 4).float()
+        fit = self.fit_ms(shape, sum_dims)
+        if fit is not None:
+            return fit
+        balanced_bytes = self._balanced_bytes(shape, sum_dims)
         weights = torch.zeros(2, 4, dtype=torch.float64)
-        for phase, curve in enumerate(curves or self._law_curves(shape)):
+        for phase, curve in enumerate(self._curves(shape) or self._law_curves(shape)):
             constant, slope = tangent(curve, balanced_bytes)
             weights[phase, 0] = constant
-            weights[phase, 1:] = slope * unit * self.shares[phase]
+            weights[phase, 1:] = slope * self._unit_bytes(int(self.batch_size)) * self.shares[phase]
         return weights.float()
+
+    def fit_ms(self, shape: Topology, sum_dims: float) -> Float[Tensor, "2 4"] | None:
+        """The weights fitted to placements on this topology, where they hold for tables of `sum_dims` or less."""
+        fit = self._fit_of(shape)
+        if fit is None:
+            return None
+        reach = _REACH * float(fit[_FIT_BYTES][1])
+        if self._curves(shape) and self._balanced_bytes(shape, sum_dims) > reach:
+            return None
+        return fit[_FIT_WEIGHTS].reshape(2, 4).float()
+
+    def _balanced_bytes(self, shape: Topology, sum_dims: float) -> float:
+        """Bytes that leave each device of a balanced placement."""
+        unit = self._unit_bytes(int(self.batch_size))
+        return sum_dims / _HUNDRED * unit * (shape.num_devices - 1) / shape.num_devices**2
 
     def _fit_of(self, shape: Topology) -> Float[Tensor, " 12"] | None:
         """The fit to placements on this topology; the only one for any, if nothing else was measured."""

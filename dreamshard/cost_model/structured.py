@@ -122,8 +122,9 @@ class StructuredCostNetwork(CostNetwork):
 
     def loss(self, data: CostData, chosen: Int[Tensor, " B"]) -> Float[Tensor, ""]:
         """Huber's loss of the errors of phases and of their sum, relative to `error_scale`, over all members."""
-        sums, measured = data.sums(self.encode, chosen), data.phases_ms[chosen]
-        predicted = self.member_phases_ms(sums, self._data_comm_ms(data)[chosen])  # [B, D, M, 4]
+        sums, measured = data.sums(self.encode), data.phases_ms[chosen]
+        comm_ms = self._data_comm_ms(data, sums[..., self.layout.dims])
+        predicted = self.member_phases_ms(sums[chosen], comm_ms[chosen])  # [B, D, M, 4]
         error = (predicted - measured[:, :, None, :]) / error_scale(measured)[:, :, None, None]
         by_phase, whole = (
             nn.functional.smooth_l1_loss(values, torch.zeros_like(values), beta=HUBER)
@@ -157,7 +158,8 @@ class StructuredCostNetwork(CostNetwork):
 
     @torch.no_grad()
     def predicted_overall_ms(self, data: CostData) -> Float[Tensor, " S"]:
-        phases_ms = self.member_phases_ms(data.sums(self.encode), self._data_comm_ms(data)).mean(dim=-2)
+        sums = data.sums(self.encode)
+        phases_ms = self.member_phases_ms(sums, self._data_comm_ms(data, sums[..., self.layout.dims])).mean(dim=-2)
         return phases_ms.sum(dim=-1).max(dim=-1).values
 
     def prepare(self, data: CostData, *, first: bool) -> None:
@@ -188,15 +190,17 @@ class StructuredCostNetwork(CostNetwork):
         self.comm_ms.copy_(next(iter(fits.values()), torch.zeros(2, 4)))
 
     @torch.no_grad()
-    def _data_comm_ms(self, data: CostData) -> Float[Tensor, "S D 2"]:
+    def _data_comm_ms(self, data: CostData, dims: Float[Tensor, "S D"]) -> Float[Tensor, "S D 2"]:
         """Communication of measured placements, by the weights of each one's task."""
-        dims = data.sums(self.encode)[..., self.layout.dims]  # [S, D]
         comm_ms = torch.zeros(*dims.shape, 2)
         for (num_devices, devices_per_host), chosen in data.by_layout().items():
             shape = self.exchanges.topology(num_devices, devices_per_host)
             inputs = formula.comm_inputs(dims[chosen], num_devices)  # [N, D, 4]
-            by_sample = [self.exchanges.weights_ms(shape, float(sample.sum()) * 100) for sample in dims[chosen]]
-            weights = torch.stack([self.comm_ms if each is None else each for each in by_sample])  # [N, 2, 4]
+            totals = (100 * dims[chosen].sum(dim=1)).tolist()
+            weights = self.exchanges.fit_ms(shape, max(totals))
+            if weights is None:
+                each = [self.exchanges.weights_ms(shape, total) for total in totals]
+                weights = torch.stack([self.comm_ms if own is None else own for own in each])  # [N, 2, 4]
             comm_ms[chosen] = inputs @ weights.mT
         return comm_ms
 
@@ -209,7 +213,7 @@ class StructuredCostNetwork(CostNetwork):
             raw_work = raw_work * data.ratios[:, [FORWARD, BACKWARD]].repeat(1, self.members)  # [P, 2M]
         sums, phases_ms = data.assignment @ self.encode(data.features, data.ratios), data.phases_ms
         scale = error_scale(phases_ms)
-        comm = self._data_comm_ms(data) - phases_ms[..., 1:3]
+        comm = self._data_comm_ms(data, sums[..., self.layout.dims]) - phases_ms[..., 1:3]
         return FitData(
             inputs.numpy(),
             raw_work.numpy(),

@@ -186,6 +186,7 @@ class ClusterTestbed:
             clock="cuda_event" if self.device_type == "cuda" else "wall",
             testbed=self.name,
             hardware=self.hardware,
+            host_devices=self._source.layout.devices_per_host if self._source.layout else None,
             versions=library_versions(),
         )
 
