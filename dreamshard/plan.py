@@ -15,7 +15,7 @@ import torch
 
 from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.placement import ColumnShard, Placement, column_shards, device_memory_bytes
-from dreamshard.tables import Tables
+from dreamshard.tables import Tables, columns_of
 from dreamshard.tasks import PlacementTask
 
 _NUMBERS = ("device", "column_start", "column_end")  # fields of a shard besides its table
@@ -125,6 +125,43 @@ class Plan:
             return Placement(device, self.num_devices)
         columns = tuple(ColumnShard(t, shard.column_start, shard.column_end) for t, shard in ordered)
         return Placement(device, self.num_devices, columns)
+
+
+@dataclass(frozen=True)
+class CurrentPlan:
+    """A plan in use, as a placer of the model that it was made for."""
+
+    plan: Plan
+    name: str = "current plan"
+
+    def place(self, task: PlacementTask) -> Placement:
+        """The plan's placement, also where the task's tables are column shards.
+
+        Raises:
+            ValueError: the plan is for another number of devices, or lacks columns of a table.
+        """
+        if self.plan.num_devices != task.num_devices:
+            raise ValueError(
+                f"the current plan is for {self.plan.num_devices} devices, but {task.name} has {task.num_devices}, so their "
+                f"costs do not compare; give --devices {self.plan.num_devices}, or the plan in use on {task.num_devices}"
+            )
+        by_table, columns, devices = self.plan.by_table(), [], []
+        for t, (name, dim) in enumerate(zip(task.tables.names, task.tables.dim.tolist(), strict=True)):
+            table, first = columns_of(name) if name not in by_table else (name, 0)
+            reached = 0
+            for shard in by_table.get(table, ()):
+                start, end = max(shard.column_start - first, 0), min(shard.column_end - first, dim)
+                if start == reached < end:
+                    columns.append(ColumnShard(t, start, end))
+                    devices.append(shard.device)
+                    reached = end
+            if reached != dim:
+                raise ValueError(
+                    f"the current plan places {reached} of the {dim} columns of table {name!r}, so it is not a plan of this "
+                    "model; give the plan that is in use for these tables"
+                )
+        whole = len(columns) == len(task.tables)
+        return Placement(torch.tensor(devices), task.num_devices, None if whole else tuple(columns))
 
 
 def make_plan(task: PlacementTask, placement: Placement, placer: str, predicted: DeviceCosts | None = None) -> Plan:

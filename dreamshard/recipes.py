@@ -5,6 +5,7 @@ Recipes alone choose sizes and counts; the docstring of each part's config expla
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from dreamshard.shard_profiling.design import CollectionConfig
 from dreamshard.tables import Optimizer, Precision
@@ -12,11 +13,24 @@ from dreamshard.training import TrainingConfig
 from dreamshard.workloads import META_WORKLOADS
 from dreamshard.workloads.config import WorkloadConfig
 
+Mode = Literal["auto", "fixed", "pool"]
+"""What is learnt: one fixed model, or models unseen so far whose tables are like a pool's. `sizing` decides `auto`."""
+
+SIZES = ("tables_per_task", "memory_bytes", "batch_size")
+"""What `sizing` derives from the tables and the testbed where a recipe has no value for them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TasksConfig:
-    """Placement tasks, drawn from the two sides of the pool's table split."""
+    """Placement tasks.
 
+    Attributes:
+        mode: `pool` draws tasks from the two sides of a table split; `fixed` takes all tables as one model, and variants.
+        num_train: tasks to train on; with a fixed model, variants of it.
+        num_test: held-out tasks; with a fixed model, variants of it.
+    """
+
+    mode: Mode = "auto"
     tables_per_task: int = 20
     num_devices: int = 2
     memory_bytes: int = 2 * 2**30
@@ -41,11 +55,13 @@ class EvaluationConfig:
 
     Attributes:
         repeats: measurements of each placement, interleaved with those of the others.
+        model_repeats: the same for a fixed model; they are what its interval is over.
         budget_ms: time for the placer's search; None for its default, which grows with the task.
         peers: whether to include the published rivals; two of them are trained first.
     """
 
     repeats: int = 2
+    model_repeats: int = 10
     budget_ms: float | None = None
     peers: bool = False
 
@@ -56,6 +72,8 @@ class Recipe:
 
     Attributes:
         collection: if set, `profile` collects costs of shards and `train` learns from those alone.
+        sized_by_source: those of `SIZES` that are derived for another source of tables than the recipe's own.
+        derived: those of `SIZES` that `sizing` has yet to derive; their values here are starting points.
     """
 
     name: str
@@ -66,6 +84,8 @@ class Recipe:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     collection: CollectionConfig | None = None
+    sized_by_source: tuple[str, ...] = SIZES
+    derived: tuple[str, ...] = ()
 
 
 def default() -> Recipe:
@@ -85,7 +105,8 @@ def smoke() -> Recipe:
         tasks=TasksConfig(tables_per_task=8, num_devices=2, memory_bytes=2**29, num_train=8, num_test=4),
         measure=MeasureConfig(repeats=5),
         training=TrainingConfig(iterations=2, placements_per_iteration=5, cost_steps=100, policy_updates=5),
-        evaluation=EvaluationConfig(repeats=1),
+        evaluation=EvaluationConfig(repeats=1, model_repeats=4),
+        sized_by_source=("tables_per_task", "memory_bytes"),
     )
 
 
@@ -147,10 +168,10 @@ def recipe(name: str) -> Recipe:
 def with_overrides(base: Recipe, *, testbed: str | None = None, source: str | None = None) -> Recipe:
     """`base` on another testbed or with another source of tables.
 
-    All tables of another source are taken, with the source's own dims, or the recipe's dims if it knows none. Meta's data
-    sets keep the recipe's limits and dims.
+    All tables of another source are taken, with the source's own dims, or the recipe's dims if it knows none, and sizes are
+    derived from them. Meta's data sets keep the recipe's limits, dims and sizes.
     """
-    workload = base.workload
+    workload, derived = base.workload, base.derived
     if source in META_WORKLOADS:
         workload = replace(workload, source=source)
     elif source is not None and source != workload.source:
@@ -158,4 +179,5 @@ def with_overrides(base: Recipe, *, testbed: str | None = None, source: str | No
         workload = replace(
             workload, source=source, num_tables=None, max_table_bytes=None, dim=None, unknown_dim=unknown_dim
         )
-    return replace(base, testbed=testbed or base.testbed, workload=workload)
+        derived = base.sized_by_source
+    return replace(base, testbed=testbed or base.testbed, workload=workload, derived=derived)

@@ -108,14 +108,23 @@ class Tables:
 
 
 def shard_name(table: str, start: int, end: int) -> str:
-    """Name of columns `start` to `end` of a table when they are placed as a table of their own."""
-    return f"{table}[{start}:{end}]"
+    """Name of columns `start` to `end` of a table when they are placed as a table of their own.
+
+    Columns of a shard are named as those of its table: `t[8:12]` for 0 to 4 of `t[8:16]`.
+    """
+    parent, first = columns_of(table)
+    return f"{parent}[{first + start}:{first + end}]"
 
 
 def parent_name(name: str) -> str:
     """The table that a column shard's name refers to, or `name` itself."""
+    return columns_of(name)[0]
+
+
+def columns_of(name: str) -> tuple[str, int]:
+    """The table that a column shard's name refers to, or `name` itself, and the first column."""
     match = _SHARD.fullmatch(name)
-    return match["table"] if match else name
+    return (match["table"], int(match["start"])) if match else (name, 0)
 
 
 def concatenate(parts: Sequence[Tables]) -> Tables:

@@ -10,9 +10,18 @@ from torch import Tensor
 
 from dreamshard.formatting import gib
 from dreamshard.placement import ColumnShard, Placement, is_legal
-from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Optimizer, Precision, Tables, shard_name
+from dreamshard.tables import (
+    BYTES_PER_ROW_STATE,
+    BYTES_PER_WEIGHT,
+    Optimizer,
+    Precision,
+    Tables,
+    parent_name,
+    shard_name,
+)
 
 _NARROWEST = 4  # columns of a shard; the fused operator takes multiples of 4
+_DRAWS_PER_TASK = 20  # before a pool counts as having no more distinct tasks
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,11 @@ class PlacementTask:
     def table_bytes(self) -> Int[Tensor, " T"]:
         """`[T]` bytes of each table on a device."""
         return self.tables.memory_bytes(self.precision, self.optimizer)
+
+    @property
+    def whole_tables(self) -> frozenset[str]:
+        """Names of its tables, without regard to how they are split by columns: what makes two tasks the same."""
+        return frozenset(parent_name(name) for name in self.tables.names)
 
     def is_legal(self, placement: Placement) -> bool:
         """Whether `placement` places every column of every table once, within every device's memory."""
@@ -196,6 +210,9 @@ def sample_tasks(
     Args:
         tables_per_task: one size for all tasks, or sizes to draw from.
 
+    Returns:
+        No two tasks have the same tables, so there are fewer than `num_tasks` where a small pool has no more to draw.
+
     Raises:
         ValueError: the pool is smaller than a task, or a table of a task exceeds a device: training and evaluation place
             whole tables.
@@ -206,11 +223,18 @@ def sample_tasks(
             f"a task of {max(sizes)} tables cannot be drawn from a pool of {len(pool)}; each table occurs once in a "
             "task, so ask for fewer tables per task or ingest a larger workload"
         )
-    tasks = []
-    for i in range(num_tasks):
+    tasks: list[PlacementTask] = []
+    seen: set[frozenset[int]] = set()
+    for _ in range(_DRAWS_PER_TASK * num_tasks):
+        if len(tasks) == num_tasks:
+            break
         size = sizes[int(torch.randint(len(sizes), (), generator=generator))]
         drawn = torch.randperm(len(pool), generator=generator)[:size]
-        task = PlacementTask(pool.select(drawn), num_devices, memory_bytes, precision, optimizer, f"{name}-{i:03}")
+        if frozenset(drawn.tolist()) in seen:
+            continue
+        seen.add(frozenset(drawn.tolist()))
+        label = f"{name}-{len(tasks):03}"
+        task = PlacementTask(pool.select(drawn), num_devices, memory_bytes, precision, optimizer, label)
         largest = int(task.table_bytes.argmax())
         if int(task.table_bytes[largest]) > memory_bytes:
             raise ValueError(

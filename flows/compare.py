@@ -19,13 +19,14 @@ from storage.store import open_store
 def compare(options: CompareOptions) -> dict[str, Any]:
     """Versions -> tasks that none was trained on -> measured, paired comparison."""
     store = open_store()
-    config, dataset = configured(store, options)
+    config, sizes, dataset = configured(store, options)
     who = contestants.resolve(store, options.versions, with_peers=options.peers)
-    with running(store, "compare", config, options.seed, progress="evaluate") as (_, parent):
+    with running(store, "compare", config, sizes, options.seed, progress="evaluate") as (_, parent):
         bench = testbed_pool.testbed_reference(store, config, dataset, options.seed)
         versions = [version for version in who.values() if version is not None]
         tasks = draw_heldout_tasks(store, dataset, config.tasks, options.seed, versions)
         measured = replace(config.evaluation, peers=options.peers)
         key = evaluation.compare_placers(store, who, dataset, tasks, measured, bench)
         shown = evaluation.show_comparison(store, parent, key)
-    return {**shown, "table": report_tables.comparison_table(report_store.load(store.comparisons, key))}
+    report = report_store.load(store.comparisons, key)
+    return {**shown, "title": report_tables.title(report), "table": report_tables.comparison_table(report)}

@@ -22,8 +22,9 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
         rival = evaluation.champion_to_beat(store, training, last)
         config = replace(inputs.config.evaluation, peers=options.peers)
         key = evaluation.evaluate_placers(
-            store, training, last, inputs.dataset, inputs.tasks, config, inputs.bench, rival
+            store, training, last, inputs.dataset, inputs.tasks, config, inputs.bench, rival, current=options.current
         )
         mlflow_tracking.log_evaluation(store, inputs.run, key)
-    table = report_tables.evaluation_table(report_store.load(store.evaluations, key))
-    return {"evaluation": key, "testbed": inputs.bench.identity, "table": table}
+    report = report_store.load(store.evaluations, key)
+    table, title = report_tables.evaluation_table(report), report_tables.title(report)
+    return {"evaluation": key, "testbed": inputs.bench.identity, "title": title, "table": table}

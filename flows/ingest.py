@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dreamshard.sizing import with_batch_size
 from dreamshard.workloads import META_WORKLOADS
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
@@ -17,7 +18,7 @@ RECORDED = (".pt", ".pt.gz", ".tsv", ".tsv.gz", *META_WORKLOADS)
 @deployed("ingest")
 def ingest(options: IngestOptions) -> dict[str, Any]:
     """Source -> lookups, tables and a dataset version in the lake."""
-    config, store = configure(options), open_store()
+    config, store = with_batch_size(configure(options)), open_store()
     with mlflow_tracking.chain(store, "ingest", config, config.workload.seed) as chain, chain.stage("ingest") as run:
         ingested = ingest_workload(store, config.workload, options.name)
         mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)

@@ -6,6 +6,7 @@ The flows of single stages (`ingest.py`, `profile.py`, ...) are made of the same
 
 from typing import Any
 
+from dreamshard.sizing import with_batch_size
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import RetrainOptions
@@ -16,6 +17,7 @@ from flows.tasks import evaluation, promotion
 from flows.tasks import training as steps
 from flows.tasks.drawing import draw_tasks
 from flows.tasks.ingestion import ingest_workload
+from flows.tasks.sizing import settle
 from flows.train import train_placer
 from storage.store import open_store
 
@@ -23,8 +25,8 @@ from storage.store import open_store
 @deployed("retrain")
 def retrain(options: RetrainOptions) -> dict[str, Any]:
     """Tables -> cost samples -> placer -> evaluation -> champion; from the champion on where only tables changed."""
-    config, store = configure(options), open_store()
-    testbed_pool.check_testbed(store, config)
+    config, store = with_batch_size(configure(options)), open_store()
+    capacity = testbed_pool.check_testbed(store, config)
     with (
         mlflow_tracking.chain(store, "retrain", config, options.seed) as chain,
         testbed_pool.shared_testbeds(),
@@ -34,6 +36,8 @@ def retrain(options: RetrainOptions) -> dict[str, Any]:
             ingested = ingest_workload(store, config.workload)
             dataset = ingested.dataset
             mlflow_tracking.log_ingested(store, run, ingested, config.workload.source)
+            config, sizes = settle(store, config, dataset, capacity)
+            mlflow_tracking.log_sizes(store, chain.run, sizes)
             bench = testbed_pool.testbed_reference(store, config, dataset, options.seed)
             start = steps.find_start(store, config, dataset, bench, full=options.full)
             tasks = draw_tasks(store, dataset, config.tasks, options.seed, start.split_of)
@@ -42,7 +46,9 @@ def retrain(options: RetrainOptions) -> dict[str, Any]:
         with chain.stage("evaluate") as run:
             last = start.config.iterations
             rival = evaluation.champion_to_beat(store, training, last)
-            report = evaluation.evaluate_placers(store, training, last, dataset, tasks, config.evaluation, bench, rival)
+            report = evaluation.evaluate_placers(
+                store, training, last, dataset, tasks, config.evaluation, bench, rival, current=options.current
+            )
             mlflow_tracking.log_evaluation(store, run, report)
         with chain.stage("promote"):
             version = promotion.register(store, chain.run, training, report, config.evaluation.budget_ms)

@@ -12,12 +12,15 @@ from prefect.events import emit_event
 
 from dreamshard.dataset_diff import DatasetDiff, DriftThresholds
 from dreamshard.formatting import markdown_table
+from dreamshard.sizing import with_batch_size
+from dreamshard.testbeds.capacity import Capacity
 from flows.decisions import retraining_due
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import RetrainingOptions, WatchOptions
 from flows.tasks import watching
 from flows.tasks.ingestion import ingest_workload
+from flows.tasks.sizing import settle
 from storage.store import open_store
 
 SHOWN = 100
@@ -27,8 +30,9 @@ SHOWN = 100
 @deployed("watch")
 def watch(options: WatchOptions) -> dict[str, Any]:
     """Source -> what changed since the last training -> an event where it matters."""
-    config, store = configure(options), open_store()
+    config, store = with_batch_size(configure(options)), open_store()
     dataset = ingest_workload(store, config.workload).dataset
+    config, _ = settle(store, config, dataset, Capacity(kind="unknown"))
     trained = retraining_due.last_trained(store, config, dataset)
     thresholds = DriftThresholds(pooling=options.pooling_drift, reuse=options.reuse_drift, share=options.changed_share)
     diff = watching.compare_datasets(store, trained, dataset, thresholds)

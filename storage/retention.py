@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from storage.filesystem import FileInfo, list_file_infos, read_json, remove
-from storage.lake import catalog
+from storage.lake import catalog, drifted_tables
 from storage.lake.parquet_files import read_parquet
 from storage.mlflow_store import registry
 from storage.run_records import training_effort
@@ -172,6 +172,7 @@ def _kept_lookups(store: Store, stored: Sequence[StoredFile], keys: Collection[s
     in_use += [info for info in list_file_infos(lake.root / "tasks", "**/*.parquet") if info.modified >= before]
     in_use += [info for info in tables if info.modified >= before]
     datasets = {*keys, *lake.dataset_versions()[-1:], *map(_dataset, in_use)}
+    tables += list_file_infos(lake.root / drifted_tables.FOLDER, "**/*.parquet")
     kept = [read_parquet(info.path, ["lookups_file"]) for info in tables if _dataset(info) in datasets]
     return {Path(name).name for rows in kept for name in rows.column("lookups_file").to_pylist()}
 

@@ -102,6 +102,7 @@ class _OwnTestbed:
         self.name: str = getattr(inner, "name", name)
         self.hardware: str = getattr(inner, "hardware", name)
         self.max_devices: int | None = getattr(inner, "max_devices", None)
+        self.memory_bytes: int | None = getattr(inner, "memory_bytes", None)
         self._inner = inner
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:

@@ -58,6 +58,11 @@ def accelerator(name: str) -> AcceleratorSpec:
 
 def spec_of(device: str) -> AcceleratorSpec:
     """The preset that matches the model reported by a device's driver, else the default one."""
+    return spec_named_in(device) or SPECS[DEFAULT_SPEC]
+
+
+def spec_named_in(device: str) -> AcceleratorSpec | None:
+    """The preset that matches the model reported by a device's driver; None if none does."""
     words = re.split(r"[^a-z0-9]+", device.lower())
     runs = {"".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)}
-    return next((spec for name, spec in SPECS.items() if name.replace("_", "") in runs), SPECS[DEFAULT_SPEC])
+    return next((spec for name, spec in SPECS.items() if name.replace("_", "") in runs), None)

@@ -25,7 +25,7 @@ def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = 
         summary = report_tables.summary_json(report)
         terminal.print_json({**outcome, "summary": summary, "best_baseline": report.reference})
         return
-    terminal.print_table(report_tables.evaluation_table(report), title=outcomes.evaluation_title(outcome["testbed"]))
+    terminal.print_table(report_tables.evaluation_table(report), title=report_tables.title(report))
     outcomes.show_promotion(outcome)
     folders = " and ".join(dict.fromkeys(map(str, (store.settings.home, store.settings.store_root))))
     terminal.say(f"Done in {time.monotonic() - started:.0f} s. Everything is in {folders}:")

@@ -8,15 +8,13 @@ from typing import Any
 from flows.cli import terminal
 
 
-def evaluation_title(testbed: str) -> str:
-    """The title of a table of measured placers."""
-    return f"Held-out tasks on {testbed} (95 % intervals, paired by task)"
-
-
 def show_promotion(outcome: Mapping[str, Any]) -> None:
     """The version that a promotion decided on, and why."""
     terminal.say(f"Version {outcome['version']} is {outcome['alias']}: {outcome['reason']}")
     terminal.say(f"Trained {outcome['effort']}")
+    error = outcome["prediction_error"]
+    held_out = "not known: no placement was held out" if error is None else f"{error:.1%} on held-out placements"
+    terminal.say(f"Prediction error: {held_out}")
     if outcome["alias"] != "champion":
         terminal.say(f"It can still be used: --placer {outcome['version']}")
 

@@ -123,9 +123,8 @@ def _run(
     if as_json:
         terminal.print_json(outcome)
         return
-    table = outcome.pop("table", None)
+    table, title = outcome.pop("table", None), outcome.pop("title", "")
     if table:
-        measured = "evaluation" in outcome or "comparison" in outcome
-        terminal.print_table(table, title=outcomes.evaluation_title(outcome["testbed"]) if measured else "")
+        terminal.print_table(table, title=title)
     outcomes.show_fields(outcome)
     outcomes.show_next(*following)

@@ -34,7 +34,7 @@ def progress_bars(*, quiet: bool, numbered: bool = True) -> Iterator[None]:
         quiet: show nothing.
         numbered: start each line with the stage's position in the chain.
     """
-    from flows.runtime.progress import STAGES, listening
+    from flows.runtime.progress import ANNOUNCEMENT, STAGES, listening
 
     if quiet:
         yield
@@ -51,14 +51,16 @@ def progress_bars(*, quiet: bool, numbered: bool = True) -> Iterator[None]:
     rows: dict[str, TaskID] = {}
     on_terminal = ERR.is_terminal
 
-    def show(stage: str, done: int, total: int, note: str) -> None:
-        if on_terminal:
+    def show(stage: str, done: int, total: int, text: str) -> None:
+        if stage == ANNOUNCEMENT:
+            bars.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        elif on_terminal:
             if stage not in rows:
                 rows[stage] = bars.add_task(stage, total=total, note="")
-            bars.update(rows[stage], completed=done, total=total, note=note, refresh=True)
+            bars.update(rows[stage], completed=done, total=total, note=text, refresh=True)
         elif done == total and stage in STAGES:
             position = f"[{list(STAGES).index(stage) + 1}/{len(STAGES)}] " if numbered else ""
-            line = f"{position}{stage}: {total} of {total} {note}".rstrip()
+            line = f"{position}{stage}: {total} of {total} {text}".rstrip()
             ERR.print(line, highlight=False, markup=False)
 
     with listening(show), bars if on_terminal else nullcontext():

@@ -2,17 +2,23 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from dreamshard.baselines import baselines
 from dreamshard.peers import PEERS, installed_peers, peer, peers
-from dreamshard.placer import Placer
+from dreamshard.peers.torchrec_planner import TorchRecPlanner
+from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.plan import CurrentPlan, Plan
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.specs import AcceleratorSpec
 from flows.runtime.retries import passing
 from storage.mlflow_store import registry
 from storage.run_records.report_store import CANDIDATE
 from storage.store import Store
+
+IN_USE = "current plan"
+"""The name of the plan in use in a report."""
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +29,7 @@ class Contestants:
 
     Attributes:
         placers: by name, in the order in which they are measured.
+        model_placers: those that place only the model of a fixed model's tasks, not its variants.
         predictors: placers whose predictions are reported, by name; the first also predicts for all other placers.
         versions: number of each registered version, by name.
     """
@@ -30,6 +37,7 @@ class Contestants:
     placers: Mapping[str, Placer]
     predictors: Mapping[str, DreamShardPlacer]
     versions: Mapping[str, str]
+    model_placers: Mapping[str, Placer] = field(default_factory=dict)
 
 
 def champion_name(version: str) -> str:
@@ -73,6 +81,47 @@ def of_versions(
     versions = {name: version for name, version in names.items() if version is not None}
     models = {name: registry.load_placer(version, store.settings) for name, version in versions.items()}
     return Contestants(placers=_placers(names, models, train_tasks, seed), predictors=models, versions=versions)
+
+
+def of_fixed_model(
+    contestants: Contestants,
+    tasks: Sequence[PlacementTask],
+    current: Plan | None,
+    spec: AcceleratorSpec | None,
+    reference: str | None,
+) -> tuple[Contestants, str]:
+    """The contestants for a fixed model: for a candidate also TorchRec's planner, if installed, and the plan in use.
+
+    Rules of thumb and rivals that find no room for a task are left out, for memory may be tight.
+
+    Args:
+        tasks: held-out ones; the first is the model.
+        current: the plan in use; None if it is not known.
+        spec: bandwidths that TorchRec's planner is told; None for its defaults.
+        reference: placer that cannot be left out; None for none.
+
+    Returns:
+        The contestants, and a sentence about those left out; empty where there are none.
+
+    Raises:
+        ValueError: the plan in use is not one of this model.
+    """
+    placers = dict(contestants.placers)
+    if "torchrec_planner" in placers or (CANDIDATE in placers and "torchrec_planner" in installed_peers()):
+        placers["torchrec_planner"] = (
+            TorchRecPlanner()
+            if spec is None
+            else TorchRecPlanner(memory_bytes_per_s=spec.memory_bytes_per_s, link_bytes_per_s=spec.link_bytes_per_s)
+        )
+    required = contestants.predictors.keys() | contestants.versions.keys() | {reference}
+    left_out = [name for name in placers.keys() - required if not _has_room(placers[name], tasks)]
+    kept = {name: placer for name, placer in placers.items() if name not in left_out}
+    last = {name: kept.pop(name) for name in [*kept] if name in required}
+    in_use: dict[str, Placer] = {} if current is None else {IN_USE: CurrentPlan(current)}
+    for placer in in_use.values():
+        placer.place(tasks[0])
+    sentence = f"{', '.join(sorted(left_out))} found no room for every task and were left out" if left_out else ""
+    return replace(contestants, placers=kept | last, model_placers=in_use), sentence
 
 
 def champion_placer(store: Store, rival: str | None) -> tuple[DreamShardPlacer | None, str]:
@@ -130,6 +179,15 @@ def resolve(store: Store, names: Sequence[str], *, with_peers: bool) -> dict[str
 def identities(store: Store, names: Mapping[str, str | None]) -> list[str]:
     """Identify the placers across registries: version 1 of another registry is another placer."""
     return [name if version is None else registry.model_of(store.settings, version) for name, version in names.items()]
+
+
+def _has_room(placer: Placer, tasks: Sequence[PlacementTask]) -> bool:
+    try:
+        for task in tasks:
+            placer.place(task)
+    except NoPlacementError:
+        return False
+    return True
 
 
 def _placers(

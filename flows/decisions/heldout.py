@@ -1,13 +1,15 @@
-"""Which tables are held out for versions: those that none of them was trained on."""
+"""Which tables and placements are held out for versions: those that none of them was trained on."""
 
 from collections.abc import Sequence
 
 import torch
 
+from dreamshard.fixed_model import is_fixed_model
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask, split_tables
 from storage.lake.table_splits import has_table_split, read_table_split
 from storage.mlflow_store import registry
+from storage.run_records import lineage, training_effort
 from storage.store import Store
 
 
@@ -38,8 +40,11 @@ def trained_names(store: Store, version: str) -> frozenset[str]:
 
 
 def bias_caveat(store: Store, version: str | None, tasks: Sequence[PlacementTask]) -> str:
-    """A warning that tasks hold tables which `version` was trained on, or that this is unknown; empty without either."""
-    if version is None:
+    """A warning that tasks hold tables which `version` was trained on, or that this is unknown; empty without either.
+
+    Of a fixed model all tables are trained on, by every version.
+    """
+    if version is None or is_fixed_model(tasks):
         return ""
     if registry.version_tags(store.settings, version).get("dataset") not in store.lake.dataset_versions():
         return f"which tables version {version} was trained on is not known here: its dataset is not in this lake"
@@ -48,3 +53,16 @@ def bias_caveat(store: Store, version: str | None, tasks: Sequence[PlacementTask
     if not seen:
         return ""
     return f"version {version} was trained on {len(seen)} of the {len(names)} tables of these tasks, which favours it"
+
+
+def trainings_behind(store: Store, training: str) -> set[str]:
+    """A training and those whose cost samples it was fitted to as well."""
+    warm = training_effort.read_origin(store, training).warm
+    return {training, *(warm.trainings if warm else ())}
+
+
+def trainings_of_versions(store: Store, versions: Sequence[str]) -> set[str]:
+    """The trainings of versions, as far as their cost samples can be known here."""
+    origins = {version.version: version for version in lineage.versions(store) if version.version in versions}
+    trainings = {version.training for version in origins.values()}
+    return trainings.union(*(version.origin.warm.trainings for version in origins.values() if version.origin.warm))

@@ -24,7 +24,8 @@ class Decision:
         alias: champion or challenger.
         code: rule that decided.
         against: champion's version or rule of thumb that the candidate was compared with; empty if with neither.
-        gain: the candidate's gain over it.
+        gain: the candidate's gain over it: on held-out tasks, or on the model of a fixed one.
+        variants: of a fixed model, the same on drifted variants of it.
         rival: version of the champion in the evaluation; None where there was none.
         in_use: champion's version when the decision was made; None where there was none.
         unusable: reason why the rival could not be measured; empty where it was, or where there is none.
@@ -36,6 +37,7 @@ class Decision:
     code: Code
     against: str = ""
     gain: PairedComparison | None = None
+    variants: PairedComparison | None = None
     rival: str | None = None
     in_use: str | None = None
     unusable: str = ""
@@ -51,6 +53,8 @@ class Decision:
                 "run `dreamshard evaluate` to compare them, then promote"
             )
         figures = _in_words(self.gain, self.against)
+        if self.variants is not None:
+            figures += f"; {_on_variants(self.variants)}"
         outcome = f"{self._outcome}: {figures}"
         if self.already_champion:
             return f"already the champion: {outcome if self.rival else figures}"
@@ -78,11 +82,16 @@ def decide(
     *,
     in_use: str | None = None,
     unusable: str = "",
+    variants_of_rival: PairedComparison | None = None,
+    variants_of_baseline: PairedComparison | None = None,
 ) -> Decision:
     """Promote a candidate that beats the champion beyond doubt; the first champion need only match a rule of thumb.
 
     Without a champion, the candidate's mean gain over the best rule of thumb must not be negative. The same holds if
     the champion can no longer be used, which counts as beaten.
+
+    A fixed model's repeats decide. Where all of them measured the same, so that they have no interval, its variants must be
+    cheaper beyond doubt as well.
 
     Args:
         rival: version of the champion in the evaluation, or None where there was no champion.
@@ -91,16 +100,28 @@ def decide(
         against_baseline: the candidate's gain over it.
         in_use: version of the champion now.
         unusable: reason why the rival could not be measured.
+        variants_of_rival: of a fixed model, the candidate's gain over the champion on its variants.
+        variants_of_baseline: the same over the rule of thumb.
     """
     decision = Decision(alias="challenger", code="champion_changed", rival=rival, in_use=in_use, unusable=unusable)
     if rival is not None and in_use not in (None, rival):
         return decision
     if rival is not None and against_rival is not None:
-        decision = replace(decision, gain=against_rival, against=f"champion version {rival}")
-        if against_rival.is_beyond_doubt:
+        decision = replace(
+            decision, gain=against_rival, variants=variants_of_rival, against=f"champion version {rival}"
+        )
+        exact = against_rival.over == "repeats" and against_rival.low is None and against_rival.is_positive
+        if against_rival.is_beyond_doubt or (
+            exact and variants_of_rival is not None and variants_of_rival.is_beyond_doubt
+        ):
             return replace(decision, alias="champion", code="beats_champion")
         return replace(decision, code="not_beyond_doubt")
-    decision = replace(decision, gain=against_baseline, against=f"{best_baseline}, the best rule of thumb")
+    decision = replace(
+        decision,
+        gain=against_baseline,
+        variants=variants_of_baseline,
+        against=f"{best_baseline}, the best rule of thumb",
+    )
     if rival is None and in_use is not None:
         return replace(decision, code="champion_not_compared")
     if against_baseline.is_positive:
@@ -116,13 +137,28 @@ def _in_words(gain: PairedComparison, other: str) -> str:
             else f"a placement did not fit its devices when measured, against {other}"
         )
     is_saving = gain.mean_gain >= 0
-    interval = "one held-out task"
+    if gain.is_same_placement:
+        return f"the same placement of this model as {other}"
+    interval = "one held-out task" if gain.over == "tasks" else "every repeat measured the same"
     if gain.low is not None and gain.high is not None:
         ends = f"{gain.low:+.1%} to {gain.high:+.1%}" if is_saving else f"{_more(gain.high)} to {_more(gain.low)}"
-        interval = f"95 % interval {ends}, {gain.num_tasks} held-out tasks"
+        interval = f"95 % interval {ends}, {_counted(gain)}"
     if is_saving:
         return f"{gain.mean_gain:+.1%} measured cost saved ({interval}) against {other}"
     return f"costs {-gain.mean_gain:.1%} more when measured ({interval}) than {other}"
+
+
+def _counted(gain: PairedComparison) -> str:
+    if gain.over == "repeats":
+        return f"over {gain.num_repeats} interleaved repeats of this model"
+    return f"{gain.num_tasks} held-out tasks"
+
+
+def _on_variants(gain: PairedComparison) -> str:
+    if gain.mean_gain is None:
+        return "on drifted variants a placement did not fit its devices"
+    ends = "" if gain.low is None or gain.high is None else f" (95 % interval {gain.low:+.1%} to {gain.high:+.1%})"
+    return f"{gain.mean_gain:+.1%} over {gain.num_tasks} drifted variants of it{ends}"
 
 
 def _more(gain: float) -> str:

@@ -1,7 +1,7 @@
 """Which retrainings are the same, and what the last one was trained on: a watch requests none twice.
 
-Two retrainings are the same if they have the same recipe, source of tables, testbed, devices, memory and tables per task;
-the version of the tables is compared separately.
+Two retrainings are the same if they have the same recipe, source of tables, mode, testbed, devices, memory, tables per task
+and batch size; the version of the tables is compared separately.
 """
 
 from collections.abc import Mapping
@@ -9,11 +9,12 @@ from typing import Any
 
 from dreamshard.recipes import Recipe
 from dreamshard.testbeds.specs import DEFAULT_SPEC, SPECS
+from flows.decisions.warm_start import tables_setting
 from storage.mlflow_store import registry
 from storage.run_records import lineage
 from storage.store import Store
 
-_COMPARED = ("recipe", "source", "testbed", "num_devices", "memory_gb", "tables_per_task")
+_COMPARED = ("recipe", "source", "testbed", "num_devices", "memory_gb", "tables_per_task", "batch_size", "mode")
 
 
 def last_trained(store: Store, config: Recipe, dataset: str) -> str | None:
@@ -53,7 +54,8 @@ def _is_like(origin: lineage.Origin, config: Recipe) -> bool:
     setting, tasks = origin.setting, config.tasks
     return (
         (origin.recipe, origin.source) == (config.name, config.workload.source)
-        and (setting["devices"], setting["tables per task"]) == (tasks.num_devices, tasks.tables_per_task)
-        and origin.memory_bytes in (None, tasks.memory_bytes)
+        and setting.get("devices") == tasks.num_devices
+        and tables_setting(tasks).items() <= setting.items()
+        and ("memory_bytes" in config.derived or origin.memory_bytes in (None, tasks.memory_bytes))
         and is_testbed(config.testbed, str(setting["testbed"]), str(setting["hardware"]))
     )

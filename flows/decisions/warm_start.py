@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from dreamshard.recipes import Recipe
+from dreamshard.recipes import Recipe, TasksConfig
 from dreamshard.tasks import split_tables
 from dreamshard.training import TrainingConfig
 from flows.runtime.retries import passing
@@ -19,6 +19,9 @@ from storage.mlflow_store import registry
 from storage.run_records import lineage
 from storage.run_records.lineage import Origin, Setting, Version, Warm
 from storage.store import Store
+
+ALL_TABLES = "all"
+"""The tables per task of a fixed model, in a setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +102,7 @@ def find_warm_start(store: Store, config: Recipe, dataset: str, testbed: Testbed
         ValueError: the version to continue from cannot be read at present.
     """
     setting = setting_of(config, testbed)
-    base = _base_version(store, setting)
+    base = _base_version(store, setting, config.workload.source)
     warm, reason = _warm(store, base, config, dataset, full)
     split_of = _kept_split(store, base, config, dataset, testbed.seed)
     if base is not None and split_of is None:
@@ -123,7 +126,7 @@ def setting_of(config: Recipe, testbed: TestbedReference) -> Setting:
         "testbed": testbed.kind,
         "hardware": testbed.identity,
         "devices": tasks.num_devices,
-        "tables per task": tasks.tables_per_task,
+        **tables_setting(tasks),
         "precision": tasks.precision,
         "optimizer": tasks.optimizer,
         "batch": testbed.batch_size,
@@ -132,8 +135,24 @@ def setting_of(config: Recipe, testbed: TestbedReference) -> Setting:
     }
 
 
-def _base_version(store: Store, setting: Setting) -> Version | None:
-    versions = [version for version in lineage.versions(store) if version.origin.setting == setting]
+def tables_setting(tasks: TasksConfig) -> Setting:
+    """The part of a setting that says of which tables tasks are made."""
+    return {"tables per task": ALL_TABLES if tasks.mode == "fixed" else tasks.tables_per_task}
+
+
+def learns_fixed_model(origin: Origin) -> bool:
+    """Whether a training learnt one model, so that no table was held out."""
+    return origin.setting.get("tables per task") == ALL_TABLES
+
+
+def _base_version(store: Store, setting: Setting, source: str) -> Version | None:
+    """The version to start from; for a fixed model, one of the same source."""
+    versions = [
+        version
+        for version in lineage.versions(store)
+        if version.origin.setting == setting
+        and (version.origin.source == source or not learns_fixed_model(version.origin))
+    ]
     champion = registry.champion(store.settings)
     newest = versions[0] if versions else None
     return next((version for version in versions if version.version == champion), newest)
@@ -186,9 +205,11 @@ def _read_error(store: Store, warm: Warm) -> str:
 
 
 def _kept_split(store: Store, base: Version | None, config: Recipe, dataset: str, seed: int) -> str | None:
-    """The task sets whose table split is kept, if it is known and both parts hold enough tables for a task."""
+    """The task sets whose table split is kept, if it is known and both parts hold enough tables for a task of a pool."""
     if base is None or not has_table_split(store.lake, base.origin.tasks):
         return None
+    if config.tasks.mode == "fixed":
+        return base.origin.tasks
     generator = torch.Generator().manual_seed(seed)
     parts = split_tables(store.lake.read_dataset(dataset), generator, read_table_split(store.lake, base.origin.tasks))
     return base.origin.tasks if min(map(len, parts)) >= config.tasks.tables_per_task else None

@@ -7,18 +7,35 @@ from dreamshard.recipes import Recipe, recipe, with_overrides
 from flows.forms.options import RecipeOptions
 
 
-def configure(options: RecipeOptions) -> Recipe:
+def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
     """The recipe of the options; every other option that is filled in replaces the recipe's own value.
 
+    Sizes that the options leave open are derived later if the tables are not the recipe's own (`dreamshard.sizing`).
+
+    Args:
+        source: origin of tables that have been ingested, where the options name none.
+
     Raises:
-        ValueError: there is no such recipe; the message lists the existing ones.
+        ValueError: there is no such recipe, and the message lists the existing ones; or options exclude each other.
     """
     filled = {name: value for name, value in asdict(options).items() if value is not None}
-    base = with_overrides(recipe(options.recipe), testbed=filled.get("testbed"), source=filled.get("source"))
-    tasks: dict[str, Any] = {k: filled[k] for k in ("num_devices", "tables_per_task") if k in filled}
+    if filled.get("mode") == "fixed" and "tables_per_task" in filled:
+        raise ValueError(
+            "a fixed model is placed as a whole, so it has no tables per task; leave out --tables-per-task, or give "
+            "--mode pool"
+        )
+    base = with_overrides(recipe(options.recipe), testbed=filled.get("testbed"), source=filled.get("source", source))
+    tasks: dict[str, Any] = {k: filled[k] for k in ("num_devices", "tables_per_task", "mode") if k in filled}
     if "memory_gb" in filled:
         tasks["memory_bytes"] = round(filled["memory_gb"] * 2**30)
     training: dict[str, Any] = {k: filled[k] for k in ("iterations", "placements_per_iteration") if k in filled}
     if "iterations" in filled:
         training["warm_iterations"] = filled["iterations"]
-    return replace(base, tasks=replace(base.tasks, **tasks), training=replace(base.training, **training))
+    workload = {k: filled[k] for k in ("batch_size",) if k in filled}
+    return replace(
+        base,
+        tasks=replace(base.tasks, **tasks),
+        training=replace(base.training, **training),
+        workload=replace(base.workload, **workload),
+        derived=tuple(name for name in base.derived if name not in tasks.keys() | workload.keys()),
+    )

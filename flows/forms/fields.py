@@ -120,6 +120,35 @@ TablesPerTask = Annotated[
     _form("Tables per task", "Tables in each placement task. Empty: the recipe's.", ge=1, le=100_000),
     typer.Option("--tables-per-task", help="Tables in each placement task.", show_default="the recipe's"),
 ]
+LearntMode = Annotated[
+    Literal["auto", "fixed", "pool"] | None,
+    _form(
+        "What is learnt",
+        "fixed: all tables are one model, which is measured against every rule of thumb and as it drifts. pool: half of the "
+        "tables are held out, for models not seen yet. auto: by the number of tables. Empty: the recipe's.",
+    ),
+    typer.Option(
+        "--mode", help="One fixed model, or a pool for models not seen yet; auto decides.", show_default="the recipe's"
+    ),
+]
+BatchSize = Annotated[
+    int | None,
+    _form(
+        "Batch size",
+        "Training samples per pass over all devices. Empty: derived from tables and testbed.",
+        ge=1,
+        le=2**24,
+    ),
+    typer.Option("--batch-size", help="Training samples per pass over all devices.", show_default="derived"),
+]
+CurrentPlan = Annotated[
+    str | None,
+    _form(
+        "Plan in use",
+        "Full path of the PLAN.json that this model runs with now: measured beside the new placement. Empty: none.",
+    ),
+    typer.Option("--current", help="PLAN.json in use for this model: measured beside the new placement."),
+]
 Iterations = Annotated[
     int | None,
     _form(

@@ -34,6 +34,8 @@ class RetrainingOptions(RunOptions):
     num_devices: fields.NumDevices = None
     memory_gb: fields.MemoryGb = None
     tables_per_task: fields.TablesPerTask = None
+    batch_size: fields.BatchSize = None
+    mode: fields.LearntMode = None
 
     def parameters(self) -> dict[str, Any]:
         """These options as parameters of a flow run, without those that a subclass adds."""
@@ -48,6 +50,7 @@ class StageOptions(RunOptions):
     num_devices: fields.NumDevices = None
     memory_gb: fields.MemoryGb = None
     tables_per_task: fields.TablesPerTask = None
+    mode: fields.LearntMode = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,7 @@ class RetrainOptions(RetrainingOptions):
     iterations: fields.Iterations = None
     placements_per_iteration: fields.PlacementsPerIteration = None
     full: fields.Full = False
+    current: fields.CurrentPlan = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +79,7 @@ class IngestOptions(RecipeOptions):
 
     source: fields.IngestedSource = None
     name: fields.DatasetName = None
+    batch_size: fields.BatchSize = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +95,7 @@ class EvaluateOptions(StageOptions):
     """The newest placer against rules of thumb and the champion."""
 
     peers: fields.Peers = False
+    current: fields.CurrentPlan = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,43 +1,78 @@
 """Makes the report of an evaluation from what was measured."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from dreamshard.costs import PHASES
-from dreamshard.evaluation import EvaluationRow, mean_overall_ms, paired_comparison, prediction_figures
+from dreamshard.evaluation import (
+    EvaluationRow,
+    Over,
+    PairedComparison,
+    mean_overall_ms,
+    paired_comparison,
+    placement_identity,
+    prediction_figures,
+)
 from dreamshard.search import DreamShardPlacer
 from storage.run_records.report_store import EvaluationReport, MeasuredRow, PlacerFigures
 
 
 def make_report(
-    key: str, rows: Sequence[EvaluationRow], reference: str, predictors: Mapping[str, DreamShardPlacer], **facts: Any
+    key: str,
+    rows: Sequence[EvaluationRow],
+    reference: str,
+    predictors: Mapping[str, DreamShardPlacer],
+    *,
+    known: Collection[str] = (),
+    model: str | None = None,
+    **facts: Any,
 ) -> EvaluationReport:
     """The figures of `rows`: every placer, and every pair of placers.
 
     Args:
         reference: placer that gains are reported over.
         predictors: placers whose cost networks are compared with what was measured, by name.
+        known: identities of placements that were trained on, of which predictions prove nothing.
+        model: name of the task of a fixed model; the other tasks are its variants.
         facts: the other fields of the report.
     """
-    names = list(dict.fromkeys(row.placer for row in rows))
-    figures = [_figures(name, rows, predictors.get(name)) for name in names]
+    main = [row for row in rows if model in (None, row.task.name)]
+    variants = [row for row in rows if model is not None and row.task.name != model]
+    heldout = [row for row in rows if placement_identity(row.task, row.placement) not in known]
+    figures = [_figures(name, main, heldout, predictors.get(name)) for name in _names(main)]
     return EvaluationReport(
         key=key,
         reference=reference,
         placers=tuple(sorted(figures, key=lambda line: -math.inf if line.overall_ms is None else -line.overall_ms)),
-        gains={a: {b: paired_comparison(rows, a, b) for b in names if b != a} for a in names},
+        gains=_gains(main, "tasks" if model is None else "repeats"),
         rows=tuple(_measured(row) for row in rows),
+        model=model,
+        variant_gains=_gains(variants, "variants"),
+        heldout_placements=len({(row.task.name, placement_identity(row.task, row.placement)) for row in heldout}),
         **facts,
     )
 
 
-def _figures(name: str, rows: Sequence[EvaluationRow], predictor: DreamShardPlacer | None) -> PlacerFigures:
+def _names(rows: Sequence[EvaluationRow]) -> list[str]:
+    return list(dict.fromkeys(row.placer for row in rows))
+
+
+def _gains(rows: Sequence[EvaluationRow], over: Over) -> dict[str, dict[str, PairedComparison]]:
+    names = _names(rows)
+    return {a: {b: paired_comparison(rows, a, b, over) for b in names if b != a} for a in names}
+
+
+def _figures(
+    name: str, rows: Sequence[EvaluationRow], heldout: Sequence[EvaluationRow], predictor: DreamShardPlacer | None
+) -> PlacerFigures:
     own = [row for row in rows if row.placer == name]
     mape, spearman = None, None
     if predictor is not None:
-        predicted = [replace(row, predicted_ms=predictor.predict_overall_ms(row.task, row.placement)) for row in rows]
+        predicted = [
+            replace(row, predicted_ms=predictor.predict_overall_ms(row.task, row.placement)) for row in heldout
+        ]
         mape, spearman = map(_finite, prediction_figures(predicted))
     return PlacerFigures(
         placer=name,

@@ -5,12 +5,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from prefect.context import FlowRunContext
 
 from dreamshard.formatting import markdown_table
 from dreamshard.model_files import save_placer
 from dreamshard.recipes import Recipe
+from dreamshard.sizing import Sizes
 from flows.reports import plots, report_pages, report_tables
 from flows.reports.html import html_page
 from flows.runtime.source_revision import source_revision
@@ -54,8 +56,15 @@ def chain(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Chain]
         "commit": revision,
         "mlflow.source.git.commit": revision.removesuffix("-dirty"),
     }
-    with runs.chain(store.settings, name, key=key, params={**asdict(config), "seed": seed}, tags=tags) as run:
+    with runs.chain(
+        store.settings, name, key=key, params={**_known_parameters(config), "seed": seed}, tags=tags
+    ) as run:
         yield Chain(store, run)
+
+
+def log_sizes(store: Store, run: str, sizes: Sizes) -> None:
+    """Mode and sizes of the tasks, as parameters of the chain's run; they are settled after ingestion."""
+    runs.log_params(store.settings, run, sizes.parameters)
 
 
 def log_ingested(store: Store, run: str, ingested: Ingested, source: str) -> None:
@@ -154,7 +163,7 @@ def log_report(store: Store, version: str, report: EvaluationReport, page: str) 
     table = markdown_table(report_tables.evaluation_table(report))
     link = f"[Comparison report]({runs.artifact_link(settings, run, f'{REPORT}.html')})"
     note = f"\n\nNote: {report.caveat}." if report.caveat else ""
-    registry.describe(settings, version, f"Held-out tasks on {report.hardware}:\n\n{table}{note}\n\n{link}")
+    registry.describe(settings, version, f"{report_tables.title(report)}:\n\n{table}{note}\n\n{link}")
     _log_page(store, run, REPORT, page)
 
 
@@ -167,6 +176,14 @@ def addresses(store: Store, run: str, evaluation: str, training: str) -> dict[st
         "evaluation": str(report_store.path(store.evaluations, evaluation)),
         "MLflow run": runs.run_address(store.settings, run),
     }
+
+
+def _known_parameters(config: Recipe) -> dict[str, Any]:
+    """The configuration without what `log_sizes` logs: a parameter of a run has one value."""
+    parameters: dict[str, Any] = asdict(config)
+    for name in ("mode", "tables_per_task", "memory_bytes"):
+        del parameters["tasks"][name]
+    return parameters
 
 
 def _log_page(store: Store, run: str, name: str, markdown: str) -> None:

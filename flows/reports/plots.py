@@ -26,7 +26,7 @@ def plots(report: EvaluationReport, history: Sequence[Metrics]) -> dict[str, Fig
 
 
 def rows_of_shown_task(report: EvaluationReport) -> list[MeasuredRow]:
-    """The held-out task with the median gain, as placed by the best rule of thumb and then by the candidate."""
+    """One task as placed by the best rule of thumb and then by the candidate: the fixed model, or that of median gain."""
     rows = {(row.placer, row.task): row for row in report.rows}
 
     def relative_cost(task: str) -> float:
@@ -34,7 +34,7 @@ def rows_of_shown_task(report: EvaluationReport) -> list[MeasuredRow]:
         return math.inf if candidate is None else 0.0 if baseline is None else candidate / baseline
 
     ranked = sorted(report.task_names, key=relative_cost)
-    task = ranked[len(ranked) // 2]
+    task = report.model or ranked[len(ranked) // 2]
     return [rows[report.reference, task], rows[CANDIDATE, task]]
 
 

@@ -13,7 +13,7 @@ from flows.reports import report_tables
 from flows.reports.plots import plots, rows_of_shown_task
 from flows.reports.report_tables import Table
 from storage.run_records.checkpoints import Metrics
-from storage.run_records.report_store import EvaluationReport
+from storage.run_records.report_store import CANDIDATE, EvaluationReport
 
 
 def evaluation_page(report: EvaluationReport, history: Sequence[Metrics], reason: str, links: Mapping[str, str]) -> str:
@@ -26,11 +26,12 @@ def evaluation_page(report: EvaluationReport, history: Sequence[Metrics], reason
     parts = [
         "# dreamshard",
         f"**{reason}**",
-        "## Held-out tasks",
+        f"## {report_tables.title(report)}",
         markdown_table(report_tables.evaluation_table(report)),
         *([f"Note: {report.caveat}."] if report.caveat else []),
         "## One placement, device by device (measured ms)",
         markdown_table(_device_table(report)),
+        prediction_sentence(report),
         "## Learning curve",
         markdown_table([{name: entry.get(name, "-") for name in names} for entry in curve]),
         "## Pictures",
@@ -48,7 +49,7 @@ def comparison_page(report: EvaluationReport) -> str:
         f"Measured on {report.hardware}; {heldout_sentence(report)}.",
         markdown_table(report_tables.comparison_table(report)),
         "Prediction error and rank correlation are those of a version's cost network on all placements measured here.",
-        "## Every pair: measured cost saved (95 % interval, paired by task)",
+        f"## Every pair: measured cost saved (95 % interval, {_paired_by(report)})",
         markdown_table(report_tables.pairs_table(report)),
         "## Every task, measured ms",
         markdown_table(report_tables.costs_by_task(report)),
@@ -57,12 +58,26 @@ def comparison_page(report: EvaluationReport) -> str:
 
 
 def heldout_sentence(report: EvaluationReport) -> str:
-    """Says which tasks are held out for all compared versions."""
+    """Says which tasks, or of a fixed model which placements, are held out for all compared versions."""
     tasks, versions = report.task_names, ", ".join(report.versions.values())
+    if report.model is not None:
+        return (
+            f"one fixed model of dataset {report.dataset} and {len(tasks) - 1} drifted variants of it: no table is held out, "
+            f"but {report.heldout_placements} of the placements measured are, which no version of {versions} was trained on; "
+            f"intervals are over {report_tables.intervals_over(report)}"
+        )
     return (
         f"all {len(tasks)} tasks ({tasks[0]} to {tasks[-1]}) are held out for all: drawn from the "
         f"{report.unseen_tables} tables of dataset {report.dataset} that no version of {versions} was trained on"
     )
+
+
+def prediction_sentence(report: EvaluationReport) -> str:
+    """How well the candidate predicts placements that it was not trained on."""
+    error = report.placer(CANDIDATE).predicted_mape
+    if error is None:
+        return "No placement measured here was held out, so the prediction error is not known."
+    return f"Prediction error: {error:.1%} on {report.heldout_placements} placements that were not trained on."
 
 
 def publish_evaluation(report: EvaluationReport, page: str, reason: str) -> None:
@@ -78,6 +93,10 @@ def publish_comparison(report: EvaluationReport) -> None:
     if FlowRunContext.get() is not None:
         page, sentence = comparison_page(report), heldout_sentence(report)
         create_markdown_artifact(page, key="dreamshard-comparison", description=sentence)
+
+
+def _paired_by(report: EvaluationReport) -> str:
+    return "paired by task" if report.model is None else "paired by round"
 
 
 def _device_table(report: EvaluationReport) -> Table:

@@ -11,8 +11,35 @@ from storage.run_records.report_store import CANDIDATE, EvaluationReport
 Table = list[dict[str, Any]]
 
 
+def title(report: EvaluationReport) -> str:
+    """What the tables of a report show, and what its intervals are over."""
+    if report.model is None:
+        return f"Held-out tasks on {report.hardware} (95 % intervals, paired by task)"
+    return f"This model on {report.hardware} (95 % intervals over {intervals_over(report)})"
+
+
+def intervals_over(report: EvaluationReport) -> str:
+    """What the intervals of a fixed model are over."""
+    rounds = next((gain.num_repeats for gains in report.gains.values() for gain in gains.values()), 0)
+    variants = len(report.task_names) - 1
+    return f"{rounds} interleaved repeats" + (f", and over {variants} drifted variants of it" if variants > 1 else "")
+
+
 def evaluation_table(report: EvaluationReport) -> Table:
     """The evaluation of a training: one row per placer, cheapest last."""
+    if report.model is not None:
+        return [
+            {
+                "placer": line.placer,
+                "measured ms": milliseconds(line.overall_ms),
+                "predicted ms": f"{line.predicted_ms:.3f}",
+                f"{CANDIDATE} saves": gain_text(report.gain(CANDIDATE, line.placer)),
+                "on variants": gain_text(report.variant_gain(CANDIDATE, line.placer)),
+                "legal": "yes" if line.fits else "no",
+                "place ms": f"{line.place_ms:.2f}",
+            }
+            for line in report.placers
+        ]
     return [
         {
             "placer": line.placer,
@@ -34,6 +61,11 @@ def comparison_table(report: EvaluationReport) -> Table:
             "placer": line.placer,
             "measured ms": milliseconds(line.overall_ms),
             f"gain over {report.reference}": gain_text(report.gain(line.placer, report.reference)),
+            **(
+                {}
+                if report.model is None
+                else {"on variants": gain_text(report.variant_gain(line.placer, report.reference))}
+            ),
             "prediction error": "-" if line.predicted_mape is None else f"{line.predicted_mape:.1%}",
             "rank correlation": "-" if line.predicted_spearman is None else f"{line.predicted_spearman:.3f}",
             "legal": "yes" if line.fits else "no",
@@ -55,7 +87,7 @@ def costs_by_task(report: EvaluationReport) -> Table:
     """Measured costs: one row per task, one column per placer."""
     costs = {(row.task, row.placer): milliseconds(row.overall_ms) for row in report.rows}
     names = [line.placer for line in report.placers]
-    return [{"task": task} | {name: costs[task, name] for name in names} for task in report.task_names]
+    return [{"task": task} | {name: costs.get((task, name), "-") for name in names} for task in report.task_names]
 
 
 def measured_rows(report: EvaluationReport) -> Table:
@@ -82,6 +114,7 @@ def summary_json(report: EvaluationReport) -> Table:
             "predicted_ms": line.predicted_ms,
             "over_random": _gain_json(report.gain(line.placer, "random")),
             "over_best_baseline": _gain_json(report.gain(line.placer, report.reference)),
+            **({} if report.model is None else {"saved_by_candidate": _saved_json(report, line.placer)}),
             "legal": line.fits,
             "place_ms": line.place_ms,
         }
@@ -96,6 +129,8 @@ def evaluation_metrics(report: EvaluationReport) -> Metrics:
         "eval_overall_ms": candidate.overall_ms,
         "eval_gain_over_random": _mean(report.gain(CANDIDATE, "random")),
         **_gain_metrics("eval_gain_over_best_baseline", report.gain(CANDIDATE, report.reference)),
+        **_gain_metrics("eval_gain_over_torchrec", report.gains[CANDIDATE].get("torchrec_planner")),
+        **_gain_metrics("eval_gain_on_variants", report.variant_gain(CANDIDATE, report.reference)),
         "eval_predicted_mape": candidate.predicted_mape,
         "eval_place_ms": candidate.place_ms,
     }
@@ -129,6 +164,8 @@ def gain_text(gain: PairedComparison | None) -> str:
         return "-"
     if gain.mean_gain is None:
         return "fits where the other does not" if gain.fits else "did not fit"
+    if gain.is_same_placement:
+        return "same placement"
     if gain.low is None or gain.high is None:
         return f"{100 * gain.mean_gain:+.1f} %"
     return f"{100 * gain.mean_gain:+.1f} % ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
@@ -137,7 +174,15 @@ def gain_text(gain: PairedComparison | None) -> str:
 def _gain_json(gain: PairedComparison | None) -> dict[str, Any] | None:
     if gain is None:
         return None
-    return {"mean_gain": gain.mean_gain, "low": gain.low, "high": gain.high, "num_tasks": gain.num_tasks}
+    figures = {"mean_gain": gain.mean_gain, "low": gain.low, "high": gain.high, "num_tasks": gain.num_tasks}
+    return figures if gain.num_repeats is None else figures | {"num_repeats": gain.num_repeats}
+
+
+def _saved_json(report: EvaluationReport, placer: str) -> dict[str, Any]:
+    return {
+        "on_model": _gain_json(report.gain(CANDIDATE, placer)),
+        "on_variants": _gain_json(report.variant_gain(CANDIDATE, placer)),
+    }
 
 
 def _gain_metrics(name: str, gain: PairedComparison | None) -> dict[str, float | None]:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from uuid import UUID
 
+from prefect import get_run_logger
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.context import FlowRunContext
 
@@ -13,6 +14,9 @@ Listener = Callable[[str, int, int, str], None]
 
 STAGES = {"ingest": 5, "tasks": 1, "train": 70, "evaluate": 20, "register": 3, "promote": 1}
 """The stages of the whole chain, and the share of its time that each usually takes, in percent."""
+
+ANNOUNCEMENT = ""
+"""The stage of sentences that belong to none."""
 
 _listener: ContextVar[Listener | None] = ContextVar("_listener", default=None)
 _artifact: ContextVar[tuple[UUID, tuple[str, ...]] | None] = ContextVar("_artifact", default=None)
@@ -45,6 +49,12 @@ def progress_artifact(*stages: str) -> Iterator[None]:
         yield
     finally:
         _artifact.reset(token)
+
+
+def announce(sentence: str) -> None:
+    """Say what was decided, in the log of the run and before the next progress bar."""
+    get_run_logger().info("%s", sentence)
+    report_progress(ANNOUNCEMENT, 1, 1, sentence)
 
 
 def report_progress(stage: str, done: int, total: int, note: str = "") -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prefect import get_run_logger
@@ -21,9 +21,12 @@ from dreamshard.files.digests import digest
 from dreamshard.files.locks import measuring as host_measuring_lock
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig, Recipe
+from dreamshard.sizing import batch_size_of
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed, testbed_names
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
+from dreamshard.testbeds.capacity import Capacity, capacity_of
+from dreamshard.testbeds.specs import AcceleratorSpec
 from dreamshard.workloads.lookups import Lookups, LookupSource
 from flows.runtime import run_locks
 from storage.lake.shard_cost_cache import LakeShardCache
@@ -58,26 +61,33 @@ class TestbedReference:
 
 
 SIMULATED = "simulated"
+"""A testbed that measures nothing; its noise follows from its seed."""
 START_S = 120.0
 """The longest time that a testbed may take to start before its first measurement."""
 
 _open: ContextVar[dict[TestbedReference, Testbed] | None] = ContextVar("_open", default=None)
 
 
-def check_testbed(store: Store, config: Recipe) -> None:
-    """Check before ingestion that the testbed exists.
+def check_testbed(store: Store, config: Recipe) -> Capacity:
+    """Check before ingestion that the testbed exists; returns what its devices hold.
 
     Raises:
         ValueError: it does not; the message lists those that do.
     """
     setup = _setup(store, config.tasks.num_devices, config.workload.batch_size, 0, config.measure, _no_lookups)
-    open_testbed(config.testbed, setup).close()
+    testbed = open_testbed(config.testbed, setup)
+    try:
+        return capacity_of(testbed, config.tasks.num_devices)
+    finally:
+        testbed.close()
 
 
 def testbed_reference(store: Store, config: Recipe, dataset: str, seed: int) -> TestbedReference:
     """The testbed of `config` on the lookups of `dataset`; stays open until the flow ends."""
     lookups = store.lake.lookup_source(dataset)
-    setup = _setup(store, config.tasks.num_devices, _batch_size(store, dataset), seed, config.measure, lookups)
+    setup = _setup(
+        store, config.tasks.num_devices, batch_size_of(store.lake.read_dataset(dataset)), seed, config.measure, lookups
+    )
     testbed = open_testbed(config.testbed, setup)
     reference = TestbedReference(
         name=config.testbed,
@@ -132,6 +142,17 @@ def open_reference(store: Store, reference: TestbedReference) -> Testbed:
     lookups = store.lake.lookup_source(reference.dataset)
     setup = _setup(store, reference.num_devices, reference.batch_size, reference.seed, reference.measure, lookups)
     return open_testbed(reference.name, setup)
+
+
+def accelerator_of(store: Store, reference: TestbedReference) -> AcceleratorSpec | None:
+    """Figures of the accelerator that the testbed measures or models; None where they are not known."""
+    with shared_testbed(store, reference) as testbed:
+        return capacity_of(testbed, reference.num_devices).spec
+
+
+def in_round(reference: TestbedReference, number: int) -> TestbedReference:
+    """The testbed for one round of repeated measurements: a simulated one draws its noise anew."""
+    return replace(reference, seed=reference.seed + number) if reference.kind == SIMULATED else reference
 
 
 def step_lock(reference: TestbedReference) -> AbstractContextManager[None]:
@@ -216,13 +237,6 @@ def _setup(
 
 def _no_lookups(name: str) -> Lookups:
     raise ValueError(f"the lookups of {name!r} were requested before anything was ingested; measure after ingesting")
-
-
-def _batch_size(store: Store, dataset: str) -> int:
-    """Samples per batch of the dataset's lookups."""
-    tables = store.lake.read_dataset(dataset)
-    busiest = int(tables.pooling_factor.argmax())
-    return max(1, round(int(tables.lookups[busiest]) / max(float(tables.pooling_factor[busiest]), 1e-9)))
 
 
 def _source_digest(name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Prefect tasks that draw placement tasks: of a table split, and of tables held out for several versions."""
+"""Prefect tasks that draw placement tasks: of a table split, of tables held out for several versions, of one model."""
 
 from collections.abc import Mapping
 
@@ -11,21 +11,27 @@ from flows.decisions.heldout import split_by_training
 from flows.runtime.content_keys import content_key
 from flows.runtime.prefect_tasks import retried_task
 from flows.runtime.progress import publish_progress
+from flows.tasks.drawing_model import draw_model
 from storage.lake.table_splits import read_table_split, write_table_split
 from storage.store import Store
 
 
 @retried_task("draw tasks")
 def draw_tasks(store: Store, dataset: str, config: TasksConfig, seed: int, split_of: str | None = None) -> str:
-    """Pool -> placement tasks of a training and a test part of its tables, in the lake; returns the key of both sets.
+    """Tables -> placement tasks to train on and held-out ones, in the lake; returns the key of both sets.
+
+    Those of a pool are of two parts of its tables; those of a fixed model are the model and variants of it.
 
     Args:
-        dataset: version of the pool.
+        dataset: version of the tables.
         split_of: key of earlier task sets whose table split is kept; by default the split is drawn.
 
     Raises:
         ValueError: a task fits no placement; nothing has been measured by then.
+        NoPlacementError: a fixed model fits no placement.
     """
+    if config.mode == "fixed":
+        return draw_model(store, dataset, config, seed, split_of)
     return _draw_split(store, dataset, config, seed, split_of)
 
 
@@ -33,11 +39,14 @@ def draw_tasks(store: Store, dataset: str, config: TasksConfig, seed: int, split
 def draw_heldout_tasks(store: Store, dataset: str, config: TasksConfig, seed: int, versions: list[str]) -> str:
     """Tables that none of the versions was trained on -> placement tasks in the lake; returns their key.
 
-    If the versions were trained on the split that `draw_tasks` draws, they are its tasks.
+    If the versions were trained on the split that `draw_tasks` draws, they are its tasks. Of a fixed model no table is held
+    out, so the tasks are those that `draw_tasks` draws.
 
     Raises:
         ValueError: too few tables are held out for all of them, or a task fits no placement.
     """
+    if config.mode == "fixed":
+        return draw_model(store, dataset, config, seed)
     seen, unseen = split_by_training(store, dataset, versions)
     generator = torch.Generator().manual_seed(seed)
     if unseen.names == split_tables(store.lake.read_dataset(dataset), generator)[1].names:
@@ -46,7 +55,8 @@ def draw_heldout_tasks(store: Store, dataset: str, config: TasksConfig, seed: in
         raise ValueError(
             f"only {len(unseen)} tables of dataset {dataset} were trained on by none of the versions {', '.join(versions)}, "
             f"but a task takes {config.tables_per_task}, so no task is held out for all of them; compare fewer versions at "
-            "once, give fewer --tables-per-task, or ingest tables that are new to them"
+            "once, give fewer --tables-per-task, ingest tables that are new to them, or compare on all tables as one model "
+            "with --mode fixed"
         )
     key = content_key("compare", dataset, config, seed, list(seen.names))
     can_train = len(seen) >= config.tables_per_task  # otherwise rivals that learn report that they have no tasks

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from dreamshard.plan import read_plan
 from dreamshard.recipes import EvaluationConfig
 from flows.decisions import contestants, heldout
 from flows.reports import mlflow_tracking, report_pages
@@ -37,18 +38,24 @@ def evaluate_placers(
     config: EvaluationConfig,
     testbed: TestbedReference,
     rival: str | None,
+    *,
+    current: str | None = None,
 ) -> str:
     """Checkpoint, champion, rules of thumb on held-out tasks -> report, unless it exists; returns its key.
 
     Args:
         iteration: iteration of the training whose placer is the candidate.
         rival: version of the champion in use; None where there is none.
+        current: path of the PLAN.json in use for a fixed model; None if it is not to be measured.
 
     Raises:
+        ValueError: there is no such plan, or it is not one of this model.
         NoPlacementError: a task fits no placement; before anything is measured.
         MeasurementError: a rank died or hung, twice.
     """
-    key = content_key(training, iteration, dataset, tasks, config, testbed, rival, flows_hash())
+    plan = None if current is None else read_plan(current)
+    in_use = [] if plan is None else [plan.to_json()]
+    key = content_key(training, iteration, dataset, tasks, config, testbed, rival, flows_hash(), *in_use)
     with training_lock(store, training):
         if not report_store.path(store.evaluations, key).is_file():
             candidate = checkpoints.placer(store, training, iteration, config.budget_ms)
@@ -67,6 +74,8 @@ def evaluate_placers(
                 rival=rival,
                 rival_unusable=unusable,
                 caveat=heldout.bias_caveat(store, rival, store.lake.read_tasks(dataset, "test", tasks)),
+                current=plan,
+                trainings=heldout.trainings_behind(store, training),
             )
             report_store.save(store.evaluations, report)
     report_store.mark_newest(store, training, key)
@@ -99,7 +108,16 @@ def compare_placers(
     placers = contestants.of_versions(store, names, train, testbed.seed)
     _, unseen = heldout.split_by_training(store, dataset, list(placers.versions.values()))
     report = measure_and_report(
-        store, key, placers, dataset, tasks, config, testbed, reference=next(iter(names)), unseen_tables=len(unseen)
+        store,
+        key,
+        placers,
+        dataset,
+        tasks,
+        config,
+        testbed,
+        reference=next(iter(names)),
+        unseen_tables=len(unseen),
+        trainings=heldout.trainings_of_versions(store, list(placers.versions.values())),
     )
     report_store.save(store.comparisons, report)
     return key

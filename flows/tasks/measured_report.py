@@ -1,23 +1,30 @@
 """Places, measures and reports once: the pipeline behind the evaluation of a training and the comparison of versions."""
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from prefect import get_run_logger
 
 from dreamshard.costs import CostSample
-from dreamshard.evaluation import EvaluationRow, best_baseline, evaluate
+from dreamshard.evaluation import EvaluationRow, best_baseline, evaluate, placement_identity
+from dreamshard.fixed_model import is_fixed_model
 from dreamshard.placement import Placement
+from dreamshard.placer import Placer
+from dreamshard.plan import Plan
 from dreamshard.recipes import EvaluationConfig
 from dreamshard.tasks import PlacementTask
-from flows.decisions.contestants import Contestants
+from flows.decisions.contestants import Contestants, of_fixed_model
 from flows.reports.evaluation_report import make_report
 from flows.runtime.progress import publish_progress, report_progress
-from flows.runtime.testbed_pool import TestbedReference, measure, step_lock
+from flows.runtime.testbed_pool import TestbedReference, accelerator_of, in_round, measure, step_lock
 from storage.lake.lake import EVALUATION
 from storage.lake.sample_buffer import collecting
 from storage.run_records.report_store import EvaluationReport
 from storage.store import Store
+
+FEW_TASKS = 5
+"""Below so many distinct held-out tasks of a pool the report warns."""
 
 
 def measure_and_report(
@@ -30,6 +37,9 @@ def measure_and_report(
     testbed: TestbedReference,
     *,
     reference: str | None = None,
+    current: Plan | None = None,
+    trainings: Collection[str] = (),
+    caveat: str = "",
     **facts: Any,
 ) -> EvaluationReport:
     """Held-out tasks x placers -> measured costs in the lake -> report; each measurement is on disk at once.
@@ -37,48 +47,70 @@ def measure_and_report(
     Args:
         key: names the report, and its samples and rows in the lake.
         reference: placer that gains are reported over; by default the best rule of thumb.
+        current: the plan in use of a fixed model, measured too.
+        trainings: keys of trainings whose placements are not held out, so predictions of them prove nothing.
+        caveat: reason to doubt the comparison.
         facts: further fields of the report.
 
     Raises:
         NoPlacementError: a task fits no placement; before anything is measured.
         MeasurementError: a rank died or hung.
+        ValueError: the plan in use is not one of these tasks' model.
     """
     heldout = store.lake.read_tasks(dataset, "test", tasks)
-    total, done = config.repeats * len(contestants.placers) * len(heldout), 0
+    model, notes = None, [caveat] if caveat else []
+    if is_fixed_model(heldout):
+        model = heldout[0].name
+        spec = accelerator_of(store, testbed)
+        contestants, left_out = of_fixed_model(contestants, heldout, current, spec, reference)
+        notes += [left_out] if left_out else []
+    elif current is not None:
+        raise ValueError(
+            "the tasks are drawn from a pool, so there is no model that the current plan places; give --mode fixed"
+        )
+    elif len(heldout) < FEW_TASKS:
+        notes.append(f"only {len(heldout)} distinct held-out tasks could be drawn, too few for a firm conclusion")
+    placers, first = {**contestants.model_placers, **contestants.placers}, next(iter(contestants.predictors.values()))
+    total = config.repeats * len(contestants.placers) * len(heldout)
+    total += 0 if model is None else config.model_repeats * len(placers) - config.repeats * len(contestants.placers)
+    done = 0
 
-    def measured(task: PlacementTask, placement: Placement) -> CostSample:
+    def measured(task: PlacementTask, placement: Placement, number: int) -> CostSample:
         nonlocal done
-        sample = measure(store, testbed, task, placement)
+        sample = measure(store, in_round(testbed, number), task, placement)
         keep(sample)
         done += 1
         if done < total:
             report_progress("evaluate", done, total, task.name)
         return sample
 
-    first = next(iter(contestants.predictors.values()))
+    def rows_of(placers: Mapping[str, Placer], tasks: Sequence[PlacementTask], repeats: int) -> list[EvaluationRow]:
+        predict_ms = first.predict_overall_ms
+        return evaluate(placers, tasks, measured, predict_ms=predict_ms, repeats=repeats, seed=testbed.seed)
+
     with step_lock(testbed), collecting(store.lake, key, EVALUATION, testbed.dataset) as keep:
-        rows = evaluate(
-            contestants.placers,
-            heldout,
-            measured,
-            predict_ms=first.predict_overall_ms,
-            repeats=config.repeats,
-            seed=testbed.seed,
-        )
+        if model is None:
+            rows = rows_of(placers, heldout, config.repeats)
+        else:
+            rows = rows_of(placers, heldout[:1], config.model_repeats)
+            rows += rows_of(contestants.placers, heldout[1:], config.repeats)
     rows = [_with_own_prediction(row, contestants) for row in rows]
     versions, hardware = contestants.versions, testbed.identity
     store.lake.write_evaluation(rows, versions, key, dataset_version=dataset, testbed=testbed.kind, hardware=hardware)
-    publish_progress("evaluate", 1, 1, f"{len(contestants.placers)} placers on {len(heldout)} held-out tasks")
+    publish_progress("evaluate", 1, 1, f"{len(placers)} placers on {len(heldout)} held-out tasks")
     report = make_report(
         key,
         rows,
-        reference or best_baseline(rows),
+        reference or best_baseline([row for row in rows if model in (None, row.task.name)]),
         contestants.predictors,
+        known=_placements(store, trainings),
+        model=model,
         dataset=dataset,
         tasks=tasks,
         testbed=testbed.kind,
         hardware=hardware,
         versions=versions,
+        caveat="; ".join(notes),
         **facts,
     )
     if report.caveat:
@@ -87,6 +119,12 @@ def measure_and_report(
         get_run_logger().warning("champion version %s counts as beaten: %s", report.rival, report.rival_unusable)
     get_run_logger().info("measured %s on %s", ", ".join(contestants.placers), ", ".join(report.task_names))
     return report
+
+
+def _placements(store: Store, trainings: Collection[str]) -> set[str]:
+    """Identities of all placements that trainings measured."""
+    samples = [sample for training in trainings for sample in store.lake.read_cost_samples(run_key=training)]
+    return {placement_identity(sample.task, sample.placement) for sample in samples}
 
 
 def _with_own_prediction(row: EvaluationRow, contestants: Contestants) -> EvaluationRow:

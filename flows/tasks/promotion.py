@@ -51,6 +51,7 @@ def promote(store: Store, run: str, version: str, training: str, evaluation: str
         "reason": decision.reason,
         "effort": training_effort.read(store, training).sentence,
         "testbed": report.hardware,
+        "prediction_error": report.placer(CANDIDATE).predicted_mape,
         "training": training,
         "evaluation": evaluation,
         "where": links,
@@ -96,8 +97,11 @@ def _decide(store: Store, report: EvaluationReport, version: str, in_use: str | 
         report.gains[CANDIDATE][baseline],
         in_use=rival if rival and in_use == version else in_use,
         unusable=report.rival_unusable,
+        variants_of_rival=report.variant_gain(CANDIDATE, champion_name(rival)) if rival else None,
+        variants_of_baseline=report.variant_gain(CANDIDATE, baseline),
     )
     if in_use == version:
         return replace(decision, alias="champion", already_champion=True)
-    veto = find_veto(store, version, in_use) if decision.alias == "champion" else None
+    error = report.placer(CANDIDATE).predicted_mape
+    veto = find_veto(store, version, in_use, error) if decision.alias == "champion" else None
     return decision if veto is None else replace(decision, alias="challenger", veto=veto)

@@ -69,7 +69,7 @@ def measure_shards(store: Store, reference: TestbedReference, hardware: str, sha
     Raises:
         ValueError: this machine has other hardware.
     """
-    pool = store.lake.read_dataset(reference.dataset)
+    pool = store.lake.read_pool(reference.dataset)
     testbed = open_reference(store, reference)
     try:
         if not isinstance(testbed, EmulatedTestbed) or testbed.hardware != hardware:

@@ -5,6 +5,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from dreamshard.recipes import Recipe
+from dreamshard.sizing import Sizes, batch_size_of
 from flows.decisions.warm_start import WarmStart
 from flows.forms.configuration import configure
 from flows.forms.options import StageOptions
@@ -13,6 +14,7 @@ from flows.runtime import run_locks, testbed_pool
 from flows.runtime.progress import progress_artifact
 from flows.runtime.testbed_pool import TestbedReference
 from flows.tasks.drawing import draw_tasks
+from flows.tasks.sizing import settle
 from flows.tasks.training import find_start, training_key
 from storage.run_records import checkpoints
 from storage.store import Store
@@ -23,13 +25,15 @@ class StageInputs:
     """What a stage works on.
 
     Attributes:
-        config: the recipe with the options that override it.
+        config: the recipe with the options that override it, its mode and sizes settled.
+        sizes: what was chosen.
         dataset: version of the tables.
         tasks: key of the task set drawn from them.
         start: how training on them begins.
     """
 
     config: Recipe
+    sizes: Sizes
     dataset: str
     tasks: str
     start: WarmStart
@@ -90,7 +94,7 @@ def stage(store: Store, name: str, options: StageOptions, *, progress: str = "")
         progress: see `running`.
     """
     inputs = stage_inputs(store, options)
-    with running(store, name, inputs.config, options.seed, progress=progress) as (run, parent):
+    with running(store, name, inputs.config, inputs.sizes, options.seed, progress=progress) as (run, parent):
         bench = testbed_pool.testbed_reference(store, inputs.config, inputs.dataset, options.seed)
         key = training_key(inputs.dataset, inputs.tasks, inputs.start, bench)
         yield Stage(**vars(inputs), store=store, bench=bench, training=key, run=run, parent=parent)
@@ -98,20 +102,22 @@ def stage(store: Store, name: str, options: StageOptions, *, progress: str = "")
 
 def stage_inputs(store: Store, options: StageOptions) -> StageInputs:
     """The recipe and dataset of the options, as `configured`; the dataset's tasks are drawn if they have not been."""
-    config, dataset = configured(store, options)
+    config, sizes, dataset = configured(store, options)
     start = find_start(store, config, dataset, testbed_pool.testbed_reference(store, config, dataset, options.seed))
-    start = replace(start, source=store.lake.dataset_source(dataset))  # which need not be the recipe's
     tasks = draw_tasks(store, dataset, config.tasks, options.seed, start.split_of)
-    return StageInputs(config=config, dataset=dataset, tasks=tasks, start=start)
+    return StageInputs(config=config, sizes=sizes, dataset=dataset, tasks=tasks, start=start)
 
 
 @contextmanager
-def running(store: Store, name: str, config: Recipe, seed: int, *, progress: str = "") -> Iterator[tuple[str, str]]:
+def running(
+    store: Store, name: str, config: Recipe, sizes: Sizes, seed: int, *, progress: str = ""
+) -> Iterator[tuple[str, str]]:
     """Keep an MLflow run of the stage, below one of the flow run, and all testbeds open while the block runs.
 
     Args:
         name: of the stage in MLflow.
         config: the recipe, logged with the run.
+        sizes: logged with the run.
         seed: logged with the run.
         progress: the chain's stage whose progress Prefect shows; empty for none.
 
@@ -125,17 +131,17 @@ def running(store: Store, name: str, config: Recipe, seed: int, *, progress: str
         shown,
         chain.stage(name) as run,
     ):
+        mlflow_tracking.log_sizes(store, chain.run, sizes)
         yield run, chain.run
 
 
-def configured(store: Store, options: StageOptions) -> tuple[Recipe, str]:
-    """The recipe of the options, and the dataset of the home that it is applied to: the newest where none is given.
+def configured(store: Store, options: StageOptions) -> tuple[Recipe, Sizes, str]:
+    """The recipe of the options, its sizes, and the dataset of the home that it is applied to: by default the newest.
 
     Raises:
         ValueError: nothing has been ingested, or not this version.
     """
-    config = configure(options)
-    testbed_pool.check_testbed(store, config)
+    testbed_pool.check_testbed(store, configure(options))
     versions = store.lake.dataset_versions()
     if not versions:
         raise ValueError(
@@ -145,4 +151,9 @@ def configured(store: Store, options: StageOptions) -> tuple[Recipe, str]:
         raise ValueError(
             f"there is no dataset {options.dataset!r} in this home; choose one of {versions[-5:]}, or run `dreamshard ingest`"
         )
-    return config, options.dataset or versions[-1]
+    dataset = options.dataset or versions[-1]
+    config = configure(options, source=store.lake.dataset_source(dataset))
+    batch_size = batch_size_of(store.lake.read_dataset(dataset))
+    config = replace(config, workload=replace(config.workload, batch_size=batch_size))
+    settled, sizes = settle(store, config, dataset, testbed_pool.check_testbed(store, config))
+    return settled, sizes, dataset

@@ -2,6 +2,7 @@
 
     lookups/<content>.parquet                                          one table's batch, shared by datasets
     tables/dataset_version=<v>/tables.parquet                          one row per table
+    drifted/dataset_version=<v>/<content>.parquet                      one row per table derived from one of the dataset's
     tasks/dataset_version=<v>/split=<s>/<task set>.parquet             one row per task
     cost_samples/testbed=<t>/dataset_version=<v>/<run>.<iteration>.<content>.parquet      one row per device
     sample_buffer/...                                                  samples of an unfinished iteration
@@ -31,7 +32,7 @@ from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, statistics, write_lookups
 from storage.filesystem import AnyPath, list_files
-from storage.lake import rows, schemas
+from storage.lake import drifted_tables, rows, schemas
 from storage.lake.parquet_files import (
     content_id,
     partition,
@@ -84,7 +85,7 @@ class Lake:
         return path
 
     def lookup_source(self, version: str, batch_size: int | None = None) -> LookupFiles:
-        """Lookups of the tables of dataset `version` by name; picklable, reads each file on demand.
+        """Lookups of the pool of dataset `version` by name; picklable, reads each file on demand.
 
         Args:
             batch_size: number of samples to take; None for all.
@@ -92,7 +93,7 @@ class Lake:
         Raises:
             ValueError: there is no such dataset.
         """
-        dataset = self._read_dataset_rows(version)
+        dataset = self.pool_rows(version)
         pairs = zip(dataset.column("name").to_pylist(), dataset.column("lookups_file").to_pylist(), strict=True)
         root = self.root
         if isinstance(root, Path):
@@ -126,6 +127,18 @@ class Lake:
             ValueError: there is no such dataset, or its file cannot be read.
         """
         return rows.tables_from_rows(self._read_dataset_rows(version))
+
+    def read_pool(self, version: str) -> Tables:
+        """The tables of dataset `version`, then those derived from them (`drifted_tables`).
+
+        Raises:
+            ValueError: as `read_dataset`.
+        """
+        return rows.tables_from_rows(self.pool_rows(version))
+
+    def pool_rows(self, version: str) -> pa.Table:
+        """`read_pool` as rows of `schemas.TABLES`."""
+        return drifted_tables.pool_rows(self.root, version, self._read_dataset_rows(version))
 
     def dataset_source(self, version: str) -> str:
         """The `source` that the dataset was last written with.
@@ -187,7 +200,7 @@ class Lake:
                 f"there are no {split} tasks {key!r} of dataset {dataset_version}, so there is nothing to place; draw "
                 f"them first, or use one of {known}"
             )
-        pool = self.read_dataset(dataset_version)
+        pool = self.read_pool(dataset_version)
         return [rows.task_from_row(row, pool) for row in read_parquet(path).sort_by("position").to_pylist()]
 
     def read_cost_samples(self, run_key: str | None = None) -> list[CostSample]:
@@ -207,7 +220,7 @@ class Lake:
         samples: list[CostSample] = []
         for name in sorted({row["dataset_version"] for row in kept}):
             own = [row for row in kept if row["dataset_version"] == name]
-            samples += rows.samples_from_rows(own, self.read_dataset(name))
+            samples += rows.samples_from_rows(own, self.read_pool(name))
         return samples
 
     def write_evaluation(

@@ -63,9 +63,7 @@ def chain(
     tracking = client(settings)
     labels = {CHAIN_KEY: key} if key else {}
     with _open(settings, _experiment(tracking, settings), name, labels, tags) as run:
-        flat = [Param(name, str(value)) for name, value in _flatten(params or {})]
-        for start in range(0, len(flat), _BATCH):
-            tracking.log_batch(run, params=flat[start : start + _BATCH])
+        log_params(settings, run, params or {})
         yield run
 
 
@@ -75,6 +73,13 @@ def stage(settings: Settings, parent: str, name: str) -> Iterator[str]:
     experiment = client(settings).get_run(parent).info.experiment_id
     with _open(settings, experiment, name, {_PARENT: parent, STAGE: name}) as run:
         yield run
+
+
+def log_params(settings: Settings, run: str, params: Mapping[str, Any]) -> None:
+    """Log parameters, nested ones as `outer.inner`; MLflow refuses another value of one that the run has."""
+    flat = [Param(name, str(value)) for name, value in _flatten(params)]
+    for start in range(0, len(flat), _BATCH):
+        client(settings).log_batch(run, params=flat[start : start + _BATCH])
 
 
 def log_metrics(settings: Settings, run: str, metrics: Mapping[str, float | None], step: int | None = None) -> None:

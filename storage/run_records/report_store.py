@@ -80,8 +80,11 @@ class EvaluationReport:
         hardware: hardware that was measured.
         reference: placer that gains are reported over.
         placers: figures of each placer, most expensive first.
-        gains: gain of each placer over each other one.
+        gains: gain of each placer over each other one: on held-out tasks of a pool, or on the model of a fixed one.
         rows: every placer on every task.
+        model: name of the task of a fixed model, which `placers` and `gains` are of; None for a pool.
+        variant_gains: of a fixed model, the same on its drifted variants; empty where there are none.
+        heldout_placements: placements behind the prediction errors, none of which was trained on.
         versions: number of each registered version, by placer.
         training: training of the candidate; None in a comparison of versions, as are the fields below.
         iteration: number of iterations after which the candidate was taken.
@@ -100,6 +103,9 @@ class EvaluationReport:
     placers: tuple[PlacerFigures, ...]
     gains: Mapping[str, Mapping[str, PairedComparison]]
     rows: tuple[MeasuredRow, ...]
+    model: str | None = None
+    variant_gains: Mapping[str, Mapping[str, PairedComparison]] = field(default_factory=dict)
+    heldout_placements: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     training: str | None = None
     iteration: int | None = None
@@ -116,6 +122,10 @@ class EvaluationReport:
     def placer(self, name: str) -> PlacerFigures:
         """Figures of one placer."""
         return next(figures for figures in self.placers if figures.placer == name)
+
+    def variant_gain(self, placer: str, other: str) -> PairedComparison | None:
+        """The same on the variants of a fixed model; None where either was not measured on them."""
+        return self.variant_gains.get(placer, {}).get(other)
 
     def gain(self, placer: str, other: str) -> PairedComparison | None:
         """Gain of one placer over another; None over itself and over a placer that was not measured."""

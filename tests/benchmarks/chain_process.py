@@ -151,7 +151,7 @@ def straight(recipe: str, testbed: str) -> float:
         evaluate(
             contestants,
             test,
-            bench.measure,
+            lambda task, placement, _round: bench.measure(task, placement),
             predict_ms=placer.predict_overall_ms,
             repeats=config.evaluation.repeats,
             seed=seed,

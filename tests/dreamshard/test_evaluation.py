@@ -14,12 +14,14 @@ from dreamshard.evaluation import (
     evaluate,
     mean_overall_ms,
     paired_comparison,
+    placement_identity,
     prediction_figures,
 )
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
+from dreamshard.tasks import PlacementTask
 from tests.helpers.samples import sample_of
-from tests.helpers.tables import task_of
+from tests.helpers.tables import ROW_BYTES, tables_of, task_of
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Recorder:
     def __init__(self):
         self.order = []
 
-    def __call__(self, task, placement):
+    def __call__(self, task, placement, number=0):
         self.order.append((task.name, tuple(placement.device.tolist())))
         return sample_of(task, placement, [float(len(self.order)), 0.0])
 
@@ -59,12 +61,13 @@ def run(measure, placers=PLACERS, repeats=3, seed=0):
     return evaluate(placers, TASKS, measure, predict_ms=lambda task, placement: 7.0, repeats=repeats, seed=seed)
 
 
-def row(placer, task, overall_ms, predicted_ms=1.0, device=(0, 1), place_ms=1.0):
-    of = task_of([1, 1], 2, 2, name=task)
+def row(placer, task, overall_ms, predicted_ms=1.0, device=(0, 1), place_ms=1.0, tables=None, repeats_ms=()):
+    """One placer on the task of that name, whose two tables are named after it unless `tables` names them."""
+    names = tables or (f"{task}0", f"{task}1")
+    of = PlacementTask(tables_of([1, 1], names=names), 2, 2 * ROW_BYTES, name=task)
     costs = DeviceCosts.from_phases(torch.zeros(2, 4))
-    return EvaluationRow(
-        placer, of, Placement(torch.tensor(device), 2), overall_ms, predicted_ms, True, place_ms, costs
-    )
+    placement = Placement(torch.tensor(device), 2)
+    return EvaluationRow(placer, of, placement, overall_ms, predicted_ms, True, place_ms, costs, repeats_ms)
 
 
 def test_every_repeat_measures_every_placer_on_every_task_once():
@@ -151,6 +154,62 @@ def test_one_task_says_nothing_of_the_spread():
     assert (found.mean_gain, found.low, found.high) == (pytest.approx(0.1), None, None)
 
 
+def test_tasks_of_the_same_tables_are_one_task_and_make_no_interval():
+    same = [row(placer, task, ms, tables=("t", "u")) for placer, ms in (("new", 9.0), ("old", 10.0)) for task in "abc"]
+    found = paired_comparison(same, "new", "old")
+    assert (found.num_tasks, found.mean_gain, found.low, found.high) == (1, pytest.approx(0.1), None, None)
+    assert not found.is_beyond_doubt
+    other = paired_comparison([*same, row("new", "d", 8.0), row("old", "d", 10.0)], "new", "old")
+    assert (other.num_tasks, other.mean_gain) == (2, pytest.approx(0.15)), "three equal tasks weigh as one"
+    assert other.low is not None
+
+
+def rounds(placer, *costs_ms, device=(0, 1)):
+    return row(placer, "model", sum(costs_ms) / len(costs_ms), device=device, repeats_ms=costs_ms)
+
+
+def test_repeats_of_one_task_are_paired_by_round():
+    rows = [rounds("new", 9.0, 16.0), rounds("old", 10.0, 20.0, device=(0, 0))]
+    found = paired_comparison(rows, "new", "old", "repeats")
+    assert found.mean_gain == pytest.approx(0.15), "gains 0.1 and 0.2, however much the rounds themselves differ"
+    assert (found.low, found.high) == pytest.approx((0.15 - 0.6353, 0.15 + 0.6353), abs=1e-4)
+    assert (found.num_tasks, found.num_repeats, found.over) == (1, 2, "repeats")
+    with pytest.raises(ValueError, match="one task at a time"):
+        paired_comparison([*rows, row("new", "b", 1.0), row("old", "b", 1.0)], "new", "old", "repeats")
+
+
+def test_repeats_that_all_measure_the_same_make_no_interval():
+    found = paired_comparison(
+        [rounds("new", 9.0, 9.0), rounds("old", 10.0, 10.0, device=(0, 0))], "new", "old", "repeats"
+    )
+    assert (found.mean_gain, found.low, found.is_beyond_doubt) == (pytest.approx(0.1), None, False)
+
+
+def test_the_same_placement_under_other_device_numbers_saves_nothing_whatever_was_measured():
+    found = paired_comparison(
+        [rounds("new", 9.0, 9.1), rounds("old", 10.0, 9.9, device=(1, 0))], "new", "old", "repeats"
+    )
+    assert (found.is_same_placement, found.mean_gain, found.low) == (True, 0.0, None)
+
+
+def test_each_round_of_repeats_is_told_its_number():
+    numbers = []
+
+    def measure(task, placement, number):
+        numbers.append(number)
+        return sample_of(task, placement, [float(number), 0.0])
+
+    rows = run(measure, repeats=3)
+    assert numbers == [0] * 4 + [1] * 4 + [2] * 4
+    assert all(each.repeats_ms == (0.0, 1.0, 2.0) for each in rows)
+
+
+def test_a_placement_is_identified_by_which_tables_share_a_device():
+    task = task_of([1, 1, 1], 3, 3)
+    one, renumbered, other = (Placement(torch.tensor(device), 3) for device in ((0, 0, 1), (2, 2, 0), (0, 1, 1)))
+    assert placement_identity(task, one) == placement_identity(task, renumbered) != placement_identity(task, other)
+
+
 def test_only_tasks_that_both_have_are_compared():
     rows = [row("new", "a", 9.0), row("old", "a", 10.0), row("new", "b", 1.0), row("old", "c", 1.0)]
     assert paired_comparison(rows, "new", "old").num_tasks == 1
@@ -193,7 +252,7 @@ def test_a_placement_that_did_not_fit_loses_against_any_that_did_and_bends_no_ot
     task = task_of([1, 2, 3], 2, 10)
     together = Placement(torch.tensor([0, 0, 0]), 2)
 
-    def measure(task, placement):
+    def measure(task, placement, number):
         if torch.equal(placement.device, together.device):
             misfit = Infeasible(device=0, asked_bytes=6, free_bytes=5)
             empty = sample_of(task, placement, [0.0, 0.0])

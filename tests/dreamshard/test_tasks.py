@@ -59,9 +59,15 @@ def test_the_same_seed_draws_the_same_tasks_and_another_seed_others():
 
 
 def test_a_task_has_each_table_once_and_is_named_by_its_number():
-    tasks = draw(pool_of(5), seed=0, size=5)
+    tasks = draw(pool_of(9), seed=0, size=5)
     assert [task.name for task in tasks] == ["task-000", "task-001", "task-002"]
     assert all(len(set(task.tables.names)) == 5 for task in tasks)
+
+
+def test_no_task_is_drawn_twice_however_few_there_are():
+    assert len(draw(pool_of(5), seed=0, size=5, count=10)) == 1
+    tasks = draw(pool_of(4), seed=0, size=2, count=50)
+    assert len(tasks) == len({task.whole_tables for task in tasks}) == 6  # all pairs of four
 
 
 def test_task_sizes_are_drawn_from_the_choices():

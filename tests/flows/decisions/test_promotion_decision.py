@@ -100,3 +100,30 @@ def test_the_reason_of_a_version_that_is_champion_already_or_vetoed_keeps_the_fi
     veto = Veto(version="4", replaced_at="2026-11-22 02:00:00 UTC")
     vetoed = replace(decision, alias="challenger", veto=veto).reason
     assert vetoed == f"{veto.sentence}; its figures: {decision.reason}"
+
+
+MODEL = replace(BETTER, num_tasks=1, over="repeats", num_repeats=10)
+VARIANTS = replace(BETTER, over="variants", num_tasks=9)
+EXACT = replace(MODEL, low=None, high=None)
+
+
+def test_of_a_fixed_model_the_sentence_says_what_each_interval_is_over():
+    reason = decide("3", MODEL, "dim_greedy", MODEL, variants_of_rival=VARIANTS).reason
+    assert "+1.0% to +9.0%, over 10 interleaved repeats of this model" in reason
+    assert "+5.0% over 9 drifted variants of it (95 % interval +1.0% to +9.0%)" in reason
+
+
+def test_where_every_repeat_measured_the_same_the_variants_must_be_beyond_doubt_too():
+    sure, unsure = (
+        decide("3", EXACT, "dim_greedy", EXACT, variants_of_rival=v) for v in (VARIANTS, replace(VARIANTS, low=-0.1))
+    )
+    assert (sure.alias, unsure.alias) == ("champion", "challenger")
+    assert "every repeat measured the same" in sure.reason
+    assert decide("3", EXACT, "dim_greedy", EXACT).alias == "challenger"
+
+
+def test_the_champions_own_placement_does_not_beat_it():
+    same = replace(EXACT, mean_gain=0.0, is_same_placement=True)
+    decision = decide("3", same, "dim_greedy", MODEL)
+    assert decision.alias == "challenger"
+    assert "the same placement of this model as champion version 3" in decision.reason

@@ -1,6 +1,7 @@
 """What becomes champion, on a real registry: after a person's decision, of other tables, and after an error half way."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from storage.store import open_store
 from tests.helpers.tables import tables_of
 
 OWN, NAMED = "meta-dlrm-2021", "s3://bucket/tables/"
-POOL = tables_of([1000, 2000], 16, 1.0, names=("a", "b"))
+POOL = tables_of([1000, 2000, 3000, 4000], 16, 1.0, names=("a", "b", "c", "d"))
 
 
 class Team:
@@ -46,8 +47,13 @@ class Team:
             assert registration.register_placer(self.settings, self.placer, run, tags=tags) == number
         return number
 
-    def promote(self, version: str) -> dict:
-        """As at the end of a retraining: the version is cheaper than all others on each of three tasks."""
+    def promote(self, version: str, error: float | None = None) -> dict:
+        """As at the end of a retraining: the version is cheaper than all others on each of three tasks.
+
+        Args:
+            version: the candidate.
+            error: its prediction error.
+        """
         rival = registry.champion(self.settings)
         rival = None if rival == version else rival
         costs = {"random": 3.0, "dim_greedy": 2.0, CANDIDATE: 1.0}
@@ -68,7 +74,8 @@ class Team:
             iteration=1,
             rival=rival,
         )
-        report_store.save(open_store().evaluations, report)
+        figures = [replace(line, predicted_mape=error) if line.placer == CANDIDATE else line for line in report.placers]
+        report_store.save(open_store().evaluations, replace(report, placers=tuple(figures)))
         with disable_run_logger():
             return promotion.promote.fn(open_store(), self.runs[version], version, training, key)
 
@@ -78,9 +85,10 @@ class Team:
 
 
 def row(task: str, placer: str, ms: float) -> EvaluationRow:
-    placement = Placement(torch.tensor([0, 1]), 2)
+    placement, first = Placement(torch.tensor([0, 1]), 2), int(task[-1])
     costs = DeviceCosts.from_phases(torch.full((2, 4), ms / 4))
-    return EvaluationRow(placer, PlacementTask(POOL, 2, 2**30, name=task), placement, ms, ms, True, 0.1, costs)
+    tables = POOL.select([first, first + 1])
+    return EvaluationRow(placer, PlacementTask(tables, 2, 2**30, name=task), placement, ms, ms, True, 0.1, costs)
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +132,18 @@ def test_a_champion_that_was_taken_out_by_hand_stays_out_until_it_is_put_back_by
     fourth = team.version()
     assert team.promote(fourth)["alias"] == "champion"
     assert team.promote(second)["alias"] == "champion", "an evaluation took it out this time, so one may bring it back"
+
+
+def test_a_version_that_predicts_badly_is_not_promoted_in_silence_but_a_person_may(team: Team, champion):
+    in_use, candidate = champion(), team.version()
+    outcome = team.promote(candidate, error=0.82)
+    assert (outcome["alias"], outcome["prediction_error"]) == ("challenger", 0.82)
+    assert "82% off on held-out placements" in outcome["reason"]
+    assert f"`dreamshard promote {candidate}`" in outcome["reason"]
+    assert team.aliases["champion"] == in_use
+    assert team.promote(team.version(), error=0.19)["alias"] == "champion"
+    alias_changes.make_champion(team.settings, candidate, "it places well", "ann")
+    assert team.aliases["champion"] == candidate
 
 
 def test_a_recipes_own_tables_do_not_take_the_place_of_tables_that_somebody_named(team: Team, champion):

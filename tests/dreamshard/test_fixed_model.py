@@ -1,0 +1,89 @@
+"""The tasks of one model: itself, and variants that are legal, distinct and named by what changed."""
+
+import pytest
+import torch
+
+from dreamshard.baselines import pack_by_size
+from dreamshard.fixed_model import MODEL, draw_drift, fixed_tasks, is_fixed_model, split_to_fit
+from dreamshard.placer import NoPlacementError
+from dreamshard.tables import Tables, concatenate
+from dreamshard.tasks import PlacementTask
+from dreamshard.workloads.drift import Drift
+from tests.helpers.tables import ROW_BYTES, pool_of, tables_of, task_of
+
+ROOMY = 2**34
+PLENTY = 2**40
+
+
+def with_drifted(model: Tables, drifts: tuple[Drift, ...]) -> Tables:
+    """The pool of a model and drifted tables of the sizes that their names say."""
+    parents = [model.names.index(drift.table) for drift in drifts]
+    rows = [max(1, round(n * drift.rows)) for n, drift in zip(model.rows[parents].tolist(), drifts, strict=True)]
+    pooling = [p * drift.pooling for p, drift in zip(model.pooling_factor[parents].tolist(), drifts, strict=True)]
+    names = [each.name for each in drifts]
+    return concatenate([model, tables_of(rows, model.dim[parents].tolist(), pooling, names=names)])
+
+
+def drawn(model: PlacementTask, count: int, seed: int, **more) -> list[PlacementTask]:
+    drift = draw_drift(model.tables, seed=seed, most_lookups=PLENTY)
+    pool = with_drifted(model.tables, drift.all)
+    return fixed_tasks(model, pool, drift, count, torch.Generator().manual_seed(seed), name="variant", **more)
+
+
+@pytest.mark.parametrize("count", [2, 5, 26])
+def test_the_first_task_is_the_model_and_the_others_are_distinct_variants_of_it(count):
+    model = PlacementTask(pool_of(count), 2, ROOMY)
+    tasks = drawn(model, 6, seed=1)
+    assert tasks[0].name == MODEL
+    assert tasks[0].tables.names == model.tables.names
+    assert is_fixed_model(tasks)
+    assert len({task.whole_tables for task in tasks}) == len(tasks) > 2
+    assert all(pack_by_size(task) is not None for task in tasks)
+
+
+def test_a_variants_name_says_how_many_tables_were_added_removed_and_changed():
+    model = PlacementTask(pool_of(26), 8, ROOMY)
+    own = set(model.tables.names)
+    for number, task in enumerate(drawn(model, 12, seed=0)[1:]):
+        factors = {name: float(name.split("rows x")[1][:4]) for name in task.tables.names if name not in own}
+        added = [name for name, factor in factors.items() if factor < 1]  # the model's own tables only grow
+        removed = 26 - len(task.tables) + len(added)
+        changed = len(factors) - len(added)
+        assert {name.split(" (")[0] for name in task.tables.names if name not in added} <= own
+        assert task.name == f"variant-{number:03} (+{len(added)} -{removed} ~{changed})"
+
+
+def test_the_seed_decides_the_variants_and_used_ones_are_not_drawn_again():
+    model = PlacementTask(pool_of(8), 2, ROOMY)
+    first, again, other = (drawn(model, 5, seed=seed) for seed in (0, 0, 1))
+    tables = [[task.tables.names for task in tasks] for tasks in (first, again, other)]
+    assert tables[0] == tables[1] != tables[2]
+    used = [task.whole_tables for task in first]
+    assert not {task.whole_tables for task in drawn(model, 5, seed=0, used=used)[1:]} & set(used)
+
+
+def test_variants_that_outgrow_the_devices_are_not_drawn():
+    tables = tables_of([100] * 6)
+    tight = PlacementTask(tables, 2, 300 * ROW_BYTES)  # full with the model alone
+    tasks = drawn(tight, 8, seed=0)
+    assert tasks[0].tables.names == tables.names
+    assert all(int(task.table_bytes.sum()) <= 600 * ROW_BYTES for task in tasks)
+
+
+def test_a_table_larger_than_a_device_is_split_into_the_fewest_columns_shards_that_can_be_packed():
+    model = PlacementTask(tables_of([100, 10], [16, 4]), 2, 250 * ROW_BYTES)
+    split = split_to_fit(model)
+    assert split.tables.names == ("t0[0:8]", "t0[8:16]", "t1")
+    assert split.whole_tables == {"t0", "t1"}
+    assert split_to_fit(task_of([5, 5], 2, 10)).tables.names == ("t0", "t1"), "tables that fit stay whole"
+
+
+def test_whole_tables_that_cannot_be_packed_are_split_too():
+    model = PlacementTask(tables_of([100, 100, 100], 8), 2, 310 * ROW_BYTES)  # two each do not fit: 200 + 200 > 310
+    assert len(split_to_fit(model).tables) > 3
+    assert pack_by_size(split_to_fit(model)) is not None
+
+
+def test_a_model_that_no_split_makes_fit_is_refused_with_what_to_do():
+    with pytest.raises(NoPlacementError, match="not even split by columns"):
+        split_to_fit(task_of([6, 6, 6], 2, 10))

@@ -1,0 +1,76 @@
+"""Sizes that follow from the tables and the testbed."""
+
+from dataclasses import replace
+
+import pytest
+
+from dreamshard.recipes import default, dlrm_50x4, smoke, with_overrides
+from dreamshard.sizing import GPU_BATCH, sized, with_batch_size
+from dreamshard.testbeds.capacity import Capacity
+from tests.helpers.tables import pool_of
+
+CPU = Capacity(kind="cpu", memory_bytes=10 * 2**30)
+A100 = Capacity(kind="simulated", memory_bytes=80 * 2**30)
+
+
+@pytest.mark.parametrize(("count", "mode", "per_task"), [(5, "fixed", 5), (39, "fixed", 39), (40, "pool", 20)])
+def test_fewer_tables_than_two_tasks_worth_are_one_fixed_model(count, mode, per_task):
+    recipe, sizes = sized(with_overrides(default(), source="mine.csv"), pool_of(count), CPU)
+    assert (recipe.tasks.mode, recipe.tasks.tables_per_task) == (mode, per_task)
+    assert f"{count} tables are {'fewer than ' if mode == 'fixed' else ''}two tasks' worth" in sizes.sentence
+    assert sizes.parameters["tasks"]["mode"] == mode
+
+
+def test_more_devices_need_larger_tasks():
+    base = with_overrides(default(), source="mine.csv")
+    recipe, _ = sized(base, pool_of(100), CPU)
+    assert recipe.tasks.tables_per_task == 20
+    on_eight = replace(base, tasks=replace(base.tasks, num_devices=8))
+    recipe, _ = sized(on_eight, pool_of(100), CPU)
+    assert (recipe.tasks.mode, recipe.tasks.tables_per_task) == ("pool", 40)
+
+
+def test_memory_is_the_devices_less_a_reserve_unless_it_was_given():
+    asked = with_overrides(default(), source="mine.csv")
+    assert sized(asked, pool_of(5), A100)[0].tasks.memory_bytes == 70 * 2**30
+    assert sized(asked, pool_of(5), CPU)[0].tasks.memory_bytes == 5 * 2**30
+    assert sized(asked, pool_of(5), Capacity(kind="unknown"))[0].tasks.memory_bytes == 2**30
+    given = replace(asked, derived=("tables_per_task",))
+    recipe, sizes = sized(given, pool_of(5), A100)
+    assert recipe.tasks.memory_bytes == 2**30
+    assert "1 GiB (as given)" in sizes.sentence
+
+
+def test_a_recipe_keeps_its_sizes_for_its_own_tables():
+    for base in (default(), dlrm_50x4()):
+        recipe, _ = sized(base, pool_of(200), A100)
+        assert recipe.tasks.mode == "pool"
+        assert recipe.tasks.tables_per_task == base.tasks.tables_per_task
+        assert recipe.tasks.memory_bytes == base.tasks.memory_bytes
+        assert with_batch_size(base) == base
+
+
+def test_the_batch_size_is_that_of_gpus_where_one_is_measured_or_modelled():
+    def batch(testbed: str, base=None, source: str = "criteo-kaggle") -> int:
+        return with_batch_size(with_overrides(base or default(), testbed=testbed, source=source)).workload.batch_size
+
+    assert batch("simulated:a100") == batch("emulated") == GPU_BATCH
+    assert batch("cluster:cpu") == default().workload.batch_size
+    assert batch("simulated", smoke()) == smoke().workload.batch_size, "a tiny configuration stays one"
+
+
+def test_the_batch_is_smaller_for_a_list_with_very_many_lookups(tmp_path):
+    path = tmp_path / "wide.csv"
+    path.write_text("name,rows,dim,pooling_factor\n" + "".join(f"t{t},1000,16,500\n" for t in range(40)))
+    recipe = with_batch_size(with_overrides(default(), testbed="simulated", source=str(path)))
+    assert recipe.workload.batch_size == 8192  # 20,000 lookups per sample, 2^28 per batch at most
+
+
+def test_mode_can_be_asked_for():
+    asked = with_overrides(default(), source="mine.csv")
+    for mode in ("fixed", "pool"):
+        wanted = replace(asked, tasks=replace(asked.tasks, mode=mode))
+        recipe, sizes = sized(wanted, pool_of(26), CPU)
+        assert recipe.tasks.mode == mode
+        assert "as asked" in sizes.sentence
+        assert recipe.tasks.tables_per_task == (26 if mode == "fixed" else 13)
