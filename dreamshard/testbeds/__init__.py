@@ -18,7 +18,7 @@ from dreamshard.testbeds.base import (
     check_exchange,
     check_placement,
 )
-from dreamshard.testbeds.cluster.testbed import ClusterTestbed
+from dreamshard.testbeds.cluster.testbed import ClusterTestbed, RankSource
 from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.hardware_file import hardware
 from dreamshard.testbeds.machine import device_model
@@ -33,17 +33,20 @@ __all__ = ["ExchangeTestbed", "MeasurementError", "Testbed", "TestbedSetup", "op
 def testbed_names() -> list[str]:
     """Every name that `open_testbed` takes."""
     presets = [f"{kind}:{name}" for kind in ("simulated", "emulated") for name in SPECS]
-    fixed = ["auto", "cluster", "cluster:cpu", "cluster:cuda", "emulated", "simulated"]
+    ray = ["cluster:ray", "cluster:ray:cpu", "cluster:ray:cuda"]
+    fixed = ["auto", "cluster", "cluster:cpu", "cluster:cuda", *ray, "emulated", "simulated"]
     return [*fixed, *presets, "simulated:FILE.yaml", "emulated:FILE.yaml", "package.module:factory"]
 
 
 testbed_names.__test__ = False  # type: ignore[attr-defined]  # not a pytest test
 
 
-def open_testbed(name: str, setup: TestbedSetup) -> Testbed:
+def open_testbed(name: str, setup: TestbedSetup, launched: RankSource | None = None) -> Testbed:
     """Open the testbed called `name`.
 
-    - `cluster`: real ranks, on CUDA if the machine has a GPU for each device, else on CPU; `cluster:cpu`, `cluster:cuda`.
+    - `cluster`: real ranks, on CUDA if there are GPUs, else on CPU; `cluster:cpu`, `cluster:cuda`. GPUs for only some of
+      the devices are an error, never a reason to measure on CPU.
+    - `cluster:ray`: the same ranks as actors of a Ray cluster; `cluster:ray:cpu`, `cluster:ray:cuda`.
     - `emulated`, `emulated:<accelerator>`: measures every shard on one device, a GPU if there is one, with the links of the
       accelerator, by default the GPU's own.
     - `auto`: `cluster` on CUDA if there is a GPU for each device, else `emulated` if there is any, else `cluster` on CPU.
@@ -52,9 +55,14 @@ def open_testbed(name: str, setup: TestbedSetup) -> Testbed:
     - `package.module:factory`: calls the factory with the setup; the result needs only `measure(task, placement)`; one
       that has `measure_exchange(exchange)` too is an `ExchangeTestbed`.
 
+    Args:
+        launched: ranks that a launcher started on one host or many, for `cluster` and `auto`; None to start them here.
+
     Raises:
         ValueError: the name is unknown (the message lists all), or the testbed cannot run on this machine.
     """
+    if launched is not None and name in ("auto", "cluster", "cluster:cpu", "cluster:cuda"):
+        return _on_ranks(name, setup, launched)
     if name == "auto" and 0 < torch.cuda.device_count() < setup.num_devices:
         return _emulated(setup, "")
     if name in ("auto", "cluster"):
@@ -62,6 +70,10 @@ def open_testbed(name: str, setup: TestbedSetup) -> Testbed:
     kind, _, detail = name.partition(":")
     if kind == "cluster" and detail in ("cpu", "cuda"):
         return ClusterTestbed(setup, "cpu" if detail == "cpu" else "cuda")
+    if kind == "cluster" and detail in ("ray", "ray:cpu", "ray:cuda"):
+        from dreamshard.testbeds.cluster.ray_ranks import ray_ranks
+
+        return _on_ranks(name, setup, ray_ranks(setup.num_devices, detail.removeprefix("ray").removeprefix(":")))
     if kind == "simulated":
         return SimulatedTestbed(setup, hardware(detail or DEFAULT_SPEC))
     if kind == "emulated":
@@ -72,17 +84,27 @@ def open_testbed(name: str, setup: TestbedSetup) -> Testbed:
 
 
 def _device_type(num_devices: int) -> Literal["cpu", "cuda"]:
-    """`cuda` if there is a GPU for each device, else `cpu`; warns if GPUs stay unused."""
+    """`cuda` if there is a GPU for each device, `cpu` if there is none at all.
+
+    Raises:
+        ValueError: there are GPUs for some devices only; ranks on the CPU would be no guide to them.
+    """
     num_gpus = torch.cuda.device_count()
     if 0 < num_gpus < num_devices:
-        logger.warning(
-            "this machine has %d GPUs for %d devices, so costs are measured on its CPU, one rank per device, and are no "
-            "guide to GPUs; ask for at most %d devices to measure on CUDA",
-            num_gpus,
-            num_devices,
-            num_gpus,
+        raise ValueError(
+            f"this machine has {num_gpus} GPUs for {num_devices} devices, so they cannot be measured on it alone; start "
+            "ranks on more hosts with torchrun or Ray (docs/many-hosts.md), plan with `emulated` or `simulated`, ask for at "
+            f"most {num_gpus} devices, or ask for the CPU with `cluster:cpu`"
         )
-    return "cuda" if num_gpus >= num_devices else "cpu"
+    return "cuda" if num_gpus else "cpu"
+
+
+def _on_ranks(name: str, setup: TestbedSetup, source: RankSource) -> ClusterTestbed:
+    """The cluster on ranks that run already, on the devices that the name asks for."""
+    kind = name.rpartition(":")[2]
+    if kind in ("cpu", "cuda"):
+        return ClusterTestbed(setup, "cpu" if kind == "cpu" else "cuda", source)
+    return ClusterTestbed(setup, "cpu" if source.layout is None else source.layout.device_type(), source)
 
 
 def _emulated(setup: TestbedSetup, target: str) -> EmulatedTestbed:

@@ -39,13 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits 0 when done, 1 with one sentence on stderr, 2 on wrong usage."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     command_options.debug = "--debug" in words
-    sys.excepthook = _one_sentence
+    sys.excepthook = one_sentence
     if not command_options.debug:
         warnings.simplefilter("ignore")
     typer.main.get_command(app)([word for word in words if word != "--debug"])  # app() would set its own hook
 
 
-def _one_sentence(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def one_sentence(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Show an error to people; Python then exits with 1."""
     if command_options.debug:
         sys.__excepthook__(kind, error, trace)

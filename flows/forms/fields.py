@@ -43,7 +43,7 @@ def _testbeds() -> str:
 
     preset = rf"(:({'|'.join(SPECS)}|[^:]+\.(yaml|yml|json)))?"
     custom = r"(?!auto:|cluster:|emulated:|simulated:)[\w.]+:\w+"
-    return rf"^(|auto|cluster(:cpu|:cuda)?|(emulated|simulated){preset}|{custom})$"
+    return rf"^(|auto|cluster(:ray)?(:cpu|:cuda)?|(emulated|simulated){preset}|{custom})$"
 
 
 def _sources() -> str:

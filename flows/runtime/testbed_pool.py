@@ -28,7 +28,7 @@ from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.capacity import Capacity, capacity_of
 from dreamshard.testbeds.specs import AcceleratorSpec
 from dreamshard.workloads.lookups import Lookups, LookupSource
-from flows.runtime import run_locks
+from flows.runtime import launched_ranks, run_locks
 from storage.lake.shard_cost_cache import LakeShardCache
 from storage.store import Store
 
@@ -75,7 +75,7 @@ def check_testbed(store: Store, config: Recipe) -> Capacity:
         ValueError: it does not; the message lists those that do.
     """
     setup = _setup(store, config.tasks.num_devices, config.workload.batch_size, 0, config.measure, _no_lookups)
-    testbed = open_testbed(config.testbed, setup)
+    testbed = _opened(config.testbed, setup)
     try:
         return capacity_of(testbed, config.tasks.num_devices)
     finally:
@@ -88,7 +88,7 @@ def testbed_reference(store: Store, config: Recipe, dataset: str, seed: int) -> 
     setup = _setup(
         store, config.tasks.num_devices, batch_size_of(store.lake.read_dataset(dataset)), seed, config.measure, lookups
     )
-    testbed = open_testbed(config.testbed, setup)
+    testbed = _opened(config.testbed, setup)
     reference = TestbedReference(
         name=config.testbed,
         kind=testbed.name,
@@ -141,7 +141,7 @@ def open_reference(store: Store, reference: TestbedReference) -> Testbed:
     """Open the testbed on the data of a store; the caller closes it."""
     lookups = store.lake.lookup_source(reference.dataset)
     setup = _setup(store, reference.num_devices, reference.batch_size, reference.seed, reference.measure, lookups)
-    return open_testbed(reference.name, setup)
+    return _opened(reference.name, setup)
 
 
 def accelerator_of(store: Store, reference: TestbedReference) -> AcceleratorSpec | None:
@@ -218,6 +218,11 @@ def describe(sample: CostSample) -> str:
 
 def _first(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+
+
+def _opened(name: str, setup: TestbedSetup) -> Testbed:
+    """Open a testbed by name, on the launcher's ranks if there are any."""
+    return open_testbed(name, setup, launched_ranks.for_testbed(name))
 
 
 def _setup(

@@ -39,6 +39,11 @@ class Layout:
         """Of the first host."""
         return next(iter(self._counts().values()))
 
+    @property
+    def pattern(self) -> list[int]:
+        """Ranks of each host and so which devices share one; also equal for other hosts of the same kind."""
+        return list(self._counts().values())
+
     def members(self, num_devices: int, devices_per_host: int | None) -> tuple[int, ...]:
         """The ranks that measure a task of so many devices.
 
@@ -89,7 +94,7 @@ class Layout:
             if rank.gpu is None:
                 raise ValueError(
                     f"rank {rank.rank} on host {rank.host} has no GPU that torch can use, so costs on GPUs cannot be "
-                    "measured; start one rank per GPU and check `nvidia-smi` on that host, or ask for the CPU with cluster:cpu"
+                    "measured; start one rank per GPU, check `nvidia-smi` on that host, or ask for the CPU with cluster:cpu"
                 )
             other = users.setdefault((rank.host, rank.gpu.uuid), rank)
             if other is not rank:

@@ -27,10 +27,11 @@ IDLE = STAGES[2]
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU; `uuid` tells two of one model apart."""
+    """A GPU; its `uuid` tells it from others of the model."""
 
     model: str
     uuid: str
+    memory_bytes: int
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,9 @@ class StartRank:
 
 @dataclass(frozen=True)
 class EndRank:
-    """A keeper kills its rank and answers with `RankEnded`."""
+    """A keeper ends its rank and answers with `RankEnded`; with `gently` it first gives the rank time to end by itself."""
+
+    gently: bool
 
 
 @dataclass(frozen=True)
@@ -157,12 +160,14 @@ class RankEnded:
     """How a keeper's rank ended.
 
     Attributes:
-        exit_code: negative if a signal ended it; None if there was no rank.
+        exit_code: negative if a signal ended it; None if no rank was running.
         log: last lines of its output.
+        was_asked: whether this answers `EndRank`.
     """
 
     exit_code: int | None
     log: str
+    was_asked: bool
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The program of one rank: connect to the testbed, then do what it asks until it ends the rank.
 
 It starts as `python -m dreamshard.testbeds.cluster.rank FILE`, where FILE holds what a rank needs to start, as JSON; `-`
-reads it from standard input. A rank also ends, even while it computes, if the testbed is gone.
+reads a line of it from standard input, which stays open as long as the rank may run. A rank also ends, even while it
+computes, if the testbed is gone.
 """
 
 import faulthandler
@@ -222,13 +223,26 @@ def _gpu_index(start: Start) -> int | None:
 
 def _gpu(index: int) -> messages.Gpu:
     properties = torch.cuda.get_device_properties(index)
-    return messages.Gpu(str(properties.name), str(properties.uuid))
+    return messages.Gpu(str(properties.name), str(properties.uuid), int(properties.total_memory))
+
+
+def end_with_input() -> None:
+    """End this process when its standard input closes, because the process that started it is gone."""
+
+    def wait() -> None:
+        sys.stdin.read()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 if __name__ == "__main__":
     # Imported by name, so that messages pickle alike on both sides.
-    from dreamshard.testbeds.cluster.rank import Start as RankStart
-    from dreamshard.testbeds.cluster.rank import main as run_rank
+    from dreamshard.testbeds.cluster import rank
 
-    source = sys.argv[1]
-    run_rank(RankStart.from_json(sys.stdin.read() if source == "-" else Path(source).read_text(), os.environ))
+    if sys.argv[1] == "-":
+        text = sys.stdin.readline()
+        rank.end_with_input()
+    else:
+        text = Path(sys.argv[1]).read_text()
+    rank.main(rank.Start.from_json(text, os.environ))

@@ -88,8 +88,8 @@ class RankLauncher(Protocol):
         """How a rank ended whose connection broke; may end the others to find out."""
         ...
 
-    def log_of(self, rank: int) -> str:
-        """The last lines of a rank's output."""
+    def log_of(self, rank: int) -> str | None:
+        """The last lines of a rank's output; None if its host does not answer. May end the rank."""
         ...
 
     def end(self, *, gently: bool) -> None:
@@ -239,7 +239,7 @@ class Ranks:
                 ready = [key.fileobj for key, _ in selector.select(max(0.0, deadline - time.monotonic()))]
                 if not ready:
                     what = f"{describe_ranks(missing)} not ready after {launcher.start_timeout_s:g} s"
-                    raise RankTrouble(missing[0], STAGES[0], what, launcher.log_of(missing[0]))
+                    raise RankTrouble(missing[0], STAGES[0], what, launcher.log_of(missing[0]) or "")
                 if self._reception not in ready:
                     launcher.check(missing)
                     continue
@@ -271,7 +271,10 @@ class Ranks:
         """A timeout; the rank that is furthest behind is the one that the others wait for."""
         device = min(silent, key=lambda device: STAGES.index(self._stages[device]))
         log = self._launcher.log_of(self.layout.ranks[device].rank)
-        return self._trouble(device, self._stages[device], f"no answer within {timeout_s:g} s", log)
+        what = f"no answer within {timeout_s:g} s" + (
+            "" if log is not None else ", and its host does not answer either"
+        )
+        return self._trouble(device, self._stages[device], what, log or "")
 
     def _trouble(self, device: int, stage: str, what: str, detail: str) -> RankTrouble:
         hello = self.layout.ranks[device]

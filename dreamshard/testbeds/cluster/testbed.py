@@ -19,7 +19,7 @@ from dreamshard.costs import CostSample, DeviceCosts, Infeasible
 from dreamshard.exchange_sample import Exchange, ExchangeSample
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import MeasurementError, TestbedSetup, check_placement
+from dreamshard.testbeds.base import MeasurementError, TestbedSetup, check_exchange, check_placement
 from dreamshard.testbeds.clocks import CLOCKS, interquartile_range
 from dreamshard.testbeds.cluster.launch import LocalLauncher
 from dreamshard.testbeds.cluster.layout import Layout
@@ -35,14 +35,17 @@ class RankSource(Protocol):
     """Where a cluster's ranks come from; ranks of several hosts outlive a testbed.
 
     Attributes:
-        layout: of all ranks; None if they are on this host and start when they are needed.
         advice: what the next measurement does after a failure.
     """
 
-    layout: Layout | None
     advice: str
 
-    def running(self, num_devices: int) -> Ranks:
+    @property
+    def layout(self) -> Layout | None:
+        """Of all ranks; None if they are on this host and start when they are needed."""
+        ...
+
+    def running(self, num_devices: int, device_type: DeviceType) -> Ranks:
         """The ranks, started if none run; exactly `num_devices` if there is no `layout`.
 
         Raises:
@@ -65,18 +68,17 @@ class LocalRanks:
     layout: Layout | None = None
     advice = "the next measurement starts new ranks"
 
-    def __init__(self, device_type: DeviceType) -> None:
-        self._device_type = device_type
+    def __init__(self) -> None:
         self._ranks: Ranks | None = None
 
-    def running(self, num_devices: int) -> Ranks:
+    def running(self, num_devices: int, device_type: DeviceType) -> Ranks:
         """See `RankSource`."""
         if self._ranks is not None and len(self._ranks.layout.ranks) != num_devices:
             self.end_ranks()
         if self._ranks is None:
             reception = Reception()
             try:
-                self._ranks = Ranks(LocalLauncher(num_devices, look_for_gpu=self._device_type == "cuda"), reception)
+                self._ranks = Ranks(LocalLauncher(num_devices, look_for_gpu=device_type == "cuda"), reception)
             finally:
                 reception.close()
         return self._ranks
@@ -128,11 +130,10 @@ class ClusterTestbed:
         self.setup = setup
         self.device_type = device_type
         self._lock = threading.Lock()
-        self._source: RankSource = source or LocalRanks(device_type)
+        self._source: RankSource = source or LocalRanks()
         self.max_devices: int | None = setup.num_devices
-        layout = self._source.layout
-        if layout is not None:
-            self.hardware = layout.hardware(layout.members(setup.num_devices, None), device_type)
+        if self.layout is not None:
+            self.hardware = self.layout.hardware(self.layout.members(setup.num_devices, None), device_type)
         elif device_type == "cpu":
             self.hardware = f"{device_model('cpu')} x{os.cpu_count()}, {setup.num_devices} ranks"
         else:
@@ -171,6 +172,7 @@ class ClusterTestbed:
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         """See `ExchangeTestbed`; after an error as `measure`."""
+        check_exchange(exchange, self.max_devices)
         members = self._members(exchange.num_devices, exchange.devices_per_host)
         name = f"an all-to-all of {exchange.num_devices} devices"
         with self._lock:
@@ -190,6 +192,11 @@ class ClusterTestbed:
             versions=library_versions(),
         )
 
+    @property
+    def layout(self) -> Layout | None:
+        """Of a launcher's ranks; None if they start on this host when they are needed."""
+        return self._source.layout
+
     def close(self) -> None:
         """End all ranks of this host; those of a launcher stay for the next testbed."""
         atexit.unregister(self.close)
@@ -203,14 +210,10 @@ class ClusterTestbed:
         """The ranks for so many devices.
 
         Raises:
-            ValueError: there are too few, or too few on different hosts.
+            ValueError: there are too few on different hosts.
         """
-        if self._source.layout is not None:
-            return self._source.layout.members(num_devices, devices_per_host)
-        if num_devices > self.setup.num_devices:
-            raise ValueError(
-                f"{num_devices} devices are asked for, but this testbed has {self.setup.num_devices}; ask for fewer"
-            )
+        if self.layout is not None:
+            return self.layout.members(num_devices, devices_per_host)
         if devices_per_host is not None and devices_per_host < num_devices:
             raise ValueError(
                 f"{num_devices} devices at {devices_per_host} per host are asked for, but the ranks of this testbed are all "
@@ -219,18 +222,17 @@ class ClusterTestbed:
         return tuple(range(num_devices))
 
     def _devices_per_host(self, members: Sequence[int]) -> int:
-        layout = self._source.layout
-        if layout is None:
+        if self.layout is None:
             return len(members)
-        first = layout.ranks[members[0]].host
-        return sum(layout.ranks[member].host == first for member in members)
+        hosts = [self.layout.ranks[member].host for member in members]
+        return hosts.count(hosts[0])
 
     def _answers(
         self, members: tuple[int, ...], job: PlacementJob | ExchangeJob, name: str, tables: dict[int, list[str]]
     ) -> list[object]:
         """What each rank measured; ends all ranks on any error."""
         try:
-            ranks = self._source.running(len(members))
+            ranks = self._source.running(len(members), self.device_type)
             ranks.join(self.device_type, self._pickled_setup, members)
             ranks.send(job, members)
             return ranks.collect(members, self.setup.timeout_s)

@@ -11,7 +11,7 @@ def rank(number: int, host: str, gpu: Gpu | None = None) -> Hello:
 
 
 def h100(number: int) -> Gpu:
-    return Gpu("NVIDIA H100", f"GPU-{number}")
+    return Gpu("NVIDIA H100", f"GPU-{number}", 80 * 2**30)
 
 
 def two_hosts(per_host: int) -> Layout:
@@ -63,7 +63,9 @@ def test_ranks_that_share_a_gpu_or_have_unlike_ones_are_named():
     with pytest.raises(ValueError, match="ranks 0 and 1 on host a have the same GPU"):
         Layout.of([rank(0, "a", h100(0)), rank(1, "a", h100(0))]).hardware((0, 1), "cuda")
     with pytest.raises(ValueError, match="NVIDIA H100 on host a, NVIDIA A100 on host b"):
-        Layout.of([rank(0, "a", h100(0)), rank(1, "b", Gpu("NVIDIA A100", "GPU-1"))]).hardware((0, 1), "cuda")
+        Layout.of([rank(0, "a", h100(0)), rank(1, "b", Gpu("NVIDIA A100", "GPU-1", 40 * 2**30))]).hardware(
+            (0, 1), "cuda"
+        )
 
 
 def test_ranks_are_listed_briefly():

@@ -1,0 +1,114 @@
+"""A program for the tests of ranks on many hosts: rank 0 measures what it reads, line by line, and says what it got.
+
+    python -m tests.helpers.launched DEVICES TIMEOUT_S
+
+Each line is a fault of the lookups of table `faulty`, which the last device holds, or `none`, or `exchange`. Each answer is
+one line of JSON. After `fail` rank 0 exits with 1, as a flow that failed.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import torch
+
+from dreamshard.exchange_sample import Exchange
+from dreamshard.placement import Placement
+from dreamshard.testbeds import MeasurementError, TestbedSetup, open_testbed
+from dreamshard.testbeds.cluster.launched import LaunchedRanks, drive, keep
+from dreamshard.testbeds.cluster.launcher_variables import launched_process
+from tests.helpers.lookups import FaultyLookups
+from tests.helpers.tables import roomy_task, tables_of_dims
+
+BATCH = 64
+JOIN_TIMEOUT_S = 60.0
+
+
+class Host:
+    """The processes of one host, as seen from the test."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+
+    def ask(self, line: str) -> dict:
+        """What rank 0 on this host answers to a line."""
+        self.tell(line)
+        return self.answer()
+
+    def tell(self, line: str) -> None:
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> dict:
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr.read()
+        return json.loads(line)
+
+    def die(self) -> None:
+        """Kill all processes of the host at once, as a power cut does."""
+        for process in [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]:
+            process.send_signal(signal.SIGKILL)
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and stderr, after no more lines."""
+        _, errors = self.process.communicate(timeout=60)
+        return self.process.returncode, errors
+
+    def close(self) -> None:
+        """End what is left."""
+        if self.process.poll() is None:
+            self.die()
+        self.process.communicate()
+
+
+def main(num_devices: int, timeout_s: float) -> None:
+    process = launched_process(os.environ)
+    if process.rank > 0:
+        sys.exit(0 if keep(process, JOIN_TIMEOUT_S, None) else 1)
+    with drive(process, JOIN_TIMEOUT_S, None) as ranks:
+        ranks._pool._rejoin_timeout_s = 10.0
+        print(json.dumps({"ranks": len(ranks.layout.ranks), "pattern": ranks.layout.pattern}), flush=True)
+        for line in sys.stdin:
+            if line.strip() == "fail":
+                sys.exit(1)
+            print(json.dumps(answer(line.strip(), num_devices, timeout_s, ranks)), flush=True)
+
+
+def answer(line: str, num_devices: int, timeout_s: float, ranks: LaunchedRanks) -> dict:
+    lookups = FaultyLookups(BATCH, fault=line)
+    setup = TestbedSetup(
+        num_devices=num_devices, batch_size=BATCH, lookups=lookups, warmups=1, repeats=3, timeout_s=timeout_s
+    )
+    bed = open_testbed("cluster:cpu", setup, ranks)
+    try:
+        if line == "exchange":
+            exchange = bed.measure_exchange(Exchange(sent_bytes=torch.tensor([2**16, 2**16]), devices_per_host=1))
+            return {"ms": exchange.forward_ms.tolist(), "devices_per_host": exchange.exchange.devices_per_host}
+        names = [f"healthy-{d}" for d in range(num_devices - 1)] + ["faulty"]
+        task = roomy_task(tables_of_dims([8] * num_devices, rows=500, names=names), num_devices)
+        sample = bed.measure(task, Placement(torch.arange(num_devices), num_devices))
+    except (MeasurementError, ValueError) as error:
+        return {"error": str(error), "notes": getattr(error, "__notes__", [])}
+    finally:
+        bed.close()
+    phases = sample.costs.phases_ms()
+    return {
+        "hardware": sample.hardware,
+        "devices_per_host": sample.task.devices_per_host,
+        "shape": list(phases.shape),
+        "all_positive": bool((phases > 0).all()),
+    }
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]))
