@@ -1,5 +1,6 @@
 """The lake: Parquet datasets of tables, tasks, cost samples and evaluations; `catalog` queries them with DuckDB."""
 
+from storage.lake.exchange_samples import read_exchanges, write_exchanges
 from storage.lake.ingested import Ingested, keep_ingested, keep_source, known_tables, read_source
 from storage.lake.lake import EVALUATION, Lake
 from storage.lake.sample_buffer import collecting
@@ -16,7 +17,9 @@ __all__ = [
     "keep_ingested",
     "keep_source",
     "known_tables",
+    "read_exchanges",
     "read_source",
     "read_table_split",
+    "write_exchanges",
     "write_table_split",
 ]

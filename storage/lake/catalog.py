@@ -1,4 +1,4 @@
-"""DuckDB over the lake: seven views of its Parquet files, in memory for the program and as a file for other tools.
+"""DuckDB over the lake: views of its Parquet files, in memory for the program and as a file for other tools.
 
 Nothing is copied and no file is locked: a view reads the files that exist at the moment of the query.
 
@@ -19,13 +19,22 @@ from storage.filesystem import failures, list_files
 from storage.lake import schemas
 from storage.settings import Settings
 
-VIEWS = ("tables", "tasks", "cost_samples", "device_costs", "shard_costs", "placements", "evaluations")
+VIEWS = (
+    "tables",
+    "tasks",
+    "cost_samples",
+    "device_costs",
+    "shard_costs",
+    "exchange_samples",
+    "placements",
+    "evaluations",
+)
 
 _NO_DOWNLOADS: dict[str, Any] = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
 
 
 def connect(settings: Settings) -> duckdb.DuckDBPyConnection:
-    """An in-memory database with the seven views, which the caller closes; a view without files is empty."""
+    """An in-memory database with the views, which the caller closes; a view without files is empty."""
     connection = duckdb.connect(config=_NO_DOWNLOADS)
     _create_views(connection, settings)
     return connection
@@ -65,15 +74,18 @@ def _create_views(connection: duckdb.DuckDBPyConnection, settings: Settings) -> 
         connection.register_filesystem(root.fs)
     for name, (dataset, schema, condition) in _SOURCES.items():
         folder = root / dataset
-        if any(folder.rglob("*.parquet")) if isinstance(folder, Path) else list_files(folder, "**/*.parquet"):
-            columns = ", ".join(f'"{column}"' for column in schema.names)
-            files = f"{folder}/**/*.parquet".replace("'", "''")
-            options = "hive_partitioning = true, hive_types_autocast = false, union_by_name = true"
-            once = _DISTINCT if dataset == "cost_samples" and not isinstance(root, Path) else ""
-            rows = f"select {columns} from read_parquet('{files}', {options}) {condition} {once}"
-        else:
-            rows = _empty(connection, schema)
-        connection.execute(f"create view {name} as {rows}")
+        if not (any(folder.rglob("*.parquet")) if isinstance(folder, Path) else list_files(folder, "**/*.parquet")):
+            connection.execute(f"create view {name} as {_empty(connection, schema)}")
+            continue
+        files = f"{folder}/**/*.parquet".replace("'", "''")
+        source = f"read_parquet('{files}', hive_partitioning = true, hive_types_autocast = false, union_by_name = true)"
+        once = _DISTINCT if dataset == "cost_samples" and not isinstance(root, Path) else ""
+        rows = f"from {source} {condition} {once}"
+        columns = ", ".join(f'"{column}"' for column in schema.names)
+        try:
+            connection.execute(f"create view {name} as select {columns} {rows}")
+        except duckdb.BinderException:
+            connection.execute(f"create view {name} as select {_known_columns(connection, source, schema)} {rows}")
     connection.execute(f"create view placements as {_PLACEMENTS}")
 
 
@@ -88,6 +100,7 @@ _SOURCES: dict[str, tuple[str, pa.Schema, str]] = {
     "cost_samples": ("cost_samples", schemas.COST_SAMPLES, "where device = 0"),
     "device_costs": ("cost_samples", schemas.DEVICE_COSTS, ""),
     "shard_costs": ("shard_costs", schemas.SHARD_COSTS, ""),
+    "exchange_samples": ("exchange_samples", schemas.EXCHANGE_SAMPLES, ""),
     "evaluations": ("evaluations", schemas.EVALUATIONS, ""),
 }
 """View -> dataset, columns, and condition on its rows. The row of device 0 carries the whole sample."""
@@ -101,6 +114,16 @@ _PLACEMENTS = """
         unnest(table_names), unnest(placement)
     from evaluations
 """
+
+
+def _known_columns(connection: duckdb.DuckDBPyConnection, source: str, schema: pa.Schema) -> str:
+    """The columns of `schema`, null where they are newer than all files."""
+    known = {row[0] for row in connection.execute(f"describe select * from {source}").fetchall()}
+    kinds = connection.from_arrow(schema.empty_table()).types
+    return ", ".join(
+        f'"{name}"' if name in known else f'cast(null as {kind}) as "{name}"'
+        for name, kind in zip(schema.names, kinds, strict=True)
+    )
 
 
 def _empty(connection: duckdb.DuckDBPyConnection, schema: pa.Schema) -> str:

@@ -7,6 +7,7 @@
     cost_samples/testbed=<t>/dataset_version=<v>/<run>.<iteration>.<content>.parquet      one row per device
     sample_buffer/...                                                  samples of an unfinished iteration
     shard_costs/hardware=<h>/<key>.<repeats>.parquet                   one row: a shard measured by itself
+    exchange_samples/measured_on=<i>/<content>.parquet                 one row per all-to-all measured by itself
     evaluations/testbed=<t>/dataset_version=<v>/<run>.parquet                             one row per placer and task
 
 Writing the same content again adds nothing; a repeated evaluation replaces the previous one. A killed writer leaves at most

@@ -82,12 +82,13 @@ def task_to_row(task: PlacementTask) -> Row:
         "num_tables": len(task.tables),
         "memory_bytes": task.memory_bytes,
         **{name: getattr(task, name) for name in _OF_TASK},
+        **_hosts(task),
     }
 
 
 def task_from_row(row: Row, pool: Tables) -> PlacementTask:
     """The task, with its tables from `pool`."""
-    same = {name: row[name] for name in _OF_TASK}
+    same = {name: row[name] for name in _OF_TASK} | {"devices_per_host": row.get("devices_per_host")}
     return PlacementTask(pool.named(row["table_names"]), memory_bytes=row["memory_bytes"], name=row["task"], **same)
 
 
@@ -104,6 +105,7 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
         "task": task.name,
         "capacity_bytes": task.memory_bytes,
         **{name: getattr(task, name) for name in _OF_TASK},
+        **_hosts(task),
         "overall_ms": sample.overall_ms if fits else None,
         "spread_ms": sample.spread_ms if fits else None,
         "versions": json.dumps(dict(sample.versions), sort_keys=True),
@@ -164,6 +166,11 @@ def evaluation_to_row(row: EvaluationRow, model_version: str | None, origin: Row
         "placement": row.placement.device.tolist(),
     }
     return content | {"evaluation_id": content_id(content), "created_at": now()}
+
+
+def _hosts(task: PlacementTask) -> Row:
+    """No column where the task leaves it to the hardware: files of earlier versions have none either."""
+    return {} if task.devices_per_host is None else {"devices_per_host": task.devices_per_host}
 
 
 def _sample(rows: Sequence[Row], pool: Tables) -> CostSample:

@@ -60,6 +60,7 @@ TASKS = pa.schema(
         ("task", _TEXT),
         ("table_names", _TEXTS),
         *_columns(_INT, "num_tables", "num_devices"),
+        ("devices_per_host", _INT),  # null for as many as the hardware has
         ("memory_bytes", _COUNT),  # room on each device
         *_columns(_TEXT, "precision", "optimizer"),
         ("seed", _COUNT),
@@ -87,6 +88,7 @@ _SAMPLE: Columns = [
     ("batch_size", _COUNT),
     *_columns(_TEXT, "precision", "optimizer"),
     ("num_devices", _INT),
+    ("devices_per_host", _INT),  # null for as many as the hardware has
     ("capacity_bytes", _COUNT),  # room on each device
     *_columns(_MS, "overall_ms", "spread_ms"),  # null, like all times of the sample, if a shard did not fit
     ("repeats", _INT),
@@ -142,3 +144,21 @@ SHARD_COSTS = pa.schema(
     ]
 )
 """One row per shard measured by itself."""
+
+EXCHANGE_SAMPLES = pa.schema(
+    [
+        ("exchange_id", _TEXT),
+        *_columns(_TEXT, "testbed", "hardware"),
+        ("versions", _TEXT),  # JSON object: library to version
+        *_columns(_INT, "num_devices", "devices_per_host"),  # null: as many per host as the hardware has
+        ("host_devices", _INT),  # of the hardware; null if all devices share a host
+        ("largest_bytes", _COUNT),  # the most that a device sends
+        *_columns(_MS, "slowest_forward_ms", "slowest_backward_ms", "spread_ms"),
+        ("repeats", _INT),
+        ("clock", _TEXT),
+        ("sent_bytes", pa.list_(_COUNT)),  # of each device, as are the two below
+        *_columns(pa.list_(pa.float32()), "forward_ms", "backward_ms"),
+        ("created_at", _TIME),
+    ]
+)
+"""One row per all-to-all measured by itself."""

@@ -4,15 +4,18 @@ from pathlib import Path
 
 import duckdb
 import pytest
+import torch
 
 from dreamshard.costs import CostSample
+from dreamshard.exchange_sample import Exchange
 from dreamshard.tasks import PlacementTask
-from storage.lake import catalog, schemas
+from storage.lake import catalog, schemas, write_exchanges
 from storage.lake.lake import Lake
 from storage.lake.shard_cost_cache import LakeShardCache
 from storage.settings import Settings
 from tests.helpers.lake import append_samples
 from tests.helpers.samples import make_evaluation, make_sample
+from tests.helpers.testbeds import simulated
 from tests.storage.lake.test_shard_cost_cache import COSTS, KEY
 
 
@@ -20,6 +23,7 @@ from tests.storage.lake.test_shard_cost_cache import COSTS, KEY
 def filled(lake: Lake, sample: CostSample, task: PlacementTask, version: str) -> None:
     lake.write_tasks([task], version, "train", "set")
     LakeShardCache(lake.root).put(KEY, COSTS)
+    write_exchanges(lake.root, "abacus", [simulated().measure_exchange(Exchange(sent_bytes=torch.tensor([8, 8])))])
     append_samples(lake, [sample, make_sample(task, [0, 0, 0], "cluster")], "run", 1, version)
     lake.write_evaluation(
         [make_evaluation(task, "random", 4.0)], {}, "key", dataset_version=version, testbed="cluster", hardware="x"

@@ -1,0 +1,76 @@
+"""All-to-alls measured by themselves, which serve every training on the same hardware.
+
+    exchange_samples/measured_on=<identity of testbed and hardware>/<content>.parquet
+
+A file holds exchanges that were measured in a row; writing the same ones again adds nothing.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from dreamshard.exchange_sample import Exchange, ExchangeSample
+from storage.filesystem import AnyPath, list_files
+from storage.lake import schemas
+from storage.lake.parquet_files import content_id, partition, read_parquet_files, write_rows
+from storage.lake.rows import Row, now
+
+_OF_SAMPLE = ("testbed", "hardware", "host_devices", "clock", "spread_ms", "repeats")
+
+
+def write_exchanges(root: AnyPath, identity: str, samples: Sequence[ExchangeSample]) -> None:
+    """Write samples below the root of a lake.
+
+    Args:
+        identity: of testbed and hardware; `read_exchanges` finds the samples under it.
+    """
+    content = [_to_row(sample) for sample in samples]
+    if content:
+        path = _folder(root, identity) / f"{content_id(content)}.parquet"
+        if not path.exists():
+            origin = {"created_at": now()}
+            named = [row | origin | {"exchange_id": content_id(row)} for row in content]
+            write_rows(path, named, schemas.EXCHANGE_SAMPLES)
+
+
+def read_exchanges(root: AnyPath, identity: str, versions: Mapping[str, str]) -> list[ExchangeSample]:
+    """The samples of an identity, oldest first, without those of other library versions than `versions`.
+
+    Raises:
+        ValueError: a file cannot be read.
+    """
+    files = list_files(_folder(root, identity), "*.parquet")
+    rows = {row["exchange_id"]: row for table in read_parquet_files(files) for row in table.to_pylist()}
+    samples = [_from_row(row) for row in sorted(rows.values(), key=lambda row: (row["created_at"], row["exchange_id"]))]
+    return [sample for sample in samples if sample.versions.items() <= versions.items()]
+
+
+def _folder(root: AnyPath, identity: str) -> AnyPath:
+    return partition(root / "exchange_samples", measured_on=identity)
+
+
+def _to_row(sample: ExchangeSample) -> Row:
+    exchange = sample.exchange
+    return {
+        **{name: getattr(sample, name) for name in _OF_SAMPLE},
+        "versions": json.dumps(dict(sample.versions), sort_keys=True),
+        "num_devices": exchange.num_devices,
+        "devices_per_host": exchange.devices_per_host,
+        "largest_bytes": int(exchange.sent_bytes.max()),
+        "slowest_forward_ms": float(sample.forward_ms.max()),
+        "slowest_backward_ms": float(sample.backward_ms.max()),
+        "sent_bytes": exchange.sent_bytes.tolist(),
+        "forward_ms": sample.forward_ms.tolist(),
+        "backward_ms": sample.backward_ms.tolist(),
+    }
+
+
+def _from_row(row: Row) -> ExchangeSample:
+    return ExchangeSample(
+        exchange=Exchange(sent_bytes=torch.tensor(row["sent_bytes"]), devices_per_host=row["devices_per_host"]),
+        forward_ms=torch.tensor(row["forward_ms"]),
+        backward_ms=torch.tensor(row["backward_ms"]),
+        versions=json.loads(row["versions"]),
+        **{name: row[name] for name in _OF_SAMPLE},
+    )
