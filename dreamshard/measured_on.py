@@ -1,11 +1,15 @@
 """What costs were measured on: hardware, topology, and the setting of the training step."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
 from dreamshard.costs import CostSample
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Optimizer, Precision
+from dreamshard.tasks import PlacementTask
+
+Difference = Literal["hardware", "num_devices", "precision", "optimizer", "batch_size"]
+"""In what a task can differ from what was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +74,28 @@ class MeasuredOn:
         content = asdict(self) | {"versions": dict(self.versions)}
         return {**{name: value for name, value in content.items() if name != "setting"}, **content["setting"]}
 
+    def differences(
+        self, task: PlacementTask, hardware: str | None, *, knows_topology: bool = False
+    ) -> list[Difference]:
+        """In what a task differs from what was measured.
+
+        Args:
+            task: to be placed; without a batch size it takes that of the measurements.
+            hardware: name of a preset or of one's own hardware that the task is for; None where that is not said.
+            knows_topology: whether all-to-alls of as many devices and hosts were measured, if no placements.
+        """
+        setting = self.setting
+        any_count = knows_topology or self.num_devices == 1  # shards of one device, with published links
+        asked: dict[Difference, tuple[object, object]] = {
+            "num_devices": (self.num_devices, self.num_devices if any_count else task.num_devices),
+            "precision": (setting.precision, task.precision),
+            "optimizer": (setting.optimizer, task.optimizer),
+            "batch_size": (setting.batch_size, task.batch_size or setting.batch_size),
+        }
+        others = [name for name, (measured, wanted) in asked.items() if measured != wanted]
+        other_hardware = hardware is not None and not is_named(hardware, self.hardware)
+        return ["hardware", *others] if other_hardware else others
+
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "MeasuredOn":
         """Read the result of `to_json`.
@@ -82,10 +108,60 @@ class MeasuredOn:
         return cls(setting=setting, **{name: content[name] for name in others})
 
 
+def warning(
+    measured: MeasuredOn | None, task: PlacementTask, hardware: str | None, differs: Sequence[Difference]
+) -> str:
+    """One sentence on what the differences mean for a plan, and what to do; empty without any.
+
+    Args:
+        measured: None where the placer's files do not say.
+        task: that was placed.
+        hardware: that it is for; None where that is not said.
+        differs: from `MeasuredOn.differences`.
+    """
+    if not differs:
+        return ""
+    if measured is None:
+        return (
+            f"it is unknown what this placer's costs were measured on, so they may be no guide to {hardware}; train a new "
+            f"version with {_training(task, hardware)}"
+        )
+    if "hardware" in differs:
+        return (
+            f"the costs are of {measured}, not of {hardware}, so this placement may be worse than a rule of thumb there; "
+            f"leave --placer out, which picks costs of {hardware}, or train with {_training(task, hardware)}"
+        )
+    setting = StepSetting(
+        precision=task.precision,
+        optimizer=task.optimizer,
+        batch_size=task.batch_size or measured.setting.batch_size,
+    )
+    wanted = replace(measured, num_devices=task.num_devices, devices_per_host=task.devices_per_host, setting=setting)
+    scaled = [name.replace("_", " ") for name in differs if name != "num_devices"]
+    effects = [f"{' and '.join(scaled)} scaled by the bytes moved"] if scaled else []
+    if "num_devices" in differs:
+        effects.append(f"all-to-alls of {task.num_devices} devices extrapolated")
+    return (
+        f"the costs are of {measured}, but the plan is for {wanted}, so they are estimates ({'; '.join(effects)}): train in "
+        f"that setting with {_training(task, hardware)}"
+    )
+
+
+def _training(task: PlacementTask, hardware: str | None) -> str:
+    """The command that trains for a task, and how long it takes."""
+    testbed = f" --testbed simulated:{hardware}" if hardware else ""
+    where = "a few minutes without a GPU; on the machine itself leave out --testbed" if hardware else "minutes"
+    return f"`dreamshard run{testbed} --devices {task.num_devices}` ({where})"
+
+
 def is_named(name: str, hardware: str) -> bool:
-    """Whether a hardware's description names a preset: `rtx2080ti` is in `NVIDIA GeForce RTX 2080 Ti x2, 2 ranks`."""
-    wanted = "".join(_words(name))
-    words = _words(hardware)
+    """Whether a hardware's description names a preset: `rtx2080ti` is in `NVIDIA GeForce RTX 2080 Ti x2, 2 ranks`.
+
+    The links of an emulated testbed do not count, only the device that it measured.
+    """
+    if hardware.startswith("simulated "):
+        return hardware == f"simulated {name}"
+    wanted, words = "".join(_words(name)), _words(hardware.partition(" for each device")[0])
     spans = ("".join(words[first:last]) for first in range(len(words)) for last in range(first + 1, len(words) + 1))
     return wanted in spans
 

@@ -8,12 +8,13 @@ import io
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 from dreamshard.costs import PHASES, DeviceCosts
+from dreamshard.measured_on import Difference, MeasuredOn, warning
 from dreamshard.placement import ColumnShard, Placement, column_shards, device_memory_bytes
 from dreamshard.tables import Tables, columns_of
 from dreamshard.tasks import PlacementTask
@@ -40,6 +41,9 @@ class Plan:
         shards: one per whole table, several per split table.
         overall_ms: predicted cost of the slowest device, or None without a cost network.
         devices: bytes, number of tables and, with a cost network, predicted milliseconds per phase of each device.
+        costs_of: what the predicted costs were measured on; None where nothing is predicted, or it is unknown.
+        differs_in: in what the plan differs from that; the hardware too, where it is unknown.
+        warning: what this means, and what to do; empty without a difference.
     """
 
     num_devices: int
@@ -47,6 +51,9 @@ class Plan:
     shards: tuple[Shard, ...]
     overall_ms: int | float | None = None
     devices: tuple[Mapping[str, int | float], ...] = field(default_factory=tuple)
+    costs_of: MeasuredOn | None = None
+    differs_in: tuple[Difference, ...] = ()
+    warning: str = ""
 
     def __post_init__(self) -> None:
         counts = Counter((shard.table, shard.column_start) for shard in self.shards)
@@ -76,6 +83,9 @@ class Plan:
                 "num_devices": self.num_devices,
                 "placer": self.placer,
                 "predicted": {"overall_ms": self.overall_ms, "devices": [dict(device) for device in self.devices]},
+                "costs_of": self.costs_of.to_json() if self.costs_of else None,
+                "differs_in": list(self.differs_in),
+                "warning": self.warning or None,
                 "shards": [asdict(shard) for shard in self.shards],
             },
             indent=2,
@@ -185,6 +195,33 @@ def make_plan(task: PlacementTask, placement: Placement, placer: str, predicted:
     )
 
 
+def with_origin(
+    plan: Plan,
+    task: PlacementTask,
+    costs_of: MeasuredOn | None,
+    *,
+    hardware: str | None = None,
+    called: str | None = None,
+    knows_topology: bool = False,
+) -> Plan:
+    """The plan with what its costs are of, and a warning where the task asks for something else.
+
+    Args:
+        plan: whose costs are predicted.
+        task: that it places.
+        costs_of: None where the placer's files do not say.
+        hardware: name of the hardware that the plan is for; None where that is not said.
+        called: how the user calls that hardware, e.g. a file's path.
+        knows_topology: as in `MeasuredOn.differences`.
+    """
+    if costs_of is None:
+        differs: list[Difference] = ["hardware"] if hardware else []
+    else:
+        differs = costs_of.differences(task, hardware, knows_topology=knows_topology)
+    text = warning(costs_of, task, called or hardware, differs)
+    return replace(plan, costs_of=costs_of, differs_in=tuple(differs), warning=text)
+
+
 def parse_plan(text: str | bytes, source: str = "the plan") -> Plan:
     """Read the text of a PLAN.json; `source` names it in errors.
 
@@ -203,6 +240,9 @@ def parse_plan(text: str | bytes, source: str = "the plan") -> Plan:
             ),
             overall_ms=predicted.get("overall_ms"),
             devices=tuple(predicted.get("devices", ())),
+            costs_of=MeasuredOn.from_json(content["costs_of"]) if content.get("costs_of") else None,
+            differs_in=tuple(content.get("differs_in", ())),
+            warning=content.get("warning") or "",
         )
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(

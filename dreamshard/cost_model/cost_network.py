@@ -127,6 +127,10 @@ class CostNetwork(nn.Module, ABC):
     def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
         """Take what all-to-alls cost by themselves from samples of one hardware; ignored by a network that cannot."""
 
+    def knows_topology(self, task: PlacementTask) -> bool:
+        """Whether all-to-alls of the task's devices and hosts were measured."""
+        return self.measured_on is not None and self.measured_on.num_devices == task.num_devices
+
     def for_task(self, task: PlacementTask) -> "CostNetwork":
         """This network with the communication of the task's devices and hosts; it shares all weights."""
         del task

@@ -82,6 +82,10 @@ class ExchangeModel(nn.Module):
         """The topology of a task on this hardware."""
         return Topology.of(num_devices, devices_per_host, int(self.host_devices) or None)
 
+    def knows(self, shape: Topology) -> bool:
+        """Whether all-to-alls of exactly this topology were measured."""
+        return bool(_is_of(self.points, shape).any() or _is_of(self.fits, shape).any())
+
     def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
         """Replace all that was known of all-to-alls by themselves; samples must be of one hardware."""
         hosts = {sample.host_devices for sample in samples if sample.host_devices is not None}

@@ -144,6 +144,10 @@ class StructuredCostNetwork(CostNetwork):
     def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
         self.exchanges.learn_exchanges(samples)
 
+    def knows_topology(self, task: PlacementTask) -> bool:
+        shape = self.exchanges.topology(task.num_devices, task.devices_per_host)
+        return self.exchanges.knows(shape) or super().knows_topology(task)
+
     def for_task(self, task: PlacementTask) -> "StructuredCostNetwork":
         shape = self.exchanges.topology(task.num_devices, task.devices_per_host)
         batches = (

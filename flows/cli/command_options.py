@@ -25,6 +25,14 @@ HomeOption = Annotated[
     Path | None,
     typer.Option("--home", help="Where everything is kept.", envvar="DREAMSHARD_HOME", show_default=".dreamshard"),
 ]
+HardwareOption = Annotated[
+    str | None,
+    typer.Option("--hardware", help="What the plan is for: a preset, e.g. h100, or a file of your own (.yaml, .json)."),
+]
+BatchOption = Annotated[
+    int | None,
+    typer.Option("--batch-size", min=1, help="Training samples per step of all devices.", show_default="as measured"),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for programs.")]
 TraceOption = Annotated[
     Path | None, typer.Option("--trace", help="File for a time line of what was measured (chrome://tracing, Perfetto).")

@@ -6,14 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from flows.cli import terminal
-from flows.cli.command_options import HomeOption, enter
-from flows.cli.placers import cost_predictor, find_placer
+from flows.cli.command_options import BatchOption, HardwareOption, HomeOption, enter
+from flows.cli.placers import choose
 
 if TYPE_CHECKING:
     from dreamshard.plan import Plan
     from dreamshard.tables import Tables
     from dreamshard.tasks import PlacementTask
+    from dreamshard.testbeds.specs import AcceleratorSpec
     from storage.store import Store
+
+OTHER_SETTING = 3
+"""Exit code of `place` where the plan's costs are of something else than what it is for."""
+MEMORY_SHARE = 0.9
+"""Of a device's memory for tables, where the user does not say."""
+_TELLING_GAP = 0.25  # to the lower bound, above which the bound says nothing about the placement
 
 
 def place(
@@ -22,13 +29,21 @@ def place(
         typer.Argument(help="CSV or Parquet (name, rows, dim, pooling_factor, bin_0..16), or TorchRec-style JSON."),
     ],
     devices: Annotated[int, typer.Option("--devices", min=1, help="Number of devices.")],
-    memory_gb: Annotated[float, typer.Option("--memory-gb", min=0.001, help="Room for tables on each device, GiB.")],
-    placer: Annotated[
-        str,
+    memory_gb: Annotated[
+        float | None,
         typer.Option(
-            "--placer", help="champion, challenger, previous, a version, cost_greedy, a rule of thumb, or a rival."
+            "--memory-gb", min=0.001, help="Room for tables on each device, GiB; 90 % of --hardware's if omitted."
         ),
-    ] = "champion",
+    ] = None,
+    hardware: HardwareOption = None,
+    placer: Annotated[
+        str | None,
+        typer.Option(
+            "--placer",
+            help="champion, challenger, previous, a version, prior, cost_greedy, a rule of thumb, or a rival.",
+            show_default="the champion, or the best for --hardware",
+        ),
+    ] = None,
     budget_ms: Annotated[float | None, typer.Option("--budget-ms", min=0, help="Time limit of the search.")] = None,
     current: Annotated[Path | None, typer.Option("--current", help="PLAN.json in use; shows what moves.")] = None,
     form: Annotated[Literal["json", "csv", "torchrec"], typer.Option("--format", help="Format of the plan.")] = "json",
@@ -37,24 +52,54 @@ def place(
     optimizer: Annotated[
         Literal["sgd", "rowwise_adagrad"], typer.Option("--optimizer", help="Optimizer, whose state takes room.")
     ] = "sgd",
+    batch_size: BatchOption = None,
+    devices_per_host: Annotated[
+        int | None, typer.Option("--devices-per-host", min=1, help="Devices on one host; the hardware's if omitted.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 3 where costs are of another setting than the plan's.")
+    ] = False,
     home: HomeOption = None,
 ) -> None:
-    """Place TABLES: write the plan to stdout or a file, and its figures to stderr."""
+    """Place TABLES: write the plan to stdout or a file, and its figures to stderr.
+
+    Exits with 3, the plan written, if its costs are of other hardware than --hardware; with --strict also if they are of
+    another number of devices, precision, optimizer or batch size.
+    """
     store = enter(home)
     _check(out)
     from dreamshard.files import atomic
-    from dreamshard.plan import make_plan, read_plan
-    from dreamshard.search import DreamShardPlacer
+    from dreamshard.plan import make_plan, read_plan, with_origin
+    from dreamshard.search import DreamShardPlacer, RooflinePlacer
     from dreamshard.tasks import PlacementTask
+    from dreamshard.testbeds.hardware_file import hardware as hardware_of
 
-    memory_bytes = round(memory_gb * 2**30)
-    listed = _read(store, tables)
-    task = PlacementTask(listed, devices, memory_bytes, precision=precision, optimizer=optimizer, name=tables.name)
+    spec = hardware_of(hardware) if hardware else None
+    task = PlacementTask(
+        read_listed(store, tables),
+        devices,
+        _memory_bytes(memory_gb, spec),
+        precision=precision,
+        optimizer=optimizer,
+        name=tables.name,
+        devices_per_host=devices_per_host,
+        batch_size=batch_size,
+    )
     in_use = read_plan(current) if current else None
-    chosen, name = find_placer(store, placer)
-    oracle = cost_predictor(store, chosen)
-    placement = chosen.place(task, budget_ms) if isinstance(chosen, DreamShardPlacer) else chosen.place(task)
-    plan = make_plan(task, placement, name, oracle.predict(task, placement) if oracle else None)
+    chosen = choose(store, placer, task, spec, hardware or "")
+    if chosen.why:
+        terminal.note(chosen.why)
+    if isinstance(chosen.placer, DreamShardPlacer | RooflinePlacer):
+        placement = chosen.placer.place(task, budget_ms)
+    else:
+        placement = chosen.placer.place(task)
+    oracle = chosen.predictor
+    plan = make_plan(task, placement, chosen.name, oracle.predict(task, placement) if oracle else None)
+    if oracle is not None:
+        knows = isinstance(oracle, DreamShardPlacer) and oracle.cost_network.knows_topology(task)
+        plan = with_origin(
+            plan, task, chosen.costs_of, hardware=spec.name if spec else None, called=hardware, knows_topology=knows
+        )
     if in_use is not None:
         _show_moves(task, in_use, plan)
     text = plan_text(plan, form, task)
@@ -64,7 +109,30 @@ def place(
         atomic.write(out, text)
         terminal.note(f"wrote {out}")
     if oracle is not None:
-        _show_prediction(task, plan, oracle.lower_bound_ms(task, placement))
+        bound_ms = oracle.lower_bound_ms(task, placement) if isinstance(oracle, DreamShardPlacer) else None
+        _show_prediction(task, plan, bound_ms)
+    if "hardware" in plan.differs_in or (strict and plan.differs_in):
+        raise typer.Exit(OTHER_SETTING)
+
+
+def _memory_bytes(memory_gb: float | None, spec: "AcceleratorSpec | None") -> int:
+    """Room for tables on each device: as given, else most of what the hardware has."""
+    from dreamshard.formatting import gib
+
+    if memory_gb is not None:
+        return round(memory_gb * 2**30)
+    if spec is None:
+        raise typer.BadParameter("give the room for tables on each device, or --hardware", param_hint="--memory-gb")
+    memory_bytes = table_memory_bytes(spec)
+    terminal.note(
+        f"{gib(memory_bytes)} for tables on each device, {MEMORY_SHARE:.0%} of what {spec.name} has (--memory-gb)"
+    )
+    return memory_bytes
+
+
+def table_memory_bytes(spec: "AcceleratorSpec") -> int:
+    """Room for tables on a device, less what lookups, pooled vectors and the dense model take."""
+    return round(MEMORY_SHARE * spec.memory_bytes)
 
 
 def _show_prediction(task: "PlacementTask", plan: "Plan", bound_ms: float | None) -> None:
@@ -72,7 +140,11 @@ def _show_prediction(task: "PlacementTask", plan: "Plan", bound_ms: float | None
     shards = f", split by columns into {len(plan.shards)} shards" if split else ""
     predicted = f"{plan.placer}: predicted {plan.overall_ms:.3f} ms"
     terminal.note(f"{predicted} for {len(task.tables)} tables on {plan.num_devices} devices{shards}")
-    if bound_ms is not None and plan.overall_ms is not None:
+    if plan.costs_of is not None:
+        terminal.note(f"costs of {plan.costs_of}")
+    if plan.warning:
+        terminal.warn(plan.warning)
+    if bound_ms is not None and plan.overall_ms is not None and plan.overall_ms < (1 + _TELLING_GAP) * bound_ms:
         bound = f"lower bound of any placement of these {'shards' if split else 'tables'}: {bound_ms:.3f} ms"
         terminal.note(f"{bound}; {plan.overall_ms / bound_ms - 1:.0%} above it")
 
@@ -94,7 +166,8 @@ def plan_text(plan: "Plan", form: str, task: "PlacementTask") -> str:
     return to_json(sharding_plan(plan, rows))
 
 
-def _read(store: "Store", path: Path) -> "Tables":
+def read_listed(store: "Store", path: Path) -> "Tables":
+    """The tables of a file; a note says what was filled in."""
     from dreamshard.workloads import read_tables
 
     versions = store.lake.dataset_versions()

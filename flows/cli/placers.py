@@ -1,73 +1,198 @@
-"""Placers by name, for `dreamshard place`."""
+"""Placers by name or by hardware, for `dreamshard place`."""
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from flows.cli import terminal
 
 if TYPE_CHECKING:
+    from dreamshard.measured_on import MeasuredOn
     from dreamshard.placer import Placer
-    from dreamshard.search import DreamShardPlacer
+    from dreamshard.search import DreamShardPlacer, RooflinePlacer
+    from dreamshard.tasks import PlacementTask
+    from dreamshard.testbeds.specs import AcceleratorSpec
     from storage.store import Store
 
+    Predictor: TypeAlias = DreamShardPlacer | RooflinePlacer
 
-def find_placer(store: "Store", name: str) -> "tuple[Placer, str]":
-    """The placer called `name`, and its name in a plan.
+PRIOR = "prior"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A placer, and what predicts the costs of its placements.
+
+    Attributes:
+        placer: that places.
+        name: in a plan.
+        predictor: None where nothing can predict.
+        costs_of: what the predicted costs were measured on; None where that is unknown.
+        why: why this one was chosen, for people; empty where the user named it.
+    """
+
+    placer: "Placer"
+    name: str
+    predictor: "Predictor | None"
+    costs_of: "MeasuredOn | None"
+    why: str = ""
+
+
+def choose(
+    store: "Store", name: str | None, task: "PlacementTask", spec: "AcceleratorSpec | None", called: str = ""
+) -> Choice:
+    """The placer called `name`, or the best one for the hardware: a version, a shipped placer, or the preset itself.
+
+    Args:
+        store: with the registry.
+        name: None for the champion, or for the best on `spec`.
+        task: to be placed.
+        spec: hardware that the plan is for; None where that is not said.
+        called: how the user calls it.
 
     Raises:
         ValueError: there is no such placer; the message lists the existing ones.
     """
-    from dreamshard.baselines import baselines
-    from dreamshard.peers import LEARNED, PEERS, peer
-    from dreamshard.recipes import RECIPES
-    from dreamshard.search import GreedyCostPlacer
+    if name == PRIOR and spec is None:
+        raise ValueError(
+            "the prior placer places by the figures of some hardware; add for example --hardware h100, or a file"
+        )
+    if spec is None and name in _without_costs():
+        return _with_champion(store, name)
+    if spec is None:
+        return _version(store, name or "champion")
+    if name == PRIOR:
+        return _prior(spec, task, "")
+    if name is None:
+        return for_hardware(store, task, spec, called)
+    from dreamshard.search import DreamShardPlacer
+
+    if name not in _without_costs():
+        return _version(store, name)
+    best = for_hardware(store, task, spec, called)
+    learnt = best.predictor if isinstance(best.predictor, DreamShardPlacer) else None
+    return Choice(
+        _rule_or_rival(name, learnt), name, best.predictor, best.costs_of, f"costs by {best.name}: {best.why}"
+    )
+
+
+def for_hardware(store: "Store", task: "PlacementTask", spec: "AcceleratorSpec", called: str) -> Choice:
+    """The best placer for some hardware that there is without measuring."""
     from dreamshard.shard_profiling.bundled_placers import bundled_names, load_bundled
+    from flows.decisions.versions_by_hardware import find_version
     from storage.mlflow_store import registry
 
-    rules: dict[str, Any] = dict(baselines())
+    found = find_version(store, spec, task)
+    if found is not None:
+        placer = registry.load_placer(found.version, store.settings)
+        why = f"version {found.version}{found.alias_note} places: its costs are of {found.measured_on}"
+        return Choice(placer, f"dreamshard {found.version}", placer, found.measured_on, why)
+    own = [store.settings.home / "placers"]
+    if spec.name in bundled_names(own):
+        bundled = load_bundled(spec.name, own)
+        why = f"no version was trained on {called}, so the shipped placer places: {bundled}"
+        return Choice(
+            bundled.placer, f"dreamshard {spec.name}", bundled.placer, bundled.placer.cost_network.measured_on, why
+        )
+    return _prior(
+        spec,
+        task,
+        f"no version was trained on {called}, so the prior placer places, by published figures alone; to learn from "
+        f"measurements, train with `dreamshard run --devices {task.num_devices}` on the machine (minutes), or with "
+        f"`--testbed simulated:{called}` without it",
+    )
+
+
+def _prior(spec: "AcceleratorSpec", task: "PlacementTask", why: str) -> Choice:
+    from dreamshard.search import RooflinePlacer
+    from dreamshard.testbeds.checked import checked
+
+    placer = RooflinePlacer(spec)
+    checks = f"{spec.name}: {checked(spec)}"
+    return Choice(placer, PRIOR, placer, placer.measured_on(task), f"{why} ({checks})" if why else checks)
+
+
+def _without_costs() -> list[str]:
+    """Rules of thumb and rivals: placers that need another one's prediction of costs, if any."""
+    from dreamshard.baselines import baselines
+    from dreamshard.peers import PEERS
+
+    return [*baselines(), *PEERS, "cost_greedy"]
+
+
+def _rule_or_rival(name: str, learnt: "DreamShardPlacer | None") -> "Placer":
+    """The placer of `_without_costs`; `learnt` predicts for those that place by costs.
+
+    Raises:
+        ValueError: it places by learnt costs, and there are none.
+    """
+    from dreamshard.baselines import baselines
+    from dreamshard.peers import LEARNED, peer
+    from dreamshard.search import GreedyCostPlacer
+
+    rules = baselines()
     if name in rules:
-        return rules[name], name
+        return rules[name]
     if name == "cost_greedy":
-        champion = _champion(store)
-        if champion is None:
+        if learnt is None:
             raise ValueError(
                 "cost_greedy places by a trained cost network and there is none; train one with `dreamshard run`, or give "
                 "a rule of thumb, which needs none"
             )
-        return GreedyCostPlacer(champion.cost_network, champion.normaliser), name
-    if name in PEERS:
-        rival = peer(name, _champion(store))
-        if name in LEARNED:
-            terminal.note(
-                f"{name}: trains on these tables alone, by the champion's predicted costs; seconds to minutes"
-            )
-        return rival, name
+        return GreedyCostPlacer(learnt.cost_network, learnt.normaliser)
+    rival = peer(name, learnt)
+    if name in LEARNED:
+        terminal.note(f"{name}: trains on these tables alone, by predicted costs; seconds to minutes")
+    return rival
+
+
+def _with_champion(store: "Store", name: str) -> Choice:
+    """A rule of thumb or rival, its costs predicted by the champion if there is one."""
+    from dreamshard.baselines import baselines
+
+    try:
+        champion = _champion(store)
+    except ValueError as error:
+        if name not in baselines():
+            raise
+        terminal.note(f"no cost is predicted: the champion cannot be loaded: {error}")
+        champion = None
+    origin = _origin(store, champion, "champion") if champion else None
+    return Choice(_rule_or_rival(name, champion), name, champion, origin)
+
+
+def _version(store: "Store", name: str) -> Choice:
+    """A shipped placer, or a version by number or alias."""
+    from dreamshard.recipes import RECIPES
+    from dreamshard.shard_profiling.bundled_placers import bundled_names, load_bundled
+    from storage.mlflow_store import registry
+
     own = [store.settings.home / "placers"]
     if f"{name}_costs" in RECIPES or name in bundled_names(own):
         bundled = load_bundled(name, own)
-        terminal.note(f"{name}: {bundled}")
-        return bundled.placer, f"dreamshard {name}"
+        origin = bundled.placer.cost_network.measured_on
+        return Choice(bundled.placer, f"dreamshard {name}", bundled.placer, origin, f"{name}: {bundled}")
+    rules = _without_costs()
     if name not in registry.ALIASES and not name.isdigit():
         raise ValueError(
             f"there is no placer {name!r}, so nothing can place the tables; give {', '.join(registry.ALIASES)}, a "
-            f"version's number, h200, or one of {sorted([*rules, *PEERS, 'cost_greedy'])}"
+            f"version's number, h200, or one of {sorted([*rules, PRIOR])}"
         )
     try:
-        return registry.load_placer(name, store.settings), f"dreamshard {name}"
+        placer = registry.load_placer(name, store.settings)
     except ValueError as error:
-        raise ValueError(f"{error}; --placer also takes a rule of thumb, e.g. {', '.join(sorted(rules))}") from error
+        raise ValueError(
+            f"{error}; without one, give --hardware (for example h100), or --placer with a rule of thumb, e.g. "
+            "lookup_greedy"
+        ) from error
+    return Choice(placer, f"dreamshard {name}", placer, _origin(store, placer, name))
 
 
-def cost_predictor(store: "Store", placer: "Placer") -> "DreamShardPlacer | None":
-    """The placer that predicts costs: `placer` if it can, else the champion if there is one."""
-    from dreamshard.search import DreamShardPlacer
+def _origin(store: "Store", placer: "DreamShardPlacer", name: str) -> "MeasuredOn | None":
+    """What a version was measured on, from its files, else from its tags."""
+    from storage.mlflow_store import registry
+    from storage.run_records.lineage import measured_on
 
-    if isinstance(placer, DreamShardPlacer):
-        return placer
-    try:
-        return _champion(store)
-    except ValueError as error:
-        terminal.note(f"no cost is predicted: the champion cannot be loaded: {error}")
-        return None
+    return placer.cost_network.measured_on or measured_on(registry.version_tags(store.settings, name))
 
 
 def _champion(store: "Store") -> "DreamShardPlacer | None":

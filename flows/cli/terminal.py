@@ -127,6 +127,11 @@ def print_json(content: Any) -> None:
     sys.stdout.write(json.dumps(finite, indent=2) + "\n")
 
 
+def warn(sentence: str) -> None:
+    """Print a warning on stderr, on one line."""
+    ERR.print(f"warning: {' '.join(sentence.split())}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+
 def fail(sentence: str) -> None:
     """Print an error on stderr, on one line."""
     ERR.print(f"dreamshard: {' '.join(sentence.split())}", style="red", highlight=False, markup=False, soft_wrap=True)

@@ -127,9 +127,12 @@ def register(store: Store, run: str, report: EvaluationReport, budget_ms: float 
     run_tags = runs.tags(settings, run)
     facts |= {name: run_tags[name] for name in ("recipe", "seed", "commit") if name in run_tags}
     facts |= lineage.tags(training_effort.read_origin(store, training))
+    placer = checkpoints.placer(store, training, iteration, budget_ms)
+    if placer.cost_network.measured_on is not None:
+        facts |= lineage.conditions(placer.cost_network.measured_on)
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / "placer"
-        save_placer(checkpoints.placer(store, training, iteration, budget_ms), folder)
+        save_placer(placer, folder)
         return registration.register_placer(
             settings,
             folder,

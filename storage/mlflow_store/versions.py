@@ -10,7 +10,10 @@ from storage.mlflow_store.alias_changes import CHANGES_TAG, history
 from storage.mlflow_store.runs import client
 from storage.settings import Settings
 
-FACTS = ("dataset", "hardware", "testbed", "recipe", "seed", "commit")
+FACTS = (
+    *("dataset", "hardware", "devices", "precision", "optimizer", "batch_size", "libraries"),
+    *("testbed", "recipe", "seed", "commit"),
+)
 """Tags of a version and of its run that state its origin."""
 
 

@@ -1,18 +1,23 @@
 """Where a placer came from: every version carries its `Origin` as a tag. `flows.decisions.warm_start` chooses by it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from pydantic import TypeAdapter
 
 from dreamshard.costs import CostSample
+from dreamshard.measured_on import MeasuredOn, StepSetting
+from dreamshard.tables import Optimizer, Precision
 from dreamshard.testbeds.machine import library_versions
 from storage.mlflow_store import registry
 from storage.store import Store
 
 TAG = "origin"
 """Tag of a version: its `Origin` as JSON."""
+
+MEASURED_ON = "measured_on"
+"""Tag of a version: its `MeasuredOn` as JSON."""
 
 Setting = dict[str, str | int]
 """Conditions that must be equal for one training to continue another, by their names for people."""
@@ -111,6 +116,41 @@ def earlier_samples(store: Store, warm: Warm | None) -> tuple[list[CostSample], 
     samples = [sample for training in warm.trainings for sample in store.lake.read_cost_samples(run_key=training)]
     same = [sample for sample in samples if sample.versions.items() <= now.items()]
     return same, len(samples)
+
+
+def measured_on(tags: Mapping[str, str]) -> MeasuredOn | None:
+    """What a version was measured on, from its tags; None where they do not say.
+
+    Versions from before it had a tag of its own say most of it in their origin.
+    """
+    if MEASURED_ON in tags:
+        return MeasuredOn.from_json(json.loads(tags[MEASURED_ON]))
+    if TAG not in tags:
+        return None
+    setting = Origin.from_json(tags[TAG]).setting
+    return MeasuredOn(
+        testbed=str(setting["testbed"]),
+        hardware=str(setting["hardware"]),
+        num_devices=int(setting["devices"]),
+        setting=StepSetting(
+            precision=TypeAdapter(Precision).validate_python(setting["precision"]),
+            optimizer=TypeAdapter(Optimizer).validate_python(setting["optimizer"]),
+            batch_size=int(setting["batch"]),
+        ),
+    )
+
+
+def conditions(measured: MeasuredOn) -> dict[str, str]:
+    """The tags of a version that state what it was measured on: one for programs, the others for people."""
+    hosts = f" ({measured.devices_per_host} per host)" if measured.devices_per_host else ""
+    return {
+        MEASURED_ON: json.dumps(measured.to_json()),
+        "devices": f"{measured.num_devices}{hosts}",
+        "precision": measured.setting.precision,
+        "optimizer": measured.setting.optimizer,
+        "batch_size": str(measured.setting.batch_size),
+        "libraries": ", ".join(f"{name} {version}" for name, version in measured.versions.items()),
+    }
 
 
 def tags(origin: Origin) -> dict[str, str]:

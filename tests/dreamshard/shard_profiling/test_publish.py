@@ -19,7 +19,7 @@ from dreamshard.shard_profiling.publish import main, publish
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.specs import H200
 from dreamshard.workloads import read_tables
-from flows.cli.placers import find_placer
+from flows.cli.placers import choose
 from storage.store import open_store
 from tests.helpers.shards import simulated_shards
 
@@ -55,20 +55,22 @@ def package(costs: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_collection_becomes_package_data_that_places_and_says_from_which_measurements(
-    package: Path, name: str, costs: Path, capsys: pytest.CaptureFixture[str]
+    package: Path, name: str, costs: Path
 ):
     first = read_shards(costs)[0]
     assert bundled_names() == [name]
-    placer, called = find_placer(open_store(), name)
-    note = " ".join(capsys.readouterr().err.split())
-    assert called == f"dreamshard {name}"
-    assert f"learnt from 12 shards measured on {first.hardware}, {first.measured_at.date().isoformat()}" in note
-    assert "batch 64, fp16, rowwise_adagrad (" in note
-    assert f"torch {first.versions['torch']}" in note
     task = PlacementTask(
         read_tables(ROOT / "dreamshard/workloads/data/nvidia-synthetic-tiny.csv").tables, 8, 141 * 2**30
     )
-    placement = placer.place(task)
+    chosen = choose(open_store(), name, task, None)
+    note = " ".join(chosen.why.split())
+    assert chosen.name == f"dreamshard {name}"
+    assert chosen.costs_of is not None
+    assert chosen.costs_of.hardware == first.hardware
+    assert f"learnt from 12 shards measured on {first.hardware}, {first.measured_at.date().isoformat()}" in note
+    assert "batch 64, fp16, rowwise_adagrad (" in note
+    assert f"torch {first.versions['torch']}" in note
+    placement = chosen.placer.place(task)
     assert isinstance(placement, Placement)
     assert task.is_legal(placement)
 

@@ -97,6 +97,7 @@ def test_with_a_champion_rivals_place_by_its_predicted_costs_and_training_is_sai
     champion = make_placer(start_training(read_tables(tmp_path / "tables.csv").tables, TrainingConfig(), seed=0))
     monkeypatch.setattr(registry, "champion", lambda settings: "1")
     monkeypatch.setattr(registry, "load_placer", lambda name, settings: champion)
+    monkeypatch.setattr(registry, "version_tags", lambda settings, name: {})
     done = place(rival)
     assert done.exit_code == 0, done.exception
     plan = json.loads(done.stdout)
