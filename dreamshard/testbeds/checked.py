@@ -17,11 +17,14 @@ class Agreement:
     Attributes:
         mean: geometric mean of predicted over measured.
         spread: geometric standard deviation of it; 1 where all ratios are equal.
+        lowest, highest: of the ratios.
     """
 
     count: int
     mean: float
     spread: float
+    lowest: float
+    highest: float
 
 
 def agreement(ratios: Sequence[float]) -> Agreement:
@@ -29,13 +32,20 @@ def agreement(ratios: Sequence[float]) -> Agreement:
     logs = [math.log(ratio) for ratio in ratios]
     mean = sum(logs) / len(logs)
     variance = sum((log - mean) ** 2 for log in logs) / len(logs)
-    return Agreement(count=len(logs), mean=math.exp(mean), spread=math.exp(math.sqrt(variance)))
+    return Agreement(
+        count=len(logs),
+        mean=math.exp(mean),
+        spread=math.exp(math.sqrt(variance)),
+        lowest=min(ratios),
+        highest=max(ratios),
+    )
 
 
-def kernel_agreement(name: str) -> Agreement | None:
-    """Of the kernels with all rows in device memory on the GPU that a preset names; None if none was measured."""
-    checks = [check for check in kernel_checks() if check.group == KERNEL and check.row.gpu == name]
-    return agreement([check.ratio for check in checks if check.ratio is not None]) if checks else None
+def kernel_agreement(gpu: str, group: str = KERNEL) -> Agreement | None:
+    """Of a group of times on a GPU, as the source names it; None if nothing was measured or predicted."""
+    ratios = [check.ratio for check in kernel_checks() if (check.row.gpu, check.group) == (gpu, group)]
+    known = [ratio for ratio in ratios if ratio is not None]
+    return agreement(known) if known else None
 
 
 def checked(spec: AcceleratorSpec) -> str:

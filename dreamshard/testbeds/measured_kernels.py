@@ -1,29 +1,39 @@
 """The public kernel measurements beside what a preset predicts for them."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from jaxtyping import Float
 from scipy import stats
+from torch import Tensor
 
-from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.tables import NUM_BINS, Optimizer, Tables
 from dreamshard.testbeds.accelerator_spec import AcceleratorSpec
+from dreamshard.testbeds.kernels import (
+    BANDWIDTH_SHARE,
+    UPDATE_SHARE,
+    backward_call_s,
+    forward_call_s,
+    forward_kernel_s,
+)
+from dreamshard.testbeds.loads import FIRST_BYTES, GRAD_BYTES, READ_BYTES, STREAM_BYTES, UPDATE_BYTES, table_loads
 from dreamshard.testbeds.public_measurements import KernelRow, kernel_rows
-from dreamshard.testbeds.roofline import phase_costs, table_loads
 from dreamshard.testbeds.specs import SPECS
 
 POWER = 1.05  # of the sources' power law: row x of E is looked up in proportion to x ** -POWER
+ADAM_ROWS = 3  # a row and its two moments, each as wide, are read and written
 ASSUMED_GPU = {"unknown (Meta, 2024)": "a100", "unknown (Meta devgpu Jan 2021, 607 GB/s: V100 likely)": "v100"}
 """Presets that stand for GPUs which the sources do not name."""
 
-KERNEL = "kernel"
+KERNEL, CALL, HOST = "kernel", "call", "host memory"
 GROUPS = {
     KERNEL: "kernels with all rows in device memory",
-    "call": "calls so small that the host's launches decide",
-    "older kernel": "a backward kernel from before FBGEMM's sort",
-    "host memory": "rows wholly or partly in host memory, which placements here never use",
+    CALL: "calls so small that the host's launches decide",
+    HOST: "rows wholly or partly in host memory, which placements here never use",
     "unexplained": "nine times slower than the same source's other list, which the source does not explain",
 }
 
@@ -48,43 +58,79 @@ class KernelCheck:
 
 @cache
 def kernel_checks() -> tuple[KernelCheck, ...]:
-    """Every row, in the file's order."""
-    return tuple(check(row) for row in kernel_rows())
+    """Every row in the file's order, then the operators' times among the notes."""
+    return tuple(check(row) for row in (*kernel_rows(), *_operator_rows()))
+
+
+def _operator_rows() -> list[KernelRow]:
+    """Rows for the times of PyTorch's operator that stand in the notes of kernels' times."""
+    found = [(row, re.search(r"PyTorch op time (\d+) us", row.notes)) for row in kernel_rows()]
+    return [replace(row, operation="op", time_us=float(match[1])) for row, match in found if match]
 
 
 def check(row: KernelRow) -> KernelCheck:
     """Compare one row with its GPU's preset."""
     spec = SPECS[ASSUMED_GPU.get(row.gpu, row.gpu)]
     group = group_of(row)
-    covered = group in (KERNEL, "call", "unexplained")
-    return KernelCheck(row=row, group=group, spec=spec, predicted_us=predict_us(row, spec) if covered else None)
+    return KernelCheck(row=row, group=group, spec=spec, predicted_us=None if group == HOST else predict_us(row, spec))
 
 
 def group_of(row: KernelRow) -> str:
     """The group of `GROUPS` that a row belongs to, by what its source notes."""
-    words = {"UVM": "host memory", "atomic": "older kernel", "not evaluated": "unexplained"}
-    for word, group in words.items():
-        if word in row.notes:
-            return group
-    return "call" if "bound" in row.notes or row.gpu == "b200" else KERNEL
+    if "UVM" in row.notes:
+        return HOST
+    if "not evaluated" in row.notes:
+        return "unexplained"
+    if row.operation == "op" or "bound" in row.notes or row.gpu == "b200":
+        return CALL
+    return KERNEL
 
 
 def predict_us(row: KernelRow, spec: AcceleratorSpec) -> float:
-    """Microseconds that the model gives for the row's operation."""
+    """Microseconds that the model gives for the row's operation: the kernel or the call, as the source measured."""
     batch_size = row.batch_sizes[0]
-    loads = table_loads(tables_of(row), batch_size, "fp16" if row.precision == "fp16" else "fp32", "sgd")
-    costs = phase_costs(loads.sum(dim=0)[None], batch_size, spec)
-    forward_ms, backward_ms = float(costs.forward_compute_ms[0]), float(costs.backward_compute_ms[0])
-    return 1e3 * {"fwd": forward_ms, "bwd": backward_ms, "fwd+bwd": forward_ms + backward_ms}[row.operation]
+    loads = _loads(row, spec)
+    if "atomic" in row.notes:
+        return 1e6 * float(_atomic_update_s(loads, spec))
+    if row.operation == "fwd" and ("nvprof" in row.notes or "kernel only" in row.notes):
+        return 1e6 * float(forward_kernel_s(loads, batch_size, spec))
+    forward_s = float(forward_call_s(loads, batch_size, spec))
+    backward_s = float(backward_call_s(loads, batch_size, spec))
+    return (
+        1e6 * {"op": forward_s, "fwd": forward_s, "bwd": backward_s, "fwd+bwd": forward_s + backward_s}[row.operation]
+    )
+
+
+def _loads(row: KernelRow, spec: AcceleratorSpec) -> Float[Tensor, " K"]:
+    """Summed loads of all tables; rows that the call before left in the cache count as read before.
+
+    Benchmarks repeat one call, so a share of its rows is still there, as far as all that the call touches fits.
+    """
+    rowwise = row.operation == "fwd+bwd"  # only those sources use it
+    optimizer: Optimizer = "rowwise_adagrad" if rowwise else "sgd"
+    precision = "fp16" if row.precision == "fp16" else "fp32"
+    loads = table_loads(tables_of(row), row.batch_sizes[0], precision, optimizer).sum(dim=0)  # [K]
+    if "optimizer adam" in row.notes:
+        loads[UPDATE_BYTES] *= ADAM_ROWS
+    touched_bytes = float(loads[STREAM_BYTES] + loads[FIRST_BYTES])
+    loads[FIRST_BYTES] *= 1 - min(1.0, spec.l2_bytes / touched_bytes)
+    return loads
+
+
+def _atomic_update_s(loads: Float[Tensor, " K"], spec: AcceleratorSpec) -> Float[Tensor, ""]:
+    """Seconds of the update before FBGEMM sorted: every lookup reads its row and adds to it, by atomics."""
+    update_s = 2 * loads[READ_BYTES] / (UPDATE_SHARE * spec.memory_bytes_per_s)
+    return update_s + loads[GRAD_BYTES] / (BANDWIDTH_SHARE * spec.memory_bytes_per_s)
 
 
 def tables_of(row: KernelRow) -> Tables:
     """The tables of a row, with the statistics expected of its distribution of lookups."""
+    bag = re.search(r"mean bag about ([\d.]+)", row.notes)
     kinds = [index % len(row.rows) for index in range(row.num_tables)]
     several = len(row.dims) > 1
     rows = [row.rows[kind] for kind in kinds]
     dims = [row.dims[kind if several else 0] for kind in kinds]
-    pooling = [row.pooling[kind if several else 0] for kind in kinds]
+    pooling = [float(bag[1]) if bag else row.pooling[kind if several else 0] for kind in kinds]
     lookups = [factor * row.batch_sizes[0] for factor in pooling]
     powers = POWER if row.distinct else 0.0
     counts = [_expected_rows(size, count, powers) for size, count in zip(rows, lookups, strict=True)]  # [T][17]

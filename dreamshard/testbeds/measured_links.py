@@ -38,6 +38,15 @@ class LinkCheck:
         """Relative error without the number of GPUs."""
         return None if self.without_count_us is None else self.without_count_us / self.time_us - 1
 
+    @property
+    def most_contradicted(self) -> float:
+        """How many times as long the smaller message took in the worst pair with this one; 1 if times only rise."""
+        others = all_to_all_times()[self.gpu][self.num_gpus].items()
+        ratios = [
+            time_us / self.time_us if size < self.sent_bytes else self.time_us / time_us for size, time_us in others
+        ]
+        return max(ratios)
+
 
 @cache
 def link_checks() -> tuple[LinkCheck, ...]:

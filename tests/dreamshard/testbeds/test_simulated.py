@@ -5,7 +5,7 @@ import torch
 
 from dreamshard.exchange_sample import Exchange
 from dreamshard.placement import Placement
-from dreamshard.testbeds import roofline
+from dreamshard.testbeds import loads
 from dreamshard.testbeds.base import ExchangeTestbed, Testbed, TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.testbeds.specs import H100, V100
@@ -71,7 +71,7 @@ def test_a_batch_too_large_for_memory_at_once_costs_the_same_in_parts(monkeypatc
     device = torch.randint(0, 3, (20, len(DIMS)), generator=torch.Generator().manual_seed(0))
     bed, tables = make_testbed(), tables_of_dims(DIMS)
     whole = bed.device_costs(tables, device, 3).phases_ms()
-    monkeypatch.setattr(roofline, "MEMBERSHIP_ENTRIES", 3 * 3 * len(DIMS))
+    monkeypatch.setattr(loads, "MEMBERSHIP_ENTRIES", 3 * 3 * len(DIMS))
     torch.testing.assert_close(bed.device_costs(tables, device, 3).phases_ms(), whole)
 
 

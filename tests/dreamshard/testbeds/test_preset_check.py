@@ -1,0 +1,61 @@
+"""The bars of the presets, and the page that shows them."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dreamshard.testbeds.checked import kernel_agreement
+from dreamshard.testbeds.measured_kernels import CALL, HOST, KERNEL, kernel_checks, tables_of
+from dreamshard.testbeds.measured_links import BAR, link_checks
+from dreamshard.testbeds.preset_check import page
+
+PAGE = Path(__file__).parents[3] / "docs" / "presets.md"
+
+
+@pytest.mark.parametrize(("gpu", "count"), [("h100", 8), ("v100", 20), ("unknown (Meta, 2024)", 9)])
+def test_kernels_in_device_memory_are_predicted_within_the_bar(gpu, count):
+    found = kernel_agreement(gpu)
+    assert found.count == count
+    assert 0.9 <= found.mean <= 1.1
+    assert found.spread <= 1.25
+
+
+def test_no_measured_kernel_is_dropped():
+    groups = Counter(check.group for check in kernel_checks())
+    assert groups == {KERNEL: 40, CALL: 7 + 6 + 10, HOST: 32, "unexplained": 7}
+    assert all((check.predicted_us is None) == (check.group == HOST) for check in kernel_checks())
+
+
+def test_small_calls_of_a_host_that_was_not_fitted_are_predicted_within_a_quarter():
+    found = kernel_agreement("v100", CALL)
+    assert found.count == 10
+    assert 0.75 <= found.mean <= 1.25
+
+
+@pytest.mark.parametrize(
+    "check", [check for check in kernel_checks() if check.row.distinct], ids=lambda check: check.operation
+)
+def test_the_sources_power_law_gives_as_many_distinct_rows_as_they_counted(check):
+    assert tables_of(check.row).unique_rows.sum() == pytest.approx(check.row.distinct, rel=1e-3)
+
+
+def test_all_to_alls_left_out_of_the_fit_are_within_the_bar_but_for_the_known_ones():
+    by_size = Counter(check.gpu for check in link_checks() if abs(check.size_error) > BAR)
+    by_count = Counter(check.gpu for check in link_checks() if check.count_error and abs(check.count_error) > BAR)
+    assert len(link_checks()) == 525
+    assert by_size == {"a100": 4, "b200": 2, "b300": 3, "gb200": 1, "h100": 3, "h200": 9, "l40s": 10, "rtx_pro_6000": 7}
+    assert by_count == {"a100": 1, "h200": 5, "l40s": 14, "rtx_pro_6000": 3}
+
+
+@pytest.mark.parametrize("gpu", ["a100", "b200", "b300", "h100", "h200", "gb200", "gb300"])
+def test_large_all_to_alls_over_nvlink_are_within_the_bar_whatever_is_left_out(gpu):
+    large = [check for check in link_checks() if check.gpu == gpu and check.sent_bytes >= 2**26]
+    errors = [error for check in large for error in (check.size_error, check.count_error) if error is not None]
+    assert max(abs(error) for error in errors) <= BAR
+
+
+def test_the_page_is_what_the_command_writes():
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "run python -m dreamshard.testbeds.preset_check --write docs/presets.md"
+    )
