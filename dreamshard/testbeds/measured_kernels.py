@@ -11,7 +11,7 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
 
-from dreamshard.tables import NUM_BINS, Optimizer, Tables
+from dreamshard.tables import NUM_BINS, Optimizer, Precision, Tables
 from dreamshard.testbeds.accelerator_spec import AcceleratorSpec
 from dreamshard.testbeds.kernels import (
     BANDWIDTH_SHARE,
@@ -108,7 +108,7 @@ def _loads(row: KernelRow, spec: AcceleratorSpec) -> Float[Tensor, " K"]:
     """
     rowwise = row.operation == "fwd+bwd"  # only those sources use it
     optimizer: Optimizer = "rowwise_adagrad" if rowwise else "sgd"
-    precision = "fp16" if row.precision == "fp16" else "fp32"
+    precision: Precision = "fp16" if row.precision == "fp16" else "fp32"
     loads = table_loads(tables_of(row), row.batch_sizes[0], precision, optimizer).sum(dim=0)  # [K]
     if "optimizer adam" in row.notes:
         loads[UPDATE_BYTES] *= ADAM_ROWS
