@@ -98,7 +98,7 @@ def _sorting_passes(loads: Float[Tensor, "*B K"]) -> Float[Tensor, "*B"]:
 
 def _beside_host(kernels_s: Float[Tensor, "*B"], host_s: float) -> Float[Tensor, "*B"]:
     """The longer of both, smoothly: the first kernels wait for the host, and it is done before the last."""
-    return (kernels_s.pow(HOST_OVERLAP) + host_s**HOST_OVERLAP).pow(1 / HOST_OVERLAP)
+    return torch.pow(torch.pow(kernels_s, HOST_OVERLAP) + host_s**HOST_OVERLAP, 1 / HOST_OVERLAP)
 
 
 def _warps_s(

@@ -33,9 +33,7 @@ def test_small_calls_of_a_host_that_was_not_fitted_are_predicted_within_a_quarte
     assert 0.75 <= found.mean <= 1.25
 
 
-@pytest.mark.parametrize(
-    "check", [check for check in kernel_checks() if check.row.distinct], ids=lambda check: check.operation
-)
+@pytest.mark.parametrize("check", [check for check in kernel_checks() if check.row.distinct])
 def test_the_sources_power_law_gives_as_many_distinct_rows_as_they_counted(check):
     assert tables_of(check.row).unique_rows.sum() == pytest.approx(check.row.distinct, rel=1e-3)
 
