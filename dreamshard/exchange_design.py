@@ -3,22 +3,39 @@
 Sizes and numbers of devices are from fixed grids, so that trainings with other tasks ask for mostly the same exchanges.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 
 from dreamshard.exchange_sample import Exchange
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.links import VECTOR_BYTES
 
 _LEAST_BYTES = 2**14  # a device sends: below, latency alone counts
 _STEP = 4  # from one size to the next
 _UNEQUAL = 4  # times as many bytes from one device as from the others
 _UNEQUAL_SIZES = 2  # the largest ones
+_HEADROOM = 2  # of the largest exchange over a balanced placement's
 
 
 def device_counts(num_devices: int) -> list[int]:
     """Powers of two below `num_devices`, and `num_devices`; none below 2."""
     smaller = [2**power for power in range(1, num_devices.bit_length()) if 2**power < num_devices]
     return [*smaller, num_devices] if num_devices > 1 else []
+
+
+def exchanges_for(tasks: Sequence[PlacementTask], batch_size: int, more_devices: Iterable[int] = ()) -> list[Exchange]:
+    """Exchanges that describe the links for placements of tasks.
+
+    Of powers of two devices up to the tasks' own, and `more_devices`; up to twice the bytes of balanced placements.
+    """
+    designed = []
+    for hosts in sorted({task.devices_per_host for task in tasks}, key=lambda hosts: hosts or 0):
+        own = [task for task in tasks if task.devices_per_host == hosts]
+        counts = {*device_counts(max(task.num_devices for task in own)), *more_devices}
+        widest = max(int(task.tables.dim.sum()) / task.num_devices for task in own)
+        designed += designed_exchanges(counts, hosts, round(_HEADROOM * widest * VECTOR_BYTES * batch_size))
+    return designed
 
 
 def designed_exchanges(counts: Iterable[int], devices_per_host: int | None, most_bytes: int) -> list[Exchange]:

@@ -26,6 +26,7 @@ class TasksConfig:
 
     Attributes:
         mode: `pool` draws tasks from the two sides of a table split; `fixed` takes all tables as one model, and variants.
+        devices_per_host: None for as many as the hardware has.
         num_train: tasks to train on; with a fixed model, variants of it.
         num_test: held-out tasks; with a fixed model, variants of it.
     """
@@ -33,6 +34,7 @@ class TasksConfig:
     mode: Mode = "auto"
     tables_per_task: int = 20
     num_devices: int = 2
+    devices_per_host: int | None = None
     memory_bytes: int = 2 * 2**30
     num_train: int = 50
     num_test: int = 10
@@ -42,11 +44,17 @@ class TasksConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureConfig:
-    """How a testbed measures one placement."""
+    """How a testbed measures one placement, or one all-to-all by itself.
+
+    Attributes:
+        exchange_devices: further numbers of devices whose all-to-alls are measured by themselves, besides those up to the
+            tasks' own, so that the placer serves as many devices.
+    """
 
     warmups: int = 3
     repeats: int = 15
     timeout_s: float = 300.0
+    exchange_devices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

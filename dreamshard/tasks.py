@@ -204,6 +204,7 @@ def sample_tasks(
     precision: Precision = "fp32",
     optimizer: Optimizer = "sgd",
     name: str = "task",
+    devices_per_host: int | None = None,
 ) -> list[PlacementTask]:
     """Tasks of distinct tables drawn from `pool`; task `i` is called `{name}-{i:03}`.
 
@@ -234,7 +235,8 @@ def sample_tasks(
             continue
         seen.add(frozenset(drawn.tolist()))
         label = f"{name}-{len(tasks):03}"
-        task = PlacementTask(pool.select(drawn), num_devices, memory_bytes, precision, optimizer, label)
+        tables = pool.select(drawn)
+        task = PlacementTask(tables, num_devices, memory_bytes, precision, optimizer, label, devices_per_host)
         largest = int(task.table_bytes.argmax())
         if int(task.table_bytes[largest]) > memory_bytes:
             raise ValueError(

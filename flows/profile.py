@@ -7,7 +7,7 @@ from flows.forms.form import deployed
 from flows.forms.options import ProfileOptions
 from flows.reports import mlflow_tracking
 from flows.runtime import run_locks
-from flows.tasks import shard_profiling
+from flows.tasks import exchanges, shard_profiling
 from flows.tasks import training as steps
 from flows.tasks.stage_inputs import stage
 from storage.run_records import checkpoints
@@ -23,6 +23,7 @@ def profile(options: ProfileOptions) -> dict[str, Any]:
     with stage(store, "profile", options) as inputs:
         dataset, tasks, bench = inputs.dataset, inputs.tasks, inputs.bench
         with run_locks.training_lock(store, inputs.training):
+            exchanges.measure_exchanges(store, dataset, tasks, inputs.start, bench)
             training = steps.start_training(store, dataset, tasks, inputs.start, bench)
             iteration = (checkpoints.last_iteration(store, training) or 0) + 1
             figures = steps.measure_placements(store, training, iteration, dataset, tasks, bench)

@@ -12,7 +12,7 @@ from flows.forms.options import StageOptions
 from flows.reports import mlflow_tracking
 from flows.runtime import run_locks
 from flows.runtime.testbed_pool import TestbedReference
-from flows.tasks import shard_profiling
+from flows.tasks import exchanges, shard_profiling
 from flows.tasks import training as steps
 from flows.tasks.stage_inputs import stage
 from storage.run_records import checkpoints
@@ -26,6 +26,7 @@ def train_placer(store: Store, run: str, dataset: str, tasks: str, start: WarmSt
     The loop calls Prefect tasks, not flows: a Prefect task costs milliseconds, a flow more than a second.
     """
     with run_locks.training_lock(store, steps.training_key(dataset, tasks, start, bench)):
+        exchanges.measure_exchanges(store, dataset, tasks, start, bench)
         training = steps.start_training(store, dataset, tasks, start, bench)
         for iteration in range(1, start.config.iterations + 1):
             if not checkpoints.is_complete(store, training, iteration):

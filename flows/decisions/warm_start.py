@@ -132,6 +132,7 @@ def setting_of(config: Recipe, testbed: TestbedReference) -> Setting:
         "batch": testbed.batch_size,
         "warm-ups": measure.warmups,
         "repeats": measure.repeats,
+        **({"devices per host": tasks.devices_per_host} if tasks.devices_per_host else {}),
     }
 
 

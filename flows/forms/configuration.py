@@ -6,6 +6,8 @@ from typing import Any
 from dreamshard.recipes import Recipe, recipe, with_overrides
 from flows.forms.options import RecipeOptions
 
+_MOST_DEVICES = 4096
+
 
 def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
     """The recipe of the options; every other option that is filled in replaces the recipe's own value.
@@ -25,17 +27,38 @@ def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
             "--mode pool"
         )
     base = with_overrides(recipe(options.recipe), testbed=filled.get("testbed"), source=filled.get("source", source))
-    tasks: dict[str, Any] = {k: filled[k] for k in ("num_devices", "tables_per_task", "mode") if k in filled}
+    tasks: dict[str, Any] = {
+        k: filled[k] for k in ("num_devices", "devices_per_host", "tables_per_task", "mode") if k in filled
+    }
     if "memory_gb" in filled:
         tasks["memory_bytes"] = round(filled["memory_gb"] * 2**30)
     training: dict[str, Any] = {k: filled[k] for k in ("iterations", "placements_per_iteration") if k in filled}
     if "iterations" in filled:
         training["warm_iterations"] = filled["iterations"]
+    measure: dict[str, Any] = {}
+    if "exchange_devices" in filled:
+        measure["exchange_devices"] = _counts(filled["exchange_devices"])
     workload = {k: filled[k] for k in ("batch_size",) if k in filled}
     return replace(
         base,
         tasks=replace(base.tasks, **tasks),
         training=replace(base.training, **training),
+        measure=replace(base.measure, **measure),
         workload=replace(base.workload, **workload),
         derived=tuple(name for name in base.derived if name not in tasks.keys() | workload.keys()),
     )
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """Read `64, 128`.
+
+    Raises:
+        ValueError: it is not a list of numbers of devices.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(word.isascii() and word.isdigit() and 2 <= int(word) <= _MOST_DEVICES for word in words):
+        raise ValueError(
+            f"{text!r} is not a list of numbers of devices, so it is not known which all-to-alls to measure; give numbers "
+            f"from 2 to {_MOST_DEVICES}, such as 64,128"
+        )
+    return tuple(sorted({int(word) for word in words}))

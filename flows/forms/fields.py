@@ -110,6 +110,26 @@ NumDevices = Annotated[
     _form("Devices", "Devices to place tables on. Empty: the recipe's.", ge=1, le=4096),
     typer.Option("--devices", help="Devices to place tables on.", show_default="the recipe's"),
 ]
+DevicesPerHost = Annotated[
+    int | None,
+    _form(
+        "Devices per host",
+        "Devices that share a host. Empty: the recipe's, or as many as the hardware has.",
+        ge=1,
+        le=4096,
+    ),
+    typer.Option("--devices-per-host", help="Devices that share a host.", show_default="as many as the hardware has"),
+]
+ExchangeDevices = Annotated[
+    str | None,
+    _form(
+        "All-to-alls of more devices",
+        "Numbers of devices, such as 64, 128, whose all-to-alls are measured by themselves, so that the placer serves as "
+        "many devices where the testbed can (simulated, emulated, cluster). Empty: only up to the devices above.",
+        json_schema_extra={"pattern": r"^( *[1-9]\d{0,3} *(,|$))*$"},
+    ),
+    typer.Option("--exchange-devices", help="Further numbers of devices to measure all-to-alls of, such as 64,128."),
+]
 MemoryGb = Annotated[
     float | None,
     _form("Memory per device, GiB", "Room for tables on each device. Empty: the recipe's.", gt=0, le=100_000),

@@ -32,10 +32,12 @@ class RetrainingOptions(RunOptions):
 
     source: fields.Source = None
     num_devices: fields.NumDevices = None
+    devices_per_host: fields.DevicesPerHost = None
     memory_gb: fields.MemoryGb = None
     tables_per_task: fields.TablesPerTask = None
     batch_size: fields.BatchSize = None
     mode: fields.LearntMode = None
+    exchange_devices: fields.ExchangeDevices = None
 
     def parameters(self) -> dict[str, Any]:
         """These options as parameters of a flow run, without those that a subclass adds."""
@@ -48,9 +50,11 @@ class StageOptions(RunOptions):
 
     dataset: fields.Dataset = None
     num_devices: fields.NumDevices = None
+    devices_per_host: fields.DevicesPerHost = None
     memory_gb: fields.MemoryGb = None
     tables_per_task: fields.TablesPerTask = None
     mode: fields.LearntMode = None
+    exchange_devices: fields.ExchangeDevices = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -183,25 +183,35 @@ def measure(
     Raises:
         MeasurementError: a rank died, or no answer came within the time limit; the testbed is closed.
     """
-    limit_s = reference.measure.timeout_s + min(reference.measure.timeout_s, START_S)
     tables = f"{len(task.tables)} tables on {task.num_devices} devices"
+    with answering(store, reference, f"{task.name} ({tables}: {_first(task.tables.names)})") as testbed:
+        start = time.perf_counter()
+        sample = testbed.measure(task, placement)
+        on_duration(time.perf_counter() - start)
+    get_run_logger().info("%s with %s: %s", task.name, tables, describe(sample))
+    return sample
+
+
+@contextmanager
+def answering(store: Store, reference: TestbedReference, what: str) -> Iterator[Testbed]:
+    """The testbed for one measurement, while no other process of this host measures.
+
+    Raises:
+        MeasurementError: the block raised it, or took longer than the time limit; the testbed is closed.
+    """
+    limit_s = reference.measure.timeout_s + min(reference.measure.timeout_s, START_S)
     try:
         with measurement_lock(reference), shared_testbed(store, reference) as testbed, timeout(limit_s):
-            start = time.perf_counter()
-            sample = testbed.measure(task, placement)
-            on_duration(time.perf_counter() - start)
+            yield testbed
     except TimeoutError as error:
         raise MeasurementError(
-            f"measuring {task.name} ({tables}: {_first(task.tables.names)}) on {reference.identity} gave no answer within "
-            f"{limit_s:g} s, so the testbed was closed; earlier samples are kept: find out what it waits for, then start "
-            "again"
+            f"measuring {what} on {reference.identity} gave no answer within {limit_s:g} s, so the testbed was closed; "
+            "earlier samples are kept: find out what it waits for, then start again"
         ) from error
     except MeasurementError as error:
         details = "\n".join([str(error), *getattr(error, "__notes__", ())])  # the notes hold the rank's own message
-        get_run_logger().error("%s with %s failed: %s", task.name, tables, details)
+        get_run_logger().error("%s failed: %s", what, details)
         raise
-    get_run_logger().info("%s with %s: %s", task.name, tables, describe(sample))
-    return sample
 
 
 def describe(sample: CostSample) -> str:

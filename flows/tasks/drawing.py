@@ -101,5 +101,6 @@ def _write_tasks(
             precision=config.precision,
             optimizer=config.optimizer,
             name=name,
+            devices_per_host=config.devices_per_host,
         )
         store.lake.write_tasks(tasks, dataset, name, key, seed)

@@ -43,6 +43,7 @@ def draw_model(store: Store, dataset: str, config: TasksConfig, seed: int, split
         precision=config.precision,
         optimizer=config.optimizer,
         name=MODEL,
+        devices_per_host=config.devices_per_host,
     )
     num_train, num_test = max(1, config.num_train // 2), max(1, config.num_test - 1)
     train = _tasks(store, dataset, model, num_train, 2 * seed, "train")

@@ -18,6 +18,7 @@ from flows.runtime.prefect_tasks import measuring_task, retried_task
 from flows.runtime.progress import publish_progress, report_progress
 from flows.runtime.testbed_pool import TestbedReference, measure, step_lock
 from flows.tasks import shard_costs
+from flows.tasks.exchanges import known_exchanges
 from storage.lake.sample_buffer import collecting
 from storage.lake.table_splits import read_table_split
 from storage.mlflow_store import registry
@@ -38,18 +39,21 @@ def find_start(
 def start_training(store: Store, dataset: str, tasks: str, start: WarmStart, testbed: TestbedReference) -> str:
     """Untrained networks, or those of the warm start -> first checkpoint, unless it exists; returns the training's key.
 
+    The networks know all exchanges in the lake of this hardware.
+
     Raises:
         ValueError: the version to continue from cannot be read.
     """
     key = training_key(dataset, tasks, start, testbed)
     last = checkpoints.last_iteration(store, key)
     if last is None:
+        exchanges = known_exchanges(store, testbed)
         if start.warm is None:
             pool, _ = read_table_split(store.lake, tasks).divide(store.lake.read_dataset(dataset))
-            state = algorithm.start_training(pool, start.config, testbed.seed)
+            state = algorithm.start_training(pool, start.config, testbed.seed, exchanges)
         else:
             base = registry.load_placer(start.warm.version, store.settings)
-            state = algorithm.continue_from(base, start.config, testbed.seed)
+            state = algorithm.continue_from(base, start.config, testbed.seed, exchanges)
         training_effort.begin(store, key, start.origin(dataset, tasks))
         checkpoints.save(store, key, iteration_name(0), state, {})
     get_run_logger().info("training %s starts %s; its last iteration is %d", key, start.reason.sentence, last or 0)

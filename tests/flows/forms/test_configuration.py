@@ -19,3 +19,16 @@ def test_options_that_are_filled_in_override_the_recipe_and_empty_ones_do_not():
     assert chosen.tasks.memory_bytes == 3 * 2**29
     assert chosen.training.iterations == chosen.training.warm_iterations == 3
     assert chosen.tasks.tables_per_task == smoke().tasks.tables_per_task
+
+
+def test_hosts_and_further_exchanges_come_from_the_options():
+    chosen = configure(RetrainOptions(recipe="smoke", devices_per_host=8, exchange_devices=" 128,64,64 "))
+    assert chosen.tasks.devices_per_host == 8
+    assert chosen.measure.exchange_devices == (64, 128)
+    assert configure(RetrainOptions(recipe="smoke")).measure == smoke().measure
+
+
+@pytest.mark.parametrize("text", ["many", "1", "64;128", "4097", "-2"])
+def test_further_exchanges_that_are_no_numbers_of_devices_are_refused(text):
+    with pytest.raises(ValueError, match="not a list of numbers of devices"):
+        configure(RetrainOptions(exchange_devices=text))

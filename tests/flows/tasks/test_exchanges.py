@@ -1,0 +1,127 @@
+"""All-to-alls are measured once per hardware, and every training on it learns from them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from prefect.logging import disable_run_logger
+
+from dreamshard.recipes import MeasureConfig, smoke
+from dreamshard.tasks import EMPTY_SPLIT, sample_tasks
+from dreamshard.training import TrainingConfig
+from dreamshard.workloads import dataset_version
+from flows.decisions.warm_start import StartReason, WarmStart, setting_of
+from flows.runtime.testbed_pool import TestbedReference
+from flows.tasks import training as steps
+from flows.tasks.exchanges import known_exchanges, measure_exchanges
+from storage.lake.table_splits import write_table_split
+from storage.run_records import checkpoints
+from storage.run_records.checkpoints import iteration_name
+from storage.store import Store, open_store
+from tests.helpers.tables import pool_of
+
+POOL = pool_of(24)
+DATASET = dataset_version(POOL)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Store:
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    opened = open_store()
+    opened.lake.write_dataset(POOL, DATASET, "by hand")
+    return opened
+
+
+def bench(name: str = "simulated", identity: str = "simulated rtx2080ti", **measure) -> TestbedReference:
+    return TestbedReference(
+        name=name,
+        kind="simulated",
+        identity=identity,
+        num_devices=4,
+        batch_size=512,
+        dataset=DATASET,
+        seed=0,
+        measure=MeasureConfig(**measure),
+    )
+
+
+def start_of(testbed: TestbedReference, **config) -> WarmStart:
+    recipe = smoke()
+    return WarmStart(
+        recipe="smoke",
+        source="by hand",
+        setting=setting_of(recipe, testbed),
+        memory_bytes=2**30,
+        config=TrainingConfig(iterations=1, **config),
+        split_of=None,
+        warm=None,
+        reason=StartReason(code="first"),
+    )
+
+
+def draw(store: Store, num_devices: int, devices_per_host: int | None = None) -> str:
+    generator = torch.Generator().manual_seed(0)
+    tasks = sample_tasks(POOL, 2, 8, num_devices, 2**30, generator, devices_per_host=devices_per_host)
+    key = store.lake.write_tasks(tasks, DATASET, "train")
+    write_table_split(store.lake, key, EMPTY_SPLIT.with_tables(POOL, POOL.select([])))
+    return key
+
+
+def measured(store: Store, tasks: str, testbed: TestbedReference, **config) -> int:
+    with disable_run_logger():
+        return measure_exchanges.fn(store, DATASET, tasks, start_of(testbed, **config), testbed)
+
+
+def test_exchanges_up_to_the_tasks_devices_are_measured_once_per_hardware(store):
+    first = measured(store, draw(store, 4), bench())
+    known = known_exchanges(store, bench())
+    assert first == len(known) > 8
+    assert {sample.exchange.num_devices for sample in known} == {2, 4}
+    assert measured(store, draw(store, 4), bench()) == 0
+    assert known_exchanges(store, bench(identity="simulated h100")) == []
+
+
+def test_only_what_the_lake_lacks_is_measured(store):
+    two = measured(store, draw(store, 2), bench())
+    more = measured(store, draw(store, 2), bench(exchange_devices=(16,)))
+    assert two > 0
+    assert {sample.exchange.num_devices for sample in known_exchanges(store, bench())} == {2, 16}
+    assert len(known_exchanges(store, bench())) == two + more
+
+
+def test_hosts_as_the_hardware_has_them_are_the_same_whether_named_or_not(store):
+    measured(store, draw(store, 16), bench())
+    assert measured(store, draw(store, 16, devices_per_host=8), bench()) == 0
+    assert measured(store, draw(store, 16, devices_per_host=2), bench()) > 0
+
+
+def test_a_testbed_that_cannot_measure_exchanges_changes_nothing(store):
+    tasks = draw(store, 2)
+    assert measured(store, tasks, bench(name="tests.helpers.testbeds:by_count", identity="abacus")) == 0
+    assert not (store.lake.root / "exchange_samples").exists()
+
+
+def test_the_papers_network_learns_from_no_exchange_so_none_is_measured(store):
+    assert measured(store, draw(store, 2), bench(), cost_network="paper") == 0
+
+
+def test_a_training_starts_with_all_exchanges_of_its_hardware(store):
+    tasks = draw(store, 4)
+    measured(store, tasks, bench(exchange_devices=(32,)))
+    with disable_run_logger():
+        key = steps.start_training.fn(store, DATASET, tasks, start_of(bench()), bench())
+    model = checkpoints.load(store, key, iteration_name(0)).cost_network.exchanges
+    assert sorted(set(model.points[:, 0].tolist())) == [2, 4, 32]
+    assert int(model.host_devices) == 8
+
+
+def test_other_exchanges_asked_for_are_another_training(store):
+    plain, more = bench(), bench(exchange_devices=(32,))
+    assert steps.training_key("d", "t", start_of(plain), plain) != steps.training_key("d", "t", start_of(more), more)
+
+
+def test_devices_per_host_are_part_of_a_setting_where_they_are_chosen():
+    recipe = smoke()
+    chosen = replace(recipe, tasks=replace(recipe.tasks, devices_per_host=2))
+    assert setting_of(chosen, bench())["devices per host"] == 2
+    assert "devices per host" not in setting_of(recipe, bench())
