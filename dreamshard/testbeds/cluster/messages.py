@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from dreamshard.exchange_sample import Exchange
 from dreamshard.placement import Placement
+from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
 
 DeviceType = Literal["cpu", "cuda"]
@@ -83,11 +86,44 @@ class FormGroup:
 
 @dataclass(frozen=True)
 class PlacementJob:
-    """A placement to measure among `members`; each answers with `[R, 4]` milliseconds or an `Infeasible`."""
+    """A rank's shard of a placement to measure among `members`; it answers with `[R, 4]` milliseconds or an `Infeasible`.
+
+    Arrays instead of tensors, and only the rank's own tables: a thousand ranks are sent a thousand jobs.
+
+    Attributes:
+        names: of the `S` tables.
+        columns: the other fields of `Tables`, `[S, ...]` each.
+        sum_dims: `[D]` sum of the dims of each rank's tables.
+    """
 
     members: tuple[int, ...]
-    task: PlacementTask
-    placement: Placement
+    names: tuple[str, ...]
+    columns: dict[str, npt.NDArray[Any]]
+    sum_dims: npt.NDArray[np.int64]
+    precision: Precision
+    optimizer: Optimizer
+
+    @classmethod
+    def each(cls, members: tuple[int, ...], task: PlacementTask, placement: Placement) -> "Iterator[PlacementJob]":
+        """The jobs of a placement of whole tables, in the order of `members`."""
+        columns = {name: column.numpy() for name, column in task.tables.columns(torch.arange(len(task.tables))).items()}
+        holders = placement.device.numpy()
+        sum_dims = np.bincount(holders, columns["dim"], minlength=len(members)).astype(np.int64)
+        order = np.argsort(holders, kind="stable")
+        for own in np.split(order, np.cumsum(np.bincount(holders, minlength=len(members)))[:-1]):
+            yield cls(
+                members,
+                tuple(task.tables.names[t] for t in own.tolist()),
+                {name: column[own] for name, column in columns.items()},
+                sum_dims,
+                task.precision,
+                task.optimizer,
+            )
+
+    @property
+    def shard(self) -> Tables:
+        """The rank's tables."""
+        return Tables(self.names, **{name: torch.from_numpy(column) for name, column in self.columns.items()})
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
@@ -10,9 +12,8 @@ from torch import Tensor
 
 from dreamshard.costs import PHASES, Infeasible
 from dreamshard.exchange_sample import Exchange
-from dreamshard.placement import Placement
-from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
+from dreamshard.testbeds.cluster.messages import PlacementJob
 from dreamshard.testbeds.shard_runner import GRADIENT, BuiltShard, DoesNotFitError, ShardRunner
 
 FLOAT_BYTES = 4
@@ -114,15 +115,13 @@ class RankMeasurer:
         self._enter = enter
         self._runner = ShardRunner(setup, device, enter)
 
-    def measure(self, task: PlacementTask, placement: Placement, team: Team) -> Float[Tensor, "R 4"] | Infeasible:
+    def measure(self, job: PlacementJob, team: Team) -> npt.NDArray[np.float64] | Infeasible:
         """`[R, 4]` milliseconds of each timed pass and phase on this rank, or the first shard that did not fit."""
-        own = task.tables.select(placement.tables_of(team.rank))
-        sum_dims = torch.zeros(team.size, dtype=torch.int64).index_add(0, placement.device, task.tables.dim).tolist()
-        all_to_all = AllToAll.of_placement(sum_dims, self.setup.batch_size, team, self.device)
+        all_to_all = AllToAll.of_placement(job.sum_dims.tolist(), self.setup.batch_size, team, self.device)
         shard, misfit = None, None
         try:
-            if len(own):
-                shard = self._runner.build(own, task.precision, task.optimizer)
+            if job.names:
+                shard = self._runner.build(job.shard, job.precision, job.optimizer)
             self._runner.within_memory(all_to_all.rehearse, all_to_all.num_bytes)
         except DoesNotFitError as error:
             misfit = error
@@ -131,9 +130,9 @@ class RankMeasurer:
             return infeasible
         all_to_all.barrier()
         passes = [self._pass(shard, all_to_all) for _ in range(self.setup.warmups + self.setup.repeats)]
-        return torch.tensor(passes[self.setup.warmups :], dtype=torch.float64).reshape(-1, len(PHASES))
+        return np.array(passes[self.setup.warmups :]).reshape(-1, len(PHASES))
 
-    def measure_exchange(self, exchange: Exchange, team: Team) -> Float[Tensor, "R 2"]:
+    def measure_exchange(self, exchange: Exchange, team: Team) -> npt.NDArray[np.float64]:
         """`[R, 2]` milliseconds of each timed all-to-all and of its way back, on this rank."""
         self._enter("exchanging with the other ranks")
         all_to_all = AllToAll.of_exchange(exchange, team, self.device)
@@ -145,7 +144,7 @@ class RankMeasurer:
             all_to_all.barrier()
             _, backward_ms = self._runner.clock.communicate(lambda: all_to_all.backward(gradient))
             passes.append((forward_ms, backward_ms))
-        return torch.tensor(passes[self.setup.warmups :], dtype=torch.float64)
+        return np.array(passes[self.setup.warmups :])
 
     def _agree(self, misfit: DoesNotFitError | None, team: Team) -> Infeasible | None:
         """Share misfits among all ranks; the first one, or None if all shards fit."""

@@ -176,7 +176,7 @@ class Worker:
             team = self._teams[job.members]
             if isinstance(job, messages.ExchangeJob):
                 return self._measurer.measure_exchange(job.exchange, team)
-            return self._measurer.measure(job.task, job.placement, team)
+            return self._measurer.measure(job, team)
         finally:
             faulthandler.cancel_dump_traceback_later()
 

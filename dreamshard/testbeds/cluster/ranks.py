@@ -17,7 +17,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # it is exp
 from dreamshard.testbeds.cluster import messages
 from dreamshard.testbeds.cluster.layout import Layout, describe_ranks
 from dreamshard.testbeds.cluster.messages import IDLE, STAGES, DeviceType, Hello
-from dreamshard.testbeds.cluster.reception import Reception
+from dreamshard.testbeds.cluster.reception import Reception, allow_connections
 
 GRACE_S = 5.0  # for the rank at fault to report, once another one's all-to-all has failed
 DUMP_S = 1.0  # for a hanging rank to dump its traceback
@@ -114,6 +114,7 @@ class Ranks:
         self._setup = b""
         self._teams: set[tuple[int, ...]] = set()
         arrived: dict[int, tuple[Hello, Connection]] = {}
+        allow_connections(2 * launcher.num_ranks)  # of ranks and those who start them
         try:
             launcher.start(reception)
             self._gather(arrived)

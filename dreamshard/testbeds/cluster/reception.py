@@ -5,6 +5,7 @@ Messages are pickled, so nothing is read from a caller that has not proven by HM
 
 import logging
 import pickle
+import resource
 import secrets
 import socket
 import struct
@@ -16,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 HANDSHAKE_TIMEOUT_S = 10
+SPARE_FILES = 512  # besides connections
 SILENCE_S = 30
 """Time after which a connection to a host that is gone breaks, as nothing answers any more."""
 
@@ -87,6 +89,23 @@ def connect(address: str, port: int, key: bytes, timeout_s: float = HANDSHAKE_TI
     answer_challenge(connection, key)
     deliver_challenge(connection, key)
     return connection
+
+
+def allow_connections(count: int) -> None:
+    """Let this process have so many connections at once; a shell often allows 1024 open files.
+
+    Raises:
+        OSError: the system forbids it.
+    """
+    needed = count + SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise OSError(
+            f"this process may open {hard} files, too few for {count} connections to ranks; raise the limit "
+            f"(`ulimit -n {needed}`, or LimitNOFILE of the service that starts it)"
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def send(connection: Connection, message: object) -> None:

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.costs import CostSample, DeviceCosts, Infeasible
@@ -148,12 +150,11 @@ class ClusterTestbed:
         task, placement = check_placement(task, placement, self.max_devices)
         members = self._members(task.num_devices, task.devices_per_host)
         measured = replace(task, devices_per_host=self._devices_per_host(members))
-        tables = {member: [task.tables.names[t] for t in placement.tables_of(d)] for d, member in enumerate(members)}
+        jobs = list(PlacementJob.each(members, measured, placement))
         with self._lock:
-            answers = self._answers(members, PlacementJob(members, measured, placement), task.name, tables)
+            answers = self._answers(members, jobs, task.name)
         infeasible = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
-        passes = [answer for answer in answers if isinstance(answer, Tensor)]
-        timed = torch.stack(passes, dim=1) if infeasible is None else torch.zeros(1, task.num_devices, 4)  # [R, D, 4]
+        timed = torch.zeros(1, task.num_devices, 4) if infeasible else _stacked(answers)  # [R, D, 4]
         costs = DeviceCosts.from_phases(timed.median(dim=0).values.to(torch.float32))  # [D, 4]
         return CostSample(
             task=measured,
@@ -176,8 +177,7 @@ class ClusterTestbed:
         members = self._members(exchange.num_devices, exchange.devices_per_host)
         name = f"an all-to-all of {exchange.num_devices} devices"
         with self._lock:
-            answers = self._answers(members, ExchangeJob(members, exchange), name, {})
-        timed = torch.stack([answer for answer in answers if isinstance(answer, Tensor)], dim=1)  # [R, D, 2]
+            timed = _stacked(self._answers(members, [ExchangeJob(members, exchange)] * len(members), name))  # [R, D, 2]
         medians = timed.median(dim=0).values.to(torch.float32)  # [D, 2]
         return ExchangeSample(
             exchange=replace(exchange, devices_per_host=self._devices_per_host(members)),
@@ -227,37 +227,43 @@ class ClusterTestbed:
         hosts = [self.layout.ranks[member].host for member in members]
         return hosts.count(hosts[0])
 
-    def _answers(
-        self, members: tuple[int, ...], job: PlacementJob | ExchangeJob, name: str, tables: dict[int, list[str]]
-    ) -> list[object]:
-        """What each rank measured; ends all ranks on any error."""
+    def _answers(self, members: tuple[int, ...], jobs: Sequence[PlacementJob | ExchangeJob], name: str) -> list[object]:
+        """What each rank measured, one job each; ends all ranks on any error."""
         try:
             ranks = self._source.running(len(members), self.device_type)
             ranks.join(self.device_type, self._pickled_setup, members)
-            ranks.send(job, members)
+            for member, job in zip(members, jobs, strict=True):
+                ranks.send(job, [member])
             return ranks.collect(members, self.setup.timeout_s)
         except RankTrouble as trouble:
             self._source.end_ranks()
-            raise measurement_error(trouble, name, len(members), self._source, tables) from None
+            jobs_of = dict(zip(members, jobs, strict=True))
+            job_at_fault = None if trouble.device is None else jobs_of.get(trouble.device)
+            raise measurement_error(trouble, name, len(members), self._source, job_at_fault) from None
         except BaseException:
             self._source.end_ranks()  # interrupted: the rest of this answer must not be read as the next one
             raise
 
 
+def _stacked(answers: Sequence[object]) -> Float[Tensor, "R D P"]:
+    """Milliseconds of each timed pass, rank and phase."""
+    return torch.from_numpy(np.stack([answer for answer in answers if isinstance(answer, np.ndarray)], axis=1))
+
+
 def measurement_error(
-    trouble: RankTrouble, name: str, num_ranks: int, source: RankSource, tables: dict[int, list[str]]
+    trouble: RankTrouble, name: str, num_ranks: int, source: RankSource, job: PlacementJob | ExchangeJob | None
 ) -> MeasurementError:
     """One sentence about a rank's failure; its output is in the error's notes.
 
     Args:
         name: of what was measured.
-        tables: names of the tables on each rank, by device; empty if tables are not at fault.
+        job: of that rank, if it had one.
     """
     layout = source.layout
     on_host = f" on host {trouble.host}" if trouble.host and layout is not None else ""
-    names = tables.get(-1 if trouble.device is None else trouble.device)
     with_tables = ""
-    if names is not None:
+    if isinstance(job, PlacementJob):
+        names = job.names
         first = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "no tables"
         with_tables = f", with {len(names)} tables on it ({first})"
     error = MeasurementError(
