@@ -1,11 +1,13 @@
 """Collect costs of shards on one device: `python -m dreamshard.shard_profiling.collect --out FOLDER --seconds N`.
 
 Needs torch, fbgemm, NumPy, PyArrow, tqdm and jaxtyping, but no Prefect, MLflow or DuckDB, so it runs on a GPU machine
-without a network. Ends when the time is up or the collection is complete; the same options resume it.
+without a network. Ends when the time is up or the collection is complete; the same options resume it. Started by torchrun
+or another launcher (docs/many-hosts.md), each rank measures a share of the shards, and rank 0 writes them all.
 """
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +17,8 @@ from tqdm import tqdm
 
 from dreamshard.shard_profiling.collection import collect, default_device
 from dreamshard.shard_profiling.design import CollectionConfig, small_collection
+from dreamshard.testbeds.cluster.launched import KEY, LaunchedRanks, drive, keep, own_key
+from dreamshard.testbeds.cluster.launcher_variables import launched_process
 
 ON_A_GPU_MACHINE = """\
 how to use half an hour of a GPU (torch 2.11, CUDA 13, Python 3.12, no network):
@@ -36,6 +40,18 @@ how to use half an hour of a GPU (torch 2.11, CUDA 13, Python 3.12, no network):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; prints the result as JSON."""
     options = _parser().parse_args(arguments)
+    process = launched_process(os.environ)
+    if process is None or process.num_ranks == 1:
+        _collect(options, None)
+        return
+    key = own_key(os.environ.get(KEY))
+    if process.rank > 0:
+        sys.exit(0 if keep(process, options.join_timeout, key) else 1)
+    with drive(process, options.join_timeout, key) as ranks:
+        _collect(options, ranks)
+
+
+def _collect(options: argparse.Namespace, ranks: LaunchedRanks | None) -> None:
     config = small_collection(CollectionConfig()) if options.small else CollectionConfig()
     given = {name: value for name, value in vars(options).items() if value is not None and hasattr(config, name)}
     if options.memory_gb is not None:
@@ -52,9 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.out,
             config,
             seconds=options.seconds,
-            device_type=options.device or default_device(),
+            device_type=options.device or (ranks.layout.device_type() if ranks else default_device()),
             workers=options.workers,
             progress=progress,
+            ranks=ranks,
         )
     sys.stdout.write(json.dumps(vars(result)) + "\n")
 
@@ -80,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=4, help="threads that draw lookups")
+    parser.add_argument("--join-timeout", type=float, default=600.0, metavar="S", help="seconds to wait for all hosts")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     return parser
 

@@ -18,7 +18,8 @@ from dreamshard.testbeds.base import (
     check_exchange,
     check_placement,
 )
-from dreamshard.testbeds.cluster.testbed import ClusterTestbed, RankSource
+from dreamshard.testbeds.cluster.rank_source import RankSource
+from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.hardware_file import hardware
 from dreamshard.testbeds.machine import device_model

@@ -14,14 +14,12 @@ from flows.cli import app, terminal
 if TYPE_CHECKING:
     from dreamshard.testbeds.cluster.launcher_variables import LaunchedProcess
 
-KEY = "DREAMSHARD_CLUSTER_KEY"
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one of the launcher's processes; exits as `dreamshard` does, and a process other than rank 0 as rank 0 did."""
     sys.excepthook = app.one_sentence
     options = _parser().parse_args(arguments)
-    from dreamshard.testbeds.cluster.launched import keep, own_key
+    from dreamshard.testbeds.cluster.launched import KEY, keep, own_key
     from dreamshard.testbeds.cluster.launcher_variables import launched_process
 
     process = launched_process(os.environ)

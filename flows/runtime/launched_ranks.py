@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from dreamshard.testbeds.cluster.testbed import RankSource
+from dreamshard.testbeds.cluster.rank_source import RankSource
 
 _ranks: ContextVar[RankSource | None] = ContextVar("_ranks", default=None)
 

@@ -18,6 +18,7 @@ from dreamshard.testbeds.refit import refit
 from dreamshard.testbeds.specs import accelerator
 from dreamshard.training import make_placer
 from flows.reports import mlflow_tracking
+from flows.runtime import launched_ranks
 from flows.runtime.prefect_tasks import measuring_task
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import progressing
@@ -86,7 +87,10 @@ def collect_shards(store: Store, config: CollectionConfig, seconds: float | None
         MeasurementError: no shard was measured within `SHARD_S`, twice; earlier measurements are kept.
         ValueError: there is no such device, or fbgemm is not installed.
     """
-    device_type = default_device() if device == "auto" else device
+    ranks = launched_ranks.for_testbed("cluster")
+    layout = None if ranks is None else ranks.layout
+    found = default_device() if layout is None else layout.device_type()
+    device_type = found if device == "auto" else device
     design = config if device_type == "cuda" else small_collection(config)
     model = device_model(device_type)
     if not is_of(config.accelerator, model):
@@ -105,6 +109,7 @@ def collect_shards(store: Store, config: CollectionConfig, seconds: float | None
             device_type=device_type,
             workers=4 if device_type == "cuda" else 1,
             progress=on_progress,
+            ranks=ranks,
         )
 
 

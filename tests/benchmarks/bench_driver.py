@@ -14,7 +14,8 @@ from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.cluster.messages import Hello
-from dreamshard.testbeds.cluster.ranks import RankExit, Ranks
+from dreamshard.testbeds.cluster.rank_launcher import RankExit
+from dreamshard.testbeds.cluster.ranks import Ranks
 from dreamshard.testbeds.cluster.reception import Reception
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from tests.helpers.lookups import EvenLookups

@@ -10,7 +10,7 @@ from dreamshard.testbeds.cluster import messages
 from dreamshard.testbeds.cluster.launch import END_TIMEOUT_S, START_TIMEOUT_S, describe_exit
 from dreamshard.testbeds.cluster.layout import describe_ranks
 from dreamshard.testbeds.cluster.messages import STAGES, Hello, KeeperHello, RankEnded
-from dreamshard.testbeds.cluster.ranks import RankExit, RankTrouble
+from dreamshard.testbeds.cluster.rank_launcher import RankExit, RankTrouble
 from dreamshard.testbeds.cluster.reception import Reception, send
 
 ANSWER_TIMEOUT_S = 5.0

@@ -22,7 +22,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from dreamshard.testbeds.cluster.messages import STAGES, Hello
 from dreamshard.testbeds.cluster.rank import Start
-from dreamshard.testbeds.cluster.ranks import RankExit, RankTrouble
+from dreamshard.testbeds.cluster.rank_launcher import RankExit, RankTrouble
 from dreamshard.testbeds.cluster.reception import Reception
 
 START_TIMEOUT_S = 120.0

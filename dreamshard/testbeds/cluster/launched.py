@@ -23,10 +23,14 @@ from dreamshard.testbeds.cluster.keeper_pool import KeeperPool
 from dreamshard.testbeds.cluster.launcher_variables import LaunchedProcess
 from dreamshard.testbeds.cluster.layout import Layout
 from dreamshard.testbeds.cluster.messages import DeviceType
-from dreamshard.testbeds.cluster.ranks import Ranks, RankTrouble
+from dreamshard.testbeds.cluster.rank_launcher import RankTrouble
+from dreamshard.testbeds.cluster.ranks import Ranks
 from dreamshard.testbeds.cluster.reception import LOOPBACK, Reception
 
 logger = logging.getLogger(__name__)
+
+KEY = "DREAMSHARD_CLUSTER_KEY"
+"""Environment variable: a key of one's own, the same on all hosts."""
 
 EVERYWHERE = "0.0.0.0"
 RETRY_S = 0.5

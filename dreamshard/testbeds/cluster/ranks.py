@@ -8,93 +8,18 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Protocol, runtime_checkable
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # it is exported, but not in `__all__`
 
 from dreamshard.testbeds.cluster import messages
 from dreamshard.testbeds.cluster.layout import Layout, describe_ranks
 from dreamshard.testbeds.cluster.messages import IDLE, STAGES, DeviceType, Hello
+from dreamshard.testbeds.cluster.rank_launcher import RankLauncher, RankTrouble
 from dreamshard.testbeds.cluster.reception import Reception, allow_connections
 
 GRACE_S = 5.0  # for the rank at fault to report, once another one's all-to-all has failed
 DUMP_S = 1.0  # for a hanging rank to dump its traceback
-
-
-@dataclass(eq=False)
-class RankTrouble(Exception):  # noqa: N818 - caught where it becomes a MeasurementError
-    """A failure of one rank, or of a host with its ranks.
-
-    Attributes:
-        rank: that failed, by its launcher's number.
-        stage: one of `STAGES`.
-        what: happened.
-        detail: traceback or last lines of its output.
-        host: of the rank, or empty if it never came.
-        device: that the rank stands for; None if it never became one.
-    """
-
-    rank: int
-    stage: str
-    what: str
-    detail: str
-    host: str = ""
-    device: int | None = None
-
-
-@dataclass(frozen=True)
-class RankExit:
-    """How a rank ended.
-
-    Attributes:
-        rank: the one at fault, which may be another than the one asked about.
-    """
-
-    rank: int
-    what: str
-    log: str
-
-
-@runtime_checkable
-class RankLauncher(Protocol):
-    """Starts rank processes, and knows how they ended."""
-
-    num_ranks: int
-    start_timeout_s: float
-
-    def start(self, reception: Reception) -> None:
-        """Start processes that connect to `reception`, and return before they do."""
-        ...
-
-    def signals(self) -> Sequence[Connection]:
-        """Connections that are readable once a rank may have ended before it was ready."""
-        ...
-
-    def check(self, missing: Iterable[int]) -> None:
-        """Raise a `RankTrouble` if one of the `missing` ranks will not come."""
-        ...
-
-    def admit(self, connection: Connection, message: object) -> None:
-        """Take over a caller of the reception that is not a rank."""
-        ...
-
-    def ready(self, hello: Hello) -> None:
-        """A rank has connected."""
-        ...
-
-    def exit_of(self, rank: int) -> RankExit:
-        """How a rank ended whose connection broke; may end the others to find out."""
-        ...
-
-    def log_of(self, rank: int) -> str | None:
-        """The last lines of a rank's output; None if its host does not answer. May end the rank."""
-        ...
-
-    def end(self, *, gently: bool) -> None:
-        """End all ranks; with `gently` they end by themselves, unless they take too long."""
-        ...
 
 
 class Ranks:
@@ -111,7 +36,7 @@ class Ranks:
         self._selector = selectors.DefaultSelector()  # of the ranks' connections, by device
         self._connections: list[Connection] = []
         self._store: TCPStore | None = None
-        self._setup = b""
+        self._setup: bytes | None = None
         self._teams: set[tuple[int, ...]] = set()
         arrived: dict[int, tuple[Hello, Connection]] = {}
         allow_connections(2 * launcher.num_ranks)  # of ranks and those who start them
@@ -128,8 +53,11 @@ class Ranks:
             self._connections.append(arrived[hello.rank][1])
             self._selector.register(self._connections[-1], selectors.EVENT_READ, device)
 
-    def join(self, device_type: DeviceType, setup: bytes, members: tuple[int, ...]) -> None:
+    def join(self, device_type: DeviceType, setup: bytes | None, members: tuple[int, ...]) -> None:
         """Let ranks join each other, take a pickled setup and make a group of `members`, where they have not yet.
+
+        Args:
+            setup: None for ranks that work by themselves.
 
         Raises:
             RankTrouble: a rank is gone.
@@ -150,7 +78,8 @@ class Ranks:
                 self.send(messages.Welcome(device, len(everyone), device_type, port), [device])
         if setup != self._setup:
             self._setup = setup
-            self.send(messages.UseSetup(setup), everyone)
+            if setup is not None:
+                self.send(messages.UseSetup(setup), everyone)
         if members not in self._teams:
             self._teams.add(members)
             self.send(messages.FormGroup(members), everyone)
@@ -172,13 +101,13 @@ class Ranks:
         self,
         devices: Sequence[int],
         timeout_s: float,
-        on_item: Callable[[int, object], None] = lambda _device, _value: None,
+        on_item: Callable[[object], None] = lambda _value: None,
     ) -> list[object]:
         """The next answer of each of `devices`, in their order.
 
         Args:
             timeout_s: longest time without an answer or an item.
-            on_item: called with the device and the value of each item of a `StreamJob`.
+            on_item: called with the value of each item of a `StreamJob`.
 
         Raises:
             RankTrouble: a rank raised, died, or did not answer in time; if its failure made others fail, it names the
@@ -198,7 +127,7 @@ class Ranks:
                     answers[device] = message.value
                     pending.discard(device)
                 elif isinstance(message, messages.Item):
-                    on_item(device, message.value)
+                    on_item(message.value)
                     deadline = time.monotonic() + timeout_s + DUMP_S
                 elif isinstance(message, messages.Failed):
                     trouble = self._trouble(device, message.stage, message.error, message.traceback)

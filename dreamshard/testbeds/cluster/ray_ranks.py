@@ -13,7 +13,8 @@ from dreamshard.testbeds.cluster.keeper import Keeper, Place
 from dreamshard.testbeds.cluster.keeper_pool import KeeperPool
 from dreamshard.testbeds.cluster.launched import LaunchedRanks, listen
 from dreamshard.testbeds.cluster.messages import DeviceType
-from dreamshard.testbeds.cluster.ranks import Ranks, RankTrouble
+from dreamshard.testbeds.cluster.rank_launcher import RankTrouble
+from dreamshard.testbeds.cluster.ranks import Ranks
 from dreamshard.testbeds.cluster.reception import Reception
 
 RESERVE_TIMEOUT_S = 60.0
