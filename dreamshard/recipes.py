@@ -64,12 +64,14 @@ class EvaluationConfig:
     Attributes:
         repeats: measurements of each placement, interleaved with those of the others.
         model_repeats: the same for a fixed model; they are what its interval is over.
+        variant_repeats: the same for each variant of it.
         budget_ms: time for the placer's search; None for its default, which grows with the task.
         peers: whether to include the published rivals; two of them are trained first.
     """
 
     repeats: int = 2
     model_repeats: int = 10
+    variant_repeats: int = 1
     budget_ms: float | None = None
     peers: bool = False
 

@@ -177,6 +177,7 @@ Iterations = Annotated[
         ge=1,
         le=1000,
     ),
+    typer.Option("--iterations", help="Rounds of measure, fit, improve.", show_default="the recipe's"),
 ]
 PlacementsPerIteration = Annotated[
     int | None,

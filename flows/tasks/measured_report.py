@@ -71,9 +71,10 @@ def measure_and_report(
     elif len(heldout) < FEW_TASKS:
         notes.append(f"only {len(heldout)} distinct held-out tasks could be drawn, too few for a firm conclusion")
     placers, first = {**contestants.model_placers, **contestants.placers}, next(iter(contestants.predictors.values()))
-    total = config.repeats * len(contestants.placers) * len(heldout)
-    total += 0 if model is None else config.model_repeats * len(placers) - config.repeats * len(contestants.placers)
-    done = 0
+    total, done = config.repeats * len(placers) * len(heldout), 0
+    if model is not None:
+        variants = config.variant_repeats * len(contestants.placers) * (len(heldout) - 1)
+        total = config.model_repeats * len(placers) + variants
 
     def measured(task: PlacementTask, placement: Placement, number: int) -> CostSample:
         nonlocal done
@@ -93,7 +94,7 @@ def measure_and_report(
             rows = rows_of(placers, heldout, config.repeats)
         else:
             rows = rows_of(placers, heldout[:1], config.model_repeats)
-            rows += rows_of(contestants.placers, heldout[1:], config.repeats)
+            rows += rows_of(contestants.placers, heldout[1:], config.variant_repeats)
     rows = [_with_own_prediction(row, contestants) for row in rows]
     versions, hardware = contestants.versions, testbed.identity
     store.lake.write_evaluation(rows, versions, key, dataset_version=dataset, testbed=testbed.kind, hardware=hardware)

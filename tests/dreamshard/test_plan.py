@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from dreamshard.costs import DeviceCosts
-from dreamshard.placement import Placement
-from dreamshard.plan import Plan, Shard, make_plan, parse_plan, read_plan
+from dreamshard.placement import ColumnShard, Placement
+from dreamshard.plan import CurrentPlan, Plan, Shard, make_plan, parse_plan, read_plan
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import tables_of
@@ -81,3 +81,30 @@ def test_a_missing_or_truncated_plan_file_is_one_clear_error(tmp_path):
     cut.write_text(plan().to_json()[:40])
     with pytest.raises(ValueError, match="is not a plan"):
         read_plan(cut)
+
+
+def in_use(num_devices: int, *shards: tuple[str, int, int, int]) -> CurrentPlan:
+    """A plan made by hand; each shard is table, device, first and last column (exclusive)."""
+    held = tuple(Shard(table=table, device=d, column_start=start, column_end=end) for table, d, start, end in shards)
+    return CurrentPlan(Plan(num_devices=num_devices, placer="by hand", shards=held))
+
+
+def test_the_plan_in_use_places_a_model_whole_and_split_by_columns():
+    whole = PlacementTask(tables_of([10, 10], [8, 16], names=("a", "b")), 2, 2**20)
+    current = in_use(2, ("a", 0, 0, 8), ("b", 0, 0, 12), ("b", 1, 12, 16))
+    placement = current.place(whole)
+    assert placement.device.tolist() == [0, 0, 1]
+    assert placement.shards == (ColumnShard(0, 0, 8), ColumnShard(1, 0, 12), ColumnShard(1, 12, 16))
+    split, _ = whole.split(torch.tensor([1, 2]))  # b[0:8] and b[8:16], of which the second is on both devices
+    placement = current.place(split)
+    assert placement.device.tolist() == [0, 0, 0, 1]
+    assert split.is_legal(placement)
+    assert split.sharded(placement)[0].tables.names == ("a", "b[0:8]", "b[8:12]", "b[12:16]")
+
+
+def test_a_plan_of_another_model_or_of_other_devices_is_refused():
+    task = PlacementTask(tables_of([10, 10], 8, names=("a", "b")), 2, 2**20)
+    with pytest.raises(ValueError, match=r"places 0 of the 8 columns of table 'b'"):
+        in_use(2, ("a", 0, 0, 8)).place(task)
+    with pytest.raises(ValueError, match="for 3 devices, but task has 2"):
+        in_use(3, ("a", 0, 0, 8), ("b", 0, 0, 8)).place(task)

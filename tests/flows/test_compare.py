@@ -180,7 +180,7 @@ def test_wrong_comparisons_are_one_sentence(home, shared_dreamshard):
     failed_with(shared_dreamshard("compare", "1", "magic", *SMALL, home=home), "'magic'", "dim_greedy", "neuroshard")
     failed_with(shared_dreamshard("compare", "1", "champion", *SMALL, home=home), "version 1 alone")
     failed_with(shared_dreamshard("compare", "dim_greedy", "random", *SMALL, home=home), "no version is among")
-    wide = (*SMALL[:-1], "30")
+    wide = (*SMALL[:-1], "30", "--mode", "pool")
     failed_with(shared_dreamshard("compare", "1", "2", *wide, home=home), "a task takes 30", "--tables-per-task")
 
 

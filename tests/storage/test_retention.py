@@ -17,7 +17,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
 from storage import retention
 from storage.filesystem import write_json
-from storage.lake import catalog
+from storage.lake import catalog, drifted_tables
 from storage.lake.lake import EVALUATION, Lake
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registration, registry, runs
@@ -278,3 +278,17 @@ def test_old_comparisons_go_unless_a_version_names_them(store: Store):
     age(list(Path(str(store.comparisons)).iterdir()))
     retention.remove_files(retention.find_removable(store, cutoff()))
     assert [path.stem for path in Path(str(store.comparisons)).iterdir()] == [key("named")]
+
+
+def test_lookups_of_drifted_tables_stay_as_long_as_those_of_their_dataset(tmp_path):
+    store = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)}))
+    version = ingest(store.lake, "mine")
+    drifted = WorkloadTable(
+        "mine (rows x1.10, lookups x1.00)", 110, 8, Lookups(torch.tensor([7]), torch.tensor([0, 1]))
+    )
+    kept = store.lake.write_table_lookups(drifted)
+    stray = store.lake.write_table_lookups(replace(drifted, rows=120))
+    drifted_tables.write_drifted(store.lake.root, statistics(drifted), version)
+    removable = {file.info.path for file in retention.find_removable(store, datetime.now(UTC) + timedelta(days=1))}
+    assert stray in removable
+    assert kept not in removable
