@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dreamshard.testbeds.accelerator_spec import AcceleratorSpec
-from dreamshard.testbeds.measured_kernels import KERNEL, kernel_checks
-from dreamshard.testbeds.measured_links import BAR, link_checks
+from dreamshard.testbeds.measured_kernels import KERNEL, kernel_checks_of
+from dreamshard.testbeds.measured_links import BAR, link_checks_of
 from dreamshard.testbeds.specs import SPECS
 
 
@@ -43,7 +43,7 @@ def agreement(ratios: Sequence[float]) -> Agreement:
 
 def kernel_agreement(gpu: str, group: str = KERNEL) -> Agreement | None:
     """Of a group of times on a GPU, as the source names it; None if nothing was measured or predicted."""
-    ratios = [check.ratio for check in kernel_checks() if (check.row.gpu, check.group) == (gpu, group)]
+    ratios = [check.ratio for check in kernel_checks_of(gpu) if check.group == group]
     known = [ratio for ratio in ratios if ratio is not None]
     return agreement(known) if known else None
 
@@ -63,7 +63,7 @@ def _kernels(name: str) -> str:
 
 
 def _links(name: str) -> str:
-    errors = [abs(check.size_error) for check in link_checks() if check.gpu == name]
+    errors = [abs(check.size_error) for check in link_checks_of(name)]
     if not errors:
         return "all-to-all: no public measurement, a share of the datasheet's bandwidth"
     within = sum(error <= BAR for error in errors)

@@ -56,10 +56,15 @@ class KernelCheck:
         return None if self.predicted_us is None else self.predicted_us / self.row.time_us
 
 
-@cache
 def kernel_checks() -> tuple[KernelCheck, ...]:
     """Every row in the file's order, then the operators' times among the notes."""
     return tuple(check(row) for row in (*kernel_rows(), *_operator_rows()))
+
+
+@cache
+def kernel_checks_of(gpu: str) -> tuple[KernelCheck, ...]:
+    """The rows of a GPU, by the name that the source gives it."""
+    return tuple(check(row) for row in (*kernel_rows(), *_operator_rows()) if row.gpu == gpu)
 
 
 def _operator_rows() -> list[KernelRow]:

@@ -48,9 +48,15 @@ class LinkCheck:
         return max(ratios)
 
 
-@cache
 def link_checks() -> tuple[LinkCheck, ...]:
     """Every measured time of the newest NCCL, by GPU, number of GPUs and bytes."""
+    return tuple(check for gpu in sorted(all_to_all_times()) for check in link_checks_of(gpu))
+
+
+@cache
+def link_checks_of(gpu: str) -> tuple[LinkCheck, ...]:
+    """The measured times of one GPU; none if it was not measured."""
+    times = all_to_all_times().get(gpu, {})
     return tuple(
         LinkCheck(
             gpu=gpu,
@@ -60,7 +66,6 @@ def link_checks() -> tuple[LinkCheck, ...]:
             without_size_us=_without_size_us(times[num_gpus], sent_bytes),
             without_count_us=_without_count_us(times, num_gpus, sent_bytes),
         )
-        for gpu, times in sorted(all_to_all_times().items())
         for num_gpus in sorted(times)
         for sent_bytes, time_us in sorted(times[num_gpus].items())
     )

@@ -1,0 +1,30 @@
+"""What is read of the public measurements."""
+
+from dreamshard.testbeds.public_measurements import MEASUREMENTS, all_to_all_times, kernel_rows
+
+
+def test_the_newest_nccl_of_each_gpu_is_taken():
+    times = all_to_all_times()
+    assert times["h100"][8][2**29] == 1480.45  # by 2.27.3; 2.23 took 1468.6
+    assert times["h200"][4][2**29] == 1202.4  # by 2.26.2; 2.23 took 1286.1
+    assert {gpu: sorted(counts) for gpu, counts in times.items() if sorted(counts) != [2, 4, 8]} == {
+        "gb200": [2, 4],
+        "gb300": [2, 4],
+    }
+    assert all(len(by_bytes) == 21 for counts in times.values() for by_bytes in counts.values())
+
+
+def test_every_row_of_the_kernels_is_read():
+    rows = kernel_rows()
+    assert len(rows) == 92
+    assert {row.operation for row in rows} == {"fwd", "bwd", "fwd+bwd"}
+    assert rows[-1].dims == (64, 128)
+    assert rows[-1].batch_sizes == (32, 64)
+    assert rows[0].distinct == 350280.02
+
+
+def test_the_measurements_name_their_sources_and_licence():
+    readme = (MEASUREMENTS / "README.md").read_text()
+    assert "ai-dynamo/aiconfigurator" in readme
+    assert "Apache License, Version 2.0" in readme
+    assert all(row.source for row in kernel_rows())
