@@ -11,7 +11,7 @@ import torch
 from dreamshard.baselines import pack_by_size
 from dreamshard.formatting import gib
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.column_splits import tight_splits
+from dreamshard.search.column_splits import fits_together, tight_splits
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.drift import Drift, additions_to, drifts_of
@@ -20,6 +20,8 @@ MODEL = "model"
 """Name of the task of the model itself, which is the first of its set."""
 
 _REMOVED_SHARE = 0.1  # of the tables, at most; so for added ones
+_BUSY_SHARE = 0.5  # of a device's even share of the work: tables above it are worth splitting
+_NARROWEST_SHARD = 16  # columns
 _DRAWS_PER_VARIANT = 20  # before a variant that is legal and new counts as impossible
 
 
@@ -90,6 +92,27 @@ def fixed_tasks(
             tasks.append(split_to_fit(replace(model, tables=variant, name=label)))
         except (ValueError, NoPlacementError):  # grown beyond the devices, so never legal
             continue
+    return tasks
+
+
+def split_tasks(model: PlacementTask, count: int, generator: torch.Generator) -> list[PlacementTask]:
+    """The model with its busiest tables split by columns at random, to learn what such shards cost; `[C]`, `C` up to `count`.
+
+    A placer splits tables whose work comes near a device's even share, so whole tables alone would leave its own placements
+    unlike anything measured. There are none where no table is that busy.
+    """
+    work = model.tables.pooling_factor.double() * model.tables.dim
+    shares = model.num_devices * work / work.sum().clamp(min=1e-9)  # [T] of a device's even share
+    most = torch.minimum(model.tables.dim // _NARROWEST_SHARD, (2 * shares).ceil().long() + 1)
+    most = torch.where(shares > _BUSY_SHARE, most, torch.ones_like(most)).clamp(min=1)
+    if int(most.max()) == 1:
+        return []
+    tasks: list[PlacementTask] = []
+    for number in range(count):
+        parts = 1 + (torch.rand(len(most), generator=generator) * most).long()
+        split = replace(model, name=f"split-{number:03}")
+        if int(parts.max()) > 1 and fits_together(split, parts):
+            tasks.append(split.split(parts)[0])
     return tasks
 
 

@@ -1,8 +1,10 @@
 """Draws the placement tasks of one fixed model: the model itself, and variants of it with drifted tables."""
 
+from itertools import zip_longest
+
 import torch
 
-from dreamshard.fixed_model import MODEL, DriftedTables, draw_drift, fixed_tasks
+from dreamshard.fixed_model import MODEL, DriftedTables, draw_drift, fixed_tasks, split_tasks
 from dreamshard.recipes import TasksConfig
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import EMPTY_SPLIT, PlacementTask
@@ -21,8 +23,8 @@ MOST_LOOKUPS = 2**26
 def draw_model(store: Store, dataset: str, config: TasksConfig, seed: int, split_of: str | None = None) -> str:
     """All tables of a dataset -> tasks to train on and held-out ones, in the lake; returns the key of both sets.
 
-    Half of the training tasks are the model itself. The held-out tasks are the model, of which placements are held out, and
-    variants that no training task equals.
+    Half of the training tasks are the model itself; the others are variants of it, and it with busy tables split by columns.
+    The held-out tasks are the model, of which placements are held out, and variants that no training task equals.
 
     Args:
         split_of: key of earlier task sets, whose tables count as trained on too.
@@ -49,7 +51,9 @@ def draw_model(store: Store, dataset: str, config: TasksConfig, seed: int, split
     train = _tasks(store, dataset, model, num_train, 2 * seed, "train")
     used = [task.whole_tables for task in train]
     model_task, *variants = _tasks(store, dataset, model, num_test, 2 * seed + 1, "variant", used)
-    trained = [task for variant in train[1:] for task in (model_task, variant)] or [model_task]
+    split_up = split_tasks(model_task, num_train, torch.Generator().manual_seed(seed))
+    others = [task for pair in zip_longest(train[1:], split_up) for task in pair if task is not None]
+    trained = [task for other in others for task in (model_task, other)] or [model_task]
     store.lake.write_tasks(trained, dataset, "train", key, seed)
     store.lake.write_tasks([model_task, *variants], dataset, "test", key, seed)
     write_table_split(store.lake, key, split)

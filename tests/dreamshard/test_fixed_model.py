@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from dreamshard.baselines import pack_by_size
-from dreamshard.fixed_model import MODEL, draw_drift, fixed_tasks, is_fixed_model, split_to_fit
+from dreamshard.fixed_model import MODEL, draw_drift, fixed_tasks, is_fixed_model, split_tasks, split_to_fit
 from dreamshard.placer import NoPlacementError
-from dreamshard.tables import Tables, concatenate
+from dreamshard.tables import Tables, concatenate, parent_name
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.drift import Drift
 from tests.helpers.tables import ROW_BYTES, pool_of, tables_of, task_of
@@ -87,3 +87,19 @@ def test_whole_tables_that_cannot_be_packed_are_split_too():
 def test_a_model_that_no_split_makes_fit_is_refused_with_what_to_do():
     with pytest.raises(NoPlacementError, match="not even split by columns"):
         split_to_fit(task_of([6, 6, 6], 2, 10))
+
+
+def test_busy_tables_are_also_trained_on_split_by_columns():
+    model = PlacementTask(tables_of([100] * 6, 64, [50.0, 1.0, 1.0, 1.0, 1.0, 1.0]), 4, ROOMY, name=MODEL)
+    tasks = split_tasks(model, 20, torch.Generator().manual_seed(0))
+    assert len(tasks) > 10
+    assert len({task.tables.names for task in tasks}) > 1
+    for task in tasks:
+        assert task.whole_tables == set(model.tables.names)
+        assert {parent_name(name) for name in task.tables.names if name != parent_name(name)} == {"t0"}
+        assert int(task.tables.dim.min()) >= 16
+
+
+def test_a_model_without_a_busy_table_is_trained_on_whole():
+    model = PlacementTask(tables_of([100] * 40, 64), 2, ROOMY, name=MODEL)
+    assert split_tasks(model, 20, torch.Generator().manual_seed(0)) == []
