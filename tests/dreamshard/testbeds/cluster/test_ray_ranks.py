@@ -1,0 +1,75 @@
+"""Ranks on a Ray cluster of two hosts, one of which dies."""
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from dreamshard.exchange_sample import Exchange
+from dreamshard.placement import Placement
+from dreamshard.testbeds import MeasurementError, TestbedSetup, open_testbed
+from tests.helpers.lookups import FaultyLookups
+from tests.helpers.tables import roomy_task, tables_of_dims
+
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
+ray = pytest.importorskip("ray", reason="needs the extra ray")
+
+BATCH = 64
+
+
+@pytest.fixture
+def two_hosts(monkeypatch) -> Iterator:
+    """A Ray cluster of two nodes with one CPU each, on this machine."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")]))
+    node = {"num_cpus": 1, "object_store_memory": 2**27}
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    cluster.add_node(**node)
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def setup(num_devices: int = 2, fault: str = "none", timeout_s: float = 60.0) -> TestbedSetup:
+    return TestbedSetup(
+        num_devices=num_devices,
+        batch_size=BATCH,
+        lookups=FaultyLookups(BATCH, fault=fault),
+        warmups=1,
+        repeats=3,
+        timeout_s=timeout_s,
+    )
+
+
+def measure(bed, *names: str):
+    task = roomy_task(tables_of_dims([8] * len(names), rows=500, names=names), len(names))
+    return bed.measure(task, Placement(torch.arange(len(names)), len(names)))
+
+
+def test_actors_on_two_hosts_measure_until_one_host_dies(two_hosts):
+    with pytest.raises(ValueError, match="Ray cluster has 2 CPUs on 2 hosts for 3 devices"):
+        open_testbed("cluster:ray", setup(3))
+
+    bed, same = open_testbed("cluster:ray", setup()), open_testbed("cluster:ray:cpu", setup(fault="hang"))
+    sample = measure(bed, "healthy-0", "healthy-1")
+    assert sample.hardware.endswith(f"x{os.cpu_count()}, 2 ranks, 2 hosts")
+    assert sample.task.devices_per_host == 1
+    assert (sample.costs.phases_ms() > 0).all()
+    exchange = bed.measure_exchange(Exchange(sent_bytes=torch.tensor([2**16, 2**16])))
+    assert (exchange.forward_ms > 0).all()
+
+    second = two_hosts.worker_nodes.copy().pop()
+    dying = threading.Timer(2.0, two_hosts.remove_node, [second], {"allow_graceful": False})
+    dying.start()
+    with pytest.raises(MeasurementError, match=r"Ray node .*is gone with rank .*earlier samples are kept"):
+        measure(same, "healthy-0", "faulty")
+    dying.join()
+    bed.close()
+    same.close()
+    with pytest.raises(ValueError, match="Ray cluster has 1 CPUs on .* for 2 devices"):
+        open_testbed("cluster:ray", setup())
