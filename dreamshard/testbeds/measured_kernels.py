@@ -12,14 +12,8 @@ from scipy import stats
 from torch import Tensor
 
 from dreamshard.tables import NUM_BINS, Optimizer, Precision, Tables
+from dreamshard.testbeds import kernels
 from dreamshard.testbeds.accelerator_spec import AcceleratorSpec
-from dreamshard.testbeds.kernels import (
-    BANDWIDTH_SHARE,
-    UPDATE_SHARE,
-    backward_call_s,
-    forward_call_s,
-    forward_kernel_s,
-)
 from dreamshard.testbeds.loads import FIRST_BYTES, GRAD_BYTES, READ_BYTES, STREAM_BYTES, UPDATE_BYTES, table_loads
 from dreamshard.testbeds.public_measurements import KernelRow, kernel_rows
 from dreamshard.testbeds.specs import SPECS
@@ -98,12 +92,11 @@ def predict_us(row: KernelRow, spec: AcceleratorSpec) -> float:
     if "atomic" in row.notes:
         return 1e6 * float(_atomic_update_s(loads, spec))
     if row.operation == "fwd" and ("nvprof" in row.notes or "kernel only" in row.notes):
-        return 1e6 * float(forward_kernel_s(loads, batch_size, spec))
-    forward_s = float(forward_call_s(loads, batch_size, spec))
-    backward_s = float(backward_call_s(loads, batch_size, spec))
-    return (
-        1e6 * {"op": forward_s, "fwd": forward_s, "bwd": backward_s, "fwd+bwd": forward_s + backward_s}[row.operation]
-    )
+        return 1e6 * float(kernels.forward_kernel_s(loads, batch_size, spec))
+    forward_s = float(kernels.forward_call_s(loads, batch_size, spec))
+    backward_s = float(kernels.backward_call_s(loads, batch_size, spec))
+    both_s = {"op": forward_s, "fwd": forward_s, "bwd": backward_s, "fwd+bwd": forward_s + backward_s}
+    return 1e6 * both_s[row.operation]
 
 
 def _loads(row: KernelRow, spec: AcceleratorSpec) -> Float[Tensor, " K"]:
@@ -124,8 +117,8 @@ def _loads(row: KernelRow, spec: AcceleratorSpec) -> Float[Tensor, " K"]:
 
 def _atomic_update_s(loads: Float[Tensor, " K"], spec: AcceleratorSpec) -> Float[Tensor, ""]:
     """Seconds of the update before FBGEMM sorted: every lookup reads its row and adds to it, by atomics."""
-    update_s = 2 * loads[READ_BYTES] / (UPDATE_SHARE * spec.memory_bytes_per_s)
-    return update_s + loads[GRAD_BYTES] / (BANDWIDTH_SHARE * spec.memory_bytes_per_s)
+    update_s = 2 * loads[READ_BYTES] / (kernels.UPDATE_SHARE * spec.memory_bytes_per_s)
+    return update_s + loads[GRAD_BYTES] / (kernels.BANDWIDTH_SHARE * spec.memory_bytes_per_s)
 
 
 def tables_of(row: KernelRow) -> Tables:

@@ -29,10 +29,12 @@ _KERNELS = """## Kernels
 
 Bars: per GPU a geometric mean within 0.9 to 1.1 and a spread of at most 1.25, for kernels with all rows in device memory.
 Three constants are fitted (`BANDWIDTH_SHARE`, `UPDATE_SHARE` and `STEP_CYCLES` in
-[kernels.py](../dreamshard/testbeds/kernels.py)), on the sweep over dims of torchrec PR 2365 and on the V100's kernels. The
-H100 and FBGEMM PR 493 are in no fit. The host's share of small calls is that of the first two calls of the B200; all other
-calls are in no fit. GPUs without a row (2080 Ti, H200, B300, GB200, GB300, L40S, RTX PRO 6000, and the A100 by its name)
-rest on datasheets and on the constants of the others."""
+[kernels.py](../dreamshard/testbeds/kernels.py)), on the sweep over dims of torchrec PR 2365, taken for an A100, and on the
+V100's kernels. The H100 and FBGEMM PR 493 are in no fit. The V100's kernels are those from which FBGEMM's were made; its
+backward adds to rows by atomics without a sort, and is predicted as one read and one write of a row for each lookup.
+The host's share of small calls is that of the first two calls of the B200; all other calls are in no fit. GPUs without a row
+(2080 Ti, H200, B300, GB200, GB300, L40S, RTX PRO 6000, and the A100 by its name) rest on datasheets and on the constants of
+the others."""
 _KERNEL_MISSES = """Where predictions are off, and why:
 
 - FBGEMM PR 493 (January 2021, a GPU without a name, taken for a V100) misses the bar: forward and backward together take 1.5

@@ -1,14 +1,17 @@
 """The bars of the presets, and the page that shows them."""
 
+import math
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from dreamshard.testbeds import kernels
 from dreamshard.testbeds.checked import kernel_agreement
-from dreamshard.testbeds.measured_kernels import CALL, HOST, KERNEL, kernel_checks, tables_of
+from dreamshard.testbeds.measured_kernels import CALL, HOST, KERNEL, check, kernel_checks, tables_of
 from dreamshard.testbeds.measured_links import BAR, link_checks
 from dreamshard.testbeds.preset_check import page
+from dreamshard.testbeds.public_measurements import kernel_rows
 
 PAGE = Path(__file__).parents[3] / "docs" / "presets.md"
 
@@ -33,9 +36,28 @@ def test_small_calls_of_a_host_that_was_not_fitted_are_predicted_within_a_quarte
     assert 0.75 <= found.mean <= 1.25
 
 
-@pytest.mark.parametrize("check", [check for check in kernel_checks() if check.row.distinct])
-def test_the_sources_power_law_gives_as_many_distinct_rows_as_they_counted(check):
-    assert tables_of(check.row).unique_rows.sum() == pytest.approx(check.row.distinct, rel=1e-3)
+def _fit_error() -> float:
+    """Mean squared logarithm of predicted over measured on the sources of the fit, each with the same weight."""
+    errors: dict[tuple[str, str], list[float]] = {}
+    for row in kernel_rows():
+        found = check(row)
+        if row.gpu in ("v100", "unknown (Meta, 2024)") and found.group == KERNEL:
+            errors.setdefault((row.gpu, row.operation), []).append(math.log(found.ratio) ** 2)
+    assert len(errors) == 3
+    return sum(sum(found) / len(found) for found in errors.values())
+
+
+@pytest.mark.parametrize("name", ["BANDWIDTH_SHARE", "UPDATE_SHARE", "STEP_CYCLES"])
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+def test_a_fitted_constant_fits_its_sources_better_than_one_a_tenth_away(monkeypatch, name, factor):
+    fitted = _fit_error()
+    monkeypatch.setattr(kernels, name, factor * getattr(kernels, name))
+    assert _fit_error() > fitted
+
+
+@pytest.mark.parametrize("row", [row for row in kernel_rows() if row.distinct])
+def test_the_sources_power_law_gives_as_many_distinct_rows_as_they_counted(row):
+    assert tables_of(row).unique_rows.sum() == pytest.approx(row.distinct, rel=1e-3)
 
 
 def test_all_to_alls_left_out_of_the_fit_are_within_the_bar_but_for_the_known_ones():
