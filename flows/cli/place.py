@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 OTHER_SETTING = 3
 """Exit code of `place` where the plan's costs are of something else than what it is for."""
-MEMORY_SHARE = 0.9
-"""Of a device's memory for tables, where the user does not say."""
 _TELLING_GAP = 0.25  # to the lower bound, above which the bound says nothing about the placement
 
 
@@ -118,21 +116,17 @@ def place(
 def _memory_bytes(memory_gb: float | None, spec: "AcceleratorSpec | None") -> int:
     """Room for tables on each device: as given, else most of what the hardware has."""
     from dreamshard.formatting import gib
+    from dreamshard.what_if import MEMORY_SHARE
 
     if memory_gb is not None:
         return round(memory_gb * 2**30)
     if spec is None:
         raise typer.BadParameter("give the room for tables on each device, or --hardware", param_hint="--memory-gb")
-    memory_bytes = table_memory_bytes(spec)
+    memory_bytes = round(MEMORY_SHARE * spec.memory_bytes)
     terminal.note(
         f"{gib(memory_bytes)} for tables on each device, {MEMORY_SHARE:.0%} of what {spec.name} has (--memory-gb)"
     )
     return memory_bytes
-
-
-def table_memory_bytes(spec: "AcceleratorSpec") -> int:
-    """Room for tables on a device, less what lookups, pooled vectors and the dense model take."""
-    return round(MEMORY_SHARE * spec.memory_bytes)
 
 
 def _show_prediction(task: "PlacementTask", plan: "Plan", bound_ms: float | None) -> None:

@@ -1,0 +1,85 @@
+"""`dreamshard what-if`: the same tables on several clusters."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli.what_if import parse_clusters
+
+MLPERF = Path(__file__).parents[3] / "dreamshard/workloads/data/mlperf-dlrm-dcnv2.csv"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A home with nothing in it, which needs no training."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def what_if(home, monkeypatch):
+    """A function that runs the command on MLPerf's tables."""
+    from flows.cli.app import app
+
+    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
+
+    def run(hardware: str, *options: str):
+        return CliRunner().invoke(app, ["what-if", str(MLPERF), "--hardware", hardware, *options])
+
+    return run
+
+
+def test_mlperfs_model_on_three_clusters_and_a_file_of_ones_own(what_if, tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("base: h100\nnetwork_bandwidth: 10 Gbit/s\n")
+    done = what_if(f"a100:8,h100:16,{mine}:16,v100:2", "--json")
+    assert done.exit_code == 0, done.exception
+    a100, h100, slow, small = json.loads(done.stdout)
+    assert (a100["num_hosts"], h100["num_hosts"]) == (1, 2)
+    assert h100["forward_compute_ms"] < a100["forward_compute_ms"]
+    assert slow["forward_comm_ms"] > 10 * h100["forward_comm_ms"]  # 10 instead of 400 Gbit/s between hosts
+    assert 0 < a100["balance"] <= 1
+    assert 97 * 2**30 / 8 < a100["largest_memory_bytes"] <= a100["memory_bytes"]
+    assert a100["index_exchange_ms"] > 0
+    assert "public" in a100["checked"]
+    assert "own figures" in slow["checked"]
+    assert small["overall_ms"] is None
+    assert "more than" in small["infeasible"]
+
+
+def test_half_precision_and_smaller_batches_cost_less(what_if):
+    figures = {}
+    for options in ((), ("--precision", "fp16"), ("--batch-size", "16384")):
+        [one] = json.loads(what_if("a100:8", "--json", *options).stdout)
+        figures[options] = one
+    full, fp16, small = figures.values()
+    assert fp16["forward_compute_ms"] < full["forward_compute_ms"]
+    assert fp16["largest_memory_bytes"] < 0.7 * full["largest_memory_bytes"]
+    assert small["forward_comm_ms"] < full["forward_comm_ms"]
+
+
+@pytest.mark.parametrize(("name", "start"), [("out.png", b"\x89PNG"), ("out.html", b"<!doctype html>")])
+def test_the_table_says_why_a_cluster_does_not_fit_and_the_picture_shows_it(what_if, tmp_path, name, start):
+    done = what_if("h100:8,v100:2", "--out", str(tmp_path / name))
+    assert done.exit_code == 0, done.exception
+    words = " ".join(done.stdout.split())
+    assert "h100 x8" in words
+    assert "v100 x2 does not fit: the 26 tables" in words
+    assert "h100: kernels" in words  # how far the preset has been checked
+    assert (tmp_path / name).read_bytes().startswith(start)
+
+
+def test_clusters_are_hardware_and_a_number_of_devices():
+    assert [(one.called, one.num_devices) for one in parse_clusters("a100:8, gb200:72")] == [("a100", 8), ("gb200", 72)]
+    for wrong in ("a100", "a100:0", ":8", "a100:many", ""):
+        with pytest.raises(ValueError, match="names no cluster"):
+            parse_clusters(wrong)
+    with pytest.raises(ValueError, match="no hardware 'tpu'"):
+        parse_clusters("tpu:8")
+
+
+def test_a_picture_of_an_unknown_kind_is_refused_before_anything_is_placed(what_if):
+    done = what_if("a100:8", "--out", "picture.bmp")
+    assert done.exit_code == 1
+    assert ".png" in str(done.exception)
