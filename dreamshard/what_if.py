@@ -1,6 +1,6 @@
 """What a training step would cost on other clusters: the same tables placed by each one's figures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -85,7 +85,7 @@ def what_if(
     return [_estimate(tables, cluster, budget_ms, like) for cluster in clusters]
 
 
-def _estimate(tables: Tables, cluster: Cluster, budget_ms: float | None, like: dict[str, object]) -> Estimate:
+def _estimate(tables: Tables, cluster: Cluster, budget_ms: float | None, like: Mapping[str, object]) -> Estimate:
     estimate = Estimate(cluster=cluster, checked=checked(cluster.spec))
     try:
         task = PlacementTask(tables, cluster.num_devices, cluster.table_bytes, name="the model", **like)  # type: ignore[arg-type]

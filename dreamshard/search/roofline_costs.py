@@ -1,7 +1,8 @@
 """The roofline of a preset in the form in which placements are searched: latents that add up, and their costs.
 
-A latent is `[work, *loads]`: the loads of `table_loads`, and before them a table's work, which is the milliseconds of compute
-that it adds to a device with an even share of all tables. Work orders steps to first order; `compute` is exact.
+A latent is `[*work, *loads]`: the loads of `table_loads`, and before them a table's work, which is the milliseconds of
+compute that it adds to a device with an even share of all tables. It has one column per thread group, since the widest table
+of a device decides how many threads each row gets. Work orders steps to first order; `compute` is exact.
 """
 
 from dataclasses import dataclass
@@ -11,17 +12,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.cost_model.evaluator import Array, DeviceCommunication, Loads
+from dreamshard.cost_model.evaluator import Array, DeviceCommunication, Indices, Loads
 from dreamshard.costs import DeviceCosts
 from dreamshard.policy.mdp import Episodes
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.links import all_to_all_s, vector_bytes
-from dreamshard.testbeds.roofline import DIM, NUM_LOADS, phase_costs, table_loads
+from dreamshard.testbeds.loads import ABOVE_32, ABOVE_64, DIM, GROUPS, NUM_LOADS, table_loads
+from dreamshard.testbeds.roofline import phase_costs
 from dreamshard.testbeds.specs import AcceleratorSpec
+
+WORK = slice(0, len(GROUPS))
+"""Columns of a table's work beside a widest dim of <= 32, <= 64, above."""
+LOADS = slice(len(GROUPS), len(GROUPS) + NUM_LOADS)
 
 _WIDTHS = 64  # points of the communication curve
 _SPREAD = 1 / 64  # narrowest width of the curve, as a share of all dims on one device
+_ONE = 0.5  # a sum of flags above it has one
 _STEP = 1.02  # of a width, for the slope of the curve
 
 
@@ -57,15 +64,19 @@ class RooflineCosts:
         return cls(spec, *setting, task.num_devices, task.devices_per_host, share)
 
     def latents(self, task: PlacementTask) -> Float[Tensor, "T L"]:
-        """`[work, *loads]` of each table."""
+        """`[*work, *loads]` of each table."""
         loads = table_loads(task.tables, self.batch_size, self.precision, self.optimizer)  # [T, K]
-        work = (self._compute_ms(self.share + loads) - self._compute_ms(self.share[None])).sum(dim=-1)
-        return torch.cat([work.clamp(min=0)[:, None], loads], dim=1).float()
+        work = []
+        for group in range(len(GROUPS)):
+            beside = self._with_widest(self.share[None], group)
+            ms = self._compute_ms(self._with_widest(self.share + loads, group)) - self._compute_ms(beside)  # [T, 2]
+            work.append(ms.sum(dim=-1).clamp(min=0))
+        return torch.cat([torch.stack(work, dim=1), loads], dim=1).float()
 
     def episodes(self, task: PlacementTask) -> Episodes:
         """One episode, in descending cost of single tables; there is no policy, so the latents stand for its features."""
         latents = self.latents(task)
-        single_ms = self._compute_ms(latents[:, 1:].double()).sum(dim=-1).float()  # [T]
+        single_ms = self._compute_ms(latents[:, LOADS].double()).sum(dim=-1).float()  # [T]
         order = torch.argsort(single_ms, descending=True, stable=True)
         ordered = latents[order][None]
         return Episodes(
@@ -81,7 +92,7 @@ class RooflineCosts:
 
     def device_costs(self, sums: Float[Tensor, "*B D L"]) -> DeviceCosts:
         """Milliseconds per phase and device of summed latents."""
-        return phase_costs(sums[..., 1:].double().clamp(min=0), self.batch_size, self.spec, self.devices_per_host)
+        return phase_costs(sums[..., LOADS].double().clamp(min=0), self.batch_size, self.spec, self.devices_per_host)
 
     def overall_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B"]:
         """The slowest device's sum of phases."""
@@ -90,6 +101,13 @@ class RooflineCosts:
     def evaluator(self) -> "RooflineEvaluator":
         """The same for the small steps of a search."""
         return RooflineEvaluator(self)
+
+    @staticmethod
+    def _with_widest(loads: Float[Tensor, "N K"], group: int) -> Float[Tensor, "N K"]:
+        """The loads as if the widest table needed this group of threads."""
+        widened = loads.clone()
+        widened[:, ABOVE_32], widened[:, ABOVE_64] = float(group > 0), float(group > 1)
+        return widened
 
     def _compute_ms(self, loads: Float[Tensor, "N K"]) -> Float[Tensor, "N 2"]:
         """Forward and backward compute of shards; one device exchanges nothing."""
@@ -114,25 +132,28 @@ class RooflineEvaluator:
     def empty(self, batch: int, num_devices: int) -> Loads:
         """See `ShardEvaluator`."""
         return Loads(
-            np.zeros((batch, num_devices, 1 + NUM_LOADS), np.float32),
+            np.zeros((batch, num_devices, LOADS.stop), np.float32),
             np.zeros((batch, num_devices), np.float32),
             np.zeros((batch, num_devices), np.float32),
-            np.ones((batch, num_devices, 1), np.float32),
+            np.zeros((batch, num_devices, len(GROUPS)), np.float32),
             np.float32(self._ms_per_dim),
         )
 
     def compute(self, sums: Array) -> tuple[Array, Array, Array]:
-        """See `ShardEvaluator`; each unit of work is a millisecond."""
-        rates = np.ones((len(sums), 1), np.float32)
+        """See `ShardEvaluator`; each unit of the work that counts is a millisecond."""
+        rates = np.eye(len(GROUPS), dtype=np.float32)[_group(sums)]
         if not self.costs.exact:
-            return sums[:, 0], np.zeros(len(sums), np.float32), rates
-        loads = torch.from_numpy(sums[:, 1:]).double().clamp(min=0)
+            return (rates * sums[:, WORK]).sum(axis=1), np.zeros(len(sums), np.float32), rates
+        loads = torch.from_numpy(sums[:, LOADS]).double().clamp(min=0)
         forward, backward = self.costs._compute_ms(loads).float().numpy().T
         return forward, backward, rates
 
     def with_table(self, loads: Loads, latent: Array) -> tuple[Array, Array]:
-        """See `ShardEvaluator`."""
-        return loads.compute_ms + latent[:, :1], loads.comm_ms + loads.ms_per_dim * latent[:, 1 + DIM, None]
+        """By the work beside whichever is wider, the table or the device's widest."""
+        group = np.maximum(_group(loads.sums), _group(latent)[:, None])  # [B, D]
+        work = loads.sums[..., WORK] + latent[:, None, WORK]  # [B, D, G]
+        compute = np.take_along_axis(work, group[..., None], axis=-1)[..., 0]
+        return compute, loads.comm_ms + loads.ms_per_dim * latent[:, LOADS.start + DIM, None]
 
     def widest_comm_ms(self, sums: Array, loads: Loads) -> Array:
         """See `ShardEvaluator`."""
@@ -141,7 +162,7 @@ class RooflineEvaluator:
 
     def table_width(self, latents: Array) -> Array:
         """Dims."""
-        width: Array = latents[:, 1 + DIM]
+        width: Array = latents[:, LOADS.start + DIM]
         return width
 
     def communication(self, sums: Array) -> DeviceCommunication:
@@ -156,3 +177,9 @@ class RooflineEvaluator:
         """Milliseconds per dim around a width."""
         low, high = np.interp([width / _STEP, width * _STEP], self._widths, self._both_ms)
         return float(high - low) / max(width * (_STEP - 1 / _STEP), 1e-9)
+
+
+def _group(latents: Array) -> Indices:
+    """The group of threads that the widest table of shards of latents `[..., L]` needs."""
+    above_32, above_64 = (latents[..., LOADS.start + column] > _ONE for column in (ABOVE_32, ABOVE_64))
+    return above_32.astype(np.int64) + above_64
