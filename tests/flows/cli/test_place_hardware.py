@@ -1,0 +1,170 @@
+"""`dreamshard place --hardware`: whose costs a plan is of, and what it says where they are of something else."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from dreamshard.measured_on import MeasuredOn, StepSetting
+from storage.mlflow_store import registry
+from storage.run_records import lineage
+from tests.helpers.trained import learnt_placer
+
+TABLES = "name,rows,dim,pooling_factor\nusers,100000,64,1\nitems,1000,64,12\nwords,1000,128,12\nclicks,5000,32,40\n"
+CPU = MeasuredOn(
+    testbed="cluster",
+    hardware="Intel(R) Xeon(R) Processor x2, 2 ranks",
+    num_devices=2,
+    setting=StepSetting(precision="fp32", optimizer="sgd", batch_size=2048),
+    versions={"torch": "2.13.0"},
+)
+A100 = MeasuredOn(
+    testbed="cluster",
+    hardware="NVIDIA A100-SXM4-80GB x4",
+    num_devices=4,
+    setting=StepSetting(precision="fp16", optimizer="sgd", batch_size=65_536),
+)
+SIMULATED = MeasuredOn(
+    testbed="simulated", hardware="simulated a100", num_devices=8, devices_per_host=8, setting=A100.setting
+)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A home of its own; making its MLflow database takes seconds."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def place(home, monkeypatch, tmp_path):
+    """A function that places four tables; the first of the versions given is champion."""
+    from flows.cli.app import app
+
+    (tmp_path / "tables.csv").write_text(TABLES)
+    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
+
+    def run(*options: str, versions: tuple[MeasuredOn, ...] = (CPU,)):
+        placers, tags = {}, {}
+        for number, measured in enumerate(versions, start=1):
+            placer = learnt_placer()
+            network = placer.cost_network.for_task(placer_task())
+            network.measured_on = measured
+            placers[str(number)] = type(placer)(network, placer.policy, placer.normaliser, budget_ms=1.0)
+            tags[str(number)] = lineage.conditions(measured)
+        placers["champion"], tags["champion"] = placers["1"], tags["1"]
+        by_number = {number: tags[number] for number in tags if number.isdigit()}
+        monkeypatch.setattr(registry, "champion", lambda settings: "1")
+        monkeypatch.setattr(registry, "load_placer", lambda name, settings: placers[name])
+        monkeypatch.setattr(registry, "version_tags", lambda settings, name: tags[name])
+        monkeypatch.setattr(registry, "tags_by_version", lambda settings: by_number)
+        done = CliRunner().invoke(app, ["place", str(tmp_path / "tables.csv"), *options])
+        return done, json.loads(done.stdout) if done.stdout.startswith("{") else {}, " ".join(done.stderr.split())
+
+    return run
+
+
+def placer_task():
+    from dreamshard.tasks import PlacementTask
+    from tests.helpers.tables import pool_of
+
+    return PlacementTask(pool_of(8), 2, 2**40)
+
+
+def test_a_champion_of_cpu_ranks_does_not_price_64_a100s(place):
+    done, plan, notes = place("--devices", "64", "--hardware", "a100")
+    assert done.exit_code == 0, done.exception
+    assert plan["placer"] == "prior"
+    assert plan["costs_of"]["hardware"] == "simulated a100"
+    assert plan["costs_of"]["num_devices"] == 64
+    assert plan["differs_in"] == []
+    assert plan["warning"] is None
+    assert "no version was trained on a100, so the prior placer places" in notes
+    assert "simulated:a100" in notes
+
+
+def test_a_version_of_the_hardware_comes_before_its_preset_and_a_champion_before_other_versions(place):
+    _, plan, notes = place("--devices", "4", "--hardware", "a100", versions=(CPU, SIMULATED, A100))
+    assert plan["placer"] == "dreamshard 3"  # as many devices
+    assert "version 3 places" in notes
+    _, plan, notes = place("--devices", "4", "--hardware", "a100", versions=(SIMULATED, A100))
+    assert plan["placer"] == "dreamshard 1"
+    assert "version 1 (champion) places" in notes
+    _, plan, _ = place("--devices", "64", "--hardware", "a100", versions=(A100, SIMULATED))
+    assert plan["placer"] == "prior"  # neither knows what happens between hosts
+
+
+def test_costs_of_other_hardware_are_a_warning_and_an_exit_code_of_their_own(place):
+    done, plan, notes = place("--devices", "2", "--hardware", "a100", "--placer", "champion")
+    assert done.exit_code == 3
+    assert plan["shards"]
+    assert plan["differs_in"] == ["hardware"]
+    assert "the costs are of Intel(R) Xeon(R)" in plan["warning"]
+    assert "not of a100" in plan["warning"]
+    assert "--testbed simulated:a100" in plan["warning"]
+    assert f"warning: {plan['warning']}" in notes
+
+
+def test_another_setting_is_a_warning_and_with_strict_an_exit_code(place):
+    options = ("--devices", "4", "--memory-gb", "1", "--precision", "fp16", "--batch-size", "512")
+    done, plan, _ = place(*options)
+    assert done.exit_code == 0
+    assert plan["differs_in"] == ["num_devices", "precision", "batch_size"]
+    assert "precision and batch size scaled by the bytes moved" in plan["warning"]
+    done, strict, _ = place(*options, "--strict")
+    assert done.exit_code == 3
+    assert strict == plan
+
+
+def test_the_version_s_own_setting_is_no_warning(place):
+    done, plan, notes = place("--devices", "2", "--memory-gb", "1", "--strict")
+    assert done.exit_code == 0
+    assert plan["warning"] is None
+    assert plan["costs_of"] == CPU.to_json()
+    assert "costs of Intel(R) Xeon(R) Processor x2, 2 ranks (2 devices, fp32, sgd, batch 2048)" in notes
+
+
+def test_half_precision_is_predicted_to_cost_less(place):
+    costs = {}
+    for precision in ("fp32", "fp16"):
+        _, plan, _ = place("--devices", "2", "--memory-gb", "1", "--placer", "lookup_greedy", "--precision", precision)
+        costs[precision] = plan["predicted"]["overall_ms"]
+    assert costs["fp16"] < costs["fp32"]
+
+
+def test_hardware_of_ones_own_is_a_file(place, tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("base: a100\nmemory: 40 GB\n")
+    done, plan, notes = place("--devices", "2", "--hardware", str(mine))
+    assert done.exit_code == 0, done.exception
+    assert plan["costs_of"]["hardware"].startswith("simulated mine-")
+    assert "own figures, not compared with any measurement" in notes
+    assert "90% of what mine-" in notes
+    mine.write_text("base: a100\nmemory: 40\n")
+    done, _, _ = place("--devices", "2", "--hardware", str(mine))
+    assert done.exit_code == 1
+    assert "memory without a unit" in str(done.exception)
+
+
+def test_a_rule_of_thumb_is_priced_on_the_hardware_that_is_asked_for(place):
+    _, rule, _ = place("--devices", "2", "--hardware", "a100", "--placer", "lookup_greedy")
+    _, prior, _ = place("--devices", "2", "--hardware", "a100", "--placer", "prior")
+    assert rule["placer"] == "lookup_greedy"
+    assert rule["costs_of"] == prior["costs_of"]
+    assert prior["predicted"]["overall_ms"] <= rule["predicted"]["overall_ms"]
+
+
+def test_without_hardware_the_memory_has_to_be_given_and_the_prior_has_no_figures(place):
+    done, _, _ = place("--devices", "2")
+    assert done.exit_code == 2
+    done, _, _ = place("--devices", "2", "--memory-gb", "1", "--placer", "prior")
+    assert done.exit_code == 1
+    assert "--hardware h100" in str(done.exception)
+
+
+def test_a_lower_bound_far_away_is_not_shown(place, monkeypatch):
+    from dreamshard.search import DreamShardPlacer
+
+    for bound_ms, shown in ((1e-6, False), (1e6, True)):
+        monkeypatch.setattr(DreamShardPlacer, "lower_bound_ms", lambda *_, bound_ms=bound_ms: bound_ms)
+        _, _, notes = place("--devices", "2", "--memory-gb", "1")
+        assert ("lower bound" in notes) == shown
