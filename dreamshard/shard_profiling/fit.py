@@ -93,8 +93,8 @@ def learn_from_shards(
 
     Args:
         shards: of one device, batch, precision and optimizer.
-        accelerator: gives the devices' memory, and their links if there are no `exchanges`.
-        exchanges: all-to-alls measured on the hardware.
+        accelerator: gives the devices' memory, and those of their links that `exchanges` do not tell.
+        exchanges: all-to-alls measured on the hardware, within a host or also across hosts.
 
     Raises:
         ValueError: too few shards fit their device, or they were measured under different conditions.
@@ -120,7 +120,7 @@ def learn_from_shards(
         **_torchrec(fitted, held_out, accelerator),
     }
     errors = errors_by_tables(predicted, held_out)
-    state.cost_network.learn_exchanges(exchanges or link_exchanges(accelerator))
+    state.cost_network.learn_exchanges([*exchanges, *link_exchanges(accelerator, exchanges)])
     pool, like = distinct_tables(fitted, one_dim_each=True), fitted[0].task
     tasks = sample_tasks(
         pool,
@@ -167,12 +167,23 @@ def predicted_ms(network: CostNetwork, samples: Sequence[CostSample], normaliser
     return network.phases_ms(data.sums(network.encode)).sum(dim=-1)[:, 0]
 
 
-def link_exchanges(accelerator: AcceleratorSpec) -> list[ExchangeSample]:
-    """All-to-alls by the accelerator's published links, on up to `_LINK_DEVICES` devices."""
+def link_exchanges(accelerator: AcceleratorSpec, measured: Sequence[ExchangeSample] = ()) -> list[ExchangeSample]:
+    """All-to-alls by the accelerator's published links, of up to `_LINK_DEVICES` devices.
+
+    With measured ones, only those across hosts, and none where that was measured too.
+    """
     setup = TestbedSetup(num_devices=_LINK_DEVICES, batch_size=1, lookups=LookupFiles({}))
     testbed = SimulatedTestbed(setup, accelerator, noise=0.0)
+    if any(_crosses_hosts(sample) for sample in measured):
+        return []
     designed = designed_exchanges(device_counts(_LINK_DEVICES), None, _LINK_BYTES)
-    return [testbed.measure_exchange(exchange) for exchange in designed]
+    samples = [testbed.measure_exchange(exchange) for exchange in designed]
+    return [sample for sample in samples if not measured or _crosses_hosts(sample)]
+
+
+def _crosses_hosts(sample: ExchangeSample) -> bool:
+    per_host = sample.exchange.devices_per_host or sample.host_devices
+    return per_host is not None and per_host < sample.exchange.num_devices
 
 
 def _torchrec(

@@ -40,14 +40,15 @@ def place(
     The devices share the batch in which the tables' lookups were counted.
 
     Args:
-        task: all devices are of one host.
+        task: without devices per host, all devices share one.
         memory_bytes_per_s: bandwidth of device memory; None for TorchRec's default of 897 GiB/s.
         link_bytes_per_s: bandwidth between devices; None for TorchRec's default of 600 GiB/s.
 
     Raises:
         NoPlacementError: the planner finds no plan.
     """
-    topology = _topology(task.num_devices, task.memory_bytes, memory_bytes_per_s, link_bytes_per_s)
+    per_host = min(task.num_devices, task.devices_per_host or task.num_devices)
+    topology = _topology(task.num_devices, per_host, task.memory_bytes, memory_bytes_per_s, link_bytes_per_s)
     names, constraints = _constraints(task.tables)
     batch_size = max(1, round(_batch_size(task.tables) / task.num_devices))
     sizes = _TableBytes(dict(zip(names, task.table_bytes.tolist(), strict=True)))
@@ -94,7 +95,7 @@ def estimated_compute_ms(
         memory_bytes_per_s: bandwidth of device memory.
     """
     names, constraints = _constraints(tables)
-    topology = _topology(1, 2**62, memory_bytes_per_s, None)
+    topology = _topology(1, 1, 2**62, memory_bytes_per_s, None)
     speed = EmbeddingPerfEstimatorFactory.create("default_estimator", topology=topology, constraints=constraints)
     options = EmbeddingEnumerator(topology, batch_size, constraints, [speed]).enumerate(
         _module(tables, precision, names), [EmbeddingBagCollectionSharder()]
@@ -116,11 +117,15 @@ class _TableBytes(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped 
 
 
 def _topology(
-    num_devices: int, memory_bytes: int, memory_bytes_per_s: float | None, link_bytes_per_s: float | None
+    num_devices: int,
+    devices_per_host: int,
+    memory_bytes: int,
+    memory_bytes_per_s: float | None,
+    link_bytes_per_s: float | None,
 ) -> Topology:
-    """Devices of one host; None for TorchRec's defaults."""
+    """Devices on hosts; None for TorchRec's defaults, which hold for the network between hosts."""
     return TopologyFactory.create_topology(
-        TrainerConfig(world_size=num_devices, local_world_size=num_devices, hbm_cap_bytes=memory_bytes),
+        TrainerConfig(world_size=num_devices, local_world_size=devices_per_host, hbm_cap_bytes=memory_bytes),
         HardwareConfig(  # in bytes/ms
             hbm_mem_bw=memory_bytes_per_s and memory_bytes_per_s / 1000,
             intra_host_bw=link_bytes_per_s and link_bytes_per_s / 1000,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
+from dreamshard.exchange_sample import ExchangeSample
 from dreamshard.recipes import Recipe
 from dreamshard.shard_profiling.bundled_placers import is_of, save_bundled
 from dreamshard.shard_profiling.collection import CollectionResult, collect, default_device
@@ -13,7 +14,7 @@ from dreamshard.shard_profiling.dataset import read_shards, samples_of
 from dreamshard.shard_profiling.design import CollectionConfig, small_collection
 from dreamshard.shard_profiling.fit import ShardTraining, learn_from_shards
 from dreamshard.shard_profiling.report import fusion_rows
-from dreamshard.testbeds.machine import device_model
+from dreamshard.testbeds.machine import device_model, library_versions
 from dreamshard.testbeds.refit import refit
 from dreamshard.testbeds.specs import accelerator
 from dreamshard.training import make_placer
@@ -23,6 +24,7 @@ from flows.runtime.prefect_tasks import measuring_task
 from flows.runtime.progress import report_progress
 from flows.runtime.retries import progressing
 from flows.runtime.run_locks import host_lock
+from storage.lake.exchange_samples import read_exchanges
 from storage.store import Store
 
 logger = logging.getLogger(__name__)
@@ -71,7 +73,8 @@ def train_on_shards(store: Store, config: Recipe, seed: int) -> dict[str, Any]:
         )
     newest = max(folders, key=lambda path: path.stat().st_mtime)
     with mlflow_tracking.chain(store, "train", config, seed) as chain, chain.stage("train") as run:
-        learnt = learn_from_shards(read_shards(newest), accelerator(name), ShardTraining(seed=seed))
+        exchanges = _exchanges_on(store, name)
+        learnt = learn_from_shards(read_shards(newest), accelerator(name), ShardTraining(seed=seed), exchanges)
         mlflow_tracking.log_iteration(store, run, 0, {"cost_heldout_mape": learnt.errors[-1].mape})
     placer = make_placer(learnt.state)
     target = save_bundled(store.settings.home / "placers", name, placer, learnt.measurements)
@@ -111,6 +114,12 @@ def collect_shards(store: Store, config: CollectionConfig, seconds: float | None
             progress=on_progress,
             ranks=ranks,
         )
+
+
+def _exchanges_on(store: Store, accelerator: str) -> list[ExchangeSample]:
+    """All-to-alls that ranks measured on machines with the accelerator; those by link figures would add nothing."""
+    known = read_exchanges(store.lake.root, None, library_versions())
+    return [sample for sample in known if is_of(accelerator, sample.hardware) and sample.clock != "model"]
 
 
 def _collection(config: Recipe) -> CollectionConfig:

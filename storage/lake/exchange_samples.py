@@ -34,13 +34,14 @@ def write_exchanges(root: AnyPath, identity: str, samples: Sequence[ExchangeSamp
             write_rows(path, named, schemas.EXCHANGE_SAMPLES)
 
 
-def read_exchanges(root: AnyPath, identity: str, versions: Mapping[str, str]) -> list[ExchangeSample]:
-    """The samples of an identity, oldest first, without those of other library versions than `versions`.
+def read_exchanges(root: AnyPath, identity: str | None, versions: Mapping[str, str]) -> list[ExchangeSample]:
+    """The samples of an identity, or of all, oldest first, without those of other library versions than `versions`.
 
     Raises:
         ValueError: a file cannot be read.
     """
-    files = list_files(_folder(root, identity), "*.parquet")
+    everywhere = root / "exchange_samples", "measured_on=*/*.parquet"
+    files = list_files(*(everywhere if identity is None else (_folder(root, identity), "*.parquet")))
     rows = {row["exchange_id"]: row for table in read_parquet_files(files) for row in table.to_pylist()}
     samples = [_from_row(row) for row in sorted(rows.values(), key=lambda row: (row["created_at"], row["exchange_id"]))]
     return [sample for sample in samples if sample.versions.items() <= versions.items()]

@@ -68,6 +68,7 @@ class PlacementRequest(BaseModel, extra="forbid", strict=True):
     Attributes:
         num_devices: number of devices.
         memory_gb: GiB for tables on each device.
+        devices_per_host: devices that share a host; None for as many as the hardware has.
         tables: at least one table.
         precision: precision of the weights, fp32 or fp16.
         optimizer: sgd or rowwise_adagrad.
@@ -79,6 +80,7 @@ class PlacementRequest(BaseModel, extra="forbid", strict=True):
     tables: Annotated[list[RequestedTable], Field(min_length=1, max_length=4096)]
     precision: Precision = "fp32"
     optimizer: Optimizer = "sgd"
+    devices_per_host: Annotated[int, Field(ge=1, le=4096)] | None = None
     budget_ms: Annotated[float, Field(ge=0, le=30_000, allow_inf_nan=False)] | None = None
 
 
@@ -123,7 +125,15 @@ class PlacerModel(PythonModel):
         records = [(f"{where}.tables[{t}]", row) for t, row in enumerate(rows)]
         tables = fill_missing_columns(check_records(records), self.pool).tables
         memory_bytes = round(request.memory_gb * 2**30)
-        return PlacementTask(tables, request.num_devices, memory_bytes, request.precision, request.optimizer, where)
+        return PlacementTask(
+            tables,
+            request.num_devices,
+            memory_bytes,
+            request.precision,
+            request.optimizer,
+            where,
+            request.devices_per_host,
+        )
 
     def _plan(self, task: PlacementTask, budget_ms: float | None) -> dict[str, Any]:
         placement = self.placer.place(task, budget_ms)

@@ -128,7 +128,7 @@ def test_it_says_that_it_is_well_and_listens_on_the_loopback_interface(served: S
 
 
 def test_one_request_may_ask_for_several_placements_and_gets_them_in_order(served: Served):
-    answer = served.post(REQUEST, REQUEST | {"num_devices": 3, "tables": [ITEMS]})
+    answer = served.post(REQUEST, REQUEST | {"num_devices": 3, "devices_per_host": 1, "tables": [ITEMS]})
     first, second = answer.json()["predictions"]
     assert (first["num_devices"], columns_of(first)) == (2, {"users": list(range(64)), "items": list(range(8))})
     assert (second["num_devices"], columns_of(second)) == (3, {"items": list(range(8))})
@@ -174,6 +174,7 @@ WRONG = [
     (without(REQUEST, "num_devices"), "inputs[0].num_devices: Field required"),
     (REQUEST | {"num_devices": "2"}, "inputs[0].num_devices: Input should be a valid integer, got '2'"),
     (REQUEST | {"num_devices": 0}, "inputs[0].num_devices: Input should be greater than or equal to 1"),
+    (REQUEST | {"devices_per_host": 0}, "inputs[0].devices_per_host: Input should be greater than or equal to 1"),
     (REQUEST | {"devices": 2}, "inputs[0].devices: Extra inputs are not permitted"),
     (without(REQUEST, "memory_gb"), "inputs[0].memory_gb: Field required"),
     (REQUEST | {"memory_gb": 0.001}, "table 'users' of inputs[0] needs 0.0149 GiB for 4 of its columns"),

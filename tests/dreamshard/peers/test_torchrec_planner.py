@@ -33,6 +33,15 @@ def test_memory_is_counted_to_the_byte_as_the_task_counts_it(precision, optimize
     assert sorted(torch.bincount(TorchRecPlanner().place(roomier).device).tolist()) == [1, 3]
 
 
+def test_it_knows_which_devices_share_a_host():
+    def place(devices_per_host):
+        task = PlacementTask(pool_of(24), 8, 2**33, devices_per_host=devices_per_host)
+        return TorchRecPlanner().place(task).device.tolist()
+
+    assert place(None) == place(8) == place(16)
+    assert place(2) != place(8)
+
+
 def test_where_the_planner_finds_no_plan_it_says_so():
     with pytest.raises(NoPlacementError, match="found no plan of whole tables for the 5 tables"):
         TorchRecPlanner().place(task_of([3, 3, 2, 2, 2], 2, 6))  # only 3 + 3 | 2 + 2 + 2, which it does not try

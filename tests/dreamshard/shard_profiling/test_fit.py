@@ -14,6 +14,7 @@ from dreamshard.shard_profiling.fit import (
     ShardData,
     ShardTraining,
     learn_from_shards,
+    link_exchanges,
     split_shards,
 )
 from dreamshard.shard_profiling.report import factor_rows, fusion_rows, summary
@@ -50,16 +51,27 @@ def test_held_out_shards_are_predicted_within_5_percent_and_better_than_by_the_p
     assert sum(error.num_shards for error in learnt.errors[:-1]) == 180
 
 
-def test_communication_follows_the_links(learnt):
-    setup = TestbedSetup(num_devices=8, batch_size=CONFIG.batch_size, lookups=lambda name: pytest.fail(name))
+@pytest.mark.parametrize(("num_tables", "num_devices"), [(40, 8), (400, 64)])
+def test_communication_follows_the_links_of_any_number_of_devices(learnt, num_tables, num_devices):
+    setup = TestbedSetup(num_devices=num_devices, batch_size=CONFIG.batch_size, lookups=lambda name: pytest.fail(name))
     bed = SimulatedTestbed(setup, H200, noise=0.0)
     generator = torch.Generator().manual_seed(1)
-    (task,) = sample_tasks(meta_tables(), 1, 40, 8, 2**40, generator, precision="fp16", optimizer="rowwise_adagrad")
-    placement = Placement(torch.randint(8, (40,), generator=generator), 8)
+    (task,) = sample_tasks(
+        meta_tables(), 1, num_tables, num_devices, 2**40, generator, precision="fp16", optimizer="rowwise_adagrad"
+    )
+    placement = Placement(torch.randint(num_devices, (num_tables,), generator=generator), num_devices)
     measured = bed.measure(task, placement).costs
     predicted = make_placer(learnt.state).predict(task, placement)
-    torch.testing.assert_close(predicted.forward_comm_ms, measured.forward_comm_ms, rtol=0.02, atol=0)
-    torch.testing.assert_close(predicted.backward_comm_ms, measured.backward_comm_ms, rtol=0.02, atol=0)
+    torch.testing.assert_close(predicted.forward_comm_ms, measured.forward_comm_ms, rtol=0.05, atol=0)
+    torch.testing.assert_close(predicted.backward_comm_ms, measured.backward_comm_ms, rtol=0.05, atol=0)
+
+
+def test_measured_exchanges_replace_published_links_except_where_they_cross_no_hosts():
+    published = link_exchanges(H200)
+    within = [sample for sample in published if sample.exchange.num_devices <= H200.devices_per_node]
+    added = {sample.exchange.num_devices for sample in link_exchanges(H200, within)}
+    assert added == {16, 32, 64, 128}
+    assert link_exchanges(H200, published) == []
 
 
 def test_the_placer_beats_every_rule_of_thumb_on_the_accelerator_it_was_learnt_for(learnt):

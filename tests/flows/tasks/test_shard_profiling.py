@@ -1,18 +1,21 @@
 """Costs of shards from collection to a placer, and time lines from what stages leave behind."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from dreamshard.costs import PHASES
+from dreamshard.exchange_sample import Exchange
 from dreamshard.shard_profiling.dataset import ShardWriter, read_shards
 from dreamshard.shard_profiling.fit import ShardTraining
 from flows.forms.configuration import configure
 from flows.forms.options import RecipeOptions
 from flows.reports import trace_files
 from flows.tasks import shard_profiling
+from storage.lake import write_exchanges
 from storage.run_records import checkpoints, report_store
 from storage.run_records.report_store import EvaluationReport, MeasuredRow
 from storage.store import open_store
@@ -48,6 +51,19 @@ def test_a_collection_on_the_cpu_goes_on_where_it_ended_and_is_no_h200(home: Pat
     assert "refit" not in again
     with pytest.raises(ValueError, match="no costs of shards have been measured on h200 in this home"):
         shard_profiling.train_on_shards(open_store(), config, 0)
+
+
+def test_only_exchanges_that_ranks_on_the_accelerator_measured_serve_its_shards(home: Path):
+    store = open_store()
+    modelled = simulated().measure_exchange(Exchange(sent_bytes=torch.tensor([8, 8])))
+    for clock, hardware in (
+        ("cuda_event", "NVIDIA H200 x8"),
+        ("cuda_event", "NVIDIA H100 x8"),
+        ("model", "NVIDIA H200"),
+    ):
+        write_exchanges(store.lake.root, hardware, [replace(modelled, clock=clock, hardware=hardware)])
+    found = shard_profiling._exchanges_on(store, "h200")
+    assert [(sample.clock, sample.hardware) for sample in found] == [("cuda_event", "NVIDIA H200 x8")]
 
 
 def test_shards_of_an_h200_become_a_placer_that_says_from_which_measurements(

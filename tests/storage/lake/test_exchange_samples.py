@@ -39,6 +39,7 @@ def test_exchanges_come_back_as_they_were_measured(lake: Lake):
     found = read_exchanges(lake.root, "NVIDIA H200/x", VERSIONS)
     assert sorted(map(described, found), key=str) == sorted(map(described, samples), key=str)
     assert read_exchanges(lake.root, "NVIDIA H100", VERSIONS) == []
+    assert len(read_exchanges(lake.root, None, VERSIONS)) == 2
     assert read_exchanges(lake.root, "NVIDIA H200/x", {"torch": "2.14.0"}) == []
 
 
