@@ -273,4 +273,5 @@ def test_stages_on_their_own_say_of_which_source_the_tables_are_that_they_work_o
         monkeypatch.setattr(stage_inputs, step, getattr(stage_inputs, step).fn)
     assert configure(RecipeOptions(recipe="smoke")).workload.source == "meta-dlrm-2021"
     options = StageOptions(recipe="smoke", testbed="simulated", dataset=home.origin("2").dataset)
-    assert stage_inputs.stage_inputs(open_store(), options).start.source == "list.csv"
+    with disable_run_logger():
+        assert stage_inputs.stage_inputs(open_store(), options).start.source == "list.csv"

@@ -123,7 +123,7 @@ def version(number: int, dataset: str, source: str = "tables.csv", recipe: str =
         ([version(2, "b", devices=4), version(1, "a")], "2", "b", "a"),
         ([version(2, "b", tables_per_task=9), version(1, "a")], "2", "b", "a"),
         ([version(2, "b", memory_bytes=2**30), version(1, "a")], "2", "b", "a"),
-        ([version(2, "b", memory_bytes=2**29), version(1, "a")], "2", "b", "b"),  # the recipe's own
+        ([version(2, "b", memory_bytes=2**29), version(1, "a")], "2", "b", "b"),
         ([version(2, "b", hardware="simulated v100"), version(1, "a")], "2", "b", "a"),
         ([version(2, "b", testbed="cluster"), version(1, "a")], "2", "b", "a"),
     ],
@@ -131,8 +131,23 @@ def version(number: int, dataset: str, source: str = "tables.csv", recipe: str =
 def test_the_last_trained_dataset_is_that_of_the_same_retraining(monkeypatch, versions, champion, dataset, trained):
     monkeypatch.setattr(lineage, "versions", lambda _: iter(versions))
     monkeypatch.setattr(retraining_due.registry, "champion", lambda _: champion)
-    config = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated"))
+    config = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated", memory_gb=0.5))
     assert retraining_due.last_trained(SimpleNamespace(settings=None), config, dataset) == trained
+
+
+def test_memory_that_is_derived_on_the_machine_that_trains_is_not_compared_on_the_one_that_watches(monkeypatch):
+    monkeypatch.setattr(lineage, "versions", lambda _: iter([version(1, "a", memory_bytes=7 * 2**30)]))
+    monkeypatch.setattr(retraining_due.registry, "champion", lambda _: "1")
+    config = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated"))
+    assert retraining_due.last_trained(SimpleNamespace(settings=None), config, "b") == "a"
+
+
+def test_a_fixed_model_was_last_trained_as_one_however_many_tables_it_had(monkeypatch):
+    versions = [version(2, "b"), version(1, "a", tables_per_task="all")]
+    monkeypatch.setattr(lineage, "versions", lambda _: iter(versions))
+    monkeypatch.setattr(retraining_due.registry, "champion", lambda _: "2")
+    options = RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated", mode="fixed")
+    assert retraining_due.last_trained(SimpleNamespace(settings=None), configure(options), "c") == "a"
 
 
 @pytest.mark.parametrize(
