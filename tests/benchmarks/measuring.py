@@ -25,6 +25,8 @@ from tests.helpers.testbeds import simulated
 from tests.helpers.unseen_testbed import UnseenTestbed
 
 Row = dict[str, Any]
+PLACED_ON = (4, 8, 128)
+"""Numbers of devices of the tasks that placers are judged on."""
 _EXCHANGED_BYTES = 2**27  # more than a device sends at 800x128
 
 
@@ -73,12 +75,12 @@ def trained(
     seed: int,
     measurements: int = 100,
     cost_network: Architecture = "structured",
-    exchange_devices: tuple[int, ...] = (),
+    exchange_devices: tuple[int, ...] = PLACED_ON,
 ) -> TrainingState:
     """A state trained at 50x4 on the simulated testbed from `measurements` placements; read-only.
 
-    Ten rounds as in Algorithm 1, or one per placement where there are fewer than ten. All-to-alls of `exchange_devices` are
-    measured as well.
+    Ten rounds as in Algorithm 1, or one per placement where there are fewer than ten. Ten all-to-alls of each of
+    `exchange_devices` are measured as well.
     """
     rounds = min(10, measurements)
     config = TrainingConfig(iterations=rounds, placements_per_iteration=measurements // rounds)
