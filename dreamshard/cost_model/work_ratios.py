@@ -13,8 +13,11 @@ from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Tables
 
 VECTOR_BYTES = 4  # per element of pooled vectors and gradients
 SECTOR_BYTES = 32  # the least that is fetched from memory
-INDEX_BYTES = 8  # of one lookup
-SORT_BYTES = 96  # of one lookup in the backward pass: linear index, three sorting passes of key and value, run lengths
+OFFSET_BYTES = 8  # of one sample
+# What a lookup takes besides its row's bytes (index, address, issue; in the backward pass also the sort), as bytes that
+# take as long. Fitted to the presets' kernels on V100, A100, H100, H200 and B200, dim 16 and mixed dims.
+FORWARD_LOOKUP_BYTES = 192
+BACKWARD_LOOKUP_BYTES = 512
 
 FORWARD, BACKWARD, DISTINCT, BATCH = range(4)
 """Columns of `work_ratios`."""
@@ -42,8 +45,8 @@ def _loads(tables: Tables, setting: StepSetting) -> Float[Tensor, "T 4"]:
     row_bytes = (dim * BYTES_PER_WEIGHT[setting.precision] / SECTOR_BYTES).ceil() * SECTOR_BYTES
     state_bytes = SECTOR_BYTES if BYTES_PER_ROW_STATE[setting.optimizer] else 0
     vector_bytes = dim * VECTOR_BYTES
-    forward = lookups * (row_bytes + INDEX_BYTES) + setting.batch_size * vector_bytes
-    backward = lookups * (vector_bytes + SORT_BYTES) + 2 * unique * (row_bytes + state_bytes)
-    backward = backward + setting.batch_size * INDEX_BYTES  # a table without lookups has its offsets
+    forward = lookups * (row_bytes + FORWARD_LOOKUP_BYTES) + setting.batch_size * vector_bytes
+    backward = lookups * (vector_bytes + BACKWARD_LOOKUP_BYTES) + 2 * unique * (row_bytes + state_bytes)
+    backward = backward + setting.batch_size * OFFSET_BYTES  # a table without lookups has its offsets
     samples = torch.full_like(dim, setting.batch_size)
     return torch.stack([forward, backward, (unique * row_bytes).clamp(min=1e-9), samples], dim=1)

@@ -7,7 +7,15 @@ import torch
 
 from dreamshard.cost_model import CostData, Normaliser, new_cost_network
 from dreamshard.cost_model.analytic_gradient import StructuredFit
-from dreamshard.cost_model.work_ratios import BACKWARD, BATCH, DISTINCT, FORWARD, work_ratios
+from dreamshard.cost_model.work_ratios import (
+    BACKWARD,
+    BACKWARD_LOOKUP_BYTES,
+    BATCH,
+    DISTINCT,
+    FORWARD,
+    FORWARD_LOOKUP_BYTES,
+    work_ratios,
+)
 from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
@@ -22,9 +30,9 @@ FP32 = StepSetting(precision="fp32", optimizer="sgd", batch_size=1000)
 def test_half_precision_halves_the_bytes_of_rows_and_nothing_else():
     tables = tables_of([10**6], 64, 10.0, batch_size=1000, unique_rows=[8000])
     [ratios] = work_ratios(tables, FP32, replace(FP32, precision="fp16"))
-    rows, outputs, indices = 10 * 64 * 4, 64 * 4, 10 * 8  # bytes per sample
-    assert float(ratios[FORWARD]) == pytest.approx((rows / 2 + outputs + indices) / (rows + outputs + indices))
-    gradients, sort, updates = 10 * 64 * 4, 10 * 96, 2 * 8 * 64 * 4
+    rows, outputs, lookups = 10 * 64 * 4, 64 * 4, 10 * FORWARD_LOOKUP_BYTES  # bytes per sample
+    assert float(ratios[FORWARD]) == pytest.approx((rows / 2 + outputs + lookups) / (rows + outputs + lookups))
+    gradients, sort, updates = 10 * 64 * 4, 10 * BACKWARD_LOOKUP_BYTES, 2 * 8 * 64 * 4
     expected = (gradients + sort + updates / 2) / (gradients + sort + updates)
     assert float(ratios[BACKWARD]) == pytest.approx(expected, rel=0.01)
     assert float(ratios[DISTINCT]) == pytest.approx(0.5)
