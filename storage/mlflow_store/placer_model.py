@@ -13,6 +13,8 @@ in the same order and in the format of `dreamshard place --format json`:
     {"predictions": [{"num_devices": 2, "placer": "dreamshard 3",
         "predicted": {"overall_ms": 2.1, "devices": [
             {"memory_bytes": 51200000, "tables": 1, "forward_compute_ms": 0.9, ...}, ...]},
+        "costs_of": {"hardware": "NVIDIA H100 x8", "num_devices": 8, "precision": "fp32", ...},
+        "differs_in": ["num_devices"], "warning": "the costs are of NVIDIA H100 x8 (8 devices, ...",
         "shards": [{"table": "users", "device": 1, "column_start": 0, "column_end": 64}, ...]}]}
 
 `PlacementRequest` and `RequestedTable` define the fields. A wrong request is answered with 400 and a message that names the
@@ -30,7 +32,7 @@ from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from pydantic import BaseModel, Field, TypeAdapter
 
 from dreamshard.model_files import load_placer
-from dreamshard.plan import make_plan
+from dreamshard.plan import make_plan, with_origin
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import read_tables
@@ -72,6 +74,8 @@ class PlacementRequest(BaseModel, extra="forbid", strict=True):
         tables: at least one table.
         precision: precision of the weights, fp32 or fp16.
         optimizer: sgd or rowwise_adagrad.
+        batch_size: training samples per step; None for as many as the placer's costs were measured with.
+        hardware: name of a preset that the plan is for; the plan warns where its costs are of something else.
         budget_ms: time for the search; None for the placer's own budget.
     """
 
@@ -81,6 +85,8 @@ class PlacementRequest(BaseModel, extra="forbid", strict=True):
     precision: Precision = "fp32"
     optimizer: Optimizer = "sgd"
     devices_per_host: Annotated[int, Field(ge=1, le=4096)] | None = None
+    batch_size: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    hardware: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     budget_ms: Annotated[float, Field(ge=0, le=30_000, allow_inf_nan=False)] | None = None
 
 
@@ -115,7 +121,7 @@ class PlacerModel(PythonModel):
         try:
             requests = _parse(model_input)
             tasks = [self._task(request, f"inputs[{i}]") for i, request in enumerate(requests)]
-            return [self._plan(task, request.budget_ms) for task, request in zip(tasks, requests, strict=True)]
+            return [self._plan(task, request) for task, request in zip(tasks, requests, strict=True)]
         except ValueError as error:
             raise MlflowException.invalid_parameter_value(str(error)) from error
 
@@ -133,11 +139,18 @@ class PlacerModel(PythonModel):
             request.optimizer,
             where,
             request.devices_per_host,
+            request.batch_size,
         )
 
-    def _plan(self, task: PlacementTask, budget_ms: float | None) -> dict[str, Any]:
-        placement = self.placer.place(task, budget_ms)
-        plan = make_plan(task, placement, self.name, self.placer.predict(task, placement))
+    def _plan(self, task: PlacementTask, request: PlacementRequest) -> dict[str, Any]:
+        placement, network = self.placer.place(task, request.budget_ms), self.placer.cost_network
+        plan = with_origin(
+            make_plan(task, placement, self.name, self.placer.predict(task, placement)),
+            task,
+            network.measured_on,
+            hardware=request.hardware,
+            knows_topology=network.knows_topology(task),
+        )
         content: dict[str, Any] = json.loads(plan.to_json())
         return content
 

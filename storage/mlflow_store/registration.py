@@ -37,7 +37,18 @@ _EXAMPLE = [
 ]
 """An example request, which MLflow stores with every version and `dreamshard serve` prints."""
 
-_REQUIREMENTS = ("mlflow", "numpy", "pyarrow", "pydantic", "torch", "jaxtyping", "safetensors", "scipy")
+_REQUIREMENTS = (
+    "mlflow",
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "torch",
+    "jaxtyping",
+    "safetensors",
+    "scipy",
+    "psutil",
+    "pyyaml",
+)
 """Packages that a version needs, pinned to those of its training; MLflow's inference takes minutes and a network."""
 
 

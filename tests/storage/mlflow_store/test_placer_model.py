@@ -1,0 +1,45 @@
+"""The model that MLflow serves, without a server."""
+
+from types import SimpleNamespace
+
+import pytest
+from mlflow.exceptions import MlflowException
+
+from dreamshard.model_files import save_placer
+from storage.mlflow_store.placer_model import PlacerModel
+from tests.helpers.trained import learnt, learnt_placer
+
+TABLES = [{"name": name, "rows": 1000, "dim": 64, "pooling_factor": 5.0} for name in ("users", "items", "words")]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("version") / "placer"
+    save_placer(learnt_placer(), folder)
+    served = PlacerModel()
+    served.load_context(SimpleNamespace(artifacts={"placer": str(folder)}, model_config={"version": "3"}))
+    return served
+
+
+def answer(model, **fields):
+    [plan] = model.predict(None, [{"num_devices": 2, "memory_gb": 1.0, "tables": TABLES, "budget_ms": 0.0, **fields}])
+    return plan
+
+
+def test_an_answer_says_what_its_costs_are_of(model):
+    plan = answer(model)
+    assert plan["costs_of"] == learnt().cost_network.measured_on.to_json()
+    assert plan["costs_of"]["hardware"] == "simulated rtx2080ti"
+    assert (plan["differs_in"], plan["warning"]) == ([], None)
+
+
+def test_an_answer_warns_of_other_hardware_and_of_another_setting(model):
+    plan = answer(model, hardware="h100", precision="fp16", batch_size=1024)
+    assert plan["differs_in"] == ["hardware", "precision", "batch_size"]
+    assert "not of h100" in plan["warning"]
+    assert plan["predicted"]["overall_ms"] < answer(model)["predicted"]["overall_ms"]
+
+
+def test_a_wrong_field_is_named(model):
+    with pytest.raises(MlflowException, match="batch_size"):
+        answer(model, batch_size=0)
