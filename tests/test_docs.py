@@ -42,7 +42,7 @@ def test_every_relative_link_leads_to_a_file(page):
 @each_page
 def test_every_dreamshard_command_has_the_options_that_a_page_gives_it(page):
     commands = typer.main.get_command(app).commands
-    calls = re.findall(r"""(?<![\w./"])(?<!from )dreamshard ([a-z]+)((?: [^\n#]*)?)""", "\n".join(code(page)))
+    calls = re.findall(r"""(?<![\w./"])(?<!from )dreamshard ([a-z][a-z-]*)((?: [^\n#]*)?)""", "\n".join(code(page)))
     for name, rest in calls:
         assert name in commands, f"dreamshard {name}"
         known = {option for param in commands[name].params for option in (*param.opts, *param.secondary_opts)}
