@@ -27,7 +27,7 @@ from tests.helpers.unseen_testbed import UnseenTestbed
 Row = dict[str, Any]
 PLACED_ON = (4, 8, 128)
 """Numbers of devices of the tasks that placers are judged on."""
-_EXCHANGED_BYTES = 2**27  # more than a device sends at 800x128
+EXCHANGED_BYTES = 2**27  # more than a device sends at 800x128
 
 
 def row(
@@ -93,7 +93,7 @@ def trained(
             cost_learning_rate=5e-4,
             policy_learning_rate=5e-4,
         )
-    designed = designed_exchanges(exchange_devices, None, _EXCHANGED_BYTES)
+    designed = designed_exchanges(exchange_devices, None, EXCHANGED_BYTES)
     exchanges = [simulated().measure_exchange(exchange) for exchange in designed]
     return run(start_training(pools(dims)[0], config, seed, exchanges), dims)[0]
 
