@@ -46,7 +46,7 @@ def comparison_page(report: EvaluationReport) -> str:
     """A comparison of versions: its table, every pair, every task."""
     parts = [
         f"# {', '.join(report.gains)}",
-        f"Measured on {report.hardware}; {heldout_sentence(report)}.",
+        f"{report_tables.title(report)}; {heldout_sentence(report)}.",
         markdown_table(report_tables.comparison_table(report)),
         "Prediction error and rank correlation are those of a version's cost network on all placements measured here.",
         f"## Every pair: measured cost saved (95 % interval, {_paired_by(report)})",

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dreamshard.evaluation import PairedComparison
+from dreamshard.measured_on import MeasuredOn
 from storage.run_records.checkpoints import Metrics
 from storage.run_records.report_store import CANDIDATE, EvaluationReport
 
@@ -14,8 +15,20 @@ Table = list[dict[str, Any]]
 def title(report: EvaluationReport) -> str:
     """What the tables of a report show, and what its intervals are over."""
     if report.model is None:
-        return f"Held-out tasks on {report.hardware} (95 % intervals, paired by task)"
-    return f"This model on {report.hardware} (95 % intervals over {intervals_over(report)})"
+        return f"Held-out tasks on {report.hardware} ({_setting(report)}95 % intervals, paired by task)"
+    return f"This model on {report.hardware} ({_setting(report)}95 % intervals over {intervals_over(report)})"
+
+
+def _setting(report: EvaluationReport) -> str:
+    """Devices and setting of the measurements, as they begin a note; empty where a report does not say."""
+    if report.measured_on is None:
+        return ""
+    measured = MeasuredOn.from_json(report.measured_on)
+    hosts = f", {measured.devices_per_host} per host" if measured.devices_per_host else ""
+    setting = measured.setting
+    return (
+        f"{measured.num_devices} devices{hosts}, {setting.precision}, {setting.optimizer}, batch {setting.batch_size}; "
+    )
 
 
 def intervals_over(report: EvaluationReport) -> str:

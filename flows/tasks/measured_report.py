@@ -9,6 +9,7 @@ from prefect import get_run_logger
 from dreamshard.costs import CostSample
 from dreamshard.evaluation import EvaluationRow, best_baseline, evaluate, placement_identity
 from dreamshard.fixed_model import is_fixed_model
+from dreamshard.measured_on import MeasuredOn
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.plan import Plan
@@ -76,10 +77,13 @@ def measure_and_report(
         variants = config.variant_repeats * len(contestants.placers) * (len(heldout) - 1)
         total = config.model_repeats * len(placers) + variants
 
+    conditions: list[MeasuredOn] = []
+
     def measured(task: PlacementTask, placement: Placement, number: int) -> CostSample:
         nonlocal done
         sample = measure(store, in_round(testbed, number), task, placement)
         keep(sample)
+        conditions.append(MeasuredOn.of(sample))
         done += 1
         if done < total:
             report_progress("evaluate", done, total, task.name)
@@ -112,6 +116,7 @@ def measure_and_report(
         hardware=hardware,
         versions=versions,
         caveat="; ".join(notes),
+        measured_on=conditions[0].to_json() if conditions else None,
         **facts,
     )
     if report.caveat:

@@ -51,6 +51,7 @@ def promote(store: Store, run: str, version: str, training: str, evaluation: str
         "reason": decision.reason,
         "effort": training_effort.read(store, training).sentence,
         "testbed": report.hardware,
+        "measured_on": report.measured_on,
         "prediction_error": report.placer(CANDIDATE).predicted_mape,
         "training": training,
         "evaluation": evaluation,

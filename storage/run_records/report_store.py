@@ -6,6 +6,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -91,6 +92,8 @@ class EvaluationReport:
         rival: version of the champion that the candidate has to beat; None where there is none.
         rival_unusable: reason why the rival could not be measured; empty where it was.
         caveat: reason to doubt the comparison; empty where there is none.
+        measured_on: devices, setting and library versions of the measurements, as `MeasuredOn.to_json` has them; None in
+            reports from before they were kept.
         unseen_tables: number of tables that no compared version was trained on; None in an evaluation of a training.
     """
 
@@ -112,6 +115,7 @@ class EvaluationReport:
     rival: str | None = None
     rival_unusable: str = ""
     caveat: str = ""
+    measured_on: Mapping[str, Any] | None = None
     unseen_tables: int | None = None
 
     @property

@@ -6,9 +6,11 @@ import torch
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.evaluation import EvaluationRow
+from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from flows.reports.evaluation_report import make_report
+from flows.reports.report_tables import title
 from tests.helpers.samples import four_tables
 
 FACTS = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a machine"}
@@ -50,3 +52,12 @@ def test_a_placer_that_did_not_fit_once_has_no_mean_cost_and_comes_first():
     assert report.placers[0].placer == "dreamshard"
     assert (report.placers[0].overall_ms, report.placers[0].fits) == (None, False)
     assert [each.overall_ms for each in report.rows if each.placer == "dreamshard"] == [None, None]
+
+
+def test_the_title_of_a_table_says_what_was_measured():
+    report = make_report("key", ROWS, "dim_greedy", {}, **FACTS)
+    assert title(report) == "Held-out tasks on a machine (95 % intervals, paired by task)"  # from before it was kept
+    setting = StepSetting(precision="fp16", optimizer="sgd", batch_size=512)
+    measured = MeasuredOn(testbed="own", hardware="a machine", num_devices=8, devices_per_host=4, setting=setting)
+    told = make_report("key", ROWS, "dim_greedy", {}, **FACTS, measured_on=measured.to_json())
+    assert "on a machine (8 devices, 4 per host, fp16, sgd, batch 512; 95 %" in title(told)
