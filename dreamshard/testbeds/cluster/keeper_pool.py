@@ -69,7 +69,7 @@ class KeeperPool:
         """See `RankLauncher`."""
         for rank in missing:
             if rank not in self._keepers or self._keepers[rank].poll():
-                ended = self._answer(rank, 0.0)
+                ended = self._end_rank(rank, gently=False)
                 if ended is None:
                     raise self._gone(rank)
                 what = f"{describe_exit(ended.exit_code)} before it was ready"
@@ -90,7 +90,7 @@ class KeeperPool:
 
     def exit_of(self, rank: int) -> RankExit:
         """See `RankLauncher`."""
-        ended = self._answer(rank, END_TIMEOUT_S)
+        ended = self._end_rank(rank, gently=True)
         if ended is None:
             trouble = self._gone(rank)
             return RankExit(rank, trouble.what, "")
@@ -98,9 +98,7 @@ class KeeperPool:
 
     def log_of(self, rank: int) -> str | None:
         """See `RankLauncher`; ends the rank."""
-        if not self._tell(rank, messages.EndRank(gently=False)):
-            return None
-        ended = self._answer(rank, ANSWER_TIMEOUT_S, was_asked=True)
+        ended = self._end_rank(rank, gently=False)
         return None if ended is None else ended.log
 
     def end(self, *, gently: bool) -> None:
@@ -108,7 +106,7 @@ class KeeperPool:
         asked = [rank for rank in list(self._keepers) if self._tell(rank, messages.EndRank(gently=gently))]
         deadline = time.monotonic() + ANSWER_TIMEOUT_S + (END_TIMEOUT_S if gently else 0.0)
         for rank in asked:
-            self._answer(rank, max(0.0, deadline - time.monotonic()), was_asked=True)
+            self._answer(rank, deadline)
 
     def close(self, *, done: bool) -> None:
         """Let all keepers end.
@@ -131,14 +129,21 @@ class KeeperPool:
             return False
         return True
 
-    def _answer(self, rank: int, timeout_s: float, *, was_asked: bool = False) -> RankEnded | None:
-        """How a rank ended, from its keeper; None, and the keeper is dropped, if it does not say so in time."""
-        deadline = time.monotonic() + timeout_s
+    def _end_rank(self, rank: int, *, gently: bool) -> RankEnded | None:
+        """End a rank, unless it has ended; how it did, or None, and the keeper is dropped, if that keeps silent."""
+        if not self._tell(rank, messages.EndRank(gently)):
+            return None
+        return self._answer(rank, time.monotonic() + ANSWER_TIMEOUT_S + (END_TIMEOUT_S if gently else 0.0))
+
+    def _answer(self, rank: int, deadline: float) -> RankEnded | None:
+        """The keeper's answer to `EndRank`; what it said unasked before, if that has the exit code."""
+        unasked: RankEnded | None = None
         try:
             while self._keepers[rank].poll(max(0.0, deadline - time.monotonic())):
-                message = pickle.loads(self._keepers[rank].recv_bytes())
-                if isinstance(message, RankEnded) and (message.was_asked or not was_asked):
-                    return message
+                message: RankEnded = pickle.loads(self._keepers[rank].recv_bytes())
+                if message.was_asked:
+                    return unasked if message.exit_code is None and unasked else message
+                unasked = message
         except (KeyError, EOFError, OSError):
             pass  # it is gone, as is one that keeps silent
         self._drop(rank)
@@ -154,7 +159,7 @@ class KeeperPool:
             for rank, connection in self._keepers.items():
                 selector.register(connection, selectors.EVENT_READ, rank)
             for rank in [key.data for key, _ in selector.select(0)]:
-                self._answer(rank, 0.0)
+                self._end_rank(rank, gently=False)
 
     def _gone(self, rank: int) -> RankTrouble:
         """A host, or a process on it, that does not answer any more."""

@@ -16,7 +16,7 @@ from dreamshard.testbeds.cluster import messages
 from dreamshard.testbeds.cluster.layout import Layout, describe_ranks
 from dreamshard.testbeds.cluster.messages import IDLE, STAGES, DeviceType, Hello
 from dreamshard.testbeds.cluster.rank_launcher import RankLauncher, RankTrouble
-from dreamshard.testbeds.cluster.reception import Reception, allow_connections
+from dreamshard.testbeds.cluster.reception import Reception, allow_connections, send
 
 GRACE_S = 5.0  # for the rank at fault to report, once another one's all-to-all has failed
 DUMP_S = 1.0  # for a hanging rank to dump its traceback
@@ -144,10 +144,10 @@ class Ranks:
     def end(self) -> None:
         """End all ranks: idle ones by a message, busy ones by a signal."""
         idle = all(stage in (STAGES[0], IDLE) for stage in self._stages)
-        if idle:
+        for connection in self._connections if idle else []:
             try:
-                self.send(None, range(len(self._connections)))
-            except RankTrouble:
+                send(connection, None)
+            except OSError:
                 idle = False
         self._launcher.end(gently=idle)
         self._close(self._connections)

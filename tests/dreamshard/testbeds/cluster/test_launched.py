@@ -101,6 +101,10 @@ def test_a_host_that_is_started_again_joins_again(hosts):
     hosts.append(plain(1, port, program))
     assert "host host-1 is gone with rank 1" in hosts[0].ask("none")["error"]
     assert hosts[0].ask("none")["shape"] == [2, 4]
+    (idle,) = psutil.Process(hosts[2].process.pid).children()
+    idle.kill()
+    assert "rank 1 of 2 on host host-1 while waiting for work" in hosts[0].ask("none")["error"]
+    assert hosts[0].ask("none")["shape"] == [2, 4]
     assert hosts[0].end()[0] == 0
     assert hosts[2].end()[0] == 0
 
