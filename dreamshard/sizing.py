@@ -5,7 +5,6 @@ A recipe has these values for its own tables. For other tables they are derived 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
@@ -13,7 +12,7 @@ from dreamshard.formatting import gib
 from dreamshard.recipes import Recipe
 from dreamshard.tables import Tables
 from dreamshard.testbeds.capacity import Capacity
-from dreamshard.workloads.config import bundled_lists
+from dreamshard.workloads.config import list_file
 from dreamshard.workloads.table_list import list_tables
 
 GPU_BATCH = 65_536
@@ -23,7 +22,6 @@ _MOST_LOOKUPS = 2**28  # per batch: 1 GiB of indices
 _LEAST_BATCH = 512
 _TABLES_PER_DEVICE = 5  # of a pool's tasks: with fewer, large tables decide the cost whatever the placement
 _SHARE_OF_MEMORY = {"gpu": 7 / 8, "simulated": 7 / 8, "cpu": 1 / 2, "unknown": 7 / 8}
-_LIST_ENDINGS = (".csv", ".parquet", ".json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +110,7 @@ def batch_size_of(tables: Tables) -> int:
 
 def _lookups_per_sample(source: str) -> float:
     """Lookups of a training sample in a list of tables; 0 where only the source's data tell."""
-    path = bundled_lists().get(source, Path(source))
-    if path.suffix not in _LIST_ENDINGS or not path.is_file():
+    path = list_file(source)
+    if path is None:
         return 0.0
     return sum(1.0 if table.pooling_factor is None else table.pooling_factor for table in list_tables(path))

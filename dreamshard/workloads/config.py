@@ -20,6 +20,12 @@ def bundled_workloads() -> list[str]:
     return sorted([*META_WORKLOADS, *bundled_lists()])
 
 
+def list_file(source: str) -> Path | None:
+    """The local file of a list of tables, bundled or the user's own; None for other sources."""
+    path = bundled_lists().get(source, Path(source))
+    return path if path.suffix in (".csv", ".parquet", ".json") and path.is_file() else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkloadConfig:
     """Which tables to ingest.

@@ -11,6 +11,7 @@ from flows.forms.options import RetrainingOptions, RetrainOptions, WatchOptions
 def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Run the whole chain in this process: ingest, measure, learn, evaluate, promote. Needs no server."""
     store = enter(home)
+    from dreamshard.workloads.config import list_file
     from flows.cli.in_process import run_flow
     from flows.forms.configuration import configure
     from flows.reports import report_tables
@@ -31,7 +32,9 @@ def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = 
     terminal.say(f"Done in {time.monotonic() - started:.0f} s. Everything is in {folders}:")
     outcomes.show_fields(outcome["where"])
     query = 'sql "select hardware, avg(overall_ms) from cost_samples group by 1"'
-    outcomes.show_next("models", query, outcomes.place_example(outcome))
+    learnt = list_file(options.source) if report.model is not None and options.source else None
+    task = store.lake.read_tasks(report.dataset, "test", report.tasks)[0] if learnt else None
+    outcomes.show_next("models", query, outcomes.place_example(outcome, learnt, task))
 
 
 @with_options

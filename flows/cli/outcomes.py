@@ -3,9 +3,12 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.cli import terminal
+
+if TYPE_CHECKING:
+    from dreamshard.tasks import PlacementTask
 
 
 def show_promotion(outcome: Mapping[str, Any]) -> None:
@@ -45,8 +48,10 @@ def show_next(*commands: str) -> None:
         terminal.say(f"  {terminal.typed(command)}")
 
 
-def place_example(outcome: Mapping[str, Any]) -> str:
-    """A `place` command for tables that everyone has: the bundled ones of MLPerf."""
-    tables = os.path.relpath(Path(__file__).parents[2] / "dreamshard" / "workloads" / "data" / "mlperf-dlrm-dcnv2.csv")
+def place_example(outcome: Mapping[str, Any], learnt: Path | None = None, task: "PlacementTask | None" = None) -> str:
+    """A `place` command: of the list that was learnt, on the devices of a task, or of MLPerf's, which everyone has."""
+    bundled = Path(__file__).parents[2] / "dreamshard" / "workloads" / "data" / "mlperf-dlrm-dcnv2.csv"
+    tables = os.path.relpath(learnt or bundled)
     placer = "" if outcome["alias"] == "champion" else f" --placer {outcome['version']}"
-    return f"place {tables} --devices 8 --memory-gb 40{placer}"
+    devices, memory_gb = (8, 40) if task is None else (task.num_devices, task.memory_bytes / 2**30)
+    return f"place {tables} --devices {devices} --memory-gb {memory_gb:g}{placer}"

@@ -98,6 +98,13 @@ def test_what_was_chosen_is_said_first_and_kept_as_parameters_of_the_run(first, 
     assert params["workload.batch_size"] == "512"
 
 
+def test_the_next_command_places_the_list_that_was_learnt(first, home, shared_dreamshard):
+    source = home / "model.csv"
+    done = shared_dreamshard("run", *OPTIONS, "--source", str(source), "--devices", "4", home=home / "home")
+    assert done.returncode == 0, done.sentence
+    assert "model.csv --devices 4 --memory-gb 70" in done.stdout.partition("Next:")[2]
+
+
 def test_the_plan_in_use_is_measured_beside_the_new_placement(first, home, shared_dreamshard):
     plan = home / "PLAN.json"
     placed = shared_dreamshard(
