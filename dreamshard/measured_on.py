@@ -151,7 +151,9 @@ def _training(task: PlacementTask, hardware: str | None) -> str:
     """The command that trains for a task, and how long it takes."""
     testbed = f" --testbed simulated:{hardware}" if hardware else ""
     where = "a few minutes without a GPU; on the machine itself leave out --testbed" if hardware else "minutes"
-    return f"`dreamshard run{testbed} --devices {task.num_devices}` ({where})"
+    batch = f" --batch-size {task.batch_size}" if task.batch_size else ""
+    command = f"dreamshard run{testbed} --devices {task.num_devices}{batch}"
+    return f"`{command}` ({where}; precision and optimizer are the recipe's)"
 
 
 def is_named(name: str, hardware: str) -> bool:

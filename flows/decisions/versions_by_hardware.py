@@ -17,11 +17,13 @@ class Found:
     version: str
     measured_on: MeasuredOn
     is_champion: bool
+    alias: str
 
     @property
     def alias_note(self) -> str:
-        """` (champion)` where it is."""
-        return " (champion)" if self.is_champion else ""
+        """` (champion)`, or the alias that it was given last."""
+        alias = "champion" if self.is_champion else self.alias
+        return f" ({alias})" if alias else ""
 
 
 def find_version(store: Store, spec: AcceleratorSpec, task: PlacementTask) -> Found | None:
@@ -34,7 +36,9 @@ def find_version(store: Store, spec: AcceleratorSpec, task: PlacementTask) -> Fo
     for number, tags in registry.tags_by_version(store.settings).items():
         origin = measured_on(tags)
         if origin is not None and is_named(spec.name, origin.hardware):
-            found.append(Found(version=number, measured_on=origin, is_champion=number == champion))
+            found.append(
+                Found(version=number, measured_on=origin, is_champion=number == champion, alias=tags.get("alias", ""))
+            )
 
     def preference(one: Found) -> tuple[bool, bool, bool, int]:
         same_count = one.measured_on.num_devices == task.num_devices
