@@ -11,7 +11,7 @@ import torch
 from dreamshard.formatting import gib
 from dreamshard.recipes import Recipe
 from dreamshard.tables import Tables
-from dreamshard.testbeds.capacity import Capacity
+from dreamshard.testbeds.capacity import TABLES_SHARE, Capacity
 from dreamshard.workloads.config import list_file
 from dreamshard.workloads.table_list import list_tables
 
@@ -21,7 +21,7 @@ GPU_BATCH = 65_536
 _MOST_LOOKUPS = 2**28  # per batch: 1 GiB of indices
 _LEAST_BATCH = 512
 _TABLES_PER_DEVICE = 5  # of a pool's tasks: with fewer, large tables decide the cost whatever the placement
-_SHARE_OF_MEMORY = {"gpu": 7 / 8, "simulated": 7 / 8, "cpu": 1 / 2, "unknown": 7 / 8}
+_SHARE_OF_MEMORY = {"gpu": TABLES_SHARE, "simulated": TABLES_SHARE, "cpu": 1 / 2, "unknown": TABLES_SHARE}
 
 
 @dataclass(frozen=True, kw_only=True)

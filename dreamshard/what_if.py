@@ -11,12 +11,10 @@ from dreamshard.search import RooflinePlacer
 from dreamshard.search.roofline_placer import DEFAULT_BATCH
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.capacity import TABLES_SHARE
 from dreamshard.testbeds.checked import checked
 from dreamshard.testbeds.links import index_all_to_all_s
 from dreamshard.testbeds.specs import AcceleratorSpec
-
-MEMORY_SHARE = 0.9
-"""Of a device's memory for tables; the rest is for lookups, pooled vectors and the dense model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +39,7 @@ class Cluster:
     @property
     def table_bytes(self) -> int:
         """Room for tables on each device."""
-        return round(MEMORY_SHARE * self.spec.memory_bytes)
+        return round(TABLES_SHARE * self.spec.memory_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,9 @@ from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.testbeds.specs import AcceleratorSpec, spec_named_in
 
+TABLES_SHARE = 7 / 8
+"""Of an accelerator's memory for tables; the rest is for lookups, pooled vectors and the dense model."""
+
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 

@@ -30,7 +30,9 @@ def place(
     memory_gb: Annotated[
         float | None,
         typer.Option(
-            "--memory-gb", min=0.001, help="Room for tables on each device, GiB; 90 % of --hardware's if omitted."
+            "--memory-gb",
+            min=0.001,
+            help="Room for tables on each device, GiB; seven eighths of --hardware's if omitted.",
         ),
     ] = None,
     hardware: HardwareOption = None,
@@ -116,15 +118,15 @@ def place(
 def _memory_bytes(memory_gb: float | None, spec: "AcceleratorSpec | None") -> int:
     """Room for tables on each device: as given, else most of what the hardware has."""
     from dreamshard.formatting import gib
-    from dreamshard.what_if import MEMORY_SHARE
+    from dreamshard.testbeds.capacity import TABLES_SHARE
 
     if memory_gb is not None:
         return round(memory_gb * 2**30)
     if spec is None:
         raise typer.BadParameter("give the room for tables on each device, or --hardware", param_hint="--memory-gb")
-    memory_bytes = round(MEMORY_SHARE * spec.memory_bytes)
+    memory_bytes = round(TABLES_SHARE * spec.memory_bytes)
     terminal.note(
-        f"{gib(memory_bytes)} for tables on each device, {MEMORY_SHARE:.0%} of what {spec.name} has (--memory-gb)"
+        f"{gib(memory_bytes)} for tables on each device, {TABLES_SHARE:.1%} of what {spec.name} has (--memory-gb)"
     )
     return memory_bytes
 
