@@ -42,9 +42,9 @@ def with_batch_size(recipe: Recipe) -> Recipe:
     if "batch_size" not in recipe.derived:
         return recipe
     batch = recipe.workload.batch_size
-    kind, _, detail = recipe.testbed.partition(":")
-    has_gpus = kind in ("auto", "cluster") and detail != "cpu" and torch.cuda.device_count() > 0
-    if has_gpus or kind in ("simulated", "emulated") or detail == "cuda":
+    kind, *details = recipe.testbed.split(":")
+    has_gpus = kind in ("auto", "cluster") and "cpu" not in details and torch.cuda.device_count() > 0
+    if has_gpus or kind in ("simulated", "emulated") or "cuda" in details:
         batch = max(batch, GPU_BATCH)
     per_sample = _lookups_per_sample(recipe.workload.source)
     while batch > _LEAST_BATCH and batch * per_sample > _MOST_LOOKUPS:
@@ -93,9 +93,10 @@ def _in_words(recipe: Recipe, what: str, batch: int) -> Sizes:
     def origin(name: str) -> str:
         return "derived" if name in recipe.derived else "as given"
 
+    tables = "all of them" if tasks.mode == "fixed" else origin("tables_per_task")
     sentence = (
         f"learning {what}. Tasks: {tasks.num_devices} devices of {gib(tasks.memory_bytes)} ({origin('memory_bytes')}), "
-        f"{tasks.tables_per_task} tables ({origin('tables_per_task')}), batches of {batch} samples "
+        f"{tasks.tables_per_task} tables ({tables}), batches of {batch} samples "
         f"({origin('batch_size') if batch == recipe.workload.batch_size else 'as ingested'})."
     )
     chosen = {"mode": tasks.mode, "tables_per_task": tasks.tables_per_task, "memory_bytes": tasks.memory_bytes}

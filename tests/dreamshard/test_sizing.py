@@ -21,6 +21,20 @@ def test_fewer_tables_than_two_tasks_worth_are_one_fixed_model(count, mode, per_
     assert sizes.parameters["tasks"]["mode"] == mode
 
 
+def test_a_fixed_model_has_all_tables_even_if_fewer_were_given_for_a_task():
+    recipe, sizes = sized(replace(with_overrides(default(), source="mine.csv"), derived=()), pool_of(26), CPU)
+    assert recipe.tasks.tables_per_task == 26
+    assert "26 tables (all of them)" in sizes.sentence
+
+
+def test_ranks_on_the_cpu_take_the_recipes_batch_even_beside_a_gpu(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    for testbed in ("cluster:cpu", "cluster:ray:cpu"):
+        assert with_batch_size(with_overrides(default(), testbed=testbed, source="criteo-kaggle")) == with_overrides(
+            default(), testbed=testbed, source="criteo-kaggle"
+        )
+
+
 def test_more_devices_need_larger_tasks():
     base = with_overrides(default(), source="mine.csv")
     recipe, _ = sized(base, pool_of(100), CPU)
@@ -55,6 +69,7 @@ def test_the_batch_size_is_that_of_gpus_where_one_is_measured_or_modelled():
         return with_batch_size(with_overrides(base or default(), testbed=testbed, source=source)).workload.batch_size
 
     assert batch("simulated:a100") == batch("emulated") == GPU_BATCH
+    assert batch("cluster:cuda") == batch("cluster:ray:cuda") == GPU_BATCH
     assert batch("cluster:cpu") == default().workload.batch_size
     assert batch("simulated", smoke()) == smoke().workload.batch_size, "a tiny configuration stays one"
 
