@@ -8,7 +8,7 @@ from dreamshard.costs import CostSample
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 
-Difference = Literal["hardware", "num_devices", "precision", "optimizer", "batch_size"]
+Difference = Literal["hardware", "num_devices", "devices_per_host", "precision", "optimizer", "batch_size"]
 """In what a task can differ from what was measured."""
 
 
@@ -74,6 +74,12 @@ class MeasuredOn:
         content = asdict(self) | {"versions": dict(self.versions)}
         return {**{name: value for name, value in content.items() if name != "setting"}, **content["setting"]}
 
+    def shares_hosts_as(self, task: PlacementTask) -> bool:
+        """Whether as many devices were measured as the task has, with as many on a host, if the task says how many."""
+        count = task.num_devices
+        on_a_host = min(count, self.devices_per_host or count)
+        return self.num_devices == count and min(count, task.devices_per_host or on_a_host) == on_a_host
+
     def differences(
         self, task: PlacementTask, hardware: str | None, *, knows_topology: bool = False
     ) -> list[Difference]:
@@ -88,6 +94,7 @@ class MeasuredOn:
         any_count = knows_topology or self.num_devices == 1  # shards of one device, with published links
         asked: dict[Difference, tuple[object, object]] = {
             "num_devices": (self.num_devices, self.num_devices if any_count else task.num_devices),
+            "devices_per_host": (True, any_count or self.num_devices != task.num_devices or self.shares_hosts_as(task)),
             "precision": (setting.precision, task.precision),
             "optimizer": (setting.optimizer, task.optimizer),
             "batch_size": (setting.batch_size, task.batch_size or setting.batch_size),
@@ -137,10 +144,12 @@ def warning(
         batch_size=task.batch_size or measured.setting.batch_size,
     )
     wanted = replace(measured, num_devices=task.num_devices, devices_per_host=task.devices_per_host, setting=setting)
-    scaled = [name.replace("_", " ") for name in differs if name != "num_devices"]
+    scaled = [name.replace("_", " ") for name in differs if name not in ("num_devices", "devices_per_host")]
     effects = [f"{' and '.join(scaled)} scaled by the bytes moved"] if scaled else []
     if "num_devices" in differs:
         effects.append(f"all-to-alls of {task.num_devices} devices extrapolated")
+    if "devices_per_host" in differs:
+        effects.append(f"all-to-alls at {task.devices_per_host} per host extrapolated")
     return (
         f"the costs are of {measured}, but the plan is for {wanted}, so they are estimates ({'; '.join(effects)}): train in "
         f"that setting with {_training(task, hardware)}"
@@ -152,7 +161,8 @@ def _training(task: PlacementTask, hardware: str | None) -> str:
     testbed = f" --testbed simulated:{hardware}" if hardware else ""
     where = "a few minutes without a GPU; on the machine itself leave out --testbed" if hardware else "minutes"
     batch = f" --batch-size {task.batch_size}" if task.batch_size else ""
-    command = f"dreamshard run{testbed} --devices {task.num_devices}{batch}"
+    hosts = f" --devices-per-host {task.devices_per_host}" if task.devices_per_host else ""
+    command = f"dreamshard run{testbed} --devices {task.num_devices}{hosts}{batch}"
     return f"`{command}` ({where}; precision and optimizer are the recipe's)"
 
 

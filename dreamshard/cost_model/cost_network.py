@@ -129,7 +129,7 @@ class CostNetwork(nn.Module, ABC):
 
     def knows_topology(self, task: PlacementTask) -> bool:
         """Whether all-to-alls of the task's devices and hosts were measured."""
-        return self.measured_on is not None and self.measured_on.num_devices == task.num_devices
+        return self.measured_on is not None and self.measured_on.shares_hosts_as(task)
 
     def for_task(self, task: PlacementTask) -> "CostNetwork":
         """This network with the communication of the task's devices and hosts; it shares all weights."""

@@ -64,7 +64,7 @@ def place(
     """Place TABLES: write the plan to stdout or a file, and its figures to stderr.
 
     Exits with 3, the plan written, if its costs are of other hardware than --hardware; with --strict also if they are of
-    another number of devices, precision, optimizer or batch size.
+    another number of devices or of devices per host, precision, optimizer or batch size.
     """
     store = enter(home)
     _check(out)

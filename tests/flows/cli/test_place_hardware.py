@@ -115,6 +115,16 @@ def test_another_setting_is_a_warning_and_with_strict_an_exit_code(place):
     assert strict == plan
 
 
+def test_other_hosts_than_the_measured_ones_are_a_warning(place):
+    options = ("--devices", "2", "--memory-gb", "1", "--devices-per-host")
+    _, plan, _ = place(*options, "1")
+    assert plan["differs_in"] == ["devices_per_host"]
+    assert "all-to-alls at 1 per host extrapolated" in plan["warning"]
+    assert "--devices 2 --devices-per-host 1" in plan["warning"]
+    _, plan, _ = place(*options, "8")
+    assert plan["warning"] is None
+
+
 def test_the_version_s_own_setting_is_no_warning(place):
     done, plan, notes = place("--devices", "2", "--memory-gb", "1", "--strict")
     assert done.exit_code == 0
