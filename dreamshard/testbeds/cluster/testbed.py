@@ -102,9 +102,11 @@ class ClusterTestbed:
         )
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
-        """See `ExchangeTestbed`; after an error as `measure`."""
-        check_exchange(exchange, self.max_devices)
+        """See `ExchangeTestbed`, on as many devices as there are, also more than a task's; after an error as `measure`."""
+        check_exchange(exchange, self._most_exchanging())
         members = self._members(exchange.num_devices, exchange.devices_per_host)
+        if self.layout is not None:
+            self.layout.hardware(members, self.device_type)  # refuses GPUs of several models
         name = f"an all-to-all of {exchange.num_devices} devices"
         with self._lock:
             timed = _stacked(self._answers(members, [ExchangeJob(members, exchange)] * len(members), name))  # [R, D, 2]
@@ -150,6 +152,12 @@ class ClusterTestbed:
                 "on this host; start ranks on several hosts (docs/many-hosts.md), or use emulated or simulated"
             )
         return tuple(range(num_devices))
+
+    def _most_exchanging(self) -> int:
+        """Devices that can take part in an exchange: all that there are, but no more CPU ranks than were asked for."""
+        if self.layout is not None:
+            return len(self.layout.ranks)
+        return torch.cuda.device_count() if self.device_type == "cuda" else self.setup.num_devices
 
     def _devices_per_host(self, members: Sequence[int]) -> int:
         if self.layout is None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -14,6 +15,9 @@ import torch
 from dreamshard.exchange_sample import Exchange
 from dreamshard.placement import Placement
 from dreamshard.testbeds.base import ExchangeTestbed, MeasurementError, Testbed, TestbedSetup
+from dreamshard.testbeds.cluster.layout import Layout
+from dreamshard.testbeds.cluster.messages import Hello
+from dreamshard.testbeds.cluster.rank_source import LocalRanks
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from tests.helpers.lookups import EvenLookups, FaultyLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
@@ -127,6 +131,19 @@ def test_devices_on_several_hosts_are_not_measured_on_one(cluster):
         cluster.measure(task, placement(0, 0, 1))
     with pytest.raises(ValueError, match="an all-to-all of 3 devices cannot be measured on the 2"):
         cluster.measure_exchange(Exchange(sent_bytes=torch.tensor([4, 4, 4])))
+
+
+def test_exchanges_take_all_ranks_of_a_launcher_however_few_devices_tasks_have(monkeypatch):
+    class TwoHosts(LocalRanks):
+        layout = Layout.of(Hello(r, pid=r, host="ab"[r // 2], processor="Ceres x8", gpu=None) for r in range(4))
+
+    setup = TestbedSetup(num_devices=2, batch_size=BATCH, lookups=EvenLookups(BATCH))
+    bed = ClusterTestbed(setup, "cpu", TwoHosts())
+    monkeypatch.setattr(bed, "_answers", lambda members, jobs, name: [np.ones((3, 2)) for _ in members])
+    sample = bed.measure_exchange(Exchange(sent_bytes=torch.full((4,), 2**20)))
+    assert (sample.exchange.num_devices, sample.exchange.devices_per_host) == (4, 2)
+    with pytest.raises(ValueError, match="an all-to-all of 5 devices cannot be measured on the 4"):
+        bed.measure_exchange(Exchange(sent_bytes=torch.full((5,), 2**20)))
 
 
 def test_a_placement_that_is_not_legal_is_refused_before_it_reaches_a_rank(cluster):
