@@ -216,7 +216,7 @@ def best_baseline(rows: Sequence[EvaluationRow]) -> str:
 
 
 def placement_identity(task: PlacementTask, placement: Placement) -> str:
-    """Identifies a placement of these tables, whatever the devices are called: which tables share a device."""
+    """Identifies a placement of these tables by which of them share a device; device numbers do not matter."""
     shards: dict[int, list[str]] = {}
     for name, device in zip(task.tables.names, placement.device.tolist(), strict=True):
         shards.setdefault(device, []).append(name)

@@ -102,7 +102,7 @@ class Curve:
         self._between = interpolate.PchipInterpolator(self.sizes, self.times) if len(self.sizes) > 1 else None
 
     def __call__(self, effective_bytes: float) -> float:
-        """Milliseconds; outside of the measured sizes the curve goes on straight, and never below zero."""
+        """Milliseconds; outside of the measured sizes the curve continues in a straight line, never below zero."""
         first, last = self.sizes[0], self.sizes[-1]
         if self._between is None:
             return float(self.times[0] * max(1.0, effective_bytes / last))

@@ -1,7 +1,7 @@
 """Turn a policy and a cost network into the best placement found within a time budget.
 
 Starting placements are the policy's greedy rollout, sampled rollouts in one batch, greedy on the cost network, and every
-rule of thumb; `placement_search.py` goes on from them.
+rule of thumb; `placement_search.py` continues from them.
 """
 
 import time

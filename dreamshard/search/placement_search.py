@@ -1,4 +1,4 @@
-"""Search for the placement of the least predicted cost within a time budget, whatever predicts it.
+"""Search for the placement of the least predicted cost within a time budget, by any cost model.
 
 Starting placements are those of the caller and of every rule of thumb. Local search improves the legal ones, cheapest first,
 until time is out. The result is never predicted to be worse than any starting placement.

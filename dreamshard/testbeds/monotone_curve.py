@@ -32,7 +32,7 @@ class MonotoneCurve:
         return MonotoneCurve(x, y, torch.cat([secant[:1], inner, secant[-1:]]))
 
     def at(self, x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
-        """Values at `x`, which lies between the first and the last point."""
+        """Values at `x`, which is between the first and the last point."""
         left = (torch.bucketize(x, self.x, right=True) - 1).clamp(min=0, max=len(self.x) - 2)
         width = self.x[left + 1] - self.x[left]
         part = (x - self.x[left]) / width

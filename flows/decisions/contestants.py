@@ -97,7 +97,7 @@ def of_fixed_model(
     Args:
         tasks: held-out ones; the first is the model.
         current: the plan in use; None if it is not known.
-        spec: bandwidths that TorchRec's planner is told; None for its defaults.
+        spec: bandwidths that TorchRec's planner assumes; None for its defaults.
         reference: placer that cannot be left out; None for none.
 
     Returns:

@@ -121,7 +121,7 @@ class KeeperPool:
         self._keepers.clear()
 
     def _tell(self, rank: int, message: object) -> bool:
-        """Whether the keeper is there to be told."""
+        """Send a message; False, and the keeper is dropped, if it is gone."""
         try:
             send(self._keepers[rank], message)
         except (KeyError, OSError):
