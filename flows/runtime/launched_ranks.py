@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from dreamshard.testbeds.cluster.launcher_variables import num_launched
 from dreamshard.testbeds.cluster.rank_source import RankSource
 
 _ranks: ContextVar[RankSource | None] = ContextVar("_ranks", default=None)
@@ -29,10 +30,10 @@ def for_testbed(name: str) -> RankSource | None:
     if name not in ("auto", "cluster", "cluster:cpu", "cluster:cuda"):
         return None
     ranks = _ranks.get()
-    num_processes = int(os.environ.get("WORLD_SIZE") or 1)
-    if ranks is None and num_processes > 1 and "LOCAL_RANK" in os.environ:
+    num_processes = num_launched(os.environ)
+    if ranks is None and num_processes > 1:
         raise ValueError(
-            f"this is process {os.environ.get('RANK')} of {num_processes} of a launcher, and each of them would run the "
-            "whole command; start `-m flows.cli.ranks` with it instead (docs/many-hosts.md)"
+            f"this is one of {num_processes} processes of a launcher, and each of them would run the whole command; start "
+            "`-m flows.cli.ranks` with it instead (docs/many-hosts.md)"
         )
     return ranks

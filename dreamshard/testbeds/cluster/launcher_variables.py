@@ -46,13 +46,19 @@ class LaunchedProcess:
     attempt: str
 
 
+def num_launched(environment: Mapping[str, str]) -> int:
+    """Processes that a launcher started together with this one; 1 without a launcher."""
+    names = _names_in(environment)
+    return 1 if names is None else int(environment[names[1]])
+
+
 def launched_process(environment: Mapping[str, str]) -> LaunchedProcess | None:
     """This process among those of its launcher; None if no launcher started it.
 
     Raises:
         ValueError: there is no address of the first host.
     """
-    names = next((names for names in _NAMES if names[0] in environment and names[1] in environment), None)
+    names = _names_in(environment)
     if names is None:
         return None
     rank, num_ranks, local_rank = names
@@ -72,6 +78,10 @@ def launched_process(environment: Mapping[str, str]) -> LaunchedProcess | None:
         has_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         attempt=environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
     )
+
+
+def _names_in(environment: Mapping[str, str]) -> tuple[str, str, str] | None:
+    return next((names for names in _NAMES if names[0] in environment and names[1] in environment), None)
 
 
 def _first_host(nodes: str) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from dreamshard.testbeds.cluster.launched import own_key
-from dreamshard.testbeds.cluster.launcher_variables import launched_process
+from dreamshard.testbeds.cluster.launcher_variables import launched_process, num_launched
 
 TORCHRUN = {
     "RANK": "9",
@@ -23,6 +23,14 @@ SLURM = {
 }
 MPI = {"OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_SIZE": "16", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
 INTEL_MPI = {"PMI_RANK": "9", "PMI_SIZE": "16", "MPI_LOCALRANKID": "1"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "count"),
+    [(TORCHRUN, 16), (SLURM, 16), (MPI, 16), (INTEL_MPI, 16), ({"WORLD_SIZE": "16"}, 1), ({}, 1)],
+)
+def test_the_number_of_processes_is_that_of_any_launcher(variables, count):
+    assert num_launched(variables) == count
 
 
 @pytest.mark.parametrize(
