@@ -33,7 +33,7 @@ _BYTES = {
 _PER_SECOND = {f"{unit}/s": size for unit, size in _BYTES.items()}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _HERTZ = {"MHz": 1e6, "GHz": 1e9}
-_NUMBER = re.compile(r"\s*(?P<number>[-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(?P<unit>\S*)\s*")
+_NUMBER = re.compile(r"\s*(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(?P<unit>\S*)\s*")
 
 
 @dataclass(frozen=True)
