@@ -1,20 +1,32 @@
 """Which retrainings are the same, and what the last one was trained on: a watch requests none twice.
 
-Two retrainings are the same if they have the same recipe, source of tables, mode, testbed, devices, memory, tables per task
-and batch size; the version of the tables is compared separately.
+Two retrainings are the same if they have the same recipe, source of tables, mode, testbed, devices, devices per host, memory,
+tables per task and batch size; the version of the tables is compared separately.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from dreamshard.recipes import Recipe
+from dreamshard.testbeds.hardware_file import is_hardware_file, read_hardware
 from dreamshard.testbeds.specs import DEFAULT_SPEC, SPECS
 from flows.decisions.warm_start import tables_setting
 from storage.mlflow_store import registry
 from storage.run_records import lineage
 from storage.store import Store
 
-_COMPARED = ("recipe", "source", "testbed", "num_devices", "memory_gb", "tables_per_task", "batch_size", "mode")
+_COMPARED = (
+    "recipe",
+    "source",
+    "testbed",
+    "num_devices",
+    "devices_per_host",
+    "memory_gb",
+    "tables_per_task",
+    "batch_size",
+    "mode",
+)
 
 
 def last_trained(store: Store, config: Recipe, dataset: str) -> str | None:
@@ -47,7 +59,11 @@ def is_testbed(name: str, kind: str, hardware: str) -> bool:
         return True
     if named_kind == "simulated":
         preset = preset or DEFAULT_SPEC
-    return kind == named_kind and (preset not in SPECS or hardware.endswith(f" {preset}"))
+    if is_hardware_file(preset) and Path(preset).is_file():
+        preset = read_hardware(Path(preset)).name  # with a digest of its figures
+    elif preset not in SPECS:
+        return kind == named_kind
+    return kind == named_kind and hardware.endswith(f" {preset}")
 
 
 def _is_like(origin: lineage.Origin, config: Recipe) -> bool:
@@ -55,6 +71,7 @@ def _is_like(origin: lineage.Origin, config: Recipe) -> bool:
     return (
         (origin.recipe, origin.source) == (config.name, config.workload.source)
         and setting.get("devices") == tasks.num_devices
+        and setting.get("devices per host") == tasks.devices_per_host
         and tables_setting(tasks).items() <= setting.items()
         and ("memory_bytes" in config.derived or origin.memory_bytes in (None, tasks.memory_bytes))
         and is_testbed(config.testbed, str(setting["testbed"]), str(setting["hardware"]))

@@ -12,6 +12,7 @@ import pytest
 from prefect.client.schemas.objects import StateType
 
 from dreamshard.dataset_diff import DatasetDiff, DriftThresholds
+from dreamshard.testbeds.hardware_file import read_hardware
 from flows import watch
 from flows.decisions import retraining_due
 from flows.forms.configuration import configure
@@ -59,6 +60,7 @@ class Server:
         (run(StateType.RUNNING, num_devices=8, testbed=""), True),
         (run(StateType.SCHEDULED, scheduled=True, num_devices=8), False),
         (run(StateType.RUNNING, num_devices=16), False),
+        (run(StateType.RUNNING, num_devices=8, devices_per_host=4), False),
         (run(StateType.RUNNING), False),
         (run(StateType.RUNNING, num_devices=8, memory_gb=4.0), False),
         (run(StateType.RUNNING, num_devices=8, testbed="simulated"), False),
@@ -165,6 +167,18 @@ def test_a_fixed_model_was_last_trained_as_one_however_many_tables_it_had(monkey
 )
 def test_a_testbed_is_known_by_name_as_far_as_it_is_the_same_on_every_machine(name, kind, hardware, can):
     assert retraining_due.is_testbed(name, kind, hardware) is can
+
+
+def test_hardware_of_ones_own_is_known_by_its_figures(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("base: h100\nmemory: 94 GB\n")
+    name = read_hardware(mine).name
+    for testbed in ("simulated", "emulated"):
+        assert retraining_due.is_testbed(f"{testbed}:{mine}", testbed, f"{testbed} {name}")
+        assert not retraining_due.is_testbed(f"{testbed}:{mine}", testbed, f"{testbed} h100")
+        mine.write_text("base: h100\nmemory: 96 GB\n")
+        assert not retraining_due.is_testbed(f"{testbed}:{mine}", testbed, f"{testbed} {name}")
+        mine.write_text("base: h100\nmemory: 94 GB\n")
 
 
 def test_of_a_bundled_list_nothing_is_asked_for_and_it_is_said_why():
