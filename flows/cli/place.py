@@ -110,7 +110,7 @@ def place(
         terminal.note(f"wrote {out}")
     if oracle is not None:
         bound_ms = oracle.lower_bound_ms(task, placement) if isinstance(oracle, DreamShardPlacer) else None
-        _show_prediction(task, plan, bound_ms)
+        _show_prediction(task, plan, bound_ms, is_for_named=spec is not None)
     if "hardware" in plan.differs_in or (strict and plan.differs_in):
         raise typer.Exit(OTHER_SETTING)
 
@@ -131,13 +131,14 @@ def _memory_bytes(memory_gb: float | None, spec: "AcceleratorSpec | None") -> in
     return memory_bytes
 
 
-def _show_prediction(task: "PlacementTask", plan: "Plan", bound_ms: float | None) -> None:
+def _show_prediction(task: "PlacementTask", plan: "Plan", bound_ms: float | None, *, is_for_named: bool) -> None:
     split = len(plan.shards) > len(task.tables)
     shards = f", split by columns into {len(plan.shards)} shards" if split else ""
     predicted = f"{plan.placer}: predicted {plan.overall_ms:.3f} ms"
     terminal.note(f"{predicted} for {len(task.tables)} tables on {plan.num_devices} devices{shards}")
     if plan.costs_of is not None:
-        terminal.note(f"costs of {plan.costs_of}")
+        other = "" if is_for_named else "; if the plan is for other hardware, name it with --hardware"
+        terminal.note(f"costs of {plan.costs_of}{other}")
     if plan.warning:
         terminal.warn(plan.warning)
     if bound_ms is not None and plan.overall_ms is not None and plan.overall_ms < (1 + _TELLING_GAP) * bound_ms:

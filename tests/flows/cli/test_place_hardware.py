@@ -130,7 +130,8 @@ def test_the_version_s_own_setting_is_no_warning(place):
     assert done.exit_code == 0
     assert plan["warning"] is None
     assert plan["costs_of"] == CPU.to_json()
-    assert "costs of Intel(R) Xeon(R) Processor x2, 2 ranks (2 devices, fp32, sgd, batch 2048)" in notes
+    costs = "costs of Intel(R) Xeon(R) Processor x2, 2 ranks (2 devices, fp32, sgd, batch 2048)"
+    assert f"{costs}; if the plan is for other hardware, name it with --hardware" in notes
 
 
 def test_half_precision_is_predicted_to_cost_less(place):
