@@ -124,6 +124,7 @@ class _OwnTestbed:
     def __init__(self, name: str, inner: Any) -> None:
         self.name: str = getattr(inner, "name", name)
         self.hardware: str = getattr(inner, "hardware", name)
+        self.links: str = getattr(inner, "links", self.hardware)
         self.max_devices: int | None = getattr(inner, "max_devices", None)
         self.memory_bytes: int | None = getattr(inner, "memory_bytes", None)
         self._inner = inner

@@ -72,7 +72,13 @@ class Testbed(Protocol):
 
 @runtime_checkable
 class ExchangeTestbed(Protocol):
-    """A testbed that can also measure an all-to-all by itself."""
+    """A testbed that can also measure an all-to-all by itself.
+
+    Attributes:
+        links: names what connects its devices, however many take part: exchanges of equal links are comparable.
+    """
+
+    links: str
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         """Measure one all-to-all of pooled vectors, there and back.

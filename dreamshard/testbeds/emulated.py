@@ -51,7 +51,7 @@ class EmulatedTestbed:
         self.setup = setup
         self.target = target
         self.device_type = device_type
-        self.hardware = f"{device_model(device_type)} for each device, links of {target.name}"
+        self.hardware = self.links = f"{device_model(device_type)} for each device, links of {target.name}"
         self._cache: ShardCache = MemoryShardCache() if setup.shard_cache is None else setup.shard_cache
         self._versions = library_versions()
         self._runner: ShardRunner | None = None

@@ -39,7 +39,7 @@ class SimulatedTestbed:
         self.setup = setup
         self.spec = spec
         self.noise = noise
-        self.hardware = f"simulated {spec.name}"
+        self.hardware = self.links = f"simulated {spec.name}"
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`: the model's costs times noise, drawn from the seed and the content of task and placement."""

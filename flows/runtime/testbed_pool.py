@@ -41,6 +41,7 @@ class TestbedReference:
         name: as on the command line.
         kind: name that the testbed gives itself.
         identity: hardware on this machine, and a digest of the source of a custom testbed.
+        links: the same of what connects the devices, whatever their number.
         num_devices: devices of the tasks.
         batch_size: training samples per pass.
         dataset: version of the tables whose lookups are run.
@@ -53,6 +54,7 @@ class TestbedReference:
     name: str
     kind: str
     identity: str
+    links: str
     num_devices: int
     batch_size: int
     dataset: str
@@ -93,6 +95,7 @@ def testbed_reference(store: Store, config: Recipe, dataset: str, seed: int) -> 
         name=config.testbed,
         kind=testbed.name,
         identity=" ".join([testbed.hardware, *_source_digest(config.testbed)]),
+        links=" ".join([getattr(testbed, "links", testbed.hardware), *_source_digest(config.testbed)]),
         num_devices=setup.num_devices,
         batch_size=setup.batch_size,
         dataset=dataset,

@@ -49,7 +49,7 @@ def measure_exchanges(store: Store, dataset: str, tasks: str, start: WarmStart, 
                 samples.append(_measured(store, testbed, exchange))
                 report_progress("exchange", len(samples), len(missing), f"{exchange.num_devices} devices")
         finally:
-            write_exchanges(store.lake.root, testbed.identity, samples)
+            write_exchanges(store.lake.root, testbed.links, samples)
     get_run_logger().info(
         "measured %d exchanges on up to %d devices; %d were in the lake",
         len(missing),
@@ -60,8 +60,8 @@ def measure_exchanges(store: Store, dataset: str, tasks: str, start: WarmStart, 
 
 
 def known_exchanges(store: Store, testbed: TestbedReference) -> list[ExchangeSample]:
-    """All-to-alls in the lake, measured on the testbed's hardware with the present versions of the libraries."""
-    return read_exchanges(store.lake.root, testbed.identity, library_versions())
+    """All-to-alls in the lake, measured on the testbed's links with the present versions of the libraries."""
+    return read_exchanges(store.lake.root, testbed.links, library_versions())
 
 
 def _key(exchange: Exchange, host_devices: int | None) -> _Key:

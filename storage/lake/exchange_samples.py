@@ -1,6 +1,6 @@
 """All-to-alls measured by themselves, which serve every training on the same hardware.
 
-    exchange_samples/measured_on=<identity of testbed and hardware>/<content>.parquet
+    exchange_samples/measured_on=<links>/<content>.parquet
 
 A file holds exchanges that were measured in a row; writing the same ones again adds nothing.
 """
@@ -19,36 +19,36 @@ from storage.lake.rows import Row, now
 _OF_SAMPLE = ("testbed", "hardware", "host_devices", "clock", "spread_ms", "repeats")
 
 
-def write_exchanges(root: AnyPath, identity: str, samples: Sequence[ExchangeSample]) -> None:
+def write_exchanges(root: AnyPath, links: str, samples: Sequence[ExchangeSample]) -> None:
     """Write samples below the root of a lake.
 
     Args:
-        identity: of testbed and hardware; `read_exchanges` finds the samples under it.
+        links: what connects the devices, whatever their number; `read_exchanges` finds the samples under it.
     """
     content = [_to_row(sample) for sample in samples]
     if content:
-        path = _folder(root, identity) / f"{content_id(content)}.parquet"
+        path = _folder(root, links) / f"{content_id(content)}.parquet"
         if not path.exists():
             origin = {"created_at": now()}
             named = [row | origin | {"exchange_id": content_id(row)} for row in content]
             write_rows(path, named, schemas.EXCHANGE_SAMPLES)
 
 
-def read_exchanges(root: AnyPath, identity: str | None, versions: Mapping[str, str]) -> list[ExchangeSample]:
-    """The samples of an identity, or of all, oldest first, without those of other library versions than `versions`.
+def read_exchanges(root: AnyPath, links: str | None, versions: Mapping[str, str]) -> list[ExchangeSample]:
+    """The samples of these links, or of all, oldest first, without those of other library versions than `versions`.
 
     Raises:
         ValueError: a file cannot be read.
     """
     everywhere = root / "exchange_samples", "measured_on=*/*.parquet"
-    files = list_files(*(everywhere if identity is None else (_folder(root, identity), "*.parquet")))
+    files = list_files(*(everywhere if links is None else (_folder(root, links), "*.parquet")))
     rows = {row["exchange_id"]: row for table in read_parquet_files(files) for row in table.to_pylist()}
     samples = [_from_row(row) for row in sorted(rows.values(), key=lambda row: (row["created_at"], row["exchange_id"]))]
     return [sample for sample in samples if sample.versions.items() <= versions.items()]
 
 
-def _folder(root: AnyPath, identity: str) -> AnyPath:
-    return partition(root / "exchange_samples", measured_on=identity)
+def _folder(root: AnyPath, links: str) -> AnyPath:
+    return partition(root / "exchange_samples", measured_on=links)
 
 
 def _to_row(sample: ExchangeSample) -> Row:

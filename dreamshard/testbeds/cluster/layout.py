@@ -75,14 +75,18 @@ class Layout:
         Raises:
             ValueError: they are GPUs of several models, or one of them has no GPU.
         """
-        ranks = [self.ranks[member] for member in members]
-        hosts = len({rank.host for rank in ranks})
+        hosts = len({self.ranks[member].host for member in members})
         on_hosts = "" if hosts == 1 else f", {hosts} hosts"
+        count = f", {len(members)} ranks" if device_type == "cpu" else f" x{len(members)}"
+        return f"{self.model(members, device_type)}{count}{on_hosts}"
+
+    def model(self, members: Sequence[int], device_type: DeviceType) -> str:
+        """Names the devices of `members` without their number, e.g. `NVIDIA H100`; raises as `hardware` does."""
+        ranks = [self.ranks[member] for member in members]
         if device_type == "cpu":
-            processors = " and ".join(sorted({rank.processor for rank in ranks}))
-            return f"{processors}, {len(ranks)} ranks{on_hosts}"
+            return " and ".join(sorted({rank.processor for rank in ranks}))
         self._check_gpus(ranks)
-        return f"{ranks[0].gpu.model if ranks[0].gpu else ''} x{len(ranks)}{on_hosts}"
+        return ranks[0].gpu.model if ranks[0].gpu else ""
 
     def device_type(self) -> DeviceType:
         """GPUs, unless no rank at all has one: a rank that should have one must not be replaced by a CPU."""

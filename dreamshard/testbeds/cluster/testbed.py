@@ -65,11 +65,15 @@ class ClusterTestbed:
         self._source: RankSource = source or LocalRanks()
         self.max_devices: int | None = setup.num_devices
         if self.layout is not None:
-            self.hardware = self.layout.hardware(self.layout.members(setup.num_devices, None), device_type)
+            members = self.layout.members(setup.num_devices, None)
+            self.hardware = self.layout.hardware(members, device_type)
+            self.links = self.layout.model(members, device_type)
         elif device_type == "cpu":
-            self.hardware = f"{device_model('cpu')} x{os.cpu_count()}, {setup.num_devices} ranks"
+            self.links = f"{device_model('cpu')} x{os.cpu_count()}"
+            self.hardware = f"{self.links}, {setup.num_devices} ranks"
         else:
-            self.hardware = f"{device_model('cuda')} x{setup.num_devices}"
+            self.links = device_model("cuda")
+            self.hardware = f"{self.links} x{setup.num_devices}"
         atexit.register(self.close)
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:

@@ -22,6 +22,7 @@ WANTED = testbed_pool.TestbedReference(
     name="cluster",
     kind="cluster",
     identity="a test",
+    links="a test",
     num_devices=2,
     batch_size=4,
     dataset="d",

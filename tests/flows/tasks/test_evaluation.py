@@ -15,6 +15,7 @@ TESTBED = TestbedReference(
     name="simulated",
     kind="simulated",
     identity="a test",
+    links="a test",
     num_devices=2,
     batch_size=4,
     dataset="d",

@@ -32,12 +32,15 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Store:
     return opened
 
 
-def bench(name: str = "simulated", identity: str = "simulated rtx2080ti", **measure) -> TestbedReference:
+def bench(
+    name: str = "simulated", links: str = "simulated rtx2080ti", num_devices: int = 4, **measure
+) -> TestbedReference:
     return TestbedReference(
         name=name,
         kind="simulated",
-        identity=identity,
-        num_devices=4,
+        identity=f"{links} x{num_devices}",
+        links=links,
+        num_devices=num_devices,
         batch_size=512,
         dataset=DATASET,
         seed=0,
@@ -78,7 +81,8 @@ def test_exchanges_up_to_the_tasks_devices_are_measured_once_per_hardware(store)
     assert first == len(known) > 8
     assert {sample.exchange.num_devices for sample in known} == {2, 4}
     assert measured(store, draw(store, 4), bench()) == 0
-    assert known_exchanges(store, bench(identity="simulated h100")) == []
+    assert len(known_exchanges(store, bench(num_devices=8))) == first
+    assert known_exchanges(store, bench(links="simulated h100")) == []
 
 
 def test_only_what_the_lake_lacks_is_measured(store):
@@ -97,7 +101,7 @@ def test_hosts_as_the_hardware_has_them_are_the_same_whether_named_or_not(store)
 
 def test_a_testbed_that_cannot_measure_exchanges_changes_nothing(store):
     tasks = draw(store, 2)
-    assert measured(store, tasks, bench(name="tests.helpers.testbeds:by_count", identity="abacus")) == 0
+    assert measured(store, tasks, bench(name="tests.helpers.testbeds:by_count", links="abacus")) == 0
     assert not (store.lake.root / "exchange_samples").exists()
 
 
