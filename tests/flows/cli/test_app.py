@@ -95,7 +95,7 @@ def test_an_unknown_placer_is_one_sentence_that_lists_those_there_are(dreamshard
 
 def test_a_champion_asked_for_before_there_is_one_is_one_sentence(dreamshard, empty_home, tables):
     done = dreamshard("place", str(tables), "--devices", "2", "--memory-gb", "1", home=empty_home)
-    failed_with(done, "no champion yet", "dreamshard run", "size_greedy")
+    failed_with(done, "no champion yet", "dreamshard run", "--hardware", "lookup_greedy")
 
 
 def test_a_home_that_cannot_be_written_is_one_sentence(dreamshard, tmp_path):

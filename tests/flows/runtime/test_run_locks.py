@@ -15,7 +15,7 @@ from flows.runtime import run_locks
 from flows.runtime.retries import passing
 from flows.tasks import promotion, stage_inputs
 from storage.run_records import report_store
-from storage.run_records.report_store import CANDIDATE, EvaluationReport
+from storage.run_records.report_store import CANDIDATE, EvaluationReport, PlacerFigures
 from storage.store import Store, open_store
 
 BETTER = PairedComparison(fits=True, mean_gain=0.05, low=0.01, high=0.09, num_tasks=10)
@@ -54,7 +54,7 @@ def test_of_two_promotions_at_once_that_both_beat_what_was_in_use_one_becomes_ch
         testbed="simulated",
         hardware="a test",
         reference="lookup_greedy",
-        placers=(),
+        placers=(PlacerFigures(placer=CANDIDATE, overall_ms=1.0, predicted_ms=1.0, place_ms=1.0),),
         gains={CANDIDATE: gains},
         rows=(),
         rival=rival,
@@ -119,7 +119,7 @@ def test_a_second_run_of_a_training_in_one_home_waits_and_another_training_does_
 
 def test_a_step_on_its_own_waits_for_a_run_of_its_training_and_sees_what_that_has_added(store, monkeypatch):
     complete, found = [1], []
-    fields = dict.fromkeys(("config", "dataset", "tasks", "start", "bench", "run", "parent"))
+    fields = dict.fromkeys(("config", "sizes", "dataset", "tasks", "start", "bench", "run", "parent"))
     stage = stage_inputs.Stage(**fields, store=store, training="same")
     monkeypatch.setattr(stage_inputs.checkpoints, "last_iteration", lambda _store, key: complete[-1])
 
