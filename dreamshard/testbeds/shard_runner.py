@@ -36,10 +36,10 @@ BuiltShard = Callable[[], Tensor]
 
 
 class DoesNotFitError(RuntimeError):
-    """A shard asks for more bytes of memory than its device has free."""
+    """A shard or an all-to-all asks for more bytes of memory than its device has free."""
 
     def __init__(self, asked_bytes: int, free_bytes: int) -> None:
-        super().__init__(f"a shard asks for {asked_bytes} bytes of a device that has {free_bytes}")
+        super().__init__(f"{asked_bytes} bytes are asked for on a device that has {free_bytes} free")
         self.asked_bytes, self.free_bytes = asked_bytes, free_bytes
 
 

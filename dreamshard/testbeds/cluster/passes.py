@@ -133,9 +133,14 @@ class RankMeasurer:
         return np.array(passes[self.setup.warmups :]).reshape(-1, len(PHASES))
 
     def measure_exchange(self, exchange: Exchange, team: Team) -> npt.NDArray[np.float64]:
-        """`[R, 2]` milliseconds of each timed all-to-all and of its way back, on this rank."""
-        self._enter("exchanging with the other ranks")
+        """`[R, 2]` milliseconds of each timed all-to-all and of its way back, on this rank.
+
+        Raises:
+            DoesNotFitError: this rank has no memory for the bytes.
+        """
         all_to_all = AllToAll.of_exchange(exchange, team, self.device)
+        self._runner.within_memory(all_to_all.rehearse, all_to_all.num_bytes)
+        self._enter("exchanging with the other ranks")
         pooled, gradient = all_to_all.pooled(), all_to_all.gradient()
         passes = []
         for _ in range(self.setup.warmups + self.setup.repeats):

@@ -121,6 +121,13 @@ def test_more_bytes_take_longer(cluster):
     assert large.backward_ms.max() > 3 * small.backward_ms.max()
 
 
+def test_an_exchange_that_no_rank_has_memory_for_is_refused_before_it_takes_any(cluster):
+    with pytest.raises(
+        MeasurementError, match=r"DoesNotFitError: \d+ bytes are asked for on a device that has \d+ free"
+    ):
+        cluster.measure_exchange(Exchange(sent_bytes=torch.tensor([2**42, 2**42])))
+
+
 def test_a_sample_says_how_many_devices_share_a_host(cluster):
     assert cluster.measure(roomy_task(TABLES), placement(0, 0, 1)).task.devices_per_host == 2
 
