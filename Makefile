@@ -32,7 +32,7 @@ run: install ## run the whole chain on this machine: RECIPE=default SEED=0 TESTB
 up: install ## start Prefect, MLflow, a worker and all deployments; Ctrl-C stops them
 	@$(BIN)/dreamshard up $(ARGS)
 
-check: lint ## check a change in under two minutes: lint, and the tests that start no server, flow or rank
+check: lint ## check a change in about five minutes: lint, and the tests that start no server, flow or rank
 	$(PYTEST) $(PARALLEL) -m "not (server or flow or ranks or slow)" $(ARGS)
 
 lint: install-test ## check format, lint, types and import contracts
@@ -41,7 +41,7 @@ lint: install-test ## check format, lint, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: lint ## run everything: lint and all tests, about 9 minutes
+test: lint ## run everything: lint and all tests, about 20 minutes
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
 bench: install-test ## measure quality and speed, and write the tables of RESULTS.md
