@@ -90,7 +90,7 @@ def test_what_was_chosen_is_said_first_and_kept_as_parameters_of_the_run(first, 
     done = dreamshard("train", *OPTIONS[:4], "--devices", "4", home=home / "home")
     assert done.returncode == 0, done.sentence
     assert "learning a fixed model (26 tables are fewer than two tasks' worth)" in done.stderr
-    assert "4 devices of 70 GiB (derived), 26 tables (derived), batches of 512 samples" in done.stderr
+    assert "4 devices of 70 GiB (derived), 26 tables (all of them), batches of 512 samples" in done.stderr
     settings = Settings.from_environment({"DREAMSHARD_HOME": str(home / "home")})
     params = runs.client(settings).get_run(versions.versions(settings)[-1]["run"]).data.params
     chosen = {name: params[f"tasks.{name}"] for name in ("mode", "tables_per_task", "memory_bytes")}
