@@ -74,7 +74,7 @@ def open_testbed(name: str, setup: TestbedSetup, launched: RankSource | None = N
     if kind == "cluster" and detail in ("ray", "ray:cpu", "ray:cuda"):
         from dreamshard.testbeds.cluster.ray_ranks import ray_ranks
 
-        return _on_ranks(name, setup, ray_ranks(setup.num_devices, detail.removeprefix("ray").removeprefix(":")))
+        return _on_ranks(name, setup, ray_ranks(setup.most_devices, detail.removeprefix("ray").removeprefix(":")))
     if kind == "simulated":
         return SimulatedTestbed(setup, hardware(detail or DEFAULT_SPEC))
     if kind == "emulated":

@@ -29,6 +29,7 @@ class TestbedSetup:
         timeout_s: time limit of a measurement.
         memory_limit_bytes: memory for a shard, if less than the device has; None for all of it.
         shard_cache: for testbeds that measure shard by shard; None for one that lasts as long as the testbed.
+        max_exchange_devices: most devices of an exchange by itself; None for as many as of a task.
     """
 
     num_devices: int
@@ -40,6 +41,12 @@ class TestbedSetup:
     timeout_s: float = 300.0
     memory_limit_bytes: int | None = None
     shard_cache: ShardCache | None = None
+    max_exchange_devices: int | None = None
+
+    @property
+    def most_devices(self) -> int:
+        """Of a task or an exchange."""
+        return max(self.num_devices, self.max_exchange_devices or 0)
 
 
 @runtime_checkable

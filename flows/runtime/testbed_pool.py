@@ -250,6 +250,7 @@ def _setup(
         repeats=measure.repeats,
         timeout_s=measure.timeout_s,
         shard_cache=LakeShardCache(store.lake.root),
+        max_exchange_devices=max(measure.exchange_devices, default=None),
     )
 
 

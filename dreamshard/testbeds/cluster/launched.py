@@ -62,11 +62,12 @@ class LaunchedRanks:
             self.end_ranks()
         if self._ranks is None:
             self._ranks = Ranks(self._pool, self._reception)
-            if self._ranks.layout.pattern != self.layout.pattern:
+            layout = self._ranks.layout
+            if (layout.pattern, layout.kinds) != (self.layout.pattern, self.layout.kinds):
                 self.end_ranks()
                 raise ValueError(
-                    "ranks came back on other hosts than before, so further samples would not be of the same hardware; start "
-                    "again, which keeps all samples and takes the hosts as they are"
+                    "ranks came back on hosts of another number or kind, so samples would no longer be of the same hardware; "
+                    "start again, which keeps all samples and takes the hosts as they are"
                 )
         self._device_type = device_type
         return self._ranks

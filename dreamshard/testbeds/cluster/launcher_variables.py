@@ -49,14 +49,14 @@ class LaunchedProcess:
 def num_launched(environment: Mapping[str, str]) -> int:
     """Processes that a launcher started together with this one; 1 without a launcher."""
     names = _names_in(environment)
-    return 1 if names is None else int(environment[names[1]])
+    return 1 if names is None else _number(environment, names[1])
 
 
 def launched_process(environment: Mapping[str, str]) -> LaunchedProcess | None:
     """This process among those of its launcher; None if no launcher started it.
 
     Raises:
-        ValueError: there is no address of the first host.
+        ValueError: there is no address of the first host, or a variable that should be a number is none.
     """
     names = _names_in(environment)
     if names is None:
@@ -69,12 +69,12 @@ def launched_process(environment: Mapping[str, str]) -> LaunchedProcess | None:
             "set it to the address of the first host on every host"
         )
     return LaunchedProcess(
-        rank=int(environment[rank]),
-        num_ranks=int(environment[num_ranks]),
-        local_rank=int(environment.get(local_rank, "0")),
+        rank=_number(environment, rank),
+        num_ranks=_number(environment, num_ranks),
+        local_rank=_number(environment, local_rank, 0),
         host=environment.get(HOST) or socket.gethostname(),
         address=address,
-        port=int(environment.get("MASTER_PORT") or _port(environment.get("SLURM_JOB_ID", ""))),
+        port=_number(environment, "MASTER_PORT", _port(environment.get("SLURM_JOB_ID", ""))),
         has_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         attempt=environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
     )
@@ -82,6 +82,16 @@ def launched_process(environment: Mapping[str, str]) -> LaunchedProcess | None:
 
 def _names_in(environment: Mapping[str, str]) -> tuple[str, str, str] | None:
     return next((names for names in _NAMES if names[0] in environment and names[1] in environment), None)
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environment.get(name) or ("" if default is None else str(default))
+    if not text.isdecimal():
+        raise ValueError(
+            f"the launcher's variable {name} is {text!r}, which is no number, so this process cannot find the "
+            "others; correct it"
+        )
+    return int(text)
 
 
 def _first_host(nodes: str) -> str:

@@ -41,8 +41,13 @@ class Layout:
 
     @property
     def pattern(self) -> list[int]:
-        """Ranks of each host and so which devices share one; also equal for other hosts of the same kind."""
+        """Ranks of each host and so which devices share one."""
         return list(self._counts().values())
+
+    @property
+    def kinds(self) -> list[str]:
+        """Model of each device."""
+        return [rank.gpu.model if rank.gpu else rank.processor for rank in self.ranks]
 
     def members(self, num_devices: int, devices_per_host: int | None) -> tuple[int, ...]:
         """The ranks that measure a task of so many devices.

@@ -176,7 +176,7 @@ class Ranks:
                 caller = self._reception.accept()
                 if caller is None:
                     continue
-                if isinstance(caller[1], Hello):
+                if isinstance(caller[1], Hello) and caller[1].rank in missing:
                     arrived[caller[1].rank] = caller[1], caller[0]
                     launcher.ready(caller[1])
                 else:

@@ -7,6 +7,7 @@ used, or one is started on this machine.
 import os
 import socket
 from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 from dreamshard.testbeds.cluster.keeper import Keeper, Place
@@ -35,14 +36,13 @@ class RayRanks(LaunchedRanks):
         self._actors: dict[int, Any] = {}
         self._runs: dict[int, Any] = {}
         self.users = 0
-        reception = listen(self._address)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._free)
+            reception = listen(self._address)
+            undo.callback(reception.close)
             self._start_keepers(range(num_ranks), reception)
             super().__init__(KeeperPool(num_ranks, JOIN_TIMEOUT_S, why_gone=self._why_gone), reception)
-        except BaseException:
-            reception.close()
-            self._free()
-            raise
+            undo.pop_all()
 
     def running(self, num_devices: int, device_type: DeviceType) -> Ranks:
         """See `RankSource`; actors that have ended are replaced first."""

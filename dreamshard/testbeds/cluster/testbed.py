@@ -161,7 +161,7 @@ class ClusterTestbed:
         """Devices that can take part in an exchange: all that there are, but no more CPU ranks than were asked for."""
         if self.layout is not None:
             return len(self.layout.ranks)
-        return torch.cuda.device_count() if self.device_type == "cuda" else self.setup.num_devices
+        return torch.cuda.device_count() if self.device_type == "cuda" else self.setup.most_devices
 
     def _devices_per_host(self, members: Sequence[int]) -> int:
         if self.layout is None:

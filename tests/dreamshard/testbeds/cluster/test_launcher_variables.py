@@ -73,6 +73,13 @@ def test_a_launcher_that_does_not_say_where_rank_0_is_is_refused():
         launched_process(MPI)
 
 
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"])
+def test_a_variable_that_is_no_number_is_named(name):
+    variables = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "head", name: "two"}
+    with pytest.raises(ValueError, match=f"{name} is 'two', which is no number"):
+        launched_process(variables)
+
+
 def test_a_key_that_could_be_guessed_is_refused():
     assert own_key("") is None
     assert own_key("x" * 16) == b"x" * 16

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,8 +55,9 @@ def measure(bed, *names: str):
 
 
 def test_actors_on_two_hosts_measure_until_one_host_dies(two_hosts, monkeypatch):
-    with pytest.raises(ValueError, match="Ray cluster has 2 CPUs on 2 hosts for 3 devices"):
-        open_testbed("cluster:ray", setup(3))
+    for too_many in (setup(3), replace(setup(), max_exchange_devices=3)):
+        with pytest.raises(ValueError, match="Ray cluster has 2 CPUs on 2 hosts for 3 devices"):
+            open_testbed("cluster:ray", too_many)
 
     bed, same = open_testbed("cluster:ray", setup()), open_testbed("cluster:ray:cpu", setup(fault="hang"))
     sample = measure(bed, "healthy-0", "healthy-1")

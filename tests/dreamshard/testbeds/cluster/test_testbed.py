@@ -29,7 +29,13 @@ TABLES = tables_of_dims([4, 8, 128], rows=500)
 WITH_FAULTY = tables_of_dims([4, 8], rows=500, names=["healthy", "faulty"])
 
 
-def open_cluster(lookups=None, timeout_s: float = 60.0, num_devices: int = 2, repeats: int = 5) -> ClusterTestbed:
+def open_cluster(
+    lookups=None,
+    timeout_s: float = 60.0,
+    num_devices: int = 2,
+    repeats: int = 5,
+    max_exchange_devices: int | None = None,
+) -> ClusterTestbed:
     setup = TestbedSetup(
         num_devices=num_devices,
         batch_size=BATCH,
@@ -37,6 +43,7 @@ def open_cluster(lookups=None, timeout_s: float = 60.0, num_devices: int = 2, re
         warmups=1,
         repeats=repeats,
         timeout_s=timeout_s,
+        max_exchange_devices=max_exchange_devices,
     )
     return ClusterTestbed(setup, "cpu")
 
@@ -119,6 +126,15 @@ def test_more_bytes_take_longer(cluster):
     )
     assert large.forward_ms.max() > 3 * small.forward_ms.max()
     assert large.backward_ms.max() > 3 * small.backward_ms.max()
+
+
+def test_exchanges_may_take_more_ranks_than_a_task():
+    bed = open_cluster(max_exchange_devices=3)
+    try:
+        assert bed.measure_exchange(Exchange(sent_bytes=torch.tensor([64, 64, 64]))).forward_ms.shape == (3,)
+        assert bed.measure(roomy_task(TABLES), placement(0, 0, 1)).task.num_devices == 2
+    finally:
+        bed.close()
 
 
 def test_an_exchange_that_no_rank_has_memory_for_is_refused_before_it_takes_any(cluster):
