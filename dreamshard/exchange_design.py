@@ -9,7 +9,7 @@ import torch
 
 from dreamshard.exchange_sample import Exchange
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.links import VECTOR_BYTES
+from dreamshard.testbeds.accelerators.links import VECTOR_BYTES
 
 _LEAST_BYTES = 2**14  # a device sends: below, latency alone counts
 _STEP = 4  # from one size to the next

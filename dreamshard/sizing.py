@@ -10,13 +10,10 @@ import torch
 
 from dreamshard.formatting import gib
 from dreamshard.recipes import Recipe
-from dreamshard.tables import Tables
+from dreamshard.tables import DEFAULT_BATCH, Tables
 from dreamshard.testbeds.capacity import TABLES_SHARE, Capacity
 from dreamshard.workloads.config import list_file
 from dreamshard.workloads.table_list import list_tables
-
-GPU_BATCH = 65_536
-"""Training samples per pass on GPUs and their models; ranks on a CPU take the recipe's."""
 
 _MOST_LOOKUPS = 2**28  # per batch: 1 GiB of indices
 _LEAST_BATCH = 512
@@ -45,7 +42,7 @@ def with_batch_size(recipe: Recipe) -> Recipe:
     kind, *details = recipe.testbed.split(":")
     has_gpus = kind in ("auto", "cluster") and "cpu" not in details and torch.cuda.device_count() > 0
     if has_gpus or kind in ("simulated", "emulated") or "cuda" in details:
-        batch = max(batch, GPU_BATCH)
+        batch = max(batch, DEFAULT_BATCH)
     per_sample = _lookups_per_sample(recipe.workload.source)
     while batch > _LEAST_BATCH and batch * per_sample > _MOST_LOOKUPS:
         batch //= 2

@@ -17,6 +17,9 @@ _SHARD = re.compile(r"(?P<table>.+)\[(?P<start>\d+):(?P<end>\d+)\]")
 NUM_BINS = 17
 """Access-count bins: (0,1], (1,2], (2,4], ... (16384,32768], (32768, inf)."""
 
+DEFAULT_BATCH = 65_536
+"""Training samples per step of GPUs where nobody says: that of Meta's published data sets."""
+
 BYTES_PER_WEIGHT: dict[Precision, int] = {"fp32": 4, "fp16": 2}
 BYTES_PER_ROW_STATE: dict[Optimizer, int] = {"sgd": 0, "rowwise_adagrad": 4}
 

@@ -8,13 +8,12 @@ import torch
 from dreamshard.costs import PHASES
 from dreamshard.placement import device_memory_bytes
 from dreamshard.search import RooflinePlacer
-from dreamshard.search.roofline_placer import DEFAULT_BATCH
-from dreamshard.tables import Optimizer, Precision, Tables
+from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.checked import checked
+from dreamshard.testbeds.accelerators.links import index_all_to_all_s
+from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.testbeds.capacity import TABLES_SHARE
-from dreamshard.testbeds.checked import checked
-from dreamshard.testbeds.links import index_all_to_all_s
-from dreamshard.testbeds.specs import AcceleratorSpec
 
 
 @dataclass(frozen=True, kw_only=True)

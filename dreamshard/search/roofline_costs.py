@@ -17,10 +17,10 @@ from dreamshard.costs import DeviceCosts
 from dreamshard.policy.mdp import Episodes
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.links import all_to_all_s, vector_bytes
-from dreamshard.testbeds.loads import ABOVE_32, ABOVE_64, DIM, GROUPS, NUM_LOADS, table_loads
-from dreamshard.testbeds.roofline import phase_costs
-from dreamshard.testbeds.specs import AcceleratorSpec
+from dreamshard.testbeds.accelerators.links import all_to_all_s, vector_bytes
+from dreamshard.testbeds.accelerators.loads import ABOVE_32, ABOVE_64, DIM, GROUPS, NUM_LOADS, table_loads
+from dreamshard.testbeds.accelerators.roofline import phase_costs
+from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 
 WORK = slice(0, len(GROUPS))
 """Columns of a table's work beside a widest dim of <= 32, <= 64, above."""

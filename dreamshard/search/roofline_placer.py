@@ -17,11 +17,9 @@ from dreamshard.policy.mdp import Episodes
 from dreamshard.search.cost_greedy import cost_greedy
 from dreamshard.search.placement_search import PlacementSearch
 from dreamshard.search.roofline_costs import RooflineCosts
+from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.specs import AcceleratorSpec
-
-DEFAULT_BATCH = 65_536
-"""Training samples per step where a task does not say: that of Meta's published data sets."""
+from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from dreamshard.measured_on import MeasuredOn
 from dreamshard.shard_profiling.dataset import MeasuredShard, distinct_tables, measurement_conditions, samples_of
 from dreamshard.shard_profiling.errors import HeldOutError, best_factor, errors_by_tables, measured_ms, torchrec_ms
 from dreamshard.tasks import sample_tasks
+from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.testbeds.specs import AcceleratorSpec
 from dreamshard.training import TrainingConfig, TrainingState, improve_policy, untrained
 from dreamshard.workloads import LookupFiles
 

@@ -16,8 +16,8 @@ from dreamshard.shard_profiling.bundled_placers import PACKAGED, check_name, sav
 from dreamshard.shard_profiling.dataset import measurement_conditions, parquet_bytes, read_shards, samples_of
 from dreamshard.shard_profiling.fit import ShardTraining, learn_from_shards
 from dreamshard.shard_profiling.report import summary
-from dreamshard.testbeds.refit import refit
-from dreamshard.testbeds.specs import AcceleratorSpec, accelerator
+from dreamshard.testbeds.accelerators.refit import refit
+from dreamshard.testbeds.accelerators.specs import AcceleratorSpec, accelerator
 from dreamshard.training import make_placer
 
 SHARDS = "shards.parquet"

@@ -10,6 +10,8 @@ from dreamshard.costs import CostSample
 from dreamshard.exchange_sample import Exchange, ExchangeSample
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.hardware_file import hardware
+from dreamshard.testbeds.accelerators.specs import DEFAULT_SPEC, SPECS, spec_of
 from dreamshard.testbeds.base import (
     ExchangeTestbed,
     MeasurementError,
@@ -21,10 +23,8 @@ from dreamshard.testbeds.base import (
 from dreamshard.testbeds.cluster.rank_source import RankSource
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.emulated import EmulatedTestbed
-from dreamshard.testbeds.hardware_file import hardware
 from dreamshard.testbeds.machine import device_model
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.testbeds.specs import DEFAULT_SPEC, SPECS, spec_of
 
 logger = logging.getLogger(__name__)
 

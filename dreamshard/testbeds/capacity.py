@@ -8,11 +8,11 @@ from typing import Literal
 
 import torch
 
+from dreamshard.testbeds.accelerators.specs import AcceleratorSpec, spec_named_in
 from dreamshard.testbeds.base import Testbed
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.testbeds.specs import AcceleratorSpec, spec_named_in
 
 TABLES_SHARE = 7 / 8
 """Of an accelerator's memory for tables; the rest is for lookups, pooled vectors and the dense model."""

@@ -15,14 +15,14 @@ from dreamshard.exchange_sample import Exchange, ExchangeSample
 from dreamshard.placement import Placement
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.links import all_to_all_s, vector_bytes
+from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.testbeds.base import TestbedSetup, check_placement
 from dreamshard.testbeds.clocks import CLOCKS
 from dreamshard.testbeds.fused_op import require_fbgemm
-from dreamshard.testbeds.links import all_to_all_s, vector_bytes
 from dreamshard.testbeds.machine import device_model, library_versions
 from dreamshard.testbeds.shard_cache import MemoryShardCache, ShardCache, ShardKey, ShardTiming
 from dreamshard.testbeds.shard_runner import DoesNotFitError, ShardRunner
-from dreamshard.testbeds.specs import AcceleratorSpec
 from dreamshard.workloads.statistics import dataset_version
 
 

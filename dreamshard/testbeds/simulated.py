@@ -11,10 +11,11 @@ from dreamshard.exchange_sample import Exchange, ExchangeSample
 from dreamshard.placement import Placement
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.links import all_to_all_s
+from dreamshard.testbeds.accelerators.loads import shard_loads, table_loads
+from dreamshard.testbeds.accelerators.roofline import phase_costs
+from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.testbeds.base import TestbedSetup, check_placement
-from dreamshard.testbeds.links import all_to_all_s
-from dreamshard.testbeds.roofline import phase_costs, shard_loads, table_loads
-from dreamshard.testbeds.specs import AcceleratorSpec
 
 DEFAULT_NOISE = 0.01
 

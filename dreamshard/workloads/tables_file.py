@@ -6,11 +6,10 @@ from pathlib import Path
 
 import torch
 
-from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.tables import DEFAULT_BATCH, NUM_BINS, Tables
 from dreamshard.workloads.table_list import ListedTable, list_tables
 from dreamshard.workloads.zipf import expected_counts
 
-DEFAULT_BATCH_SIZE = 65_536
 FILLABLE = ("bins", "lookups", "pooling_factor", "unique_rows")
 
 
@@ -57,7 +56,7 @@ def fill_missing_columns(listed: Sequence[ListedTable], defaults: Tables | None 
 
 
 def _fill(table: ListedTable, defaults: Tables | None) -> ListedTable:
-    batch, pooling, lookups = DEFAULT_BATCH_SIZE, table.pooling_factor, table.lookups
+    batch, pooling, lookups = DEFAULT_BATCH, table.pooling_factor, table.lookups
     if defaults is not None and float(defaults.pooling_factor.sum()):
         batch = max(1, round(float(defaults.lookups.sum() / defaults.pooling_factor.sum())))
     if pooling is None and lookups is not None:

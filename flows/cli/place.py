@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dreamshard.plan import Plan
     from dreamshard.tables import Tables
     from dreamshard.tasks import PlacementTask
-    from dreamshard.testbeds.specs import AcceleratorSpec
+    from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
     from storage.store import Store
 
 OTHER_SETTING = 3
@@ -72,7 +72,7 @@ def place(
     from dreamshard.plan import make_plan, read_plan, with_origin
     from dreamshard.search import DreamShardPlacer, RooflinePlacer
     from dreamshard.tasks import PlacementTask
-    from dreamshard.testbeds.hardware_file import hardware as hardware_of
+    from dreamshard.testbeds.accelerators.hardware_file import hardware as hardware_of
 
     spec = hardware_of(hardware) if hardware else None
     task = PlacementTask(

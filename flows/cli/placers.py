@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dreamshard.placer import Placer
     from dreamshard.search import DreamShardPlacer, RooflinePlacer
     from dreamshard.tasks import PlacementTask
-    from dreamshard.testbeds.specs import AcceleratorSpec
+    from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
     from storage.store import Store
 
     Predictor: TypeAlias = DreamShardPlacer | RooflinePlacer
@@ -104,7 +104,7 @@ def for_hardware(store: "Store", task: "PlacementTask", spec: "AcceleratorSpec",
 
 def _prior(spec: "AcceleratorSpec", task: "PlacementTask", why: str) -> Choice:
     from dreamshard.search import RooflinePlacer
-    from dreamshard.testbeds.checked import checked
+    from dreamshard.testbeds.accelerators.checked import checked
 
     placer = RooflinePlacer(spec)
     checks = f"{spec.name}: {checked(spec)}"

@@ -29,8 +29,9 @@ def what_if(
         Literal["sgd", "rowwise_adagrad"], typer.Option("--optimizer", help="Optimizer, whose state takes room.")
     ] = "sgd",
     batch_size: Annotated[
-        int, typer.Option("--batch-size", min=1, help="Training samples per step of all devices.")
-    ] = 65_536,
+        int | None,
+        typer.Option("--batch-size", min=1, help="Training samples per step of all devices.", show_default="65536"),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="File for a picture: .png, .svg or .html.")] = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
@@ -38,8 +39,10 @@ def what_if(
     """Compare clusters for TABLES: predicted cost of a step, memory and balance on each, by published figures alone."""
     store = enter(home)
     _check(out)
+    from dreamshard.tables import DEFAULT_BATCH
     from dreamshard.what_if import what_if
 
+    batch_size = batch_size or DEFAULT_BATCH
     clusters = parse_clusters(hardware)
     listed = read_listed(store, tables)
     estimates = what_if(listed, clusters, precision=precision, optimizer=optimizer, batch_size=batch_size)
@@ -65,7 +68,7 @@ def parse_clusters(text: str) -> "list[Cluster]":
     Raises:
         ValueError: an entry has no number of devices, or names no hardware.
     """
-    from dreamshard.testbeds.hardware_file import hardware
+    from dreamshard.testbeds.accelerators.hardware_file import hardware
     from dreamshard.what_if import Cluster
 
     clusters = []

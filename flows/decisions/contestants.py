@@ -11,7 +11,7 @@ from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.plan import CurrentPlan, Plan
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.specs import AcceleratorSpec
+from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from flows.runtime.retries import passing
 from storage.mlflow_store import registry
 from storage.run_records.report_store import CANDIDATE

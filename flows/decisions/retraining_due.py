@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dreamshard.recipes import Recipe
-from dreamshard.testbeds.hardware_file import is_hardware_file, read_hardware
-from dreamshard.testbeds.specs import DEFAULT_SPEC, SPECS
+from dreamshard.testbeds.accelerators.hardware_file import is_hardware_file, read_hardware
+from dreamshard.testbeds.accelerators.specs import DEFAULT_SPEC, SPECS
 from flows.decisions.warm_start import tables_setting
 from storage.mlflow_store import registry
 from storage.run_records import lineage

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from dreamshard.measured_on import MeasuredOn, is_named
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.specs import AcceleratorSpec
+from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from storage.mlflow_store import registry
 from storage.run_records.lineage import measured_on
 from storage.store import Store

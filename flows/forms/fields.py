@@ -39,7 +39,7 @@ def _recipes() -> list[str]:
 
 
 def _testbeds() -> str:
-    from dreamshard.testbeds.specs import SPECS
+    from dreamshard.testbeds.accelerators.specs import SPECS
 
     preset = rf"(:({'|'.join(SPECS)}|[^:]+\.(yaml|yml|json)))?"
     custom = r"(?!auto:|cluster:|emulated:|simulated:)[\w.]+:\w+"

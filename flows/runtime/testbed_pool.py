@@ -24,9 +24,9 @@ from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.sizing import batch_size_of
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed, testbed_names
+from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.capacity import Capacity, capacity_of
-from dreamshard.testbeds.specs import AcceleratorSpec
 from dreamshard.workloads.lookups import Lookups, LookupSource
 from flows.runtime import launched_ranks, run_locks
 from storage.lake.shard_cost_cache import LakeShardCache

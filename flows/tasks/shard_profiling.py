@@ -14,9 +14,9 @@ from dreamshard.shard_profiling.dataset import read_shards, samples_of
 from dreamshard.shard_profiling.design import CollectionConfig, small_collection
 from dreamshard.shard_profiling.fit import ShardTraining, learn_from_shards
 from dreamshard.shard_profiling.report import fusion_rows
+from dreamshard.testbeds.accelerators.refit import refit
+from dreamshard.testbeds.accelerators.specs import accelerator
 from dreamshard.testbeds.machine import device_model, library_versions
-from dreamshard.testbeds.refit import refit
-from dreamshard.testbeds.specs import accelerator
 from dreamshard.training import make_placer
 from flows.reports import mlflow_tracking
 from flows.runtime import launched_ranks

@@ -16,8 +16,9 @@ from dreamshard.baselines import baselines
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.links import all_to_all_s, vector_bytes
-from dreamshard.testbeds.roofline import DIM, phase_costs, table_loads
+from dreamshard.testbeds.accelerators.links import all_to_all_s, vector_bytes
+from dreamshard.testbeds.accelerators.loads import DIM, table_loads
+from dreamshard.testbeds.accelerators.roofline import phase_costs
 from dreamshard.testbeds.simulated import SimulatedTestbed
 
 HOT, COLD = 2e-2, 3e-4

@@ -20,7 +20,7 @@ from dreamshard.placement import Placement
 from dreamshard.shard_profiling.dataset import MeasuredShard
 from dreamshard.shard_profiling.fit import ShardTraining, learn_from_shards
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.specs import RTX2080TI
+from dreamshard.testbeds.accelerators.specs import RTX2080TI
 from dreamshard.training import TrainingState, make_placer
 from tests.benchmarks.annealing import true_ms
 from tests.benchmarks.measuring import EXCHANGED_BYTES, Row, row, spread, trained

@@ -15,7 +15,7 @@ from dreamshard.peers.neuroshard import NeuroShardPlacer
 from dreamshard.peers.torchrec_planner import TorchRecPlanner
 from dreamshard.placer import Placer
 from dreamshard.search import DreamShardPlacer
-from dreamshard.testbeds.specs import DEFAULT_SPEC, accelerator
+from dreamshard.testbeds.accelerators.specs import DEFAULT_SPEC, accelerator
 from dreamshard.training import make_placer
 from tests.benchmarks.measuring import Row, trained
 from tests.benchmarks.pools import ALL_DIMS, TRAINED, Dims, pools, tasks

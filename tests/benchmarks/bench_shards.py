@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from dreamshard.shard_profiling.dataset import parquet_bytes
 from dreamshard.shard_profiling.fit import ShardTraining, learn_from_shards
-from dreamshard.testbeds.specs import H200
+from dreamshard.testbeds.accelerators.specs import H200
 from tests.benchmarks.measuring import Row, row, spread
 from tests.helpers.shards import simulated_shards
 

@@ -19,10 +19,11 @@ from dreamshard.placement import Placement
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import TestbedSetup, open_testbed
+from dreamshard.testbeds.accelerators.loads import table_loads
+from dreamshard.testbeds.accelerators.roofline import phase_costs
+from dreamshard.testbeds.accelerators.specs import SPECS, accelerator
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
-from dreamshard.testbeds.roofline import phase_costs, table_loads
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.testbeds.specs import SPECS, accelerator
 from dreamshard.workloads import LookupFiles, WorkloadConfig, open_workload, statistics, write_lookups
 
 BATCH = 2048

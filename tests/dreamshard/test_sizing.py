@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from dreamshard.recipes import default, dlrm_50x4, smoke, with_overrides
-from dreamshard.sizing import GPU_BATCH, sized, with_batch_size
+from dreamshard.sizing import sized, with_batch_size
+from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.testbeds.capacity import Capacity
 from tests.helpers.tables import pool_of
 
@@ -68,8 +69,8 @@ def test_the_batch_size_is_that_of_gpus_where_one_is_measured_or_modelled():
     def batch(testbed: str, base=None, source: str = "criteo-kaggle") -> int:
         return with_batch_size(with_overrides(base or default(), testbed=testbed, source=source)).workload.batch_size
 
-    assert batch("simulated:a100") == batch("emulated") == GPU_BATCH
-    assert batch("cluster:cuda") == batch("cluster:ray:cuda") == GPU_BATCH
+    assert batch("simulated:a100") == batch("emulated") == DEFAULT_BATCH
+    assert batch("cluster:cuda") == batch("cluster:ray:cuda") == DEFAULT_BATCH
     assert batch("cluster:cpu") == default().workload.batch_size
     assert batch("simulated", smoke()) == smoke().workload.batch_size, "a tiny configuration stays one"
 

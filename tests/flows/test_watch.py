@@ -12,7 +12,7 @@ import pytest
 from prefect.client.schemas.objects import StateType
 
 from dreamshard.dataset_diff import DatasetDiff, DriftThresholds
-from dreamshard.testbeds.hardware_file import read_hardware
+from dreamshard.testbeds.accelerators.hardware_file import read_hardware
 from flows import watch
 from flows.decisions import retraining_due
 from flows.forms.configuration import configure

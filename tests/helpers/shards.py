@@ -11,8 +11,9 @@ import torch
 from dreamshard.shard_profiling.dataset import MeasuredShard
 from dreamshard.shard_profiling.design import CollectionConfig, collection_pool, planned_shards
 from dreamshard.tables import Tables
-from dreamshard.testbeds.roofline import phase_costs, table_loads
-from dreamshard.testbeds.specs import H200, AcceleratorSpec
+from dreamshard.testbeds.accelerators.loads import table_loads
+from dreamshard.testbeds.accelerators.roofline import phase_costs
+from dreamshard.testbeds.accelerators.specs import H200, AcceleratorSpec
 from dreamshard.workloads.meta_population import population
 from dreamshard.workloads.meta_statistics import count_laws
 

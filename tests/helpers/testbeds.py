@@ -2,9 +2,9 @@
 
 import torch
 
+from dreamshard.testbeds.accelerators.specs import RTX2080TI
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.testbeds.specs import RTX2080TI
 from tests.helpers.samples import sample_of_phases
 
 

@@ -12,9 +12,9 @@ from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.exchange_design import designed_exchanges, device_counts
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.specs import V100
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.testbeds.specs import V100
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import pool_of
 

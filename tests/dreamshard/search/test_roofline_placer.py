@@ -13,9 +13,9 @@ from dreamshard.placer import Placer
 from dreamshard.search import RooflinePlacer
 from dreamshard.search.roofline_costs import RooflineCosts
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.specs import A100, H100
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.testbeds.specs import A100, H100
 from tests.helpers.tables import pool_of, task_of
 
 PRIOR = RooflinePlacer(A100)

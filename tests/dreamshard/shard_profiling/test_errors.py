@@ -7,7 +7,7 @@ import torch
 
 from dreamshard.shard_profiling.dataset import samples_of
 from dreamshard.shard_profiling.errors import best_factor, errors_by_tables, measured_ms, torchrec_ms
-from dreamshard.testbeds.specs import H200
+from dreamshard.testbeds.accelerators.specs import H200
 from tests.helpers.shards import simulated_shards
 
 

@@ -19,9 +19,9 @@ from dreamshard.shard_profiling.fit import (
 )
 from dreamshard.shard_profiling.report import factor_rows, fusion_rows, summary
 from dreamshard.tasks import sample_tasks
+from dreamshard.testbeds.accelerators.specs import H200
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.testbeds.specs import H200
 from dreamshard.training import make_placer
 from tests.helpers.shards import CONFIG, meta_tables, simulated_shards
 

@@ -17,7 +17,7 @@ from dreamshard.shard_profiling.design import CollectionConfig
 from dreamshard.shard_profiling.fit import ShardTraining
 from dreamshard.shard_profiling.publish import main, publish
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.specs import H200
+from dreamshard.testbeds.accelerators.specs import H200
 from dreamshard.workloads import read_tables
 from flows.cli.placers import choose
 from storage.store import open_store

@@ -11,12 +11,12 @@ import torch
 from dreamshard.costs import Infeasible
 from dreamshard.exchange_sample import Exchange
 from dreamshard.placement import Placement
+from dreamshard.testbeds.accelerators.links import NETWORK_SHARE, PEER_S
+from dreamshard.testbeds.accelerators.specs import H100, V100, spec_of
 from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.emulated import EmulatedTestbed
-from dreamshard.testbeds.links import NETWORK_SHARE, PEER_S
 from dreamshard.testbeds.shard_cache import MemoryShardCache, ShardKey
 from dreamshard.testbeds.shard_runner import ShardRunner, asked_bytes
-from dreamshard.testbeds.specs import H100, V100, spec_of
 from dreamshard.workloads.statistics import dataset_version
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims

@@ -5,10 +5,10 @@ import torch
 
 from dreamshard.exchange_sample import Exchange
 from dreamshard.placement import Placement
-from dreamshard.testbeds import loads
+from dreamshard.testbeds.accelerators import loads
+from dreamshard.testbeds.accelerators.specs import H100, V100
 from dreamshard.testbeds.base import ExchangeTestbed, Testbed, TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.testbeds.specs import H100, V100
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 

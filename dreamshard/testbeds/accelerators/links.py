@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.testbeds.accelerator_spec import AcceleratorSpec
-from dreamshard.testbeds.link_curves import MEASURED_LINKS, link_curve
-from dreamshard.testbeds.nvidia_specs import DATASHEET_LINKS
+from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
+from dreamshard.testbeds.accelerators.link_curves import MEASURED_LINKS, link_curve
+from dreamshard.testbeds.accelerators.nvidia_specs import DATASHEET_LINKS
 
 VECTOR_BYTES = 4  # per element of pooled vectors and gradients
 LOOKUP_BYTES = 8  # per index and per length: int64

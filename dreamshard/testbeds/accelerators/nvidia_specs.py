@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dreamshard.testbeds.accelerator_spec import AcceleratorSpec
+from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
 
 # Launch: 3-6 us between dependent kernels of one stream from a framework (Zhang et al., "A Study of Single and
 # Multi-device Synchronization Methods in Nvidia GPUs", IPDPS 2020, arXiv 2004.05371; older hosts are slower).

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.testbeds.accelerator_spec import AcceleratorSpec
-from dreamshard.testbeds.loads import (
+from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
+from dreamshard.testbeds.accelerators.loads import (
     ABOVE_32,
     ABOVE_64,
     AGAIN_BYTES,

@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, NUM_BINS, Optimizer, Precision, Tables
-from dreamshard.testbeds.links import VECTOR_BYTES
+from dreamshard.testbeds.accelerators.links import VECTOR_BYTES
 
 SECTOR_BYTES = 32  # the least that L2 fetches from memory (CUDA C++ best practices guide, "Coalesced access")
 INDEX_BYTES = 4  # int32 indices

@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dreamshard.testbeds.accelerator_spec import AcceleratorSpec
-from dreamshard.testbeds.measured_kernels import KERNEL, kernel_checks_of
-from dreamshard.testbeds.measured_links import BAR, link_checks_of
-from dreamshard.testbeds.specs import SPECS
+from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
+from dreamshard.testbeds.accelerators.measured_kernels import KERNEL, kernel_checks_of
+from dreamshard.testbeds.accelerators.measured_links import BAR, link_checks_of
+from dreamshard.testbeds.accelerators.specs import SPECS
 
 
 @dataclass(frozen=True, kw_only=True)

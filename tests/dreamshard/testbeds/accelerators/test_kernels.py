@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from dreamshard.tables import Tables
-from dreamshard.testbeds.kernels import backward_call_s, forward_kernel_s, sort_kernels_s, update_kernels_s
-from dreamshard.testbeds.loads import table_loads
-from dreamshard.testbeds.specs import A100, V100
+from dreamshard.testbeds.accelerators.kernels import backward_call_s, forward_kernel_s, sort_kernels_s, update_kernels_s
+from dreamshard.testbeds.accelerators.loads import table_loads
+from dreamshard.testbeds.accelerators.specs import A100, V100
 from tests.helpers.tables import tables_of
 
 BATCH = 65_536

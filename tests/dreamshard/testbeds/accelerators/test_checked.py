@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dreamshard.testbeds.checked import agreement, checked
-from dreamshard.testbeds.specs import A100, H100, RTX2080TI
+from dreamshard.testbeds.accelerators.checked import agreement, checked
+from dreamshard.testbeds.accelerators.specs import A100, H100, RTX2080TI
 
 
 def test_agreement_is_the_geometric_mean_and_standard_deviation():

@@ -8,10 +8,10 @@ import torch
 from dreamshard.costs import CostSample
 from dreamshard.placement import Placement
 from dreamshard.tasks import sample_tasks
+from dreamshard.testbeds.accelerators.refit import FIGURES, refit
+from dreamshard.testbeds.accelerators.specs import H200
 from dreamshard.testbeds.base import TestbedSetup
-from dreamshard.testbeds.refit import FIGURES, refit
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.testbeds.specs import H200
 from tests.helpers.samples import sample_of
 from tests.helpers.tables import pool_of, task_of
 

@@ -7,16 +7,16 @@ import torch
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.tables import Tables
-from dreamshard.testbeds.kernels import (
+from dreamshard.testbeds.accelerators.kernels import (
     BACKWARD_KERNELS,
     BANDWIDTH_SHARE,
     FORWARD_KERNELS,
     HOST_BACKWARD_LAUNCHES,
     HOST_FORWARD_LAUNCHES,
 )
-from dreamshard.testbeds.loads import AGAIN_BYTES, HOT_BYTES, READ_BYTES
-from dreamshard.testbeds.roofline import phase_costs, shard_loads, table_loads
-from dreamshard.testbeds.specs import A100, RTX2080TI, SPECS
+from dreamshard.testbeds.accelerators.loads import AGAIN_BYTES, HOT_BYTES, READ_BYTES, shard_loads, table_loads
+from dreamshard.testbeds.accelerators.roofline import phase_costs
+from dreamshard.testbeds.accelerators.specs import A100, RTX2080TI, SPECS
 from tests.helpers.tables import tables_of_dims
 
 BATCH = 4096

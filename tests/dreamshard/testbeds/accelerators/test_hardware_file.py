@@ -8,8 +8,8 @@ import torch
 
 from dreamshard.placement import Placement
 from dreamshard.testbeds import TestbedSetup, open_testbed
-from dreamshard.testbeds.hardware_file import FIGURES, hardware, read_hardware
-from dreamshard.testbeds.specs import H100
+from dreamshard.testbeds.accelerators.hardware_file import FIGURES, hardware, read_hardware
+from dreamshard.testbeds.accelerators.specs import H100
 from tests.helpers.tables import pool_of, roomy_task
 
 COMPLETE = {key: figure.example for key, figure in FIGURES.items()}

@@ -1,6 +1,6 @@
 """Print every public measurement beside what the presets predict for it, or write the page:
 
-python -m dreamshard.testbeds.preset_check [--write docs/presets.md]
+python -m dreamshard.testbeds.accelerators.preset_check [--write docs/presets.md]
 """
 
 import argparse
@@ -12,29 +12,29 @@ from typing import Any
 import torch
 
 from dreamshard.formatting import markdown_table
-from dreamshard.testbeds.checked import checked, kernel_agreement
-from dreamshard.testbeds.link_curves import link_curve
-from dreamshard.testbeds.links import all_to_all_s
-from dreamshard.testbeds.measured_kernels import ASSUMED_GPU, GROUPS, KERNEL, KernelCheck, kernel_checks
-from dreamshard.testbeds.measured_links import BAR, LinkCheck, link_checks
-from dreamshard.testbeds.specs import A100, SPECS
+from dreamshard.testbeds.accelerators.checked import checked, kernel_agreement
+from dreamshard.testbeds.accelerators.link_curves import link_curve
+from dreamshard.testbeds.accelerators.links import all_to_all_s
+from dreamshard.testbeds.accelerators.measured_kernels import ASSUMED_GPU, GROUPS, KERNEL, KernelCheck, kernel_checks
+from dreamshard.testbeds.accelerators.measured_links import BAR, LinkCheck, link_checks
+from dreamshard.testbeds.accelerators.specs import A100, SPECS
 
 _HEAD = """# How far the presets have been checked
 
-Written by `python -m dreamshard.testbeds.preset_check --write docs/presets.md` from the
-[public measurements](../dreamshard/testbeds/measurements/README.md); a test keeps the page and the bars. Nothing here was
-measured by this project. Times are in microseconds; *ratio* is predicted over measured, *spread* the geometric standard
-deviation of the ratios."""
+Written by `python -m dreamshard.testbeds.accelerators.preset_check --write docs/presets.md` from the
+[public measurements](../dreamshard/testbeds/accelerators/measurements/README.md); a test keeps the page and the bars.
+Nothing here was measured by this project. Times are in microseconds; *ratio* is predicted over measured, *spread* the
+geometric standard deviation of the ratios."""
 _KERNELS = """## Kernels
 
 Bars: per GPU a geometric mean within 0.9 to 1.1 and a spread of at most 1.25, for kernels with all rows in device memory.
 Three constants are fitted (`BANDWIDTH_SHARE`, `UPDATE_SHARE` and `STEP_CYCLES` in
-[kernels.py](../dreamshard/testbeds/kernels.py)), on the sweep over dims of torchrec PR 2365, taken for an A100, and on the
-V100's kernels. The H100 and FBGEMM PR 493 are in no fit. The V100's kernels are those from which FBGEMM's were made; its
-backward adds to rows by atomics without a sort, and is predicted as one read and one write of a row for each lookup.
-The host's share of small calls is that of the first two calls of the B200; all other calls are in no fit. GPUs without a row
-(2080 Ti, H200, B300, GB200, GB300, L40S, RTX PRO 6000, and the A100 by its name) rest on datasheets and on the constants of
-the others."""
+[kernels.py](../dreamshard/testbeds/accelerators/kernels.py)), on the sweep over dims of torchrec PR 2365, taken for an
+A100, and on the V100's kernels. The H100 and FBGEMM PR 493 are in no fit. The V100's kernels are those from which FBGEMM's
+were made; its backward adds to rows by atomics without a sort, and is predicted as one read and one write of a row for each
+lookup. The host's share of small calls is that of the first two calls of the B200; all other calls are in no fit. GPUs
+without a row (2080 Ti, H200, B300, GB200, GB300, L40S, RTX PRO 6000, and the A100 by its name) rest on datasheets and on
+the constants of the others."""
 _KERNEL_MISSES = """Where predictions are off, and why:
 
 - FBGEMM PR 493 (January 2021, a GPU without a name, taken for a V100) misses the bar: forward and backward together take 1.5

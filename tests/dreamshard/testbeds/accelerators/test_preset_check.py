@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from dreamshard.testbeds import kernels
-from dreamshard.testbeds.checked import kernel_agreement
-from dreamshard.testbeds.measured_kernels import CALL, HOST, KERNEL, check, kernel_checks, tables_of
-from dreamshard.testbeds.measured_links import BAR, link_checks
-from dreamshard.testbeds.preset_check import page
-from dreamshard.testbeds.public_measurements import kernel_rows
+from dreamshard.testbeds.accelerators import kernels
+from dreamshard.testbeds.accelerators.checked import kernel_agreement
+from dreamshard.testbeds.accelerators.measured_kernels import CALL, HOST, KERNEL, check, kernel_checks, tables_of
+from dreamshard.testbeds.accelerators.measured_links import BAR, link_checks
+from dreamshard.testbeds.accelerators.preset_check import page
+from dreamshard.testbeds.accelerators.public_measurements import kernel_rows
 
-PAGE = Path(__file__).parents[3] / "docs" / "presets.md"
+PAGE = Path(__file__).parents[4] / "docs" / "presets.md"
 
 
 @pytest.mark.parametrize(("gpu", "count"), [("h100", 8), ("v100", 20), ("unknown (Meta, 2024)", 9)])
@@ -77,5 +77,5 @@ def test_large_all_to_alls_over_nvlink_are_within_the_bar_whatever_is_left_out(g
 
 def test_the_page_is_what_the_command_writes():
     assert PAGE.read_text(encoding="utf-8") == page(), (
-        "run python -m dreamshard.testbeds.preset_check --write docs/presets.md"
+        "run python -m dreamshard.testbeds.accelerators.preset_check --write docs/presets.md"
     )

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.testbeds.monotone_curve import MonotoneCurve, nearest_rising
-from dreamshard.testbeds.public_measurements import all_to_all_times
+from dreamshard.testbeds.accelerators.monotone_curve import MonotoneCurve, nearest_rising
+from dreamshard.testbeds.accelerators.public_measurements import all_to_all_times
 
 MEASURED_LINKS: dict[str, tuple[str, ...]] = {
     "nvlink": ("a100", "h100", "h200", "b200", "b300", "gb200", "gb300"),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dreamshard.testbeds.link_curves import fit_link_curve, link_curve
+from dreamshard.testbeds.accelerators.link_curves import fit_link_curve, link_curve
 
 TIMES_US = {2: {1024: 10.0, 2**20: 100.0}, 8: {1024: 20.0, 2**20: 400.0}}
 

@@ -19,12 +19,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.costs import DeviceCosts
-from dreamshard.testbeds.accelerator_spec import AcceleratorSpec
-from dreamshard.testbeds.kernels import backward_call_s, forward_call_s
-from dreamshard.testbeds.links import all_to_all_s, vector_bytes
-from dreamshard.testbeds.loads import COUNT, DIM, NUM_LOADS, shard_loads, table_loads
-
-__all__ = ["DIM", "NUM_LOADS", "phase_costs", "shard_loads", "table_loads"]
+from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
+from dreamshard.testbeds.accelerators.kernels import backward_call_s, forward_call_s
+from dreamshard.testbeds.accelerators.links import all_to_all_s, vector_bytes
+from dreamshard.testbeds.accelerators.loads import COUNT, DIM
 
 
 def phase_costs(

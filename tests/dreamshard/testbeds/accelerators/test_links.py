@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.testbeds.links import (
+from dreamshard.testbeds.accelerators.links import (
     NETWORK_SHARE,
     PEER_S,
     all_to_all_s,
     index_all_to_all_s,
     vector_bytes,
 )
-from dreamshard.testbeds.public_measurements import all_to_all_times
-from dreamshard.testbeds.specs import A100, H100, L40S, RTX2080TI, SPECS, V100
+from dreamshard.testbeds.accelerators.public_measurements import all_to_all_times
+from dreamshard.testbeds.accelerators.specs import A100, H100, L40S, RTX2080TI, SPECS, V100
 
 PLAIN = replace(A100, link_curve=None)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import interpolate, optimize
 
-from dreamshard.testbeds.monotone_curve import MonotoneCurve, nearest_rising
+from dreamshard.testbeds.accelerators.monotone_curve import MonotoneCurve, nearest_rising
 
 X = torch.tensor([0.0, 1.0, 2.5, 4.0, 7.0], dtype=torch.float64)
 Y = torch.tensor([0.0, 0.0, 1.0, 4.0, 4.5], dtype=torch.float64)

@@ -12,11 +12,18 @@ from scipy import stats
 from torch import Tensor
 
 from dreamshard.tables import NUM_BINS, Optimizer, Precision, Tables
-from dreamshard.testbeds import kernels
-from dreamshard.testbeds.accelerator_spec import AcceleratorSpec
-from dreamshard.testbeds.loads import FIRST_BYTES, GRAD_BYTES, READ_BYTES, STREAM_BYTES, UPDATE_BYTES, table_loads
-from dreamshard.testbeds.public_measurements import KernelRow, kernel_rows
-from dreamshard.testbeds.specs import SPECS
+from dreamshard.testbeds.accelerators import kernels
+from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
+from dreamshard.testbeds.accelerators.loads import (
+    FIRST_BYTES,
+    GRAD_BYTES,
+    READ_BYTES,
+    STREAM_BYTES,
+    UPDATE_BYTES,
+    table_loads,
+)
+from dreamshard.testbeds.accelerators.public_measurements import KernelRow, kernel_rows
+from dreamshard.testbeds.accelerators.specs import SPECS
 
 POWER = 1.05  # of the sources' power law: row x of E is looked up in proportion to x ** -POWER
 ADAM_ROWS = 3  # a row and its two moments, each as wide, are read and written

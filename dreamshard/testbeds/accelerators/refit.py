@@ -16,8 +16,9 @@ from torch import Tensor
 
 from dreamshard.costs import CostSample
 from dreamshard.prediction_metrics import mean_relative_error
-from dreamshard.testbeds.roofline import phase_costs, shard_loads, table_loads
-from dreamshard.testbeds.specs import AcceleratorSpec
+from dreamshard.testbeds.accelerators.loads import shard_loads, table_loads
+from dreamshard.testbeds.accelerators.roofline import phase_costs
+from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 
 FIGURES = ("memory_bytes_per_s", "l2_bytes", "l2_bytes_per_s", "clock_hz", "launch_s")
 """Bandwidth of memory, size and bandwidth of the cache, instruction issue, launch."""

@@ -2,8 +2,8 @@
 
 import re
 
-from dreamshard.testbeds.accelerator_spec import AcceleratorSpec
-from dreamshard.testbeds.nvidia_specs import (
+from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
+from dreamshard.testbeds.accelerators.nvidia_specs import (
     A100,
     B200,
     B300,

@@ -6,8 +6,8 @@ from functools import cache
 
 import torch
 
-from dreamshard.testbeds.link_curves import fit_link_curve
-from dreamshard.testbeds.public_measurements import all_to_all_times
+from dreamshard.testbeds.accelerators.link_curves import fit_link_curve
+from dreamshard.testbeds.accelerators.public_measurements import all_to_all_times
 
 BAR = 0.15  # largest relative error of a time that was left out of the fit
 

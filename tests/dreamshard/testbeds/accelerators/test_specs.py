@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dreamshard.testbeds.specs import A100, B200, H100, H200, RTX2080TI, SPECS, V100, accelerator, spec_of
+from dreamshard.testbeds.accelerators.specs import A100, B200, H100, H200, RTX2080TI, SPECS, V100, accelerator, spec_of
 
 
 def test_presets_are_found_by_name():

@@ -1,6 +1,6 @@
 """What is read of the public measurements."""
 
-from dreamshard.testbeds.public_measurements import MEASUREMENTS, all_to_all_times, kernel_rows
+from dreamshard.testbeds.accelerators.public_measurements import MEASUREMENTS, all_to_all_times, kernel_rows
 
 
 def test_the_newest_nccl_of_each_gpu_is_taken():

@@ -18,9 +18,9 @@ from typing import Any
 import yaml
 
 from dreamshard.files.digests import digest
-from dreamshard.testbeds.link_curves import MEASURED_LINKS
-from dreamshard.testbeds.nvidia_specs import DATASHEET_LINKS
-from dreamshard.testbeds.specs import SPECS, AcceleratorSpec, accelerator
+from dreamshard.testbeds.accelerators.link_curves import MEASURED_LINKS
+from dreamshard.testbeds.accelerators.nvidia_specs import DATASHEET_LINKS
+from dreamshard.testbeds.accelerators.specs import SPECS, AcceleratorSpec, accelerator
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """Endings of hardware files."""
