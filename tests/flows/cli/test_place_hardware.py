@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from dreamshard.measured_on import MeasuredOn, StepSetting
 from storage.mlflow_store import registry
@@ -29,19 +28,9 @@ SIMULATED = MeasuredOn(
 )
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """A home of its own; making its MLflow database takes seconds."""
-    return tmp_path_factory.mktemp("home")
-
-
 @pytest.fixture
-def place(home, monkeypatch, tmp_path):
+def place(place_tables, monkeypatch):
     """A function that places four tables; the first of the versions given is champion."""
-    from flows.cli.app import app
-
-    (tmp_path / "tables.csv").write_text(TABLES)
-    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
 
     def run(*options: str, versions: tuple[MeasuredOn, ...] = (CPU,)):
         placers, tags = {}, {}
@@ -57,7 +46,7 @@ def place(home, monkeypatch, tmp_path):
         monkeypatch.setattr(registry, "load_placer", lambda name, settings: placers[name])
         monkeypatch.setattr(registry, "version_tags", lambda settings, name: tags[name])
         monkeypatch.setattr(registry, "tags_by_version", lambda settings: by_number)
-        done = CliRunner().invoke(app, ["place", str(tmp_path / "tables.csv"), *options])
+        done = place_tables(TABLES, *options)
         return done, json.loads(done.stdout) if done.stdout.startswith("{") else {}, " ".join(done.stderr.split())
 
     return run

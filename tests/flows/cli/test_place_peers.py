@@ -3,30 +3,14 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 TABLES = "name,rows,dim,pooling_factor\nusers,1000,64,1\nitems,1000,64,12\nwords,1000,64,12\n"
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """A home without a champion; making its MLflow database takes seconds, and placing changes nothing in it."""
-    return tmp_path_factory.mktemp("home")
-
-
 @pytest.fixture
-def place(home, monkeypatch, tmp_path):
+def place(place_tables):
     """A function that runs `dreamshard place` for three tables on two devices."""
-    from flows.cli.app import app
-
-    (tmp_path / "tables.csv").write_text(TABLES)
-    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
-    sizes = ("--devices", "2", "--memory-gb", "1")
-
-    def run(rival: str):
-        return CliRunner().invoke(app, ["place", str(tmp_path / "tables.csv"), *sizes, "--placer", rival])
-
-    return run
+    return lambda rival: place_tables(TABLES, "--devices", "2", "--memory-gb", "1", "--placer", rival)
 
 
 def test_torchrecs_planner_needs_no_champion(place):
@@ -94,6 +78,7 @@ def test_with_a_champion_rivals_place_by_its_predicted_costs_and_training_is_sai
     from dreamshard.workloads import read_tables
     from storage.mlflow_store import registry
 
+    (tmp_path / "tables.csv").write_text(TABLES)
     champion = make_placer(start_training(read_tables(tmp_path / "tables.csv").tables, TrainingConfig(), seed=0))
     monkeypatch.setattr(registry, "champion", lambda settings: "1")
     monkeypatch.setattr(registry, "load_placer", lambda name, settings: champion)

@@ -1,0 +1,28 @@
+"""Fixtures of tests that run commands in this process."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+
+@pytest.fixture(scope="module")
+def new_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home without versions for all tests of a file: making its MLflow database takes seconds, placing changes nothing."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def place_tables(new_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
+    """A function that runs `dreamshard place` for the text of a list and options."""
+    from flows.cli.app import app
+
+    monkeypatch.setenv("DREAMSHARD_HOME", str(new_home))
+
+    def run(listed: str, *options: str) -> Result:
+        (tmp_path / "tables.csv").write_text(listed)
+        return CliRunner().invoke(app, ["place", str(tmp_path / "tables.csv"), *options])
+
+    return run
