@@ -16,6 +16,9 @@ from dreamshard.testbeds.cluster.reception import Reception, send
 ANSWER_TIMEOUT_S = 5.0
 """For a keeper; it gives its rank `END_TIMEOUT_S` more to end gently."""
 
+HOST_LOSS_S = 1.0
+"""Within this time after the first, the connections of a dying host's other keepers break too."""
+
 
 class KeeperPool:
     """A `RankLauncher` whose ranks are started by keepers that have joined.
@@ -164,6 +167,11 @@ class KeeperPool:
     def _gone(self, rank: int) -> RankTrouble:
         """A host, or a process on it, that does not answer any more."""
         host = self._hosts[rank]
+        deadline = time.monotonic() + HOST_LOSS_S
+        while rest := [keeper for other, keeper in self._keepers.items() if self._hosts[other] == host]:
+            if not wait(rest, max(0.0, deadline - time.monotonic())):
+                break
+            self._drop_gone()
         self._drop_gone()
         others = [other for other, its_host in self._hosts.items() if its_host == host and other not in self._keepers]
         what = (
