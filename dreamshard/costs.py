@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.placement import Placement
+from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
 
 PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")
@@ -109,6 +110,33 @@ class CostSample:
                 f"testbed {self.testbed!r} gave {self.overall_ms} ms for {self.task.name} and infeasible="
                 f"{self.infeasible}, but a cost must be infinite exactly if a shard did not fit; correct the testbed"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardingSample:
+    """The cost of one placement of tables that are sharded in any way.
+
+    Its communication includes every collective that waits for pooled vectors or gradients; the exchange of indices is
+    hidden behind the batch before, as in TorchRec's pipeline. Other fields are those of `CostSample`.
+
+    Attributes:
+        costs: `[D]` per phase, medians over the repeats.
+        index_ms: `[D]` of the exchange of indices, which is no part of `costs`.
+    """
+
+    task: PlacementTask
+    placement: ShardedPlacement
+    costs: DeviceCosts
+    index_ms: Float[Tensor, " D"]
+    overall_ms: float
+    spread_ms: float
+    repeats: int
+    clock: str
+    testbed: str
+    hardware: str
+    batch_size: int
+    versions: Mapping[str, str] = field(default_factory=dict)
+    infeasible: Infeasible | None = None
 
 
 def feasible(samples: Iterable[CostSample]) -> list[CostSample]:

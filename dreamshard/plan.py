@@ -8,28 +8,56 @@ import io
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.measured_on import Difference, MeasuredOn, warning
-from dreamshard.placement import ColumnShard, Placement, column_shards, device_memory_bytes
+from dreamshard.placed_shards import placed_shards
+from dreamshard.placement import ColumnShard, Placement
+from dreamshard.sharding import (
+    ON_EVERY_DEVICE,
+    ON_ONE_DEVICE,
+    ON_ONE_HOST,
+    SHARDING_TYPES,
+    ShardedPlacement,
+    ShardingType,
+    TableSharding,
+)
 from dreamshard.tables import Tables, columns_of
 from dreamshard.tasks import PlacementTask
 
-_NUMBERS = ("device", "column_start", "column_end")  # fields of a shard besides its table
+_NUMBERS = ("device", "column_start", "column_end")  # fields of a shard of whole columns besides its table
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """Columns `column_start` to `column_end` (exclusive) of a table, on one device."""
+    """Columns `column_start` to `column_end` (exclusive) of a table, on one device.
+
+    Attributes:
+        row_start: first of its rows.
+        row_end: after the last of its rows; None for all rows.
+        sharding_type: of its table; None for table- or column-wise.
+        cached_share: share of its rows that device memory caches, the table being in host memory; None for device memory.
+    """
 
     table: str
     device: int
     column_start: int
     column_end: int
+    row_start: int = 0
+    row_end: int | None = None
+    sharding_type: ShardingType | None = None
+    cached_share: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that are not left at their defaults."""
+        return {
+            each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +72,7 @@ class Plan:
         costs_of: what the predicted costs were measured on; None where nothing is predicted, or it is unknown.
         differs_in: in what the plan differs from that; the hardware too, where it is unknown.
         warning: what this means, and what to do; empty without a difference.
+        devices_per_host: of the devices; None where no table is on one host.
     """
 
     num_devices: int
@@ -54,10 +83,14 @@ class Plan:
     costs_of: MeasuredOn | None = None
     differs_in: tuple[Difference, ...] = ()
     warning: str = ""
+    devices_per_host: int | None = None
 
     def __post_init__(self) -> None:
-        counts = Counter((shard.table, shard.column_start) for shard in self.shards)
-        repeated = sorted({table for (table, _), count in counts.items() if count > 1})
+        counts = Counter(
+            (shard.table, shard.column_start, shard.row_start, shard.sharding_type == "data_parallel" and shard.device)
+            for shard in self.shards
+        )
+        repeated = sorted({entry[0] for entry, count in counts.items() if count > 1})
         if repeated:
             raise ValueError(
                 f"the plan holds columns of tables {repeated[:5]} twice, so it is unclear which device has them; keep one "
@@ -81,23 +114,67 @@ class Plan:
         return json.dumps(
             {
                 "num_devices": self.num_devices,
+                **({"devices_per_host": self.devices_per_host} if self.devices_per_host else {}),
                 "placer": self.placer,
                 "predicted": {"overall_ms": self.overall_ms, "devices": [dict(device) for device in self.devices]},
                 "costs_of": self.costs_of.to_json() if self.costs_of else None,
                 "differs_in": list(self.differs_in),
                 "warning": self.warning or None,
-                "shards": [asdict(shard) for shard in self.shards],
+                "shards": [shard.to_json() for shard in self.shards],
             },
             indent=2,
         )
 
     def to_csv(self) -> str:
-        """One row per shard: table, device, column_start, column_end."""
+        """One row per shard: table, device, column_start, column_end; its other fields where any shard has them."""
+        names = [each.name for each in fields(Shard)] if self.shards_otherwise else ["table", *_NUMBERS]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["table", *_NUMBERS])
-        writer.writerows(astuple(shard) for shard in self.shards)
+        writer.writerow(names)
+        writer.writerows(astuple(shard)[: len(names)] for shard in self.shards)
         return text.getvalue()
+
+    @property
+    def shards_otherwise(self) -> bool:
+        """Whether any table is sharded in another way than table- or column-wise in device memory."""
+        return any(shard.sharding_type is not None or shard.cached_share is not None for shard in self.shards)
+
+    def sharded_placement(self, tables: Tables) -> ShardedPlacement:
+        """This plan for `tables`, however they are sharded.
+
+        Raises:
+            ValueError: the plan lacks a table, or does not hold each of its columns and rows as its way to shard does.
+        """
+        per_host = self.devices_per_host or self.num_devices
+        by_table = self.by_table()
+        missing = [name for name in tables.names if name not in by_table]
+        if missing:
+            raise ValueError(_missing_text(missing, len(tables)))
+        shardings = tuple(_sharding_of(by_table[name], per_host) for name in tables.names)
+        placement = ShardedPlacement(shardings, self.num_devices, per_host)
+        task = PlacementTask(tables, self.num_devices, 2**62, name=self.placer, devices_per_host=per_host)
+        expected = {(name, device, *rows, *columns) for name, device, rows, columns in _shard_fields(task, placement)}
+        all_rows = dict(zip(tables.names, tables.rows.tolist(), strict=True))
+        held = {
+            (
+                shard.table,
+                shard.device,
+                shard.row_start,
+                all_rows[shard.table] if shard.row_end is None else shard.row_end,
+                shard.column_start,
+                shard.column_end,
+            )
+            for shard in self.shards
+            if shard.table in all_rows
+        }
+        if wrong := sorted(expected ^ held):
+            name, device, *ranges = wrong[0]
+            rows, columns = f"{ranges[0]} to {ranges[1]}", f"{ranges[2]} to {ranges[3]}"
+            raise ValueError(
+                f"the plan does not hold table {name!r} as its way to shard does: rows {rows}, columns {columns} on device "
+                f"{device} are one too many or missing; use the plan that was made for these tables"
+            )
+        return placement
 
     def by_table(self) -> dict[str, list[Shard]]:
         """Shards of each table in the order of columns; tables in the order of the plan."""
@@ -115,9 +192,12 @@ class Plan:
         by_table = self.by_table()
         missing = [name for name in tables.names if name not in by_table]
         if missing:
+            raise ValueError(_missing_text(missing, len(tables)))
+        if self.shards_otherwise:
+            others = sorted({shard.table for shard in self.shards if shard.sharding_type or shard.cached_share})
             raise ValueError(
-                f"the plan does not place tables {missing[:5]} ({len(missing)} of {len(tables)}), so they would have no "
-                "device; use the plan that was made for these tables"
+                f"the plan shards tables {others[:5]} in other ways than whole or by columns, so it is no placement of whole "
+                "tables and columns; use one that is, or what takes every way to shard"
             )
         ordered = []
         for t, (name, dim) in enumerate(zip(tables.names, tables.dim.tolist(), strict=True)):
@@ -174,24 +254,90 @@ class CurrentPlan:
         return Placement(torch.tensor(devices), task.num_devices, None if whole else tuple(columns))
 
 
-def make_plan(task: PlacementTask, placement: Placement, placer: str, predicted: DeviceCosts | None = None) -> Plan:
+def make_plan(
+    task: PlacementTask,
+    placement: Placement | ShardedPlacement,
+    placer: str,
+    predicted: DeviceCosts | None = None,
+) -> Plan:
     """The plan for `placement` of `task`; `predicted` holds `[D]` milliseconds per phase."""
-    memory = device_memory_bytes(task.sharded(placement)[0].table_bytes, placement.device[None], task.num_devices)[0]
+    if isinstance(placement, Placement):
+        placement = ShardedPlacement.of(placement, task.tables, task.devices_per_host)
+    placed = placed_shards(task, placement)
+    counts = torch.bincount(placed.device, minlength=task.num_devices)
     devices: list[dict[str, int | float]] = [
-        {"memory_bytes": num_bytes, "tables": len(placement.tables_of(d))}
-        for d, num_bytes in enumerate(memory.tolist())
+        {"memory_bytes": num_bytes, "tables": count}
+        for num_bytes, count in zip(placed.memory_bytes().tolist(), counts.tolist(), strict=True)
     ]
     overall_ms = None
     if predicted is not None:
         overall_ms = round(float(predicted.overall_ms()), 4)
         for d, phases in enumerate(predicted.phases_ms().tolist()):
             devices[d] |= {f"{phase}_ms": round(ms, 4) for phase, ms in zip(PHASES, phases, strict=True)}
-    shards = tuple(
-        Shard(table=task.tables.names[shard.table], device=device, column_start=shard.start, column_end=shard.end)
-        for shard, device in zip(column_shards(task.tables, placement), placement.device.tolist(), strict=True)
+    all_rows = dict(zip(task.tables.names, task.tables.rows.tolist(), strict=True))
+    by_name = dict(zip(task.tables.names, placement.tables, strict=True))
+    shards = []
+    for name, device, (first, last), (start, end) in _shard_fields(task, placement):
+        sharding = by_name[name]
+        shards.append(
+            Shard(
+                table=name,
+                device=device,
+                column_start=start,
+                column_end=end,
+                row_start=first,
+                row_end=None if last - first == all_rows[name] else last,
+                sharding_type=None if sharding.sharding_type in ON_ONE_DEVICE else sharding.sharding_type,
+                cached_share=sharding.cached_share,
+            )
+        )
+    plan = Plan(
+        num_devices=task.num_devices, placer=placer, shards=tuple(shards), overall_ms=overall_ms, devices=tuple(devices)
     )
-    return Plan(
-        num_devices=task.num_devices, placer=placer, shards=shards, overall_ms=overall_ms, devices=tuple(devices)
+    return replace(plan, devices_per_host=placement.devices_per_host) if plan.shards_otherwise else plan
+
+
+def _shard_fields(
+    task: PlacementTask, placement: ShardedPlacement
+) -> list[tuple[str, int, tuple[int, int], tuple[int, int]]]:
+    """Table, device, rows and columns of each shard."""
+    placed = placed_shards(task, placement)
+    return [
+        (task.tables.names[t], device, (rows[0], rows[1]), (columns[0], columns[1]))
+        for t, device, rows, columns in zip(
+            placed.table.tolist(), placed.device.tolist(), placed.rows.tolist(), placed.columns.tolist(), strict=True
+        )
+    ]
+
+
+def _sharding_of(shards: list[Shard], devices_per_host: int) -> TableSharding:
+    """How a table is sharded whose shards are these; the caller checks that they are complete."""
+    ranges = sorted({(shard.column_start, shard.column_end) for shard in shards})
+    sharding_type = shards[0].sharding_type or ("table_wise" if len(ranges) == 1 else "column_wise")
+    if sharding_type not in SHARDING_TYPES:
+        raise ValueError(
+            f"the plan shards {shards[0].table!r} by {sharding_type!r}, which is unknown; choose from "
+            f"{', '.join(SHARDING_TYPES)}"
+        )
+    first = {
+        columns: min(each.device for each in shards if (each.column_start, each.column_end) == columns)
+        for columns in ranges
+    }
+    if sharding_type in ON_EVERY_DEVICE:
+        where: tuple[int, ...] = ()
+    elif sharding_type in ON_ONE_HOST:
+        where = tuple(first[columns] // devices_per_host for columns in ranges)
+    else:
+        where = tuple(first[columns] for columns in ranges)
+    return TableSharding(
+        sharding_type=sharding_type, columns=tuple(ranges), where=where, cached_share=shards[0].cached_share
+    )
+
+
+def _missing_text(missing: list[str], num_tables: int) -> str:
+    return (
+        f"the plan does not place tables {missing[:5]} ({len(missing)} of {num_tables}), so they would have no device; use "
+        "the plan that was made for these tables"
     )
 
 
@@ -235,9 +381,17 @@ def parse_plan(text: str | bytes, source: str = "the plan") -> Plan:
             num_devices=int(content["num_devices"]),
             placer=str(content.get("placer", "unknown")),
             shards=tuple(
-                Shard(table=str(entry["table"]), **{name: int(entry[name]) for name in _NUMBERS})
+                Shard(
+                    table=str(entry["table"]),
+                    **{name: int(entry[name]) for name in _NUMBERS},
+                    row_start=int(entry.get("row_start", 0)),
+                    row_end=None if entry.get("row_end") is None else int(entry["row_end"]),
+                    sharding_type=entry.get("sharding_type"),
+                    cached_share=None if entry.get("cached_share") is None else float(entry["cached_share"]),
+                )
                 for entry in content["shards"]
             ),
+            devices_per_host=None if content.get("devices_per_host") is None else int(content["devices_per_host"]),
             overall_ms=predicted.get("overall_ms"),
             devices=tuple(predicted.get("devices", ())),
             costs_of=MeasuredOn.from_json(content["costs_of"]) if content.get("costs_of") else None,

@@ -9,8 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-Precision = Literal["fp32", "fp16"]
-Optimizer = Literal["sgd", "rowwise_adagrad"]
+Precision = Literal["fp32", "fp16", "bf16", "int8"]
+Optimizer = Literal[
+    "sgd", "rowwise_adagrad", "adagrad", "adam", "lamb", "partial_rowwise_adam", "partial_rowwise_lamb", "lars_sgd"
+]
 
 _SHARD = re.compile(r"(?P<table>.+)\[(?P<start>\d+):(?P<end>\d+)\]")
 
@@ -20,8 +22,31 @@ NUM_BINS = 17
 DEFAULT_BATCH = 65_536
 """Training samples per step of GPUs where nobody says: that of Meta's published data sets."""
 
-BYTES_PER_WEIGHT: dict[Precision, int] = {"fp32": 4, "fp16": 2}
-BYTES_PER_ROW_STATE: dict[Optimizer, int] = {"sgd": 0, "rowwise_adagrad": 4}
+BYTES_PER_WEIGHT: dict[Precision, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
+BYTES_PER_ROW: dict[Precision, int] = {"fp32": 0, "fp16": 0, "bf16": 0, "int8": 8}
+"""Beside the weights: scale and bias of a quantised row."""
+
+BYTES_PER_ROW_STATE: dict[Optimizer, int] = {
+    "sgd": 0,
+    "rowwise_adagrad": 4,
+    "adagrad": 0,
+    "adam": 0,
+    "lamb": 0,
+    "partial_rowwise_adam": 4,
+    "partial_rowwise_lamb": 4,
+    "lars_sgd": 0,
+}
+BYTES_PER_ELEMENT_STATE: dict[Optimizer, int] = {
+    "sgd": 0,
+    "rowwise_adagrad": 0,
+    "adagrad": 4,
+    "adam": 8,
+    "lamb": 8,
+    "partial_rowwise_adam": 4,
+    "partial_rowwise_lamb": 4,
+    "lars_sgd": 4,
+}
+"""Optimizer state as fbgemm keeps it: fp32, one or two moments per weight, of which a partial row-wise one is per row."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +127,8 @@ class Tables:
 
     def memory_bytes(self, precision: Precision, optimizer: Optimizer) -> Int[Tensor, " T"]:
         """Bytes of weights and optimizer state per table."""
-        weights = self.rows * self.dim * BYTES_PER_WEIGHT[precision]
-        return weights + self.rows * BYTES_PER_ROW_STATE[optimizer]
+        per_element = BYTES_PER_WEIGHT[precision] + BYTES_PER_ELEMENT_STATE[optimizer]
+        return self.rows * (self.dim * per_element + BYTES_PER_ROW[precision] + BYTES_PER_ROW_STATE[optimizer])
 
     def columns(self, index: Int[Tensor, " S"]) -> dict[str, Tensor]:
         """Every field but the names, for the tables at `index`; an index may repeat."""

@@ -1,16 +1,20 @@
 """Placement tasks: tables to place on equal devices, and how tasks are drawn from a pool of tables."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.formatting import gib
-from dreamshard.placement import ColumnShard, Placement, is_legal
+from dreamshard.placement import ColumnShard, Placement, device_memory_bytes
+from dreamshard.sharding import SHARDING_TYPES, SPLIT_BY_COLUMNS, ShardingType
 from dreamshard.tables import (
+    BYTES_PER_ELEMENT_STATE,
+    BYTES_PER_ROW,
     BYTES_PER_ROW_STATE,
     BYTES_PER_WEIGHT,
     Optimizer,
@@ -21,6 +25,7 @@ from dreamshard.tables import (
 )
 
 _NARROWEST = 4  # columns of a shard; the fused operator takes multiples of 4
+_UNCACHED_ROW_BYTES = 4  # of a table in host memory, on the device: see `placed_shards`
 _DRAWS_PER_TASK = 20  # before a pool counts as having no more distinct tasks
 
 
@@ -38,9 +43,11 @@ class PlacementTask:
             hardware has.
         batch_size: training samples per step for which costs are predicted, None for as many as were measured; a testbed
             measures the batch that it was set up with.
+        precision_of: of single tables, instead of `precision`.
+        constraints: what a placement must respect.
 
     Raises:
-        ValueError: no placement is legal: four columns of a table exceed a device, or all tables exceed all devices.
+        ValueError: no placement is legal: the smallest shard of a table exceeds a device, or all tables exceed all devices.
     """
 
     tables: Tables
@@ -51,6 +58,8 @@ class PlacementTask:
     name: str = "task"
     devices_per_host: int | None = None
     batch_size: int | None = None
+    precision_of: Mapping[str, Precision] = field(default_factory=dict)
+    constraints: Constraints = UNCONSTRAINED
 
     def __post_init__(self) -> None:
         if len(self.tables) == 0:
@@ -61,27 +70,56 @@ class PlacementTask:
             raise ValueError(f"{self.name} has {self.devices_per_host} devices per host; a host has at least 1")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"{self.name} has a batch of {self.batch_size} samples; a step needs at least 1")
-        table_bytes = self.table_bytes
-        state_bytes = self.tables.rows * BYTES_PER_ROW_STATE[self.optimizer]
-        narrowest = state_bytes + self.tables.rows * _NARROWEST * BYTES_PER_WEIGHT[self.precision]
-        largest = int(narrowest.argmax())
-        if int(narrowest[largest]) > self.memory_bytes:
+        largest_device = int(self.capacity_bytes.max())
+        smallest = self._smallest_shard_bytes()  # [T]
+        largest = int(smallest.argmax())
+        if int(smallest[largest]) > largest_device:
+            name = self.tables.names[largest]
             raise ValueError(
-                f"table {self.tables.names[largest]!r} of {self.name} needs {gib(int(narrowest[largest]))} for "
-                f"{_NARROWEST} of its columns alone, more than the {gib(self.memory_bytes)} of a device, so no "
-                "placement is legal even split by columns; give devices more memory or halve the precision"
+                f"table {name!r} of {self.name} needs {gib(int(smallest[largest]))} in its smallest shard "
+                f"({' or '.join(self.constraints.sharding_types_for(name))}), more than the {gib(largest_device)} of a "
+                "device, so no placement is legal; give devices more memory, halve the precision, or allow other ways to "
+                "shard it"
             )
-        total, room = int(table_bytes.sum()), self.num_devices * self.memory_bytes
-        if total > room:
+        total, room = int(self.table_bytes.sum()), int(self.capacity_bytes.sum())
+        if total > room and not self.constraints.caching and not self.constraints.cached_share_of:
             raise ValueError(
                 f"the {len(self.tables)} tables of {self.name} need {gib(total)}, more than the {gib(room)} of "
-                f"{self.num_devices} devices together, so no placement is legal; add devices or memory"
+                f"{self.num_devices} devices together, so no placement is legal; add devices or memory, or allow tables in "
+                "host memory with a cache"
             )
+
+    @property
+    def weight_bytes(self) -> Int[Tensor, " T"]:
+        """`[T]` bytes of one weight."""
+        return self._by_precision(BYTES_PER_WEIGHT)
+
+    @property
+    def row_bytes(self) -> Int[Tensor, " T"]:
+        """`[T]` bytes per row beside weights and state per weight: quantisation, and the optimizer's state per row."""
+        return self._by_precision(BYTES_PER_ROW) + BYTES_PER_ROW_STATE[self.optimizer]
+
+    @property
+    def element_state_bytes(self) -> int:
+        """Bytes of optimizer state per weight."""
+        return BYTES_PER_ELEMENT_STATE[self.optimizer]
 
     @property
     def table_bytes(self) -> Int[Tensor, " T"]:
         """`[T]` bytes of each table on a device."""
-        return self.tables.memory_bytes(self.precision, self.optimizer)
+        per_row = self.tables.dim * (self.weight_bytes + self.element_state_bytes) + self.row_bytes
+        return self.tables.rows * per_row
+
+    @property
+    def capacity_bytes(self) -> Int[Tensor, " D"]:
+        """`[D]` room for tables on each device, without what is reserved; none where no table may be."""
+        constraints = self.constraints
+        room = torch.full((self.num_devices,), self.memory_bytes)
+        for device, memory_bytes in constraints.memory_bytes_of.items():
+            room[device] = memory_bytes
+        room = (room - constraints.reserve_bytes).clamp(min=0)
+        room[list(constraints.excluded_devices)] = 0
+        return room
 
     @property
     def whole_tables(self) -> frozenset[str]:
@@ -94,10 +132,15 @@ class PlacementTask:
         if placement.num_devices != self.num_devices or not (shards is None or self._covers(shards)):
             return False
         tables = self.tables if shards is None else self._shards(shards)
-        table_bytes = tables.memory_bytes(self.precision, self.optimizer)
-        return len(placement.device) == len(tables) and bool(
-            is_legal(table_bytes, placement.device[None], self.num_devices, self.memory_bytes)[0]
-        )
+        if len(placement.device) != len(tables):
+            return False
+        table_bytes = self.table_bytes
+        if shards is not None:
+            parent = torch.tensor([shard.table for shard in shards])
+            per_row = tables.dim * (self.weight_bytes[parent] + self.element_state_bytes) + self.row_bytes[parent]
+            table_bytes = tables.rows * per_row
+        held = device_memory_bytes(table_bytes, placement.device[None], self.num_devices)[0]  # [D]
+        return bool((held <= self.capacity_bytes).all())
 
     def split(self, parts: Int[Tensor, " T"]) -> tuple["PlacementTask", tuple[ColumnShard, ...]]:
         """Split tables by columns into tables of their own.
@@ -133,6 +176,39 @@ class PlacementTask:
         if placement.shards is None:
             return self, placement
         return replace(self, tables=self._shards(placement.shards)), Placement(placement.device, placement.num_devices)
+
+    def _by_precision(self, num_bytes: Mapping[Precision, int]) -> Int[Tensor, " T"]:
+        if not self.precision_of:
+            return torch.full((len(self.tables),), num_bytes[self.precision])
+        names = map(parent_name, self.tables.names)
+        return torch.tensor([num_bytes[self.precision_of.get(name, self.precision)] for name in names])
+
+    def _smallest_shard_bytes(self) -> Int[Tensor, " T"]:
+        """`[T]` device memory of the smallest shard that the allowed ways to shard leave of each table."""
+        rows, per_weight = self.tables.rows, self.weight_bytes + self.element_state_bytes
+        per_host = min(self.num_devices, self.devices_per_host or self.num_devices)
+        blocks = {"row_wise": self.num_devices, "table_row_wise": per_host, "grid_shard": per_host}
+        by_type = {}
+        for sharding_type in SHARDING_TYPES:
+            columns = _NARROWEST if sharding_type in SPLIT_BY_COLUMNS else self.tables.dim
+            held = -(-rows // blocks.get(sharding_type, 1))
+            by_type[sharding_type] = held * (columns * per_weight + self.row_bytes)
+        constraints = self.constraints
+
+        def smallest(types: tuple[ShardingType, ...]) -> Int[Tensor, " T"]:
+            return torch.stack([by_type[each] for each in types]).amin(dim=0)
+
+        sizes = smallest(constraints.sharding_types)
+        cached = rows * _UNCACHED_ROW_BYTES // self.num_devices
+        if constraints.caching:
+            return torch.minimum(sizes, cached)
+        if constraints.sharding_types_of or constraints.cached_share_of:
+            for t, name in enumerate(map(parent_name, self.tables.names)):
+                if name in constraints.cached_share_of:
+                    sizes[t] = cached[t]
+                elif name in constraints.sharding_types_of:
+                    sizes[t] = smallest(constraints.sharding_types_of[name])[t]
+        return sizes
 
     def _shards(self, shards: tuple[ColumnShard, ...]) -> Tables:
         """Each shard as a table."""

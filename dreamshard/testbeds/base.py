@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from dreamshard.costs import CostSample
+from dreamshard.costs import CostSample, ShardingSample
 from dreamshard.exchange_sample import Exchange, ExchangeSample
 from dreamshard.formatting import gib
 from dreamshard.placement import Placement, device_memory_bytes
+from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.shard_cache import ShardCache
 from dreamshard.workloads.lookups import LookupSource
@@ -93,6 +94,21 @@ class ExchangeTestbed(Protocol):
         Raises:
             MeasurementError: a rank died or hung.
             ValueError: the exchange has too many devices.
+        """
+        ...
+
+
+@runtime_checkable
+class ShardingTestbed(Protocol):
+    """A testbed that can also measure tables sharded in any way."""
+
+    def measure_sharding(self, task: PlacementTask, placement: ShardedPlacement) -> ShardingSample:
+        """Measure one legal placement.
+
+        Raises:
+            MeasurementError: a rank died or hung.
+            ValueError: the placement is not legal for the task, the task has too many devices, or the testbed cannot shard
+                tables that way.
         """
         ...
 

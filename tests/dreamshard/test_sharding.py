@@ -1,0 +1,128 @@
+"""Every way to shard: the shards that result, their memory, and what collectives carry."""
+
+import pytest
+import torch
+
+from dreamshard.constraints import ANY_SHARDING, Constraints
+from dreamshard.legality import violation
+from dreamshard.placed_shards import placed_shards
+from dreamshard.placement import Placement
+from dreamshard.plan import make_plan, parse_plan
+from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, TableSharding, even_columns, row_blocks
+from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.tasks import PlacementTask
+
+FOUR_DEVICES_ON_TWO_HOSTS = ShardedPlacement(
+    (
+        TableSharding(sharding_type="row_wise", columns=((0, 16),)),
+        TableSharding(sharding_type="data_parallel", columns=((0, 8),)),
+        TableSharding(sharding_type="grid_shard", columns=((0, 16), (16, 32)), where=(0, 1)),
+        TableSharding(sharding_type="table_wise", columns=((0, 4),), where=(2,)),
+        TableSharding(sharding_type="table_row_wise", columns=((0, 8),), where=(1,), cached_share=0.5),
+    ),
+    4,
+    2,
+)
+
+
+def tables() -> Tables:
+    lookups = torch.tensor([200, 100, 300, 100, 400])
+    return Tables(
+        tuple("abcde"),
+        rows=torch.tensor([100, 10, 33, 7, 1000]),
+        dim=torch.tensor([16, 8, 32, 4, 8]),
+        pooling_factor=lookups / 100,
+        bins=torch.ones(5, NUM_BINS) / NUM_BINS,
+        lookups=lookups,
+        unique_rows=torch.tensor([50, 10, 30, 7, 300]),
+    )
+
+
+def task(**options) -> PlacementTask:
+    options = {"constraints": Constraints(sharding_types=SHARDING_TYPES, caching=True), **options}
+    return PlacementTask(tables(), 4, options.pop("memory_bytes", 100_000), devices_per_host=2, **options)
+
+
+def test_every_shard_has_its_rows_lookups_and_memory():
+    shards = placed_shards(task(optimizer="rowwise_adagrad"), FOUR_DEVICES_ON_TWO_HOSTS)
+    held = list(zip(shards.tables.names, shards.device.tolist(), shards.device_bytes.tolist(), strict=True))
+    assert held[0] == ("a rows 0:25", 0, 25 * (16 * 4 + 4))
+    assert held[4] == ("b copy 0", 0, 10 * (8 * 4 + 4) + 10 * 8 * 4)
+    assert [device for name, device, _ in held if name.startswith("c[16:32]")] == [2, 3]
+    assert held[-1] == ("e rows 500:1000", 3, 250 * (8 * 4 + 16) + 500 * 4)
+    assert shards.host_bytes[-1] == 500 * (8 * 4 + 4)
+    by_table = torch.zeros(5, dtype=torch.int64).index_add_(0, shards.table, shards.tables.lookups)
+    assert by_table.tolist() == [200, 100, 600, 100, 400], "a column shard repeats its table's lookups"
+    assert shards.batch_share[4] == 0.25
+
+
+def test_collectives_carry_what_each_way_to_shard_exchanges():
+    carried = placed_shards(task(), FOUR_DEVICES_ON_TWO_HOSTS).collectives()
+    assert carried.all_to_all_dims.tolist() == [0, 0, 4, 0]
+    assert (carried.row_wise_dims, carried.all_reduce_bytes) == (16, 10 * 8 * 4)
+    assert carried.host_dims.tolist() == [16, 16 + 8]
+
+
+def test_a_plan_of_every_way_to_shard_is_read_as_it_was_written():
+    plan = make_plan(task(), FOUR_DEVICES_ON_TWO_HOSTS, "test")
+    again = parse_plan(plan.to_json())
+    assert again.shards == plan.shards
+    assert again.sharded_placement(tables()) == FOUR_DEVICES_ON_TWO_HOSTS
+    assert plan.to_csv().splitlines()[0].endswith("sharding_type,cached_share")
+    with pytest.raises(ValueError, match="other ways than whole or by columns"):
+        again.placement(tables())
+
+
+def test_a_plan_that_lacks_a_block_of_rows_is_refused():
+    plan = make_plan(task(), FOUR_DEVICES_ON_TWO_HOSTS, "test")
+    text = plan.to_json().replace('"row_end": 25', '"row_end": 24')
+    with pytest.raises(ValueError, match="does not hold table 'a' as its way to shard does"):
+        parse_plan(text).sharded_placement(tables())
+
+
+def test_whole_tables_and_columns_are_a_placement_again():
+    placement = Placement(torch.tensor([0, 1, 2, 3, 0]), 4)
+    sharded = ShardedPlacement.of(placement, tables())
+    assert torch.equal(sharded.as_columns().device, placement.device)
+    assert FOUR_DEVICES_ON_TWO_HOSTS.as_columns() is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"caching": False}, "table 'e' is in host memory"),
+        (
+            {"sharding_types": ("table_wise", "column_wise")},
+            "'a' is sharded row_wise, but may be table_wise or column_wise",
+        ),
+        ({"pinned": {"d": (1,)}}, "'d' has a shard on device 2, which it may not use"),
+        ({"excluded_devices": (3,)}, "device 3 would hold"),
+        ({"apart": (frozenset("ad"),)}, "['a', 'd'] are to be apart, but share a device"),
+        ({"together": (frozenset("ad"),)}, "['a', 'd'] do not share one device"),
+        ({"reserve_bytes": 99_000}, "of tables, but has"),
+        ({"memory_bytes_of": {2: 100}}, "device 2 would hold"),
+    ],
+)
+def test_what_violates_a_constraint_is_named(changed, text):
+    allowed = {"sharding_types": SHARDING_TYPES, "caching": True}
+    assert text in violation(task(constraints=Constraints(**(allowed | changed))), FOUR_DEVICES_ON_TWO_HOSTS)
+
+
+def test_without_constraints_there_is_nothing_to_violate():
+    assert violation(task(), FOUR_DEVICES_ON_TWO_HOSTS) == ""
+
+
+def test_a_table_too_large_for_columns_is_placed_where_rows_may_be_split():
+    huge = tables().columns(torch.tensor([0])) | {"rows": torch.tensor([5_000_000_000])}
+    one = Tables(("huge",), **huge)
+    with pytest.raises(ValueError, match="smallest shard"):
+        PlacementTask(one, 64, 10 * 2**30)
+    assert len(PlacementTask(one, 64, 10 * 2**30, constraints=ANY_SHARDING).tables) == 1
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_columns_and_rows_are_covered_once(parts):
+    assert [end - start for start, end in even_columns(24, parts)] == [24 // parts] * parts
+    blocks = row_blocks(10, 4)
+    assert blocks == [(0, 3), (3, 6), (6, 9), (9, 10)]
+    assert row_blocks(2, 4)[2:] == [(2, 2), (2, 2)]
