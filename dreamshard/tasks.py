@@ -81,7 +81,7 @@ class PlacementTask:
                 "device, so no placement is legal; give devices more memory, halve the precision, or allow other ways to "
                 "shard it"
             )
-        total, room = int(self.table_bytes.sum()), int(self.capacity_bytes.sum())
+        total, room = int(self.table_bytes.sum()), sum(self.capacity_bytes.tolist())
         if total > room and not self.constraints.caching and not self.constraints.cached_share_of:
             raise ValueError(
                 f"the {len(self.tables)} tables of {self.name} need {gib(total)}, more than the {gib(room)} of "
