@@ -19,7 +19,8 @@ from dreamshard.policy.mdp import Episodes, episodes_of
 from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.policy.rollout import rollout
 from dreamshard.search.cost_greedy import cost_greedy
-from dreamshard.search.placement_search import PlacementSearch
+from dreamshard.search.placement_search import PlacementSearch, only_columns
+from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
 
 _SAMPLED_CELLS = 40_000  # limit of sampled rollouts x tables x devices
@@ -68,6 +69,24 @@ class DreamShardPlacer:
         """`[D]` predicted milliseconds per phase of any placement of `task`."""
         network = self.cost_network.for_task(task)
         return DeviceCosts.from_phases(network.phases_ms(self._sums(task, placement)[0]).clamp(min=0))
+
+    @torch.no_grad()
+    def place_sharded(self, task: PlacementTask, budget_ms: float | None = None) -> ShardedPlacement:
+        """The best placement found; `budget_ms` overrides the placer's own.
+
+        Raises:
+            NoPlacementError: nothing fits the devices' memory.
+        """
+        return ShardedPlacement.of(self.place(task, budget_ms), task.tables, task.devices_per_host)
+
+    @torch.no_grad()
+    def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:
+        """`[D]` predicted milliseconds per phase of any placement of `task`.
+
+        Raises:
+            ValueError: a table is sharded in another way than table- or column-wise.
+        """
+        return self.predict(task, only_columns(placement, self.name))
 
     @torch.no_grad()
     def predict_overall_ms(self, task: PlacementTask, placement: Placement) -> float:

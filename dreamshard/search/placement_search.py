@@ -23,6 +23,7 @@ from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import Episodes
 from dreamshard.search.column_splits import fits_together, merged, splits, tight_splits
 from dreamshard.search.local_search import LocalSearch
+from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
 
 _IMPROVED_STARTS = 3
@@ -151,3 +152,18 @@ class PlacementSearch:
         ranked = torch.argsort(cost_ms, stable=True)
         cheapest_ms = float(cost_ms[ranked[0]]) if len(legal) else math.inf
         return _StartingPlacements(task, shards, latents, single_ms, legal[ranked], cheapest_ms)
+
+
+def only_columns(placement: ShardedPlacement, placer: str) -> Placement:
+    """The placement as whole tables and column shards.
+
+    Raises:
+        ValueError: a table is sharded otherwise, for which `placer` has no prediction.
+    """
+    columns = placement.as_columns()
+    if columns is None:
+        raise ValueError(
+            f"the placement shards tables {', '.join(sorted(placement.sharding_types))}, but {placer} predicts whole tables "
+            "and column shards in device memory only; give one of those"
+        )
+    return columns

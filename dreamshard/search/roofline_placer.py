@@ -15,8 +15,9 @@ from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.placement import Placement
 from dreamshard.policy.mdp import Episodes
 from dreamshard.search.cost_greedy import cost_greedy
-from dreamshard.search.placement_search import PlacementSearch
+from dreamshard.search.placement_search import PlacementSearch, only_columns
 from dreamshard.search.roofline_costs import RooflineCosts
+from dreamshard.sharding import ShardedPlacement
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
@@ -59,6 +60,24 @@ class RooflinePlacer:
         task, placement = task.sharded(placement)
         costs = self._costs(task)
         return costs.device_costs(shard_sums(costs.latents(task), placement.device[None], task.num_devices)[0])
+
+    @torch.no_grad()
+    def place_sharded(self, task: PlacementTask, budget_ms: float | None = None) -> ShardedPlacement:
+        """The best placement found; `budget_ms` overrides the placer's own.
+
+        Raises:
+            NoPlacementError: nothing fits the devices' memory.
+        """
+        return ShardedPlacement.of(self.place(task, budget_ms), task.tables, task.devices_per_host)
+
+    @torch.no_grad()
+    def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:
+        """`[D]` predicted milliseconds per phase of any placement of `task`.
+
+        Raises:
+            ValueError: a table is sharded in another way than table- or column-wise.
+        """
+        return self.predict(task, only_columns(placement, self.name))
 
     def predict_overall_ms(self, task: PlacementTask, placement: Placement) -> float:
         """Predicted cost of the slowest device."""
