@@ -9,6 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
+from dreamshard.contradictions import contradiction
 from dreamshard.formatting import gib
 from dreamshard.placement import ColumnShard, Placement, device_memory_bytes
 from dreamshard.sharding import SHARDING_TYPES, SPLIT_BY_COLUMNS, ShardingType
@@ -47,7 +48,8 @@ class PlacementTask:
         constraints: what a placement must respect.
 
     Raises:
-        ValueError: no placement is legal: the smallest shard of a table exceeds a device, or all tables exceed all devices.
+        ValueError: no placement is legal: the smallest shard of a table exceeds a device, all tables exceed all devices, or
+            constraints contradict one another.
     """
 
     tables: Tables
@@ -70,6 +72,12 @@ class PlacementTask:
             raise ValueError(f"{self.name} has {self.devices_per_host} devices per host; a host has at least 1")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"{self.name} has a batch of {self.batch_size} samples; a step needs at least 1")
+        if self.constraints is not UNCONSTRAINED:
+            names = [parent_name(name) for name in self.tables.names]
+            if reason := contradiction(self.constraints, names, self.num_devices):
+                raise ValueError(
+                    f"the constraints of {self.name} cannot be met: {reason}, so no placement is legal; change one of them"
+                )
         largest_device = int(self.capacity_bytes.max())
         smallest = self._smallest_shard_bytes()  # [T]
         largest = int(smallest.argmax())

@@ -1,0 +1,132 @@
+"""Constraints from a file: what they say, and what is refused with its reason."""
+
+import pytest
+
+from dreamshard.constraints import Constraints
+from dreamshard.constraints_file import parse_constraints, parse_sharding, read_constraints
+from dreamshard.sharding import SHARDING_TYPES
+from dreamshard.tasks import PlacementTask
+from tests.helpers.tables import tables_of
+
+TABLES = ("big", "other", "a", "b", "c", "d", "hot")
+EVERYTHING = """
+pin: {big: 0, other: [1, 0]}
+exclude: {c: [0, 1]}
+exclude_devices: [3]
+together: [[a, b]]
+apart: [[c, d]]
+memory_gb: {0: 60, 1: 40.5}
+reserve_gb: 8
+sharding_types: {default: columns, hot: [row_wise, table_wise]}
+narrowest_columns: {d: 64}
+cache: true
+"""
+
+
+def parse(text, num_devices=4):
+    return parse_constraints(text, TABLES, num_devices)
+
+
+def test_a_file_says_all_that_constraints_hold(tmp_path):
+    path = tmp_path / "constraints.yaml"
+    path.write_text(EVERYTHING)
+    assert read_constraints(path, TABLES, 4) == Constraints(
+        sharding_types=("table_wise", "column_wise"),
+        sharding_types_of={"hot": ("table_wise", "row_wise")},
+        caching=True,
+        narrowest_columns_of={"d": 64},
+        pinned={"big": (0,), "other": (0, 1)},
+        excluded={"c": (0, 1)},
+        excluded_devices=(3,),
+        together=(frozenset("ab"),),
+        apart=(frozenset("cd"),),
+        memory_bytes_of={0: 60 * 2**30, 1: 81 * 2**29},
+        reserve_bytes=8 * 2**30,
+    )
+
+
+def test_json_is_read_too_and_what_it_leaves_out_is_the_base_s():
+    base = Constraints(sharding_types=SHARDING_TYPES, reserve_bytes=5)
+    read = parse_constraints('{"memory_gb": [1, 2], "cache": {"a": 0.25}}', TABLES, 2, base)
+    assert read.memory_bytes_of == {0: 2**30, 1: 2**31}
+    assert read.cached_share_of == {"a": 0.25}
+    assert (read.sharding_types, read.reserve_bytes) == (SHARDING_TYPES, 5)
+    assert parse("") == Constraints()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("pins: {big: 0}", r"unknown key 'pins'.*did you mean 'pin'"),
+        ("pin: {bigg: 0}", r"table 'bigg'.*did you mean 'big'"),
+        ("apart: [[a, zzz]]", "table 'zzz', but there is none, so"),
+        ("pin: {big: 4}", r"there is no device 4, only devices 0\.\.3"),
+        ("exclude_devices: [-1]", "there is no device -1"),
+        ("memory_gb: {7: 1}", "there is no device 7"),
+        ("memory_gb: [1, 2, 3]", "one size for each of the 4 devices"),
+        ("memory_gb: {0: many}", "a number that is not negative"),
+        ("reserve_gb: -1", "a number that is not negative"),
+        ("pin: {big: zero}", "give a device's number"),
+        ("pin: [big]", "one value per table"),
+        ("together: [a, b]", "groups of at least two tables"),
+        ("cache: {a: 1.5}", "shares of a table's rows"),
+        ("narrowest_columns: {a: 2.5}", "whole number of columns"),
+        ("sharding_types: {hot: by_row}", "'by_row' names no way to shard"),
+        ("pin: {big: 0", "neither YAML nor JSON"),
+        ("just words", "holds no constraints"),
+        ("{pin: {big: 0}, exclude: {big: 0}}", r"'big' is pinned to devices \[0\], but all of them are excluded"),
+        ("{pin: {big: 3}, exclude_devices: 3}", r"'big' is pinned to devices \[3\]"),
+        ("exclude_devices: [0, 1, 2, 3]", "all 4 devices are excluded"),
+        ("{together: [[a, b], [b, c]], apart: [[a, c]]}", r"\['a', 'c'\] are to be apart, but also to share a device"),
+        ("{together: [[a, b]], pin: {a: 0, b: [1, 2]}}", r"\['a', 'b'\] are to share a device, but there is none"),
+        ("{apart: [[a, b]], pin: {a: 0, b: 0}}", r"may only use devices \[0\], which are not enough"),
+        ("{apart: [[a, b, c]], pin: {a: [0, 1], b: [0, 1], c: [0, 1]}}", r"may only use devices \[0, 1\]"),
+        ("{apart: [[a, b, c, d, big]]}", "are not enough for all of them"),
+        ("{pin: {hot: [0, 1]}, sharding_types: {hot: row_wise}}", "needs all 4 devices, but it may use only 2"),
+        ("{pin: {hot: 1}, sharding_types: {hot: grid_shard}}", "may use one device only"),
+        (
+            "{together: [[a, hot]], sharding_types: {hot: data_parallel}}",
+            "'hot' is to share a device with others, whole",
+        ),
+    ],
+)
+def test_what_is_wrong_is_refused_with_the_reason(text, reason):
+    with pytest.raises(ValueError, match=reason):
+        parse(text)
+
+
+def test_tables_apart_that_have_just_enough_devices_are_no_contradiction():
+    # only one assignment is left: a on 0, b on 1, c on 2
+    parse("{apart: [[c, b, a]], pin: {a: 0, b: [0, 1], c: [0, 1, 2]}}")
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"no file of constraints .*none\.yaml"):
+        read_constraints(tmp_path / "none.yaml", TABLES, 2)
+
+
+def test_a_task_refuses_constraints_that_contradict_and_ignores_tables_of_other_tasks():
+    tables = tables_of([10, 10])
+    PlacementTask(tables, 2, 2**20, constraints=Constraints(pinned={"elsewhere": (0,)}, excluded={"elsewhere": (0,)}))
+    with pytest.raises(ValueError, match=r"constraints of task cannot be met: table 't0' is pinned"):
+        PlacementTask(tables, 2, 2**20, constraints=Constraints(pinned={"t0": (0,)}, excluded={"t0": (0,)}))
+    with pytest.raises(ValueError, match="there is no device 2"):
+        PlacementTask(tables, 2, 2**20, constraints=Constraints(memory_bytes_of={2: 10}))
+
+
+@pytest.mark.parametrize(
+    ("text", "types"),
+    [
+        ("auto", SHARDING_TYPES),
+        ("columns", ("table_wise", "column_wise")),
+        ("whole", ("table_wise",)),
+        ("row_wise, whole", ("table_wise", "row_wise")),
+    ],
+)
+def test_ways_to_shard_are_named_briefly(text, types):
+    assert parse_sharding(text) == types
+
+
+def test_a_way_to_shard_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="'sideways' names no way"):
+        parse_sharding("sideways")
