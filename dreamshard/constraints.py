@@ -15,6 +15,7 @@ class Constraints:
         sharding_types_of: the same for single tables, instead.
         caching: whether tables may be in host memory with a cache on the device, where device memory is too small.
         cached_share_of: share of the rows to cache of single tables, which must be in host memory.
+        never_cached: tables that must be in device memory, although `caching` allows the others to be in host memory.
         narrowest_columns_of: the fewest columns of a shard of single tables.
         pinned: the devices that may hold a table; a table pinned to one device is whole there.
         excluded: devices that may not hold a table.
@@ -29,6 +30,7 @@ class Constraints:
     sharding_types_of: Mapping[str, tuple[ShardingType, ...]] = field(default_factory=dict)
     caching: bool = False
     cached_share_of: Mapping[str, float] = field(default_factory=dict)
+    never_cached: frozenset[str] = frozenset()
     narrowest_columns_of: Mapping[str, int] = field(default_factory=dict)
     pinned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     excluded: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -47,6 +49,15 @@ class Constraints:
                     f"{', '.join(SHARDING_TYPES)}"
                 )
 
+        if both := sorted(self.never_cached & set(self.cached_share_of)):
+            raise ValueError(
+                f"tables {both[:5]} are to be cached and never to be cached, so no placement could respect both; drop one"
+            )
+
+    def may_be_cached(self, table: str) -> bool:
+        """Whether a table may be in host memory."""
+        return table in self.cached_share_of or (self.caching and table not in self.never_cached)
+
     def sharding_types_for(self, table: str) -> tuple[ShardingType, ...]:
         """Ways to shard that a table may take."""
         return self.sharding_types_of.get(table, self.sharding_types)
@@ -55,7 +66,7 @@ class Constraints:
         """Every table that a constraint names."""
         groups = frozenset().union(*self.together, *self.apart)
         by_table = (self.sharding_types_of, self.cached_share_of, self.narrowest_columns_of, self.pinned, self.excluded)
-        return groups.union(*by_table)
+        return groups.union(self.never_cached, *by_table)
 
     @property
     def places_freely(self) -> bool:

@@ -45,8 +45,9 @@ def _violations(task: PlacementTask, placement: ShardedPlacement, shards: Placed
         if sharding.sharding_type not in types:
             yield f"table {name!r} is sharded {sharding.sharding_type}, but may be {' or '.join(types)}"
         must_cache = name in constraints.cached_share_of
-        if (sharding.cached_share is not None) != must_cache and not (constraints.caching and not must_cache):
-            where = "host" if sharding.cached_share is not None else "device"
+        is_cached = sharding.cached_share is not None
+        if (must_cache and not is_cached) or (is_cached and not constraints.may_be_cached(name)):
+            where = "host" if is_cached else "device"
             yield f"table {name!r} is in {where} memory, which its constraints do not allow"
         narrowest = min(end - start for start, end in sharding.columns)
         least = constraints.narrowest_columns_of.get(name, 0)

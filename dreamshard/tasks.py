@@ -208,12 +208,12 @@ class PlacementTask:
 
         sizes = smallest(constraints.sharding_types)
         cached = rows * _UNCACHED_ROW_BYTES // self.num_devices
-        if constraints.caching:
+        if constraints.caching and not constraints.never_cached:
             return torch.minimum(sizes, cached)
-        if constraints.sharding_types_of or constraints.cached_share_of:
+        if constraints.caching or constraints.sharding_types_of or constraints.cached_share_of:
             for t, name in enumerate(map(parent_name, self.tables.names)):
-                if name in constraints.cached_share_of:
-                    sizes[t] = cached[t]
+                if constraints.may_be_cached(name):
+                    sizes[t] = torch.minimum(sizes[t], cached[t])
                 elif name in constraints.sharding_types_of:
                     sizes[t] = smallest(constraints.sharding_types_of[name])[t]
         return sizes

@@ -91,6 +91,8 @@ def test_whole_tables_and_columns_are_a_placement_again():
     ("changed", "text"),
     [
         ({"caching": False}, "table 'e' is in host memory"),
+        ({"never_cached": frozenset("e")}, "table 'e' is in host memory"),
+        ({"cached_share_of": {"d": 0.5}}, "table 'd' is in device memory"),
         (
             {"sharding_types": ("table_wise", "column_wise")},
             "'a' is sharded row_wise, but may be table_wise or column_wise",
