@@ -1,0 +1,230 @@
+"""The embedding tables of a model: `Tables` to plan with, and what a trainer knows of each table besides.
+
+`dreamshard.torchrec` makes them of TorchRec's modules; this module needs no TorchRec.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from dreamshard.constraints import UNCONSTRAINED, Constraints
+from dreamshard.tables import Optimizer, Precision, Tables
+from dreamshard.tasks import PlacementTask
+from dreamshard.workloads.table_list import ListedTable
+from dreamshard.workloads.tables_file import fill_missing_columns
+
+Pooling = Literal["sum", "mean", "none"]
+"""How a sample's vectors become one; `none` keeps each, as for sequences."""
+
+_COLUMNS = 4  # the fused operator takes multiples of it
+_SHOWN = 5  # names in a message
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelTable:
+    """One table of a model.
+
+    Attributes:
+        name: in the model, unique within its module.
+        module_path: of its collection within the model, as in `named_modules`; empty for the model itself.
+        dim: columns of the table, which need not be a multiple of 4.
+        precision: type of the weights.
+        features: names of the features that look it up.
+        is_weighted: whether its lookups have weights.
+        optimizer: fused into the backward pass; None if the model does not say.
+    """
+
+    name: str
+    rows: int
+    dim: int
+    features: tuple[str, ...]
+    module_path: str = ""
+    precision: Precision = "fp32"
+    pooling: Pooling = "sum"
+    is_weighted: bool = False
+    optimizer: Optimizer | None = None
+
+    @property
+    def planned_dim(self) -> int:
+        """Columns rounded up to the multiple of 4 that is planned with."""
+        return -(-self.dim // _COLUMNS) * _COLUMNS
+
+
+@dataclass(frozen=True)
+class ModelTables:
+    """The tables of a model; index `t` is the same table in `tables` and `details`.
+
+    Attributes:
+        tables: to plan with. Names are those of the model, with the module's path in front where several modules have a
+            table of that name. Dims are rounded up to multiples of 4.
+        details: `T` tables as they are in the model.
+        notes: what of the model was not used, and what was assumed, for people.
+    """
+
+    tables: Tables
+    details: tuple[ModelTable, ...]
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.details)
+
+    @property
+    def by_name(self) -> dict[str, ModelTable]:
+        """Each table as it is in the model, by its name in `tables`."""
+        return dict(zip(self.tables.names, self.details, strict=True))
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer of all tables; SGD where the model names none, as TorchRec does.
+
+        Raises:
+            ValueError: tables differ in it.
+        """
+        used = {detail.optimizer or "sgd": name for name, detail in self.by_name.items()}
+        if len(used) > 1:
+            several = ", ".join(f"{optimizer} ({name})" for optimizer, name in sorted(used.items()))
+            raise ValueError(
+                f"tables of this model have different optimizers: {several}; a task counts the state of one, so name the "
+                "one to plan with (optimizer=, --optimizer), preferably that with the most state"
+            )
+        return next(iter(used))
+
+    def task(
+        self,
+        num_devices: int,
+        memory_bytes: int,
+        *,
+        precision: Precision | None = None,
+        optimizer: Optimizer | None = None,
+        name: str = "model",
+        devices_per_host: int | None = None,
+        batch_size: int | None = None,
+        constraints: Constraints = UNCONSTRAINED,
+    ) -> PlacementTask:
+        """The task of placing all tables; arguments as the fields of `PlacementTask`.
+
+        Args:
+            precision: of all weights; None for each table's own.
+            optimizer: None for the model's own.
+
+        Raises:
+            ValueError: no placement is legal, or tables differ in their optimizers and none is given.
+        """
+        own: list[Precision] = [detail.precision for detail in self.details]
+        most_common: Precision = max(own, key=own.count)
+        usual: Precision = precision or most_common
+        others = {} if precision else {name: d.precision for name, d in self.by_name.items() if d.precision != usual}
+        return PlacementTask(
+            self.tables,
+            num_devices,
+            memory_bytes,
+            precision=usual,
+            optimizer=optimizer or self.optimizer,
+            name=name,
+            devices_per_host=devices_per_host,
+            batch_size=batch_size,
+            precision_of=others,
+            constraints=constraints,
+        )
+
+
+def model_tables(
+    details: Sequence[ModelTable],
+    *,
+    pooling_factors: Mapping[str, float] | None = None,
+    defaults: Tables | None = None,
+    notes: Sequence[str] = (),
+) -> ModelTables:
+    """The tables of a model whose lookups are not known.
+
+    Args:
+        pooling_factors: mean lookups per sample by name of a table, or of a feature in all tables that it looks up; by
+            default 1 per feature.
+        defaults: pool whose mean reuse fills in bins and distinct rows; None for a Zipf law's expectation.
+        notes: what was not used so far.
+
+    Raises:
+        ValueError: there are no tables, two tables of one module have the same name, or a pooling factor has an unknown
+            or ambiguous name.
+    """
+    if not details:
+        raise ValueError("the model has no embedding tables, so there is nothing to place; give one with a collection")
+    names, qualified = _unique_names(details)
+    factors, assumed = _pooling(details, names, dict(pooling_factors or {}))
+    listed = [
+        ListedTable(name, detail.rows, detail.planned_dim, factor)
+        for name, detail, factor in zip(names, details, factors, strict=True)
+    ]
+    found = [*notes]
+    if qualified:
+        found.append(f"several modules have tables called {shown(qualified)}; they are planned as module.table")
+    padded = [name for name, detail in zip(names, details, strict=True) if detail.dim != detail.planned_dim]
+    if padded:
+        found.append(
+            f"the dims of {shown(padded)} are not multiples of 4 and are planned as the next one; fbgemm's fused operators "
+            "refuse such dims, so widen the tables in the model, or keep them data-parallel"
+        )
+    if assumed:
+        found.append(
+            f"how often {shown(assumed)} are looked up is not known: one lookup per feature and sample is assumed"
+        )
+    return ModelTables(fill_missing_columns(listed, defaults).tables, tuple(details), tuple(found))
+
+
+def shown(names: Sequence[Any]) -> str:
+    """The first few names for a message, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(str, names[:_SHOWN])) + more
+
+
+def _unique_names(details: Sequence[ModelTable]) -> tuple[list[str], list[str]]:
+    """A name for each table, and those names of the model that occur in several modules."""
+    places = [(detail.module_path, detail.name) for detail in details]
+    repeated = sorted({name for path, name in places if places.count((path, name)) > 1})
+    if repeated:
+        raise ValueError(
+            f"tables {shown(repeated)} occur more than once in the same module, and TorchRec names tables within a module; "
+            "rename them"
+        )
+    own = [detail.name for detail in details]
+    shared = {name for name in own if own.count(name) > 1}
+    names = [f"{d.module_path}.{d.name}" if d.name in shared and d.module_path else d.name for d in details]
+    return names, sorted(shared)
+
+
+def _pooling(
+    details: Sequence[ModelTable], names: Sequence[str], factors: Mapping[str, float]
+) -> tuple[list[float], list[str]]:
+    """Lookups per sample of each table, and the tables for which a feature's were assumed."""
+    features = {feature for detail in details for feature in detail.features}
+    _check_factors(details, names, factors, features)
+    found, assumed = [], []
+    for name, detail in zip(names, details, strict=True):
+        given = next((factors[key] for key in (name, detail.name) if key in factors and key not in features), None)
+        if given is None:
+            given = sum(factors.get(feature, 1.0) for feature in detail.features)
+            if any(feature not in factors for feature in detail.features):
+                assumed.append(name)
+        found.append(float(given))
+    return found, assumed
+
+
+def _check_factors(
+    details: Sequence[ModelTable], names: Sequence[str], factors: Mapping[str, float], features: set[str]
+) -> None:
+    known = {*features, *names, *(detail.name for detail in details)}
+    for key in factors:
+        if key not in known:
+            close = get_close_matches(key, known, n=3)
+            hint = f"did you mean {', '.join(close)}?" if close else f"tables are called {shown(names)}"
+            raise ValueError(
+                f"a pooling factor is given for {key!r}, which is no table or feature of the model; {hint}"
+            )
+        several = [d for d in details if d.name == key and d.features != (key,) and key in features]
+        if several:
+            raise ValueError(
+                f"a pooling factor is given for {key!r}, which is a table with the features "
+                f"{shown(several[0].features)} and also a feature, so it is unclear which is meant; give the factors of "
+                "its features by other names, or rename the table"
+            )

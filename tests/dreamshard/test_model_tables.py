@@ -1,0 +1,83 @@
+from dataclasses import replace
+
+import pytest
+
+from dreamshard.model_tables import ModelTable, model_tables
+from dreamshard.tasks import PlacementTask
+
+USER = ModelTable(name="user", rows=100, dim=16, features=("user_id",), module_path="ebc")
+ITEM = ModelTable(name="item", rows=50, dim=10, features=("clicked", "bought"), module_path="ebc")
+
+
+def test_pooling_factors_are_given_by_table_or_feature_and_one_per_feature_otherwise():
+    assert model_tables([USER, ITEM]).tables.pooling_factor.tolist() == [1.0, 2.0]
+    assert model_tables([USER, ITEM], pooling_factors={"item": 5.0}).tables.pooling_factor.tolist() == [1.0, 5.0]
+    assert model_tables([USER, ITEM], pooling_factors={"bought": 5.0}).tables.pooling_factor.tolist() == [1.0, 6.0]
+
+
+def test_a_feature_counts_in_every_table_that_it_looks_up():
+    shared = replace(USER, name="other")
+    found = model_tables([USER, shared], pooling_factors={"user_id": 3.0})
+    assert found.tables.pooling_factor.tolist() == [3.0, 3.0]
+    assert not found.notes
+
+
+def test_what_is_assumed_is_named():
+    (padded, assumed) = model_tables([USER, ITEM], pooling_factors={"user": 2.0}).notes
+    assert "dims of item are not multiples of 4" in padded
+    assert "how often item are looked up is not known" in assumed
+
+
+def test_a_table_called_as_its_only_feature_has_one_pooling_factor():
+    same = replace(USER, features=("user",))
+    assert model_tables([same], pooling_factors={"user": 4.0}).tables.pooling_factor.tolist() == [4.0]
+
+
+@pytest.mark.parametrize(
+    ("details", "factors", "message"),
+    [
+        ([USER], {"usr": 1.0}, "'usr', which is no table or feature of the model; did you mean user"),
+        ([replace(ITEM, features=("item", "bought"))], {"item": 1.0}, "unclear which is meant"),
+        ([USER, replace(ITEM, features=("user",))], {"user": 1.0}, "unclear which is meant"),
+        ([USER, USER], {}, "tables user occur more than once in the same module"),
+        ([], {}, "no embedding tables"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(details, factors, message):
+    with pytest.raises(ValueError, match=message):
+        model_tables(details, pooling_factors=factors)
+
+
+def test_tables_are_planned_with_dims_of_multiples_of_four_and_keep_their_own():
+    found = model_tables([USER, ITEM])
+    assert found.tables.dim.tolist() == [16, 12]
+    assert found.by_name["item"].dim == 10
+
+
+def test_tables_of_one_name_in_two_modules_are_told_apart_by_their_modules():
+    found = model_tables([USER, replace(USER, module_path="tower.ebc"), ITEM])
+    assert found.tables.names == ("ebc.user", "tower.ebc.user", "item")
+    assert [detail.name for detail in found.details] == ["user", "user", "item"]
+    assert any("several modules have tables called user" in note for note in found.notes)
+
+
+def test_the_task_of_a_model_counts_each_tables_own_type_and_optimizer_state():
+    adam = [replace(detail, optimizer="adam", dim=16) for detail in (USER, ITEM)]
+    task = model_tables([*adam, replace(adam[0], name="half", precision="fp16")]).task(2, 2**20)
+    per_row = [16 * (4 + 8), 16 * (4 + 8), 16 * (2 + 8)]
+    assert task.table_bytes.tolist() == [100 * per_row[0], 50 * per_row[1], 100 * per_row[2]]
+    assert (task.precision, task.precision_of, task.optimizer) == ("fp32", {"half": "fp16"}, "adam")
+
+
+def test_a_given_precision_and_optimizer_replace_the_models():
+    found = model_tables([replace(USER, precision="fp16", optimizer="adam")])
+    assert found.task(1, 2**20, precision="fp32", optimizer="sgd") == PlacementTask(
+        found.tables, 1, 2**20, name="model"
+    )
+
+
+def test_tables_with_different_optimizers_need_one_to_plan_with():
+    found = model_tables([replace(USER, optimizer="adam"), ITEM])
+    with pytest.raises(ValueError, match=r"adam \(user\), sgd \(item\)"):
+        found.task(1, 2**20)
+    assert found.task(1, 2**20, optimizer="adam").optimizer == "adam"
