@@ -23,6 +23,8 @@ class AcceleratorSpec:
         link_curve: how the link is modelled. The name of a GPU in `link_curves.py`: as measured on it, and a link of
             another bandwidth takes as long for proportionally more bytes. `nvlink` or `pcie`: `link_latency_s`, and the
             share of the bandwidth that measured links of this kind reach. None: latency, and the whole bandwidth.
+        host_bytes_per_s: to the host's memory, one direction; None where it is unknown, so that tables in host memory have
+            no cost.
 
     Raises:
         ValueError: a figure is not above zero.
@@ -43,9 +45,11 @@ class AcceleratorSpec:
     network_bytes_per_s: float
     network_latency_s: float
     link_curve: str | None = None
+    host_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        numbers = [field.name for field in fields(self) if field.name not in ("name", "link_curve")]
+        optional = ("host_bytes_per_s",) if self.host_bytes_per_s is None else ()
+        numbers = [field.name for field in fields(self) if field.name not in ("name", "link_curve", *optional)]
         bad = {name: getattr(self, name) for name in numbers if getattr(self, name) <= 0}
         if bad:
             raise ValueError(

@@ -67,8 +67,11 @@ FIGURES: dict[str, _Figure] = {
     "link_latency": _Figure("link_latency_s", _SECONDS, "16 us"),
     "network_bandwidth": _Figure("network_bytes_per_s", _PER_SECOND, "400 Gbit/s"),
     "network_latency": _Figure("network_latency_s", _SECONDS, "35 us"),
+    "host_bandwidth": _Figure("host_bytes_per_s", _PER_SECOND, "63 GB/s"),
 }
 """Keys of a hardware file besides `name`, `base` and `link`."""
+OPTIONAL = ("host_bandwidth",)
+"""Keys without which all but tables in host memory has a cost."""
 LINKS = (*MEASURED_LINKS, *DATASHEET_LINKS)
 """Values of `link`: a kind of link, or a GPU whose measured links are meant."""
 
@@ -113,7 +116,7 @@ def read_hardware(path: Path) -> AcceleratorSpec:
     if "base" in content:
         spec = replace(_base(path, str(content["base"])), **given)
     else:
-        missing = [key for key, figure in FIGURES.items() if figure.field not in given]
+        missing = [key for key, figure in FIGURES.items() if figure.field not in given and key not in OPTIONAL]
         if missing:
             raise ValueError(
                 f"{path} lacks {', '.join(missing)}, without which no cost can be computed; give them, or start from a "
@@ -121,7 +124,13 @@ def read_hardware(path: Path) -> AcceleratorSpec:
             )
         spec = AcceleratorSpec(name="", **given)
     spec = replace(spec, link_curve=_link(path, content, spec.link_curve))
-    figures = {field.name: getattr(spec, field.name) for field in fields(spec) if field.name != "name"}
+    optional = {FIGURES[key].field for key in OPTIONAL}
+    named = [
+        field.name
+        for field in fields(spec)
+        if field.name != "name" and (field.name in given or field.name not in optional)
+    ]
+    figures = {name: getattr(spec, name) for name in named}  # what was added to the presets renames no hardware
     return replace(spec, name=f"{content.get('name', path.stem)}-{digest(repr(figures).encode(), 6)}")
 
 

@@ -28,6 +28,7 @@ from dreamshard.testbeds.accelerators.loads import (
     GROUPS,
     HOT_BYTES,
     LOOKUPS,
+    NUM_LOADS,
     READ_BYTES,
     ROWS,
     STEPS,
@@ -60,14 +61,14 @@ def forward_call_s(loads: Float[Tensor, "*B K"], batch_size: int, spec: Accelera
 
 def backward_call_s(loads: Float[Tensor, "*B K"], batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, "*B"]:
     """Seconds of the backward operator with its optimizer, from the host's call to the end of its kernels."""
-    passes = _sorting_passes(loads)
+    passes = sorting_passes(loads)
     kernels_s = sort_kernels_s(loads, spec) + update_kernels_s(loads, batch_size, spec)
     return _beside_host(kernels_s + (BACKWARD_KERNELS + passes) * spec.launch_s, HOST_BACKWARD_LAUNCHES * spec.launch_s)
 
 
 def forward_kernel_s(loads: Float[Tensor, "*B K"], batch_size: int, spec: AcceleratorSpec) -> Float[Tensor, "*B"]:
     """Seconds of the lookup alone."""
-    read_again = loads[..., AGAIN_BYTES:].sum(dim=-1) - _served_from_cache(loads, batch_size, spec)
+    read_again = loads[..., AGAIN_BYTES:NUM_LOADS].sum(dim=-1) - _served_from_cache(loads, batch_size, spec)
     memory_bytes = loads[..., STREAM_BYTES] + loads[..., FIRST_BYTES] + read_again
     memory_s = memory_bytes / (BANDWIDTH_SHARE * spec.memory_bytes_per_s)
     warps_s = _warps_s(loads, loads[..., STREAM_BYTES] + loads[..., READ_BYTES], spec)
@@ -87,12 +88,13 @@ def update_kernels_s(loads: Float[Tensor, "*B K"], batch_size: int, spec: Accele
 
 def sort_kernels_s(loads: Float[Tensor, "*B K"], spec: AcceleratorSpec) -> Float[Tensor, "*B"]:
     """Seconds of the kernels that sort the indices and find their segments."""
-    sort_bytes = loads[..., LOOKUPS] * (PREPARE_BYTES + SORT_PAIR_BYTES * _sorting_passes(loads))
+    sort_bytes = loads[..., LOOKUPS] * (PREPARE_BYTES + SORT_PAIR_BYTES * sorting_passes(loads))
     seconds = sort_bytes / (BANDWIDTH_SHARE * spec.memory_bytes_per_s)
     return seconds / _filled(loads[..., LOOKUPS] / 32, spec)
 
 
-def _sorting_passes(loads: Float[Tensor, "*B K"]) -> Float[Tensor, "*B"]:
+def sorting_passes(loads: Float[Tensor, "*B K"]) -> Float[Tensor, "*B"]:
+    """Passes over the indices that sort them by the row's number in the shard."""
     return (loads[..., ROWS].clamp(min=2).log2() / RADIX_BITS).ceil()
 
 
@@ -128,4 +130,4 @@ def _served_from_cache(loads: Float[Tensor, "*B K"], batch_size: int, spec: Acce
     hot = loads[..., HOT_BYTES:AGAIN_BYTES] * share[..., None]  # [*B, 17]
     hotter = hot.cumsum(dim=-1) - hot
     kept = ((spec.l2_bytes - hotter) / hot.clamp(min=1)).clamp(min=0, max=1)
-    return (loads[..., AGAIN_BYTES:] * kept).sum(dim=-1)
+    return (loads[..., AGAIN_BYTES:NUM_LOADS] * kept).sum(dim=-1)

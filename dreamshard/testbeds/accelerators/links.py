@@ -44,7 +44,7 @@ def all_to_all_s(
     largest = sent_bytes.amax(dim=-1, keepdim=True)  # [*B, 1]
     near = min(num_devices, devices_per_host or spec.devices_per_node)
     far = num_devices - near
-    seconds = _within_node_s(largest * (near / num_devices), spec, near)
+    seconds = within_node_s(largest * (near / num_devices), spec, near)
     if far:
         latency_s = spec.network_latency_s + far * PEER_S
         bandwidth = NETWORK_SHARE * spec.network_bytes_per_s
@@ -75,7 +75,8 @@ def index_all_to_all_s(
     return all_to_all_s(LOOKUP_BYTES * (lookups + batch_size * num_tables), spec, devices_per_host)
 
 
-def _within_node_s(sent_bytes: Float[Tensor, "*B 1"], spec: AcceleratorSpec, near: int) -> Float[Tensor, "*B 1"]:
+def within_node_s(sent_bytes: Float[Tensor, "*B"], spec: AcceleratorSpec, near: int) -> Float[Tensor, "*B"]:
+    """Seconds of one all-to-all among `near` devices of a node, each of which sends so many bytes in all."""
     if near == 1:
         return torch.zeros_like(sent_bytes)
     if spec.link_curve in DATASHEET_LINKS:

@@ -1,10 +1,36 @@
-"""Additive loads of tables: what the kernels read, write and compute for them, summed over the tables of a shard."""
+"""Additive loads of tables: what the kernels read, write and compute for them, summed over the tables of a shard.
+
+`table_loads` are those of whole tables and column shards in device memory. `placed_loads` are those of any shards, with a
+few columns more; a table in host memory is looked up in a cache on the device, which is filled before the lookup.
+
+Which rows the cache misses follows from the access-count bins: it holds the rows that are looked up most often, bin by bin.
+Rows that a batch looks up once stand for all rows that are looked up so rarely, so they share what is left of the cache
+evenly with the rows that the batch does not look up at all:
+
+    misses = sum over bins of rows in the bin x (1 - cached share of the bin)
+
+This assumes a cache that has long been full, and lookups that are drawn alike in every batch. Every row that comes in drives
+out one that was updated, which is written back. The optimizer's state is not cached: fbgemm leaves it in host memory, where
+the backward pass reads and writes it.
+"""
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, NUM_BINS, Optimizer, Precision, Tables
+from dreamshard.placed_shards import GRADIENT_BYTES, PlacedShards
+from dreamshard.sharding import ON_ONE_DEVICE
+from dreamshard.tables import (
+    BYTES_PER_ELEMENT_STATE,
+    BYTES_PER_ROW,
+    BYTES_PER_ROW_STATE,
+    BYTES_PER_WEIGHT,
+    NUM_BINS,
+    Optimizer,
+    Precision,
+    Tables,
+)
+from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.links import VECTOR_BYTES
 
 SECTOR_BYTES = 32  # the least that L2 fetches from memory (CUDA C++ best practices guide, "Coalesced access")
@@ -22,6 +48,12 @@ STEPS = 13  # three columns: warp steps with 8, 16, 32 threads a row
 HOT_BYTES = STEPS + len(GROUPS)  # 17 columns: bytes of distinct rows, most often looked up first
 AGAIN_BYTES = HOT_BYTES + NUM_BINS  # 17 columns: bytes of reads of those rows after the first
 NUM_LOADS = AGAIN_BYTES + NUM_BINS
+# Columns of placed loads beyond those of whole tables.
+HOST_READ_BYTES, HOST_WRITTEN_BYTES = NUM_LOADS, NUM_LOADS + 1  # before the lookup: rows into the cache, rows back
+HOST_STATE_BYTES = NUM_LOADS + 2  # backward: optimizer state in host memory, each way
+CACHED_LOOKUPS = NUM_LOADS + 3  # lookups in caches
+DENSE_BYTES = NUM_LOADS + 4  # backward of data-parallel copies: gradients cleared; read, weights and state rewritten
+NUM_PLACED_LOADS = NUM_LOADS + 5
 
 
 def table_loads(tables: Tables, batch_size: int, precision: Precision, optimizer: Optimizer) -> Float[Tensor, "T K"]:
@@ -30,13 +62,60 @@ def table_loads(tables: Tables, batch_size: int, precision: Precision, optimizer
     Statistics of another batch size are scaled: lookups by the pooling factor, distinct rows in proportion, at most
     the table's rows.
     """
+    row_bytes = tables.dim.double() * BYTES_PER_WEIGHT[precision] + BYTES_PER_ROW[precision]
+    return _loads(tables, torch.tensor(float(batch_size), dtype=torch.float64), row_bytes, optimizer)
+
+
+def placed_loads(task: PlacementTask, shards: PlacedShards, batch_size: int) -> Float[Tensor, "S L"]:
+    """Loads of each shard, in float64; the first columns are those of `table_loads`, of which the others know nothing.
+
+    A block of rows looks up its share of the lookups, but writes partial sums for the whole batch. A data-parallel copy
+    looks up its share of the batch; its backward pass writes a dense gradient, with which a dense optimizer rewrites all
+    rows. `DIM`, which the all-to-all carries, is that of table- and column-wise shards alone.
+
+    Args:
+        task: whose precisions and optimizer count.
+        shards: of a placement of the task.
+        batch_size: samples of the whole batch.
+    """
+    tables, dim = shards.tables, shards.tables.dim.double()
+    weight_bytes = task.weight_bytes[shards.table].double()
+    quantisation_bytes = (task.row_bytes[shards.table] - BYTES_PER_ROW_STATE[task.optimizer]).double()
+    row_bytes = dim * weight_bytes + quantisation_bytes
+    own = _loads(tables, batch_size * shards.batch_share.double(), row_bytes, task.optimizer)
+    loads = torch.cat([own, own.new_zeros(len(own), NUM_PLACED_LOADS - NUM_LOADS)], dim=1)
+    loads[:, DIM] *= shards.is_any(*ON_ONE_DEVICE)
+
+    copies = shards.is_any("data_parallel")
+    rows, elements = tables.rows.double(), tables.rows * dim
+    kept_bytes = elements * (weight_bytes + task.element_state_bytes)
+    kept_bytes += rows * (quantisation_bytes + BYTES_PER_ROW_STATE[task.optimizer])
+    loads[:, DENSE_BYTES] = copies * (2 * GRADIENT_BYTES * elements + 2 * kept_bytes)
+    loads[:, UPDATE_BYTES] = torch.where(
+        copies, loads[:, UNIQUE] * _sectors(dim * VECTOR_BYTES), loads[:, UPDATE_BYTES]
+    )
+
+    in_host = shards.host_bytes > 0
+    if in_host.any():
+        missed = _missed_rows(shards, loads[:, UNIQUE]) * _sectors(row_bytes)
+        loads[:, HOST_READ_BYTES] = loads[:, HOST_WRITTEN_BYTES] = in_host * missed
+        state_bytes = in_host * loads[:, UNIQUE] * _state_bytes(dim, task.optimizer)
+        loads[:, HOST_STATE_BYTES] = state_bytes
+        loads[:, UPDATE_BYTES] -= 2 * state_bytes
+        loads[:, CACHED_LOOKUPS] = in_host * loads[:, LOOKUPS]
+    return loads
+
+
+def _loads(
+    tables: Tables, batch_size: Float[Tensor, "*S"], row_bytes: Float[Tensor, " S"], optimizer: Optimizer
+) -> Float[Tensor, "S K"]:
+    """Loads of each table for a batch of its own; `row_bytes` are what a lookup reads of a row."""
     double = torch.float64
-    dim, rows = tables.dim.to(double), tables.rows.to(double)  # [T]
+    dim, rows = tables.dim.to(double), tables.rows.to(double)  # [S]
     lookups = tables.pooling_factor.to(double) * batch_size
     distinct = tables.unique_rows.to(double) / tables.lookups.to(double).clamp(min=1)
     unique = torch.minimum(torch.minimum(lookups * distinct, rows), lookups)
-    row_bytes = _sectors(dim * BYTES_PER_WEIGHT[precision])
-    state_bytes = SECTOR_BYTES if BYTES_PER_ROW_STATE[optimizer] else 0
+    row_bytes = _sectors(row_bytes)
     grad_bytes = _sectors(dim * VECTOR_BYTES)
 
     loads = torch.zeros(len(tables), NUM_LOADS, dtype=double)
@@ -49,16 +128,35 @@ def table_loads(tables: Tables, batch_size: int, precision: Precision, optimizer
     loads[:, READ_BYTES] = lookups * row_bytes
     loads[:, FIRST_BYTES] = unique * row_bytes
     loads[:, GRAD_READ_BYTES] = lookups * grad_bytes
-    loads[:, GRAD_BYTES] = lookups.clamp(max=batch_size) * grad_bytes
-    loads[:, UPDATE_BYTES] = 2 * unique * (row_bytes + state_bytes)
+    loads[:, GRAD_BYTES] = torch.minimum(lookups, batch_size) * grad_bytes
+    loads[:, UPDATE_BYTES] = 2 * unique * (row_bytes + _state_bytes(dim, optimizer))
     loads[:, ABOVE_32] = dim > 32
     loads[:, ABOVE_64] = dim > 64
     for i, threads in enumerate(GROUPS):
         loads[:, STEPS + i] = lookups * (dim / (4 * threads)).ceil() * threads / 32
-    hot, again = _reuse(tables, lookups, unique)  # [T, 17]
+    hot, again = _reuse(tables, lookups, unique)  # [S, 17]
     loads[:, HOT_BYTES:AGAIN_BYTES] = hot * row_bytes[:, None]
     loads[:, AGAIN_BYTES:] = again * row_bytes[:, None]
     return loads
+
+
+def _state_bytes(dim: Float[Tensor, " S"], optimizer: Optimizer) -> Float[Tensor, " S"]:
+    """Optimizer state of a row, in whole sectors."""
+    per_row = SECTOR_BYTES if BYTES_PER_ROW_STATE[optimizer] else 0
+    return _sectors(dim * BYTES_PER_ELEMENT_STATE[optimizer]) + per_row
+
+
+def _missed_rows(shards: PlacedShards, unique: Float[Tensor, " S"]) -> Float[Tensor, " S"]:
+    """Distinct rows of a batch that are not in the cache; see the module's docstring."""
+    share = shards.tables.bins.double()
+    share = share / share.sum(dim=1, keepdim=True).clamp(min=1e-12)
+    rows = unique[:, None] * share.flip(1)  # [S, 17], most often looked up first
+    alike = rows.clone()
+    alike[:, -1] += shards.tables.rows.double() - unique
+    hotter = alike.cumsum(dim=1) - alike
+    room = shards.tables.rows.double() * shards.cached_share.double()
+    kept = ((room[:, None] - hotter) / alike.clamp(min=1)).clamp(min=0, max=1)
+    return (rows * (1 - kept)).sum(dim=1)
 
 
 def shard_loads(loads: Float[Tensor, "T K"], device: Int[Tensor, "B T"], num_devices: int) -> Float[Tensor, "B D K"]:

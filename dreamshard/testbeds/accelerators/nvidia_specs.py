@@ -32,6 +32,7 @@ RTX2080TI = AcceleratorSpec(
     devices_per_node=8,
     network_bytes_per_s=1.25e9,  # one 100 Gb/s adapter shared by eight, less protocol
     network_latency_s=60e-6,
+    host_bytes_per_s=15.75e9,  # PCIe 3.0 x16: 8 GT/s in each of 16 lanes, 128 of 130 bits
 )
 # 80 SMs, 6144 KB: xenon.com.au/nvidia-tesla-volta-worlds-advanced-data-center-gpu (which has the clock announced first,
 # 1455 MHz). 32 GB, six NVLinks of 25 GB/s each way: docslib.org/doc/1446904. Four 100 Gb/s adapters for eight devices:
@@ -52,6 +53,7 @@ V100 = AcceleratorSpec(
     devices_per_node=8,  # DGX-1
     network_bytes_per_s=6.25e9,  # DGX-1 datasheet: four 100 Gb/s EDR adapters for eight devices
     network_latency_s=50e-6,
+    host_bytes_per_s=15.75e9,  # V100 datasheet, SXM2: the system is connected by PCIe 3.0 x16
 )
 # 2039 GB/s, NVLink 300 + 300 GB/s: glennklockwood.com/garden/processors/A100, from NVIDIA's datasheet 1758950. 108 SMs,
 # 1410 MHz, 41943040 bytes of L2 as the driver reports them: PC2's "NVIDIA A100 40GB with NVLINK" at upb-pc2.atlassian.net.
@@ -71,6 +73,7 @@ A100 = AcceleratorSpec(
     devices_per_node=8,  # DGX A100
     network_bytes_per_s=25e9,  # DGX A100 datasheet: eight 200 Gb/s HDR adapters
     network_latency_s=40e-6,
+    host_bytes_per_s=31.5e9,  # datasheet: PCIe Gen4, 64 GB/s both directions together; less 128 of 130 bits
 )
 H100 = AcceleratorSpec(
     name="h100",
@@ -88,6 +91,7 @@ H100 = AcceleratorSpec(
     devices_per_node=8,  # DGX H100
     network_bytes_per_s=50e9,  # DGX H100 datasheet: eight 400 Gb/s adapters
     network_latency_s=35e-6,
+    host_bytes_per_s=63e9,  # datasheet: PCIe Gen5, 128 GB/s both directions together; less 128 of 130 bits
 )
 # 141 GB HBM3e, 18 NVLinks of 900 GB/s in all, eight per node, 400 Gb/s adapters: NVIDIA's own entry in
 # github.com/mlcommons/inference_results_v4.1, closed/NVIDIA/systems/H200-SXM-141GBx8_TRT_MaxQ.json. 4.8 TB/s, the GH100 die:
@@ -116,11 +120,16 @@ B200 = replace(
     link_bytes_per_s=900e9,
 )
 # 270 GB: verda.com/blog/gb300-nvl72-architecture. 8 TB/s, 900 GB/s each way: glennklockwood.com/garden/processors/B300.
-# Eight ConnectX-8 of 800 Gb/s: DGX B300 datasheet. SMs and clock are B200's (estimate: NVIDIA names only the chip's 160).
+# Eight ConnectX-8 of 800 Gb/s, hosts on PCIe 5.0 (Xeon 6776P): DGX B300 datasheet. SMs and clock are B200's (estimate: NVIDIA
+# names only the chip's 160).
 B300 = replace(B200, name="b300", link_curve="b300", memory_bytes=270 * 10**9, network_bytes_per_s=100e9)
 # 72 devices on one NVLink, 13.4 TB, 576 TB/s and 72 adapters of 400 Gb/s: NVIDIA GB200 NVL72. SMs and clock are B200's
-# (estimate). Hosts of a rack hold four devices each, but reach the others by NVLink too.
-GB200 = replace(B200, name="gb200", link_curve="gb200", memory_bytes=186 * 10**9, devices_per_node=72)
+# (estimate). Hosts of a rack hold four devices each, but reach the others by NVLink too. NVLink-C2C: 900 GB/s in both
+# directions together between a Grace and its two GPUs (same page), so that each has a quarter of it in one direction, which
+# Grace's memory of up to 512 GB/s (Grace CPU datasheet) can feed to both.
+GB200 = replace(
+    B200, name="gb200", link_curve="gb200", memory_bytes=186 * 10**9, devices_per_node=72, host_bytes_per_s=225e9
+)
 # 20 TB, 576 TB/s, 72 ConnectX-8 of 800 Gb/s: glennklockwood.com/garden/processors/B300; 279 GB: verda.com, as above.
 GB300 = replace(GB200, name="gb300", link_curve="gb300", memory_bytes=279 * 10**9, network_bytes_per_s=100e9)
 # 48 GB at 864 GB/s, PCIe 4.0 x16: itcreations.com/nvidia-gpu/nvidia-l40s-gpu-accelerator, from the datasheet. 142 SMs,
@@ -141,6 +150,7 @@ L40S = AcceleratorSpec(
     devices_per_node=8,
     network_bytes_per_s=6.25e9,  # estimate: 400 Gb/s for eight, as cloud hosts of eight have
     network_latency_s=60e-6,
+    host_bytes_per_s=31.5e9,  # PCIe 4.0 x16
 )
 # 96 GB at 1792 GB/s, PCIe 5.0 x16, 24,064 cores (188 SMs): gpu.name, "NVIDIA unveils RTX Pro 6000 Blackwell GPU". 128 MB of
 # L2, 8.7 TB/s as measured: chipsandcheese.com/p/blackwell-nvidias-massive-gpu.
@@ -160,6 +170,7 @@ RTX_PRO_6000 = AcceleratorSpec(
     devices_per_node=8,
     network_bytes_per_s=25e9,  # estimate: one 400 Gb/s adapter for two devices
     network_latency_s=60e-6,
+    host_bytes_per_s=63e9,  # PCIe 5.0 x16
 )
 
 DATASHEET_LINKS = {

@@ -19,10 +19,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.costs import DeviceCosts
+from dreamshard.placed_shards import PlacedShards
+from dreamshard.sharding import ON_ONE_HOST
+from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
+from dreamshard.testbeds.accelerators.collectives import other_collectives_s
 from dreamshard.testbeds.accelerators.kernels import backward_call_s, forward_call_s
 from dreamshard.testbeds.accelerators.links import all_to_all_s, vector_bytes
-from dreamshard.testbeds.accelerators.loads import COUNT, DIM
+from dreamshard.testbeds.accelerators.loads import COUNT, DIM, placed_loads, shard_loads
+from dreamshard.testbeds.accelerators.placed_kernels import placed_backward_s, placed_forward_s
 
 
 def phase_costs(
@@ -37,3 +42,44 @@ def phase_costs(
         backward_comm_ms=comm_s * 1e3,
         backward_compute_ms=torch.where(busy, backward_call_s(loads, batch_size, spec), 0.0) * 1e3,
     )
+
+
+def sharding_costs(task: PlacementTask, shards: PlacedShards, batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:
+    """Milliseconds per phase and device of tables that are sharded in any way, in float64.
+
+    All shards of a device count as one call of the fused operator. TorchRec calls it once for each way to shard, whose
+    launches the host hides while the device works. Collectives follow one another.
+
+    Raises:
+        ValueError: rows are spread over more devices than a host has, or tables are in host memory and the accelerator's
+            link to it is unknown.
+    """
+    per_host = link_devices_per_host(task, shards, spec)
+    loads = shard_loads(placed_loads(task, shards, batch_size), shards.device[None], shards.num_devices)[0]  # [D, L]
+    busy = loads[:, COUNT] > 0.5
+    collectives = shards.collectives()
+    other = other_collectives_s(collectives, batch_size, spec, per_host)
+    comm_s = torch.zeros(shards.num_devices, dtype=torch.float64)
+    if bool((collectives.all_to_all_dims > 0).any()):
+        comm_s = all_to_all_s(vector_bytes(loads[:, DIM], batch_size), spec, per_host)
+    return DeviceCosts(
+        forward_compute_ms=torch.where(busy, placed_forward_s(loads, batch_size, spec), 0.0) * 1e3,
+        forward_comm_ms=(comm_s + other.forward_s) * 1e3,
+        backward_comm_ms=(comm_s + other.backward_s) * 1e3,
+        backward_compute_ms=torch.where(busy, placed_backward_s(loads, batch_size, spec), 0.0) * 1e3,
+    )
+
+
+def link_devices_per_host(task: PlacementTask, shards: PlacedShards, spec: AcceleratorSpec) -> int:
+    """Devices that reach each other by the node's own link: as the task says, else as many as the hardware has.
+
+    Raises:
+        ValueError: a table's rows are spread over the devices of one host, and these are more.
+    """
+    per_host = min(task.devices_per_host or spec.devices_per_node, task.num_devices)
+    if bool(shards.is_any(*ON_ONE_HOST).any()) and shards.devices_per_host > per_host:
+        raise ValueError(
+            f"the placement spreads rows over hosts of {shards.devices_per_host} devices, but {task.name} has "
+            f"{per_host} devices per host, so they would not share a link; place for {per_host} devices per host"
+        )
+    return per_host
