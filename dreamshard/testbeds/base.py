@@ -6,6 +6,8 @@ from typing import Protocol, runtime_checkable
 from dreamshard.costs import CostSample, ShardingSample
 from dreamshard.exchange_sample import Exchange, ExchangeSample
 from dreamshard.formatting import gib
+from dreamshard.legality import violation
+from dreamshard.placed_shards import PlacedShards, placed_shards
 from dreamshard.placement import Placement, device_memory_bytes
 from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
@@ -137,11 +139,7 @@ def check_placement(
     Raises:
         ValueError: the placement is not legal for the task, or the task has too many devices.
     """
-    if max_devices is not None and task.num_devices > max_devices:
-        raise ValueError(
-            f"{task.name} has {task.num_devices} devices, but this testbed has {max_devices}, so some shards could not "
-            "be measured; ask for fewer devices, or use the testbed `simulated`"
-        )
+    _check_devices(task, max_devices)
     legal = task.is_legal(placement)
     task, placement = task.sharded(placement)
     if placement.num_devices != task.num_devices or len(placement.device) != len(task.tables):
@@ -157,3 +155,26 @@ def check_placement(
             f"which has {gib(task.memory_bytes)}, so it would run out of memory; move tables elsewhere"
         )
     return task, placement
+
+
+def check_sharding(task: PlacementTask, placement: ShardedPlacement, max_devices: int | None) -> PlacedShards:
+    """Check a placement of tables that are sharded in any way before anything is started; returns its shards.
+
+    Raises:
+        ValueError: the placement is not legal for the task, or the task has too many devices.
+    """
+    _check_devices(task, max_devices)
+    if problem := violation(task, placement):
+        raise ValueError(
+            f"the placement is not legal for {task.name}, so its cost would be of no use: {problem}; place the task's tables "
+            "as its constraints allow, or change these"
+        )
+    return placed_shards(task, placement)
+
+
+def _check_devices(task: PlacementTask, max_devices: int | None) -> None:
+    if max_devices is not None and task.num_devices > max_devices:
+        raise ValueError(
+            f"{task.name} has {task.num_devices} devices, but this testbed has {max_devices}, so some shards could not "
+            "be measured; ask for fewer devices, or use the testbed `simulated`"
+        )

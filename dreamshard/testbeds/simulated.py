@@ -6,16 +6,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dreamshard.costs import CostSample, DeviceCosts
+from dreamshard.costs import CostSample, DeviceCosts, ShardingSample
 from dreamshard.exchange_sample import Exchange, ExchangeSample
+from dreamshard.placed_shards import placed_shards
 from dreamshard.placement import Placement
+from dreamshard.sharding import ShardedPlacement
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.collectives import index_exchange_s
 from dreamshard.testbeds.accelerators.links import all_to_all_s
 from dreamshard.testbeds.accelerators.loads import shard_loads, table_loads
-from dreamshard.testbeds.accelerators.roofline import phase_costs
+from dreamshard.testbeds.accelerators.roofline import link_devices_per_host, phase_costs, sharding_costs
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
-from dreamshard.testbeds.base import TestbedSetup, check_placement
+from dreamshard.testbeds.base import TestbedSetup, check_placement, check_sharding
 
 DEFAULT_NOISE = 0.01
 
@@ -45,15 +48,10 @@ class SimulatedTestbed:
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`: the model's costs times noise, drawn from the seed and the content of task and placement."""
         task, placement = check_placement(task, placement, self.max_devices)
-        costs = self.device_costs(
-            task.tables,
-            placement.device[None],
-            task.num_devices,
-            task.precision,
-            task.optimizer,
-            task.devices_per_host,
-        ).phases_ms()[0]  # [D, 4]
-        measured = DeviceCosts.from_phases(self._with_noise(costs, self._words_of(task, placement)))
+        costs = self._exact_costs(task, placement).phases_ms()  # [D, 4]
+        words = [*self._words_of(task), placement.num_devices, placement.device.tolist()]
+        words += [] if task.devices_per_host is None else [task.devices_per_host]
+        measured = DeviceCosts.from_phases(self._with_noise(costs, words))
         return CostSample(
             task=task,
             placement=placement,
@@ -65,6 +63,31 @@ class SimulatedTestbed:
             testbed=self.name,
             hardware=self.hardware,
             batch_size=self.setup.batch_size,
+        )
+
+    def measure_sharding(self, task: PlacementTask, placement: ShardedPlacement) -> ShardingSample:
+        """See `ShardingTestbed`; of whole tables and column shards exactly what `measure` gives."""
+        shards = check_sharding(task, placement, self.max_devices)
+        batch_size, per_host = self.setup.batch_size, link_devices_per_host(task, shards, self.spec)
+        whole = placement.as_columns()
+        if whole is None:
+            costs = sharding_costs(task, shards, batch_size, self.spec).phases_ms()  # [D, 4]
+            words = [*self._words_of(task), task.devices_per_host, repr(placement)]
+            measured = DeviceCosts.from_phases(self._with_noise(costs, words))
+        else:
+            measured = self.measure(task, whole).costs
+        return ShardingSample(
+            task=task,
+            placement=placement,
+            costs=measured,
+            index_ms=(1e3 * index_exchange_s(shards, batch_size, self.spec, per_host)).float(),
+            overall_ms=float(measured.overall_ms()),
+            spread_ms=0.0,
+            repeats=1,
+            clock="model",
+            testbed=self.name,
+            hardware=self.hardware,
+            batch_size=batch_size,
         )
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
@@ -107,9 +130,18 @@ class SimulatedTestbed:
         factors = 1 + self.noise * torch.randn(costs_ms.shape, generator=generator, dtype=costs_ms.dtype)
         return (costs_ms * factors.clamp(min=0)).to(torch.float32)
 
-    def _words_of(self, task: PlacementTask, placement: Placement) -> list[object]:
+    def _exact_costs(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
+        """`[D]` costs of whole tables, without noise."""
+        if task.precision_of:
+            sharded = ShardedPlacement.of(placement, task.tables, task.devices_per_host)
+            return sharding_costs(task, placed_shards(task, sharded), self.setup.batch_size, self.spec)
+        setting = (task.precision, task.optimizer, task.devices_per_host)
+        costs = self.device_costs(task.tables, placement.device[None], task.num_devices, *setting)
+        return DeviceCosts.from_phases(costs.phases_ms()[0])
+
+    def _words_of(self, task: PlacementTask) -> list[object]:
+        """What noise is drawn from, beside the placement."""
         tables = task.tables
         words: list[object] = [self.setup.seed, self.setup.batch_size, self.spec.name, task.precision, task.optimizer]
         words += [tables.names, tables.rows.tolist(), tables.dim.tolist()]
-        words += [placement.num_devices, placement.device.tolist()]
-        return words + ([] if task.devices_per_host is None else [task.devices_per_host])
+        return words + ([sorted(task.precision_of.items())] if task.precision_of else [])

@@ -18,7 +18,7 @@ PEER_S = 2e-6  # per device of another node; from 64 H800 on 8 nodes, 296-338 us
 LARGE_BYTES = 2**29  # at which links reach their full bandwidth: the largest size that was measured
 
 
-def vector_bytes(sum_dims: Float[Tensor, "*B D"], batch_size: int) -> Float[Tensor, "*B D"]:
+def vector_bytes(sum_dims: Float[Tensor, "*B"], batch_size: int) -> Float[Tensor, "*B"]:
     """Bytes of the pooled vectors of the whole batch on each device: what it sends in all, its own share included."""
     return sum_dims * (VECTOR_BYTES * batch_size)
 

@@ -1,13 +1,19 @@
 """The testbed without a device."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from dreamshard.constraints import Constraints
 from dreamshard.exchange_sample import Exchange
+from dreamshard.placed_shards import placed_shards
 from dreamshard.placement import Placement
+from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, TableSharding
+from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators import loads
 from dreamshard.testbeds.accelerators.specs import H100, V100
-from dreamshard.testbeds.base import ExchangeTestbed, Testbed, TestbedSetup
+from dreamshard.testbeds.base import ExchangeTestbed, ShardingTestbed, Testbed, TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
@@ -144,3 +150,72 @@ def test_an_exchange_that_moves_nothing_is_refused():
         exchange(4)
     with pytest.raises(ValueError, match="moves nothing between devices"):
         exchange(0, 0)
+
+
+def any_sharding_task(tables, num_devices=4, **options):
+    """Four devices on two hosts unless said otherwise, with room for all, where tables may be sharded in any way."""
+    options = {
+        "devices_per_host": 2,
+        "constraints": Constraints(sharding_types=SHARDING_TYPES, caching=True),
+        **options,
+    }
+    return PlacementTask(tables, num_devices, 2**40, **options)
+
+
+def sharded(tables, *shardings, num_devices=4, per_host=2):
+    return ShardedPlacement(tuple(shardings), num_devices, per_host)
+
+
+def every_way(dim: int) -> dict[str, TableSharding]:
+    half = ((0, dim // 2), (dim // 2, dim))
+    return {
+        "table_wise": TableSharding(sharding_type="table_wise", columns=((0, dim),), where=(3,)),
+        "column_wise": TableSharding(sharding_type="column_wise", columns=half, where=(0, 3)),
+        "row_wise": TableSharding(sharding_type="row_wise", columns=((0, dim),)),
+        "table_row_wise": TableSharding(sharding_type="table_row_wise", columns=((0, dim),), where=(1,)),
+        "grid_shard": TableSharding(sharding_type="grid_shard", columns=half, where=(0, 1)),
+        "data_parallel": TableSharding(sharding_type="data_parallel", columns=((0, dim),)),
+    }
+
+
+def test_whole_tables_and_columns_cost_the_same_however_they_are_named():
+    tables = tables_of_dims(DIMS)
+    task, where = roomy_task(tables), placement(0, 0, 0, 1, 1, 1)
+    bed = make_testbed()
+    sample = bed.measure_sharding(task, ShardedPlacement.of(where, tables))
+    assert isinstance(bed, ShardingTestbed)
+    assert torch.equal(sample.costs.phases_ms(), bed.measure(task, where).costs.phases_ms())
+    assert (sample.index_ms > 0).all()
+
+
+@pytest.mark.parametrize("way", SHARDING_TYPES)
+def test_every_way_to_shard_has_costs_that_repeat(way):
+    tables = tables_of_dims([64], rows=10_000, pooling=8.0)
+    where = sharded(tables, every_way(64)[way])
+    one, again = (
+        make_testbed(noise=noise).measure_sharding(any_sharding_task(tables), where) for noise in (0.01, 0.01)
+    )
+    assert torch.equal(one.costs.phases_ms(), again.costs.phases_ms())
+    assert one.overall_ms == pytest.approx(one.costs.device_ms().max().item())
+    holding = torch.zeros(4, dtype=torch.bool)
+    holding[placed_shards(any_sharding_task(tables), where).device] = True
+    assert torch.equal(one.costs.forward_compute_ms > 0, holding)
+    assert (one.costs.forward_comm_ms > 0).all() == (way != "data_parallel")
+    assert (one.costs.backward_comm_ms > 0).all()
+    assert (one.index_ms > 0).all() == (way != "data_parallel")
+
+
+def test_a_sharding_that_the_task_does_not_allow_is_refused():
+    tables = tables_of_dims([64])
+    with pytest.raises(ValueError, match=r"not legal for task.*'table-0' is sharded row_wise, but may be table_wise"):
+        make_testbed().measure_sharding(roomy_task(tables, 4), sharded(tables, every_way(64)["row_wise"]))
+
+
+def test_precisions_of_single_tables_count():
+    tables = tables_of_dims([64, 64], rows=10**6, pooling=50.0, batch_size=4096)
+    plain, mixed = (
+        make_testbed(noise=0.0).measure(replace(roomy_task(tables), precision_of=of), placement(0, 1)).costs
+        for of in ({}, {"table-1": "int8"})
+    )
+    assert plain.forward_compute_ms[0] == mixed.forward_compute_ms[0]
+    assert mixed.forward_compute_ms[1] < 0.6 * plain.forward_compute_ms[1]
