@@ -83,21 +83,42 @@ def of_versions(
     return Contestants(placers=_placers(names, models, train_tasks, seed), predictors=models, versions=versions)
 
 
+def with_torchrec_planner(
+    contestants: Contestants, tasks: Sequence[PlacementTask], spec: AcceleratorSpec | None
+) -> Contestants:
+    """The contestants; with a candidate also TorchRec's planner, wherever torchrec is installed.
+
+    It is left out if it finds no placement for a task, unless it was asked for by name.
+
+    Args:
+        spec: bandwidths that the planner assumes; None for its defaults.
+    """
+    name = "torchrec_planner"
+    if name not in contestants.placers and (CANDIDATE not in contestants.placers or name not in installed_peers()):
+        return contestants
+    planner = TorchRecPlanner()
+    if spec is not None:
+        planner = TorchRecPlanner(memory_bytes_per_s=spec.memory_bytes_per_s, link_bytes_per_s=spec.link_bytes_per_s)
+    if name not in contestants.placers and not _has_room(planner, tasks):
+        return contestants
+    models = {each: placer for each, placer in contestants.placers.items() if each in contestants.predictors}
+    others = {each: placer for each, placer in contestants.placers.items() if each not in models}
+    return replace(contestants, placers={**others, name: planner, **models})
+
+
 def of_fixed_model(
     contestants: Contestants,
     tasks: Sequence[PlacementTask],
     current: Plan | None,
-    spec: AcceleratorSpec | None,
     reference: str | None,
 ) -> tuple[Contestants, str]:
-    """The contestants for a fixed model: for a candidate also TorchRec's planner, if installed, and the plan in use.
+    """The contestants for a fixed model, with the plan in use.
 
     Rules of thumb and rivals that find no room for a task are left out, for memory may be tight.
 
     Args:
         tasks: held-out ones; the first is the model.
         current: the plan in use; None if it is not known.
-        spec: bandwidths that TorchRec's planner assumes; None for its defaults.
         reference: placer that cannot be left out; None for none.
 
     Returns:
@@ -107,12 +128,6 @@ def of_fixed_model(
         ValueError: the plan in use is not one of this model.
     """
     placers = dict(contestants.placers)
-    if "torchrec_planner" in placers or (CANDIDATE in placers and "torchrec_planner" in installed_peers()):
-        placers["torchrec_planner"] = (
-            TorchRecPlanner()
-            if spec is None
-            else TorchRecPlanner(memory_bytes_per_s=spec.memory_bytes_per_s, link_bytes_per_s=spec.link_bytes_per_s)
-        )
     required = contestants.predictors.keys() | contestants.versions.keys() | {reference}
     left_out = [name for name in placers.keys() - required if not _has_room(placers[name], tasks)]
     kept = {name: placer for name, placer in placers.items() if name not in left_out}

@@ -15,7 +15,7 @@ from dreamshard.placer import Placer
 from dreamshard.plan import Plan
 from dreamshard.recipes import EvaluationConfig
 from dreamshard.tasks import PlacementTask
-from flows.decisions.contestants import Contestants, of_fixed_model
+from flows.decisions.contestants import Contestants, of_fixed_model, with_torchrec_planner
 from flows.reports.evaluation_report import make_report
 from flows.runtime.progress import publish_progress, report_progress
 from flows.runtime.testbed_pool import TestbedReference, accelerator_of, in_round, measure, step_lock
@@ -60,10 +60,10 @@ def measure_and_report(
     """
     heldout = store.lake.read_tasks(dataset, "test", tasks)
     model, notes = None, [caveat] if caveat else []
+    contestants = with_torchrec_planner(contestants, heldout, accelerator_of(store, testbed))
     if is_fixed_model(heldout):
         model = heldout[0].name
-        spec = accelerator_of(store, testbed)
-        contestants, left_out = of_fixed_model(contestants, heldout, current, spec, reference)
+        contestants, left_out = of_fixed_model(contestants, heldout, current, reference)
         notes += [left_out] if left_out else []
     elif current is not None:
         raise ValueError(

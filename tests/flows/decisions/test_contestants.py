@@ -1,12 +1,17 @@
-"""A champion that cannot be read."""
+"""Who takes part in an evaluation, and a champion that cannot be read."""
 
 import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 
-from flows.decisions.contestants import champion_placer
+from dreamshard.baselines import GreedyPlacer
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.specs import accelerator
+from flows.decisions.contestants import Contestants, champion_placer, with_torchrec_planner
 from storage.mlflow_store import registry
+from storage.run_records.report_store import CANDIDATE
 from storage.store import open_store
+from tests.helpers.tables import roomy_task, tables_of_dims
 
 GONE = MlflowException("no such model", error_code=RESOURCE_DOES_NOT_EXIST)
 
@@ -36,3 +41,23 @@ def test_a_registry_or_store_that_is_unavailable_proves_nothing_about_the_champi
     fail_to_load(monkeypatch, cause)
     with pytest.raises(ValueError, match="cannot be read"):
         champion_placer(store, "3")
+
+
+def test_torchrecs_planner_meets_every_candidate_before_the_candidate_is_measured():
+    candidate = GreedyPlacer("size_greedy")
+    field = Contestants(
+        placers={"dim_greedy": GreedyPlacer("dim_greedy"), CANDIDATE: candidate},
+        predictors={CANDIDATE: candidate},
+        versions={},
+    )
+    tasks = [roomy_task(tables_of_dims([8, 16, 32]), 2)]
+    spec = accelerator("a100")
+    contestants = with_torchrec_planner(field, tasks, spec)
+    assert list(contestants.placers) == ["dim_greedy", "torchrec_planner", CANDIDATE]
+    assert contestants.placers["torchrec_planner"].memory_bytes_per_s == spec.memory_bytes_per_s
+    versions = Contestants(
+        placers={"version 1": candidate}, predictors={"version 1": candidate}, versions={"version 1": "1"}
+    )
+    assert with_torchrec_planner(versions, tasks, spec) is versions
+    tight = [PlacementTask(tables_of_dims([8, 8, 8], rows=100), 2, 4900)]
+    assert "torchrec_planner" not in with_torchrec_planner(field, tight, None).placers
