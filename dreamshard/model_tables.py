@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -133,6 +133,7 @@ def model_tables(
     details: Sequence[ModelTable],
     *,
     pooling_factors: Mapping[str, float] | None = None,
+    known: Mapping[tuple[str, str], ListedTable] | None = None,
     defaults: Tables | None = None,
     notes: Sequence[str] = (),
 ) -> ModelTables:
@@ -141,6 +142,7 @@ def model_tables(
     Args:
         pooling_factors: mean lookups per sample by name of a table, or of a feature in all tables that it looks up; by
             default 1 per feature.
+        known: what is known of the lookups of single tables, by module path and name; given pooling factors precede it.
         defaults: pool whose mean reuse fills in bins and distinct rows; None for a Zipf law's expectation.
         notes: what was not used so far.
 
@@ -151,11 +153,9 @@ def model_tables(
     if not details:
         raise ValueError("the model has no embedding tables, so there is nothing to place; give one with a collection")
     names, qualified = _unique_names(details)
-    factors, assumed = _pooling(details, names, dict(pooling_factors or {}))
-    listed = [
-        ListedTable(name, detail.rows, detail.planned_dim, factor)
-        for name, detail, factor in zip(names, details, factors, strict=True)
-    ]
+    listed = _listed(details, names, known or {})
+    factors, assumed = _pooling(details, listed, pooling_factors or {})
+    listed = [replace(table, pooling_factor=factor) for table, factor in zip(listed, factors, strict=True)]
     found = [*notes]
     if qualified:
         found.append(f"several modules have tables called {shown(qualified)}; they are planned as module.table")
@@ -193,20 +193,35 @@ def _unique_names(details: Sequence[ModelTable]) -> tuple[list[str], list[str]]:
     return names, sorted(shared)
 
 
+def _listed(
+    details: Sequence[ModelTable], names: Sequence[str], known: Mapping[tuple[str, str], ListedTable]
+) -> list[ListedTable]:
+    """What is known of the tables' lookups, under their names in the plan."""
+    blank = [ListedTable(name, detail.rows, detail.planned_dim) for name, detail in zip(names, details, strict=True)]
+    return [
+        replace(known.get((detail.module_path, detail.name), table), name=table.name)
+        for detail, table in zip(details, blank, strict=True)
+    ]
+
+
 def _pooling(
-    details: Sequence[ModelTable], names: Sequence[str], factors: Mapping[str, float]
-) -> tuple[list[float], list[str]]:
-    """Lookups per sample of each table, and the tables for which a feature's were assumed."""
+    details: Sequence[ModelTable], listed: Sequence[ListedTable], factors: Mapping[str, float]
+) -> tuple[list[float | None], list[str]]:
+    """Lookups per sample of each table, None where its counted lookups tell, and the tables for which 1 was assumed."""
     features = {feature for detail in details for feature in detail.features}
-    _check_factors(details, names, factors, features)
-    found, assumed = [], []
-    for name, detail in zip(names, details, strict=True):
-        given = next((factors[key] for key in (name, detail.name) if key in factors and key not in features), None)
-        if given is None:
-            given = sum(factors.get(feature, 1.0) for feature in detail.features)
-            if any(feature not in factors for feature in detail.features):
-                assumed.append(name)
-        found.append(float(given))
+    _check_factors(details, [table.name for table in listed], factors, features)
+    found: list[float | None] = []
+    assumed = []
+    for detail, table in zip(details, listed, strict=True):
+        keys = [key for key in (table.name, detail.name) if key in factors and key not in features]
+        given = [feature for feature in detail.features if feature in factors]
+        if keys:
+            found.append(float(factors[keys[0]]))
+        elif given or (table.pooling_factor is None and table.lookups is None):
+            found.append(sum(float(factors.get(feature, 1.0)) for feature in detail.features))
+            assumed += [table.name] * (len(given) < len(set(detail.features)))
+        else:
+            found.append(table.pooling_factor)
     return found, assumed
 
 

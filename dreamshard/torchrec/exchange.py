@@ -1,48 +1,17 @@
-"""TorchRec's embedding modules as `Tables`, and a `Plan` as TorchRec's `ShardingPlan`."""
+"""A `Plan` as TorchRec's `ShardingPlan`."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-import torch
 from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dreamshard.plan import Plan, Shard
-from dreamshard.tables import NUM_BINS, Tables
 
 _PLAIN_FIELDS = ("sharding_type", "compute_kernel", "ranks")
-
-
-def tables_of(module: EmbeddingBagCollection, pooling_factors: Mapping[str, float] | None = None) -> Tables:
-    """The tables of a TorchRec module.
-
-    Args:
-        module: of the model; takes no memory on the `meta` device.
-        pooling_factors: mean lookups per sample by table name; by default 1 per feature of the table.
-
-    Returns:
-        Tables without measured lookups: every distinct row counts once in `bins`, and `lookups` are of one sample.
-    """
-    configs = module.embedding_bag_configs()
-    factors = {config.name: max(1, len(config.feature_names)) for config in configs} | dict(pooling_factors or {})
-    pooling = [float(factors[config.name]) for config in configs]
-    bins = torch.zeros(len(configs), NUM_BINS)
-    bins[:, 0] = 1.0
-    lookups = torch.tensor([max(1, round(factor)) for factor in pooling])
-    rows = torch.tensor([config.num_embeddings for config in configs])
-    return Tables(
-        names=tuple(config.name for config in configs),
-        rows=rows,
-        dim=torch.tensor([config.embedding_dim for config in configs]),
-        pooling_factor=torch.tensor(pooling),
-        bins=bins,
-        lookups=lookups,
-        unique_rows=torch.minimum(lookups, rows),
-    )
 
 
 def sharding_plan(

@@ -100,7 +100,12 @@ def _parquet_records(file: Path) -> list[Record]:
     return [(f"{file}, row {i + 1}", record) for i, record in enumerate(table.to_pylist())]
 
 
-def _json_records(file: Path) -> list[Record]:
+def json_objects(file: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON list, or of the list `tables` in a JSON object.
+
+    Raises:
+        ValueError: the file is not such JSON.
+    """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -112,10 +117,14 @@ def _json_records(file: Path) -> list[Record]:
             f"{file} is not a list of objects, so no tables can be read from it; give "
             '[{"name": ..., "num_embeddings": ..., "embedding_dim": ..., "feature_names": [...]}, ...]'
         )
+    return content
+
+
+def _json_records(file: Path) -> list[Record]:
     renamed = {"num_embeddings": "rows", "embedding_dim": "dim"}
     return [
         (f"{file}, table {i + 1}", {renamed.get(key, key): value for key, value in entry.items()})
-        for i, entry in enumerate(content)
+        for i, entry in enumerate(json_objects(file))
     ]
 
 

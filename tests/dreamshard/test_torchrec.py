@@ -1,22 +1,11 @@
 import pytest
-import torch
 
-torchrec = pytest.importorskip("torchrec")
+pytest.importorskip("torchrec")
 
-from torchrec.distributed.types import ShardingPlan  # noqa: E402
+from torchrec.distributed.types import ShardingPlan
 
-from dreamshard.plan import Plan, Shard  # noqa: E402
-from dreamshard.torchrec import from_json, sharding_plan, tables_of, to_json  # noqa: E402
-
-
-def module():
-    return torchrec.EmbeddingBagCollection(
-        device=torch.device("meta"),
-        tables=[
-            torchrec.EmbeddingBagConfig(name="user", num_embeddings=100, embedding_dim=16, feature_names=["u"]),
-            torchrec.EmbeddingBagConfig(name="item", num_embeddings=50, embedding_dim=8, feature_names=["i", "j"]),
-        ],
-    )
+from dreamshard.plan import Plan, Shard
+from dreamshard.torchrec import from_json, sharding_plan, to_json
 
 
 def plan() -> Plan:
@@ -29,14 +18,6 @@ def plan() -> Plan:
             Shard(table="item", device=1, column_start=0, column_end=8),
         ),
     )
-
-
-def test_the_tables_of_a_torchrec_module_keep_names_rows_and_dims():
-    found = tables_of(module(), {"user": 3.5})
-    assert found.names == ("user", "item")
-    assert found.rows.tolist() == [100, 50]
-    assert found.dim.tolist() == [16, 8]
-    assert found.pooling_factor.tolist() == [3.5, 2.0]  # item is looked up by two features
 
 
 def test_whole_tables_become_table_wise_and_split_tables_column_wise():

@@ -1,0 +1,192 @@
+import pytest
+import torch
+from torch import nn
+from torch.distributed.optim import _apply_optimizer_in_backward as apply_in_backward
+
+torchrec = pytest.importorskip("torchrec")
+
+from torchrec.modules.embedding_configs import DataType, PoolingType  # noqa: E402
+from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection  # noqa: E402
+from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection  # noqa: E402
+from torchrec.modules.itep_embedding_modules import ITEPEmbeddingBagCollection  # noqa: E402
+from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection  # noqa: E402
+from torchrec.modules.mc_modules import (  # noqa: E402
+    DistanceLFU_EvictionPolicy,
+    ManagedCollisionCollection,
+    MCHManagedCollisionModule,
+)
+from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantCollection  # noqa: E402
+
+from dreamshard.torchrec import tables_of  # noqa: E402
+
+META = torch.device("meta")
+
+
+def bag(name, rows=100, dim=16, features=None, **options):
+    return torchrec.EmbeddingBagConfig(
+        name=name, num_embeddings=rows, embedding_dim=dim, feature_names=features or [f"{name}_id"], **options
+    )
+
+
+def sequence(name, rows=100, dim=16, **options):
+    return torchrec.EmbeddingConfig(
+        name=name, num_embeddings=rows, embedding_dim=dim, feature_names=[f"{name}_id"], **options
+    )
+
+
+def bags(*tables, **options):
+    return torchrec.EmbeddingBagCollection(device=META, tables=list(tables), **options)
+
+
+class Model(nn.Module):
+    """Pooled, weighted and sequence tables in several modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.sparse = nn.Module()
+        self.sparse.ebc = bags(bag("user"), bag("item", 50, 8, ["clicked", "bought"], pooling=PoolingType.MEAN))
+        self.sparse.weighted = bags(bag("score", data_type=DataType.FP16), is_weighted=True)
+        self.history = torchrec.EmbeddingCollection(device=META, tables=[sequence("word", data_type=DataType.BF16)])
+        self.over = nn.Linear(4, 2, device=META)
+
+
+def test_all_collections_of_a_model_are_found_with_their_paths():
+    found = tables_of(Model())
+    assert found.tables.names == ("user", "item", "score", "word")
+    assert [d.module_path for d in found.details] == ["sparse.ebc", "sparse.ebc", "sparse.weighted", "history"]
+    assert [d.pooling for d in found.details] == ["sum", "mean", "sum", "none"]
+    assert [d.precision for d in found.details] == ["fp32", "fp32", "fp16", "bf16"]
+    assert [d.is_weighted for d in found.details] == [False, False, True, False]
+    assert found.by_name["item"].features == ("clicked", "bought")
+    assert found.tables.rows.tolist() == [100, 50, 100, 100]
+
+
+def test_what_else_is_in_a_model_is_named():
+    model = Model()
+    model.country = nn.Embedding(250, 16, device=META)
+    model.again = model.history
+    notes = "\n".join(tables_of(model).notes)
+    assert "Embedding country (250 x 16) is in no collection of TorchRec" in notes
+    assert "again is the same module as history" in notes
+    assert "3 other parameters (0.0153 MiB) are on every device" in notes  # 250 x 16 + 4 x 2 + 2 weights
+    assert "no optimizer is fused" in notes
+
+
+def test_a_collection_by_itself_is_a_model():
+    found = tables_of(bags(bag("user"), bag("item")), {"user": 3.5})
+    assert [d.module_path for d in found.details] == ["", ""]
+    assert found.tables.pooling_factor.tolist() == [3.5, 1.0]
+
+
+def test_configs_are_read_as_a_model_with_them_is():
+    configs = [bag("user"), bag("item", 50, 6, ["clicked", "bought"]), sequence("word")]
+    found = tables_of(configs)
+    assert found.tables.names == ("user", "item", "word")
+    assert found.tables.dim.tolist() == [16, 8, 16]
+    assert [d.dim for d in found.details] == [16, 6, 16]
+    assert [d.pooling for d in found.details] == ["sum", "sum", "none"]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "name"),
+    [
+        (torch.optim.SGD, "sgd"),
+        (torch.optim.Adagrad, "adagrad"),
+        (torchrec.optim.RowWiseAdagrad, "rowwise_adagrad"),
+        (torch.optim.Adam, "adam"),
+        (torchrec.optim.LAMB, "lamb"),
+        (torchrec.optim.PartialRowWiseAdam, "partial_rowwise_adam"),
+        (torchrec.optim.PartialRowWiseLAMB, "partial_rowwise_lamb"),
+        (torchrec.optim.LarsSGD, "lars_sgd"),
+    ],
+)
+def test_the_optimizer_in_the_backward_pass_is_known(optimizer, name):
+    model = Model()
+    for collection in (model.sparse, model.history):
+        apply_in_backward(optimizer, collection.parameters(), {"lr": 0.1})
+    found = tables_of(model)
+    assert {d.optimizer for d in found.details} == {name}
+    assert found.task(2, 2**30).optimizer == name
+    assert "settings of optimizers and operators are not used: lr" in found.notes
+
+
+def test_the_sharders_optimizer_holds_for_tables_without_their_own():
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType
+
+    model = Model()
+    apply_in_backward(torch.optim.Adam, model.history.parameters(), {"lr": 0.1})
+    found = tables_of(model, fused_params={"optimizer": EmbOptimType.LAMB, "learning_rate": 0.1})
+    assert [d.optimizer for d in found.details] == ["lamb", "lamb", "lamb", "adam"]
+    assert any(note.endswith("learning_rate, lr") for note in found.notes)
+
+
+def test_an_optimizer_that_torchrec_does_not_fuse_is_refused_by_name():
+    model = bags(bag("user"))
+    apply_in_backward(torch.optim.RMSprop, model.parameters(), {"lr": 0.1})
+    with pytest.raises(ValueError, match=r"RMSprop of 'user'"):
+        tables_of(model)
+
+
+def test_a_fused_collection_names_its_optimizer():
+    fused = FusedEmbeddingBagCollection([bag("user")], torch.optim.Adagrad, {"lr": 0.1}, device=META)
+    assert tables_of(fused).details[0].optimizer == "adagrad"
+
+
+def test_a_collection_within_a_module_that_torchrec_shards_as_a_whole_has_that_modules_path():
+    model = nn.Module()
+    inner = bags(bag("user", features=["f"]), is_weighted=True)
+    model.processed = FeatureProcessedEmbeddingBagCollection(inner, {"f": nn.Module()})
+    config = bag("item", features=["g"])
+    policy = DistanceLFU_EvictionPolicy()
+    remap = MCHManagedCollisionModule(100, META, policy, eviction_interval=10, input_hash_size=1000)
+    model.remapped = ManagedCollisionEmbeddingBagCollection(
+        bags(config), ManagedCollisionCollection({"item": remap}, [config])
+    )
+    found = tables_of(model)
+    assert [d.module_path for d in found.details] == ["processed", "remapped"]
+    assert any("remaps ids before lookups" in note for note in found.notes)
+    assert any("the feature processors of processed are not planned" in note for note in found.notes)
+
+
+def test_settings_of_a_config_that_planning_does_not_use_are_named():
+    configs = [bag("user", weight_init_max=0.5), bag("item", init_fn=nn.init.zeros_), bag("word")]
+    notes = "\n".join(tables_of(configs).notes)
+    assert "weight_init_max of user is not used" in notes
+    assert "init_fn of item is not used" in notes
+    assert "word" not in notes.replace("how often user, item, word are", "")
+
+
+class Own(torchrec.EmbeddingBagCollection):
+    """A collection of one's own."""
+
+
+def test_a_collection_that_no_default_sharder_takes_is_named():
+    found = tables_of(Own(device=META, tables=[bag("user")]))
+    assert any("default sharders do not shard Own given" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (nn.Linear(2, 2), "Linear has no EmbeddingBagCollection or EmbeddingCollection"),
+        ([], "list has no EmbeddingBagCollection"),
+        ([1], "a int is neither a torch.nn.Module nor"),
+        ([bag("")], "has no name"),
+        ([bag("x", dim=0)], "0 columns"),
+        ([bag("x", data_type=DataType.INT4)], "'x' has weights of INT4, .* FP32, FP16, BF16, INT8"),
+        ([bag("x", use_virtual_table=True)], "'x' is a virtual table"),
+        ([bag("x"), bag("x")], "tables x occur more than once"),
+    ],
+)
+def test_what_has_no_tables_to_plan_is_refused_by_name(source, message):
+    with pytest.raises(ValueError, match=message):
+        tables_of(source)
+
+
+def test_collections_that_are_not_trained_plainly_are_refused_by_name():
+    pruned = ITEPEmbeddingBagCollection(bags(bag("user")), nn.Module())
+    with pytest.raises(ValueError, match="ITEPEmbeddingBagCollection, which prunes rows"):
+        tables_of(pruned)
+    quantised = QuantCollection([bag("user", data_type=DataType.INT8)], is_weighted=False, device=torch.device("cpu"))
+    with pytest.raises(ValueError, match="quantised for inference"):
+        tables_of(quantised)
