@@ -53,18 +53,6 @@ class Placement:
         return torch.nonzero(self.device == device).flatten().tolist()
 
 
-@dataclass(frozen=True)
-class Move:
-    """Columns of a table that move from one device to another."""
-
-    table: str
-    start: int
-    end: int
-    source: int
-    target: int
-    memory_bytes: int
-
-
 def device_memory_bytes(
     memory_bytes: Int[Tensor, " T"] | Int[Tensor, "B T"], device: Int[Tensor, "B T"], num_devices: int
 ) -> Int[Tensor, "B D"]:
@@ -81,21 +69,6 @@ def is_legal(
     complete = ((device >= 0) & (device < num_devices)).all(dim=1)  # [B]
     totals = device_memory_bytes(memory_bytes, device.clamp(max=num_devices - 1), num_devices)  # [B, D]
     return complete & (totals <= capacity_bytes).all(dim=1)
-
-
-def moves(tables: Tables, memory_bytes: Int[Tensor, " T"], before: Placement, after: Placement) -> list[Move]:
-    """The columns to move to get from `before` to `after`, largest first."""
-    old: dict[int, list[tuple[ColumnShard, int]]] = {}
-    for shard, source in zip(column_shards(tables, before), before.device.tolist(), strict=True):
-        old.setdefault(shard.table, []).append((shard, source))
-    result = []
-    for shard, target in zip(column_shards(tables, after), after.device.tolist(), strict=True):
-        for other, source in old.get(shard.table, ()):
-            start, end = max(other.start, shard.start), min(other.end, shard.end)
-            if start < end and source != target:
-                size = int(memory_bytes[shard.table]) * (end - start) // int(tables.dim[shard.table])
-                result.append(Move(tables.names[shard.table], start, end, source, target, size))
-    return sorted(result, key=lambda move: -move.memory_bytes)
 
 
 def column_shards(tables: Tables, placement: Placement) -> tuple[ColumnShard, ...]:

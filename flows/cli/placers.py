@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dreamshard.measured_on import MeasuredOn
     from dreamshard.placer import Placer
     from dreamshard.search import DreamShardPlacer, RooflinePlacer
+    from dreamshard.sharding import ShardedPlacement
     from dreamshard.tasks import PlacementTask
     from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
     from storage.store import Store
@@ -35,6 +36,32 @@ class Choice:
     predictor: "Predictor | None"
     costs_of: "MeasuredOn | None"
     why: str = ""
+
+    def place(self, task: "PlacementTask", budget_ms: float | None = None) -> "ShardedPlacement":
+        """A legal placement; rules of thumb and rivals place whole tables, and know no constraints.
+
+        Raises:
+            NoPlacementError: none was found, or the placer's violates a constraint.
+        """
+        from dreamshard.legality import violation
+        from dreamshard.placer import NoPlacementError
+        from dreamshard.search import DreamShardPlacer, RooflinePlacer
+        from dreamshard.sharding import ShardedPlacement
+
+        if isinstance(self.placer, DreamShardPlacer | RooflinePlacer):
+            return self.placer.place_sharded(task, budget_ms)
+        placement = ShardedPlacement.of(self.placer.place(task), task.tables, task.devices_per_host)
+        if reason := violation(task, placement):
+            raise NoPlacementError(
+                f"{self.name} places without regard to constraints, and its placement violates one: {reason}; use another "
+                "placer, for example prior with --hardware, or the champion"
+            )
+        return placement
+
+
+def is_without_costs(name: str | None) -> bool:
+    """Whether a placer is a rule of thumb or a rival, which places whole tables."""
+    return name is not None and name in _without_costs()
 
 
 def choose(

@@ -7,7 +7,7 @@ import typer
 
 from flows.cli import terminal
 from flows.cli.command_options import HomeOption, JsonOption, enter
-from flows.cli.place import read_listed
+from flows.cli.listed_tables import read_listed
 
 if TYPE_CHECKING:
     from dreamshard.what_if import Cluster, Estimate

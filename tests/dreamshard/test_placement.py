@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from dreamshard.placement import ColumnShard, Move, Placement, device_memory_bytes, is_legal, moves
-from tests.helpers.tables import tables_of
+from dreamshard.placement import ColumnShard, Placement, device_memory_bytes, is_legal
 
 BYTES = torch.tensor([5, 3, 2])
 
@@ -31,26 +30,6 @@ def test_a_device_that_does_not_exist_is_refused():
 
 def test_tables_of_a_device_are_listed():
     assert Placement(torch.tensor([1, 0, 1]), 2).tables_of(1) == [0, 2]
-
-
-def test_moves_name_what_changed_largest_first():
-    before, after = Placement(torch.tensor([0, 0, 1]), 2), Placement(torch.tensor([0, 1, 0]), 2)
-    tables = tables_of([1, 3, 2])
-    sizes = torch.tensor([1, 3, 2])
-    assert [
-        (move.table, move.source, move.target, move.memory_bytes) for move in moves(tables, sizes, before, after)
-    ] == [
-        ("t1", 0, 1, 3),
-        ("t2", 1, 0, 2),
-    ]
-    assert moves(tables, sizes, before, before) == []
-
-
-def test_a_split_table_moves_only_the_columns_that_change_device():
-    tables = tables_of([1], dim=8)
-    before = Placement(torch.tensor([0]), 2)
-    after = Placement(torch.tensor([0, 1]), 2, (ColumnShard(0, 0, 4), ColumnShard(0, 4, 8)))
-    assert moves(tables, torch.tensor([80]), before, after) == [Move("t0", 4, 8, 0, 1, 40)]
 
 
 def test_shards_need_a_device_each():

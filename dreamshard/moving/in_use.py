@@ -1,0 +1,101 @@
+"""The plan in use as a placement of today's tables."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dreamshard.constraints import UNCONSTRAINED
+from dreamshard.moving.blocks import Block, blocks_of
+from dreamshard.plan import Plan
+from dreamshard.sharding import ON_ONE_HOST, ShardedPlacement
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class InUse:
+    """What is in use of a task's tables, and what is not.
+
+    Attributes:
+        task: the tables that are there already, as they are, on the devices of the plan in use, without constraints.
+        placement: of these tables.
+        new: tables that the plan in use does not have.
+        changed: tables that have other rows or columns in it, and are loaded anew.
+        removed: tables that only the plan in use has.
+        blocks: of the tables that are there already.
+    """
+
+    task: PlacementTask
+    placement: ShardedPlacement
+    new: tuple[str, ...]
+    changed: tuple[str, ...]
+    removed: tuple[str, ...]
+    blocks: Mapping[str, list[Block]]
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """Tables that are loaded rather than moved."""
+        return self.new + self.changed
+
+
+def in_use(plan: Plan, task: PlacementTask, earlier: Tables | None = None) -> InUse:
+    """What `plan` holds of the task's tables.
+
+    A plan does not say how many rows a table has unless it splits them, so `earlier` does.
+
+    Args:
+        plan: in use.
+        task: of today's tables.
+        earlier: the tables that the plan was made for; None where their rows have not changed.
+
+    Raises:
+        ValueError: the plan has none of the tables, does not hold all of one, or has hosts of another size.
+    """
+    by_table, tables = plan.by_table(), task.tables
+    rows_before = dict(zip(earlier.names, earlier.rows.tolist(), strict=True)) if earlier is not None else {}
+    new, changed, same = [], [], []
+    for t, (name, rows, dim) in enumerate(zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True)):
+        shards = by_table.get(name)
+        if shards is None:
+            new.append(name)
+            continue
+        ends = [shard.row_end for shard in shards if shard.row_end is not None]
+        held_rows = rows_before.get(name, max(ends, default=rows))
+        held_dim = max(shard.column_end for shard in shards)
+        if (held_rows, held_dim) == (rows, dim):
+            same.append(t)
+        else:
+            changed.append(name)
+    if len(new) == len(tables):
+        raise ValueError("the plan in use places none of these tables, so nothing moves; give the plan of this model")
+    if not same:
+        raise ValueError(
+            f"the plan in use has other sizes of all tables that it shares with these ({', '.join(changed[:5])}), so "
+            "there is nothing to keep; place them without it"
+        )
+    kept = replace(
+        task,
+        tables=tables.select(same),
+        num_devices=plan.num_devices,
+        memory_bytes=2**62,
+        constraints=UNCONSTRAINED,
+        devices_per_host=task.devices_per_host if plan.devices_per_host is None else plan.devices_per_host,
+    )
+    placement = plan.sharded_placement(kept.tables)
+    per_host = task.devices_per_host or task.num_devices
+    on_hosts = placement.sharding_types & set(ON_ONE_HOST)
+    if on_hosts and placement.devices_per_host != per_host:
+        raise ValueError(
+            f"the plan in use shards tables {' and '.join(sorted(on_hosts))} on hosts of {placement.devices_per_host} "
+            f"devices, but these have {per_host}, so it is not known what can stay; give --devices-per-host "
+            f"{placement.devices_per_host}"
+        )
+    if not on_hosts:
+        placement = replace(placement, devices_per_host=per_host)
+    return InUse(
+        task=kept,
+        placement=placement,
+        new=tuple(new),
+        changed=tuple(changed),
+        removed=tuple(sorted(by_table.keys() - set(tables.names))),
+        blocks=blocks_of(kept, placement),
+    )

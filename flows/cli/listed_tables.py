@@ -1,0 +1,25 @@
+"""Tables from a file, for commands that place them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.cli import terminal
+
+if TYPE_CHECKING:
+    from dreamshard.tables import Tables
+    from storage.store import Store
+
+
+def read_listed(store: "Store", path: Path) -> "Tables":
+    """The tables of a file; a note says what was filled in."""
+    from dreamshard.workloads import read_tables
+
+    versions = store.lake.dataset_versions()
+    listed = read_tables(path, store.lake.read_dataset(versions[-1]) if versions else None)
+    if listed.defaulted:
+        source = "taken from the mean of the tables ingested last"
+        if not versions:
+            source = "no tables have been ingested into this home, so lookups are filled in by a Zipf law"
+            source += " and one per sample" if "pooling_factor" in listed.defaulted else ""
+        terminal.note(f"{path} lacks {', '.join(listed.defaulted)}: {source}")
+    return listed.tables

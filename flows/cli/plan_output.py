@@ -1,0 +1,84 @@
+"""A plan as it is written, and what is said of it."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.cli import terminal
+
+if TYPE_CHECKING:
+    from dreamshard.plan import Plan
+    from dreamshard.sharding import ShardedPlacement
+    from dreamshard.tasks import PlacementTask
+    from flows.cli.placers import Predictor
+
+_TELLING_GAP = 0.25  # to the lower bound, above which the bound says nothing about the placement
+
+
+def plan_text(plan: "Plan", form: str, task: "PlacementTask") -> str:
+    """The plan in the given format."""
+    if form == "json":
+        return plan.to_json()
+    if form == "csv":
+        return plan.to_csv()
+    try:
+        from dreamshard.torchrec import sharding_plan, to_json
+    except ImportError as error:
+        raise ValueError(
+            f"torchrec cannot be imported ({error}), so there is no ShardingPlan to write; install it with "
+            "`pip install --no-deps torchrec==1.8.0`, or use --format json"
+        ) from error
+    rows = dict(zip(task.tables.names, task.tables.rows.tolist(), strict=True))
+    return to_json(sharding_plan(plan, rows))
+
+
+def show_prediction(
+    task: "PlacementTask", placement: "ShardedPlacement", plan: "Plan", predictor: "Predictor", *, is_for_named: bool
+) -> None:
+    """Say what the plan costs, what that is of, and how far below it a placement may be."""
+    predicted = f"{plan.placer}: predicted {plan.overall_ms:.3f} ms"
+    shards = _how_sharded(placement, len(plan.shards))
+    terminal.note(f"{predicted} for {len(task.tables)} tables on {plan.num_devices} devices{shards}")
+    if plan.costs_of is not None:
+        other = "" if is_for_named else "; if the plan is for other hardware, name it with --hardware"
+        terminal.note(f"costs of {plan.costs_of}{other}")
+    if plan.warning:
+        terminal.warn(plan.warning)
+    bound_ms = _lower_bound_ms(task, placement, predictor)
+    if bound_ms is not None and plan.overall_ms is not None and plan.overall_ms < (1 + _TELLING_GAP) * bound_ms:
+        split = len(plan.shards) > len(task.tables)
+        bound = f"lower bound of any placement of these {'shards' if split else 'tables'}: {bound_ms:.3f} ms"
+        terminal.note(f"{bound}; {plan.overall_ms / bound_ms - 1:.0%} above it")
+
+
+def _lower_bound_ms(task: "PlacementTask", placement: "ShardedPlacement", predictor: "Predictor") -> float | None:
+    """Of whole tables and column shards, by a trained network that has one."""
+    from dreamshard.search import DreamShardPlacer
+
+    columns = placement.as_columns()
+    if columns is None or not isinstance(predictor, DreamShardPlacer):
+        return None
+    return predictor.lower_bound_ms(task, columns)
+
+
+def _how_sharded(placement: "ShardedPlacement", num_shards: int) -> str:
+    """`, split by columns into 12 shards`, or how many tables are sharded in which way; empty if all are whole."""
+    if placement.as_columns() is not None:
+        return f", split by columns into {num_shards} shards" if num_shards > len(placement.tables) else ""
+    counts = Counter(sharding.sharding_type for sharding in placement.tables)
+    cached = sum(sharding.cached_share is not None for sharding in placement.tables)
+    in_host = f"; {cached} in host memory with a cache" if cached else ""
+    return f": {', '.join(f'{count} {each}' for each, count in counts.most_common())}{in_host}"
+
+
+def check_writable(out: Path | None) -> None:
+    """Check, before placing, that the plan can be written."""
+    if out is None:
+        return
+    if not out.absolute().parent.is_dir():
+        raise ValueError(
+            f"the folder {out.parent} does not exist, so the plan cannot be written to {out}; make it, or give --out "
+            "another path"
+        )
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder, so the plan cannot be written to it; give --out the path of a file")

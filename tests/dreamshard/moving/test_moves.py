@@ -1,0 +1,218 @@
+"""What moves between two placements, under which names of devices, and in which order."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dreamshard.constraints import ANY_SHARDING, Constraints
+from dreamshard.moving import Move, blocks_of, in_use, moved_bytes, moves, renamed, schedule
+from dreamshard.moving.order import HOST
+from dreamshard.placement import ColumnShard, Placement
+from dreamshard.plan import make_plan
+from dreamshard.sharding import ShardedPlacement, TableSharding
+from dreamshard.tasks import PlacementTask
+from tests.helpers.tables import ROW_BYTES, tables_of, task_of
+
+
+def placed(task, devices, per_host=None):
+    return ShardedPlacement.of(Placement(torch.tensor(devices), task.num_devices), task.tables, per_host)
+
+
+def between(task, before, after):
+    return moves(blocks_of(task, before), blocks_of(task, after))
+
+
+def test_moves_name_what_changed_largest_first():
+    task = task_of([1, 3, 2], num_devices=2, room_rows=10)
+    moved = between(task, placed(task, [0, 0, 1]), placed(task, [0, 1, 0]))
+    assert moved == [
+        Move("t1", (0, 3), (0, 4), 0, 1, 3 * ROW_BYTES),
+        Move("t2", (0, 2), (0, 4), 1, 0, 2 * ROW_BYTES),
+    ]
+
+
+def test_a_split_table_moves_only_the_columns_that_change_device():
+    task = PlacementTask(tables_of([5], dim=8), 2, 2**20)
+    split = Placement(torch.tensor([0, 1]), 2, (ColumnShard(0, 0, 4), ColumnShard(0, 4, 8)))
+    after = ShardedPlacement.of(split, task.tables)
+    assert between(task, placed(task, [0]), after) == [Move("t0", (0, 5), (4, 8), 0, 1, 80)]
+
+
+def test_state_of_each_row_moves_with_every_range_of_columns():
+    task = PlacementTask(tables_of([5], dim=8), 2, 2**20, optimizer="rowwise_adagrad")
+    split = Placement(torch.tensor([0, 1]), 2, (ColumnShard(0, 0, 4), ColumnShard(0, 4, 8)))
+    moved = between(task, placed(task, [0]), ShardedPlacement.of(split, task.tables))
+    assert [move.memory_bytes for move in moved] == [5 * (4 * 4 + 4)]
+
+
+def test_rows_go_to_each_device_and_copies_to_every_device_that_has_none():
+    task = task_of([6], num_devices=3, room_rows=10)
+    rows = ShardedPlacement((TableSharding(sharding_type="row_wise", columns=((0, 4),)),), 3, 3)
+    copies = ShardedPlacement((TableSharding(sharding_type="data_parallel", columns=((0, 4),)),), 3, 3)
+    whole = placed(task, [1])
+    assert [(move.rows, move.target) for move in between(task, whole, rows)] == [((0, 2), 0), ((4, 6), 2)]
+    assert [(move.rows, move.target) for move in between(task, whole, copies)] == [((0, 6), 0), ((0, 6), 2)]
+    assert between(task, copies, whole) == []
+    assert between(task, copies, rows) == []
+    assert sum(move.memory_bytes for move in between(task, rows, copies)) == 3 * 4 * ROW_BYTES
+
+
+def test_a_rotation_of_the_devices_names_moves_nothing():
+    task = task_of([5, 4, 3, 2], num_devices=4, room_rows=10)
+    before = blocks_of(task, placed(task, [0, 1, 2, 3]))
+    rotated = placed(task, [1, 2, 3, 0])
+    assert moved_bytes(before, blocks_of(task, rotated)) == 14 * ROW_BYTES
+    assert moved_bytes(before, blocks_of(task, renamed(task, rotated, before))) == 0
+
+
+def test_devices_are_only_renamed_within_their_hosts_and_hosts_as_a_whole():
+    task = replace(task_of([9, 8, 7, 6], num_devices=4, room_rows=20), devices_per_host=2)
+    before = blocks_of(task, placed(task, [0, 1, 2, 3], per_host=2))
+    swapped_hosts = placed(task, [3, 2, 1, 0], per_host=2)
+    assert moved_bytes(before, blocks_of(task, renamed(task, swapped_hosts, before))) == 0
+    mixed = placed(task, [0, 2, 1, 3], per_host=2)  # t0 and t2 share a host now: one pair has to move
+    assert moved_bytes(before, blocks_of(task, renamed(task, mixed, before))) == (8 + 7) * ROW_BYTES
+
+
+def test_tables_on_hosts_move_with_their_host():
+    constraints = replace(ANY_SHARDING)
+    task = replace(task_of([8, 6], num_devices=4, room_rows=20), devices_per_host=2, constraints=constraints)
+    on_host = lambda host: TableSharding(sharding_type="table_row_wise", columns=((0, 4),), where=(host,))  # noqa: E731
+    whole = lambda device: TableSharding(sharding_type="table_wise", columns=((0, 4),), where=(device,))  # noqa: E731
+    before = blocks_of(task, ShardedPlacement((on_host(0), whole(1)), 4, 2))
+    after = renamed(task, ShardedPlacement((on_host(1), whole(2)), 4, 2), before)
+    assert after == ShardedPlacement((on_host(0), whole(1)), 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("constraints", "devices"),
+    [
+        (Constraints(), [0, 1, 2]),
+        (Constraints(pinned={"t0": (1,)}), [1, 0, 2]),  # devices 0 and 2 are alike, so the others keep what they can
+        (Constraints(memory_bytes_of={1: 5 * ROW_BYTES}), [1, 0, 2]),
+        (Constraints(excluded={"t0": (0,)}), [2, 1, 0]),
+    ],
+)
+def test_only_devices_that_are_alike_by_the_constraints_change_names(constraints, devices):
+    task = replace(task_of([5, 4, 1], num_devices=3, room_rows=20), constraints=constraints)
+    before = blocks_of(task, placed(task, [0, 1, 2]))
+    after = renamed(task, placed(task, [1, 2, 0]), before)
+    assert after.as_columns().device.tolist() == devices
+
+
+def test_new_gone_and_resized_tables_are_told_from_those_that_stay():
+    old = PlacementTask(tables_of([5, 4, 3], names=["same", "gone", "wider"]), 2, 2**20)
+    plan = make_plan(old, placed(old, [0, 1, 1]), "old")
+    today = tables_of([5, 3, 2], [4, 8, 4], names=["same", "wider", "new"])
+    task = PlacementTask(today, 2, 2**20)
+    current = in_use(plan, task)
+    assert (current.new, current.changed, current.removed) == (("new",), ("wider",), ("gone",))
+    assert [list(current.blocks), current.placement.tables[0].where] == [["same"], (0,)]
+    assert moves(current.blocks, blocks_of(task, placed(task, [1, 1, 0]))) == [
+        Move("same", (0, 5), (0, 4), 0, 1, 5 * ROW_BYTES)
+    ]
+
+
+def test_a_table_of_other_rows_is_loaded_anew_where_the_earlier_list_says_so():
+    old = PlacementTask(tables_of([5, 4]), 2, 2**20)
+    plan = make_plan(old, placed(old, [0, 1]), "old")
+    grown = PlacementTask(tables_of([5, 8]), 2, 2**20)
+    assert in_use(plan, grown).changed == ()
+    assert in_use(plan, grown, earlier=old.tables).changed == ("t1",)
+
+
+def test_rows_that_a_plan_splits_tell_how_many_there_were():
+    old = replace(task_of([6, 4], num_devices=2, room_rows=10), constraints=ANY_SHARDING)
+    rows = TableSharding(sharding_type="row_wise", columns=((0, 4),))
+    whole = TableSharding(sharding_type="table_wise", columns=((0, 4),), where=(0,))
+    plan = make_plan(old, ShardedPlacement((rows, whole), 2, 2), "old")
+    assert in_use(plan, replace(old, tables=tables_of([8, 4]))).changed == ("t0",)
+
+
+def test_a_plan_of_other_tables_or_of_other_sizes_of_all_is_refused():
+    old = task_of([5], num_devices=2, room_rows=10)
+    plan = make_plan(old, placed(old, [0]), "old")
+    with pytest.raises(ValueError, match="places none of these tables"):
+        in_use(plan, PlacementTask(tables_of([5], prefix="other"), 2, 2**20))
+    with pytest.raises(ValueError, match=r"other sizes of all tables.*t0"):
+        in_use(plan, PlacementTask(tables_of([5], dim=8), 2, 2**20))
+
+
+def replay(task, before, after):
+    """Carry a schedule out byte by byte; the most that each device held."""
+    held_by = [0] * task.num_devices
+    for blocks in before.values():
+        for block in blocks:
+            held_by[block.device] += block.device_bytes
+    plan = schedule(before, after, task.capacity_bytes)
+    highest = list(held_by)
+    for step in plan.steps:
+        if step.target != HOST:
+            held_by[step.target] += step.memory_bytes
+            highest[step.target] = max(highest[step.target], held_by[step.target])
+        for device in step.frees:
+            held_by[device] -= step.memory_bytes  # whole blocks of fp32 and SGD
+    return plan, highest, held_by
+
+
+def test_the_table_that_makes_room_moves_first():
+    task = task_of([6, 6, 1], num_devices=3, room_rows=7)
+    before, after = blocks_of(task, placed(task, [0, 1, 2])), blocks_of(task, placed(task, [2, 0, 1]))
+    plan, highest, held = replay(task, before, after)
+    assert [(step.kind, step.table, step.source, step.target) for step in plan.steps][:2] == [
+        ("move", "t0", 0, 2),
+        ("move", "t1", 1, 0),
+    ]
+    assert max(highest) <= 7 * ROW_BYTES
+    assert plan.highest_bytes.tolist() == highest
+    assert held == [6 * ROW_BYTES, ROW_BYTES, 6 * ROW_BYTES]
+
+
+def test_two_tables_that_change_places_without_room_go_by_another_device():
+    task = task_of([6, 5, 1], num_devices=3, room_rows=7)
+    before, after = blocks_of(task, placed(task, [0, 1, 2])), blocks_of(task, placed(task, [1, 0, 2]))
+    plan, highest, held = replay(task, before, after)
+    assert [step.kind for step in plan.steps] == ["park", "move", "move"]
+    assert plan.bytes_of("park") == 5 * ROW_BYTES  # the smaller of both
+    assert (plan.steps[0].target, plan.steps[2].source) == (2, 2)
+    assert max(highest) <= 7 * ROW_BYTES
+    assert held == [5 * ROW_BYTES, 6 * ROW_BYTES, ROW_BYTES]
+
+
+def test_where_no_device_has_room_a_table_waits_in_host_memory():
+    task = task_of([6, 6], num_devices=2, room_rows=7)
+    before, after = blocks_of(task, placed(task, [0, 1])), blocks_of(task, placed(task, [1, 0]))
+    plan, highest, _ = replay(task, before, after)
+    assert [step.kind for step in plan.steps] == ["stage", "move", "move"]
+    assert plan.bytes_of("stage") == 6 * ROW_BYTES
+    assert plan.steps[2].source == HOST
+    assert max(highest) <= 7 * ROW_BYTES
+    assert plan.steps[2].to_json()["source"] == "host"
+
+
+def test_new_tables_are_loaded_last_and_dropped_ones_make_room_first():
+    task = task_of([6, 6], num_devices=2, room_rows=7)
+    before = {"t0": blocks_of(task, placed(task, [0, 1]))["t0"], "gone": blocks_of(task, placed(task, [0, 1]))["t1"]}
+    after = blocks_of(task, placed(task, [1, 0]))
+    plan = schedule(before, after, task.capacity_bytes)
+    assert [(step.kind, step.table, step.target) for step in plan.steps] == [("move", "t0", 1), ("load", "t1", 0)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_order_exceeds_the_room_of_any_device(seed):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(1, 9, (14,), generator=generator).tolist()
+    task = task_of(rows, num_devices=4, room_rows=1000)
+    first = torch.randint(4, (14,), generator=generator)
+    second = torch.randint(4, (14,), generator=generator)
+    held = [torch.bincount(d, torch.tensor(rows, dtype=torch.float64), 4).max() for d in (first, second)]
+    tight = replace(task, memory_bytes=int(max(held)) * ROW_BYTES)
+    before, after = blocks_of(tight, placed(tight, first.tolist())), blocks_of(tight, placed(tight, second.tolist()))
+    plan, highest, ends = replay(tight, before, after)
+    assert max(highest) <= tight.memory_bytes
+    assert plan.highest_bytes.tolist() == highest
+    assert ends == (torch.bincount(second, torch.tensor(rows, dtype=torch.float64), 4) * ROW_BYTES).long().tolist()
+    assert {(s.table, s.target) for s in plan.steps if s.kind == "move"} == {
+        (f"t{t}", int(second[t])) for t in range(14) if first[t] != second[t]
+    }
