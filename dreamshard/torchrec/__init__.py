@@ -1,10 +1,23 @@
 """The bridge to TorchRec, the only package that imports torchrec. Import it only where it is used: torchrec is optional.
 
-`modules` finds the tables of a model, `configs` and `optimizers` what TorchRec knows of each; `exchange` writes sharding
-plans; `planner` runs its planner and its estimator.
+`modules` finds the tables of a model, `configs` and `optimizers` what TorchRec knows of each; `sharding_plans` writes its
+sharding plans, `current_plans` reads them, and `plan_file` keeps them; `planner` runs its planner and its estimator.
 """
 
-from dreamshard.torchrec.exchange import from_json, sharding_plan, to_json
+from dreamshard.torchrec.current_plans import current_plan
 from dreamshard.torchrec.modules import tables_of
+from dreamshard.torchrec.plan_file import from_json, load_plan, to_json
+from dreamshard.torchrec.planned_tables import PlannedTable, planned_tables
+from dreamshard.torchrec.sharding_plans import placement_plan, sharding_plan
 
-__all__ = ["from_json", "sharding_plan", "tables_of", "to_json"]
+__all__ = [
+    "PlannedTable",
+    "current_plan",
+    "from_json",
+    "load_plan",
+    "placement_plan",
+    "planned_tables",
+    "sharding_plan",
+    "tables_of",
+    "to_json",
+]

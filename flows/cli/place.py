@@ -11,6 +11,7 @@ from flows.cli.command_options import BatchOption, HardwareOption, HomeOption, e
 from flows.cli.listed_tables import read_listed
 from flows.cli.placers import choose, is_without_costs
 from flows.cli.plan_output import check_writable, plan_text, show_prediction
+from flows.cli.torchrec_plan import DeviceTypeOption, ModulePathOption, torchrec_target
 
 OTHER_SETTING = 3
 """Exit code of `place` where the plan's costs are of something else than what it is for."""
@@ -34,6 +35,8 @@ def place(
     optimizer: options.OptimizerOption = "sgd",
     batch_size: BatchOption = None,
     devices_per_host: options.PerHostOption = None,
+    module_path: ModulePathOption = None,
+    device_type: DeviceTypeOption = "cuda",
     strict: options.StrictOption = False,
     home: HomeOption = None,
 ) -> None:
@@ -67,6 +70,9 @@ def place(
             constraints, listed.names, devices, sharding=sharding or default, reserve_gb=reserve_gb, cache=cache
         ),
     )
+    target = None
+    if form == "torchrec":
+        target = torchrec_target(task, model=None, module_path=module_path, device_type=device_type, spec=spec)
     in_use = read_in_use(current, task) if current else None
     chosen = choose(store, placer, task, spec, hardware or "")
     if chosen.why:
@@ -83,7 +89,7 @@ def place(
         )
     if in_use is not None:
         show_moves(task, in_use, placement)
-    text = plan_text(plan, form, task)
+    text = plan_text(plan, form, target)
     if out is None:
         typer.echo(text, nl=not text.endswith("\n"))
     else:

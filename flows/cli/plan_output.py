@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.cli import terminal
+from flows.cli.torchrec_plan import TorchRecTarget, torchrec_text
 
 if TYPE_CHECKING:
     from dreamshard.plan import Plan
@@ -15,21 +16,11 @@ if TYPE_CHECKING:
 _TELLING_GAP = 0.25  # to the lower bound, above which the bound says nothing about the placement
 
 
-def plan_text(plan: "Plan", form: str, task: "PlacementTask") -> str:
-    """The plan in the given format."""
-    if form == "json":
-        return plan.to_json()
-    if form == "csv":
-        return plan.to_csv()
-    try:
-        from dreamshard.torchrec import sharding_plan, to_json
-    except ImportError as error:
-        raise ValueError(
-            f"torchrec cannot be imported ({error}), so there is no ShardingPlan to write; install it with "
-            "`pip install --no-deps torchrec==1.8.0`, or use --format json"
-        ) from error
-    rows = dict(zip(task.tables.names, task.tables.rows.tolist(), strict=True))
-    return to_json(sharding_plan(plan, rows))
+def plan_text(plan: "Plan", form: str, target: TorchRecTarget | None) -> str:
+    """The plan in the given format; as TorchRec's where there is a target."""
+    if target is not None:
+        return torchrec_text(plan, target)
+    return plan.to_csv() if form == "csv" else plan.to_json()
 
 
 def show_prediction(

@@ -157,13 +157,15 @@ def test_place_writes_each_form_and_says_what_moves(dreamshard, empty_home, tabl
     current = json.loads((tmp_path / "current.json").read_text())
     assert {shard["table"] for shard in current["shards"]} == {"users", "items", "words"}
     moved = ("--current", str(tmp_path / "current.json"), "--format", form, "--out", str(out))
+    if form == "torchrec":
+        moved += ("--module-path", "sparse.ebc", "--device-type", "cpu")
     done = dreamshard("place", str(tables), *place[:-1], "lookup_greedy", *moved, home=empty_home)
     assert done.returncode == 0, done.sentence
     assert "of 3 tables move" in done.stderr
     if form == "torchrec":
         from dreamshard.torchrec import from_json
 
-        assert set(from_json(out.read_text()).plan[""]) == {"users", "items", "words"}
+        assert set(from_json(out.read_text()).plan["sparse.ebc"]) == {"users", "items", "words"}
 
 
 def test_a_folder_that_does_not_exist_is_said_before_anything_is_placed(dreamshard, empty_home, tables, tmp_path):

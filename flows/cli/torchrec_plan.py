@@ -1,0 +1,128 @@
+"""What `dreamshard place --format torchrec` needs to know beside the plan, and the file that it writes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from dreamshard.model_tables import ModelTables
+    from dreamshard.plan import Plan
+    from dreamshard.tasks import PlacementTask
+    from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
+    from dreamshard.torchrec import PlannedTable
+
+DeviceType = Literal["cuda", "cpu"]
+
+ModulePathOption = Annotated[
+    str | None,
+    typer.Option(
+        "--module-path",
+        help="Of the collection within the model that is given to DistributedModelParallel, for --format torchrec; '' where "
+        "it is the model itself.",
+    ),
+]
+DeviceTypeOption = Annotated[
+    DeviceType, typer.Option("--device-type", help="Of the ranks, for --format torchrec; cuda or cpu.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchRecTarget:
+    """What a plan for TorchRec is for.
+
+    Attributes:
+        tables: where the model has each table, by its name in the task.
+        ranks_per_host: None on CPU ranks where that is not said, which need no number of their device.
+    """
+
+    tables: Mapping[str, "PlannedTable"]
+    device_type: DeviceType
+    ranks_per_host: int | None
+
+
+def torchrec_target(
+    task: "PlacementTask",
+    *,
+    model: "ModelTables | None",
+    module_path: str | None,
+    device_type: DeviceType,
+    spec: "AcceleratorSpec | None",
+) -> TorchRecTarget:
+    """What the plan is for, before anything is placed.
+
+    Args:
+        task: whose tables are to be placed.
+        model: that the tables are of; None where they are from a list.
+        module_path: of the tables of a list.
+        device_type: of the ranks.
+        spec: hardware that the plan is for, if named.
+
+    Raises:
+        ValueError: torchrec is not installed.
+        BadParameter: the tables' module is not known, or the ranks of a host are not.
+    """
+    try:
+        from dreamshard.torchrec import PlannedTable
+    except ImportError as error:
+        raise ValueError(
+            f"torchrec cannot be imported ({error}), so there is no ShardingPlan to write; install it with "
+            "`pip install --no-deps torchrec==1.8.0`, or use --format json"
+        ) from error
+    if model is not None and module_path is not None:
+        raise typer.BadParameter("the model says where its tables are; leave it out", param_hint="--module-path")
+    if model is None and module_path is None:
+        raise typer.BadParameter(
+            "a list of tables does not say where the model has them, so its plan would not load; give the path of their "
+            "collection within the model, e.g. --module-path sparse_arch.ebc ('' where it is the model itself), or place "
+            "model.py:make_model",
+            param_hint="--module-path",
+        )
+    per_host = task.devices_per_host or (spec.devices_per_node if spec else None)
+    if per_host is None and device_type == "cuda":
+        raise typer.BadParameter(
+            "a plan for TorchRec names the GPU of each rank on its host; give the ranks per host, or --hardware",
+            param_hint="--devices-per-host",
+        )
+    if model is not None:
+        tables = {
+            name: PlannedTable(
+                module_path=table.module_path,
+                name=table.name,
+                rows=table.rows,
+                dim=table.dim,
+                data_type=table.precision.upper(),
+            )
+            for name, table in model.by_name.items()
+        }
+    else:
+        sizes = zip(task.tables.names, task.tables.rows.tolist(), task.tables.dim.tolist(), strict=True)
+        tables = {
+            name: PlannedTable(
+                module_path=module_path or "",
+                name=name,
+                rows=rows,
+                dim=dim,
+                data_type=task.precision_of.get(name, task.precision).upper(),
+            )
+            for name, rows, dim in sizes
+        }
+    return TorchRecTarget(
+        tables=tables, device_type=device_type, ranks_per_host=per_host and min(per_host, task.num_devices)
+    )
+
+
+def torchrec_text(plan: "Plan", target: TorchRecTarget) -> str:
+    """The plan file that `dreamshard.torchrec.load_plan` reads."""
+    from dreamshard.torchrec import sharding_plan, to_json
+
+    per_host = target.ranks_per_host or plan.devices_per_host or plan.num_devices
+    sharding = sharding_plan(plan, target.tables, device_type=target.device_type, ranks_per_host=per_host)
+    return to_json(
+        sharding,
+        list(target.tables.values()),
+        world_size=plan.num_devices,
+        ranks_per_host=per_host,
+        device_type=target.device_type,
+    )

@@ -1,0 +1,267 @@
+"""Plans for TorchRec: field by field what its own planner makes of the same choice, and back again."""
+
+import json
+import warnings
+
+import pytest
+import torch
+
+torchrec = pytest.importorskip("torchrec")
+
+from torchrec.distributed.embedding import EmbeddingCollectionSharder  # noqa: E402
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: E402
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology  # noqa: E402
+from torchrec.distributed.types import BoundsCheckMode, CacheParams, ShardingPlan  # noqa: E402
+
+from dreamshard.plan import Plan, Shard, make_plan  # noqa: E402
+from dreamshard.sharding import ShardedPlacement, TableSharding  # noqa: E402
+from dreamshard.tables import NUM_BINS, Tables  # noqa: E402
+from dreamshard.tasks import PlacementTask  # noqa: E402
+from dreamshard.torchrec import (  # noqa: E402
+    PlannedTable,
+    current_plan,
+    from_json,
+    load_plan,
+    placement_plan,
+    planned_tables,
+    sharding_plan,
+    to_json,
+)
+
+ROWS, DIM = 37, 256  # rows that do not divide evenly
+WHOLE = ((0, DIM),)
+HALVES = ((0, DIM // 2), (DIM // 2, DIM))
+
+
+def bags(rows: int = ROWS, dim: int = DIM, name: str = "user") -> torchrec.EmbeddingBagCollection:
+    config = torchrec.EmbeddingBagConfig(
+        name=name, num_embeddings=rows, embedding_dim=dim, feature_names=[f"{name}_id"]
+    )
+    return torchrec.EmbeddingBagCollection(device=torch.device("meta"), tables=[config])
+
+
+class Model(torch.nn.Module):
+    def __init__(self, **options) -> None:
+        super().__init__()
+        self.sparse = torch.nn.ModuleDict({"ebc": bags(**options)})
+        config = torchrec.EmbeddingConfig(name="clicks", num_embeddings=10, embedding_dim=8, feature_names=["c"])
+        self.sequence = torchrec.EmbeddingCollection(device=torch.device("meta"), tables=[config])
+
+
+def theirs(sharding_type: str, kernel: str, device_type: str = "cuda", **options) -> ShardingPlan:
+    """TorchRec's own plan of one table that may only be sharded in one way, on two hosts of two ranks."""
+    topology = Topology(world_size=4, local_world_size=2, compute_device=device_type)
+    constraints = {"user": ParameterConstraints(sharding_types=[sharding_type], compute_kernels=[kernel], **options)}
+    planner = EmbeddingShardingPlanner(topology=topology, constraints=constraints, stats=[], debug=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return planner.plan(bags(), [EmbeddingBagCollectionSharder()])
+
+
+def ours(sharding: TableSharding, device_type: str = "cuda", fields=None) -> ShardingPlan:
+    placement = ShardedPlacement((sharding,), 4, 2)
+    return placement_plan(placement, planned_tables(bags()), device_type=device_type, fields=[fields or {}])
+
+
+def rank_of(plan: ShardingPlan) -> int:
+    return plan.plan[""]["user"].ranks[0]
+
+
+def assert_same(ours: ShardingPlan, theirs: ShardingPlan) -> None:
+    assert ours.plan.keys() == theirs.plan.keys()
+    for path, parameters in theirs.plan.items():
+        assert type(ours.plan[path]) is type(parameters)
+        assert {name: vars(each) for name, each in ours.plan[path].items()} == {
+            name: vars(each) for name, each in parameters.items()
+        }
+
+
+@pytest.mark.parametrize("device_type", ["cuda", "cpu"])
+def test_whole_tables_are_as_torchrecs_planner_makes_them(device_type):
+    expected = theirs("table_wise", "fused", device_type)
+    made = ours(TableSharding(sharding_type="table_wise", columns=WHOLE, where=(rank_of(expected),)), device_type)
+    assert_same(made, expected)
+
+
+def test_columns_are_as_torchrecs_planner_makes_them():
+    expected = theirs("column_wise", "fused", min_partition=DIM // 2)
+    where = tuple(expected.plan[""]["user"].ranks)
+    assert_same(ours(TableSharding(sharding_type="column_wise", columns=HALVES, where=where)), expected)
+
+
+def test_blocks_of_rows_are_as_torchrecs_planner_makes_them():
+    assert_same(ours(TableSharding(sharding_type="row_wise", columns=WHOLE)), theirs("row_wise", "fused"))
+
+
+def test_blocks_of_rows_on_a_host_are_as_torchrecs_planner_makes_them():
+    expected = theirs("table_row_wise", "fused")
+    host = rank_of(expected) // 2
+    assert_same(ours(TableSharding(sharding_type="table_row_wise", columns=WHOLE, where=(host,))), expected)
+
+
+def test_a_grid_is_as_torchrecs_planner_makes_it():
+    expected = theirs("grid_shard", "fused", min_partition=DIM // 2)
+    where = tuple(rank // 2 for rank in expected.plan[""]["user"].ranks[::2])
+    assert_same(ours(TableSharding(sharding_type="grid_shard", columns=HALVES, where=where)), expected)
+
+
+@pytest.mark.parametrize("device_type", ["cuda", "cpu"])
+def test_copies_are_as_torchrecs_planner_makes_them(device_type):
+    made = ours(TableSharding(sharding_type="data_parallel", columns=WHOLE), device_type)
+    assert_same(made, theirs("data_parallel", "dense", device_type))
+
+
+def test_a_cached_table_and_further_fields_are_as_torchrecs_planner_makes_them():
+    given = {"bounds_check_mode": BoundsCheckMode.WARNING, "stochastic_rounding": False, "enforce_hbm": True}
+    cache = CacheParams(load_factor=0.25, reserved_memory=1.5)
+    expected = theirs("row_wise", "fused_uvm_caching", cache_params=cache, **given)
+    sharding = TableSharding(sharding_type="row_wise", columns=WHOLE, cached_share=0.25)
+    assert_same(ours(sharding, fields={**given, "cache_params": CacheParams(reserved_memory=1.5)}), expected)
+
+
+def model_tables() -> Tables:
+    return Tables(
+        ("user", "clicks"),
+        rows=torch.tensor([ROWS, 10]),
+        dim=torch.tensor([DIM, 8]),
+        pooling_factor=torch.zeros(2),
+        bins=torch.zeros(2, NUM_BINS),
+        lookups=torch.zeros(2, dtype=torch.int64),
+        unique_rows=torch.zeros(2, dtype=torch.int64),
+    )
+
+
+EVERY_WAY = [
+    TableSharding(sharding_type="table_wise", columns=WHOLE, where=(3,)),
+    TableSharding(sharding_type="column_wise", columns=HALVES, where=(3, 0)),
+    TableSharding(sharding_type="row_wise", columns=WHOLE),
+    TableSharding(sharding_type="row_wise", columns=WHOLE, cached_share=0.5),
+    TableSharding(sharding_type="table_row_wise", columns=WHOLE, where=(1,)),
+    TableSharding(sharding_type="grid_shard", columns=HALVES, where=(1, 0)),
+    TableSharding(sharding_type="data_parallel", columns=WHOLE),
+]
+
+
+@pytest.mark.parametrize("sharding", EVERY_WAY, ids=lambda each: each.sharding_type)
+def test_a_plan_becomes_torchrecs_and_is_a_plan_again(sharding, tmp_path):
+    clicks = TableSharding(sharding_type="row_wise", columns=((0, 8),))
+    placement = ShardedPlacement((sharding, clicks), 4, 2)
+    plan = make_plan(PlacementTask(model_tables(), 4, 2**30, devices_per_host=2), placement, "test")
+    planned = planned_tables(Model())
+    assert [table.path for table in planned] == ["sparse.ebc.user", "sequence.clicks"]
+    made = sharding_plan(plan, {table.name: table for table in planned})
+    text = to_json(made, planned, world_size=4, ranks_per_host=2, device_type="cuda")
+    assert_same(from_json(text), made)
+    assert current_plan(text).sharded_placement(model_tables()) == placement
+    assert current_plan(made, model_tables(), devices_per_host=2).sharded_placement(model_tables()) == placement
+    assert current_plan(json.dumps(made._serialize()), planned).by_table().keys() == {"user", "clicks"}
+    (tmp_path / "plan.json").write_text(text)
+    assert_same(load_plan(tmp_path / "plan.json", Model()), made)
+
+
+def test_the_plan_has_a_tables_real_columns_where_fbgemm_rounds_them_up():
+    sharding = TableSharding(sharding_type="column_wise", columns=((0, 8), (8, 12)), where=(0, 1))
+    made = placement_plan(ShardedPlacement((sharding,), 2, 2), planned_tables(bags(dim=10)), device_type="cpu")
+    assert [shard.shard_sizes for shard in made.plan[""]["user"].sharding_spec.shards] == [[ROWS, 8], [ROWS, 2]]
+    back = current_plan(made)
+    assert [(shard.column_start, shard.column_end) for shard in back.shards] == [(0, 8), (8, 12)]
+
+
+def saved(path, model=None) -> None:
+    planned = planned_tables(model or Model())
+    shardings = tuple(
+        TableSharding(sharding_type="table_wise", columns=((0, table.dim),), where=(0,)) for table in planned
+    )
+    made = placement_plan(ShardedPlacement(shardings, 2, 2), planned, device_type="cpu")
+    path.write_text(to_json(made, planned, world_size=2, ranks_per_host=2, device_type="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        ({"rows": 38}, "'sparse.ebc.user' is 37 x 256 FP32 in the plan and 38 x 256 FP32 in the model"),
+        ({"dim": 128}, "37 x 256 FP32 in the plan and 37 x 128 FP32"),
+        ({"name": "guest"}, "'sparse.ebc.user' is only in the plan; 'sparse.ebc.guest' is only in the model"),
+    ],
+)
+def test_a_plan_for_other_tables_is_refused_and_says_which(tmp_path, other, text):
+    saved(tmp_path / "plan.json")
+    with pytest.raises(ValueError, match=text):
+        load_plan(tmp_path / "plan.json", Model(**other))
+
+
+def test_a_plan_for_a_module_elsewhere_says_where_the_model_has_tables(tmp_path):
+    saved(tmp_path / "plan.json", bags())
+    with pytest.raises(
+        ValueError, match=r"'user' is only in the plan \(the model also has tables in \['sequence', 'sp"
+    ):
+        load_plan(tmp_path / "plan.json", Model())
+
+
+def test_a_plan_of_one_module_warns_of_the_others(tmp_path, caplog):
+    planned = [table for table in planned_tables(Model()) if table.module_path == "sequence"]
+    sharding = TableSharding(sharding_type="table_wise", columns=((0, 8),), where=(0,))
+    made = placement_plan(ShardedPlacement((sharding,), 1, 1), planned, device_type="cpu")
+    (tmp_path / "plan.json").write_text(to_json(made, planned))
+    load_plan(tmp_path / "plan.json", Model())
+    assert "no plan for the modules ['sparse.ebc']" in caplog.text
+
+
+def test_a_plan_whose_tables_were_edited_is_refused(tmp_path):
+    saved(tmp_path / "plan.json")
+    text = (tmp_path / "plan.json").read_text().replace('"rows": 37', '"rows": 38')
+    with pytest.raises(ValueError, match="changed after it was written"):
+        from_json(text)
+
+
+def test_a_plan_that_does_not_name_its_tables_is_loaded_only_unchecked(tmp_path):
+    saved(tmp_path / "plan.json")
+    bare = json.dumps(json.loads((tmp_path / "plan.json").read_text())["plan"])
+    assert from_json(bare).plan.keys() == {"sparse.ebc", "sequence"}
+    (tmp_path / "plan.json").write_text(bare)
+    with pytest.raises(ValueError, match="cannot be checked"):
+        load_plan(tmp_path / "plan.json", Model())
+    with pytest.raises(ValueError, match="there is no plan at"):
+        load_plan(tmp_path / "other.json", Model())
+
+
+@pytest.mark.parametrize("text", ['{"ebc": {"user": {"ranks": [0]}}}', "[1]", "{", '{"plan": {"": {"user": {}}}}'])
+def test_text_that_is_no_sharding_plan_is_refused(text):
+    with pytest.raises(ValueError, match="not a TorchRec sharding plan"):
+        from_json(text)
+
+
+def test_tables_that_the_model_lacks_are_refused():
+    plan = Plan(num_devices=1, placer="x", shards=(Shard(table="user", device=0, column_start=0, column_end=DIM),))
+    with pytest.raises(ValueError, match="differ in tables \\['clicks'\\]"):
+        sharding_plan(plan, {table.name: table for table in planned_tables(Model())})
+
+
+def test_two_modules_may_have_tables_of_one_name():
+    pair = [PlannedTable(module_path=path, name="t", rows=5, dim=8) for path in ("a", "b")]
+    where = tuple(TableSharding(sharding_type="table_wise", columns=((0, 8),), where=(rank,)) for rank in (0, 1))
+    made = placement_plan(ShardedPlacement(where, 2, 2), pair, device_type="cpu")
+    assert [(shard.table, shard.device) for shard in current_plan(made).shards] == [("a.t", 0), ("b.t", 1)]
+    with pytest.raises(ValueError, match="two tables 't'"):
+        placement_plan(ShardedPlacement(where, 2, 2), pair[:1] * 2, device_type="cpu")
+
+
+def test_what_a_plan_cannot_hold_is_refused():
+    kernel = theirs("table_wise", "fused_uvm")
+    with pytest.raises(ValueError, match="table 'user' by table_wise with kernel fused_uvm"):
+        current_plan(kernel)
+    with pytest.raises(ValueError, match="how many columns the data-parallel table 'user' has"):
+        current_plan(theirs("data_parallel", "dense"))
+
+
+def test_sequence_tables_have_the_same_shards():
+    collection = Model().sequence
+    topology = Topology(world_size=2, compute_device="cpu")
+    constraints = {"clicks": ParameterConstraints(sharding_types=["row_wise"])}
+    planner = EmbeddingShardingPlanner(topology=topology, constraints=constraints, stats=[], debug=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = planner.plan(collection, [EmbeddingCollectionSharder()])
+    sharding = TableSharding(sharding_type="row_wise", columns=((0, 8),))
+    made = placement_plan(ShardedPlacement((sharding,), 2, 2), planned_tables(collection), device_type="cpu")
+    assert_same(made, expected)
