@@ -1,6 +1,7 @@
 """Rules of thumb: place tables in descending order of one figure, each on the legal device with the least of it.
 
-The four greedy rules are those of DreamShard's evaluation (section 4.1 of the paper); `random` draws a legal device.
+The four greedy rules are those of DreamShard's evaluation (section 4.1 of the paper); `random` draws a legal device. Tables
+that are to be together count as one.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.formatting import gib
+from dreamshard.limits import PlacementLimits
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.tasks import PlacementTask
@@ -29,7 +31,7 @@ class RandomPlacer:
     name: str = "random"
 
     def place(self, task: PlacementTask) -> Placement:
-        """Raises NoPlacementError where neither random order nor the order by size finds room."""
+        """Raises NoPlacementError where neither random order nor the order by size meets room and constraints."""
         key = sum(ord(letter) * 31**i for i, letter in enumerate(task.name)) % 2**31
         generator = torch.Generator().manual_seed(self.seed * 2**31 + key)
         priority = torch.rand(len(task.tables), task.num_devices, generator=generator).double().numpy()  # [T, D]
@@ -45,7 +47,7 @@ class GreedyPlacer:
     name: str
 
     def place(self, task: PlacementTask) -> Placement:
-        """Raises NoPlacementError where neither this order nor the order by size finds room."""
+        """Raises NoPlacementError where neither this order nor the order by size meets room and constraints."""
         size = (task.tables.rows * task.tables.dim).double()
         lookup = task.tables.dim * task.tables.pooling_factor.double()
         figures = (size, task.tables.dim.double(), lookup, lookup * size)
@@ -73,14 +75,24 @@ def pack_by_size(task: PlacementTask) -> Int[Tensor, " T"]:
     if device is None:
         device = _fill(task, order, lambda loads, _t: -loads, size.double())
     if device is None:
-        largest = int(size.argmax())
-        raise NoPlacementError(
-            f"found no placement of whole tables for the {len(task.tables)} tables of {task.name} on "
-            f"{task.num_devices} devices of {gib(task.memory_bytes)}: they need {gib(int(size.sum()))} in all, the "
-            f"largest ({task.tables.names[largest]!r}) {gib(int(size[largest]))}; give the devices more memory, add one, "
-            "or use a placer that splits tables by columns"
-        )
+        raise no_room(task)
     return device
+
+
+def no_room(task: PlacementTask) -> NoPlacementError:
+    """The error that no placement was found."""
+    size, room = task.table_bytes, task.capacity_bytes
+    largest = int(size.argmax())
+    devices = (
+        gib(int(room.max())) if bool((room == room[0]).all()) else f"{gib(int(room.min()))} to {gib(int(room.max()))}"
+    )
+    free = task.constraints.places_freely
+    return NoPlacementError(
+        f"found no placement of whole tables for the {len(task.tables)} tables of {task.name} on {task.num_devices} devices "
+        f"of {devices}{'' if free else ' within its constraints'}: they need {gib(int(size.sum()))} in all, the largest "
+        f"({task.tables.names[largest]!r}) {gib(int(size[largest]))}; give the devices more memory, add one, "
+        f"{'' if free else 'loosen the constraints, '}or use a placer that splits tables by columns"
+    )
 
 
 def _fill(
@@ -90,6 +102,8 @@ def _fill(
     load: Float[Tensor, " T"],
 ) -> Int[Tensor, " T"] | None:
     """Put each table in `order` on the device with the least `rank` that has room; None where none has."""
+    if not task.constraints.places_freely:
+        return _fill_within(PlacementLimits.of(task), order, rank, load)
     table_bytes, added = task.table_bytes.numpy(), load.double().numpy()
     device = np.full(len(order), -1, np.int64)
     loads = np.zeros(task.num_devices)
@@ -102,3 +116,16 @@ def _fill(
         loads[choice] += added[t]
         left[choice] -= table_bytes[t]
     return torch.from_numpy(device)
+
+
+def _fill_within(
+    limits: PlacementLimits,
+    order: Int[Tensor, " T"],
+    rank: Callable[[NDArray[np.float64], int], NDArray[np.float64]],
+    load: Float[Tensor, " T"],
+) -> Int[Tensor, " T"] | None:
+    """The same where tables may not be anywhere: items in the order of their first tables."""
+    first = [int(np.flatnonzero(limits.item == i)[0]) for i in range(len(limits.item_bytes))]
+    items = list(dict.fromkeys(limits.item[order.numpy()].tolist()))
+    device = limits.filled(torch.tensor(items), lambda loads, i: rank(loads, first[i]), limits.summed(load.double()))
+    return None if device is None else limits.per_table(device)

@@ -5,7 +5,9 @@ placement_search   from starting placements to the best one found: local search,
 roofline_placer    the same search by a preset's roofline, without anything trained
 roofline_costs     the roofline in the form that the search asks for
 cost_greedy        greedy on the cost network
-local_search       moves and swaps off the critical devices
+local_search       climbs from several placements within a time budget
+hill_climber       moves and swaps off the critical devices
+background         shards that stay where they are while others are placed
 column_splits      tables worth splitting by columns
 """
 

@@ -11,12 +11,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dreamshard.placement import ColumnShard, Placement
-from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT
+from dreamshard.placer import NoPlacementError
+from dreamshard.sharding import ON_ONE_DEVICE
+from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
 
 _NEAR_EVEN_SHARE = 0.9  # of a device's even share: splits are proposed if any table exceeds it
 _SHARES = (0.5, 0.25)  # of a device's even share: each proposal splits the tables that exceed one of these
 FINEST = 4  # columns of the narrowest shard
+_TINY_BYTES = (
+    2**22
+)  # of a table that stays whole: each shard would repeat its lookups for rows that are in the cache anyway
 _NARROWEST_FOR_SPEED = 16  # columns of a shard that memory does not require: narrower rows waste memory transactions
 
 
@@ -30,18 +35,57 @@ def splits(task: PlacementTask, single_ms: Float[Tensor, " T"]) -> list[Int[Tens
         task: to be placed.
         single_ms: `[T]` predicted cost of each table alone.
     """
-    needed = needed_parts(task, task.memory_bytes)
+    least, limit = allowed_parts(task)
+    needed = needed_parts(task, int(task.capacity_bytes.max())).clamp(min=least).clamp(max=limit)
     dims = task.tables.dim
     load = torch.maximum(single_ms / single_ms.sum().clamp(min=1e-9), dims / dims.sum()) * task.num_devices  # [T]
     proposals = [needed]
     if float(load.max()) < _NEAR_EVEN_SHARE:
         return proposals
-    most = torch.maximum(dims // _NARROWEST_FOR_SPEED, needed).clamp(min=1)
+    most = torch.where(task.table_bytes > _TINY_BYTES, dims // _NARROWEST_FOR_SPEED, 1)
+    most = torch.maximum(most.clamp(min=1), needed).clamp(max=limit)
     for share in _SHARES:
         parts = torch.minimum(torch.maximum((load / share).ceil().long(), needed), most)
         if not torch.equal(parts, proposals[-1]) and fits_together(task, parts):
             proposals.append(parts)
     return proposals
+
+
+def allowed_parts(task: PlacementTask) -> tuple[Int[Tensor, " T"], Int[Tensor, " T"]]:
+    """The fewest and the most column shards of each table that the task's constraints allow.
+
+    Raises:
+        NoPlacementError: a table may be neither whole nor split by columns, or is to be whole and split.
+    """
+    constraints = task.constraints
+    least, most = torch.ones(len(task.tables), dtype=torch.int64), (task.tables.dim // FINEST).clamp(min=1)
+    if constraints.sharding_types == ON_ONE_DEVICE and constraints.places_freely and not constraints.tables_named():
+        return least, most
+    together = frozenset().union(*constraints.together)
+    for t, name in enumerate(map(parent_name, task.tables.names)):
+        types = constraints.sharding_types_for(name)
+        if not set(types) & set(ON_ONE_DEVICE):
+            raise NoPlacementError(
+                f"table {name!r} may only be sharded {' or '.join(types)}, but a placement of whole tables and columns was "
+                "asked for; allow table_wise or column_wise, or use what takes every way to shard"
+            )
+        if name in constraints.cached_share_of:
+            raise NoPlacementError(
+                f"table {name!r} is to be in host memory, but a placement in device memory was asked for; use what takes "
+                "every way to shard"
+            )
+        if name in constraints.narrowest_columns_of:
+            most[t] = max(int(task.tables.dim[t]) // constraints.narrowest_columns_of[name], 1)
+        if name in together or len(constraints.pinned.get(name, (0, 0))) == 1 or "column_wise" not in types:
+            most[t] = 1
+        if "table_wise" not in types:
+            least[t] = 2
+        if int(least[t]) > int(most[t]):
+            raise NoPlacementError(
+                f"table {name!r} may only be split by columns, but other constraints (together, a pin to one device, or the "
+                "narrowest columns of a shard) keep it whole; allow table_wise, or drop those"
+            )
+    return least, most
 
 
 def needed_parts(task: PlacementTask, largest_bytes: int) -> Int[Tensor, " T"]:
@@ -50,21 +94,23 @@ def needed_parts(task: PlacementTask, largest_bytes: int) -> Int[Tensor, " T"]:
     A shard holds its columns' weights and all of the optimizer's state per row, if there is one.
     """
     units = task.tables.dim // FINEST  # [T]
-    unit_bytes = task.tables.rows * FINEST * BYTES_PER_WEIGHT[task.precision]  # [T] of four columns
-    room = largest_bytes - task.tables.rows * BYTES_PER_ROW_STATE[task.optimizer]  # [T]
+    unit_bytes = task.tables.rows * FINEST * (task.weight_bytes + task.element_state_bytes)  # [T] of four columns
+    room = largest_bytes - task.tables.rows * task.row_bytes  # [T]
     columns = torch.div(room, unit_bytes, rounding_mode="floor").clamp(min=1)  # [T] units that fit
     return torch.minimum((units + columns - 1) // columns, units)
 
 
 def fits_together(task: PlacementTask, parts: Int[Tensor, " T"]) -> bool:
     """Whether the shards fit the memory of all devices together; each repeats its table's state per row."""
-    repeated = (parts - 1) * task.tables.rows * BYTES_PER_ROW_STATE[task.optimizer]
-    return int((task.table_bytes + repeated).sum()) <= task.num_devices * task.memory_bytes
+    repeated = (parts - 1) * task.tables.rows * task.row_bytes
+    return int((task.table_bytes + repeated).sum()) <= int(task.capacity_bytes.double().sum())
 
 
 def tight_splits(task: PlacementTask) -> list[Int[Tensor, " T"]]:
     """Splits by size alone, the coarsest first, for tasks whose memory is too tight for large shards."""
-    proposals = [needed_parts(task, max(task.memory_bytes // 2**k, 1)) for k in range(7)]
+    least, limit = allowed_parts(task)
+    largest = int(task.capacity_bytes.max())
+    proposals = [needed_parts(task, max(largest // 2**k, 1)).clamp(min=least).clamp(max=limit) for k in range(7)]
     return [parts for parts in proposals if fits_together(task, parts)]
 
 

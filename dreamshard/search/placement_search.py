@@ -4,7 +4,9 @@ Starting placements are those of the caller and of every rule of thumb. Local se
 until time is out. The result is never predicted to be worse than any starting placement.
 
 Tables that are a large part of one device's load, or larger than a device, may be split by columns (`column_splits.py`):
-the shards get starting placements too, and the search continues with them where they are predicted to be cheaper.
+the shards get starting placements too, and the search continues with them where a few steps promise a lower cost. Shards of
+a table that meet on a device are joined, and a placement is priced as it is returned. What is decided does not depend on the
+time, so that more time never gives a placement that is predicted to cost more.
 """
 
 import math
@@ -18,16 +20,17 @@ from torch import Tensor
 
 from dreamshard.baselines import baselines, pack_by_size
 from dreamshard.cost_model import CostModel, predict_ms
+from dreamshard.limits import PlacementLimits
 from dreamshard.placement import ColumnShard, Placement, is_legal
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import Episodes
-from dreamshard.search.column_splits import fits_together, merged, splits, tight_splits
+from dreamshard.search.column_splits import allowed_parts, fits_together, merged, splits, tight_splits
 from dreamshard.search.local_search import LocalSearch
 from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
 
 _IMPROVED_STARTS = 3
-_WORTH_SEARCHING = 1.1  # a split is searched if its best start costs less than this times the result without it
+_PROMISE_STEPS = 64  # of local search, before it is decided whether to split tables
 _SPLIT_GAIN = 0.03  # of the predicted cost: a smaller gain is within the error of predicting shards
 _PERTURBATIONS = 40  # restarts from the best placement, a few tables moved at random
 
@@ -43,20 +46,24 @@ class _StartingPlacements:
     """Placements that local search may start from.
 
     Attributes:
-        task: in whole tables, or in column shards.
+        whole_task: the task to place.
+        task: the same in whole tables, or in column shards.
         shards: columns of each shard; None for whole tables.
         latents: `[T, L]`.
         single_ms: `[T]` predicted cost of each table alone.
         devices: `[S, T]` legal placements, the cheapest first; none where nothing fits.
         cost_ms: predicted for the first; infinite where there is none.
+        limits: where tables may be; None for anywhere that has room.
     """
 
+    whole_task: PlacementTask
     task: PlacementTask
     shards: tuple[ColumnShard, ...] | None
     latents: Float[Tensor, "T L"]
     single_ms: Float[Tensor, " T"]
     devices: Int[Tensor, "S T"]
     cost_ms: float
+    limits: PlacementLimits | None
 
 
 @dataclass(frozen=True)
@@ -82,61 +89,102 @@ class PlacementSearch:
         """The best placement found; `budget_ms` is `default_budget_ms` if None, and starts always finish.
 
         Raises:
-            NoPlacementError: nothing fits the devices' memory.
+            NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
         """
         deadline = self.clock() + (default_budget_ms(task) if budget_ms is None else budget_ms) / 1000
         coarse, fine = self._coarse_and_fine(task)
-        began = self.clock()
-        placement, cost_ms = self._improved(coarse, began + (deadline - began) * (0.5 if fine else 1.0))
-        if fine is not None and fine.cost_ms < cost_ms * _WORTH_SEARCHING:
-            split, split_ms = self._improved(fine, deadline)
-            if split_ms < cost_ms * (1 - _SPLIT_GAIN):
-                return split
-        return placement
+        if fine is not None:
+            coarse, coarse_ms = self._promising(coarse)
+            fine, fine_ms = self._promising(fine)
+            if fine_ms < coarse_ms * (1 - _SPLIT_GAIN):
+                return self._improved(fine, deadline)
+        return self._improved(coarse, deadline)
 
-    def _improved(self, starts: _StartingPlacements, deadline: float) -> tuple[Placement, float]:
-        """The result of local search until `deadline`, and its predicted cost."""
-        task = starts.task
-        search = LocalSearch(
-            self.costs.evaluator(), starts.latents, task.table_bytes, task.memory_bytes, task.num_devices
+    def _improved(self, starts: _StartingPlacements, deadline: float) -> Placement:
+        """The result of local search until `deadline`."""
+        pricing = _Pricing(self, starts)
+        pricing.visit(starts.devices[0])
+        device = self._local_search(starts).improve(
+            _per_item(starts, starts.devices[:_IMPROVED_STARTS]),
+            _PERTURBATIONS,
+            lambda: self.clock() >= deadline,
+            visit=None if starts.shards is None else lambda items: pricing.visit(_per_table(starts, items)),
         )
-        device = search.improve(starts.devices[:_IMPROVED_STARTS], _PERTURBATIONS, lambda: self.clock() >= deadline)
-        candidates = torch.stack([starts.devices[0], device])
-        cost_ms = predict_ms(self.costs, starts.latents, candidates, task.num_devices)
-        best = int(cost_ms.argmin())
-        return merged(Placement(candidates[best], task.num_devices, starts.shards)), float(cost_ms[best])
+        if starts.shards is None:
+            pricing.visit(_per_table(starts, device))
+        return pricing.best
+
+    def _promising(self, starts: _StartingPlacements) -> tuple[_StartingPlacements, float]:
+        """The starts with the first one improved by a few steps, and the cost of the better of the two."""
+        climbed, _ = self._local_search(starts).climbed(_per_item(starts, starts.devices[:1])[0], _PROMISE_STEPS)
+        device = _per_table(starts, climbed)
+        pricing = _Pricing(self, starts)
+        pricing.visit(starts.devices[0])
+        first_ms = pricing.best_ms
+        pricing.visit(device)
+        others = starts.devices if pricing.best_ms == first_ms else torch.cat([device[None], starts.devices[1:]])
+        return replace(starts, devices=others), pricing.best_ms
+
+    def _local_search(self, starts: _StartingPlacements) -> LocalSearch:
+        task, limits, evaluator = starts.task, starts.limits, self.costs.evaluator()
+        if limits is None:
+            return LocalSearch(evaluator, starts.latents, task.table_bytes, task.memory_bytes, task.num_devices)
+        return LocalSearch(
+            evaluator,
+            limits.summed(starts.latents),
+            torch.from_numpy(limits.item_bytes),
+            task.capacity_bytes,
+            task.num_devices,
+            limits,
+        )
 
     def _coarse_and_fine(self, task: PlacementTask) -> tuple[_StartingPlacements, _StartingPlacements | None]:
         """Starts with as few column shards as memory allows, and those of the most promising finer split, if any.
 
         Raises:
-            NoPlacementError: nothing fits, however fine the split.
+            NoPlacementError: nothing fits, however fine the split, or the constraints cannot be met.
         """
-        whole = self._starting_placements(task)
+        least, _ = allowed_parts(task)
+        whole = self._starting_placements(task, task)
+        if int(least.max()) > 1:
+            if not self.columns:
+                name = task.tables.names[int(least.argmax())]
+                raise NoPlacementError(
+                    f"table {name!r} is to be split by columns, but whole tables were asked for; allow table_wise for it, or "
+                    "column shards"
+                )
+            whole = replace(whole, devices=whole.devices[:0], cost_ms=math.inf)
         if not self.columns:
             return (whole if len(whole.devices) else replace(whole, devices=pack_by_size(task)[None])), None
         proposals = splits(task, whole.single_ms)
         coarse = whole
         if int(proposals[0].max()) > 1 and fits_together(task, proposals[0]):
-            coarse = self._starting_placements(*task.split(proposals[0]))
-        fine = [self._starting_placements(*task.split(parts)) for parts in proposals[1:]]
+            coarse = self._starting_placements(task, *task.split(proposals[0]))
+        fine = [self._starting_placements(task, *task.split(parts)) for parts in proposals[1:]]
         if not len(coarse.devices):
             coarse = self._coarsest_that_fits(whole)
-        return coarse, min(fine, key=lambda starts: starts.cost_ms, default=None)
+        best = min(fine, key=lambda starts: starts.cost_ms, default=None)
+        return coarse, best if best is not None and len(best.devices) else None
+
+    def latents(self, task: PlacementTask) -> Float[Tensor, "T L"]:
+        """Those of the task's tables, in its order."""
+        episodes = self.episodes(task)
+        return episodes.latents[0][episodes.order[0].argsort()]
 
     def _coarsest_that_fits(self, whole: _StartingPlacements) -> _StartingPlacements:
         """Starts of the coarsest split by size that has a legal one."""
         starts = whole
         for parts in tight_splits(whole.task):
-            starts = self._starting_placements(*whole.task.split(parts))
+            starts = self._starting_placements(whole.task, *whole.task.split(parts))
             if len(starts.devices):
                 return starts
         return replace(starts, devices=pack_by_size(starts.task)[None])  # the error names what does not fit
 
     def _starting_placements(
-        self, task: PlacementTask, shards: tuple[ColumnShard, ...] | None = None
+        self, whole_task: PlacementTask, task: PlacementTask, shards: tuple[ColumnShard, ...] | None = None
     ) -> _StartingPlacements:
-        """The legal ones among the caller's and the rules of thumb."""
+        """The legal ones among the caller's and the rules of thumb; where constraints name places, they are repaired."""
+        limits = None if task.constraints.places_freely else PlacementLimits.of(task)
         episodes = self.episodes(task)
         devices = list(self.starts(episodes))
         for placer in baselines().values():
@@ -145,13 +193,47 @@ class PlacementSearch:
             except NoPlacementError:
                 continue
         together = torch.cat(devices)
-        legal = together[is_legal(task.table_bytes, together, task.num_devices, task.memory_bytes)]
         task_order = episodes.order[0].argsort()
         latents, single_ms = episodes.latents[0][task_order], episodes.single_ms[0][task_order]
+        if limits is None:
+            legal = together[is_legal(task.table_bytes, together, task.num_devices, task.memory_bytes)]
+        else:
+            load = limits.summed(single_ms)
+            repaired = [limits.repaired(device, load) for device in limits.per_item(together).unique(dim=0)]
+            found = [limits.per_table(device) for device in repaired if device is not None]
+            legal = torch.stack(found) if found else together[:0]
         cost_ms = predict_ms(self.costs, latents, legal, task.num_devices)
         ranked = torch.argsort(cost_ms, stable=True)
         cheapest_ms = float(cost_ms[ranked[0]]) if len(legal) else math.inf
-        return _StartingPlacements(task, shards, latents, single_ms, legal[ranked], cheapest_ms)
+        return _StartingPlacements(whole_task, task, shards, latents, single_ms, legal[ranked], cheapest_ms, limits)
+
+
+class _Pricing:
+    """The cheapest of the placements visited, as they are returned: with neighbouring shards joined."""
+
+    def __init__(self, search: PlacementSearch, starts: _StartingPlacements) -> None:
+        self.search, self.starts = search, starts
+        self.best_ms = math.inf
+        self.best = Placement(starts.devices[0], starts.task.num_devices, starts.shards)
+
+    def visit(self, device: Int[Tensor, " T"]) -> None:
+        """Keep this placement if it is cheaper than those before."""
+        starts, costs = self.starts, self.search.costs
+        placement = merged(Placement(device, starts.task.num_devices, starts.shards))
+        latents = starts.latents
+        if len(placement.device) < len(device):
+            latents = self.search.latents(starts.whole_task.sharded(placement)[0])
+        cost_ms = float(predict_ms(costs, latents, placement.device[None], placement.num_devices)[0])
+        if cost_ms < self.best_ms:
+            self.best, self.best_ms = placement, cost_ms
+
+
+def _per_item(starts: _StartingPlacements, devices: Int[Tensor, "S T"]) -> Int[Tensor, "S I"]:
+    return devices if starts.limits is None else starts.limits.per_item(devices)
+
+
+def _per_table(starts: _StartingPlacements, items: Int[Tensor, " I"]) -> Int[Tensor, " T"]:
+    return items if starts.limits is None else starts.limits.per_table(items)
 
 
 def only_columns(placement: ShardedPlacement, placer: str) -> Placement:

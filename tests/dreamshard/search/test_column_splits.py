@@ -1,6 +1,8 @@
 """Tables split by columns."""
 
+from dataclasses import replace
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from dreamshard.baselines import baselines
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.plan import make_plan, parse_plan
+from dreamshard.search import placement_search
 from dreamshard.search.column_splits import merged, needed_parts, splits, tight_splits
 from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask, sample_tasks
@@ -128,7 +131,7 @@ def test_tasks_to_learn_from_hold_whole_tables():
 
 
 def test_four_columns_larger_than_a_device_fit_nowhere():
-    with pytest.raises(ValueError, match=r"'t0' of task needs .* for 4 of its columns alone"):
+    with pytest.raises(ValueError, match=r"'t0' of task needs .* in its smallest shard"):
         PlacementTask(tables_of([1000], dim=32), 8, 10_000)
 
 
@@ -151,6 +154,57 @@ def test_one_table_that_outweighs_all_others_is_split_where_that_is_cheaper():
     whole = min(testbed.measure(task, placer.place(task)).overall_ms for placer in baselines().values())
     assert placement.shards is not None
     assert testbed.measure(task, placement).overall_ms < whole
+
+
+def test_tiny_tables_are_not_split_for_speed():
+    tables = tables_of([3, 500_000], dim=[128, 64], pooling=[60.0, 60.0])
+    finest = splits(PlacementTask(tables, 8, GENEROUS), torch.tensor([1.0, 1.0]))[-1]
+    assert finest[0] == 1
+    assert finest[1] > 1
+
+
+class CountedClock:
+    """Seconds that pass with each look at the clock."""
+
+    def __init__(self):
+        self.looks = 0
+
+    def __call__(self):
+        self.looks += 1
+        return self.looks * 1e-3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_more_time_never_gives_a_placement_predicted_to_cost_more(seed):
+    generator = torch.Generator().manual_seed(seed)
+    dims = 4 * torch.randint(1, 33, (12,), generator=generator)
+    rows = (10 ** (2 + 4 * torch.rand(12, generator=generator))).long()
+    pooling = 1 + 60 * torch.rand(12, generator=generator)
+    task = PlacementTask(tables_of(rows.tolist(), dim=dims.tolist(), pooling=pooling.tolist()), 6, 64 * GENEROUS)
+    costs = []
+    for budget_ms in (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0):
+        placer = replace(learnt_placer(), clock=CountedClock())
+        costs.append(placer.predict_overall_ms(task, placer.place(task, budget_ms)))
+    assert all(later <= earlier * (1 + 1e-5) for earlier, later in pairwise(costs)), costs
+
+
+def test_splits_are_priced_as_they_are_returned():
+    priced = []
+    tables = tables_of([500_000, *[1000] * 6], dim=[128, *[4] * 6], pooling=[60.0, *[1.0] * 6])
+    task = PlacementTask(tables, 4, 4 * GENEROUS)
+    placer = learnt_placer()
+    original = placement_search._Pricing.visit
+
+    def visit(pricing, device):
+        original(pricing, device)
+        priced.append(pricing)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement_search._Pricing, "visit", visit)
+        placement = placer.place(task)
+    [returned] = {id(each): each for each in priced if each.best is placement}.values()
+    assert returned.best_ms == pytest.approx(placer.predict_overall_ms(task, placement), rel=1e-5)
+    assert returned.best_ms == min(each.best_ms for each in priced)
 
 
 def test_a_plan_with_shards_reads_back_as_the_same_placement():

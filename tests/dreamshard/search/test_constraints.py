@@ -1,0 +1,109 @@
+"""Placements within a task's constraints."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dreamshard.baselines import baselines
+from dreamshard.constraints import Constraints
+from dreamshard.legality import violation
+from dreamshard.placer import NoPlacementError
+from dreamshard.search import RooflinePlacer
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.specs import A100
+from tests.helpers.tables import pool_of, tables_of
+from tests.helpers.trained import learnt_placer
+
+TASK = PlacementTask(pool_of(20), 4, 2**40)
+NAMES = TASK.tables.names
+
+
+def all_placers():
+    return [learnt_placer(), RooflinePlacer(A100), *baselines().values()]
+
+
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        Constraints(pinned={NAMES[0]: (2,), NAMES[1]: (1, 3)}),
+        Constraints(excluded={NAMES[0]: (0, 1, 2), NAMES[5]: (3,)}),
+        Constraints(excluded_devices=(1, 2)),
+        Constraints(together=(frozenset(NAMES[:4]), frozenset(NAMES[3:6]), frozenset(NAMES[8:10]))),
+        Constraints(apart=(frozenset(NAMES[:4]), frozenset(NAMES[4:7]))),
+        Constraints(
+            pinned={NAMES[0]: (3,)},
+            together=(frozenset(NAMES[:2]),),
+            apart=(frozenset({NAMES[1], NAMES[7], NAMES[9]}),),
+            excluded_devices=(0,),
+        ),
+    ],
+    ids=["pinned", "excluded", "excluded devices", "together", "apart", "all"],
+)
+def test_every_placer_respects_constraints(constraints):
+    task = replace(TASK, constraints=constraints)
+    for placer in all_placers():
+        placement = placer.place(task)
+        assert violation(task, placement) == "", placer.name
+        assert task.is_legal(placement)
+
+
+def test_devices_of_unequal_memory_are_filled_as_far_as_each_has_room():
+    tables = tables_of([100, 100, 50, 50, 10], dim=4)  # 16 bytes a row
+    constraints = Constraints(memory_bytes_of={0: 3_300, 1: 1_000}, reserve_bytes=100)
+    task = PlacementTask(tables, 2, 10**6, constraints=replace(constraints, memory_bytes_of={0: 3_300, 1: 1_900}))
+    for placer in all_placers():
+        assert violation(task, placer.place(task)) == "", placer.name
+    with pytest.raises(ValueError, match="devices together"):
+        PlacementTask(tables, 2, 10**6, constraints=constraints)
+
+
+def test_constraints_cost_no_more_than_they_must():
+    free, pinned = TASK, replace(TASK, constraints=Constraints(pinned={NAMES[0]: (2,)}))
+    placer = RooflinePlacer(A100, columns=False)
+    best, bound = (placer.predict_overall_ms(task, placer.place(task, 300.0)) for task in (free, pinned))
+    assert bound <= best * 1.01  # devices are alike, so where one table is makes no difference
+
+
+@pytest.mark.parametrize(
+    ("constraints", "reason"),
+    [
+        (Constraints(sharding_types_of={NAMES[3]: ("row_wise",)}), f"{NAMES[3]!r} may only be sharded row_wise"),
+        (Constraints(cached_share_of={NAMES[3]: 0.5}), f"{NAMES[3]!r} is to be in host memory"),
+        (
+            Constraints(sharding_types_of={NAMES[3]: ("column_wise",)}, narrowest_columns_of={NAMES[3]: 10**6}),
+            f"{NAMES[3]!r} may only be split by columns",
+        ),
+    ],
+)
+def test_constraints_that_whole_tables_and_columns_cannot_meet_are_refused_with_the_reason(constraints, reason):
+    task = replace(TASK, constraints=constraints)
+    for placer in (learnt_placer(), RooflinePlacer(A100)):
+        with pytest.raises(NoPlacementError, match=reason):
+            placer.place(task)
+
+
+def test_tables_to_be_together_that_no_device_holds_are_refused():
+    task = PlacementTask(
+        tables_of([100, 100, 100], dim=4), 2, 3_500, constraints=Constraints(together=(frozenset({"t0", "t1", "t2"}),))
+    )
+    with pytest.raises(NoPlacementError, match="are to share a device and need"):
+        RooflinePlacer(A100).place(task)
+
+
+def test_a_table_to_be_split_by_columns_is_split_and_not_finer_than_allowed():
+    tables = tables_of([10**6, 100, 100], dim=64, pooling=[50.0, 1.0, 1.0])
+    constraints = Constraints(sharding_types_of={"t1": ("column_wise",)}, narrowest_columns_of={"t0": 32, "t1": 16})
+    task = PlacementTask(tables, 8, 2**40, constraints=constraints)
+    placement = RooflinePlacer(A100).place(task)
+    assert violation(task, placement) == ""
+    widths = {t: [s.end - s.start for s in placement.shards if s.table == t] for t in range(3)}
+    assert min(widths[0]) >= 32
+    assert len(widths[1]) > 1
+
+
+def test_swaps_keep_tables_apart():
+    task = replace(TASK, constraints=Constraints(apart=tuple(frozenset(NAMES[i : i + 4]) for i in range(0, 20, 4))))
+    placement = RooflinePlacer(A100).place(task, 300.0)
+    assert violation(task, placement) == ""
+    assert sorted(torch.bincount(placement.device).tolist()) == [5, 5, 5, 5]
