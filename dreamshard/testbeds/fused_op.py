@@ -17,11 +17,29 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.tables import Optimizer, Precision, Tables
+from dreamshard.tables import BYTES_PER_ROW, Optimizer, Precision, Tables
 from dreamshard.workloads.lookups import Lookups
 
 LEARNING_RATE = 0.01
-WEIGHT_DTYPE: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16}
+_ALIGNMENT = 256  # bytes, as CUDA allocates
+WEIGHT_DTYPE: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "int8": torch.uint8}
+OPTIMIZER_TYPE: dict[Optimizer, str] = {
+    "sgd": "EXACT_SGD",
+    "rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD",
+    "adagrad": "EXACT_ADAGRAD",
+    "adam": "ADAM",
+    "lamb": "LAMB",
+    "partial_rowwise_adam": "PARTIAL_ROWWISE_ADAM",
+    "partial_rowwise_lamb": "PARTIAL_ROWWISE_LAMB",
+    "lars_sgd": "LARS_SGD",
+}
+"""Names in fbgemm's `EmbOptimType`."""
+PRECISIONS: dict[str, tuple[Precision, ...]] = {"cpu": ("fp32", "fp16"), "cuda": ("fp32", "fp16", "int8")}
+OPTIMIZERS: dict[str, tuple[Optimizer, ...]] = {
+    "cpu": ("sgd", "rowwise_adagrad", "adagrad"),
+    "cuda": tuple(OPTIMIZER_TYPE),
+}
+"""By type of device: what fbgemm's operators train (1.8; it has bf16 nowhere, and int8 in no backward pass on the CPU)."""
 INDEX_DTYPE = {"cpu": torch.int64, "cuda": torch.int32}
 """Types that each build takes without conversion; a shard with more rows than int32 holds needs int64."""
 
@@ -47,6 +65,15 @@ class WeightArena:
             self._memory[: num_bytes // 2 * 2].view(torch.float16).fill_(0.01)  # finite in both precisions
         return self._memory[:num_bytes].view(dtype)
 
+    def divided(self, sizes: Sequence[int]) -> "list[WeightArena]":
+        """Arenas of at least `sizes` bytes side by side in this one's memory, for operators in use together."""
+        aligned = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
+        memory = self.weights(sum(aligned), torch.uint8)
+        parts = [WeightArena(self.device) for _ in sizes]
+        for part, taken in zip(parts, memory.split(aligned), strict=True):
+            part._memory = taken
+        return parts
+
 
 def require_fbgemm() -> None:
     """Raise a ValueError that says what to install if fbgemm is missing."""
@@ -57,33 +84,69 @@ def require_fbgemm() -> None:
         )
 
 
+def require_operator(precision: Precision, optimizer: Optimizer, device_type: str) -> None:
+    """Raise a ValueError where fbgemm has no operator of this precision and optimizer on this type of device."""
+    if precision not in PRECISIONS[device_type] or optimizer not in OPTIMIZERS[device_type]:
+        raise ValueError(
+            f"fbgemm trains no {precision} tables with {optimizer} on {device_type}, so they cannot be measured; it has "
+            f"{' and '.join(PRECISIONS[device_type])} with {', '.join(OPTIMIZERS[device_type])}; choose from these, or use "
+            "the testbed `simulated`"
+        )
+
+
 def build_operator(
-    tables: Tables, precision: Precision, optimizer: Optimizer, device: torch.device, arena: WeightArena
+    tables: Tables,
+    precision: Precision,
+    optimizer: Optimizer,
+    device: torch.device,
+    arena: WeightArena,
+    cached_share: float | None = None,
 ) -> torch.nn.Module:
     """The fused operator of `tables` on `device`: takes indices and offsets, returns `[B, sum of dims]` fp32.
 
+    Args:
+        tables: of one precision.
+        precision: of their weights.
+        optimizer: of the backward pass.
+        device: that looks up.
+        arena: memory for weights on the device.
+        cached_share: share of the rows that the GPU caches while all are in host memory; None for device memory.
+
     Raises:
-        ValueError: fbgemm is not installed.
+        ValueError: fbgemm is not installed, or has no such operator.
     """
     require_fbgemm()
+    require_operator(precision, optimizer, device.type)
     from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice
 
     on_cpu = device.type == "cpu"
     location = EmbeddingLocation.HOST if on_cpu else EmbeddingLocation.DEVICE
+    if cached_share is not None:
+        if on_cpu:
+            raise ValueError(
+                f"tables {list(tables.names[:5])} are in host memory with a cache, which only GPUs have; measure them with "
+                "cluster:cuda, or use the testbed `simulated`"
+            )
+        location = EmbeddingLocation.MANAGED_CACHING
     compute = ComputeDevice.CPU if on_cpu else ComputeDevice.CUDA
     shapes = zip(tables.rows.tolist(), tables.dim.tolist(), strict=True)
     operator: torch.nn.Module = _operator_class()(
         [(rows, dim, location, compute) for rows, dim in shapes],
-        weights_precision={"fp32": SparseType.FP32, "fp16": SparseType.FP16}[precision],
+        weights_precision=SparseType(precision),
         output_dtype=SparseType.FP32,
-        optimizer={"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}[optimizer],
+        optimizer=EmbOptimType[OPTIMIZER_TYPE[optimizer]],
         learning_rate=LEARNING_RATE,
         bounds_check_mode=BoundsCheckMode.NONE,  # lookups are checked once, when they are read
         device=device,
+        **({} if cached_share is None else {"cache_load_factor": cached_share}),
     )
-    weights = arena.weights(int((tables.rows * tables.dim).sum()), WEIGHT_DTYPE[precision])
+    if cached_share is not None:
+        operator.weights_uvm.fill_(1)  # type: ignore[operator]  # takes every page of host memory
+        return operator
+    per_row = tables.dim + BYTES_PER_ROW[precision]  # scale and bias are in bytes, as the weights of int8 are
+    weights = arena.weights(int((tables.rows * per_row).sum()), WEIGHT_DTYPE[precision])
     if on_cpu:
         operator.weights_host = torch.nn.Parameter(weights)
     else:

@@ -6,7 +6,7 @@ the set-up of a shard cheap. Caches are cold because with warm ones a small shar
 
 import gc
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TypeVar
@@ -59,7 +59,7 @@ class ShardRunner:
         self.device = device
         self.clock = CLOCKS[device.type]
         self._enter = enter
-        self._arena = WeightArena(device)
+        self.arena = WeightArena(device)
         self._flush = torch.zeros(FLUSH_BYTES[device.type] // 4, device=device)
         self._lookups: OrderedDict[tuple[str, int], Lookups] = OrderedDict()
 
@@ -108,8 +108,7 @@ class ShardRunner:
             DoesNotFitError: the device has no room for the shard.
             ValueError: lookups are missing or of other tables.
         """
-        self._enter("reading lookups")
-        lookups = [self._read(name, rows) for name, rows in zip(tables.names, tables.rows.tolist(), strict=True)]
+        lookups = self.read(tables.names, tables.rows.tolist())
         self._enter("building the operator")
         num_lookups = sum(len(table.indices) for table in lookups)
 
@@ -117,7 +116,7 @@ class ShardRunner:
             large = max(int(tables.rows.sum()), num_lookups) > INT32_LIMIT  # backward numbers the rows of all tables
             index_dtype = torch.int64 if large else INDEX_DTYPE[self.device.type]
             batch = shard_lookups(lookups, self.setup.batch_size, index_dtype)
-            operator = build_operator(tables, precision, optimizer, self.device, self._arena)
+            operator = build_operator(tables, precision, optimizer, self.device, self.arena)
             built = partial(operator, batch.indices.to(self.device), batch.offsets.to(self.device))
             pooled = built()
             pooled.backward(torch.zeros_like(pooled))
@@ -126,6 +125,15 @@ class ShardRunner:
             return built
 
         return self.within_memory(build, asked_bytes(tables, precision, optimizer, self.setup.batch_size, num_lookups))
+
+    def read(self, names: Sequence[str], rows: Sequence[int]) -> list[Lookups]:
+        """Lookups of tables of so many rows on the device, the whole batch of each.
+
+        Raises:
+            ValueError: lookups are missing or of other tables.
+        """
+        self._enter("reading lookups")
+        return [self._read(name, count) for name, count in zip(names, rows, strict=True)]
 
     def within_memory(self, work: Callable[[], Result], needed_bytes: int) -> Result:
         """Run work that needs this much memory.
@@ -151,7 +159,7 @@ class ShardRunner:
             free = torch.cuda.mem_get_info(self.device)[0] + unused
         else:
             free = psutil.virtual_memory().available
-        free += self._arena.num_bytes
+        free += self.arena.num_bytes
         limit = self.setup.memory_limit_bytes
         return free if limit is None else min(free, limit)
 

@@ -113,7 +113,7 @@ class RankMeasurer:
         self.setup = setup
         self.device = device
         self._enter = enter
-        self._runner = ShardRunner(setup, device, enter)
+        self.runner = ShardRunner(setup, device, enter)
 
     def measure(self, job: PlacementJob, team: Team) -> npt.NDArray[np.float64] | Infeasible:
         """`[R, 4]` milliseconds of each timed pass and phase on this rank, or the first shard that did not fit."""
@@ -121,12 +121,12 @@ class RankMeasurer:
         shard, misfit = None, None
         try:
             if job.names:
-                shard = self._runner.build(job.shard, job.precision, job.optimizer)
-            self._runner.within_memory(all_to_all.rehearse, all_to_all.num_bytes)
+                shard = self.runner.build(job.shard, job.precision, job.optimizer)
+            self.runner.within_memory(all_to_all.rehearse, all_to_all.num_bytes)
         except DoesNotFitError as error:
             misfit = error
         self._enter("exchanging with the other ranks")
-        if infeasible := self._agree(misfit, team):
+        if infeasible := agree(misfit, team, self.device):
             return infeasible
         all_to_all.barrier()
         passes = [self._pass(shard, all_to_all) for _ in range(self.setup.warmups + self.setup.repeats)]
@@ -139,40 +139,41 @@ class RankMeasurer:
             DoesNotFitError: this rank has no memory for the bytes.
         """
         all_to_all = AllToAll.of_exchange(exchange, team, self.device)
-        self._runner.within_memory(all_to_all.rehearse, all_to_all.num_bytes)
+        self.runner.within_memory(all_to_all.rehearse, all_to_all.num_bytes)
         self._enter("exchanging with the other ranks")
         pooled, gradient = all_to_all.pooled(), all_to_all.gradient()
         passes = []
         for _ in range(self.setup.warmups + self.setup.repeats):
             all_to_all.barrier()
-            _, forward_ms = self._runner.clock.communicate(lambda: all_to_all.forward(pooled))
+            _, forward_ms = self.runner.clock.communicate(lambda: all_to_all.forward(pooled))
             all_to_all.barrier()
-            _, backward_ms = self._runner.clock.communicate(lambda: all_to_all.backward(gradient))
+            _, backward_ms = self.runner.clock.communicate(lambda: all_to_all.backward(gradient))
             passes.append((forward_ms, backward_ms))
         return np.array(passes[self.setup.warmups :])
-
-    def _agree(self, misfit: DoesNotFitError | None, team: Team) -> Infeasible | None:
-        """Share misfits among all ranks; the first one, or None if all shards fit."""
-        own_bytes = (0, 0) if misfit is None else (misfit.asked_bytes, misfit.free_bytes)
-        own = torch.tensor(own_bytes, dtype=torch.int64, device=self.device)
-        gathered = [torch.zeros_like(own) for _ in range(team.size)]
-        dist.all_gather(gathered, own, group=team.group)
-        for rank, (asked_bytes, free_bytes) in enumerate(torch.stack(gathered).tolist()):
-            if asked_bytes:
-                return Infeasible(device=rank, asked_bytes=asked_bytes, free_bytes=free_bytes)
-        return None
 
     def _pass(self, shard: BuiltShard | None, all_to_all: AllToAll) -> tuple[float, float, float, float]:
         """The four phases of one training step, in the order of `PHASES`."""
         pooled, forward_ms = torch.empty(self.setup.batch_size, 0, device=self.device), 0.0
         if shard is not None:
-            pooled, forward_ms = self._runner.forward(shard)
+            pooled, forward_ms = self.runner.forward(shard)
         gradient = all_to_all.gradient()
         all_to_all.barrier()
-        _, forward_comm_ms = self._runner.clock.communicate(lambda: all_to_all.forward(pooled.detach()))
+        _, forward_comm_ms = self.runner.clock.communicate(lambda: all_to_all.forward(pooled.detach()))
         all_to_all.barrier()
-        own_gradient, backward_comm_ms = self._runner.clock.communicate(lambda: all_to_all.backward(gradient))
+        own_gradient, backward_comm_ms = self.runner.clock.communicate(lambda: all_to_all.backward(gradient))
         backward_ms = 0.0
         if shard is not None:
-            backward_ms = self._runner.backward(pooled, own_gradient.reshape(pooled.shape))
+            backward_ms = self.runner.backward(pooled, own_gradient.reshape(pooled.shape))
         return forward_ms, forward_comm_ms, backward_comm_ms, backward_ms
+
+
+def agree(misfit: DoesNotFitError | None, team: Team, device: torch.device) -> Infeasible | None:
+    """Share misfits among all ranks of a team; the first one, or None if all shards fit."""
+    own_bytes = (0, 0) if misfit is None else (misfit.asked_bytes, misfit.free_bytes)
+    own = torch.tensor(own_bytes, dtype=torch.int64, device=device)
+    gathered = [torch.zeros_like(own) for _ in range(team.size)]
+    dist.all_gather(gathered, own, group=team.group)
+    for rank, (asked_bytes, free_bytes) in enumerate(torch.stack(gathered).tolist()):
+        if asked_bytes:
+            return Infeasible(device=rank, asked_bytes=asked_bytes, free_bytes=free_bytes)
+    return None

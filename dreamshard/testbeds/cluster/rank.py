@@ -30,6 +30,9 @@ from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.cluster import messages, reception
 from dreamshard.testbeds.cluster.messages import STAGES
 from dreamshard.testbeds.cluster.passes import RankMeasurer, Team
+from dreamshard.testbeds.cluster.sharded.exchange import Teams
+from dreamshard.testbeds.cluster.sharded.job import ShardingJob
+from dreamshard.testbeds.cluster.sharded.passes import measure_sharding
 from dreamshard.testbeds.machine import device_model
 
 FALLBACK_TIMEOUT = timedelta(days=1)
@@ -173,6 +176,9 @@ class Worker:
             raise RuntimeError("a measurement was asked for before its setup came; report this as a defect")
         faulthandler.dump_traceback_later(self._timeout_s)  # to stderr, which the testbed reads
         try:
+            if isinstance(job, ShardingJob):
+                teams = Teams(*(self._teams[members] for members in job.groups))
+                return measure_sharding(job, self._measurer.runner, teams, self._channel.enter)
             team = self._teams[job.members]
             if isinstance(job, messages.ExchangeJob):
                 return self._measurer.measure_exchange(job.exchange, team)

@@ -9,6 +9,7 @@ from dreamshard.testbeds.cluster.messages import DeviceType, ExchangeJob, Placem
 from dreamshard.testbeds.cluster.rank_launcher import RankTrouble
 from dreamshard.testbeds.cluster.ranks import Ranks
 from dreamshard.testbeds.cluster.reception import Reception
+from dreamshard.testbeds.cluster.sharded.job import ShardingJob
 
 
 @runtime_checkable
@@ -80,7 +81,11 @@ class LocalRanks:
 
 
 def measurement_error(
-    trouble: RankTrouble, name: str, num_ranks: int, source: RankSource, job: PlacementJob | ExchangeJob | None
+    trouble: RankTrouble,
+    name: str,
+    num_ranks: int,
+    source: RankSource,
+    job: PlacementJob | ExchangeJob | ShardingJob | None,
 ) -> MeasurementError:
     """One sentence about a rank's failure; its output is in the error's notes.
 
@@ -91,7 +96,7 @@ def measurement_error(
     layout = source.layout
     on_host = f" on host {trouble.host}" if trouble.host and layout is not None else ""
     with_tables = ""
-    if isinstance(job, PlacementJob):
+    if isinstance(job, PlacementJob | ShardingJob):
         names = job.names
         first = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "no tables"
         with_tables = f", with {len(names)} tables on it ({first})"

@@ -9,24 +9,26 @@ import os
 import pickle
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.costs import CostSample, DeviceCosts, Infeasible
+from dreamshard.costs import PHASES, CostSample, DeviceCosts, Infeasible, ShardingSample
 from dreamshard.exchange_sample import Exchange, ExchangeSample
 from dreamshard.placement import Placement
+from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import TestbedSetup, check_exchange, check_placement
+from dreamshard.testbeds.base import TestbedSetup, check_exchange, check_placement, check_sharding
 from dreamshard.testbeds.clocks import CLOCKS, interquartile_range
 from dreamshard.testbeds.cluster.layout import Layout
 from dreamshard.testbeds.cluster.messages import DeviceType, ExchangeJob, PlacementJob
 from dreamshard.testbeds.cluster.rank_launcher import RankTrouble
 from dreamshard.testbeds.cluster.rank_source import LocalRanks, RankSource, measurement_error
-from dreamshard.testbeds.fused_op import require_fbgemm
+from dreamshard.testbeds.cluster.sharded.job import ShardingJob, require_shards
+from dreamshard.testbeds.fused_op import require_fbgemm, require_operator
 from dreamshard.testbeds.machine import device_model, library_versions
 
 
@@ -82,6 +84,9 @@ class ClusterTestbed:
         After an error all ranks are ended, and the next measurement starts new ones.
         """
         task, placement = check_placement(task, placement, self.max_devices)
+        if task.precision_of:
+            return self._of_several_precisions(task, placement)
+        require_operator(task.precision, task.optimizer, self.device_type)
         members = self._members(task.num_devices, task.devices_per_host)
         measured = replace(task, devices_per_host=self._devices_per_host(members))
         jobs = list(PlacementJob.each(members, measured, placement))
@@ -96,6 +101,38 @@ class ClusterTestbed:
             costs=costs,
             overall_ms=float(costs.overall_ms()) if infeasible is None else math.inf,
             spread_ms=interquartile_range(timed.sum(dim=2).max(dim=1).values),
+            repeats=len(timed) if infeasible is None else 0,
+            clock=CLOCKS[self.device_type].name,
+            testbed=self.name,
+            hardware=self.hardware,
+            batch_size=self.setup.batch_size,
+            versions=library_versions(),
+            infeasible=infeasible,
+        )
+
+    def measure_sharding(self, task: PlacementTask, placement: ShardedPlacement) -> ShardingSample:
+        """See `ShardingTestbed`; after an error as `measure`.
+
+        Each collective begins when all ranks are there, and each of a rank's operators runs by itself.
+        """
+        shards = check_sharding(task, placement, self.max_devices)
+        members = self._members(task.num_devices, task.devices_per_host)
+        measured = replace(task, devices_per_host=self._devices_per_host(members))
+        require_shards(measured, shards, self.device_type)
+        jobs = list(ShardingJob.each(members, task, shards))
+        with self._lock:
+            answers = self._answers(members, jobs, task.name)
+        infeasible = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
+        timed = torch.zeros(1, task.num_devices, len(PHASES) + 1) if infeasible else _stacked(answers)  # [R, D, 5]
+        medians = timed.median(dim=0).values.to(torch.float32)  # [D, 5]
+        costs = DeviceCosts.from_phases(medians[:, : len(PHASES)])
+        return ShardingSample(
+            task=measured,
+            placement=placement,
+            costs=costs,
+            index_ms=medians[:, -1],
+            overall_ms=float(costs.overall_ms()) if infeasible is None else math.inf,
+            spread_ms=interquartile_range(timed[..., : len(PHASES)].sum(dim=2).max(dim=1).values),
             repeats=len(timed) if infeasible is None else 0,
             clock=CLOCKS[self.device_type].name,
             testbed=self.name,
@@ -142,6 +179,13 @@ class ClusterTestbed:
         """Process ids of the ranks that this testbed started on this host, in order."""
         return self._source.pids() if isinstance(self._source, LocalRanks) else []
 
+    def _of_several_precisions(self, task: PlacementTask, placement: Placement) -> CostSample:
+        """A placement of whole tables, each precision of which has an operator of its own."""
+        sharded = ShardedPlacement.of(placement, task.tables, task.devices_per_host)
+        sample = self.measure_sharding(task, sharded)
+        shared = {each.name: getattr(sample, each.name) for each in fields(CostSample) if each.name != "placement"}
+        return CostSample(**shared, placement=placement)
+
     def _members(self, num_devices: int, devices_per_host: int | None) -> tuple[int, ...]:
         """The ranks for so many devices.
 
@@ -169,11 +213,14 @@ class ClusterTestbed:
         hosts = [self.layout.ranks[member].host for member in members]
         return hosts.count(hosts[0])
 
-    def _answers(self, members: tuple[int, ...], jobs: Sequence[PlacementJob | ExchangeJob], name: str) -> list[object]:
+    def _answers(
+        self, members: tuple[int, ...], jobs: Sequence[PlacementJob | ExchangeJob | ShardingJob], name: str
+    ) -> list[object]:
         """What each rank measured, one job each; ends all ranks on any error."""
         try:
             ranks = self._source.running(len(members), self.device_type)
-            ranks.join(self.device_type, self._pickled_setup, members)
+            for group in dict.fromkeys(group for job in jobs for group in _groups(job)):
+                ranks.join(self.device_type, self._pickled_setup, group)
             for member, job in zip(members, jobs, strict=True):
                 ranks.send(job, [member])
             return ranks.collect(members, self.setup.timeout_s)
@@ -185,6 +232,11 @@ class ClusterTestbed:
         except BaseException:
             self._source.end_ranks()  # interrupted: the rest of this answer must not be read as the next one
             raise
+
+
+def _groups(job: PlacementJob | ExchangeJob | ShardingJob) -> tuple[tuple[int, ...], ...]:
+    """The groups of ranks that exchange in a job."""
+    return job.groups if isinstance(job, ShardingJob) else (job.members,)
 
 
 def _stacked(answers: Sequence[object]) -> Float[Tensor, "R D P"]:

@@ -12,9 +12,12 @@ import psutil
 import pytest
 import torch
 
+from dreamshard.constraints import Constraints
 from dreamshard.exchange_sample import Exchange
 from dreamshard.placement import Placement
-from dreamshard.testbeds.base import ExchangeTestbed, MeasurementError, Testbed, TestbedSetup
+from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, TableSharding
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.base import ExchangeTestbed, MeasurementError, ShardingTestbed, Testbed, TestbedSetup
 from dreamshard.testbeds.cluster.layout import Layout
 from dreamshard.testbeds.cluster.messages import Hello
 from dreamshard.testbeds.cluster.rank_source import LocalRanks
@@ -146,6 +149,68 @@ def test_an_exchange_that_no_rank_has_memory_for_is_refused_before_it_takes_any(
 
 def test_a_sample_says_how_many_devices_share_a_host(cluster):
     assert cluster.measure(roomy_task(TABLES), placement(0, 0, 1)).task.devices_per_host == 2
+
+
+def every_way(dim: int) -> tuple[TableSharding, ...]:
+    """A table of each way to shard, two ranks on one host."""
+    columns, half = ((0, dim),), ((0, dim // 2), (dim // 2, dim))
+    return (
+        TableSharding(sharding_type="table_wise", columns=columns, where=(1,)),
+        TableSharding(sharding_type="column_wise", columns=half, where=(0, 1)),
+        TableSharding(sharding_type="row_wise", columns=columns),
+        TableSharding(sharding_type="table_row_wise", columns=columns, where=(0,)),
+        TableSharding(sharding_type="grid_shard", columns=half, where=(0, 0)),
+        TableSharding(sharding_type="data_parallel", columns=columns),
+    )
+
+
+def any_sharding_task(**options) -> PlacementTask:
+    constraints = Constraints(sharding_types=SHARDING_TYPES, caching=True)
+    return replace(roomy_task(tables_of_dims([16] * 6, rows=500)), constraints=constraints, **options)
+
+
+def test_every_way_to_shard_is_measured_at_once(cluster):
+    sample = cluster.measure_sharding(any_sharding_task(), ShardedPlacement(every_way(16), 2, 2))
+    assert isinstance(cluster, ShardingTestbed)
+    assert (sample.costs.phases_ms() > 0).all()
+    assert (sample.index_ms > 0).all()
+    assert sample.overall_ms == pytest.approx(sample.costs.device_ms().max().item())
+    assert (sample.clock, sample.repeats, sample.task.devices_per_host) == ("thread_cpu", 5, 2)
+
+
+def test_tables_of_several_precisions_are_measured(cluster):
+    task = replace(roomy_task(TABLES), precision_of={"table-0": "fp16"})
+    sample = cluster.measure(task, placement(0, 0, 1))
+    assert (sample.costs.phases_ms() > 0).all()
+    assert sample.task.precision_of == {"table-0": "fp16"}
+
+
+@pytest.mark.parametrize(
+    ("task", "sharding", "message"),
+    [
+        (any_sharding_task(precision="bf16"), 0, "fbgemm trains no bf16 tables with sgd on cpu"),
+        (any_sharding_task(optimizer="adam"), 0, "fbgemm trains no fp32 tables with adam on cpu"),
+        (any_sharding_task(precision="fp16"), 0, "'table-5 copy 0' is data-parallel in fp16 with sgd"),
+        (any_sharding_task(), 0.5, "'table-0' is in host memory with a cache on the device, which only GPUs have"),
+    ],
+)
+def test_what_ranks_on_the_cpu_cannot_shard_is_refused_by_name(cluster, task, sharding, message):
+    first, *others = every_way(16)
+    cached = replace(first, cached_share=sharding or None)
+    with pytest.raises(ValueError, match=message):
+        cluster.measure_sharding(task, ShardedPlacement((cached, *others), 2, 2))
+
+
+def test_a_rank_that_fails_while_it_reads_lookups_of_row_blocks_is_one_error():
+    bed = open_cluster(FaultyLookups(BATCH, fault="raise"))
+    task = replace(roomy_task(WITH_FAULTY), constraints=Constraints(sharding_types=SHARDING_TYPES))
+    shardings = (
+        TableSharding(sharding_type="row_wise", columns=((0, 4),)),
+        TableSharding(sharding_type="table_wise", columns=((0, 8),), where=(1,)),
+    )
+    with pytest.raises(MeasurementError, match=r"rank 1 of 2 while reading lookups, with 2 tables on it .*on fire"):
+        bed.measure_sharding(task, ShardedPlacement(shardings, 2, 2))
+    assert bed.rank_pids() == []
 
 
 def test_devices_on_several_hosts_are_not_measured_on_one(cluster):
