@@ -59,15 +59,22 @@ class ModelTables:
         tables: to plan with. Names are those of the model, with the module's path in front where several modules have a
             table of that name. Dims are rounded up to multiples of 4.
         details: `T` tables as they are in the model.
-        notes: what of the model was not used, and what was assumed, for people.
+        model_notes: what of the model was not used, for people.
+        lookup_notes: where lookups are from, and what was assumed of them.
     """
 
     tables: Tables
     details: tuple[ModelTable, ...]
-    notes: tuple[str, ...] = ()
+    model_notes: tuple[str, ...] = ()
+    lookup_notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.details)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was not used and what was assumed, in sentences."""
+        return (*self.model_notes, *self.lookup_notes)
 
     @property
     def by_name(self) -> dict[str, ModelTable]:
@@ -165,11 +172,9 @@ def model_tables(
             f"the dims of {shown(padded)} are not multiples of 4 and are planned as the next one; fbgemm's fused operators "
             "refuse such dims, so widen the tables in the model, or keep them data-parallel"
         )
-    if assumed:
-        found.append(
-            f"how often {shown(assumed)} are looked up is not known: one lookup per feature and sample is assumed"
-        )
-    return ModelTables(fill_missing_columns(listed, defaults).tables, tuple(details), tuple(found))
+    rate = "one lookup per feature and sample is assumed"
+    guesses = [f"how often {shown(assumed)} are looked up is not known: {rate}"] if assumed else []
+    return ModelTables(fill_missing_columns(listed, defaults).tables, tuple(details), tuple(found), tuple(guesses))
 
 
 def shown(names: Sequence[Any]) -> str:

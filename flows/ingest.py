@@ -37,4 +37,6 @@ def ingest(options: IngestOptions) -> dict[str, Any]:
     }
     if samples == config.workload.batch_size and config.workload.source.endswith(RECORDED):
         outcome["note"] = f"recipe {config.name} takes no more than the first {samples} samples of a source"
+    if ingested.notes:
+        outcome["notes"] = list(ingested.notes)
     return outcome

@@ -1,23 +1,31 @@
 """The bridge to TorchRec, the only package that imports torchrec. Import it only where it is used: torchrec is optional.
 
-`modules` finds the tables of a model, `configs` and `optimizers` what TorchRec knows of each; `sharding_plans` writes its
-sharding plans, `current_plans` reads them, and `plan_file` keeps them; `planner` runs its planner and its estimator.
+`modules` finds the tables of a model, `configs` and `optimizers` what TorchRec knows of each, `batches` counts their lookups,
+and `source` opens a person's own functions as a source of tables; `sharding_plans` writes its sharding plans,
+`current_plans` reads them, and `plan_file` keeps them; `planner` runs its planner and its estimator.
 """
 
+from dreamshard.torchrec.batches import RecordedModel, record
 from dreamshard.torchrec.current_plans import current_plan
 from dreamshard.torchrec.modules import tables_of
 from dreamshard.torchrec.plan_file import from_json, load_plan, to_json
 from dreamshard.torchrec.planned_tables import PlannedTable, planned_tables
 from dreamshard.torchrec.sharding_plans import placement_plan, sharding_plan
+from dreamshard.torchrec.source import ModelSource, open_model, workload_of
 
 __all__ = [
+    "ModelSource",
     "PlannedTable",
+    "RecordedModel",
     "current_plan",
     "from_json",
     "load_plan",
+    "open_model",
     "placement_plan",
     "planned_tables",
+    "record",
     "sharding_plan",
     "tables_of",
     "to_json",
+    "workload_of",
 ]

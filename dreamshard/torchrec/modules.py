@@ -111,8 +111,8 @@ def _checked(source: object) -> list[BaseEmbeddingConfig]:
     for config in configs:
         if not isinstance(config, BaseEmbeddingConfig):
             raise ValueError(
-                f"a {type(config).__name__} is neither a torch.nn.Module nor an EmbeddingBagConfig or EmbeddingConfig, so it "
-                "has no tables; give a model, or a list of configs"
+                f"an object of type {type(config).__name__} is neither a torch.nn.Module nor an EmbeddingBagConfig "
+                "or EmbeddingConfig, so it has no tables; give a model, or a list of configs"
             )
     return configs
 

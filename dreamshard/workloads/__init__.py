@@ -7,6 +7,7 @@ folder           reader of a folder or bucket: a list of tables with recorded lo
 table_list       reads and checks lists of tables; `tables_file` fills in what they lack
 synthetic, zipf  Zipf lookups for the tables of a list
 meta             Meta's data sets, generated from `meta_population` and `meta_statistics`
+functions        a person's own functions as sources; `dreamshard.torchrec` reads the models that they return
 lookups          lookups in memory and as Parquet
 statistics       features of a table from one batch of lookups; a dataset's version
 """

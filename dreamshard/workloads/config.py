@@ -33,7 +33,10 @@ class WorkloadConfig:
     Attributes:
         source: a bundled workload's name, or a path or URI (`s3://bucket/tables/`) of a file or folder. Files are
             Meta's `.pt` or `.pt.gz`, Criteo's `.tsv` or `.tsv.gz`, or a list of tables as `.csv`, `.parquet` or
-            `.json` (a TorchRec config); `folder.py` describes folders.
+            `.json` (a TorchRec config); `folder.py` describes folders. Or a function that returns a TorchRec model:
+            `model.py:make_model`.
+        batches: function that returns sample batches of the model's features, `data.py:make_batches`; None for Zipf lookups.
+        num_batches: of these to read, all of whose samples count; None for as many as `batch_size` takes.
         num_tables: number of tables to take, or None for all.
         max_table_bytes: size limit of a table as fp32 weights, or None.
         batch_size: training samples per batch of lookups: the source's first ones, fewer if a file has fewer.
@@ -46,6 +49,8 @@ class WorkloadConfig:
     """
 
     source: str = "meta-dlrm-2021"
+    batches: str | None = None
+    num_batches: int | None = None
     num_tables: int | None = None
     max_table_bytes: int | None = None
     batch_size: int = 65_536
@@ -54,7 +59,7 @@ class WorkloadConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("num_tables", "max_table_bytes", "batch_size"):
+        for name in ("num_tables", "max_table_bytes", "batch_size", "num_batches"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}, so no table or no sample would be left; give at least 1")

@@ -72,8 +72,8 @@ def _data_file(source: str) -> str | None:
     if not source.endswith(tuple(READERS)):
         raise ValueError(
             f"there is no workload {source!r}, so there are no tables to ingest; name one of "
-            f"{', '.join(bundled_workloads())}, a file that ends in one of {', '.join(READERS)}, or a folder or bucket "
-            "of such files"
+            f"{', '.join(bundled_workloads())}, a file that ends in one of {', '.join(READERS)}, a folder or bucket "
+            "of such files, or a function that makes a TorchRec model (model.py:make_model)"
         )
     if not source_files.is_file(source):
         raise ValueError(f"there is no file {source}, so there are no tables to ingest; check the path")

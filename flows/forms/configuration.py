@@ -26,6 +26,11 @@ def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
             "a fixed model is placed as a whole, so it has no tables per task; leave out --tables-per-task, or give "
             "--mode pool"
         )
+    if "num_batches" in filled and ("batches" not in filled or "batch_size" in filled):
+        raise ValueError(
+            "the number of batches says how many of the sample batches are read, all of whose samples count; give it with "
+            "--batches and without --batch-size"
+        )
     base = with_overrides(recipe(options.recipe), testbed=filled.get("testbed"), source=filled.get("source", source))
     tasks: dict[str, Any] = {
         k: filled[k] for k in ("num_devices", "devices_per_host", "tables_per_task", "mode") if k in filled
@@ -38,7 +43,7 @@ def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
     measure: dict[str, Any] = {}
     if "exchange_devices" in filled:
         measure["exchange_devices"] = _counts(filled["exchange_devices"])
-    workload = {k: filled[k] for k in ("batch_size",) if k in filled}
+    workload = {k: filled[k] for k in ("batch_size", "batches", "num_batches") if k in filled}
     return replace(
         base,
         tasks=replace(base.tasks, **tasks),

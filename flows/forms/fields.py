@@ -63,8 +63,8 @@ def _days(text: str | int) -> int:
 _SOURCE = _form(
     "Tables from",
     "A bundled workload's name, or a full path or URI: a .pt, .pt.gz, .tsv, .tsv.gz or .csv file, a TorchRec "
-    "config as .json, or a folder or bucket of tables. Empty: the recipe's.",
-    examples=["meta-dlrm-2021", "mlperf-dlrm-dcnv2", "s3://bucket/tables/"],
+    "config as .json, a folder or bucket of tables, or a function that makes a TorchRec model. Empty: the recipe's.",
+    examples=["meta-dlrm-2021", "mlperf-dlrm-dcnv2", "s3://bucket/tables/", "/models/model.py:make_model"],
 )
 _SOURCES = SchemaEntry("pattern", _sources)
 
@@ -233,8 +233,34 @@ IngestedSource = Annotated[
     str | None,
     _SOURCE,
     _SOURCES,
-    typer.Argument(help="A .pt, .pt.gz, .tsv, .tsv.gz or .csv file, or a bundled workload's name."),
+    typer.Argument(
+        help="A .pt, .pt.gz, .tsv, .tsv.gz or .csv file, a bundled workload's name, or model.py:make_model."
+    ),
     REQUIRED,
+]
+Batches = Annotated[
+    str | None,
+    _form(
+        "Sample batches",
+        "For a TorchRec model: a function without arguments that returns batches with KeyedJaggedTensors, as "
+        "file.py:function or module:function. Empty: lookups by a Zipf law.",
+        examples=["/models/data.py:make_batches"],
+    ),
+    typer.Option("--batches", help="For a TorchRec model: data.py:make_batches, which returns sample batches."),
+]
+NumBatches = Annotated[
+    int | None,
+    _form(
+        "Number of batches",
+        "Sample batches to read; all of their samples count as one batch. Empty: as many as the batch size takes.",
+        ge=1,
+        le=1_000_000,
+    ),
+    typer.Option(
+        "--num-batches",
+        help="Sample batches to read, together one batch.",
+        show_default="as many as --batch-size takes",
+    ),
 ]
 DatasetName = Annotated[
     str | None,

@@ -82,6 +82,8 @@ class IngestOptions(RecipeOptions):
     """Tables to bring into the lake."""
 
     source: fields.IngestedSource = None
+    batches: fields.Batches = None
+    num_batches: fields.NumBatches = None
     name: fields.DatasetName = None
     batch_size: fields.BatchSize = None
 

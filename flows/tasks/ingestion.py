@@ -1,26 +1,17 @@
 """Ingestion: bring the tables of a source that are new or changed, and their lookups, into the lake."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
+from dataclasses import dataclass
 
 from prefect import get_run_logger
 
 from dreamshard.tables import Tables, concatenate
-from dreamshard.workloads import (
-    Workload,
-    WorkloadConfig,
-    bundled_workloads,
-    change_token,
-    dataset_version,
-    open_workload,
-    statistics,
-)
-from flows.runtime import task_runners
+from dreamshard.workloads import WorkloadConfig, dataset_version, statistics
+from flows.runtime import sources, task_runners
 from flows.runtime.content_keys import content_key, workloads_hash
 from flows.runtime.prefect_tasks import retried_task
 from flows.runtime.progress import publish_progress, report_progress
+from flows.runtime.sources import opened_source
 from storage.lake.ingested import Ingested, keep_ingested, keep_source, known_tables, read_source
 from storage.store import Store
 
@@ -36,7 +27,7 @@ class SourceState:
 
     Attributes:
         workload: names the source; a path in it is absolute.
-        token: identity of the source's files (`change_token`).
+        token: identity of what the source holds (`token_of`).
         names: names of the source's tables, in its order.
         fingerprints: one per table.
         known: the unchanged tables, which are in the lake, by fingerprint.
@@ -57,15 +48,14 @@ class SourceState:
 def read_source_state(store: Store, workload: WorkloadConfig) -> SourceState:
     """Find out what a source holds now and what of it is in the lake; generates no lookups.
 
-    Files that have not changed are only listed; otherwise they are opened, and data files are read once.
+    Files that have not changed are only listed; otherwise they are opened, and data files are read once. Functions are
+    called each time.
 
     Raises:
         ValueError: there is no such source, or it cannot be read.
     """
-    path = Path(workload.source)
-    is_path = workload.source not in bundled_workloads() and path.exists()
-    workload = replace(workload, source=str(path.absolute())) if is_path else workload
-    token = change_token(workload.source)
+    workload = sources.with_absolute_paths(workload)
+    token = sources.token_of(workload)
     key = content_key(workload, token)
     source = read_source(store.lake, key)
     if source is None:
@@ -88,6 +78,7 @@ def ingest_workload(store: Store, workload: WorkloadConfig, name: str | None = N
         ValueError: there is no such source, or it is invalid.
     """
     state = read_source_state(store, workload)
+    notes = sources.notes_on(state.workload)
     changed, total = state.changed, len(state.names)
     done = reused = total - len(changed)
     size = max(1, min(MOST_TABLES_PER_TASK, LOOKUPS_PER_TASK // (workload.batch_size * USUAL_POOLING)))
@@ -111,23 +102,13 @@ def ingest_workload(store: Store, workload: WorkloadConfig, name: str | None = N
     try:
         task_runners.run_all(ingest_tables, calls, finished)
     finally:
-        opened_source.cache_clear()
+        sources.close()
     known = known_tables(store.lake, state.fingerprints) if changed else state.known
     tables = concatenate([known[fingerprint] for fingerprint in state.fingerprints])
     version = dataset_version(tables)
     store.lake.write_dataset(tables, version, name or workload.source)
     publish_progress("ingest", total, total, f"tables, {len(changed)} new, {reused} re-used")
-    return Ingested(dataset=version, new=len(changed), reused=reused)
-
-
-@lru_cache(maxsize=1)
-def opened_source(workload: WorkloadConfig, token: str) -> Workload:
-    """The source, opened once per process for all of its tables.
-
-    Args:
-        token: `change_token` of the source, so that a changed one is opened again.
-    """
-    return open_workload(workload)
+    return Ingested(dataset=version, new=len(changed), reused=reused, notes=notes)
 
 
 @retried_task("ingest tables", persist_result=False)
@@ -136,7 +117,7 @@ def ingest_tables(store: Store, workload: WorkloadConfig, token: str, fingerprin
 
     Args:
         store: may be that of another machine.
-        token: `change_token` of the source when its state was read.
+        token: `token_of` the source when its state was read.
         fingerprints: tables to ingest: fingerprint by position in the source.
     """
     source = opened_source(workload, token)

@@ -28,11 +28,13 @@ class Ingested:
         dataset: version of the dataset.
         new: number of new or changed tables.
         reused: number of tables whose lookups and statistics were in the lake.
+        notes: what of the source was not used, and what was assumed.
     """
 
     dataset: str
     new: int
     reused: int
+    notes: tuple[str, ...] = ()
 
 
 def keep_ingested(lake: Lake, fingerprints: Sequence[str], tables: Tables) -> None:

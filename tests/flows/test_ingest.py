@@ -130,3 +130,51 @@ def test_how_many_tables_were_new_is_logged_and_shown(dreamshard: Dreamshard, tm
     mlflow = MlflowClient(tracking)
     found = mlflow.search_runs([each.experiment_id for each in mlflow.search_experiments()])
     assert {"tables_new": 3.0, "tables_reused": 0.0} in [run.data.metrics for run in found]
+
+
+MODEL = """
+import torch
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
+
+def make_model():
+    tables = [
+        EmbeddingBagConfig(name="user", num_embeddings=100, embedding_dim=16, feature_names=["u"]),
+        EmbeddingBagConfig(name="item", num_embeddings=50, embedding_dim=6, feature_names=["i", "j"]),
+    ]
+    return EmbeddingBagCollection(device=torch.device("meta"), tables=tables)
+
+def make_batches():
+    for shift in range(4):
+        keys, lengths = ["u", "i", "j"], torch.ones(6, dtype=torch.int64)
+        yield KeyedJaggedTensor(keys=keys, values=torch.tensor([1, 2, 3, 4, 5, 5]) + shift, lengths=lengths)
+"""
+
+
+def test_a_torchrec_model_is_ingested_with_the_lookups_of_its_batches(dreamshard: Dreamshard, tmp_path: Path):
+    pytest.importorskip("torchrec")
+    (tmp_path / "lake_model.py").write_text(MODEL)
+    model, batches = f"{tmp_path}/lake_model.py:make_model", f"{tmp_path}/lake_model.py:make_batches"
+
+    def run(*options: str) -> dict:
+        done = dreamshard("ingest", model, *options, "--json", home=tmp_path / "home")
+        assert done.returncode == 0, done.sentence
+        return json.loads(done.stdout)
+
+    two = run("--batches", batches, "--num-batches", "2")
+    assert (two["tables"], two["new_tables"], two["samples"], two["lookups"]) == (2, 2, 4, 12)
+    assert any("4 samples of 2 batches" in note for note in two["notes"])
+    tables = open_store().lake.read_dataset(two["dataset"])
+    assert (tables.names, tables.dim.tolist(), tables.unique_rows.tolist()) == (("user", "item"), [16, 8], [3, 4])
+    again = run("--batches", batches, "--num-batches", "2")
+    assert (again["dataset"], again["reused_tables"]) == (two["dataset"], 2)
+    assert run("--batches", batches)["samples"] == 8
+    assert run()["samples"] > 8  # by a Zipf law
+
+
+def test_batches_without_their_model_are_refused(dreamshard: Dreamshard, tmp_path: Path):
+    (tmp_path / "t.csv").write_text(LIST)
+    done = dreamshard("ingest", str(tmp_path / "t.csv"), "--batches", "data.py:make", home=tmp_path / "home")
+    assert done.returncode == 1
+    assert "is no function that makes their model" in done.sentence
+    done = dreamshard("ingest", "model.py:make", "--num-batches", "2", home=tmp_path / "home")
+    assert "give it with --batches" in done.sentence

@@ -170,7 +170,7 @@ def test_a_collection_that_no_default_sharder_takes_is_named():
     [
         (nn.Linear(2, 2), "Linear has no EmbeddingBagCollection or EmbeddingCollection"),
         ([], "list has no EmbeddingBagCollection"),
-        ([1], "a int is neither a torch.nn.Module nor"),
+        ([1], "an object of type int is neither a torch.nn.Module nor"),
         ([bag("")], "has no name"),
         ([bag("x", dim=0)], "0 columns"),
         ([bag("x", data_type=DataType.INT4)], "'x' has weights of INT4, .* FP32, FP16, BF16, INT8"),

@@ -1,0 +1,104 @@
+"""A person's own function as a source, `model.py:make_model` or `package.model:make_model`: found, imported and called."""
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dreamshard.formatting import first_line
+
+_REFERENCE = re.compile(r"(?P<place>.*\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)")
+
+
+def is_function(source: str) -> bool:
+    """Whether a source is written as a function in a file or module."""
+    return _REFERENCE.fullmatch(source) is not None
+
+
+def with_absolute_path(source: str) -> str:
+    """The same function with its file's absolute path; one in a module as it is."""
+    place, _, name = source.rpartition(":")
+    return f"{Path(place).absolute()}:{name}" if place.endswith(".py") else source
+
+
+def call(source: str, consequence: str) -> Any:
+    """What the function returns, called without arguments.
+
+    Its folder is added to the import path, as when Python runs the file.
+
+    Args:
+        source: `FILE.py:FUNCTION` or `MODULE:FUNCTION`.
+        consequence: of an error, for messages: `there is no model`.
+
+    Raises:
+        ValueError: there is no such file, module or function, or it raises an error, which the message repeats.
+    """
+    return guarded(lambda: _function(source, consequence)(), f"{source} raises", consequence)
+
+
+def guarded(run: Callable[[], Any], where: str, consequence: str) -> Any:
+    """What a person's own code returns.
+
+    Raises:
+        ValueError: it raises anything, which the message repeats in one sentence.
+    """
+    try:
+        return run()
+    except _OwnError as error:
+        raise ValueError(str(error)) from error.__cause__
+    except (Exception, SystemExit) as error:
+        kind, text = type(error).__name__, first_line(error)
+        detail = kind if text == kind else f"{kind}: {text}"
+        raise ValueError(f"{where} {detail}, so {consequence}; correct it, --debug shows where") from error
+
+
+class _OwnError(Exception):
+    """What is wrong with a reference, rather than in the code that it refers to."""
+
+
+def _function(source: str, consequence: str) -> Callable[[], Any]:
+    match = _REFERENCE.fullmatch(source)
+    if match is None:
+        raise _OwnError(f"{source!r} names no function, so {consequence}; give FILE.py:FUNCTION or MODULE:FUNCTION")
+    place, name = match["place"], match["function"]
+    module = _from_file(Path(place), consequence) if place.endswith(".py") else _from_module(place, consequence)
+    function: Callable[[], Any] | None = getattr(module, name, None)
+    if function is None or not callable(function):
+        others = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        listed = f"it has {', '.join(others[:5])}" if others else "it has none"
+        raise _OwnError(f"{place} has no function {name}, so {consequence}; {listed}")
+    return function
+
+
+def _from_file(file: Path, consequence: str) -> ModuleType:
+    if not file.is_file():
+        raise _OwnError(f"there is no file {file}, so {consequence}; check the path")
+    folder, path = str(file.absolute().parent), file.absolute()
+    if folder not in sys.path:
+        sys.path.append(folder)  # last, so that nothing installed is hidden
+    loaded = sys.modules.get(file.stem)
+    is_free = loaded is None or getattr(loaded, "__file__", None) == str(path)
+    spec = importlib.util.spec_from_file_location(file.stem if is_free else f"{file.stem}_of_{abs(hash(path))}", path)
+    if spec is None or spec.loader is None:
+        raise _OwnError(f"{file} cannot be imported, so {consequence}; give a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # for dataclasses and pickles of what it defines
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]  # what was read of it must not be imported by others
+        raise
+    return module
+
+
+def _from_module(name: str, consequence: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # something that the module imports
+        raise _OwnError(f"there is no module {name}, so {consequence}; give FILE.py:FUNCTION instead") from error

@@ -1,0 +1,96 @@
+"""Sources of tables: those that the library reads, and models made by a person's own functions, which need TorchRec."""
+
+import importlib
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from dreamshard.workloads import Workload, WorkloadConfig, bundled_workloads, change_token, open_workload
+from dreamshard.workloads.functions import is_function, with_absolute_path
+
+if TYPE_CHECKING:
+    from dreamshard.torchrec import ModelSource
+
+
+def with_absolute_paths(workload: WorkloadConfig) -> WorkloadConfig:
+    """The same workload wherever it is opened.
+
+    Raises:
+        ValueError: it has batches, but its source is no model.
+    """
+    batches = workload.batches
+    if is_function(workload.source):
+        batches = None if batches is None else with_absolute_path(batches)
+        return replace(workload, source=with_absolute_path(workload.source), batches=batches)
+    if batches is not None:
+        raise ValueError(
+            f"batches of {batches} are given, but {workload.source} is no function that makes their model, so it is unclear "
+            "which tables they look up; give model.py:make_model as the source"
+        )
+    path = Path(workload.source)
+    is_path = workload.source not in bundled_workloads() and path.exists()
+    return replace(workload, source=str(path.absolute())) if is_path else workload
+
+
+def token_of(workload: WorkloadConfig) -> str:
+    """Identity of what a source holds now; functions are called for it, files only listed.
+
+    Raises:
+        ValueError: there is no such source, or it cannot be read.
+    """
+    return _model(workload).token if is_function(workload.source) else change_token(workload.source)
+
+
+def notes_on(workload: WorkloadConfig) -> tuple[str, ...]:
+    """What of a model was not used or was assumed; nothing for other sources."""
+    return _model(workload).notes if is_function(workload.source) else ()
+
+
+@lru_cache(maxsize=1)
+def opened_source(workload: WorkloadConfig, token: str) -> Workload:
+    """The source, opened once per process for all of its tables.
+
+    Args:
+        token: `token_of` the source, so that a changed one is opened again.
+
+    Raises:
+        ValueError: the source is invalid, or a function of a model returned something else in another process.
+    """
+    if not is_function(workload.source):
+        return open_workload(workload)
+    model = _model(workload)
+    if model.token != token:
+        raise ValueError(
+            f"{workload.source} or {workload.batches or 'its lookups'} gave other tables or lookups in this process than "
+            "where the ingestion began, so they cannot be put together; make the functions return the same each time"
+        )
+    return model.workload
+
+
+def close() -> None:
+    """Forget what is open, so that it takes no memory and is read again next time."""
+    opened_source.cache_clear()
+    _model.cache_clear()
+
+
+def torchrec_bridge() -> ModuleType:
+    """The package `dreamshard.torchrec`, which takes seconds to import.
+
+    Raises:
+        ValueError: TorchRec cannot be imported.
+    """
+    try:
+        return importlib.import_module("dreamshard.torchrec")
+    except ImportError as error:
+        raise ValueError(
+            f"torchrec cannot be imported ({error}), so no model can be read; install it with `pip install --no-deps "
+            "torchrec==1.8.0`, or give a list of its tables"
+        ) from error
+
+
+@lru_cache(maxsize=1)
+def _model(workload: WorkloadConfig) -> "ModelSource":
+    opened: ModelSource = torchrec_bridge().open_model(workload)
+    return opened

@@ -1,0 +1,128 @@
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+torchrec = pytest.importorskip("torchrec")
+
+from torchrec import KeyedJaggedTensor  # noqa: E402
+
+from dreamshard.model_tables import ModelTable, model_tables  # noqa: E402
+from dreamshard.torchrec import record  # noqa: E402
+
+USER = ModelTable(name="user", rows=10, dim=16, features=("u",))
+ITEM = ModelTable(name="item", rows=20, dim=6, features=("i", "j"))
+SAME = ModelTable(name="same", rows=10, dim=4, features=("u",))
+
+
+def keyed(weights=None, **features):
+    """A batch of the features, each with a list of ids per sample."""
+    samples = [sample for ids in features.values() for sample in ids]
+    values = torch.tensor([value for sample in samples for value in sample], dtype=torch.int64)
+    return KeyedJaggedTensor(
+        keys=list(features),
+        values=values,
+        lengths=torch.tensor([len(sample) for sample in samples]),
+        weights=None if weights is None else torch.full((len(values),), weights),
+    )
+
+
+BATCH = {"u": [[1], [2, 2], []], "i": [[5], [], [6, 7]], "j": [[5, 5], [8], []]}
+
+
+def test_features_of_a_table_are_looked_up_together_sample_by_sample():
+    found = record(model_tables([USER, ITEM]), [keyed(**BATCH)])
+    assert found.lookups["user"].indices.tolist() == [1, 2, 2]
+    assert found.lookups["user"].offsets.tolist() == [0, 1, 3, 3]
+    assert found.lookups["item"].indices.tolist() == [5, 5, 5, 8, 6, 7]
+    assert found.lookups["item"].offsets.tolist() == [0, 3, 4, 6]
+
+
+def test_all_statistics_are_those_of_the_joint_lookups():
+    tables = record(model_tables([USER, ITEM]), [keyed(**BATCH)]).model.tables
+    assert tables.names == ("user", "item")
+    assert tables.dim.tolist() == [16, 8]
+    assert tables.pooling_factor.tolist() == [1.0, 2.0]
+    assert tables.lookups.tolist() == [3, 6]
+    assert tables.unique_rows.tolist() == [2, 4]  # rows 1, 2; rows 5, 6, 7, 8
+    assert tables.bins[0, :3].tolist() == [0.5, 0.5, 0.0]  # row 1 once, row 2 twice
+    assert tables.bins[1, :3].tolist() == [0.75, 0.0, 0.25]  # row 5 three times, in both features
+
+
+def test_several_batches_count_as_one():
+    found = record(model_tables([USER]), [keyed(u=[[1], [2]]), keyed(u=[[1, 1], []])])
+    assert found.lookups["user"].offsets.tolist() == [0, 1, 2, 4, 4]
+    assert int(found.model.tables.unique_rows) == 2
+    assert float(found.model.tables.pooling_factor) == 1.0
+    assert found.model.notes == ("lookups were counted in 4 samples of 2 batches, as one batch",)
+
+
+def test_a_feature_of_two_tables_is_looked_up_in_both():
+    found = record(model_tables([USER, SAME]), [keyed(**BATCH)])
+    assert found.model.tables.lookups.tolist() == [3, 3]
+
+
+def test_weights_do_not_change_what_is_looked_up():
+    model = model_tables([USER, ITEM])
+    plain, weighted = (record(model, [keyed(weights, **BATCH)]) for weights in (None, 0.5))
+    for name in ("user", "item"):
+        assert torch.equal(plain.lookups[name].indices, weighted.lookups[name].indices)
+
+
+def endless():
+    while True:
+        yield keyed(u=[[1], [2]])
+
+
+def test_reading_stops_at_the_number_of_batches_or_samples():
+    model = model_tables([USER])
+    assert record(model, endless(), num_batches=3).lookups["user"].batch_size == 6
+    assert record(model, endless(), num_samples=5).lookups["user"].batch_size == 5
+
+
+@dataclass
+class Batch:
+    dense_features: torch.Tensor
+    sparse_features: KeyedJaggedTensor
+
+
+@dataclass
+class TwoInputs:
+    ids: KeyedJaggedTensor
+    scores: KeyedJaggedTensor
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        Batch(torch.zeros(3), keyed(**BATCH)),
+        (torch.zeros(3), keyed(**BATCH), torch.zeros(3)),
+        {"sparse": keyed(**BATCH)},
+        TwoInputs(keyed(u=BATCH["u"]), keyed(0.5, i=BATCH["i"], j=BATCH["j"])),
+    ],
+)
+def test_batches_that_hold_keyed_jagged_tensors_are_read(batch):
+    assert record(model_tables([USER, ITEM]), [batch]).model.tables.lookups.tolist() == [3, 6]
+
+
+def test_features_that_no_table_looks_up_are_named():
+    notes = record(model_tables([USER]), [keyed(**BATCH)]).model.notes
+    assert "no table looks up i, j of the batches" in notes
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([keyed(u=[[1]])], "batch 1 has no feature i, j, which table 'item' looks up.* the batch has u"),
+        ([keyed(u=[[1]], i=[[20]], j=[[]])], "index 20 outside the table of 20 rows.*yield them remapped"),
+        ([keyed(u=[[-1]], i=[[1]], j=[[]])], r"batch 1, u of table 'user', has a negative index"),
+        ([keyed(u=[[2**40]], i=[[1]], j=[[]])], "outside the table of 10 rows"),
+        ([], r"no samples \(0 batches"),
+        ([torch.zeros(3)], "batch 1 is a Tensor without a KeyedJaggedTensor"),
+        ([(keyed(**BATCH), keyed(u=[[1]] * 3))], "batch 1 has u in two KeyedJaggedTensors"),
+        ([(keyed(u=[[1]]), keyed(i=[[1], [2]], j=[[], []]))], "different numbers of samples"),
+    ],
+)
+def test_batches_that_do_not_tell_are_refused(batches, message):
+    with pytest.raises(ValueError, match=message):
+        record(model_tables([USER, ITEM]), batches)

@@ -1,0 +1,106 @@
+import pytest
+import torch
+
+torchrec = pytest.importorskip("torchrec")
+
+from dreamshard.model_tables import ModelTable, model_tables  # noqa: E402
+from dreamshard.torchrec import open_model, record, workload_of  # noqa: E402
+from dreamshard.workloads import WorkloadConfig, statistics  # noqa: E402
+
+MODEL = """
+import torch
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        meta = torch.device("meta")
+        bag = EmbeddingBagConfig(name="item", num_embeddings=50, embedding_dim=6, feature_names=["i", "j"])
+        word = EmbeddingConfig(name="word", num_embeddings=1000, embedding_dim=8, feature_names=["w"])
+        self.ebc = EmbeddingBagCollection(device=meta, tables=[bag])
+        self.ec = EmbeddingCollection(device=meta, tables=[word])
+
+def make_model():
+    return Model()
+
+def number():
+    return 3
+"""
+DATA = """
+import torch
+from torchrec import KeyedJaggedTensor
+
+def make_batches():
+    while True:  # three samples of one lookup of i and w, none of j
+        yield KeyedJaggedTensor(
+            keys=["w", "i", "j"], values=torch.tensor([7, 8, 9, 1, 1, 2]), lengths=torch.tensor([1] * 6 + [0] * 3)
+        )
+
+def broken():
+    yield from make_batches().__next__().to_dict()["absent"]
+
+def number():
+    return 3
+"""
+
+
+@pytest.fixture
+def functions(tmp_path):
+    (tmp_path / "some_model.py").write_text(MODEL)
+    (tmp_path / "some_data.py").write_text(DATA)
+    return f"{tmp_path}/some_model.py:make_model", f"{tmp_path}/some_data.py:make_batches"
+
+
+def config(source, batches=None, **options):
+    return WorkloadConfig(source=source, batches=batches, dim=None, **({"batch_size": 6} | options))
+
+
+def test_a_models_tables_have_the_lookups_of_its_batches(functions):
+    opened = open_model(config(*functions))
+    item, word = map(statistics, opened.workload.tables())
+    assert opened.workload.names == ("item", "word")
+    assert (int(item.rows), int(item.dim), int(item.lookups), int(item.unique_rows)) == (50, 8, 6, 2)
+    assert item.bins[0, 1:3].tolist() == [0.5, 0.5]  # row 2 twice, row 1 four times
+    assert float(word.pooling_factor) == 1.0
+    assert "lookups were counted in 6 samples of 2 batches, as one batch" in opened.notes
+
+
+def test_a_number_of_batches_is_read_whole(functions):
+    opened = open_model(config(*functions, num_batches=4))
+    assert opened.workload.table(0).lookups.batch_size == 12
+
+
+def test_without_batches_lookups_follow_a_zipf_law_and_a_note_says_what_is_assumed(functions):
+    opened = open_model(config(functions[0], batch_size=100))
+    assert [int(statistics(table).lookups) for table in opened.workload.tables()] == [200, 100]
+    assert any("one lookup per feature and sample is assumed" in note for note in opened.notes)
+
+
+def test_identities_change_with_lookups_and_with_nothing_else(functions):
+    first, again, more = (open_model(config(*functions, num_batches=n)) for n in (1, 1, 2))
+    assert first.token == again.token != more.token
+    assert first.workload.fingerprint(0) == again.workload.fingerprint(0) != more.workload.fingerprint(0)
+
+
+def test_a_model_in_memory_is_a_source_too():
+    keyed = torchrec.KeyedJaggedTensor(keys=["u"], values=torch.tensor([1, 1]), lengths=torch.tensor([1, 1]))
+    recorded = record(model_tables([ModelTable(name="user", rows=10, dim=4, features=("u",))]), [keyed])
+    (table,) = workload_of(recorded).tables()
+    assert table.lookups.indices.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("model", "batches", "message"),
+    [
+        ("absent", None, "has no function absent, so there is no model; it has Model, make_model, number"),
+        ("number", None, "an object of type int is neither a torch.nn.Module"),
+        ("make_model", "absent", "has no function absent, so there are no batches"),
+        ("make_model", "number", "returns an object of type int, which has no batches"),
+        ("make_model", "broken", "broken raises KeyError: 'absent', so its lookups are not known"),
+    ],
+)
+def test_what_is_wrong_with_a_persons_functions_is_one_sentence(functions, model, batches, message):
+    source, data = (function.rpartition(":")[0] for function in functions)
+    with pytest.raises(ValueError, match=message) as caught:
+        open_model(config(f"{source}:{model}", batches and f"{data}:{batches}"))
+    assert "\n" not in str(caught.value)

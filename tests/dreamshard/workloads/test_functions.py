@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import pytest
+
+from dreamshard.workloads.functions import call, is_function, with_absolute_path
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("model.py:make_model", True),
+        ("/a b/model.py:make", True),
+        ("package.model:make", True),
+        ("tables.csv", False),
+        ("s3://bucket/tables/", False),
+        ("model.py", False),
+        ("model.py:", False),
+        ("meta-dlrm-2021", False),
+    ],
+)
+def test_functions_are_told_from_files_and_addresses(source, expected):
+    assert is_function(source) is expected
+
+
+def written(folder: Path, text: str, name: str = "made_here.py") -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def test_a_function_in_a_file_is_called_and_may_import_its_neighbours(tmp_path):
+    written(tmp_path, "VALUE = 7\n", "made_here_neighbour.py")
+    file = written(tmp_path, "from made_here_neighbour import VALUE\ndef make(): return VALUE\n")
+    assert call(f"{file}:make", "there is no model") == 7
+
+
+def test_a_file_that_has_changed_is_read_again(tmp_path):
+    file = written(tmp_path, "def make(): return 1\n")
+    assert call(f"{file}:make", "there is no model") == 1
+    written(tmp_path, "def make(): return 22\n")
+    assert call(f"{file}:make", "there is no model") == 22
+
+
+def test_files_of_the_same_name_are_kept_apart(tmp_path):
+    (tmp_path / "other").mkdir()
+    first = written(tmp_path, "def make(): return 1\n")
+    second = written(tmp_path / "other", "def make(): return 2\n")
+    assert [call(f"{file}:make", "there is no model") for file in (first, second)] == [1, 2]
+
+
+def test_a_function_in_a_module_is_called():
+    assert call("platform:python_version", "there is no model").startswith("3.")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        ("def other(): pass\n", "make", "has no function make, so there is no model; it has other"),
+        ("make = 3\n", "make", "has no function make, so there is no model; it has none"),
+        ("def make(): raise KeyError('rows')\n", "make", "make raises KeyError: 'rows', so there is no model"),
+        (
+            "def make(size): return size\n",
+            "make",
+            "make raises TypeError: .*missing 1 required positional argument: 'size'",
+        ),
+        ("import absent_package\n", "make", "make raises ModuleNotFoundError: No module named 'absent_package'"),
+        ("def make(:\n", "make", "make raises SyntaxError"),
+        ("raise SystemExit(2)\n", "make", "make raises SystemExit: 2"),
+    ],
+)
+def test_what_is_wrong_with_a_function_is_one_sentence(tmp_path, text, name, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        call(f"{written(tmp_path, text)}:{name}", "there is no model")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_or_module_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"there is no file .*absent\.py, so there is no model"):
+        call(f"{tmp_path}/absent.py:make", "there is no model")
+    with pytest.raises(ValueError, match=r"there is no module absent_package\.model, so there is no model"):
+        call("absent_package.model:make", "there is no model")
+
+
+def test_a_files_path_becomes_absolute_and_a_modules_name_stays(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert with_absolute_path("model.py:make") == f"{tmp_path}/model.py:make"
+    assert with_absolute_path("package.model:make") == "package.model:make"
