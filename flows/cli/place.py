@@ -8,7 +8,6 @@ import typer
 from flows.cli import place_options as options
 from flows.cli import terminal
 from flows.cli.command_options import BatchOption, HardwareOption, HomeOption, enter
-from flows.cli.listed_tables import read_listed
 from flows.cli.placers import choose, is_without_costs
 from flows.cli.plan_output import check_writable, plan_text, show_prediction
 from flows.cli.torchrec_plan import DeviceTypeOption, ModulePathOption, torchrec_target
@@ -31,8 +30,8 @@ def place(
     current: Annotated[Path | None, typer.Option("--current", help="PLAN.json in use; shows what moves.")] = None,
     form: options.FormatOption = "json",
     out: options.OutOption = None,
-    precision: options.PrecisionOption = "fp32",
-    optimizer: options.OptimizerOption = "sgd",
+    precision: options.PrecisionOption = None,
+    optimizer: options.OptimizerOption = None,
     batch_size: BatchOption = None,
     devices_per_host: options.PerHostOption = None,
     module_path: ModulePathOption = None,
@@ -50,19 +49,20 @@ def place(
     from dreamshard.files import atomic
     from dreamshard.plan import make_plan, with_origin
     from dreamshard.search import DreamShardPlacer
-    from dreamshard.tasks import PlacementTask
     from dreamshard.testbeds.accelerators.hardware_file import hardware as hardware_of
+    from flows.cli.model_tables import located, tables_from, task_of
     from flows.cli.plan_in_use import read_in_use, show_moves, with_kept_names
 
     spec = hardware_of(hardware) if hardware else None
-    listed = read_listed(store, tables)
+    listed, model = tables_from(store, tables)
     default = "columns" if is_without_costs(placer) else "auto"
-    task = PlacementTask(
+    task = task_of(
         listed,
+        model,
         devices,
         options.memory_bytes_of(memory_gb, spec),
-        precision=precision,
-        optimizer=optimizer,
+        precision,
+        optimizer,
         name=tables.name,
         devices_per_host=devices_per_host,
         batch_size=batch_size,
@@ -72,7 +72,8 @@ def place(
     )
     target = None
     if form == "torchrec":
-        target = torchrec_target(task, model=None, module_path=module_path, device_type=device_type, spec=spec)
+        model, module_path = located(model, tables, module_path)
+        target = torchrec_target(task, model=model, module_path=module_path, device_type=device_type, spec=spec)
     in_use = read_in_use(current, task) if current else None
     chosen = choose(store, placer, task, spec, hardware or "")
     if chosen.why:

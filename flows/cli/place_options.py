@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 
 TablesArgument = Annotated[
-    Path, typer.Argument(help="CSV or Parquet (name, rows, dim, pooling_factor, bin_0..16), or TorchRec-style JSON.")
+    Path,
+    typer.Argument(
+        help="CSV or Parquet (name, rows, dim, pooling_factor, bin_0..16), TorchRec-style JSON, or model.py:make_model."
+    ),
 ]
 DevicesOption = Annotated[int, typer.Option("--devices", min=1, help="Number of devices.")]
 MemoryOption = Annotated[
@@ -52,9 +55,16 @@ CacheOption = Annotated[
 ]
 FormatOption = Annotated[Literal["json", "csv", "torchrec"], typer.Option("--format", help="Format of the plan.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="File for the plan; stdout if omitted.")]
-PrecisionOption = Annotated[Literal["fp32", "fp16"], typer.Option("--precision", help="Type of the weights.")]
+PrecisionOption = Annotated[
+    Literal["fp32", "fp16", "bf16", "int8"] | None,
+    typer.Option("--precision", help="Type of the weights.", show_default="the model's, or fp32"),
+]
 OptimizerOption = Annotated[
-    Literal["sgd", "rowwise_adagrad"], typer.Option("--optimizer", help="Optimizer, whose state takes room.")
+    Literal[
+        "sgd", "rowwise_adagrad", "adagrad", "adam", "lamb", "partial_rowwise_adam", "partial_rowwise_lamb", "lars_sgd"
+    ]
+    | None,
+    typer.Option("--optimizer", help="Optimizer, whose state takes room.", show_default="the model's, or sgd"),
 ]
 PerHostOption = Annotated[
     int | None, typer.Option("--devices-per-host", min=1, help="Devices on one host; the hardware's if omitted.")

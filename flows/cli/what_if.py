@@ -7,7 +7,7 @@ import typer
 
 from flows.cli import terminal
 from flows.cli.command_options import HomeOption, JsonOption, enter
-from flows.cli.listed_tables import read_listed
+from flows.cli.model_tables import tables_from
 
 if TYPE_CHECKING:
     from dreamshard.what_if import Cluster, Estimate
@@ -44,7 +44,7 @@ def what_if(
 
     batch_size = batch_size or DEFAULT_BATCH
     clusters = parse_clusters(hardware)
-    listed = read_listed(store, tables)
+    listed, _ = tables_from(store, tables)
     estimates = what_if(listed, clusters, precision=precision, optimizer=optimizer, batch_size=batch_size)
     setting = f"{precision}, {optimizer}, batch {batch_size:,}"
     title = f"{tables.name}: {len(listed)} tables, {setting}"

@@ -1,0 +1,119 @@
+"""`dreamshard place model.py:make_model`: a plan of the model as it is, which loads in it."""
+
+import json
+
+import pytest
+
+torchrec = pytest.importorskip("torchrec")
+
+from typer.testing import CliRunner  # noqa: E402
+
+from dreamshard.model_tables import ModelTable, model_tables  # noqa: E402
+from dreamshard.torchrec import load_plan  # noqa: E402
+from dreamshard.workloads import dataset_version  # noqa: E402
+from dreamshard.workloads.functions import call  # noqa: E402
+from flows.cli.app import app  # noqa: E402
+from storage.settings import Settings  # noqa: E402
+from storage.store import open_store  # noqa: E402
+from tests.helpers.tables import tables_of  # noqa: E402
+
+MODEL = """
+import torch
+from torch.distributed.optim import _apply_optimizer_in_backward
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig
+from torchrec.modules.embedding_configs import DataType
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        meta = torch.device("meta")
+        user = EmbeddingBagConfig(name="user", num_embeddings=100, embedding_dim=16, feature_names=["u"])
+        word = EmbeddingConfig(
+            name="word", num_embeddings=1000, embedding_dim=8, feature_names=["w"], data_type=DataType.FP16
+        )
+        self.sparse = EmbeddingBagCollection(device=meta, tables=[user])
+        self.history = EmbeddingCollection(device=meta, tables=[word])
+        _apply_optimizer_in_backward(torch.optim.Adam, self.parameters(), {"lr": 0.1})
+
+def make_model():
+    return Model()
+
+def broken():
+    raise RuntimeError("no such file: weights")
+"""
+CONFIG = {"name": "user", "num_embeddings": 100, "embedding_dim": 6, "feature_names": ["u"], "data_type": "FP16"}
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Call `place` on a source; the arguments are further options."""
+    (tmp_path / "placed_model.py").write_text(MODEL)
+    (tmp_path / "tables.json").write_text(json.dumps([CONFIG, CONFIG | {"name": "item"}]))
+
+    def run(source: str, *options: str):
+        arguments = ["place", str(tmp_path / source), "--devices", "2", "--memory-gb", "1", "--placer", "size_greedy"]
+        return CliRunner().invoke(app, [*arguments, "--home", str(tmp_path / "home"), *options])
+
+    return run
+
+
+def test_the_plan_of_a_model_loads_in_it(place, tmp_path):
+    out = tmp_path / "plan.json"
+    done = place("placed_model.py:make_model", "--format", "torchrec", "--device-type", "cpu", "--out", str(out))
+    assert done.exit_code == 0, done.output
+    plan = load_plan(out, call(f"{tmp_path}/placed_model.py:make_model", "there is no model"))
+    assert {path: list(tables) for path, tables in plan.plan.items()} == {"sparse": ["user"], "history": ["word"]}
+
+
+def test_a_models_types_and_optimizer_are_counted_and_its_notes_shown(place):
+    done = place("placed_model.py:make_model", "--format", "json")
+    assert done.exit_code == 0, done.output
+    devices = json.loads(done.stdout)["predicted"]["devices"]
+    bytes_of = sorted(device["memory_bytes"] for device in devices)
+    assert bytes_of == [100 * 16 * (4 + 8), 1000 * 8 * (2 + 8)]
+    assert "settings of optimizers and operators are not used: lr" in done.stderr
+    assert "filled in by a Zipf law" in done.stderr
+
+
+def test_a_given_type_and_optimizer_precede_the_models(place):
+    done = place("placed_model.py:make_model", "--precision", "bf16", "--optimizer", "rowwise_adagrad")
+    devices = json.loads(done.stdout)["predicted"]["devices"]
+    assert sorted(device["memory_bytes"] for device in devices) == [100 * (16 * 2 + 4), 1000 * (8 * 2 + 4)]
+
+
+def test_lookups_of_a_model_are_those_of_the_data_set_that_has_its_tables(place, tmp_path):
+    lake = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home")})).lake
+    ingested = tables_of([1000, 100], [8, 16], [5.0, 3.0], names=("word", "user"))
+    lake.write_dataset(ingested, dataset_version(ingested), "data of today")
+    other = tables_of([999, 100], [8, 16], [5.0, 3.0], names=("word", "user"))
+    lake.write_dataset(other, dataset_version(other), "another model")
+    done = place("placed_model.py:make_model")
+    assert f"lookups are those of data set {dataset_version(ingested)} (data of today)" in done.stderr
+
+
+def test_a_json_of_configs_is_placed_with_its_types(place, tmp_path):
+    done = place("tables.json")
+    assert done.exit_code == 0, done.output
+    assert "dims of user, item are not multiples of 4" in done.stderr
+    assert [device["memory_bytes"] for device in json.loads(done.stdout)["predicted"]["devices"]] == [1600, 1600]
+
+
+def test_a_json_of_configs_needs_the_path_of_its_module_for_torchrec(place, tmp_path):
+    options = ("--format", "torchrec", "--device-type", "cpu")
+    refused = place("tables.json", *options)
+    assert refused.exit_code == 2
+    assert "--module-path" in refused.output
+    done = place("tables.json", *options, "--module-path", "ebc")
+    assert done.exit_code == 0, done.output
+    assert '"ebc"' in done.stdout
+
+
+def test_a_broken_function_is_one_sentence(place):
+    done = place("placed_model.py:broken")
+    assert done.exit_code == 1
+    assert "broken raises RuntimeError: no such file: weights, so there is no model" in f"{done.output}{done.exception}"
+
+
+def test_tables_of_one_name_in_two_modules_are_placed_apart():
+    two = [ModelTable(name="t", rows=8, dim=4, features=("f",), module_path=path) for path in ("a", "b")]
+    assert model_tables(two).task(1, 2**20).tables.names == ("a.t", "b.t")
