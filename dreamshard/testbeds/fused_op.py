@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Shaped
 from torch import Tensor
 
 from dreamshard.tables import BYTES_PER_ROW, Optimizer, Precision, Tables
@@ -56,7 +56,7 @@ class WeightArena:
         """Allocated bytes, which the next shard may use."""
         return self._memory.numel()
 
-    def weights(self, num_weights: int, dtype: torch.dtype) -> Float[Tensor, " W"]:
+    def weights(self, num_weights: int, dtype: torch.dtype) -> Shaped[Tensor, " W"]:
         """`[W]` weights; they share the memory of earlier ones, which must no longer be in use."""
         num_bytes = num_weights * dtype.itemsize
         if num_bytes > self._memory.numel():

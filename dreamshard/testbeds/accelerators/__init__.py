@@ -9,7 +9,7 @@ placed_kernels        seconds that tables in host memory and data-parallel copie
 links, link_curves    seconds of an all-to-all, within a node by measured curves, between nodes by a model
 collectives           seconds of the collectives of the other ways to shard
 measurements/         public measurements of GPUs, read by public_measurements
-measured_kernels      predicted beside measured kernels; measured_links the same of all-to-alls
-checked, preset_check how far each preset has been checked: in a line, and as docs/presets.md
+measured_kernels      predicted beside measured kernels; measured_links the same of collectives
+checked, preset_check how far each preset has been checked: in a line, and as docs/presets.md, with collective_check
 refit                 fits a preset's figures to measurements of one's own
 """

@@ -4,9 +4,9 @@ Row-wise tables need a reduce-scatter of partial sums over all devices, and an a
 Tables on one host need a reduce-scatter within it, and an all-to-all between devices of equal number on all hosts; on the
 way back the same in reverse. Data-parallel tables need an all-reduce of their gradients in the backward pass.
 
-Within a host they follow the all-to-all's curves: NCCL moves the same bytes in a reduce-scatter or an all-gather as in an
-all-to-all of the same size, `(n - 1) / n` of it out of each device, and twice that in an all-reduce. Over several hosts each
-of NCCL's rings enters and leaves a host once, so that the adapters of a host share what one device sends.
+Within a host each follows its own curve through public measurements, as the all-to-all does. Over several hosts each ring of
+NCCL enters and leaves a host once, so that the adapters of a host share what one device sends. No public time between hosts
+checks this.
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,11 @@ from dreamshard.testbeds.accelerators.links import (
     PEER_S,
     all_to_all_s,
     index_all_to_all_s,
+    sent_share,
     vector_bytes,
     within_node_s,
 )
+from dreamshard.testbeds.accelerators.public_measurements import Operation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,65 +56,60 @@ def other_collectives_s(
     num_devices = len(collectives.all_to_all_dims)
     per_host = devices_per_host or spec.devices_per_node
     forward_s = torch.zeros(num_devices, dtype=torch.float64)
+    backward_s = torch.zeros_like(forward_s)
     if collectives.row_wise_dims:
         rows_bytes = vector_bytes(torch.tensor(float(collectives.row_wise_dims), dtype=torch.float64), batch_size)
-        forward_s += reduce_scatter_s(rows_bytes, num_devices, spec, per_host)
+        forward_s += ring_s(rows_bytes, num_devices, spec, per_host, "reduce_scatter")
+        backward_s += ring_s(rows_bytes, num_devices, spec, per_host, "all_gather")
     if bool((collectives.host_dims > 0).any()):
-        host_s = host_exchange_s(
-            collectives.host_dims.double(), batch_size, num_devices, collectives.devices_per_host, spec, per_host
-        )
+        group, dims = collectives.devices_per_host, collectives.host_dims.double()
+        host_s = host_exchange_s(dims, batch_size, group, spec, per_host, "reduce_scatter")
+        back_s = host_exchange_s(dims, batch_size, group, spec, per_host, "all_gather")
         forward_s += host_s.repeat_interleave(collectives.devices_per_host)[:num_devices]
-    backward_s = forward_s.clone()
+        backward_s += back_s.repeat_interleave(collectives.devices_per_host)[:num_devices]
     if collectives.all_reduce_bytes:
         gradient_bytes = torch.tensor(float(collectives.all_reduce_bytes), dtype=torch.float64)
-        backward_s += all_reduce_s(gradient_bytes, num_devices, spec, per_host)
+        backward_s += ring_s(gradient_bytes, num_devices, spec, per_host, "all_reduce")
     return CollectiveSeconds(forward_s=forward_s, backward_s=backward_s)
 
 
-def reduce_scatter_s(
-    num_bytes: Float[Tensor, "*B"], num_devices: int, spec: AcceleratorSpec, devices_per_host: int
+def ring_s(
+    num_bytes: Float[Tensor, "*B"], num_devices: int, spec: AcceleratorSpec, devices_per_host: int, operation: Operation
 ) -> Float[Tensor, "*B"]:
-    """Seconds of a reduce-scatter of `num_bytes` on each device, or of an all-gather to as many on each.
+    """Seconds of a reduce-scatter, an all-gather or an all-reduce over all devices; bytes as `collective_times` counts them.
 
     Over several hosts the rings' share within a host and their share between hosts happen at once, so the slower one
     counts; each host more costs `PEER_S`.
     """
     near = min(num_devices, devices_per_host)
-    seconds = within_node_s(num_bytes, spec, near)
+    seconds = within_node_s(num_bytes, spec, near, operation)
     if num_devices > near:
         hosts = -(-num_devices // near)
-        sent_bytes = num_bytes * ((num_devices - 1) / num_devices) / near
+        sent_bytes = num_bytes * sent_share(num_devices, operation) / near
         latency_s = spec.network_latency_s + (hosts - 1) * PEER_S
         seconds = torch.maximum(seconds, sent_bytes / (NETWORK_SHARE * spec.network_bytes_per_s) + latency_s)
     return seconds
 
 
-def all_reduce_s(
-    num_bytes: Float[Tensor, "*B"], num_devices: int, spec: AcceleratorSpec, devices_per_host: int
-) -> Float[Tensor, "*B"]:
-    """Seconds of an all-reduce of `num_bytes` on each device: a reduce-scatter, then an all-gather."""
-    return 2 * reduce_scatter_s(num_bytes, num_devices, spec, devices_per_host)
-
-
 def host_exchange_s(
     host_dims: Float[Tensor, "*B H"],
     batch_size: int,
-    num_devices: int,
     group: int,
     spec: AcceleratorSpec,
     devices_per_host: int,
+    operation: Operation,
 ) -> Float[Tensor, "*B H"]:
-    """Seconds on the devices of each host until pooled vectors of tables on one host are where their samples are.
+    """Seconds on the devices of each host until pooled vectors of tables on one host are where their samples are, or back.
 
     Args:
         host_dims: columns of the tables on each host.
         batch_size: samples of the whole batch.
-        num_devices: of all hosts.
         group: devices that share a table's rows.
         spec: of the links.
         devices_per_host: devices that reach each other by the node's own link, at least `group`.
+        operation: within a host: a reduce-scatter, on the way back an all-gather.
     """
-    within_s = within_node_s(vector_bytes(host_dims, batch_size), spec, min(group, num_devices))
+    within_s = within_node_s(vector_bytes(host_dims, batch_size), spec, group, operation)
     within_s = torch.where(host_dims > 0, within_s, 0.0)
     hosts = host_dims.shape[-1]
     if hosts == 1:

@@ -1,4 +1,4 @@
-"""How long NCCL's all-to-all takes within a node: monotone curves through public measurements, in logarithms."""
+"""How long NCCL's collectives take within a node: monotone curves through public measurements, in logarithms."""
 
 import math
 from collections.abc import Mapping
@@ -11,23 +11,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.testbeds.accelerators.monotone_curve import MonotoneCurve, nearest_rising
-from dreamshard.testbeds.accelerators.public_measurements import all_to_all_times
+from dreamshard.testbeds.accelerators.public_measurements import Operation, collective_times
 
 MEASURED_LINKS: dict[str, tuple[str, ...]] = {
     "nvlink": ("a100", "h100", "h200", "b200", "b300", "gb200", "gb300"),
     "pcie": ("l40s", "rtx_pro_6000"),
 }
-"""GPUs with measured all-to-alls by the kind of their link."""
+"""GPUs with measured collectives by the kind of their link."""
 
 
 @dataclass(frozen=True, eq=False)
 class LinkCurve:
-    """Seconds of an all-to-all among a fixed number of GPUs; never falls as bytes grow.
+    """Seconds of a collective among a fixed number of GPUs; never falls as bytes grow.
 
     Below the smallest measured size it takes as long as that; above the largest it grows in proportion.
 
     Attributes:
-        logs: logarithm of seconds over the logarithm of what each GPU sends in all, its own share included.
+        logs: logarithm of seconds over the logarithm of bytes, as `collective_times` counts them.
     """
 
     logs: MonotoneCurve
@@ -40,7 +40,7 @@ class LinkCurve:
 
 
 @cache
-def link_curve(gpu: str, num_gpus: int) -> LinkCurve:
+def link_curve(gpu: str, num_gpus: int, operation: Operation = "all_to_all") -> LinkCurve:
     """The curve of `num_gpus` of this kind; between measured numbers it is interpolated in their logarithm.
 
     Beyond the largest measured number `m`, each doubling adds as much latency as the last measured one, and the rest grows
@@ -49,9 +49,11 @@ def link_curve(gpu: str, num_gpus: int) -> LinkCurve:
     Raises:
         ValueError: no all-to-all of that GPU was measured, or `num_gpus` is below 2.
     """
-    times = all_to_all_times()
+    times = collective_times(operation)
     if gpu not in times:
-        raise ValueError(f"no all-to-all of {gpu!r} was measured, so it has no curve; choose one of {sorted(times)}")
+        raise ValueError(
+            f"no {operation.replace('_', '-')} of {gpu!r} was measured, so it has no curve; choose one of {sorted(times)}"
+        )
     if num_gpus < 2:
         raise ValueError(f"{num_gpus} GPU exchanges nothing with others, so it has no curve; ask for at least 2")
     return fit_link_curve(times[gpu], num_gpus)

@@ -1,4 +1,4 @@
-"""How long an all-to-all takes over the links of an accelerator's node and between nodes."""
+"""How long collectives take over the links of an accelerator's node, and an all-to-all between nodes, too."""
 
 import math
 from functools import cache
@@ -10,6 +10,7 @@ from torch import Tensor
 from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
 from dreamshard.testbeds.accelerators.link_curves import MEASURED_LINKS, link_curve
 from dreamshard.testbeds.accelerators.nvidia_specs import DATASHEET_LINKS
+from dreamshard.testbeds.accelerators.public_measurements import Operation
 
 VECTOR_BYTES = 4  # per element of pooled vectors and gradients
 LOOKUP_BYTES = 8  # per index and per length: int64
@@ -75,22 +76,29 @@ def index_all_to_all_s(
     return all_to_all_s(LOOKUP_BYTES * (lookups + batch_size * num_tables), spec, devices_per_host)
 
 
-def within_node_s(sent_bytes: Float[Tensor, "*B"], spec: AcceleratorSpec, near: int) -> Float[Tensor, "*B"]:
-    """Seconds of one all-to-all among `near` devices of a node, each of which sends so many bytes in all."""
+def within_node_s(
+    num_bytes: Float[Tensor, "*B"], spec: AcceleratorSpec, near: int, operation: Operation = "all_to_all"
+) -> Float[Tensor, "*B"]:
+    """Seconds of one collective among `near` devices of a node; bytes as `collective_times` counts them."""
     if near == 1:
-        return torch.zeros_like(sent_bytes)
+        return torch.zeros_like(num_bytes)
     if spec.link_curve in DATASHEET_LINKS:
         faster = spec.link_bytes_per_s / DATASHEET_LINKS[spec.link_curve]
-        return link_curve(spec.link_curve, near).seconds(sent_bytes / faster)
-    share = _datasheet_share(spec.link_curve, near) if spec.link_curve in MEASURED_LINKS else 1.0
-    return sent_bytes * ((near - 1) / near) / (share * spec.link_bytes_per_s) + spec.link_latency_s
+        return link_curve(spec.link_curve, near, operation).seconds(num_bytes / faster)
+    share = _datasheet_share(spec.link_curve, near, operation) if spec.link_curve in MEASURED_LINKS else 1.0
+    return num_bytes * sent_share(near, operation) / (share * spec.link_bytes_per_s) + spec.link_latency_s
+
+
+def sent_share(num_devices: int, operation: Operation) -> float:
+    """Of the bytes of a collective, what NCCL moves out of each device; twice in an all-reduce, of sums and of results."""
+    return (2 if operation == "all_reduce" else 1) * (num_devices - 1) / num_devices
 
 
 @cache
-def _datasheet_share(kind: str, num_gpus: int) -> float:
+def _datasheet_share(kind: str, num_gpus: int, operation: Operation) -> float:
     """Share of its datasheet's bandwidth that a link of this kind reaches: the geometric mean of the GPUs measured."""
     shares = []
     for gpu in MEASURED_LINKS[kind]:
-        seconds = float(link_curve(gpu, num_gpus).seconds(torch.tensor(float(LARGE_BYTES))))
-        shares.append(LARGE_BYTES * (num_gpus - 1) / num_gpus / seconds / DATASHEET_LINKS[gpu])
+        seconds = float(link_curve(gpu, num_gpus, operation).seconds(torch.tensor(float(LARGE_BYTES))))
+        shares.append(LARGE_BYTES * sent_share(num_gpus, operation) / seconds / DATASHEET_LINKS[gpu])
     return math.prod(shares) ** (1 / len(shares))

@@ -1,4 +1,4 @@
-"""The public all-to-all measurements beside what the curves give for them when they are left out of the fit."""
+"""The public measurements of collectives beside what the curves give for them when they are left out of the fit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,20 +7,21 @@ from functools import cache
 import torch
 
 from dreamshard.testbeds.accelerators.link_curves import fit_link_curve
-from dreamshard.testbeds.accelerators.public_measurements import all_to_all_times
+from dreamshard.testbeds.accelerators.public_measurements import Operation, collective_times
 
 BAR = 0.15  # largest relative error of a time that was left out of the fit
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkCheck:
-    """A measured all-to-all and its prediction by a curve that has not seen it.
+    """A measured collective and its prediction by a curve that has not seen it.
 
     Attributes:
         without_size_us: by the curve through the other sizes of the same number of GPUs.
         without_count_us: by the curves of the other numbers of GPUs; None but for a number between two measured ones.
     """
 
+    operation: Operation
     gpu: str
     num_gpus: int
     sent_bytes: int
@@ -41,24 +42,25 @@ class LinkCheck:
     @property
     def most_contradicted(self) -> float:
         """How many times as long the smaller message took in the worst pair with this one; 1 if times only rise."""
-        others = all_to_all_times()[self.gpu][self.num_gpus].items()
+        others = collective_times(self.operation)[self.gpu][self.num_gpus].items()
         ratios = [
             time_us / self.time_us if size < self.sent_bytes else self.time_us / time_us for size, time_us in others
         ]
         return max(ratios)
 
 
-def link_checks() -> tuple[LinkCheck, ...]:
+def link_checks(operation: Operation = "all_to_all") -> tuple[LinkCheck, ...]:
     """Every measured time of the newest NCCL, by GPU, number of GPUs and bytes."""
-    return tuple(check for gpu in sorted(all_to_all_times()) for check in link_checks_of(gpu))
+    return tuple(check for gpu in sorted(collective_times(operation)) for check in link_checks_of(gpu, operation))
 
 
 @cache
-def link_checks_of(gpu: str) -> tuple[LinkCheck, ...]:
+def link_checks_of(gpu: str, operation: Operation = "all_to_all") -> tuple[LinkCheck, ...]:
     """The measured times of one GPU; none if it was not measured."""
-    times = all_to_all_times().get(gpu, {})
+    times = collective_times(operation).get(gpu, {})
     return tuple(
         LinkCheck(
+            operation=operation,
             gpu=gpu,
             num_gpus=num_gpus,
             sent_bytes=sent_bytes,

@@ -4,9 +4,9 @@
   writes the rows back that they drive out, both ways at once. The backward pass reads and writes the optimizer's state there.
 - Data-parallel: the backward pass clears a dense gradient; a dense optimizer then reads it and rewrites all rows.
 
-`HOST_LINK_SHARE` is fitted to one public time, that of an H100 (NVIDIA/recsys-examples) whose backward pass with Adam reads
-and writes 433,723 rows of 128 columns with two moments in host memory: 666 MB each way in 16.1 ms over 63 GB/s.
-`preset_check.py` compares the others.
+`HOST_LINK_SHARE` is fitted to public times of an H100 (NVIDIA/recsys-examples), whose backward pass reads and writes rows of
+128 columns, or two moments of each, in host memory: 39 to 44 GB/s in each direction at once, of 63. docs/presets.md compares
+them. No public time tells how many rows a full cache misses.
 """
 
 import torch

@@ -13,6 +13,7 @@ import torch
 
 from dreamshard.formatting import markdown_table
 from dreamshard.testbeds.accelerators.checked import checked, kernel_agreement
+from dreamshard.testbeds.accelerators.collective_check import sections
 from dreamshard.testbeds.accelerators.link_curves import link_curve
 from dreamshard.testbeds.accelerators.links import all_to_all_s
 from dreamshard.testbeds.accelerators.measured_kernels import ASSUMED_GPU, GROUPS, KERNEL, KernelCheck, kernel_checks
@@ -79,6 +80,7 @@ def page() -> str:
         markdown_table(_link_summary()),
         _MISSES,
         markdown_table(_misses()),
+        *sections(),
         _NETWORK,
         markdown_table([_network_figure()]),
         "## Every kernel time",

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
+Operation = Literal["all_to_all", "all_gather", "reduce_scatter", "all_reduce"]
+"""NCCL's collectives that training with sharded tables needs."""
 MEASUREMENTS = Path(__file__).parent / "measurements"
 
 
@@ -37,10 +40,15 @@ class KernelRow:
 
 
 @cache
-def all_to_all_times() -> Mapping[str, Mapping[int, Mapping[int, float]]]:
-    """Microseconds by GPU, number of GPUs and bytes that each sends in all, with the newest NCCL that was measured."""
-    with (MEASUREMENTS / "alltoall.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+def collective_times(operation: Operation = "all_to_all") -> Mapping[str, Mapping[int, Mapping[int, float]]]:
+    """Microseconds by GPU, number of GPUs and bytes, with the newest NCCL that was measured.
+
+    Bytes are nccl-tests' size: what each sends in all in an all-to-all, what each begins with in a reduce-scatter or an
+    all-reduce, and what each ends with in an all-gather.
+    """
+    name = "alltoall.csv" if operation == "all_to_all" else "collectives.csv"
+    with (MEASUREMENTS / name).open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row.get("operation", operation) == operation]
     newest: dict[str, str] = {}
     for row in rows:
         newest[row["gpu"]] = max(newest.get(row["gpu"], ""), row["nccl"], key=_version)

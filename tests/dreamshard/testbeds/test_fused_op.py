@@ -16,7 +16,7 @@ from dreamshard.workloads.lookups import Lookups
 from tests.helpers.tables import tables_of_dims
 
 CPU = torch.device("cpu")
-CASES = [(p, o) for p in ("fp32", "fp16") for o in ("sgd", "rowwise_adagrad")]
+CASES = [(p, o) for p in ("fp32", "fp16") for o in ("sgd", "rowwise_adagrad", "adagrad")]
 
 
 def two_tables() -> tuple[Tables, list[Lookups]]:
@@ -72,6 +72,32 @@ def test_a_step_of_rowwise_adagrad_divides_by_the_rows_root_mean_square():
     for old, new in zip(before, after, strict=True):
         scale = old.grad.square().mean(dim=1, keepdim=True).sqrt() + 1e-8
         torch.testing.assert_close(new, old.detach() - LEARNING_RATE * old.grad / scale, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("precision", "optimizer"), [("bf16", "sgd"), ("int8", "sgd"), ("fp32", "adam"), ("fp16", "lars_sgd")]
+)
+def test_what_fbgemm_does_not_train_on_the_cpu_is_refused_by_name(precision, optimizer):
+    tables, _ = two_tables()
+    message = rf"fbgemm trains no {precision} tables with {optimizer} on cpu.*fp32 and fp16 with sgd, rowwise_adagrad, adagrad"
+    with pytest.raises(ValueError, match=message):
+        build_operator(tables, precision, optimizer, CPU, WeightArena(CPU))
+
+
+def test_a_cache_of_host_memory_is_refused_on_the_cpu():
+    tables, _ = two_tables()
+    with pytest.raises(ValueError, match="in host memory with a cache, which only GPUs have"):
+        build_operator(tables, "fp32", "sgd", CPU, WeightArena(CPU), cached_share=0.5)
+
+
+def test_a_divided_arena_holds_operators_side_by_side():
+    arena = WeightArena(CPU)
+    one, other = arena.divided([1000, 24])
+    first, second = one.weights(250, torch.float32), other.weights(6, torch.float32)
+    first.fill_(1.0)
+    second.fill_(2.0)
+    assert (first == 1).all()
+    assert arena.num_bytes == 1024 + 256
 
 
 def test_operators_of_one_arena_lie_in_the_same_memory():

@@ -49,10 +49,10 @@ class Pooled:
         copies: `[N, S]` of data-parallel tables.
     """
 
-    device: tuple[Float[Tensor, "N ?S"], ...]
-    everywhere: Float[Tensor, "N ?S"]
-    hosts: tuple[Float[Tensor, "N ?S"], ...]
-    copies: Float[Tensor, "N ?S"]
+    device: tuple[Float[Tensor, "N _"], ...]
+    everywhere: Float[Tensor, "N _"]
+    hosts: tuple[Float[Tensor, "N _"], ...]
+    copies: Float[Tensor, "N _"]
 
 
 class PooledExchange:
@@ -106,9 +106,9 @@ class PooledExchange:
     def forward(
         self,
         device: Float[Tensor, "B S"],
-        everywhere: Float[Tensor, "B ?R"],
-        host: Float[Tensor, "B ?H"],
-        copies: Float[Tensor, "N ?C"],
+        everywhere: Float[Tensor, "B _"],
+        host: Float[Tensor, "B _"],
+        copies: Float[Tensor, "N _"],
         timer: Timer,
     ) -> Pooled:
         """From what this rank pooled for the whole batch (partial sums of row blocks) to its samples of all tables."""

@@ -12,7 +12,7 @@ from dreamshard.testbeds.accelerators.links import (
     index_all_to_all_s,
     vector_bytes,
 )
-from dreamshard.testbeds.accelerators.public_measurements import all_to_all_times
+from dreamshard.testbeds.accelerators.public_measurements import collective_times
 from dreamshard.testbeds.accelerators.specs import A100, H100, L40S, RTX2080TI, SPECS, V100
 
 PLAIN = replace(A100, link_curve=None)
@@ -30,9 +30,9 @@ def test_own_figures_take_the_largest_senders_bytes_over_the_link():
     torch.testing.assert_close(found, torch.full((1, 2), expected))
 
 
-@pytest.mark.parametrize("gpu", sorted(all_to_all_times()))
+@pytest.mark.parametrize("gpu", sorted(collective_times()))
 def test_a_measured_link_takes_what_was_measured_at_the_largest_size(gpu):
-    for num_gpus, by_bytes in all_to_all_times()[gpu].items():
+    for num_gpus, by_bytes in collective_times()[gpu].items():
         largest = max(by_bytes)
         assert seconds(largest, num_gpus, SPECS[gpu]) == pytest.approx(1e-6 * by_bytes[largest])
 

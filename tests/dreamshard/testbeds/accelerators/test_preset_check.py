@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from dreamshard.testbeds.accelerators import kernels
-from dreamshard.testbeds.accelerators.checked import kernel_agreement
+from dreamshard.testbeds.accelerators.checked import agreement, kernel_agreement
+from dreamshard.testbeds.accelerators.collective_check import OTHERS, law_ratios
+from dreamshard.testbeds.accelerators.link_curves import MEASURED_LINKS
 from dreamshard.testbeds.accelerators.measured_kernels import CALL, HOST, KERNEL, check, kernel_checks, tables_of
 from dreamshard.testbeds.accelerators.measured_links import BAR, link_checks
 from dreamshard.testbeds.accelerators.preset_check import page
@@ -27,7 +29,24 @@ def test_kernels_in_device_memory_are_predicted_within_the_bar(gpu, count):
 def test_no_measured_kernel_is_dropped():
     groups = Counter(check.group for check in kernel_checks())
     assert groups == {KERNEL: 40, CALL: 7 + 6 + 10, HOST: 32, "unexplained": 7}
-    assert all((check.predicted_us is None) == (check.group == HOST) for check in kernel_checks())
+    unknown = [check for check in kernel_checks() if check.predicted_us is None]
+    assert {(check.group, check.row.operation) for check in unknown} == {(HOST, "fwd")}
+
+
+def test_the_host_links_share_fits_updates_in_host_memory():
+    found = kernel_agreement("h100", HOST)
+    assert found.count == 16
+    assert 0.9 <= found.mean <= 1.1
+    assert found.spread <= 1.25
+
+
+@pytest.mark.parametrize("operation", OTHERS)
+def test_bytes_alone_predict_large_collectives_over_nvlink_from_all_to_alls(operation):
+    ratios = [ratio for gpu in MEASURED_LINKS["nvlink"] for ratio in law_ratios(gpu, operation)]
+    assert len(ratios) == 8 * (5 * 3 + 2 * 2)
+    found = agreement(ratios)
+    assert 0.85 <= found.mean <= 1.25
+    assert found.spread <= 1.3
 
 
 def test_small_calls_of_a_host_that_was_not_fitted_are_predicted_within_a_quarter():

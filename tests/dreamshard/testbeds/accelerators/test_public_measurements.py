@@ -1,10 +1,10 @@
 """What is read of the public measurements."""
 
-from dreamshard.testbeds.accelerators.public_measurements import MEASUREMENTS, all_to_all_times, kernel_rows
+from dreamshard.testbeds.accelerators.public_measurements import MEASUREMENTS, collective_times, kernel_rows
 
 
 def test_the_newest_nccl_of_each_gpu_is_taken():
-    times = all_to_all_times()
+    times = collective_times()
     assert times["h100"][8][2**29] == 1480.45  # by 2.27.3; 2.23 took 1468.6
     assert times["h200"][4][2**29] == 1202.4  # by 2.26.2; 2.23 took 1286.1
     assert {gpu: sorted(counts) for gpu, counts in times.items() if sorted(counts) != [2, 4, 8]} == {
