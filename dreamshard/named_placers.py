@@ -1,0 +1,51 @@
+"""A placer by name: hardware, a folder, or a version of a registry that is installed beside this package."""
+
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from dreamshard import model_files
+from dreamshard.placer import Placer
+from dreamshard.search import DreamShardPlacer, RooflinePlacer
+from dreamshard.testbeds.accelerators.hardware_file import hardware, is_hardware_file
+from dreamshard.testbeds.accelerators.specs import SPECS
+
+GROUP = "dreamshard.placers"
+"""Entry points that load a placer by the name of a version: a function from `str` to `Placer`."""
+
+_OWN = EntryPoint("mlflow", "storage.mlflow_store.registry:load_placer", GROUP)
+"""That of this project's registry, for installations that are older than it."""
+
+
+def named_placer(name: str | Path) -> Placer:
+    """The placer of a name.
+
+    Args:
+        name: a preset (`a100`) or a hardware file (`cluster.yaml`), whose figures it places by; a folder that
+            `model_files.save_placer` wrote; or an alias (`champion`) or number of a version in the registry.
+
+    Raises:
+        ValueError: there is no such placer.
+    """
+    text = str(name)
+    if text in SPECS or is_hardware_file(text):
+        return RooflinePlacer(hardware(text))
+    if Path(text).is_dir():
+        return model_files.load_placer(Path(text))
+    if len(Path(text).parts) > 1:
+        raise ValueError(f"there is no folder {text}, so no placer can be loaded from it; check the path")
+    return _registered(text)
+
+
+def _registered(version: str) -> DreamShardPlacer:
+    """A version of the registry."""
+    loaders = entry_points(group=GROUP) or (_OWN,)
+    loader = next(iter(loaders))
+    try:
+        load = loader.load()
+    except ImportError as error:
+        raise ValueError(
+            f"{version!r} is neither a preset ({', '.join(sorted(SPECS))}), a hardware file nor a folder, and the registry "
+            f"of versions cannot be imported ({error}); install dreamshard with its storage package, or name another"
+        ) from error
+    placer: DreamShardPlacer = load(version)
+    return placer

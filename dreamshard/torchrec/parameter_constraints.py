@@ -1,0 +1,215 @@
+"""TorchRec's `ParameterConstraints` and what its sharders can do, as constraints of a placement.
+
+Each field is honoured or refused by name; docs/torchrec.md lists them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import CacheParams
+
+from dreamshard.constraints import Constraints
+from dreamshard.model_tables import ModelTable
+from dreamshard.sharding import SHARDING_TYPES, ShardingType
+from dreamshard.torchrec.planned_tables import ShardableTable
+
+_FUSED, _CACHED, _DENSE = "fused", "fused_uvm_caching", "dense"
+_DEFAULT_SHARE = 0.2  # TorchRec's load factor where none is given
+_ONLY_IF_NAMED = ("grid_shard",)
+_ONLY_IF_NAMED_FOR_FEATURE_PROCESSORS = ("row_wise", "table_row_wise", "grid_shard")
+_PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanningInputs:
+    """What TorchRec's constraints mean for planning.
+
+    Attributes:
+        constraints: of the placement, by the tables' names in the task.
+        pooling_factors: `T` lookups per sample of each table.
+        fields: `T` further fields of each table's `ParameterSharding`.
+        notes: what is accepted although costs do not depend on it, for people.
+    """
+
+    constraints: Constraints
+    pooling_factors: tuple[float, ...]
+    fields: tuple[Mapping[str, Any], ...]
+    notes: tuple[str, ...]
+
+
+def planning_inputs(
+    tables: Sequence[ShardableTable],
+    details: Sequence[ModelTable],
+    names: Sequence[str],
+    given: Mapping[str, ParameterConstraints],
+    *,
+    compute_device: str,
+    batch_size: int,
+) -> PlanningInputs:
+    """What to plan with.
+
+    Args:
+        tables: `T` of the model.
+        details: `T`, the same tables.
+        names: `T`, of the tables in the task.
+        given: by TorchRec's name of a table; holds in every module that has one of that name.
+        compute_device: of the topology.
+        batch_size: samples per rank.
+
+    Raises:
+        ValueError: a constraint is for no table of the model, cannot be honoured, or leaves no way to shard a table.
+    """
+    if unknown := sorted(set(given) - {table.table.name for table in tables}):
+        raise ValueError(
+            f"constraints are given for {unknown[:5]}, which are no tables of this model, so they would be ignored; remove "
+            "them, or correct the names"
+        )
+    types_of: dict[str, tuple[ShardingType, ...]] = {}
+    shares: dict[str, float] = {}
+    narrowest: dict[str, int] = {}
+    never_cached: set[str] = set()
+    fields: list[Mapping[str, Any]] = []
+    pooling: list[float] = []
+    notes: list[str] = []
+    for table, detail, name in zip(tables, details, names, strict=True):
+        own = given.get(table.table.name, ParameterConstraints())
+        _refuse(own, table, detail, compute_device, batch_size)
+        types_of[name], may_cache, must_cache = _ways(own, table, compute_device)
+        if must_cache:
+            factor = own.cache_params.load_factor if own.cache_params else None
+            shares[name] = _DEFAULT_SHARE if factor is None else factor
+        elif own.cache_params is not None and own.cache_params.load_factor is not None and may_cache:
+            raise ValueError(
+                f"the constraints of table {name!r} give a load factor of {own.cache_params.load_factor} and also allow "
+                f"device memory, so it is unclear whether to cache it; give compute_kernels=['{_CACHED}'] to cache "
+                "it, or leave the load factor out to have one chosen"
+            )
+        elif not may_cache:
+            never_cached.add(name)
+        if own.min_partition is not None:
+            narrowest[name] = own.min_partition
+        fields.append(_passed_on(own, cached=may_cache or must_cache))
+        pooling.append(_pooling(own, detail, name))
+        notes += _notes(own, detail, name)
+    caching = len(never_cached | set(shares)) < len(names)
+    return PlanningInputs(
+        constraints=Constraints(
+            sharding_types=SHARDING_TYPES,
+            sharding_types_of=types_of,
+            caching=caching,
+            cached_share_of=shares,
+            never_cached=frozenset(never_cached if caching else ()),
+            narrowest_columns_of=narrowest,
+        ),
+        pooling_factors=tuple(pooling),
+        fields=tuple(fields),
+        notes=tuple(notes),
+    )
+
+
+def _ways(
+    own: ParameterConstraints, table: ShardableTable, compute_device: str
+) -> tuple[tuple[ShardingType, ...], bool, bool]:
+    """The ways to shard that constraints and sharder allow, and whether the table may and must be cached.
+
+    Raises:
+        ValueError: there is none.
+    """
+    offered = table.sharder.sharding_types(compute_device)
+    named = own.sharding_types or [
+        each for each in SHARDING_TYPES if each not in _ONLY_IF_NAMED and not _is_guarded(each, table)
+    ]
+    in_device, in_host = [], []
+    for sharding_type in SHARDING_TYPES:
+        if sharding_type not in offered or sharding_type not in named:
+            continue
+        kernels = set(table.sharder.compute_kernels(sharding_type, compute_device))
+        if own.compute_kernels:
+            kernels &= set(own.compute_kernels)
+        if (_DENSE if sharding_type == "data_parallel" else _FUSED) in kernels:
+            in_device.append(sharding_type)
+        if _CACHED in kernels and sharding_type != "data_parallel":
+            in_host.append(sharding_type)
+    if not in_device and not in_host:
+        raise ValueError(
+            f"table {table.table.path!r} cannot be sharded: its constraints allow sharding_types "
+            f"{own.sharding_types or 'all'} with compute_kernels {own.compute_kernels or 'all'}, its sharder "
+            f"{type(table.sharder).__name__} offers {offered} on {compute_device}, and planned are "
+            f"{', '.join(SHARDING_TYPES)} with kernels {_FUSED}, {_DENSE} for data_parallel and {_CACHED}; allow one of these"
+        )
+    if table.table.dim % 4 and not own.sharding_types and "data_parallel" in in_device:
+        return ("data_parallel",), False, False  # fbgemm's fused operators take multiples of 4 columns only
+    return tuple(in_device or in_host), bool(in_host), not in_device
+
+
+def _is_guarded(sharding_type: str, table: ShardableTable) -> bool:
+    """Whether TorchRec shards collections with feature processors in this way only where that is asked for."""
+    processed = "FeatureProcessed" in type(table.module).__name__
+    return processed and sharding_type in _ONLY_IF_NAMED_FOR_FEATURE_PROCESSORS
+
+
+def _refuse(
+    own: ParameterConstraints, table: ShardableTable, detail: ModelTable, compute_device: str, batch_size: int
+) -> None:
+    """Raise for what a plan cannot honour."""
+    name = table.table.path
+    counts = {"num_poolings": own.num_poolings, "batch_sizes": own.batch_sizes}
+    for field, values in counts.items():
+        only = 1.0 if field == "num_poolings" else batch_size
+        if values is not None and any(value != only for value in values):
+            raise ValueError(
+                f"table {name!r} has the constraint {field}={values}, but costs are known for one pooling per sample and "
+                f"equal batches only, that is {only} for each feature; leave {field} out"
+            )
+    if own.feature_names is not None and sorted(own.feature_names) != sorted(detail.features):
+        raise ValueError(
+            f"table {name!r} has the constraint feature_names={own.feature_names}, but the model looks it up by "
+            f"{list(detail.features)}; leave feature_names out, or correct them"
+        )
+    if own.device_group is not None and own.device_group != compute_device:
+        raise ValueError(
+            f"table {name!r} has the constraint device_group={own.device_group!r}, but this plan is for {compute_device} "
+            "ranks, so the table would have no rank; plan each group by itself, with the tables of that group only"
+        )
+    if own.key_value_params is not None:
+        raise ValueError(
+            f"table {name!r} has the constraint key_value_params, but tables on SSD or parameter servers are not planned; "
+            "leave them out"
+        )
+    if own.use_virtual_table:
+        raise ValueError(
+            f"table {name!r} has the constraint use_virtual_table, but a virtual table's size is unknown before training, so "
+            "it is not planned; leave it out"
+        )
+
+
+def _pooling(own: ParameterConstraints, detail: ModelTable, name: str) -> float:
+    """Lookups per sample of all features of a table; one factor holds for each of its features."""
+    factors, features = list(own.pooling_factors), max(1, len(detail.features))
+    if len(factors) == 1:
+        return float(factors[0] * features)
+    if len(factors) != features:
+        raise ValueError(
+            f"table {name!r} has the constraint pooling_factors={factors}, but {features} features "
+            f"({', '.join(detail.features)}); give one factor per feature, or one for all"
+        )
+    return float(sum(factors))
+
+
+def _passed_on(own: ParameterConstraints, *, cached: bool) -> dict[str, Any]:
+    """Fields that a table's `ParameterSharding` takes over."""
+    fields = {field: getattr(own, field) for field in _PASSED_ON if getattr(own, field) is not None}
+    if cached and isinstance(own.cache_params, CacheParams):
+        fields["cache_params"] = own.cache_params
+    return fields
+
+
+def _notes(own: ParameterConstraints, detail: ModelTable, name: str) -> list[str]:
+    notes = []
+    if own.is_weighted or detail.is_weighted:
+        notes.append(f"{name}: costs do not count the weights of lookups")
+    if own.output_dtype is not None:
+        notes.append(f"{name}: the plan has output_dtype {own.output_dtype}, but costs are of fp32 outputs")
+    return notes
