@@ -1,6 +1,7 @@
 """`dreamshard run` and `watch`: the whole chain in this process, and a look whether retraining is due."""
 
 import time
+from pathlib import Path
 
 from flows.cli import outcomes, terminal
 from flows.cli.command_options import HomeOption, JsonOption, enter, with_options
@@ -12,6 +13,7 @@ def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = 
     """Run the whole chain in this process: ingest, measure, learn, evaluate, promote. Needs no server."""
     store = enter(home)
     from dreamshard.workloads.config import list_file
+    from dreamshard.workloads.functions import is_function
     from flows.cli.in_process import run_flow
     from flows.forms.configuration import configure
     from flows.reports import report_tables
@@ -32,7 +34,8 @@ def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = 
     terminal.say(f"Done in {time.monotonic() - started:.0f} s. Everything is in {folders}:")
     outcomes.show_fields(outcome["where"])
     query = 'sql "select hardware, avg(overall_ms) from cost_samples group by 1"'
-    learnt = list_file(options.source) if report.model is not None and options.source else None
+    own = options.source if report.model is not None and options.source else ""
+    learnt = Path(own) if is_function(own) else list_file(own) if own else None
     task = store.lake.read_tasks(report.dataset, "test", report.tasks)[0] if learnt else None
     outcomes.show_next("models", query, outcomes.place_example(outcome, learnt, task))
 

@@ -124,8 +124,7 @@ def _run(
         terminal.print_json(outcome)
         return
     table, title = outcome.pop("table", None), outcome.pop("title", "")
-    for note in outcome.pop("notes", ()):
-        terminal.note(note)
+    outcome.pop("notes", None)  # were announced
     if table:
         terminal.print_table(table, title=title)
     outcomes.show_fields(outcome)

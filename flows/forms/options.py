@@ -31,6 +31,8 @@ class RetrainingOptions(RunOptions):
     """A retraining: what `watch` asks for and `retrain` takes."""
 
     source: fields.Source = None
+    batches: fields.Batches = None
+    num_batches: fields.NumBatches = None
     num_devices: fields.NumDevices = None
     devices_per_host: fields.DevicesPerHost = None
     memory_gb: fields.MemoryGb = None

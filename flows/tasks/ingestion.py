@@ -10,7 +10,7 @@ from dreamshard.workloads import WorkloadConfig, dataset_version, statistics
 from flows.runtime import sources, task_runners
 from flows.runtime.content_keys import content_key, workloads_hash
 from flows.runtime.prefect_tasks import retried_task
-from flows.runtime.progress import publish_progress, report_progress
+from flows.runtime.progress import announce, publish_progress, report_progress
 from flows.runtime.sources import opened_source
 from storage.lake.ingested import Ingested, keep_ingested, keep_source, known_tables, read_source
 from storage.store import Store
@@ -79,6 +79,8 @@ def ingest_workload(store: Store, workload: WorkloadConfig, name: str | None = N
     """
     state = read_source_state(store, workload)
     notes = sources.notes_on(state.workload)
+    for note in notes:
+        announce(note)
     changed, total = state.changed, len(state.names)
     done = reused = total - len(changed)
     size = max(1, min(MOST_TABLES_PER_TASK, LOOKUPS_PER_TASK // (workload.batch_size * USUAL_POOLING)))

@@ -12,10 +12,11 @@ import torch
 from dreamshard.costs import CostSample
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
+from dreamshard.workloads import Lookups, Workload, WorkloadTable, dataset_version, statistics
 from storage.filesystem import list_file_infos
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet
+from storage.lake.workloads import keep_workload
 from tests.helpers.lake import append_samples
 from tests.helpers.samples import make_evaluation, make_sample
 
@@ -217,3 +218,12 @@ def test_writers_of_one_run_at_the_same_time_lose_nothing(lake: Lake, version: s
     for writer in writers:
         writer.join()
     assert len(lake.read_cost_samples("run")) == 30
+
+
+def test_a_workload_in_memory_becomes_a_dataset_with_its_lookups(lake: Lake):
+    written = [lookups_of("a", [1, 2, 2]), lookups_of("b", [3, 4])]
+    workload = Workload("two tables", ("a", "b"), written.__getitem__, str)
+    version = keep_workload(lake, workload, "in memory")
+    assert version == dataset_version(concatenate([statistics(table) for table in written]))
+    assert lake.dataset_source(version) == "in memory"
+    assert lake.lookup_source(version)("a").indices.tolist() == [1, 2, 2]
