@@ -1,7 +1,10 @@
 """The protocol of all testbeds, and their setup."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
 
 from dreamshard.costs import CostSample, ShardingSample
 from dreamshard.exchange_sample import Exchange, ExchangeSample
@@ -113,6 +116,18 @@ class ShardingTestbed(Protocol):
                 tables that way.
         """
         ...
+
+
+def of_any_sharding(sample: CostSample, placement: ShardedPlacement, index_ms: Float[Tensor, " D"]) -> ShardingSample:
+    """The sample of whole tables and column shards as one of tables sharded in any way."""
+    shared = {each.name: getattr(sample, each.name) for each in fields(CostSample)}
+    return ShardingSample(**(shared | {"placement": placement}), index_ms=index_ms)
+
+
+def of_whole_tables(sample: ShardingSample, placement: Placement) -> CostSample:
+    """The sample of a placement of whole tables that was measured as one of tables sharded in any way."""
+    shared = {each.name: getattr(sample, each.name) for each in fields(CostSample) if each.name != "placement"}
+    return CostSample(**shared, placement=placement)
 
 
 def check_exchange(exchange: Exchange, max_devices: int | None) -> None:

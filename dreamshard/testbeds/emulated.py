@@ -6,20 +6,29 @@ named accelerator. A shard that was measured before, in any placement, is not me
 
 import math
 import threading
+from dataclasses import replace
 from typing import Literal
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from dreamshard.costs import PHASES, CostSample, DeviceCosts, Infeasible
+from dreamshard.costs import PHASES, CostSample, DeviceCosts, Infeasible, ShardingSample
 from dreamshard.exchange_sample import Exchange, ExchangeSample
+from dreamshard.placed_shards import PlacedShards
 from dreamshard.placement import Placement
+from dreamshard.sharding import ShardedPlacement
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.collectives import collectives_s, index_exchange_s
 from dreamshard.testbeds.accelerators.links import all_to_all_s, vector_bytes
+from dreamshard.testbeds.accelerators.roofline import link_devices_per_host
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
-from dreamshard.testbeds.base import TestbedSetup, check_placement
-from dreamshard.testbeds.clocks import CLOCKS
-from dreamshard.testbeds.fused_op import require_fbgemm
+from dreamshard.testbeds.base import TestbedSetup, check_placement, check_sharding, of_any_sharding, of_whole_tables
+from dreamshard.testbeds.clocks import CLOCKS, interquartile_range
+from dreamshard.testbeds.cluster.sharded.device_times import device_times
+from dreamshard.testbeds.cluster.sharded.job import require_shards
+from dreamshard.testbeds.fused_op import require_fbgemm, require_operator
 from dreamshard.testbeds.machine import device_model, library_versions
 from dreamshard.testbeds.shard_cache import MemoryShardCache, ShardCache, ShardKey, ShardTiming
 from dreamshard.testbeds.shard_runner import DoesNotFitError, ShardRunner
@@ -60,6 +69,10 @@ class EmulatedTestbed:
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`; raises a ValueError, too, if lookups are missing."""
         task, placement = check_placement(task, placement, self.max_devices)
+        if task.precision_of:
+            sharded = ShardedPlacement.of(placement, task.tables, task.devices_per_host)
+            return of_whole_tables(self.measure_sharding(task, sharded), placement)
+        require_operator(task.precision, task.optimizer, self.device_type)
         timings: dict[int, ShardTiming] = {}  # by device that holds tables
         infeasible: Infeasible | None = None
         with self._lock:
@@ -82,6 +95,42 @@ class EmulatedTestbed:
             overall_ms=math.inf if infeasible else float(costs.overall_ms()),
             spread_ms=max((timing.spread_ms for timing in timings.values()), default=0.0),
             repeats=min((timing.repeats for timing in timings.values()), default=0),
+            clock=CLOCKS[self.device_type].name,
+            testbed=self.name,
+            hardware=self.hardware,
+            batch_size=self.setup.batch_size,
+            versions=self._versions,
+            infeasible=infeasible,
+        )
+
+    def measure_sharding(self, task: PlacementTask, placement: ShardedPlacement) -> ShardingSample:
+        """See `ShardingTestbed`: operators are measured, and collectives follow from the links of the target.
+
+        Nothing is cached; whole tables and column shards of one precision cost what `measure` gives.
+        """
+        shards = check_sharding(task, placement, self.max_devices)
+        require_shards(replace(task, devices_per_host=None), shards, self.device_type)
+        per_host = link_devices_per_host(task, shards, self.target)
+        index_ms = (1e3 * index_exchange_s(shards, self.setup.batch_size, self.target, per_host)).float()
+        whole = placement.as_columns()
+        if whole is not None and not task.precision_of:
+            return of_any_sharding(self.measure(task, whole), placement, index_ms)
+        with self._lock:
+            timed = device_times(self._shard_runner(), task, shards)
+        infeasible = timed if isinstance(timed, Infeasible) else None
+        passes = torch.zeros(1, task.num_devices, 2) if isinstance(timed, Infeasible) else timed  # [R, D, 2]
+        compute_ms = passes.median(dim=0).values  # [D, 2]
+        comm_ms = torch.zeros_like(compute_ms) if infeasible else self._comm_ms(shards, per_host)
+        phases_ms = torch.stack([compute_ms[:, 0], comm_ms[:, 0], comm_ms[:, 1], compute_ms[:, 1]], dim=1)  # [D, 4]
+        costs = DeviceCosts.from_phases(phases_ms.float())
+        return ShardingSample(
+            task=task,
+            placement=placement,
+            costs=costs,
+            index_ms=index_ms,
+            overall_ms=math.inf if infeasible else float(costs.overall_ms()),
+            spread_ms=interquartile_range(passes.sum(dim=2).max(dim=1).values),
+            repeats=0 if infeasible else len(passes),
             clock=CLOCKS[self.device_type].name,
             testbed=self.name,
             hardware=self.hardware,
@@ -116,9 +165,7 @@ class EmulatedTestbed:
         cached = self.cached(tables, precision, optimizer)
         if cached is not None:
             return cached
-        if self._runner is None:
-            self._runner = ShardRunner(self.setup, torch.device(self.device_type))
-        timing = self._runner.measure(tables, precision, optimizer)
+        timing = self._shard_runner().measure(tables, precision, optimizer)
         self._cache.put(self._key(tables, precision, optimizer), timing)
         return timing
 
@@ -132,6 +179,17 @@ class EmulatedTestbed:
         self._runner = None
         if self.device_type == "cuda":
             torch.cuda.empty_cache()
+
+    def _shard_runner(self) -> ShardRunner:
+        """Of the one device."""
+        if self._runner is None:
+            self._runner = ShardRunner(self.setup, torch.device(self.device_type))
+        return self._runner
+
+    def _comm_ms(self, shards: PlacedShards, per_host: int) -> Float[Tensor, "D 2"]:
+        """Of all collectives, forward and backward."""
+        seconds = collectives_s(shards.collectives(), self.setup.batch_size, self.target, per_host)
+        return 1e3 * torch.stack([seconds.forward_s, seconds.backward_s], dim=1)
 
     def _key(self, tables: Tables, precision: Precision, optimizer: Optimizer) -> ShardKey:
         return ShardKey(

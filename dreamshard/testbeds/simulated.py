@@ -18,7 +18,7 @@ from dreamshard.testbeds.accelerators.links import all_to_all_s
 from dreamshard.testbeds.accelerators.loads import shard_loads, table_loads
 from dreamshard.testbeds.accelerators.roofline import link_devices_per_host, phase_costs, sharding_costs
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
-from dreamshard.testbeds.base import TestbedSetup, check_placement, check_sharding
+from dreamshard.testbeds.base import TestbedSetup, check_placement, check_sharding, of_any_sharding
 
 DEFAULT_NOISE = 0.01
 
@@ -69,18 +69,18 @@ class SimulatedTestbed:
         """See `ShardingTestbed`; of whole tables and column shards exactly what `measure` gives."""
         shards = check_sharding(task, placement, self.max_devices)
         batch_size, per_host = self.setup.batch_size, link_devices_per_host(task, shards, self.spec)
+        index_ms = (1e3 * index_exchange_s(shards, batch_size, self.spec, per_host)).float()
         whole = placement.as_columns()
-        if whole is None:
-            costs = sharding_costs(task, shards, batch_size, self.spec).phases_ms()  # [D, 4]
-            words = [*self._words_of(task), task.devices_per_host, repr(placement)]
-            measured = DeviceCosts.from_phases(self._with_noise(costs, words))
-        else:
-            measured = self.measure(task, whole).costs
+        if whole is not None:
+            return of_any_sharding(self.measure(task, whole), placement, index_ms)
+        costs = sharding_costs(task, shards, batch_size, self.spec).phases_ms()  # [D, 4]
+        words = [*self._words_of(task), task.devices_per_host, repr(placement)]
+        measured = DeviceCosts.from_phases(self._with_noise(costs, words))
         return ShardingSample(
             task=task,
             placement=placement,
             costs=measured,
-            index_ms=(1e3 * index_exchange_s(shards, batch_size, self.spec, per_host)).float(),
+            index_ms=index_ms,
             overall_ms=float(measured.overall_ms()),
             spread_ms=0.0,
             repeats=1,

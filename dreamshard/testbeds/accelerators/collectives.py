@@ -73,6 +73,18 @@ def other_collectives_s(
     return CollectiveSeconds(forward_s=forward_s, backward_s=backward_s)
 
 
+def collectives_s(
+    collectives: Collectives, batch_size: int, spec: AcceleratorSpec, devices_per_host: int
+) -> CollectiveSeconds:
+    """Seconds of all collectives, the all-to-all included; arguments as those of `other_collectives_s`."""
+    other = other_collectives_s(collectives, batch_size, spec, devices_per_host)
+    dims = collectives.all_to_all_dims.double()
+    if not bool((dims > 0).any()):
+        return other
+    exchange_s = all_to_all_s(vector_bytes(dims, batch_size), spec, devices_per_host)
+    return CollectiveSeconds(forward_s=exchange_s + other.forward_s, backward_s=exchange_s + other.backward_s)
+
+
 def ring_s(
     num_bytes: Float[Tensor, "*B"], num_devices: int, spec: AcceleratorSpec, devices_per_host: int, operation: Operation
 ) -> Float[Tensor, "*B"]:

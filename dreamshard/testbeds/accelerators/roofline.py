@@ -23,7 +23,7 @@ from dreamshard.placed_shards import PlacedShards
 from dreamshard.sharding import ON_ONE_HOST
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
-from dreamshard.testbeds.accelerators.collectives import other_collectives_s
+from dreamshard.testbeds.accelerators.collectives import collectives_s
 from dreamshard.testbeds.accelerators.kernels import backward_call_s, forward_call_s
 from dreamshard.testbeds.accelerators.links import all_to_all_s, vector_bytes
 from dreamshard.testbeds.accelerators.loads import COUNT, DIM, placed_loads, shard_loads
@@ -57,15 +57,11 @@ def sharding_costs(task: PlacementTask, shards: PlacedShards, batch_size: int, s
     per_host = link_devices_per_host(task, shards, spec)
     loads = shard_loads(placed_loads(task, shards, batch_size), shards.device[None], shards.num_devices)[0]  # [D, L]
     busy = loads[:, COUNT] > 0.5
-    collectives = shards.collectives()
-    other = other_collectives_s(collectives, batch_size, spec, per_host)
-    comm_s = torch.zeros(shards.num_devices, dtype=torch.float64)
-    if bool((collectives.all_to_all_dims > 0).any()):
-        comm_s = all_to_all_s(vector_bytes(loads[:, DIM], batch_size), spec, per_host)
+    comm = collectives_s(shards.collectives(), batch_size, spec, per_host)
     return DeviceCosts(
         forward_compute_ms=torch.where(busy, placed_forward_s(loads, batch_size, spec), 0.0) * 1e3,
-        forward_comm_ms=(comm_s + other.forward_s) * 1e3,
-        backward_comm_ms=(comm_s + other.backward_s) * 1e3,
+        forward_comm_ms=comm.forward_s * 1e3,
+        backward_comm_ms=comm.backward_s * 1e3,
         backward_compute_ms=torch.where(busy, placed_backward_s(loads, batch_size, spec), 0.0) * 1e3,
     )
 

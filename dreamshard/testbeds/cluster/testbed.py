@@ -9,7 +9,7 @@ import os
 import pickle
 import threading
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from dreamshard.exchange_sample import Exchange, ExchangeSample
 from dreamshard.placement import Placement
 from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import TestbedSetup, check_exchange, check_placement, check_sharding
+from dreamshard.testbeds.base import TestbedSetup, check_exchange, check_placement, check_sharding, of_whole_tables
 from dreamshard.testbeds.clocks import CLOCKS, interquartile_range
 from dreamshard.testbeds.cluster.layout import Layout
 from dreamshard.testbeds.cluster.messages import DeviceType, ExchangeJob, PlacementJob
@@ -85,7 +85,8 @@ class ClusterTestbed:
         """
         task, placement = check_placement(task, placement, self.max_devices)
         if task.precision_of:
-            return self._of_several_precisions(task, placement)
+            sharded = ShardedPlacement.of(placement, task.tables, task.devices_per_host)
+            return of_whole_tables(self.measure_sharding(task, sharded), placement)
         require_operator(task.precision, task.optimizer, self.device_type)
         members = self._members(task.num_devices, task.devices_per_host)
         measured = replace(task, devices_per_host=self._devices_per_host(members))
@@ -178,13 +179,6 @@ class ClusterTestbed:
     def rank_pids(self) -> list[int]:
         """Process ids of the ranks that this testbed started on this host, in order."""
         return self._source.pids() if isinstance(self._source, LocalRanks) else []
-
-    def _of_several_precisions(self, task: PlacementTask, placement: Placement) -> CostSample:
-        """A placement of whole tables, each precision of which has an operator of its own."""
-        sharded = ShardedPlacement.of(placement, task.tables, task.devices_per_host)
-        sample = self.measure_sharding(task, sharded)
-        shared = {each.name: getattr(sample, each.name) for each in fields(CostSample) if each.name != "placement"}
-        return CostSample(**shared, placement=placement)
 
     def _members(self, num_devices: int, devices_per_host: int | None) -> tuple[int, ...]:
         """The ranks for so many devices.

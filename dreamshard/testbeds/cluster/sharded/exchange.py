@@ -6,6 +6,7 @@ equal parts pad the samples with zeros.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import torch.distributed as dist
@@ -13,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.testbeds.cluster.passes import AllToAll, Team
-from dreamshard.testbeds.cluster.sharded.job import ShardingJob
+from dreamshard.testbeds.cluster.sharded.job import ShardingJob, sample_counts
 
 # PyTorch 2.13 renamed both and warns of the old names, which earlier ones know alone.
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
@@ -72,9 +73,8 @@ class PooledExchange:
         self._job = job
         self._teams = teams
         self._device = device
-        size = teams.everyone.size
-        self.counts = [batch_size // size + (r < batch_size % size) for r in range(size)]
-        self._starts = [sum(self.counts[:r]) for r in range(size + 1)]
+        self.counts = sample_counts(batch_size, teams.everyone.size)
+        self._starts = list(accumulate(self.counts, initial=0))
         self._most = self.counts[0]
         self._rank = teams.everyone.rank
         self._all_to_all = AllToAll.of_placement(list(job.device_dims), batch_size, teams.everyone, device)

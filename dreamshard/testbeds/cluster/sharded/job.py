@@ -156,6 +156,11 @@ def rank_shards(task: PlacementTask, shards: PlacedShards) -> list[list[RankShar
     return held
 
 
+def sample_counts(batch_size: int, num_ranks: int) -> list[int]:
+    """Samples of each rank: the same, but one more on the first ranks if need be."""
+    return [batch_size // num_ranks + (r < batch_size % num_ranks) for r in range(num_ranks)]
+
+
 def tables_of(shards: Sequence[RankShard]) -> Tables:
     """Shards as tables for the operator, without statistics."""
     count = len(shards)
