@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
@@ -43,18 +43,25 @@ class PlacementLimits:
     apart: Mask
 
     @classmethod
-    def of(cls, task: PlacementTask) -> "PlacementLimits":
-        """Those of the task's tables or column shards.
+    def of(cls, task: PlacementTask, table: Indices | None = None, shard_bytes: Indices | None = None) -> "PlacementLimits":
+        """Those of the task's tables, or of shards of them.
+
+        Args:
+            task: its tables may be column shards.
+            table: `[S]` number of each shard's table; None for the tables themselves.
+            shard_bytes: `[S]`.
 
         Raises:
             NoPlacementError: no device has room for tables that are to be together.
         """
-        names = [parent_name(name) for name in task.tables.names]
+        table = np.arange(len(task.tables)) if table is None else table
+        shard_bytes = task.table_bytes.numpy() if shard_bytes is None else shard_bytes
+        names = [parent_name(task.tables.names[t]) for t in table.tolist()]
         item = _items(task, names)
-        of_item = np.zeros((int(item.max()) + 1, len(names)), np.int64)
-        of_item[item, np.arange(len(names))] = 1
-        allowed = of_item @ (~allowed_devices(task).numpy()).astype(np.int64) == 0
-        apart = np.zeros((len(of_item), len(of_item)), np.bool_)
+        members = np.bincount(item)
+        allowed = np.ones((len(members), task.num_devices), np.bool_)
+        np.logical_and.at(allowed, item, allowed_devices(task).numpy()[table])
+        apart = np.zeros((len(members), len(members)), np.bool_)
         for group in task.constraints.apart:
             items = [
                 np.unique(item[[t for t, each in enumerate(names) if each == name]]) for name in _held(group, names)
@@ -62,11 +69,12 @@ class PlacementLimits:
             for i, first in enumerate(items):
                 for second in items[i + 1 :]:
                     apart[np.ix_(first, second)] = apart[np.ix_(second, first)] = True
-        item_bytes, capacity_bytes = of_item @ task.table_bytes.numpy(), task.capacity_bytes.numpy()
-        for i in np.flatnonzero(of_item.sum(axis=1) > 1).tolist():
+        item_bytes, capacity_bytes = np.zeros(len(members), np.int64), task.capacity_bytes.numpy()
+        np.add.at(item_bytes, item, shard_bytes)
+        for i in np.flatnonzero(members > 1).tolist():
             room = int(capacity_bytes[allowed[i]].max())
             if item_bytes[i] > room:
-                label = " and ".join(sorted({names[t] for t in np.flatnonzero(of_item[i])}))
+                label = " and ".join(sorted({names[t] for t in np.flatnonzero(item == i)}))
                 raise NoPlacementError(
                     f"tables {label} of {task.name} are to share a device and need {gib(int(item_bytes[i]))}, but the "
                     f"devices that may hold them have {gib(room)} at most; give those more memory, or let the tables be on "
@@ -108,16 +116,6 @@ class PlacementLimits:
         result[beside] = False
         return result
 
-    def is_legal(self, device: Int[Tensor, "S I"]) -> Bool[Tensor, " S"]:
-        """Whether all items of each placement are where they may be and have room."""
-        items = np.arange(device.shape[1])
-        legal = torch.zeros(len(device), dtype=torch.bool)
-        for s, places in enumerate(device.numpy()):
-            used = np.bincount(places, weights=self.item_bytes, minlength=len(self.capacity_bytes))
-            free = (used <= self.capacity_bytes).all() and self.allowed[items, places].all()
-            legal[s] = bool(free) and not self._conflicts(items, places)[items, places].any()
-        return legal
-
     def repaired(self, device: Int[Tensor, " I"], load: Float[Tensor, " I"]) -> Int[Tensor, " I"] | None:
         """A legal placement like `device`; None where none was found.
 
@@ -136,6 +134,12 @@ class PlacementLimits:
 
         return self.filled(order, rank, load)
 
+    def repaired_shards(self, device: Indices, load: NDArray[np.float32]) -> Indices | None:
+        """`repaired` by the devices `[S]` of the items' tables or shards."""
+        items = self.per_item(torch.from_numpy(device)[None])[0]
+        fixed = self.repaired(items, self.summed(torch.from_numpy(load)))
+        return None if fixed is None else self.per_table(fixed).numpy()
+
     def filled(self, order: Int[Tensor, " I"], rank: Rank, load: Float[Tensor, " I"]) -> Int[Tensor, " I"] | None:
         """Put each item in `order` on the device with the least `rank` where it may be and has room; None where none."""
         added = load.double().numpy()
@@ -153,6 +157,8 @@ class PlacementLimits:
 
     def _conflicts(self, items: Indices, device: Indices) -> Indices:
         """`[N, D]` number of items on each device that each of `items` may not be with."""
+        if not self.apart.any():
+            return np.zeros((len(items), self.allowed.shape[1]), np.int64)
         held = np.zeros((len(device), self.allowed.shape[1]), np.int64)
         held[np.arange(len(device)), device] = 1
         result: Indices = self.apart[items].astype(np.int64) @ held

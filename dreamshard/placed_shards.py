@@ -1,6 +1,8 @@
 """The shards of a placement one by one: what each device stores and looks up, and what collectives carry."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -113,8 +115,7 @@ def placed_shards(task: PlacementTask, placement: ShardedPlacement) -> PlacedSha
             f"{len(task.tables)} tables and {task.num_devices} devices; use a placement made for this task"
         )
     per_host = placement.devices_per_host
-    entries: list[tuple[int, int, int, int, int, int, int]] = []
-    cached: list[float] = []
+    entries: list[ShardEntry] = []
     for t, (sharding, rows, dim) in enumerate(
         zip(placement.tables, task.tables.rows.tolist(), task.tables.dim.tolist(), strict=True)
     ):
@@ -123,25 +124,43 @@ def placed_shards(task: PlacementTask, placement: ShardedPlacement) -> PlacedSha
                 f"the placement holds {sharding.dim} columns of {task.tables.names[t]!r}, which has {dim}; use a placement "
                 "made for this task"
             )
-        kind = SHARDING_TYPES.index(sharding.sharding_type)
+        kind, share = sharding.sharding_type, sharding.cached_share
         for i, (start, end) in enumerate(sharding.columns):
-            if sharding.sharding_type in ON_ONE_DEVICE:
+            if kind in ON_ONE_DEVICE:
                 blocks = [(sharding.where[i], 0, rows)]
-            elif sharding.sharding_type == "data_parallel":
+            elif kind == "data_parallel":
                 blocks = [(device, 0, rows) for device in range(placement.num_devices)]
             else:
-                spread = sharding.sharding_type in ON_EVERY_DEVICE
+                spread = kind in ON_EVERY_DEVICE
                 first, count = (0, placement.num_devices) if spread else (sharding.where[i] * per_host, per_host)
                 blocks = [(first + part, a, b) for part, (a, b) in enumerate(row_blocks(rows, count)) if a < b]
-            entries += [(t, device, kind, a, b, start, end) for device, a, b in blocks]
-            cached += [1.0 if sharding.cached_share is None else sharding.cached_share] * len(blocks)
-    columns = torch.tensor(entries, dtype=torch.int64).T  # [7, S]
+            entries += [ShardEntry(t, device, kind, a, b, start, end, share) for device, a, b in blocks]
+    return shards_of(task, entries, per_host)
+
+
+class ShardEntry(NamedTuple):
+    """One shard: its table, device and way to shard, its rows and columns, and the share of them that is cached, if any."""
+
+    table: int
+    device: int
+    sharding_type: ShardingType
+    row_start: int
+    row_end: int
+    column_start: int
+    column_end: int
+    cached_share: float | None = None
+
+
+def shards_of(task: PlacementTask, entries: Sequence[ShardEntry], devices_per_host: int) -> PlacedShards:
+    """These shards; they need not make up a placement, so that a few can stand for many that are alike."""
+    numbers = [(e[0], e[1], SHARDING_TYPES.index(e[2]), *e[3:7]) for e in entries]
+    columns = torch.tensor(numbers, dtype=torch.int64).reshape(-1, 7).T  # [7, S]
     table, device, kinds = columns[0], columns[1], columns[2]
     rows, ranges = columns[3:5].T, columns[5:7].T
     is_copy = kinds == SHARDING_TYPES.index("data_parallel")
-    batch_share = torch.where(is_copy, 1.0 / placement.num_devices, 1.0)
-    cached_share = torch.tensor(cached)
-    in_host = torch.tensor([placement.tables[t].cached_share is not None for t in table.tolist()])
+    batch_share = torch.where(is_copy, 1.0 / task.num_devices, 1.0)
+    cached_share = torch.tensor([1.0 if e.cached_share is None else e.cached_share for e in entries])
+    in_host = torch.tensor([e.cached_share is not None for e in entries], dtype=torch.bool)
     tables = _as_tables(task, table, rows, ranges, device, is_copy, batch_share)
     per_weight = task.weight_bytes[table] + task.element_state_bytes
     stored = tables.rows * (tables.dim * per_weight + task.row_bytes[table])
@@ -160,8 +179,8 @@ def placed_shards(task: PlacementTask, placement: ShardedPlacement) -> PlacedSha
         cached_share=cached_share,
         device_bytes=torch.where(in_host, in_cache, stored + gradient),
         host_bytes=torch.where(in_host, stored, 0),
-        num_devices=placement.num_devices,
-        devices_per_host=per_host,
+        num_devices=task.num_devices,
+        devices_per_host=devices_per_host,
     )
 
 
@@ -181,16 +200,16 @@ def _as_tables(
     held = rows[:, 1] - rows[:, 0]
     lookups = (whole["lookups"] * share).round().long()
     unique = torch.minimum((whole["unique_rows"] * row_share.double()).round().long(), torch.minimum(held, lookups))
-    names = []
-    for s, (t, (a, b), (start, end), d) in enumerate(
-        zip(table.tolist(), rows.tolist(), ranges.tolist(), device.tolist(), strict=True)
+    names, dims, all_rows = [], task.tables.dim.tolist(), task.tables.rows.tolist()
+    for t, (a, b), (start, end), d, copied in zip(
+        table.tolist(), rows.tolist(), ranges.tolist(), device.tolist(), is_copy.tolist(), strict=True
     ):
         name = task.tables.names[t]
-        if (start, end) != (0, int(task.tables.dim[t])):
+        if (start, end) != (0, dims[t]):
             name = shard_name(name, start, end)
-        if bool(is_copy[s]):
+        if copied:
             name = f"{name} copy {d}"
-        elif (a, b) != (0, int(whole["rows"][s])):
+        elif (a, b) != (0, all_rows[t]):
             name = f"{name} rows {a}:{b}"
         names.append(name)
     changed = {

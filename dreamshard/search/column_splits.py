@@ -52,16 +52,15 @@ def splits(task: PlacementTask, single_ms: Float[Tensor, " T"]) -> list[Int[Tens
 
 
 def allowed_parts(task: PlacementTask) -> tuple[Int[Tensor, " T"], Int[Tensor, " T"]]:
-    """The fewest and the most column shards of each table that the task's constraints allow.
+    """The fewest and the most column shards of each table in device memory that the task's constraints allow.
 
     Raises:
-        NoPlacementError: a table may be neither whole nor split by columns, or is to be whole and split.
+        NoPlacementError: a table may be neither whole nor split by columns, or is to be whole and split, or in host memory.
     """
     constraints = task.constraints
-    least, most = torch.ones(len(task.tables), dtype=torch.int64), (task.tables.dim // FINEST).clamp(min=1)
-    if constraints.sharding_types == ON_ONE_DEVICE and constraints.places_freely and not constraints.tables_named():
+    least, most = column_limits(task)
+    if constraints.sharding_types == ON_ONE_DEVICE and not constraints.tables_named():
         return least, most
-    together = frozenset().union(*constraints.together)
     for t, name in enumerate(map(parent_name, task.tables.names)):
         types = constraints.sharding_types_for(name)
         if not set(types) & set(ON_ONE_DEVICE):
@@ -74,17 +73,29 @@ def allowed_parts(task: PlacementTask) -> tuple[Int[Tensor, " T"], Int[Tensor, "
                 f"table {name!r} is to be in host memory, but a placement in device memory was asked for; use what takes "
                 "every way to shard"
             )
+        if int(least[t]) > int(most[t]):
+            raise NoPlacementError(
+                f"table {name!r} may only be split by columns, but other constraints (together, a pin to one device, or the "
+                "narrowest columns of a shard) keep it whole; allow table_wise, or drop those"
+            )
+    return least, most
+
+
+def column_limits(task: PlacementTask) -> tuple[Int[Tensor, " T"], Int[Tensor, " T"]]:
+    """The fewest and the most column shards of each table by its constraints; more than the most where they contradict."""
+    constraints = task.constraints
+    least, most = torch.ones(len(task.tables), dtype=torch.int64), (task.tables.dim // FINEST).clamp(min=1)
+    if constraints.sharding_types == ON_ONE_DEVICE and not constraints.tables_named():
+        return least, most
+    together = frozenset().union(*constraints.together)
+    for t, name in enumerate(map(parent_name, task.tables.names)):
+        types = constraints.sharding_types_for(name)
         if name in constraints.narrowest_columns_of:
             most[t] = max(int(task.tables.dim[t]) // constraints.narrowest_columns_of[name], 1)
         if name in together or len(constraints.pinned.get(name, (0, 0))) == 1 or "column_wise" not in types:
             most[t] = 1
         if "table_wise" not in types:
             least[t] = 2
-        if int(least[t]) > int(most[t]):
-            raise NoPlacementError(
-                f"table {name!r} may only be split by columns, but other constraints (together, a pin to one device, or the "
-                "narrowest columns of a shard) keep it whole; allow table_wise, or drop those"
-            )
     return least, most
 
 

@@ -14,17 +14,30 @@ from torch import Tensor
 
 from dreamshard.cost_model.evaluator import Array, DeviceCommunication, Indices, Loads
 from dreamshard.costs import DeviceCosts
+from dreamshard.placed_shards import placed_shards
+from dreamshard.placement import Placement
 from dreamshard.policy.mdp import Episodes
+from dreamshard.sharding import ShardedPlacement
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.links import all_to_all_s, vector_bytes
-from dreamshard.testbeds.accelerators.loads import ABOVE_32, ABOVE_64, DIM, GROUPS, NUM_LOADS, table_loads
+from dreamshard.testbeds.accelerators.loads import (
+    ABOVE_32,
+    ABOVE_64,
+    COUNT,
+    DIM,
+    GROUPS,
+    NUM_LOADS,
+    placed_loads,
+    table_loads,
+)
+from dreamshard.testbeds.accelerators.placed_kernels import placed_backward_s, placed_forward_s
 from dreamshard.testbeds.accelerators.roofline import phase_costs
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 
 WORK = slice(0, len(GROUPS))
 """Columns of a table's work beside a widest dim of <= 32, <= 64, above."""
-LOADS = slice(len(GROUPS), len(GROUPS) + NUM_LOADS)
+LOADS = slice(len(GROUPS), None)
 
 _WIDTHS = 64  # points of the communication curve
 _SPREAD = 1 / 64  # narrowest width of the curve, as a share of all dims on one device
@@ -65,18 +78,24 @@ class RooflineCosts:
 
     def latents(self, task: PlacementTask) -> Float[Tensor, "T L"]:
         """`[*work, *loads]` of each table."""
-        loads = table_loads(task.tables, self.batch_size, self.precision, self.optimizer)  # [T, K]
+        if not task.precision_of:
+            return self.with_work(table_loads(task.tables, self.batch_size, self.precision, self.optimizer))
+        whole = ShardedPlacement.of(Placement(torch.zeros(len(task.tables), dtype=torch.int64), task.num_devices), task.tables)
+        return self.with_work(placed_loads(task, placed_shards(task, whole), self.batch_size)[:, :NUM_LOADS])
+
+    def with_work(self, loads: Float[Tensor, "T K"]) -> Float[Tensor, "T L"]:
+        """The loads, and before them the work."""
         work = []
         for group in range(len(GROUPS)):
             beside = self._with_widest(self.share[None], group)
-            ms = self._compute_ms(self._with_widest(self.share + loads, group)) - self._compute_ms(beside)  # [T, 2]
+            ms = self.compute_ms(self._with_widest(self.share + loads, group)) - self.compute_ms(beside)  # [T, 2]
             work.append(ms.sum(dim=-1).clamp(min=0))
         return torch.cat([torch.stack(work, dim=1), loads], dim=1).float()
 
     def episodes(self, task: PlacementTask) -> Episodes:
         """One episode, in descending cost of single tables; there is no policy, so the latents stand for its features."""
         latents = self.latents(task)
-        single_ms = self._compute_ms(latents[:, LOADS].double()).sum(dim=-1).float()  # [T]
+        single_ms = self.compute_ms(latents[:, LOADS].double()).sum(dim=-1).float()  # [T]
         order = torch.argsort(single_ms, descending=True, stable=True)
         ordered = latents[order][None]
         return Episodes(
@@ -109,8 +128,11 @@ class RooflineCosts:
         widened[:, ABOVE_32], widened[:, ABOVE_64] = float(group > 0), float(group > 1)
         return widened
 
-    def _compute_ms(self, loads: Float[Tensor, "N K"]) -> Float[Tensor, "N 2"]:
+    def compute_ms(self, loads: Float[Tensor, "N K"]) -> Float[Tensor, "N 2"]:
         """Forward and backward compute of shards; one device exchanges nothing."""
+        if loads.shape[1] > NUM_LOADS:
+            seconds = [call(loads, self.batch_size, self.spec) for call in (placed_forward_s, placed_backward_s)]
+            return 1e3 * torch.where(loads[:, COUNT, None] > _ONE, torch.stack(seconds, dim=1), 0.0)
         costs = phase_costs(loads[:, None], self.batch_size, self.spec, self.devices_per_host)
         return torch.cat([costs.forward_compute_ms, costs.backward_compute_ms], dim=1)
 
@@ -132,7 +154,7 @@ class RooflineEvaluator:
     def empty(self, batch: int, num_devices: int) -> Loads:
         """See `ShardEvaluator`."""
         return Loads(
-            np.zeros((batch, num_devices, LOADS.stop), np.float32),
+            np.zeros((batch, num_devices, len(GROUPS) + len(self.costs.share)), np.float32),
             np.zeros((batch, num_devices), np.float32),
             np.zeros((batch, num_devices), np.float32),
             np.zeros((batch, num_devices, len(GROUPS)), np.float32),
@@ -145,7 +167,7 @@ class RooflineEvaluator:
         if not self.costs.exact:
             return (rates * sums[:, WORK]).sum(axis=1), np.zeros(len(sums), np.float32), rates
         loads = torch.from_numpy(sums[:, LOADS]).double().clamp(min=0)
-        forward, backward = self.costs._compute_ms(loads).float().numpy().T
+        forward, backward = self.costs.compute_ms(loads).float().numpy().T
         return forward, backward, rates
 
     def with_table(self, loads: Loads, latent: Array) -> tuple[Array, Array]:

@@ -15,12 +15,16 @@ from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.placement import Placement
 from dreamshard.policy.mdp import Episodes
 from dreamshard.search.cost_greedy import cost_greedy
-from dreamshard.search.placement_search import PlacementSearch, only_columns
+from dreamshard.search.placement_search import PlacementSearch
 from dreamshard.search.roofline_costs import RooflineCosts
+from dreamshard.search.roofline_sharding import RooflineSharding
+from dreamshard.search.sharded_search import ShardedSearch
 from dreamshard.sharding import ShardedPlacement
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
+
+_SPREAD_GAIN = 0.005  # of the predicted cost that spreading tables must save
 
 
 @dataclass(frozen=True)
@@ -63,21 +67,19 @@ class RooflinePlacer:
 
     @torch.no_grad()
     def place_sharded(self, task: PlacementTask, budget_ms: float | None = None) -> ShardedPlacement:
-        """The best placement found; `budget_ms` overrides the placer's own.
+        """The best placement found by every way to shard that the task allows; `budget_ms` overrides the placer's own.
 
         Raises:
-            NoPlacementError: nothing fits the devices' memory.
+            NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
         """
-        return ShardedPlacement.of(self.place(task, budget_ms), task.tables, task.devices_per_host)
+        costs = RooflineSharding.of(task, self._costs(task))
+        search = ShardedSearch(costs, costs.devices_per_host, self.place, _SPREAD_GAIN)
+        return search.place(task, self.budget_ms if budget_ms is None else budget_ms)
 
     @torch.no_grad()
     def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:
-        """`[D]` predicted milliseconds per phase of any placement of `task`.
-
-        Raises:
-            ValueError: a table is sharded in another way than table- or column-wise.
-        """
-        return self.predict(task, only_columns(placement, self.name))
+        """`[D]` milliseconds per phase of any placement of `task`, as the roofline has them."""
+        return RooflineSharding.of(task, self._costs(task)).predict_sharded(task, placement)
 
     def predict_overall_ms(self, task: PlacementTask, placement: Placement) -> float:
         """Predicted cost of the slowest device."""

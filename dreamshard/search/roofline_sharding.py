@@ -1,0 +1,86 @@
+"""The roofline of a preset for tables that are sharded in any way."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dreamshard.cost_model.evaluator import Array
+from dreamshard.costs import DeviceCosts
+from dreamshard.placed_shards import PlacedShards, placed_shards
+from dreamshard.search.roofline_costs import LOADS, RooflineCosts, RooflineEvaluator
+from dreamshard.search.sharding_costs import CollectiveLoad
+from dreamshard.sharding import ShardedPlacement
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.collectives import all_reduce_s, host_exchange_s, reduce_scatter_s
+from dreamshard.testbeds.accelerators.links import all_to_all_s, vector_bytes
+from dreamshard.testbeds.accelerators.loads import ABOVE_32, ABOVE_64, COUNT, DIM, NUM_PLACED_LOADS, placed_loads
+from dreamshard.testbeds.accelerators.roofline import sharding_costs
+
+_FLAGS = [COUNT, ABOVE_32, ABOVE_64]  # loads of which a device that has any has at least one
+
+
+@dataclass(frozen=True)
+class RooflineSharding:
+    """`ShardingCosts` by the roofline.
+
+    Attributes:
+        task: whose shards it costs.
+        costs: of its whole tables.
+        devices_per_host: devices that share a host.
+    """
+
+    task: PlacementTask
+    costs: RooflineCosts
+    devices_per_host: int
+
+    @classmethod
+    def of(cls, task: PlacementTask, costs: RooflineCosts) -> "RooflineSharding":
+        """Costs of the task's shards, the whole tables' costs being known."""
+        share = torch.nn.functional.pad(costs.share, (0, NUM_PLACED_LOADS - len(costs.share)))
+        per_host = min(task.devices_per_host or costs.spec.devices_per_node, task.num_devices)
+        return cls(task, replace(costs, share=share, devices_per_host=per_host), per_host)
+
+    def shard_latents(self, shards: PlacedShards) -> Float[Tensor, "S L"]:
+        """See `ShardingCosts`."""
+        return self.costs.with_work(placed_loads(self.task, shards, self.costs.batch_size))
+
+    def evaluator(self) -> RooflineEvaluator:
+        """See `ShardingCosts`."""
+        return self.costs.evaluator()
+
+    def even_ms(self, sums: Array) -> Array:
+        """See `ShardingCosts`."""
+        loads = torch.from_numpy(np.asarray(sums)[:, LOADS]).double()
+        loads[:, _FLAGS] = torch.where(loads[:, _FLAGS] > 0, loads[:, _FLAGS].clamp(min=1), 0.0)
+        costs, num_devices = self.costs, self.task.num_devices
+        sent_bytes = vector_bytes(loads[:, DIM, None].expand(-1, num_devices), costs.batch_size)
+        comm_s = all_to_all_s(sent_bytes, costs.spec, costs.devices_per_host)[:, 0] * (loads[:, DIM] > 0)
+        total: Array = (costs.compute_ms(loads).sum(dim=1) + 2e3 * comm_s).numpy()
+        return total
+
+    def other_ms(self, load: CollectiveLoad) -> Array:
+        """See `ShardingCosts`."""
+        spec, batch_size, num_devices = self.costs.spec, self.costs.batch_size, self.task.num_devices
+        row_dims, gradients, host_dims = (
+            torch.from_numpy(np.asarray(values, np.float64))
+            for values in (load.row_dims, load.all_reduce_bytes, load.host_dims)
+        )
+        rows_s = reduce_scatter_s(vector_bytes(row_dims, batch_size), num_devices, spec, self.devices_per_host)
+        rows_s = torch.where(row_dims > 0, rows_s, 0.0)[:, None]  # [N, 1]
+        reduce_s = all_reduce_s(gradients, num_devices, spec, self.devices_per_host)
+        reduce_s = torch.where(gradients > 0, reduce_s, 0.0)[:, None]
+        total_s = (2 * rows_s + reduce_s).expand(-1, num_devices)
+        if bool((host_dims > 0).any()):
+            group = self.devices_per_host
+            hosts_s = host_exchange_s(host_dims, batch_size, num_devices, group, spec, self.devices_per_host)
+            hosts_s = torch.where((host_dims > 0).any(dim=1, keepdim=True), hosts_s, 0.0)
+            total_s = total_s + 2 * hosts_s.repeat_interleave(group, dim=1)[:, :num_devices]
+        result: Array = (1e3 * total_s).float().numpy()
+        return result
+
+    def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:
+        """See `ShardingCosts`."""
+        return sharding_costs(task, placed_shards(task, placement), self.costs.batch_size, self.costs.spec)

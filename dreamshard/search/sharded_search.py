@@ -1,0 +1,236 @@
+"""Search for the best placement among every way to shard, by any cost model.
+
+1. Tables that are too large for the devices together are cached from host memory (`cached_shares.py`).
+2. The best placement of whole tables and columns is found first, where there is one.
+3. Tables are spread over all devices, or those of a host, as would pay if the others were balanced perfectly
+   (`even_shares.py`). Each such mix is settled by local search, with the spread tables as its background.
+4. From the best one, tables are spread or taken back one by one (`kind_climber.py`), and local search takes the rest of the
+   time.
+
+A spread must lower the predicted cost by more than its uncertainty. The result is never predicted to be worse than the best
+placement of whole tables and columns.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from dreamshard.baselines import no_room
+from dreamshard.cost_model.evaluator import Indices
+from dreamshard.legality import violation
+from dreamshard.placement import Placement
+from dreamshard.placer import NoPlacementError
+from dreamshard.search.cached_shares import cached_shares
+from dreamshard.search.column_splits import FINEST, column_limits
+from dreamshard.search.device_shards import Columns, DeviceShards, columns_and_devices
+from dreamshard.search.even_shares import EvenShares
+from dreamshard.search.kind_climber import KindClimber, Placed
+from dreamshard.search.local_search import LocalSearch
+from dreamshard.search.placement_search import default_budget_ms
+from dreamshard.search.shard_menu import ROW_WISE, TABLE_ROW_WISE, ShardMenu
+from dreamshard.search.sharding_costs import ShardingCosts
+from dreamshard.search.sharding_mix import ON_DEVICES, ShardingMix
+from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement, even_columns
+from dreamshard.tables import parent_name
+from dreamshard.tasks import PlacementTask
+
+_COLUMNS_SHARE = 0.3  # of the time, for placements of whole tables and columns
+_SETTLING_STEPS = 200  # of local search, before mixes are compared
+_PERTURBATIONS = 40
+_FILLED = (0.96, 0.9, 0.8, 0.65)  # shares of all memory that cached tables leave filled, until everything finds room
+
+
+@dataclass(frozen=True)
+class ShardedSearch:
+    """A search by one prediction of costs.
+
+    Attributes:
+        costs: of the task's shards.
+        devices_per_host: devices that share a host.
+        columns: places whole tables and columns within milliseconds.
+        gain: of the predicted cost: a smaller gain is within the error of predicting spread tables.
+        clock: seconds, for the budget.
+    """
+
+    costs: ShardingCosts
+    devices_per_host: int
+    columns: Callable[[PlacementTask, float], Placement]
+    gain: float
+    clock: Callable[[], float] = field(default=time.perf_counter, repr=False)
+
+    @torch.no_grad()
+    def place(self, task: PlacementTask, budget_ms: float | None) -> ShardedPlacement:
+        """The best placement found; what must be done for one at all is done whatever the time.
+
+        Raises:
+            NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
+        """
+        budget_ms = default_budget_ms(task) if budget_ms is None else budget_ms
+        plain = self._on_devices(task, budget_ms)
+        deadline = self.clock() + (1 - _COLUMNS_SHARE) * budget_ms / 1000
+        if plain is not None and not self._may_spread(task):
+            return ShardedPlacement.of(plain, task.tables, self.devices_per_host)
+        best = None if plain is None else ShardedPlacement.of(plain, task.tables, self.devices_per_host)
+        for filled in _FILLED:
+            mixed = self._mixed(task, plain, filled, deadline)
+            if mixed is not None:
+                break
+            if plain is not None:
+                return best
+        else:
+            raise no_room(task)
+        if best is not None and self._cost_ms(task, mixed) > self._cost_ms(task, best) * (1 - self.gain):
+            return best
+        if problem := violation(task, mixed):
+            raise NoPlacementError(
+                f"found no placement of {task.name} that respects its constraints: {problem}; loosen them, or give devices "
+                "more memory"
+            )
+        return mixed
+
+    def _cost_ms(self, task: PlacementTask, placement: ShardedPlacement) -> float:
+        return float(self.costs.predict_sharded(task, placement).overall_ms())
+
+    def _on_devices(self, task: PlacementTask, budget_ms: float) -> Placement | None:
+        """The best placement of whole tables and columns in device memory; None where there is none."""
+        try:
+            return self.columns(task, budget_ms * (_COLUMNS_SHARE if self._may_spread(task) else 1.0))
+        except NoPlacementError:
+            if not self._may_spread(task) and not task.constraints.caching and not task.constraints.cached_share_of:
+                raise
+            return None
+
+    @staticmethod
+    def _may_spread(task: PlacementTask) -> bool:
+        """Whether any table may be sharded in another way than whole or by columns."""
+        types = (task.constraints.sharding_types, *task.constraints.sharding_types_of.values())
+        return task.num_devices > 1 and any(set(each) - set(ON_ONE_DEVICE) for each in types)
+
+    def _mixed(
+        self, task: PlacementTask, plain: Placement | None, filled: float, deadline: float
+    ) -> ShardedPlacement | None:
+        """The best mix found; None where tables find no room."""
+        shares = cached_shares(task, self.costs, filled)
+        columns, devices = self._columns(task, shares) if plain is None else columns_and_devices(task, plain)
+        shards = DeviceShards.of(task, self.costs, columns, shares)
+        menu = ShardMenu.of(task, self.costs, self.devices_per_host, shares)
+        climber = KindClimber(menu, shards, lambda: self.clock() >= deadline)
+        settled: list[Placed] = []
+        for mix in self._mixes(menu, shards, plain is not None):
+            found = self._placed(climber, mix, devices)
+            if found is not None:
+                settled.append(found)
+        if not settled:
+            return None
+        best = climber.improved(min(settled, key=lambda placed: placed.cost_ms))
+        best = self._searched(climber, best)
+        shardings = dict(shards.subset(np.flatnonzero(best.device >= 0)).shardings(best.device[best.device >= 0], shares))
+        shardings |= {t: best.mix.sharding(t) for t in np.flatnonzero(best.mix.kind != ON_DEVICES).tolist()}
+        return ShardedPlacement(
+            tuple(shardings[t] for t in range(len(task.tables))), task.num_devices, self.devices_per_host
+        )
+
+    def _columns(self, task: PlacementTask, shares: tuple[float | None, ...]) -> tuple[list[Columns], None]:
+        """The fewest ranges of columns of each table such that each fits the largest device, as far as columns allow."""
+        least, most = column_limits(task)
+        room = int(task.capacity_bytes.max()) * 0.9
+        columns = []
+        dims = task.tables.dim.tolist()
+        whole = DeviceShards.of(task, self.costs, [((0, dim),) for dim in dims], shares)
+        for t, (dim, size) in enumerate(zip(dims, whole.device_bytes.tolist(), strict=True)):
+            needed = -(-size // max(int(room), 1))
+            parts = min(max(needed, int(least[t])), int(most[t]), max(dim // FINEST, 1))
+            columns.append(even_columns(dim, parts))
+        return columns, None
+
+    def _mixes(self, menu: ShardMenu, shards: DeviceShards, fits: bool) -> Iterator[ShardingMix]:
+        """Mixes to settle: the one with as few tables spread as must be, and better ones if balance were perfect.
+
+        Where tables may not fit on single devices, more and more of the largest ones are spread.
+        """
+        forced = self._forced(menu, shards)
+        even = EvenShares.of(menu, shards)
+        starts = [forced] if fits else self._ever_more(forced, even)
+        for start in starts:
+            yield start
+            yield from even.mixes(start)
+
+    def _ever_more(self, forced: ShardingMix, even: EvenShares) -> list[ShardingMix]:
+        """The forced mix, and with more and more of the largest tables spread by rows."""
+        menu = forced.menu
+        result, tables = [forced], np.argsort(-even.whole_bytes, kind="stable")
+        for kind in (ROW_WISE, TABLE_ROW_WISE):
+            able = [t for t in tables.tolist() if menu.allowed[t, kind] and forced.kind[t] == ON_DEVICES]
+            count = 1
+            while able and count < 2 * len(able):
+                result.append(forced.with_tables(np.array(able[:count]), kind))
+                count *= 2
+        return result
+
+    def _forced(self, menu: ShardMenu, shards: DeviceShards) -> ShardingMix:
+        """With the tables spread that may not be on single devices, or have no room there: each as costs least alone."""
+        task, mix = menu.task, ShardingMix.nothing_spread(menu)
+        room = int(task.capacity_bytes.max())
+        largest = np.zeros(len(task.tables), np.int64)
+        np.maximum.at(largest, shards.table, shards.device_bytes)
+        for t, name in enumerate(map(parent_name, task.tables.names)):
+            types = set(task.constraints.sharding_types_for(name)) & set(ON_ONE_DEVICE)
+            split = bool((shards.table == t).sum() > 1)
+            if types and largest[t] <= room and ("column_wise" if split else "table_wise") in types:
+                continue
+            able = [k for k in np.flatnonzero(menu.allowed[t]).tolist() if menu.device_bytes[t, k] <= room]
+            if not able:
+                continue  # it may still be split by columns; what cannot be is found out when it is placed
+            costs = []
+            for kind in able:
+                table = np.array([t])
+                alone = menu.costs.even_ms(menu.latents[table, kind])
+                costs.append(float(alone[0] + menu.costs.other_ms(menu.carries(table, kind)).max()))
+            mix = mix.with_tables(np.array([t]), able[int(np.argmin(costs))])
+        return mix
+
+    def _placed(self, climber: KindClimber, mix: ShardingMix, devices: Indices | None) -> Placed | None:
+        """The mix with all other shards placed and settled; None where they find no room."""
+        shards = climber.shards
+        chosen = shards.of_tables(mix.on_devices)
+        device = np.full(len(shards.table), -1)
+        if not len(chosen):
+            background = mix.background()
+            if (background.used_bytes > climber.menu.task.capacity_bytes.numpy()).any():
+                return None
+            return climber.settled(mix, device, 0)
+        subset = shards.subset(chosen)
+        limits = subset.limits(mix.background())
+        if (limits.capacity_bytes < 0).any():
+            return None
+        starts = [] if devices is None else [limits.repaired_shards(devices[chosen], subset.alone_ms)]
+        starts.append(subset.greedy(limits))
+        found = []
+        for start in starts:
+            if start is not None:
+                device[chosen] = start
+                found.append(climber.settled(mix, device, _SETTLING_STEPS))
+        return min(found, key=lambda placed: placed.cost_ms, default=None)
+
+    def _searched(self, climber: KindClimber, placed: Placed) -> Placed:
+        """Local search over the shards on single devices for the rest of the time."""
+        if not (placed.device >= 0).any():
+            return placed
+        hill, chosen, limits = climber.climber(placed.mix, placed.device)
+        task = climber.menu.task
+        search = LocalSearch(
+            climber.menu.costs.evaluator(),
+            torch.from_numpy(hill.latents),
+            torch.from_numpy(limits.item_bytes),
+            torch.from_numpy(limits.capacity_bytes),
+            task.num_devices,
+            hill.limits,
+            placed.mix.background(),
+        )
+        device = search.improve(torch.from_numpy(hill.device)[None], _PERTURBATIONS, climber.out_of_time)
+        result = placed.device.copy()
+        result[chosen] = device.numpy()[limits.item]
+        return climber.settled(placed.mix, result, 0)
