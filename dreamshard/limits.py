@@ -43,7 +43,9 @@ class PlacementLimits:
     apart: Mask
 
     @classmethod
-    def of(cls, task: PlacementTask, table: Indices | None = None, shard_bytes: Indices | None = None) -> "PlacementLimits":
+    def of(
+        cls, task: PlacementTask, table: Indices | None = None, shard_bytes: Indices | None = None
+    ) -> "PlacementLimits":
         """Those of the task's tables, or of shards of them.
 
         Args:

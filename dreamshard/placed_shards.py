@@ -212,6 +212,8 @@ def _as_tables(
         elif (a, b) != (0, all_rows[t]):
             name = f"{name} rows {a}:{b}"
         names.append(name)
+    if len(set(names)) < len(names):
+        names = [f"{name} {i}" for i, name in enumerate(names)]
     changed = {
         "rows": held,
         "dim": ranges[:, 1] - ranges[:, 0],

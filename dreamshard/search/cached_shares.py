@@ -1,7 +1,7 @@
 """Which tables to keep in host memory, and what share of their rows to cache, where device memory is too small.
 
-Tables are cached step by step, each time the one that costs least per byte that it frees, until the rest fits. So tables whose
-lookups hit few rows go first, and no share is smaller than it must be.
+Tables are cached step by step, each time the one that costs least per byte that it frees, until the rest fits. So tables
+whose lookups hit few rows go first, and no share is smaller than it must be.
 """
 
 import numpy as np
@@ -28,9 +28,7 @@ def cached_shares(task: PlacementTask, costs: ShardingCosts, filled: float) -> t
     room = filled * float(task.capacity_bytes.double().sum())
     may = [constraints.may_be_cached(name) and shares[t] is None for t, name in enumerate(names)]
     rows, dims = task.tables.rows.tolist(), task.tables.dim.tolist()
-    levels = [
-        [shares[t]] if not may[t] else [None, *_LEVELS] for t in range(len(names))
-    ]
+    levels = [[shares[t]] if not may[t] else [None, *_LEVELS] for t in range(len(names))]
     sizes = task.table_bytes.tolist()
     fixed = [share for share in shares if share is not None]
     if not fixed and sum(sizes) <= room:

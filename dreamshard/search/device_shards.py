@@ -113,11 +113,11 @@ class DeviceShards:
         return result
 
 
-def columns_and_devices(task: PlacementTask, placement: Placement) -> tuple[list[Columns], Indices]:
+def columns_and_devices(task: PlacementTask, placement: Placement) -> tuple[tuple[Columns, ...], Indices]:
     """The ranges of columns of each table, and the device of each range in the order of tables and columns."""
     by_table: list[list[tuple[int, int, int]]] = [[] for _ in range(len(task.tables))]
     for shard, device in zip(column_shards(task.tables, placement), placement.device.tolist(), strict=True):
         by_table[shard.table].append((shard.start, shard.end, device))
     ordered = [sorted(shards) for shards in by_table]
     devices = np.array([device for shards in ordered for _, _, device in shards])
-    return [tuple((start, end) for start, end, _ in shards) for shards in ordered], devices
+    return tuple(tuple((start, end) for start, end, _ in shards) for shards in ordered), devices

@@ -1,7 +1,7 @@
 """Improve a mix of ways to shard table by table: spread a table of the critical devices, or take a spread one back.
 
-Each change is costed exactly on the devices that it may make critical, with all other tables where they are; local search then
-settles these. Every change must lower the overall cost.
+Each change is costed exactly on the devices that it may make critical, with all other tables where they are; local search
+then settles these. Every change must lower the overall cost.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,6 +15,7 @@ from dreamshard.limits import PlacementLimits
 from dreamshard.search.device_shards import DeviceShards
 from dreamshard.search.hill_climber import HillClimber
 from dreamshard.search.shard_menu import DATA_PARALLEL, ROW_WISE, SPREADS, ShardMenu
+from dreamshard.search.sharding_costs import Figures
 from dreamshard.search.sharding_mix import ON_DEVICES, ShardingMix
 
 _WATCHED = 8  # slowest devices on which a change is costed, beside those that it relieves
@@ -152,7 +153,7 @@ class KindClimber:
         return slice(host * self.menu.devices_per_host, (host + 1) * self.menu.devices_per_host)
 
     def _back(self, table: int, climber: HillClimber) -> Indices | None:
-        """The fastest devices that have room for the table's shards; None where some have none, or constraints name places."""
+        """The fastest devices with room for the table's shards; None where one finds none, or constraints name places."""
         mine = np.flatnonzero(self.shards.table == table)
         own, left = climber.own_ms.copy(), climber.capacity - climber.used
         if not (self.menu.task.constraints.places_freely and self._may_be_on_devices(table)):
@@ -171,7 +172,7 @@ class KindClimber:
         types = self.menu.task.constraints.sharding_types_for(self.menu.task.tables.names[table])
         return ("table_wise" if (self.shards.table == table).sum() == 1 else "column_wise") in types
 
-    def _costs_ms(self, placed: Placed, climber: HillClimber, changes: list[_Change]) -> Array:
+    def _costs_ms(self, placed: Placed, climber: HillClimber, changes: list[_Change]) -> Figures:
         """`[C]` overall cost of each change."""
         menu, mix = self.menu, placed.mix
         num_devices, evaluator = menu.task.num_devices, climber.evaluator
@@ -199,7 +200,7 @@ class KindClimber:
         grown = evaluator.table_width(delta.reshape(-1, delta.shape[2])).reshape(touched.shape)
         communication = climber.communication
         own = communication.own_ms + np.float32(communication.own_ms_per_width) * grown
-        result: Array = (compute + own + other_ms).max(axis=1)
+        result: Figures = (compute + own + other_ms).max(axis=1)
         result += communication.ms_per_width * (communication.width + grown).max(axis=1)
         return result
 

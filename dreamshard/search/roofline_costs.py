@@ -80,7 +80,9 @@ class RooflineCosts:
         """`[*work, *loads]` of each table."""
         if not task.precision_of:
             return self.with_work(table_loads(task.tables, self.batch_size, self.precision, self.optimizer))
-        whole = ShardedPlacement.of(Placement(torch.zeros(len(task.tables), dtype=torch.int64), task.num_devices), task.tables)
+        whole = ShardedPlacement.of(
+            Placement(torch.zeros(len(task.tables), dtype=torch.int64), task.num_devices), task.tables
+        )
         return self.with_work(placed_loads(task, placed_shards(task, whole), self.batch_size)[:, :NUM_LOADS])
 
     def with_work(self, loads: Float[Tensor, "T K"]) -> Float[Tensor, "T L"]:

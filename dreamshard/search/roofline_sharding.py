@@ -7,11 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.cost_model.evaluator import Array
 from dreamshard.costs import DeviceCosts
 from dreamshard.placed_shards import PlacedShards, placed_shards
 from dreamshard.search.roofline_costs import LOADS, RooflineCosts, RooflineEvaluator
-from dreamshard.search.sharding_costs import CollectiveLoad
+from dreamshard.search.sharding_costs import CollectiveLoad, Figures
 from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.collectives import all_reduce_s, host_exchange_s, reduce_scatter_s
@@ -51,17 +50,17 @@ class RooflineSharding:
         """See `ShardingCosts`."""
         return self.costs.evaluator()
 
-    def even_ms(self, sums: Array) -> Array:
+    def even_ms(self, sums: Figures) -> Figures:
         """See `ShardingCosts`."""
         loads = torch.from_numpy(np.asarray(sums)[:, LOADS]).double()
         loads[:, _FLAGS] = torch.where(loads[:, _FLAGS] > 0, loads[:, _FLAGS].clamp(min=1), 0.0)
         costs, num_devices = self.costs, self.task.num_devices
         sent_bytes = vector_bytes(loads[:, DIM, None].expand(-1, num_devices), costs.batch_size)
         comm_s = all_to_all_s(sent_bytes, costs.spec, costs.devices_per_host)[:, 0] * (loads[:, DIM] > 0)
-        total: Array = (costs.compute_ms(loads).sum(dim=1) + 2e3 * comm_s).numpy()
+        total: Figures = (costs.compute_ms(loads).sum(dim=1) + 2e3 * comm_s).numpy()
         return total
 
-    def other_ms(self, load: CollectiveLoad) -> Array:
+    def other_ms(self, load: CollectiveLoad) -> Figures:
         """See `ShardingCosts`."""
         spec, batch_size, num_devices = self.costs.spec, self.costs.batch_size, self.task.num_devices
         row_dims, gradients, host_dims = (
@@ -78,7 +77,7 @@ class RooflineSharding:
             hosts_s = host_exchange_s(host_dims, batch_size, num_devices, group, spec, self.devices_per_host)
             hosts_s = torch.where((host_dims > 0).any(dim=1, keepdim=True), hosts_s, 0.0)
             total_s = total_s + 2 * hosts_s.repeat_interleave(group, dim=1)[:, :num_devices]
-        result: Array = (1e3 * total_s).float().numpy()
+        result: Figures = (1e3 * total_s).float().numpy()
         return result
 
     def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:

@@ -12,7 +12,7 @@ placement of whole tables and columns.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,8 +38,10 @@ from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
 
 _COLUMNS_SHARE = 0.3  # of the time, for placements of whole tables and columns
+_SETTLED_MIXES = 3
 _SETTLING_STEPS = 200  # of local search, before mixes are compared
 _PERTURBATIONS = 40
+_ROOM = 0.9  # of a device that a column shard may take, where tables are split for memory
 _FILLED = (0.96, 0.9, 0.8, 0.65)  # shares of all memory that cached tables leave filled, until everything finds room
 
 
@@ -74,13 +76,10 @@ class ShardedSearch:
         if plain is not None and not self._may_spread(task):
             return ShardedPlacement.of(plain, task.tables, self.devices_per_host)
         best = None if plain is None else ShardedPlacement.of(plain, task.tables, self.devices_per_host)
-        for filled in _FILLED:
-            mixed = self._mixed(task, plain, filled, deadline)
-            if mixed is not None:
-                break
-            if plain is not None:
-                return best
-        else:
+        tries = _FILLED if best is None else _FILLED[:1]
+        found = (self._mixed(task, plain, filled, deadline) for filled in tries)
+        mixed = next((each for each in found if each is not None), best)
+        if mixed is None:
             raise no_room(task)
         if best is not None and self._cost_ms(task, mixed) > self._cost_ms(task, best) * (1 - self.gain):
             return best
@@ -114,29 +113,48 @@ class ShardedSearch:
     ) -> ShardedPlacement | None:
         """The best mix found; None where tables find no room."""
         shares = cached_shares(task, self.costs, filled)
-        columns, devices = self._columns(task, shares) if plain is None else columns_and_devices(task, plain)
-        shards = DeviceShards.of(task, self.costs, columns, shares)
         menu = ShardMenu.of(task, self.costs, self.devices_per_host, shares)
-        climber = KindClimber(menu, shards, lambda: self.clock() >= deadline)
-        settled: list[Placed] = []
-        for mix in self._mixes(menu, shards, plain is not None):
-            found = self._placed(climber, mix, devices)
-            if found is not None:
-                settled.append(found)
+        coarse = self._columns(task, shares, _ROOM)
+        first, devices = coarse, None
+        if plain is not None:
+            first, devices = columns_and_devices(task, plain)
+            layouts = [first, *_coarser(first, coarse)]
+        else:
+            layouts = [coarse, *(self._columns(task, shares, _ROOM / finer) for finer in (2, 4))]
+
+        def out_of_time() -> bool:
+            return self.clock() >= deadline
+
+        settled: list[tuple[KindClimber, Placed]] = []
+        estimated = []
+        for columns in dict.fromkeys(layouts):
+            shards = DeviceShards.of(task, self.costs, columns, shares)
+            climber = KindClimber(menu, shards, out_of_time)
+            forced, even = self._forced(menu, shards), EvenShares.of(menu, shards)
+            starts = [forced] if plain is not None else self._ever_more(forced, even)
+            at = devices if columns == first else None
+            if at is None or not settled:
+                settled += [(climber, placed) for start in starts if (placed := self._placed(climber, start, at))]
+            estimated += [(cost_ms, climber, mix, at) for start in starts for cost_ms, mix in even.mixes(start)]
+        estimated.sort(key=lambda each: each[0])
+        for _, climber, mix, at in estimated[:_SETTLED_MIXES]:
+            if placed := self._placed(climber, mix, at):
+                settled.append((climber, placed))
         if not settled:
             return None
-        best = climber.improved(min(settled, key=lambda placed: placed.cost_ms))
-        best = self._searched(climber, best)
-        shardings = dict(shards.subset(np.flatnonzero(best.device >= 0)).shardings(best.device[best.device >= 0], shares))
-        shardings |= {t: best.mix.sharding(t) for t in np.flatnonzero(best.mix.kind != ON_DEVICES).tolist()}
+        climber, best = min(settled, key=lambda pair: pair[1].cost_ms)
+        best = self._searched(climber, climber.improved(best))
+        on_devices = best.device >= 0
+        shardings = dict(climber.shards.subset(np.flatnonzero(on_devices)).shardings(best.device[on_devices], shares))
+        spread = {t: best.mix.sharding(t) for t in np.flatnonzero(best.mix.kind != ON_DEVICES).tolist()}
         return ShardedPlacement(
-            tuple(shardings[t] for t in range(len(task.tables))), task.num_devices, self.devices_per_host
+            tuple((shardings | spread)[t] for t in range(len(task.tables))), task.num_devices, self.devices_per_host
         )
 
-    def _columns(self, task: PlacementTask, shares: tuple[float | None, ...]) -> tuple[list[Columns], None]:
-        """The fewest ranges of columns of each table such that each fits the largest device, as far as columns allow."""
+    def _columns(self, task: PlacementTask, shares: tuple[float | None, ...], share: float) -> tuple[Columns, ...]:
+        """The fewest ranges of columns of each table that fit this share of the largest device, as far as columns allow."""
         least, most = column_limits(task)
-        room = int(task.capacity_bytes.max()) * 0.9
+        room = int(task.capacity_bytes.max()) * share
         columns = []
         dims = task.tables.dim.tolist()
         whole = DeviceShards.of(task, self.costs, [((0, dim),) for dim in dims], shares)
@@ -144,19 +162,7 @@ class ShardedSearch:
             needed = -(-size // max(int(room), 1))
             parts = min(max(needed, int(least[t])), int(most[t]), max(dim // FINEST, 1))
             columns.append(even_columns(dim, parts))
-        return columns, None
-
-    def _mixes(self, menu: ShardMenu, shards: DeviceShards, fits: bool) -> Iterator[ShardingMix]:
-        """Mixes to settle: the one with as few tables spread as must be, and better ones if balance were perfect.
-
-        Where tables may not fit on single devices, more and more of the largest ones are spread.
-        """
-        forced = self._forced(menu, shards)
-        even = EvenShares.of(menu, shards)
-        starts = [forced] if fits else self._ever_more(forced, even)
-        for start in starts:
-            yield start
-            yield from even.mixes(start)
+        return tuple(columns)
 
     def _ever_more(self, forced: ShardingMix, even: EvenShares) -> list[ShardingMix]:
         """The forced mix, and with more and more of the largest tables spread by rows."""
@@ -234,3 +240,14 @@ class ShardedSearch:
         result = placed.device.copy()
         result[chosen] = device.numpy()[limits.item]
         return climber.settled(placed.mix, result, 0)
+
+
+def _coarser(fine: Sequence[Columns], coarse: Sequence[Columns]) -> Iterator[tuple[Columns, ...]]:
+    """Coarser ranges of columns, but no fewer than memory needs: narrow shards cost more beside wide spread tables."""
+    most = max(len(ranges) for ranges in fine)
+    while most > 1:
+        most = most // 2
+        yield tuple(
+            ranges if len(ranges) <= max(most, len(needed)) else even_columns(ranges[-1][1], max(most, len(needed)))
+            for ranges, needed in zip(fine, coarse, strict=True)
+        )

@@ -5,17 +5,20 @@ all-to-all is a function of what the other collectives carry.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
-from dreamshard.cost_model.evaluator import Array, ShardEvaluator
+from dreamshard.cost_model.evaluator import ShardEvaluator
 from dreamshard.costs import DeviceCosts
 from dreamshard.placed_shards import PlacedShards
 from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
+
+Figures = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,9 @@ class CollectiveLoad:
         host_dims: `[N, H]` dims of tables on each host.
     """
 
-    row_dims: Array
-    all_reduce_bytes: Array
-    host_dims: Array
+    row_dims: Figures
+    all_reduce_bytes: Figures
+    host_dims: Figures
 
     @classmethod
     def none(cls, num_placements: int, num_hosts: int) -> "CollectiveLoad":
@@ -48,6 +51,7 @@ class CollectiveLoad:
         return CollectiveLoad(-self.row_dims, -self.all_reduce_bytes, -self.host_dims)
 
 
+@runtime_checkable
 class ShardingCosts(Protocol):
     """Costs of the shards of one task, however its tables are sharded."""
 
@@ -59,11 +63,11 @@ class ShardingCosts(Protocol):
         """Compute and all-to-all of sums of these latents."""
         ...
 
-    def even_ms(self, sums: Array) -> Array:
+    def even_ms(self, sums: Figures) -> Figures:
         """`[N]` cost of all devices holding the same, fractions of tables, for sums `[N, L]`; its all-to-all included."""
         ...
 
-    def other_ms(self, load: CollectiveLoad) -> Array:
+    def other_ms(self, load: CollectiveLoad) -> Figures:
         """`[N, D]` both ways of all other collectives."""
         ...
 

@@ -50,7 +50,9 @@ class ShardingMix:
         if kind in (ROW_WISE, DATA_PARALLEL):
             changed = self.kind.copy()
             changed[tables] = kind
-            return replace(self, kind=changed, hosts={t: h for t, h in self.hosts.items() if t not in set(tables.tolist())})
+            return replace(
+                self, kind=changed, hosts={t: h for t, h in self.hosts.items() if t not in set(tables.tolist())}
+            )
         result, dims = self, self.load().host_dims[0]
         for t in tables.tolist():
             hosts = []

@@ -1,0 +1,139 @@
+"""Placing by every way to shard."""
+
+from dataclasses import replace
+from importlib import resources
+from itertools import pairwise
+
+import pytest
+import torch
+
+from dreamshard.constraints import ANY_SHARDING, Constraints
+from dreamshard.legality import violation
+from dreamshard.placer import NoPlacementError
+from dreamshard.search import RooflinePlacer
+from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.specs import A100, H100
+from dreamshard.testbeds.base import TestbedSetup
+from dreamshard.testbeds.simulated import SimulatedTestbed
+from dreamshard.workloads import read_tables
+from tests.helpers.tables import pool_of, tables_of
+
+PRIOR = RooflinePlacer(A100)
+GB = 10**9
+
+
+def mlperf():
+    return read_tables(str(resources.files("dreamshard.workloads") / "data" / "mlperf-dlrm-dcnv2.csv")).tables
+
+
+def cost_ms(task, placement, placer=PRIOR):
+    return float(placer.predict_sharded(task, placement).overall_ms())
+
+
+def test_a_table_larger_than_any_device_is_spread():
+    tables = tables_of([5 * 10**9], dim=16, pooling=10.0, batch_size=65_536)
+    task = PlacementTask(tables, 64, 70 * GB, constraints=ANY_SHARDING)
+    placement = PRIOR.place_sharded(task)
+    assert violation(task, placement) == ""
+
+
+def test_a_table_of_a_terabyte_with_rowwise_adagrad_is_spread():
+    tables = tables_of([4 * 10**9], dim=64, pooling=10.0, batch_size=65_536)
+    task = PlacementTask(tables, 64, 72 * GB, optimizer="rowwise_adagrad", constraints=ANY_SHARDING)
+    assert violation(task, PRIOR.place_sharded(task)) == ""
+
+
+@pytest.mark.parametrize("types", [("table_wise", "column_wise"), SHARDING_TYPES])
+def test_tables_that_no_memory_holds_are_cached_and_no_more_than_needed(types):
+    task = PlacementTask(mlperf(), 8, 8 * GB, constraints=Constraints(sharding_types=types, caching=True))
+    placement = RooflinePlacer(H100).place_sharded(task)
+    assert violation(task, placement) == ""
+    cached = [t for t, sharding in enumerate(placement.tables) if sharding.cached_share is not None]
+    assert 0 < len(cached) < len(placement.tables)
+    assert int(task.tables.rows[cached].min()) > 100_000  # small tables free nothing
+
+
+def test_nothing_is_cached_where_memory_suffices():
+    task = PlacementTask(mlperf(), 8, 80 * GB, constraints=replace(ANY_SHARDING, caching=True))
+    assert all(sharding.cached_share is None for sharding in PRIOR.place_sharded(task).tables)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("num_devices", "per_host"), [(4, None), (8, 4)])
+def test_more_ways_to_shard_never_cost_more_and_sometimes_less(num_devices, per_host, seed):
+    columns = PlacementTask(pool_of(24, seed), num_devices, 2**40, devices_per_host=per_host)
+    anyhow = replace(columns, constraints=ANY_SHARDING)
+    plain = ShardedPlacement.of(PRIOR.place(columns), columns.tables, per_host)
+    placement = PRIOR.place_sharded(anyhow)
+    assert violation(anyhow, placement) == ""
+    assert cost_ms(anyhow, placement) <= cost_ms(anyhow, plain) * 1.01
+
+
+def test_many_ways_to_shard_pay_on_mlperf():
+    task = PlacementTask(mlperf(), 8, 80 * GB)
+    anyhow = replace(task, constraints=ANY_SHARDING)
+    plain = ShardedPlacement.of(PRIOR.place(task), task.tables)
+    placement = PRIOR.place_sharded(anyhow)
+    assert cost_ms(anyhow, placement) < 0.8 * cost_ms(task, plain)
+    assert "data_parallel" in placement.sharding_types
+    largest = max(range(26), key=lambda t: int(task.tables.rows[t]))
+    assert placement.tables[largest].sharding_type != "data_parallel"
+
+
+def test_it_predicts_what_the_simulated_testbed_measures():
+    task = PlacementTask(mlperf(), 8, 80 * GB, constraints=ANY_SHARDING, batch_size=65_536)
+    placement = PRIOR.place_sharded(task)
+    setup = TestbedSetup(num_devices=8, batch_size=65_536, lookups=lambda name: pytest.fail(name))
+    measured = SimulatedTestbed(setup, A100, noise=0.0).measure_sharding(task, placement)
+    assert cost_ms(task, placement) == pytest.approx(measured.overall_ms, rel=1e-5)
+
+
+@pytest.mark.parametrize("sharding_type", SHARDING_TYPES)
+def test_tables_that_must_be_sharded_in_one_way_are(sharding_type):
+    tables = replace(pool_of(6), dim=torch.full((6,), 64), rows=torch.full((6,), 10**5))
+    constraints = replace(ANY_SHARDING, sharding_types_of={tables.names[2]: (sharding_type,)})
+    task = PlacementTask(tables, 8, 2**40, devices_per_host=4, constraints=constraints)
+    placement = PRIOR.place_sharded(task)
+    assert placement.tables[2].sharding_type == sharding_type
+    assert violation(task, placement) == ""
+
+
+def test_constraints_on_places_hold_beside_spread_tables():
+    tables = mlperf()
+    small = [name for name, rows in zip(tables.names, tables.rows.tolist(), strict=True) if rows < 10**6]
+    constraints = replace(
+        ANY_SHARDING,
+        pinned={small[0]: (3,)},
+        together=(frozenset(small[1:4]),),
+        apart=(frozenset(small[4:7]),),
+        memory_bytes_of={0: 40 * GB},
+        reserve_bytes=GB,
+    )
+    task = PlacementTask(tables, 8, 80 * GB, constraints=constraints)
+    assert violation(task, PRIOR.place_sharded(task)) == ""
+
+
+def test_an_excluded_device_holds_nothing_so_no_table_is_on_every_device():
+    task = PlacementTask(pool_of(12), 4, 2**40, constraints=replace(ANY_SHARDING, excluded_devices=(1,)))
+    placement = PRIOR.place_sharded(task)
+    assert violation(task, placement) == ""
+    assert placement.sharding_types <= {"table_wise", "column_wise"}
+
+
+def test_what_fits_nowhere_is_refused():
+    tables = tables_of([10**6] * 3, dim=64)  # 256 MB each, 768 MB in all
+    only_whole = Constraints(sharding_types=("table_wise",))
+    task = PlacementTask(tables, 2, 400 * 10**6, constraints=only_whole)
+    with pytest.raises(NoPlacementError, match="found no placement"):
+        PRIOR.place_sharded(task)
+    assert (
+        violation(replace(task, constraints=ANY_SHARDING), PRIOR.place_sharded(replace(task, constraints=ANY_SHARDING)))
+        == ""
+    )
+
+
+def test_larger_budgets_are_no_worse():
+    task = PlacementTask(mlperf(), 8, 80 * GB, constraints=ANY_SHARDING)
+    costs = [cost_ms(task, PRIOR.place_sharded(task, budget_ms)) for budget_ms in (5.0, 200.0, 1000.0)]
+    assert all(later <= earlier * 1.02 for earlier, later in pairwise(costs)), costs
