@@ -73,6 +73,7 @@ class Plan:
         differs_in: in what the plan differs from that; the hardware too, where it is unknown.
         warning: what this means, and what to do; empty without a difference.
         devices_per_host: of the devices; None where no table is on one host.
+        moves: steps from the plan that was in use to this one, in their order; only in JSON.
     """
 
     num_devices: int
@@ -84,6 +85,7 @@ class Plan:
     differs_in: tuple[Difference, ...] = ()
     warning: str = ""
     devices_per_host: int | None = None
+    moves: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         counts = Counter(
@@ -121,6 +123,7 @@ class Plan:
                 "differs_in": list(self.differs_in),
                 "warning": self.warning or None,
                 "shards": [shard.to_json() for shard in self.shards],
+                **({"moves": [dict(step) for step in self.moves]} if self.moves else {}),
             },
             indent=2,
         )

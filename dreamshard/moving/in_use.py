@@ -7,7 +7,6 @@ from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.moving.blocks import Block, blocks_of
 from dreamshard.plan import Plan
 from dreamshard.sharding import ON_ONE_HOST, ShardedPlacement
-from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
 
@@ -37,21 +36,21 @@ class InUse:
         return self.new + self.changed
 
 
-def in_use(plan: Plan, task: PlacementTask, earlier: Tables | None = None) -> InUse:
+def in_use(plan: Plan, task: PlacementTask, rows_before: Mapping[str, int] | None = None) -> InUse:
     """What `plan` holds of the task's tables.
 
-    A plan does not say how many rows a table has unless it splits them, so `earlier` does.
+    A plan does not say how many rows a table has unless it splits them, so `rows_before` does.
 
     Args:
         plan: in use.
         task: of today's tables.
-        earlier: the tables that the plan was made for; None where their rows have not changed.
+        rows_before: of the tables that the plan was made for, by name; those that are missing have not changed.
 
     Raises:
         ValueError: the plan has none of the tables, does not hold all of one, or has hosts of another size.
     """
     by_table, tables = plan.by_table(), task.tables
-    rows_before = dict(zip(earlier.names, earlier.rows.tolist(), strict=True)) if earlier is not None else {}
+    known = rows_before or {}
     new, changed, same = [], [], []
     for t, (name, rows, dim) in enumerate(zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True)):
         shards = by_table.get(name)
@@ -59,7 +58,7 @@ def in_use(plan: Plan, task: PlacementTask, earlier: Tables | None = None) -> In
             new.append(name)
             continue
         ends = [shard.row_end for shard in shards if shard.row_end is not None]
-        held_rows = rows_before.get(name, max(ends, default=rows))
+        held_rows = known.get(name, max(ends, default=rows))
         held_dim = max(shard.column_end for shard in shards)
         if (held_rows, held_dim) == (rows, dim):
             same.append(t)

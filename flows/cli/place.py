@@ -1,7 +1,6 @@
 """`dreamshard place`: places the tables listed in a file."""
 
-from pathlib import Path
-from typing import Annotated
+from dataclasses import replace
 
 import typer
 
@@ -9,6 +8,18 @@ from flows.cli import place_options as options
 from flows.cli import terminal
 from flows.cli.command_options import BatchOption, HardwareOption, HomeOption, enter
 from flows.cli.placers import choose, is_without_costs
+from flows.cli.plan_in_use import (
+    CurrentOption,
+    CurrentTablesOption,
+    CurveOption,
+    MoveRateOption,
+    StepsOption,
+    check_curve,
+    read_in_use,
+    show_transition,
+    transition,
+    write_curve,
+)
 from flows.cli.plan_output import check_writable, plan_text, show_prediction
 from flows.cli.torchrec_plan import DeviceTypeOption, ModulePathOption, torchrec_target
 
@@ -27,7 +38,11 @@ def place(
     sharding: options.ShardingOption = None,
     reserve_gb: options.ReserveOption = None,
     cache: options.CacheOption = False,
-    current: Annotated[Path | None, typer.Option("--current", help="PLAN.json in use; shows what moves.")] = None,
+    current: CurrentOption = None,
+    current_tables: CurrentTablesOption = None,
+    steps_until_next: StepsOption = 100_000,
+    move_gb_per_s: MoveRateOption = 10,
+    curve: CurveOption = None,
     form: options.FormatOption = "json",
     out: options.OutOption = None,
     precision: options.PrecisionOption = None,
@@ -46,12 +61,13 @@ def place(
     """
     store = enter(home)
     check_writable(out)
+    check_curve(curve)
     from dreamshard.files import atomic
+    from dreamshard.moving import MovePrice
     from dreamshard.plan import make_plan, with_origin
     from dreamshard.search import DreamShardPlacer
     from dreamshard.testbeds.accelerators.hardware_file import hardware as hardware_of
     from flows.cli.model_tables import located, tables_from, task_of
-    from flows.cli.plan_in_use import read_in_use, show_moves, with_kept_names
 
     spec = hardware_of(hardware) if hardware else None
     listed, model = tables_from(store, tables)
@@ -74,22 +90,32 @@ def place(
     if form == "torchrec":
         model, module_path = located(model, tables, module_path)
         target = torchrec_target(task, model=model, module_path=module_path, device_type=device_type, spec=spec)
-    in_use = read_in_use(current, task) if current else None
+    rows_before = None
+    if current_tables is not None:
+        earlier, _ = tables_from(store, current_tables)
+        rows_before = dict(zip(earlier.names, earlier.rows.tolist(), strict=True))
+    in_use = read_in_use(current, task, rows_before) if current else None
+    price = MovePrice(steps_until_next=steps_until_next, bytes_per_s=1e9 * move_gb_per_s)
     chosen = choose(store, placer, task, spec, hardware or "")
     if chosen.why:
         terminal.note(chosen.why)
     placement = chosen.place(task, budget_ms)
-    if in_use is not None:
-        placement = with_kept_names(task, placement, in_use)
     oracle = chosen.predictor
+    way = None
+    if in_use is not None:
+        way = transition(task, in_use, placement, oracle, price)
+        placement = way.placement
     plan = make_plan(task, placement, chosen.name, oracle.predict_sharded(task, placement) if oracle else None)
     if oracle is not None:
         knows = isinstance(oracle, DreamShardPlacer) and oracle.cost_network.knows_topology(task)
         plan = with_origin(
             plan, task, chosen.costs_of, hardware=spec.name if spec else None, called=hardware, knows_topology=knows
         )
-    if in_use is not None:
-        show_moves(task, in_use, placement)
+    if in_use is not None and way is not None:
+        plan = replace(plan, moves=tuple(step.to_json() for step in way.schedule.steps))
+        show_transition(task, in_use, way, price)
+        if curve is not None:
+            write_curve(curve, way)
     text = plan_text(plan, form, target)
     if out is None:
         typer.echo(text, nl=not text.endswith("\n"))

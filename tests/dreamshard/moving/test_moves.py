@@ -114,12 +114,12 @@ def test_new_gone_and_resized_tables_are_told_from_those_that_stay():
     ]
 
 
-def test_a_table_of_other_rows_is_loaded_anew_where_the_earlier_list_says_so():
+def test_a_table_of_other_rows_is_loaded_anew_where_its_earlier_rows_are_known():
     old = PlacementTask(tables_of([5, 4]), 2, 2**20)
     plan = make_plan(old, placed(old, [0, 1]), "old")
     grown = PlacementTask(tables_of([5, 8]), 2, 2**20)
     assert in_use(plan, grown).changed == ()
-    assert in_use(plan, grown, earlier=old.tables).changed == ("t1",)
+    assert in_use(plan, grown, rows_before={"t0": 5, "t1": 4}).changed == ("t1",)
 
 
 def test_rows_that_a_plan_splits_tell_how_many_there_were():

@@ -1,0 +1,152 @@
+"""What moving is worth: never worse than keeping the plan in use or moving all of the way."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dreamshard.constraints import Constraints
+from dreamshard.legality import violation
+from dreamshard.moving import InUse, MovePrice, blocks_of, in_use, moved_bytes, renamed, weigh
+from dreamshard.placed_shards import placed_shards
+from dreamshard.placement import Placement
+from dreamshard.plan import make_plan
+from dreamshard.search import RooflinePlacer
+from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, TableSharding
+from dreamshard.tables import DEFAULT_BATCH
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.roofline import sharding_costs
+from dreamshard.testbeds.accelerators.specs import SPECS
+from tests.helpers.tables import pool_of, tables_of
+
+
+class Preset(RooflinePlacer):
+    """The preset's own costs of every way to shard."""
+
+    def predict_sharded(self, task, placement):
+        return sharding_costs(task, placed_shards(task, placement), DEFAULT_BATCH, self.spec)
+
+
+A100 = Preset(SPECS["a100"])
+DEAR = MovePrice(steps_until_next=1, bytes_per_s=1)
+CHEAP = MovePrice(steps_until_next=1e12, bytes_per_s=1e12)
+
+
+def placed(task, devices):
+    return ShardedPlacement.of(Placement(torch.tensor(devices), task.num_devices), task.tables, task.devices_per_host)
+
+
+def used(task, devices) -> InUse:
+    return in_use(make_plan(task, placed(task, devices), "old"), task)
+
+
+def two_devices(num_tables=4, **more):
+    """Alike tables of 100,000 rows, 24.4 MiB each."""
+    return PlacementTask(tables_of([100_000] * num_tables, 64, 20.0), 2, 2**40, **more)
+
+
+def test_a_price_that_no_gain_pays_keeps_the_plan():
+    task = two_devices()
+    weighed = weigh(task, used(task, [0, 0, 0, 1]), placed(task, [0, 0, 1, 1]), A100, DEAR)
+    assert weighed.chosen == weighed.kept
+    assert weighed.chosen.moved_bytes == 0
+    assert weighed.moved_all.overall_ms < weighed.kept.overall_ms
+
+
+def test_without_a_price_the_best_placement_is_chosen_and_the_curve_falls():
+    task = two_devices()
+    weighed = weigh(task, used(task, [0, 0, 0, 1]), placed(task, [0, 0, 1, 1]), A100, CHEAP)
+    assert weighed.chosen.moved_bytes == 100_000 * 64 * 4
+    assert weighed.chosen.overall_ms == weighed.moved_all.overall_ms
+    assert [point.moved_bytes for point in weighed.curve] == [0, 100_000 * 64 * 4]
+    assert weighed.curve[0].overall_ms > weighed.curve[1].overall_ms
+
+
+def test_as_good_a_placement_that_moves_less_is_found_beside_the_new_one():
+    task = two_devices(6)
+    current = used(task, [0, 0, 0, 0, 1, 1])  # one table has to move; the new placement swaps two pairs as well
+    target = placed(task, [0, 1, 1, 1, 0, 0])
+    price = MovePrice(steps_until_next=100_000, bytes_per_s=1e9)
+    weighed = weigh(task, current, target, A100, price)
+    assert weighed.chosen.moved_bytes == 100_000 * 64 * 4
+    assert weighed.chosen.overall_ms == pytest.approx(weighed.moved_all.overall_ms)
+
+
+def test_the_break_even_lies_where_the_gain_of_all_steps_pays_for_the_move():
+    task = two_devices()
+    current, target = used(task, [0, 0, 0, 1]), placed(task, [0, 0, 1, 1])
+    free = weigh(task, current, target, A100, CHEAP)
+    gain_ms = free.kept.overall_ms - free.chosen.overall_ms
+    moved_ms = 1e3 * free.chosen.moved_bytes / 1e9
+    for factor, stays in ((0.99, True), (1.01, False)):
+        price = MovePrice(steps_until_next=factor * moved_ms / gain_ms, bytes_per_s=1e9)
+        assert (weigh(task, current, target, A100, price).chosen.moved_bytes == 0) == stays
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("steps", [1e2, 1e4, 1e6])
+def test_the_choice_is_never_worse_than_both_ends_and_fits(seed, steps):
+    tables = pool_of(14, seed)
+    generator = torch.Generator().manual_seed(seed)
+    loose = PlacementTask(tables, 4, 2**40)
+    first, second = (torch.randint(4, (14,), generator=generator).tolist() for _ in range(2))
+    room = max(
+        max(sum(loose.table_bytes[torch.tensor(each) == d]).item() for d in set(each)) for each in (first, second)
+    )
+    task = replace(loose, memory_bytes=int(room), constraints=Constraints(apart=()))
+    current = used(task, first)
+    target = renamed(task, placed(task, second), current.blocks)
+    price = MovePrice(steps_until_next=steps, bytes_per_s=1e9)
+    weighed = weigh(task, current, target, A100, price)
+    totals = [price.total_ms(point.overall_ms, point.moved_bytes) for point in (weighed.kept, weighed.moved_all)]
+    assert price.total_ms(weighed.chosen.overall_ms, weighed.chosen.moved_bytes) <= min(totals)
+    for point in (*weighed.curve, weighed.chosen):
+        assert violation(task, point.placement) == ""
+        assert point.moved_bytes == moved_bytes(current.blocks, blocks_of(task, point.placement))
+        assert point.overall_ms == float(A100.predict_sharded(task, point.placement).overall_ms())
+
+
+def test_a_plan_that_breaks_a_new_constraint_cannot_be_kept_and_the_reason_is_said():
+    task = two_devices(constraints=Constraints(excluded={"t0": (0,)}))
+    weighed = weigh(task, used(two_devices(), [0, 0, 0, 1]), placed(task, [1, 0, 0, 1]), A100, DEAR)
+    assert weighed.kept is None
+    assert weighed.why_not_kept == "table 't0' has a shard on device 0, which it may not use"
+    assert weighed.chosen.moved_bytes == 100_000 * 64 * 4
+
+
+def test_new_tables_cost_no_moves_wherever_they_go():
+    old = PlacementTask(tables_of([100_000] * 3, 64, 20.0), 2, 2**40)
+    current = in_use(make_plan(old, placed(old, [0, 0, 1]), "old"), two_devices())
+    task = two_devices()
+    weighed = weigh(task, current, placed(task, [0, 0, 1, 1]), A100, DEAR)
+    assert weighed.chosen.moved_bytes == 0
+    assert weighed.chosen.placement.tables[3].where == (1,)
+
+
+def test_a_plan_for_other_devices_moves_all_of_the_way():
+    old = two_devices()
+    task = replace(old, num_devices=3)
+    weighed = weigh(
+        task, in_use(make_plan(old, placed(old, [0, 0, 1, 1]), "old"), task), placed(task, [0, 0, 1, 2]), A100, DEAR
+    )
+    assert weighed.kept is None
+    assert weighed.why_not_kept == "it is for 2 devices"
+    assert weighed.chosen == weighed.moved_all
+
+
+def test_ways_to_shard_change_on_the_way_too():
+    anything = Constraints(sharding_types=SHARDING_TYPES)
+    tables = tables_of([2_000_000, 2000, 2000, 2000], [64, 64, 64, 64], [40.0, 5.0, 5.0, 5.0])
+    task = PlacementTask(tables, 4, 2**40, constraints=anything)
+    rows = TableSharding(sharding_type="row_wise", columns=((0, 64),))
+    target = placed(task, [0, 1, 2, 3]).with_table(0, rows)
+    current = used(task, [0, 1, 1, 1])
+    assert weigh(task, current, target, A100, DEAR).chosen.moved_bytes == 0
+    weighed = weigh(task, current, target, A100, CHEAP)
+    assert weighed.chosen.placement.tables[0] == rows
+    assert weighed.chosen.overall_ms < weighed.kept.overall_ms
+
+
+def test_a_price_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="give moving no price"):
+        MovePrice(steps_until_next=0, bytes_per_s=1e9)

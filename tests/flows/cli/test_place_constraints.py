@@ -1,0 +1,85 @@
+"""`dreamshard place --constraints`: what a person asks for holds in the plan, or is refused with the reason."""
+
+import json
+
+import pytest
+
+TABLES = "name,rows,dim,pooling_factor\n" + "".join(f"t{t},100000,64,{5 + t}\n" for t in range(6))
+
+
+@pytest.fixture
+def place(place_tables, tmp_path):
+    """A function that places six tables for four A100s under the constraints of a file's text."""
+
+    def run(text: str, *options: str):
+        path = tmp_path / "constraints.yaml"
+        path.write_text(text)
+        done = place_tables(TABLES, "--devices", "4", "--hardware", "a100", "--constraints", str(path), *options)
+        plan = json.loads(done.stdout) if done.stdout.startswith("{") else {"shards": []}
+        held: dict[str, set[int]] = {}
+        for shard in plan["shards"]:
+            held.setdefault(shard["table"], set()).add(shard["device"])
+        return done, plan, held
+
+    return run
+
+
+def test_all_constraints_of_a_file_hold_in_the_plan(place):
+    text = "{pin: {t0: 2}, exclude: {t1: [0, 2]}, exclude_devices: 3, together: [[t2, t3]], apart: [[t4, t5]]}"
+    done, _, held = place(text)
+    assert done.exit_code == 0, done.exception
+    assert held["t0"] == {2}
+    assert held["t1"] <= {1}
+    assert not any(3 in devices for devices in held.values())
+    assert held["t2"] == held["t3"]
+    assert len(held["t2"]) == 1
+    assert not held["t4"] & held["t5"]
+
+
+def test_unequal_memory_and_a_reserve_bound_each_device(place):
+    one = 100_000 * 64 * 4 / 2**30
+    done, plan, _ = place(f"memory_gb: [{2.1 * one}, {2.1 * one}, {3.1 * one}, {1.1 * one}]", "--reserve-gb", str(one))
+    assert done.exit_code == 1  # room for 1 + 1 + 2 + 0 of six tables
+    assert "no placement is legal" in str(done.exception)
+    done, plan, _ = place(f"memory_gb: [{3.1 * one}, {3.1 * one}, {4.1 * one}, {1.05 * one}]", "--reserve-gb", str(one))
+    assert done.exit_code == 0, done.exception
+    room = [int(size * one * 2**30) for size in (2.1, 2.1, 3.1, 0.05)]
+    assert all(device["memory_bytes"] <= most for device, most in zip(plan["predicted"]["devices"], room, strict=True))
+
+
+def test_ways_to_shard_are_those_that_are_allowed(place):
+    done, plan, _ = place("", "--sharding", "whole")
+    assert done.exit_code == 0, done.exception
+    assert len(plan["shards"]) == 6
+    done, _, _ = place("", "--sharding", "diagonal")
+    assert done.exit_code == 1
+    assert "'diagonal' names no way to shard" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{pin: {t0: 1}, exclude: {t0: 1}}", "table 't0' is pinned to devices [1], but all of them are excluded"),
+        ("{together: [[t0, t1]], apart: [[t0, t1]]}", "are to be apart, but also to share a device"),
+        ("pin: {tt1: 1}", "names a table 'tt1', but there is none (did you mean 't1'?)"),
+        ("exclude_devices: 4", "there is no device 4, only devices 0..3"),
+    ],
+)
+def test_what_cannot_be_met_is_refused_with_the_reason(place, text, reason):
+    done, _, _ = place(text)
+    assert done.exit_code == 1
+    assert reason in str(done.exception)
+
+
+def test_rules_of_thumb_respect_constraints_too(place):
+    done, _, held = place("pin: {t0: 0, t1: 0, t2: 0, t3: 0, t4: 0}", "--placer", "size_greedy")
+    assert done.exit_code == 0, done.exception
+    assert all(held[f"t{t}"] == {0} for t in range(5))
+
+
+def test_a_rival_whose_placement_breaks_a_constraint_says_which(place):
+    pytest.importorskip("torchrec")
+    done, _, _ = place("pin: {t0: 0, t1: 0, t2: 0, t3: 0, t4: 0}", "--placer", "torchrec_planner")
+    assert done.exit_code == 1
+    assert "torchrec_planner" in str(done.exception)
+    assert "which it may not use" in str(done.exception)

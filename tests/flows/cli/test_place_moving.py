@@ -1,0 +1,145 @@
+"""`dreamshard place --current`: what moves, what it gains, in which order, and whether it is worth it."""
+
+import csv
+import json
+
+import pytest
+
+HEADER = "name,rows,dim,pooling_factor\n"
+ALIKE = HEADER + "".join(f"t{t},100000,64,20\n" for t in range(4))
+EIGHT_MB = 100_000 * 64 * 4
+
+
+@pytest.fixture
+def place(place_tables, tmp_path):
+    """A function that places a list for two A100s, with a plan in use given as device per table (or shards)."""
+
+    def run(tables: str, held, *options: str, devices: int = 2):
+        current = tmp_path / "current.json"
+        shards = [
+            {"table": name, "device": device, "column_start": 0, "column_end": 64} for name, device in held.items()
+        ]
+        current.write_text(json.dumps({"num_devices": devices, "placer": "old", "shards": shards}))
+        place = ("--devices", str(devices), "--hardware", "a100", "--current", str(current))
+        done = place_tables(tables, *place, *options)
+        plan = json.loads(done.stdout) if done.stdout.startswith("{") else {}
+        return done, plan, " ".join(done.stderr.split())
+
+    return run
+
+
+def devices_of(plan):
+    return {shard["table"]: shard["device"] for shard in plan["shards"]}
+
+
+def test_the_same_plan_under_other_names_moves_nothing(place):
+    held = {"t0": 1, "t1": 1, "t2": 0, "t3": 0}
+    done, plan, notes = place(ALIKE, held)
+    assert done.exit_code == 0, done.exception
+    assert devices_of(plan) == held
+    assert "0 of 4 tables move, 0 GiB in all" in notes
+    assert "keep it: no gain is worth its moves" in notes
+    assert "moves" not in plan
+
+
+def test_one_table_moves_off_the_full_device_and_the_gain_is_said(place):
+    done, plan, notes = place(ALIKE, {"t0": 0, "t1": 0, "t2": 0, "t3": 1}, "--steps-until-next", "1e9")
+    assert done.exit_code == 0, done.exception
+    assert sorted(devices_of(plan).values()) == [0, 0, 1, 1]
+    assert "the plan in use: predicted" in notes
+    assert "1 of 4 tables move, 0.0238 GiB in all:" in notes
+    assert "less for 0.0238 GiB; moving stops training for" in notes
+    (step,) = plan["moves"]
+    assert (step["kind"], step["source"], step["target"], step["memory_bytes"]) == ("move", 0, 1, EIGHT_MB)
+    assert step["frees"] == [0]
+
+
+def test_a_price_too_high_keeps_the_plan(place):
+    held = {"t0": 0, "t1": 0, "t2": 0, "t3": 1}
+    _, plan, notes = place(ALIKE, held, "--steps-until-next", "1", "--move-gb-per-s", "0.001")
+    assert devices_of(plan) == held
+    assert "weighed over 1 steps until the next change, at 0.001 GB/s" in notes
+    assert "keep it" in notes
+
+
+def test_the_curve_is_a_list_and_a_picture(place, tmp_path):
+    held = {"t0": 0, "t1": 0, "t2": 0, "t3": 1}
+    done, _, notes = place(ALIKE, held, "--curve", str(tmp_path / "curve.csv"))
+    assert done.exit_code == 0, done.exception
+    rows = list(csv.DictReader((tmp_path / "curve.csv").open()))
+    assert [int(row["moved_bytes"]) for row in rows] == [0, EIGHT_MB]
+    assert float(rows[0]["gain_ms"]) == 0
+    assert float(rows[1]["gain_ms"]) == pytest.approx(
+        float(rows[0]["overall_ms"]) - float(rows[1]["overall_ms"]), abs=2e-6
+    )
+    assert "GiB moved ms gain" in notes
+    place(ALIKE, held, "--curve", str(tmp_path / "curve.png"))
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    done, _, _ = place(ALIKE, held, "--curve", str(tmp_path / "curve.gif"))
+    assert done.exit_code == 1
+    assert ".csv, .png, .svg" in str(done.exception)
+
+
+def test_new_gone_and_resized_tables_are_counted_apart_from_what_moves(place):
+    today = HEADER + "t0,100000,64,20\nt1,100000,128,20\nfresh,100000,64,20\n"
+    done, plan, notes = place(today, {"t0": 0, "t1": 1, "gone": 1})
+    assert done.exit_code == 0, done.exception
+    assert "of 1 tables move" in notes
+    assert "1 are new and 1 are of another size and 1 are gone" in notes
+    assert {(step["kind"], step["table"]) for step in plan["moves"]} >= {("load", "fresh"), ("load", "t1")}
+
+
+def test_rows_that_have_changed_are_known_from_the_earlier_list(place, tmp_path):
+    (tmp_path / "earlier.csv").write_text(ALIKE.replace("t3,100000", "t3,90000"))
+    _, plan, notes = place(
+        ALIKE, dict.fromkeys(("t0", "t1", "t2", "t3"), 0), "--current-tables", str(tmp_path / "earlier.csv")
+    )
+    assert "1 are of another size" in notes
+    assert ("load", "t3") in {(step["kind"], step["table"]) for step in plan["moves"]}
+
+
+def test_tables_that_change_places_without_room_wait_in_host_memory(place, tmp_path):
+    tables = HEADER + "t0,100000,64,20\nt1,100000,64,20\n"
+    (tmp_path / "pins.yaml").write_text("pin: {t0: 1, t1: 0}\n")
+    options = ("--memory-gb", "0.025", "--constraints", str(tmp_path / "pins.yaml"))
+    done, plan, notes = place(tables, {"t0": 0, "t1": 1}, *options)
+    assert done.exit_code == 0, done.exception
+    assert "the plan in use cannot be kept: table 't0' has a shard on device 0, which it may not use" in notes
+    steps = [(step["kind"], step["source"], step["target"]) for step in plan["moves"]]
+    assert [kind for kind, _, _ in steps] == ["stage", "move", "move"]
+    staged, other = steps[0][1], 1 - steps[0][1]
+    assert steps[1:] == [("move", other, staged), ("move", "host", other)]
+    assert "0.0238 GiB wait in host memory meanwhile" in notes
+    assert f"t{staged}: device {staged} -> host memory meanwhile, 24.41 MiB" in notes
+
+
+def test_a_plan_of_torchrec_is_read(place_tables, tmp_path):
+    pytest.importorskip("torchrec")
+    shards = {"sharding_type": "table_wise", "compute_kernel": "fused"}
+    modules = {
+        "ebc": {
+            name: shards
+            | {
+                "ranks": [rank],
+                "sharding_spec": [
+                    {"shard_offsets": [0, 0], "shard_sizes": [100_000, 64], "placement": f"rank:{rank}/cuda:{rank}"}
+                ],
+            }
+            for name, rank in {"t0": 0, "t1": 0, "t2": 0, "t3": 0}.items()
+        }
+    }
+    current = tmp_path / "torchrec.json"
+    current.write_text(json.dumps(modules))
+    options = ("--devices", "2", "--hardware", "a100", "--current", str(current), "--steps-until-next", "1e9")
+    done = place_tables(ALIKE, *options)
+    assert done.exit_code == 0, done.exception
+    assert "2 of 4 tables move, 0.0477 GiB in all:" in done.stderr
+
+
+def test_a_plan_for_other_devices_cannot_be_kept(place_tables, tmp_path):
+    current = tmp_path / "current.json"
+    shards = [{"table": f"t{t}", "device": 0, "column_start": 0, "column_end": 64} for t in range(4)]
+    current.write_text(json.dumps({"num_devices": 1, "shards": shards}))
+    done = place_tables(ALIKE, "--devices", "2", "--hardware", "a100", "--current", str(current))
+    assert done.exit_code == 0, done.exception
+    assert "the plan in use cannot be kept: it is for 1 devices" in done.stderr
