@@ -17,7 +17,7 @@ from torchrec.modules.mc_modules import (  # noqa: E402
 )
 from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantCollection  # noqa: E402
 
-from dreamshard.torchrec import tables_of  # noqa: E402
+from dreamshard.torchrec import planned_tables, tables_of  # noqa: E402
 
 META = torch.device("meta")
 
@@ -59,6 +59,15 @@ def test_all_collections_of_a_model_are_found_with_their_paths():
     assert [d.is_weighted for d in found.details] == [False, False, True, False]
     assert found.by_name["item"].features == ("clicked", "bought")
     assert found.tables.rows.tolist() == [100, 50, 100, 100]
+
+
+def test_tables_are_where_torchrecs_sharders_find_them():
+    model = Model()
+    inner = bags(bag("click", dim=6, features=["f"]), is_weighted=True)
+    model.processed = FeatureProcessedEmbeddingBagCollection(inner, {"f": nn.Module()})
+    found = [(d.module_path, d.name, d.rows, d.dim, d.precision.upper()) for d in tables_of(model).details]
+    assert found == [(t.module_path, t.name, t.rows, t.dim, t.data_type) for t in planned_tables(model)]
+    assert len(found) == 5
 
 
 def test_what_else_is_in_a_model_is_named():
