@@ -13,11 +13,13 @@ from dreamshard.search.roofline_costs import LOADS, RooflineCosts, RooflineEvalu
 from dreamshard.search.sharding_costs import CollectiveLoad, Figures
 from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.collectives import all_reduce_s, host_exchange_s, reduce_scatter_s
+from dreamshard.testbeds.accelerators.collectives import host_exchange_s, ring_s
 from dreamshard.testbeds.accelerators.links import all_to_all_s, vector_bytes
 from dreamshard.testbeds.accelerators.loads import ABOVE_32, ABOVE_64, COUNT, DIM, NUM_PLACED_LOADS, placed_loads
+from dreamshard.testbeds.accelerators.public_measurements import Operation
 from dreamshard.testbeds.accelerators.roofline import sharding_costs
 
+_ROWS_OPERATIONS: tuple[Operation, ...] = ("reduce_scatter", "all_gather")  # there and back
 _FLAGS = [COUNT, ABOVE_32, ABOVE_64]  # loads of which a device that has any has at least one
 
 
@@ -67,16 +69,22 @@ class RooflineSharding:
             torch.from_numpy(np.asarray(values, np.float64))
             for values in (load.row_dims, load.all_reduce_bytes, load.host_dims)
         )
-        rows_s = reduce_scatter_s(vector_bytes(row_dims, batch_size), num_devices, spec, self.devices_per_host)
-        rows_s = torch.where(row_dims > 0, rows_s, 0.0)[:, None]  # [N, 1]
-        reduce_s = all_reduce_s(gradients, num_devices, spec, self.devices_per_host)
-        reduce_s = torch.where(gradients > 0, reduce_s, 0.0)[:, None]
-        total_s = (2 * rows_s + reduce_s).expand(-1, num_devices)
-        if bool((host_dims > 0).any()):
-            group = self.devices_per_host
-            hosts_s = host_exchange_s(host_dims, batch_size, num_devices, group, spec, self.devices_per_host)
-            hosts_s = torch.where((host_dims > 0).any(dim=1, keepdim=True), hosts_s, 0.0)
-            total_s = total_s + 2 * hosts_s.repeat_interleave(group, dim=1)[:, :num_devices]
+        per_host, zero = self.devices_per_host, torch.zeros(1, dtype=torch.float64)
+
+        def ring(num_bytes: Tensor, operation: Operation) -> Tensor:
+            return torch.where(num_bytes > 0, ring_s(num_bytes, num_devices, spec, per_host, operation), zero)
+
+        rows_bytes = vector_bytes(row_dims, batch_size)
+        rings_s = ring(rows_bytes, "reduce_scatter") + ring(rows_bytes, "all_gather") + ring(gradients, "all_reduce")
+        total_s = rings_s[:, None].expand(-1, num_devices)
+        busy = (host_dims > 0).any(dim=1, keepdim=True)
+        if bool(busy.any()):
+            there, back = (
+                host_exchange_s(host_dims, batch_size, per_host, spec, per_host, operation)
+                for operation in _ROWS_OPERATIONS
+            )
+            hosts_s = torch.where(busy, there + back, zero)
+            total_s = total_s + hosts_s.repeat_interleave(per_host, dim=1)[:, :num_devices]
         result: Figures = (1e3 * total_s).float().numpy()
         return result
 
