@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
+from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.costs import PHASES
-from dreamshard.placement import device_memory_bytes
+from dreamshard.placed_shards import placed_shards
 from dreamshard.search import RooflinePlacer
+from dreamshard.sharding import ON_ONE_HOST
 from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.checked import checked
-from dreamshard.testbeds.accelerators.links import index_all_to_all_s
+from dreamshard.testbeds.accelerators.collectives import index_exchange_s
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.testbeds.capacity import TABLES_SHARE
 
@@ -54,7 +54,7 @@ class Estimate:
         balance: mean over the largest cost of a device; 1 where all are equal.
         index_ms: the all-to-all of the indices, which TorchRec hides behind the computation of another batch.
         largest_bytes: of tables on the fullest device.
-        num_shards: column shards and whole tables.
+        num_shards: of all devices: whole tables, columns, blocks of rows, copies.
     """
 
     cluster: Cluster
@@ -76,9 +76,20 @@ def what_if(
     optimizer: Optimizer = "sgd",
     batch_size: int = DEFAULT_BATCH,
     budget_ms: float | None = None,
+    constraints: Constraints = UNCONSTRAINED,
 ) -> list[Estimate]:
-    """Place the tables on each cluster by its figures; `budget_ms` limits the search for each."""
-    like = {"precision": precision, "optimizer": optimizer, "batch_size": batch_size}
+    """Place the tables on each cluster by its figures.
+
+    Args:
+        tables: of the model.
+        clusters: to compare.
+        precision: of the weights.
+        optimizer: of the tables.
+        batch_size: samples of a step.
+        budget_ms: limits the search for each cluster.
+        constraints: such as the ways to shard that tables may take.
+    """
+    like = {"precision": precision, "optimizer": optimizer, "batch_size": batch_size, "constraints": constraints}
     return [_estimate(tables, cluster, budget_ms, like) for cluster in clusters]
 
 
@@ -86,28 +97,33 @@ def _estimate(tables: Tables, cluster: Cluster, budget_ms: float | None, like: M
     estimate = Estimate(cluster=cluster, checked=checked(cluster.spec))
     try:
         task = PlacementTask(tables, cluster.num_devices, cluster.table_bytes, name="the model", **like)  # type: ignore[arg-type]
+        if _spreads_over_hosts(task):
+            task = replace(task, devices_per_host=min(cluster.spec.devices_per_node, cluster.num_devices))
         placer = RooflinePlacer(cluster.spec)
-        placement = placer.place(task, budget_ms)
+        placement = placer.place_sharded(task, budget_ms)
     except ValueError as error:
         return replace(estimate, infeasible=str(error))
-    costs = placer.predict(task, placement)
+    costs = placer.predict_sharded(task, placement)
     device_ms = costs.device_ms()  # [D]
-    whole, shards = task.sharded(placement)
-    held = device_memory_bytes(whole.table_bytes, shards.device[None], task.num_devices)[0]  # [D]
+    shards = placed_shards(task, placement)
+    batch_size = placer.measured_on(task).setting.batch_size
+    index_s = index_exchange_s(shards, batch_size, cluster.spec, task.devices_per_host)
     return replace(
         estimate,
         overall_ms=float(device_ms.max()),
         phases_ms=tuple(costs.phases_ms()[int(device_ms.argmax())].tolist()),
         balance=float(device_ms.mean() / device_ms.max()),
-        index_ms=_index_ms(whole, shards.device, cluster.spec, placer.measured_on(task).setting.batch_size),
-        largest_bytes=int(held.max()),
+        index_ms=1e3 * float(index_s.max()),
+        largest_bytes=int(shards.memory_bytes().max()),
         num_shards=len(shards.device),
     )
 
 
-def _index_ms(task: PlacementTask, device: torch.Tensor, spec: AcceleratorSpec, batch_size: int) -> float:
-    """Milliseconds of the all-to-all of the indices; a column shard needs all lookups of its table."""
-    lookups = torch.zeros(task.num_devices, dtype=torch.float64)
-    lookups.index_add_(0, device, task.tables.pooling_factor.double() * batch_size)
-    counts = torch.bincount(device, minlength=task.num_devices).double()
-    return 1e3 * float(index_all_to_all_s(lookups, counts, batch_size, spec, task.devices_per_host).max())
+def _spreads_over_hosts(task: PlacementTask) -> bool:
+    """Whether a table's rows may be spread over one host, so that hosts must be known."""
+    constraints = task.constraints
+    allowed = {
+        *constraints.sharding_types,
+        *(each for types in constraints.sharding_types_of.values() for each in types),
+    }
+    return bool(allowed & set(ON_ONE_HOST))

@@ -6,19 +6,22 @@ from typing import Any, Literal
 
 import torch
 
-from dreamshard.costs import CostSample
+from dreamshard.costs import CostSample, ShardingSample
 from dreamshard.exchange_sample import Exchange, ExchangeSample
 from dreamshard.placement import Placement
+from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.hardware_file import hardware
 from dreamshard.testbeds.accelerators.specs import DEFAULT_SPEC, SPECS, spec_of
 from dreamshard.testbeds.base import (
     ExchangeTestbed,
     MeasurementError,
+    ShardingTestbed,
     Testbed,
     TestbedSetup,
     check_exchange,
     check_placement,
+    check_sharding,
 )
 from dreamshard.testbeds.cluster.rank_source import RankSource
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
@@ -28,7 +31,15 @@ from dreamshard.testbeds.simulated import SimulatedTestbed
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["ExchangeTestbed", "MeasurementError", "Testbed", "TestbedSetup", "open_testbed", "testbed_names"]
+__all__ = [
+    "ExchangeTestbed",
+    "MeasurementError",
+    "ShardingTestbed",
+    "Testbed",
+    "TestbedSetup",
+    "open_testbed",
+    "testbed_names",
+]
 
 
 def testbed_names() -> list[str]:
@@ -54,7 +65,8 @@ def open_testbed(name: str, setup: TestbedSetup, launched: RankSource | None = N
     - `simulated`, `simulated:<accelerator>`: a model, by default of the paper's accelerator.
     - Instead of an accelerator's name, the last two take a file of one's own hardware (`hardware_file.py`).
     - `package.module:factory`: calls the factory with the setup; the result needs only `measure(task, placement)`; one
-      that has `measure_exchange(exchange)` too is an `ExchangeTestbed`.
+      that has `measure_exchange(exchange)` too is an `ExchangeTestbed`, one that has `measure_sharding(task, placement)`
+      a `ShardingTestbed`.
 
     Args:
         launched: ranks that a launcher started on one host or many, for `cluster` and `auto`; None to start them here.
@@ -128,6 +140,8 @@ class _OwnTestbed:
         self.max_devices: int | None = getattr(inner, "max_devices", None)
         self.memory_bytes: int | None = getattr(inner, "memory_bytes", None)
         self._inner = inner
+        if callable(getattr(inner, "measure_sharding", None)):
+            self.measure_sharding = self._measure_sharding
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`."""
@@ -137,6 +151,17 @@ class _OwnTestbed:
             raise MeasurementError(
                 f"testbed {self.name!r} returned {type(sample).__name__} for {task.name}, but training needs CostSample "
                 "objects; return one from measure()"
+            )
+        return sample
+
+    def _measure_sharding(self, task: PlacementTask, placement: ShardedPlacement) -> ShardingSample:
+        """See `ShardingTestbed`."""
+        check_sharding(task, placement, self.max_devices)
+        sample = self._inner.measure_sharding(task, placement)
+        if not isinstance(sample, ShardingSample):
+            raise MeasurementError(
+                f"testbed {self.name!r} returned {type(sample).__name__} for {task.name}, but a placement of tables sharded "
+                "in any way costs a ShardingSample; return one from measure_sharding()"
             )
         return sample
 

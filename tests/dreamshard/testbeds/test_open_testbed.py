@@ -7,9 +7,19 @@ import pytest
 import torch
 
 from dreamshard import testbeds
+from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED
 from dreamshard.exchange_sample import Exchange
 from dreamshard.placement import Placement
-from dreamshard.testbeds import ExchangeTestbed, MeasurementError, Testbed, TestbedSetup, open_testbed
+from dreamshard.sharding import ShardedPlacement, TableSharding
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds import (
+    ExchangeTestbed,
+    MeasurementError,
+    ShardingTestbed,
+    Testbed,
+    TestbedSetup,
+    open_testbed,
+)
 from dreamshard.testbeds.capacity import capacity_of
 from dreamshard.testbeds.cluster.layout import Layout
 from dreamshard.testbeds.cluster.messages import Gpu, Hello
@@ -145,6 +155,27 @@ def test_ones_own_testbed_measures_exchanges_if_it_has_the_method():
     sample = bed.measure_exchange(Exchange(sent_bytes=torch.tensor([8, 8])))
     assert len(sample.forward_ms) == 2
     assert not isinstance(open_testbed("tests.helpers.testbeds:by_count", SETUP), ExchangeTestbed)
+
+
+def sharding_task() -> tuple[PlacementTask, ShardedPlacement]:
+    task = replace(roomy_task(tables_of_dims([8])), constraints=ANY_SHARDING)
+    return task, ShardedPlacement((TableSharding(sharding_type="row_wise", columns=((0, 8),)),), 2, 2)
+
+
+def test_ones_own_testbed_measures_every_way_to_shard_if_it_has_the_method():
+    bed = open_testbed("tests.helpers.testbeds:with_shardings", SETUP)
+    assert isinstance(bed, ShardingTestbed)
+    assert bed.measure_sharding(*sharding_task()).overall_ms > 0
+    task, placement = sharding_task()
+    with pytest.raises(ValueError, match="sharded row_wise, but may be table_wise"):
+        bed.measure_sharding(replace(task, constraints=UNCONSTRAINED), placement)
+    assert not isinstance(open_testbed("tests.helpers.testbeds:by_count", SETUP), ShardingTestbed)
+
+
+def test_ones_own_testbed_must_return_a_sharding_sample():
+    bed = open_testbed("tests.helpers.testbeds:forgetting_shardings", SETUP)
+    with pytest.raises(MeasurementError, match=r"returned NoneType for task.*ShardingSample"):
+        bed.measure_sharding(*sharding_task())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,46 @@
+"""The same tables on other clusters, sharded as constraints allow."""
+
+import pytest
+
+from dreamshard.constraints import ANY_SHARDING, Constraints
+from dreamshard.testbeds.accelerators.specs import H100
+from dreamshard.what_if import Cluster, what_if
+from tests.helpers.tables import pool_of, tables_of
+
+EIGHT = Cluster(called="h100", spec=H100, num_devices=8)
+
+
+def test_more_ways_to_shard_never_cost_more():
+    plain, free = (
+        what_if(pool_of(20), [EIGHT], constraints=constraints)[0] for constraints in (Constraints(), ANY_SHARDING)
+    )
+    assert plain.num_shards >= 20
+    assert free.overall_ms <= plain.overall_ms * (1 + 1e-6)
+    assert free.largest_bytes <= EIGHT.table_bytes
+
+
+def test_constraints_count_on_every_cluster():
+    pool = pool_of(5)
+    pinned = Constraints(pinned={pool.names[0]: (7,)}, excluded_devices=(0, 1, 2, 3))
+    on_eight, on_four = what_if(pool, [EIGHT, Cluster(called="h100", spec=H100, num_devices=4)], constraints=pinned)
+    assert not on_eight.infeasible
+    assert on_eight.overall_ms > what_if(pool, [EIGHT])[0].overall_ms
+    assert on_four.infeasible
+
+
+def test_a_table_larger_than_a_device_needs_its_rows_spread():
+    huge = tables_of([5 * 10**9], dim=64)
+    without = what_if(huge, [EIGHT])[0]
+    assert "more than the" in without.infeasible
+    columns = Constraints(sharding_types=("row_wise",))
+    found = what_if(tables_of([10**9], dim=64), [EIGHT], constraints=columns)[0]
+    assert not found.infeasible
+    assert found.num_shards == 8
+    assert found.index_ms > 0
+
+
+@pytest.mark.parametrize("num_devices", [1, 16])
+def test_costs_are_those_of_the_placement_found(num_devices):
+    found = what_if(pool_of(10), [Cluster(called="h100", spec=H100, num_devices=num_devices)])[0]
+    assert found.overall_ms == pytest.approx(sum(found.phases_ms))
+    assert 0 < found.balance <= 1
