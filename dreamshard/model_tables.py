@@ -9,7 +9,14 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
-from dreamshard.tables import Optimizer, Precision, Tables
+from dreamshard.tables import (
+    BYTES_PER_ELEMENT_STATE,
+    BYTES_PER_ROW_STATE,
+    Optimizer,
+    Precision,
+    Tables,
+    parent_name,
+)
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.table_list import ListedTable
 from dreamshard.workloads.tables_file import fill_missing_columns
@@ -83,19 +90,11 @@ class ModelTables:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer of all tables; SGD where the model names none, as TorchRec does.
+        """The optimizer that all tables are planned with: theirs, or where they differ the one with the most state.
 
-        Raises:
-            ValueError: tables differ in it.
+        Where the model names none it is SGD, as TorchRec's.
         """
-        used = {detail.optimizer or "sgd": name for name, detail in self.by_name.items()}
-        if len(used) > 1:
-            several = ", ".join(f"{optimizer} ({name})" for optimizer, name in sorted(used.items()))
-            raise ValueError(
-                f"tables of this model have different optimizers: {several}; a task counts the state of one, so name the "
-                "one to plan with (optimizer=, --optimizer), preferably that with the most state"
-            )
-        return next(iter(used))
+        return max(sorted(_used_optimizers(self.details)), key=_state_bytes)
 
     def task(
         self,
@@ -113,10 +112,10 @@ class ModelTables:
 
         Args:
             precision: of all weights; None for each table's own.
-            optimizer: None for the model's own.
+            optimizer: None for `ModelTables.optimizer`.
 
         Raises:
-            ValueError: no placement is legal, or tables differ in their optimizers and none is given.
+            ValueError: no placement is legal.
         """
         own: list[Precision] = [detail.precision for detail in self.details]
         most_common: Precision = max(own, key=own.count)
@@ -172,6 +171,13 @@ def model_tables(
             f"the dims of {shown(padded)} are not multiples of 4 and are planned as the next one; fbgemm's fused operators "
             "refuse such dims, so widen the tables in the model, or keep them data-parallel"
         )
+    used = _used_optimizers(details)
+    if len(used) > 1:
+        several = "; ".join(f"{optimizer} of {shown(tables)}" for optimizer, tables in sorted(used.items()))
+        most = max(sorted(used), key=_state_bytes)
+        found.append(
+            f"tables have different optimizers ({several}); all are planned with {most}, which has the most state"
+        )
     rate = "one lookup per feature and sample is assumed"
     guesses = [f"how often {shown(assumed)} are looked up is not known: {rate}"] if assumed else []
     return ModelTables(fill_missing_columns(listed, defaults).tables, tuple(details), tuple(found), tuple(guesses))
@@ -181,6 +187,18 @@ def shown(names: Sequence[Any]) -> str:
     """The first few names for a message, and how many more there are."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(map(str, names[:_SHOWN])) + more
+
+
+def _used_optimizers(details: Sequence[ModelTable]) -> dict[Optimizer, list[str]]:
+    """The tables of each optimizer; SGD for those without one."""
+    used: dict[Optimizer, list[str]] = {}
+    for detail in details:
+        used.setdefault(detail.optimizer or "sgd", []).append(detail.name)
+    return used
+
+
+def _state_bytes(optimizer: Optimizer) -> tuple[int, int]:
+    return BYTES_PER_ELEMENT_STATE[optimizer], BYTES_PER_ROW_STATE[optimizer]
 
 
 def _unique_names(details: Sequence[ModelTable]) -> tuple[list[str], list[str]]:
@@ -193,6 +211,12 @@ def _unique_names(details: Sequence[ModelTable]) -> tuple[list[str], list[str]]:
             "rename them"
         )
     own = [detail.name for detail in details]
+    like_shards = [name for name in own if parent_name(name) != name]
+    if like_shards:
+        raise ValueError(
+            f"tables {shown(like_shards)} are named like columns of another table (name[first:last]), so a plan could not "
+            "tell them from its shards; rename them"
+        )
     shared = {name for name in own if own.count(name) > 1}
     names = [f"{d.module_path}.{d.name}" if d.name in shared and d.module_path else d.name for d in details]
     return names, sorted(shared)

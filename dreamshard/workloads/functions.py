@@ -96,6 +96,8 @@ def _from_file(file: Path, consequence: str) -> ModuleType:
 
 
 def _from_module(name: str, consequence: str) -> ModuleType:
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # as `python -m` does
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

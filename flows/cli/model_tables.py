@@ -65,7 +65,7 @@ def task_of(
         options: other fields of `PlacementTask`.
 
     Raises:
-        ValueError: no placement is legal, or the model's tables differ in their optimizers and none is given.
+        ValueError: no placement is legal.
     """
     from dreamshard.tasks import PlacementTask
 

@@ -7,6 +7,7 @@ from dreamshard.tasks import PlacementTask
 
 USER = ModelTable(name="user", rows=100, dim=16, features=("user_id",), module_path="ebc")
 ITEM = ModelTable(name="item", rows=50, dim=10, features=("clicked", "bought"), module_path="ebc")
+THIRD = ModelTable(name="third", rows=50, dim=8, features=("third_id",))
 
 
 def test_pooling_factors_are_given_by_table_or_feature_and_one_per_feature_otherwise():
@@ -40,6 +41,7 @@ def test_a_table_called_as_its_only_feature_has_one_pooling_factor():
         ([replace(ITEM, features=("item", "bought"))], {"item": 1.0}, "unclear which is meant"),
         ([USER, replace(ITEM, features=("user",))], {"user": 1.0}, "unclear which is meant"),
         ([USER, USER], {}, "tables user occur more than once in the same module"),
+        ([replace(USER, name="user[0:8]")], {}, "named like columns of another table"),
         ([], {}, "no embedding tables"),
     ],
 )
@@ -76,8 +78,9 @@ def test_a_given_precision_and_optimizer_replace_the_models():
     )
 
 
-def test_tables_with_different_optimizers_need_one_to_plan_with():
-    found = model_tables([replace(USER, optimizer="adam"), ITEM])
-    with pytest.raises(ValueError, match=r"adam \(user\), sgd \(item\)"):
-        found.task(1, 2**20)
-    assert found.task(1, 2**20, optimizer="adam").optimizer == "adam"
+def test_tables_with_different_optimizers_are_planned_with_the_one_of_most_state():
+    found = model_tables([replace(USER, optimizer="adam"), replace(ITEM, optimizer="partial_rowwise_adam"), THIRD])
+    assert found.task(1, 2**20).optimizer == "adam"
+    assert any("adam of user; partial_rowwise_adam of item; sgd of third" in note for note in found.notes)
+    assert any("all are planned with adam, which has the most state" in note for note in found.notes)
+    assert found.task(1, 2**20, optimizer="sgd").optimizer == "sgd"

@@ -126,3 +126,14 @@ def test_features_that_no_table_looks_up_are_named():
 def test_batches_that_do_not_tell_are_refused(batches, message):
     with pytest.raises(ValueError, match=message):
         record(model_tables([USER, ITEM]), batches)
+
+
+def test_batches_without_repeated_samples_are_refused():
+    deduplicated = KeyedJaggedTensor(
+        keys=["u", "i"],
+        values=torch.tensor([1, 2, 3]),
+        lengths=torch.tensor([1, 1, 1]),
+        stride_per_key_per_rank=[[2], [1]],
+    )
+    with pytest.raises(ValueError, match="another number of samples for each feature"):
+        record(model_tables([USER]), [deduplicated])

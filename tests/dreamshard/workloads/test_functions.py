@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,13 @@ def test_files_of_the_same_name_are_kept_apart(tmp_path):
 
 def test_a_function_in_a_module_is_called():
     assert call("platform:python_version", "there is no model").startswith("3.")
+
+
+def test_a_module_of_this_folder_is_found(tmp_path, monkeypatch):
+    written(tmp_path, "def make(): return 5\n", "made_in_this_folder.py")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    monkeypatch.chdir(tmp_path)
+    assert call("made_in_this_folder:make", "there is no model") == 5
 
 
 @pytest.mark.parametrize(
