@@ -14,6 +14,7 @@ from dreamshard.sharding import (
     SHARDING_TYPES,
     ShardedPlacement,
     ShardingType,
+    TableSharding,
     row_blocks,
 )
 from dreamshard.tables import Tables, shard_name
@@ -114,28 +115,10 @@ def placed_shards(task: PlacementTask, placement: ShardedPlacement) -> PlacedSha
             f"the placement shards {len(placement.tables)} tables over {placement.num_devices} devices, but {task.name} has "
             f"{len(task.tables)} tables and {task.num_devices} devices; use a placement made for this task"
         )
-    per_host = placement.devices_per_host
     entries: list[ShardEntry] = []
-    for t, (sharding, rows, dim) in enumerate(
-        zip(placement.tables, task.tables.rows.tolist(), task.tables.dim.tolist(), strict=True)
-    ):
-        if sharding.dim != dim:
-            raise ValueError(
-                f"the placement holds {sharding.dim} columns of {task.tables.names[t]!r}, which has {dim}; use a placement "
-                "made for this task"
-            )
-        kind, share = sharding.sharding_type, sharding.cached_share
-        for i, (start, end) in enumerate(sharding.columns):
-            if kind in ON_ONE_DEVICE:
-                blocks = [(sharding.where[i], 0, rows)]
-            elif kind == "data_parallel":
-                blocks = [(device, 0, rows) for device in range(placement.num_devices)]
-            else:
-                spread = kind in ON_EVERY_DEVICE
-                first, count = (0, placement.num_devices) if spread else (sharding.where[i] * per_host, per_host)
-                blocks = [(first + part, a, b) for part, (a, b) in enumerate(row_blocks(rows, count)) if a < b]
-            entries += [ShardEntry(t, device, kind, a, b, start, end, share) for device, a, b in blocks]
-    return shards_of(task, entries, per_host)
+    for t, sharding in enumerate(placement.tables):
+        entries += shard_entries(task, t, sharding, placement.devices_per_host)
+    return shards_of(task, entries, placement.devices_per_host)
 
 
 class ShardEntry(NamedTuple):
@@ -149,6 +132,32 @@ class ShardEntry(NamedTuple):
     column_start: int
     column_end: int
     cached_share: float | None = None
+
+
+def shard_entries(task: PlacementTask, table: int, sharding: TableSharding, devices_per_host: int) -> list[ShardEntry]:
+    """The shards of one table, by columns and then by devices.
+
+    Raises:
+        ValueError: the table has other columns.
+    """
+    rows, kind = int(task.tables.rows[table]), sharding.sharding_type
+    if sharding.dim != int(task.tables.dim[table]):
+        raise ValueError(
+            f"the placement holds {sharding.dim} columns of {task.tables.names[table]!r}, which has "
+            f"{int(task.tables.dim[table])}; use a placement made for this task"
+        )
+    entries = []
+    for i, (start, end) in enumerate(sharding.columns):
+        if kind in ON_ONE_DEVICE:
+            blocks = [(sharding.where[i], 0, rows)]
+        elif kind == "data_parallel":
+            blocks = [(device, 0, rows) for device in range(task.num_devices)]
+        else:
+            spread = kind in ON_EVERY_DEVICE
+            first, count = (0, task.num_devices) if spread else (sharding.where[i] * devices_per_host, devices_per_host)
+            blocks = [(first + part, a, b) for part, (a, b) in enumerate(row_blocks(rows, count)) if a < b]
+        entries += [ShardEntry(table, device, kind, a, b, start, end, sharding.cached_share) for device, a, b in blocks]
+    return entries
 
 
 def shards_of(task: PlacementTask, entries: Sequence[ShardEntry], devices_per_host: int) -> PlacedShards:

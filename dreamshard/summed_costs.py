@@ -14,10 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.costs import DeviceCosts
 from dreamshard.load_costs import LoadCosts, NetworkLoads, RooflineLoads
-from dreamshard.placed_shards import GRADIENT_BYTES, Collectives, PlacedShards, placed_shards
+from dreamshard.placed_shards import GRADIENT_BYTES, Collectives, PlacedShards, placed_shards, shard_entries, shards_of
 from dreamshard.search import DreamShardPlacer, RooflinePlacer
 from dreamshard.sharding import ON_ONE_HOST, ShardedPlacement, TableSharding
 from dreamshard.tasks import PlacementTask
@@ -160,6 +159,7 @@ class SummedCosts:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Loads `[B, D, L]`, counts, bytes, others `[B, 2 + H]`, and which devices `[B, D]` a change touches."""
         batch, num_devices = len(options), self.task.num_devices
+        self._learn(options)
         cells, loads, signs, device_bytes = [], [], [], []
         others = sums.others.expand(batch, -1).clone()
         for b, changes in enumerate(options):
@@ -188,16 +188,29 @@ class SummedCosts:
 
     def _variant(self, table: int, sharding: TableSharding) -> tuple[_Variant, Int[Tensor, " S"]]:
         """The shards of a table, and their devices."""
-        key = table, _anywhere(sharding)
-        if key not in self._variants:
-            alone = replace(
-                self.task, tables=self.task.tables.select([table]), memory_bytes=2**62, constraints=UNCONSTRAINED
-            )
-            placement = ShardedPlacement((sharding,), self.task.num_devices, self.devices_per_host)
-            placed = placed_shards(alone, placement)
-            self._remember(table, sharding, placed, slice(None), self.costs.loads(alone, placed))
-        variant = self._variants[key]
+        variant = self._variants[table, _anywhere(sharding)]
         return variant, self._bases(sharding)[variant.part] + variant.offset
+
+    def _learn(self, options: Sequence[Sequence[Change]]) -> None:
+        """Get the loads of ways to shard that have not been seen yet, one per table at a time."""
+        used = (
+            (change.table, each) for changes in options for change in changes for each in (change.before, change.after)
+        )
+        missing: dict[int, dict[TableSharding, TableSharding]] = {}
+        for t, sharding in used:
+            if sharding is not None and (t, _anywhere(sharding)) not in self._variants:
+                missing.setdefault(t, {})[_anywhere(sharding)] = sharding
+        queues = {t: list(found.values()) for t, found in missing.items()}
+        while queues:
+            taken = [(t, queue.pop()) for t, queue in queues.items()]
+            queues = {t: queue for t, queue in queues.items() if queue}
+            parts = [shard_entries(self.task, t, sharding, self.devices_per_host) for t, sharding in taken]
+            placed = shards_of(self.task, [entry for part in parts for entry in part], self.devices_per_host)
+            loads, last = self.costs.loads(self.task, placed), 0
+            for (t, sharding), part in zip(taken, parts, strict=True):
+                own = slice(last, last + len(part))
+                self._remember(t, sharding, placed, own, loads[own])
+                last += len(part)
 
     def _remember(
         self, table: int, sharding: TableSharding, placed: PlacedShards, own: slice, loads: Float[Tensor, "S L"]

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli import chain, command_options, doctor, home, place, servers, stages, terminal, what_if
+from flows.cli import chain, command_options, doctor, explanation, home, place, servers, stages, terminal, what_if
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,7 +20,16 @@ app = typer.Typer(
     help="Learns what embedding tables cost on your hardware, and which GPU should hold which.",
 )
 for command in (
-    *(place.place, what_if.what_if, home.models, home.sql, doctor.doctor, servers.serve, home.prune),
+    *(
+        place.place,
+        explanation.explain,
+        what_if.what_if,
+        home.models,
+        home.sql,
+        doctor.doctor,
+        servers.serve,
+        home.prune,
+    ),
     *(servers.up, servers.deploy, servers.worker),
     *(chain.run, chain.watch),
     *(stages.ingest, stages.profile, stages.train, stages.evaluate, stages.compare, stages.promote),

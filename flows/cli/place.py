@@ -7,6 +7,7 @@ import typer
 from flows.cli import place_options as options
 from flows.cli import terminal
 from flows.cli.command_options import BatchOption, HardwareOption, HomeOption, enter
+from flows.cli.explanation import ExplainOption, show_explanation
 from flows.cli.placers import choose, is_without_costs
 from flows.cli.plan_in_use import (
     CurrentOption,
@@ -43,6 +44,7 @@ def place(
     steps_until_next: StepsOption = 100_000,
     move_gb_per_s: MoveRateOption = 10,
     curve: CurveOption = None,
+    explain: ExplainOption = False,
     form: options.FormatOption = "json",
     out: options.OutOption = None,
     precision: options.PrecisionOption = None,
@@ -124,5 +126,7 @@ def place(
         terminal.note(f"wrote {out}")
     if oracle is not None:
         show_prediction(task, placement, plan, oracle, is_for_named=spec is not None)
+        if explain:
+            show_explanation(task, placement, oracle)
     if "hardware" in plan.differs_in or (strict and plan.differs_in):
         raise typer.Exit(OTHER_SETTING)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dreamshard.moving import InUse, MovePrice, Point, Schedule, Step, Weighed
     from dreamshard.plan import Plan
     from dreamshard.sharding import ShardedPlacement
+    from dreamshard.tables import Tables
     from dreamshard.tasks import PlacementTask
     from flows.cli.placers import Predictor
 
@@ -51,6 +52,25 @@ def read_in_use(path: Path, task: "PlacementTask", rows_before: Mapping[str, int
         ValueError: the file is missing, no plan, or one of other tables.
     """
     from dreamshard.moving import in_use
+
+    plan, rows = read_any_plan(path, task.tables, task.devices_per_host, task.num_devices)
+    return in_use(plan, task, rows_before or rows)
+
+
+def read_any_plan(
+    path: Path, tables: "Tables", devices_per_host: int | None, num_devices: int = 0
+) -> "tuple[Plan, dict[str, int]]":
+    """A plan of dreamshard's or TorchRec's, and the rows of its tables as far as the file says.
+
+    Args:
+        path: of JSON.
+        tables: of the model.
+        devices_per_host: where the file does not say.
+        num_devices: the fewest where the file does not say how many there are.
+
+    Raises:
+        ValueError: the file is missing, or no plan.
+    """
     from dreamshard.plan import parse_plan, read_plan
 
     if not path.is_file():
@@ -61,22 +81,18 @@ def read_in_use(path: Path, task: "PlacementTask", rows_before: Mapping[str, int
     except json.JSONDecodeError:
         content = None
     if not isinstance(content, dict) or not content or "shards" in content:
-        return in_use(parse_plan(text, str(path)), task, rows_before)
-    rows = {str(each["name"]): int(each["rows"]) for each in content.get("tables") or ()}
-    return in_use(_torchrec_plan(text, str(path), content, task), task, rows_before or rows)
-
-
-def _torchrec_plan(text: str, name: str, content: dict[str, object], task: "PlacementTask") -> "Plan":
+        return parse_plan(text, str(path)), {}
     try:
         from dreamshard.torchrec import current_plan
     except ImportError as error:
         raise ValueError(
-            f"{name} looks like a plan of TorchRec, which cannot be imported ({error}), so it is not read; install it with "
+            f"{path} looks like a plan of TorchRec, which cannot be imported ({error}), so it is not read; install it with "
             "`pip install --no-deps torchrec==1.8.0`, or give a plan of dreamshard's"
         ) from error
-    plan = current_plan(text, task.tables, devices_per_host=task.devices_per_host, name=name)
-    says_ranks = content.get("world_size") is not None
-    return plan if says_ranks else replace(plan, num_devices=max(plan.num_devices, task.num_devices))
+    plan = current_plan(text, tables, devices_per_host=devices_per_host, name=str(path))
+    if content.get("world_size") is None:
+        plan = replace(plan, num_devices=max(plan.num_devices, num_devices))
+    return plan, {str(each["name"]): int(each["rows"]) for each in content.get("tables") or ()}
 
 
 @dataclass(frozen=True)
