@@ -89,6 +89,12 @@ class ModelTables:
         return dict(zip(self.tables.names, self.details, strict=True))
 
     @property
+    def precision(self) -> Precision:
+        """The type of weights of most tables."""
+        own: list[Precision] = [detail.precision for detail in self.details]
+        return max(own, key=own.count)
+
+    @property
     def optimizer(self) -> Optimizer:
         """The optimizer that all tables are planned with: theirs, or where they differ the one with the most state.
 
@@ -117,9 +123,7 @@ class ModelTables:
         Raises:
             ValueError: no placement is legal.
         """
-        own: list[Precision] = [detail.precision for detail in self.details]
-        most_common: Precision = max(own, key=own.count)
-        usual: Precision = precision or most_common
+        usual: Precision = precision or self.precision
         others = {} if precision else {name: d.precision for name, d in self.by_name.items() if d.precision != usual}
         return PlacementTask(
             self.tables,

@@ -76,6 +76,20 @@ def task_of(
     )
 
 
+def setting_of(
+    model: "ModelTables | None", precision: "Precision | None", optimizer: "Optimizer | None"
+) -> "tuple[Precision, Optimizer]":
+    """One type of weights and one optimizer for all tables: as given, else as the model has them."""
+    if model is None:
+        return precision or "fp32", optimizer or "sgd"
+    others = [name for name, detail in model.by_name.items() if detail.precision != model.precision]
+    if others and precision is None:
+        terminal.note(
+            f"types of weights differ; {', '.join(others[:5])} count as {model.precision} too, as most tables are"
+        )
+    return precision or model.precision, optimizer or model.optimizer
+
+
 def located(
     model: "ModelTables | None", source: Path, module_path: str | None
 ) -> "tuple[ModelTables | None, str | None]":

@@ -1,13 +1,14 @@
 """`dreamshard what-if`: what a training step of some tables would cost on other clusters."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flows.cli import terminal
 from flows.cli.command_options import HomeOption, JsonOption, enter
-from flows.cli.model_tables import tables_from
+from flows.cli.model_tables import setting_of, tables_from
+from flows.cli.place_options import OptimizerOption, PrecisionOption, TablesArgument
 
 if TYPE_CHECKING:
     from dreamshard.what_if import Cluster, Estimate
@@ -16,18 +17,13 @@ PICTURES = (".png", ".svg", ".html")
 
 
 def what_if(
-    tables: Annotated[
-        Path,
-        typer.Argument(help="CSV or Parquet (name, rows, dim, pooling_factor, bin_0..16), or TorchRec-style JSON."),
-    ],
+    tables: TablesArgument,
     hardware: Annotated[
         str,
         typer.Option("--hardware", help="Clusters: presets or files with a number of devices, e.g. a100:8,my.yaml:64."),
     ],
-    precision: Annotated[Literal["fp32", "fp16"], typer.Option("--precision", help="Type of the weights.")] = "fp32",
-    optimizer: Annotated[
-        Literal["sgd", "rowwise_adagrad"], typer.Option("--optimizer", help="Optimizer, whose state takes room.")
-    ] = "sgd",
+    precision: PrecisionOption = None,
+    optimizer: OptimizerOption = None,
     batch_size: Annotated[
         int | None,
         typer.Option("--batch-size", min=1, help="Training samples per step of all devices.", show_default="65536"),
@@ -44,7 +40,8 @@ def what_if(
 
     batch_size = batch_size or DEFAULT_BATCH
     clusters = parse_clusters(hardware)
-    listed, _ = tables_from(store, tables)
+    listed, model = tables_from(store, tables)
+    precision, optimizer = setting_of(model, precision, optimizer)
     estimates = what_if(listed, clusters, precision=precision, optimizer=optimizer, batch_size=batch_size)
     setting = f"{precision}, {optimizer}, batch {batch_size:,}"
     title = f"{tables.name}: {len(listed)} tables, {setting}"

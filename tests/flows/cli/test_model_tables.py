@@ -108,6 +108,17 @@ def test_a_json_of_configs_needs_the_path_of_its_module_for_torchrec(place, tmp_
     assert '"ebc"' in done.stdout
 
 
+def test_clusters_are_compared_for_a_model_in_its_setting(place, tmp_path):
+    source = f"{tmp_path}/placed_model.py:make_model"
+    done = CliRunner().invoke(
+        app, ["what-if", source, "--hardware", "a100:2", "--json", "--home", str(tmp_path / "home")]
+    )
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(done.stdout)
+    assert (found["precision"], found["optimizer"]) == ("fp32", "adam")
+    assert "types of weights differ; word count as fp32 too" in done.stderr
+
+
 def test_a_broken_function_is_one_sentence(place):
     done = place("placed_model.py:broken")
     assert done.exit_code == 1
