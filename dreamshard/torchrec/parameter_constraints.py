@@ -18,6 +18,7 @@ from dreamshard.torchrec.planned_tables import ShardableTable
 _FUSED, _CACHED, _DENSE = "fused", "fused_uvm_caching", "dense"
 _DEFAULT_SHARE = 0.2  # TorchRec's load factor where none is given
 _ONLY_IF_NAMED = ("grid_shard",)
+_ONLY_IF_NAMED_FOR_SEQUENCES = ("column_wise",)  # which TorchRec runs in equally wide shards only
 _ONLY_IF_NAMED_FOR_FEATURE_PROCESSORS = ("row_wise", "table_row_wise", "grid_shard")
 _PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")
 
@@ -118,13 +119,13 @@ def _ways(
         ValueError: there is none.
     """
     offered = table.sharder.sharding_types(compute_device)
-    named = own.sharding_types or [
-        each for each in SHARDING_TYPES if each not in _ONLY_IF_NAMED and not _is_guarded(each, table)
-    ]
+    named = own.sharding_types or [each for each in SHARDING_TYPES if not _is_guarded(each, table)]
     in_device, in_host = [], []
     for sharding_type in SHARDING_TYPES:
         if sharding_type not in offered or sharding_type not in named:
             continue
+        if sharding_type == "data_parallel" and table.table.is_sequence and compute_device == "cpu":
+            continue  # fbgemm's dense operator pools sequences on the CPU
         kernels = set(table.sharder.compute_kernels(sharding_type, compute_device))
         if own.compute_kernels:
             kernels &= set(own.compute_kernels)
@@ -145,9 +146,11 @@ def _ways(
 
 
 def _is_guarded(sharding_type: str, table: ShardableTable) -> bool:
-    """Whether TorchRec shards collections with feature processors in this way only where that is asked for."""
+    """Whether a table is sharded in this way only where that is asked for, most as TorchRec's planner does."""
+    if table.table.is_sequence and sharding_type in _ONLY_IF_NAMED_FOR_SEQUENCES:
+        return True
     processed = "FeatureProcessed" in type(table.module).__name__
-    return processed and sharding_type in _ONLY_IF_NAMED_FOR_FEATURE_PROCESSORS
+    return sharding_type in (_ONLY_IF_NAMED_FOR_FEATURE_PROCESSORS if processed else _ONLY_IF_NAMED)
 
 
 def _refuse(

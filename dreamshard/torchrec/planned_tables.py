@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ class PlannedTable:
         rows: hash size.
         dim: embedding dimension, not rounded up.
         data_type: of the weights, a name of TorchRec's `DataType`.
+        is_sequence: whether its vectors are not pooled; of no account where tables are compared.
     """
 
     module_path: str
@@ -38,6 +39,7 @@ class PlannedTable:
     rows: int
     dim: int
     data_type: str = "FP32"
+    is_sequence: bool = field(default=False, compare=False)
 
     @property
     def path(self) -> str:
@@ -89,7 +91,12 @@ def _shardable(
         config = configs.get(name)
         data_type = config.data_type.value if config is not None else _DATA_TYPES.get(parameter.dtype, "")
         table = PlannedTable(
-            module_path=path, name=name, rows=rows, dim=dim, data_type=data_type or str(parameter.dtype)
+            module_path=path,
+            name=name,
+            rows=rows,
+            dim=dim,
+            data_type=data_type or str(parameter.dtype),
+            is_sequence=config is not None and not hasattr(config, "pooling"),
         )
         yield ShardableTable(table, parameter, module, sharder, config)
 

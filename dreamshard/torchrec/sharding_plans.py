@@ -77,6 +77,9 @@ def placement_plan(
         device_type: `cuda` or `cpu`.
         ranks_per_host: rank `r` uses GPU `r % ranks_per_host` of its host; the placement's devices per host if None.
         fields: further fields of `ParameterSharding` of each table; `cache_params` get the placement's load factor.
+
+    Raises:
+        ValueError: two tables of a module have the same name, or TorchRec cannot run a table sharded like this.
     """
     per_host = ranks_per_host or placement.devices_per_host
     modules: dict[str, EmbeddingModuleShardingPlan] = {}
@@ -124,6 +127,11 @@ def _shards(
 ) -> list[tuple[int, tuple[int, int], tuple[int, int]]]:
     """Rank, rows and columns of each shard, in TorchRec's order; blocks may be empty."""
     columns = [(start, min(end, table.dim)) for start, end in sharding.columns]
+    if table.is_sequence and len({end - start for start, end in columns}) > 1:
+        raise ValueError(
+            f"sequence table {table.path!r} is split into columns {columns}, but TorchRec exchanges the vectors of sequences "
+            "in equally wide shards only; split it evenly, or allow other ways to shard it"
+        )
     if sharding.sharding_type in ON_EVERY_DEVICE:
         firsts, count = [0], placement.num_devices
     elif sharding.sharding_type in ON_ONE_HOST:

@@ -93,6 +93,7 @@ def torchrec_target(
                 rows=table.rows,
                 dim=table.dim,
                 data_type=table.precision.upper(),
+                is_sequence=table.pooling == "none",
             )
             for name, table in model.by_name.items()
         }

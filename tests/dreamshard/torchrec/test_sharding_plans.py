@@ -246,6 +246,18 @@ def test_two_modules_may_have_tables_of_one_name():
         placement_plan(ShardedPlacement(where, 2, 2), pair[:1] * 2, device_type="cpu")
 
 
+def test_columns_of_a_sequence_are_equally_wide():
+    def plan(*columns):
+        sharding = TableSharding(sharding_type="column_wise", columns=columns, where=(0,) * len(columns))
+        return placement_plan(ShardedPlacement((sharding,), 2, 2), planned_tables(collection), device_type="cpu")
+
+    config = torchrec.EmbeddingConfig(name="clicks", num_embeddings=10, embedding_dim=16, feature_names=["c"])
+    collection = torchrec.EmbeddingCollection(device=torch.device("meta"), tables=[config])
+    assert plan((0, 8), (8, 16)).plan[""]["clicks"].sharding_type == "column_wise"
+    with pytest.raises(ValueError, match="equally wide shards only"):
+        plan((0, 4), (4, 16))
+
+
 def test_what_a_plan_cannot_hold_is_refused():
     kernel = theirs("table_wise", "fused_uvm")
     with pytest.raises(ValueError, match="table 'user' by table_wise with kernel fused_uvm"):

@@ -1,0 +1,256 @@
+"""Ranks that run a model under a plan file and under `DreamShardPlanner`, and compare it with the same model unsharded."""
+
+import copy
+import logging
+import os
+import traceback
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from queue import Empty
+
+import torch
+import torch.distributed as dist
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig, KeyedJaggedTensor
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.planner import ParameterConstraints, Topology
+from torchrec.distributed.types import ShardedTensor
+from torchrec.optim.optimizers import in_backward_optimizer_filter
+from torchrec.types import DataType
+
+from dreamshard.sharding import ShardedPlacement, TableSharding
+from dreamshard.sharding_planner import DreamShardPlanner
+from dreamshard.torchrec import load_plan, placement_plan, planned_tables, to_json
+
+RATE, BATCH, ROWS, DIM = 0.5, 5, 37, 16
+WHOLE = ((0, DIM),)
+START_TIMEOUT_S = 120
+
+
+def shardings(ranks: int, per_host: int) -> dict[str, TableSharding]:
+    """How each table of `Model` is sharded, by its path; together these are all ways."""
+    last, hosts = ranks - 1, ranks // per_host
+
+    def sharding(sharding_type, columns=WHOLE, where=()) -> TableSharding:
+        return TableSharding(sharding_type=sharding_type, columns=columns, where=where)
+
+    return {
+        "bags.whole": sharding("table_wise", where=(last,)),
+        "bags.columns": sharding("column_wise", ((0, 4), (4, 12), (12, DIM)), (0, last, 0)),
+        "bags.rows": sharding("row_wise"),
+        "bags.rows_of_host": sharding("table_row_wise", where=(hosts - 1,)),
+        "bags.grid": sharding("grid_shard", ((0, 4), (4, DIM)), (hosts - 1, 0)),
+        "bags.copies": sharding("data_parallel"),
+        "bags.two_features": sharding("row_wise"),
+        "bags.fp16_whole": sharding("table_wise", where=(0,)),
+        "bags.fp16_rows": sharding("row_wise"),
+        "inner.weighted.weighted_whole": sharding("table_wise", where=(0,)),
+        "inner.weighted.weighted_rows": sharding("row_wise"),
+        "inner.weighted.weighted_columns": sharding("column_wise", ((0, 12), (12, DIM)), (last, 0)),
+        "sequences.sequence_whole": sharding("table_wise", where=(last,)),
+        "sequences.sequence_columns": sharding("column_wise", ((0, 8), (8, DIM)), (last, 0)),
+        "sequences.sequence_rows": sharding("row_wise"),
+    }
+
+
+TABLES = tuple(shardings(4, 2))
+HALF = ("fp16_whole", "fp16_rows")
+
+
+class Model(torch.nn.Module):
+    """Tables for every way to shard, in three collections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        names = {
+            path: [t.rpartition(".")[2] for t in TABLES if t.startswith(path)] for path in ("bags", "inner", "seq")
+        }
+        bags = [
+            EmbeddingBagConfig(
+                name=name,
+                num_embeddings=ROWS,
+                embedding_dim=DIM,
+                feature_names=["two_features", "other"] if name == "two_features" else [name],
+                data_type=DataType.FP16 if name in HALF else DataType.FP32,
+            )
+            for name in names["bags"]
+        ]
+        weighted = [
+            EmbeddingBagConfig(name=name, num_embeddings=ROWS, embedding_dim=DIM, feature_names=[name])
+            for name in names["inner"]
+        ]
+        sequences = [
+            EmbeddingConfig(name=name, num_embeddings=ROWS, embedding_dim=DIM, feature_names=[name])
+            for name in names["seq"]
+        ]
+        cpu = torch.device("cpu")
+        self.bags = EmbeddingBagCollection(tables=bags, device=cpu)
+        self.inner = torch.nn.ModuleDict(
+            {"weighted": EmbeddingBagCollection(tables=weighted, is_weighted=True, device=cpu)}
+        )
+        self.sequences = EmbeddingCollection(tables=sequences, device=cpu)
+
+    def forward(self, batch: KeyedJaggedTensor) -> dict[str, torch.Tensor]:
+        """The vectors of each feature."""
+        plain = KeyedJaggedTensor(batch.keys(), batch.values(), lengths=batch.lengths())
+        pooled, weighted, sequences = self.bags(plain), self.inner["weighted"](batch), self.sequences(plain)
+        found = {key: vectors for each in (pooled, weighted) for key, vectors in each.to_dict().items()}
+        return found | {key: each.values() for key, each in sequences.items()}
+
+
+def features() -> list[str]:
+    """Keys of a batch."""
+    return [*(table.rpartition(".")[2] for table in TABLES), "other"]
+
+
+def batch(rank: int) -> KeyedJaggedTensor:
+    """The samples of a rank."""
+    generator = torch.Generator().manual_seed(rank)
+    lengths = torch.randint(0, 4, (len(features()) * BATCH,), generator=generator)
+    values = torch.randint(0, ROWS, (int(lengths.sum()),), generator=generator)
+    weights = torch.rand(len(values), generator=generator)
+    return KeyedJaggedTensor.from_lengths_sync(keys=features(), values=values, lengths=lengths, weights=weights)
+
+
+def loss_of(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Depends on each vector in its own way."""
+    parts = []
+    for number, (_, vectors) in enumerate(sorted(outputs.items())):
+        ramp = torch.linspace(-1, 1, vectors.numel()).reshape(vectors.shape) * (number + 1)
+        parts.append((vectors.float() * ramp).sum())
+    return torch.stack(parts).sum()
+
+
+@dataclass
+class Outcome:
+    """What a rank saw: largest differences from the unsharded model, by feature and by table; None if the rank failed."""
+
+    rank: int
+    forward: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
+    ways: dict[str, str] = field(default_factory=dict)
+    refused: str = ""
+    planned: bool = False
+    failure: str = ""
+
+
+def outcomes(ranks: int, per_host: int, port: int, folder: Path) -> list[Outcome]:
+    """Run all ranks once; they share the import of TorchRec."""
+    plan = placement_plan(
+        ShardedPlacement(tuple(shardings(ranks, per_host).values()), ranks, per_host),
+        planned_tables(Model()),
+        device_type="cpu",
+    )
+    text = to_json(plan, planned_tables(Model()), world_size=ranks, ranks_per_host=per_host, device_type="cpu")
+    (folder / "plan.json").write_text(text)
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    queue = context.Queue()
+    processes = [
+        context.Process(target=_rank, args=(rank, ranks, per_host, port, folder / "plan.json", queue))
+        for rank in range(ranks)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        found = [queue.get(timeout=START_TIMEOUT_S) for _ in processes]
+    except Empty:
+        found = [Outcome(rank=-1, failure=f"no answer of all ranks after {START_TIMEOUT_S} s")]
+    for process in processes:
+        process.join(10)
+        if process.is_alive():
+            process.kill()
+    return sorted(found, key=lambda outcome: outcome.rank)
+
+
+def _rank(rank: int, ranks: int, per_host: int, port: int, path: Path, queue) -> None:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"LOCAL_RANK": str(rank % per_host), "LOCAL_WORLD_SIZE": str(per_host)}
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    outcome = Outcome(rank=rank)
+    try:
+        dist.init_process_group("gloo")
+        torch.manual_seed(0)
+        model = Model()
+        _train_a_step(outcome, copy.deepcopy(model), load_plan(path, model), ranks)
+        _plan_together(outcome, model, ranks, per_host)
+        dist.barrier()
+        dist.destroy_process_group()
+    except Exception:  # noqa: BLE001  # handed to the test
+        outcome.failure = traceback.format_exc()
+    queue.put(outcome)
+
+
+def _sharders() -> list:
+    fused = {"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": RATE}
+    return [EmbeddingBagCollectionSharder(fused_params=fused), EmbeddingCollectionSharder(fused_params=fused)]
+
+
+def _train_a_step(outcome: Outcome, reference: Model, plan, ranks: int) -> None:
+    sharded = DistributedModelParallel(
+        copy.deepcopy(reference), device=torch.device("cpu"), plan=plan, sharders=_sharders()
+    )
+    state = {name: value.clone() for name, value in reference.state_dict().items()}
+    _each_part(sharded, lambda name, part, rows, columns: part.copy_(state[name][rows, columns]))
+    dense = torch.optim.SGD(dict(in_backward_optimizer_filter(sharded.named_parameters())).values(), RATE)
+    ours, theirs = sharded(batch(outcome.rank)), reference(batch(outcome.rank))
+    outcome.forward = {key: _difference(ours[key], theirs[key]) for key in features()}
+    loss_of(ours).backward()
+    dense.step()
+    loss = torch.stack([loss_of(reference(batch(rank))) for rank in range(ranks)]).mean()
+    loss.backward()
+    torch.optim.SGD(reference.parameters(), RATE).step()
+    after, before = reference.state_dict(), state
+
+    def compare(name: str, part: torch.Tensor, rows: slice, columns: slice) -> None:
+        table = name.removesuffix(".weight").replace("embedding_bags.", "").replace("embeddings.", "")
+        outcome.weights[table] = max(outcome.weights.get(table, 0.0), _difference(part, after[name][rows, columns]))
+        outcome.held[table] = outcome.held.get(table, 0) + part.numel()
+        assert float((after[name] - before[name]).abs().max()) > 0, f"{name} did not change, so nothing is compared"
+
+    _each_part(sharded, compare)
+    outcome.ways = {
+        f"{path}.{name}": parameter.sharding_type
+        for path, parameters in plan.plan.items()
+        for name, parameter in parameters.items()
+    }
+
+
+def _each_part(sharded: torch.nn.Module, visit) -> None:
+    """Call `visit` with the name, weights, rows and columns of everything that this rank holds."""
+    with torch.no_grad():
+        for name, value in sharded.state_dict().items():
+            if isinstance(value, ShardedTensor):
+                for shard in value.local_shards():
+                    starts, sizes = shard.metadata.shard_offsets, shard.metadata.shard_sizes
+                    ranges = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+                    visit(name, shard.tensor, *ranges)
+            else:
+                visit(name, value, slice(None), slice(None))
+
+
+def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a.float() - b.float()).abs().max()) if a.numel() else 0.0
+
+
+def _plan_together(outcome: Outcome, model: Model, ranks: int, per_host: int) -> None:
+    """The planner in a trainer: one plan for all ranks, or one error."""
+    topology = Topology(world_size=ranks, local_world_size=per_host, compute_device="cpu")
+    pinned = {"whole": ParameterConstraints(sharding_types=["table_wise"])}
+    planner = DreamShardPlanner(topology, batch_size=BATCH, costs="a100", constraints=pinned)
+    plan = planner.collective_plan(model, _sharders(), dist.group.WORLD)
+    everyones = [None] * ranks
+    dist.all_gather_object(everyones, plan.plan)
+    sharded = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=_sharders())
+    outputs = sharded(batch(outcome.rank))
+    outcome.planned = all(each == plan.plan for each in everyones) and set(outputs) == set(features())
+    try:
+        unknown = {"nothing": ParameterConstraints()} if outcome.rank == 0 else None
+        DreamShardPlanner(topology, costs="a100", constraints=unknown).collective_plan(Model(), _sharders())
+    except ValueError as error:
+        outcome.refused = str(error)
