@@ -1,4 +1,4 @@
-"""TorchRec's planner (torchrec 1.8.0, `EmbeddingShardingPlanner`), restricted to whole tables on one device each.
+"""TorchRec's planner (torchrec 1.8.0, `EmbeddingShardingPlanner`): whole tables, or every way to shard that it considers.
 
 It rates a table by its lookups, row bytes and the bandwidths of its `Topology`, and partitions greedily. It measures
 nothing and is not trained. Each device offers exactly the task's memory; nothing is reserved for the planner's own
@@ -6,9 +6,12 @@ estimates of dense parameters and inputs.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from dreamshard.placement import Placement
+from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 
 
 @dataclass(frozen=True)
@@ -16,20 +19,64 @@ class TorchRecPlanner:
     """TorchRec's planner as a placer.
 
     Attributes:
-        memory_bytes_per_s: bandwidth of the devices' memory; None, as for `link_bytes_per_s`, for TorchRec's default.
+        memory_bytes_per_s: bandwidth of the devices' memory; None, as for the others, for TorchRec's default.
+        link_bytes_per_s: bandwidth between devices of a host.
+        network_bytes_per_s: bandwidth of each device between hosts.
+        host_bytes_per_s: bandwidth to the host's memory.
+        devices_per_host: where a task does not say; None for all devices on one host.
     """
 
     memory_bytes_per_s: float | None = None
     link_bytes_per_s: float | None = None
+    network_bytes_per_s: float | None = None
+    host_bytes_per_s: float | None = None
+    devices_per_host: int | None = None
     name: str = "torchrec_planner"
 
+    @classmethod
+    def on(cls, spec: AcceleratorSpec) -> "TorchRecPlanner":
+        """With the bandwidths and the hosts of a preset."""
+        return cls(
+            spec.memory_bytes_per_s,
+            spec.link_bytes_per_s,
+            spec.network_bytes_per_s,
+            spec.host_bytes_per_s,
+            spec.devices_per_node,
+        )
+
     def place(self, task: PlacementTask) -> Placement:
-        """Place the tables as TorchRec would.
+        """Place the tables whole, as TorchRec would.
 
         Raises:
             NoPlacementError: the planner finds no plan.
             ValueError: torchrec is not installed.
         """
+        planner = self._planner()
+        placement: Placement = planner.place(task, self.bandwidths(), self.devices_per_host)
+        return placement
+
+    def place_sharded(self, task: PlacementTask) -> ShardedPlacement:
+        """Place the tables by every way to shard that TorchRec considers by default; errors as for `place`.
+
+        Tables are cached where the task allows that. The task's other constraints are not TorchRec's.
+        """
+        planner = self._planner()
+        placement: ShardedPlacement = planner.place_sharded(task, self.bandwidths(), self.devices_per_host)
+        return placement
+
+    def bandwidths(self) -> Any:
+        """These as what TorchRec's topology is made of (`dreamshard.torchrec.planner_inputs`)."""
+        from dreamshard.torchrec.planner_inputs import Bandwidths
+
+        return Bandwidths(
+            memory=self.memory_bytes_per_s,
+            link=self.link_bytes_per_s,
+            network=self.network_bytes_per_s,
+            host_memory=self.host_bytes_per_s,
+        )
+
+    @staticmethod
+    def _planner() -> Any:
         try:
             from dreamshard.torchrec import planner
         except ImportError as error:
@@ -37,4 +84,4 @@ class TorchRecPlanner:
                 f"torchrec cannot be imported ({error}), so its planner cannot place tables; install it with "
                 "`pip install --no-deps torchrec==1.8.0`, or choose another placer"
             ) from error
-        return planner.place(task, memory_bytes_per_s=self.memory_bytes_per_s, link_bytes_per_s=self.link_bytes_per_s)
+        return planner

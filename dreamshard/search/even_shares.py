@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dreamshard.cost_model.evaluator import Array, Indices
 from dreamshard.search.device_shards import DeviceShards
-from dreamshard.search.shard_menu import DATA_PARALLEL, GRID, ROW_WISE, TABLE_ROW_WISE, ShardMenu
+from dreamshard.search.shard_menu import DATA_PARALLEL, GRID, ROW_WISE, SPREADS, TABLE_ROW_WISE, ShardMenu
 from dreamshard.search.sharding_costs import CollectiveLoad, Figures
 from dreamshard.search.sharding_mix import ON_DEVICES, ShardingMix
 
@@ -30,6 +31,8 @@ class EvenShares:
         whole_bytes: `[T]` of them.
         dearest: `[T, L]` of the dearest column shard of each, which no balance makes cheaper.
         alone_ms: `[T]` compute of it alone.
+        widest: `[T, L]` of the widest column shard of each.
+        widths: `[T]` of it.
     """
 
     menu: ShardMenu
@@ -37,6 +40,8 @@ class EvenShares:
     whole_bytes: Indices
     dearest: Array
     alone_ms: Array
+    widest: Array
+    widths: Array
 
     @classmethod
     def of(cls, menu: ShardMenu, shards: DeviceShards) -> "EvenShares":
@@ -45,93 +50,141 @@ class EvenShares:
         whole, size = np.zeros((count, shards.latents.shape[1]), np.float32), np.zeros(count, np.int64)
         np.add.at(whole, shards.table, shards.latents)
         np.add.at(size, shards.table, shards.device_bytes)
-        by_cost = np.argsort(shards.alone_ms, kind="stable")
-        dearest = np.zeros(count, np.int64)
-        dearest[shards.table[by_cost]] = by_cost  # the last one stays
-        return cls(menu, whole, size, shards.latents[dearest], shards.alone_ms[dearest])
+        widths = menu.costs.evaluator().table_width(shards.latents)
+        dearest, widest = _largest_of_each(shards.table, shards.alone_ms), _largest_of_each(shards.table, widths)
+        latents = shards.latents
+        return cls(menu, whole, size, latents[dearest], shards.alone_ms[dearest], latents[widest], widths[widest])
 
-    def mixes(self, forced: ShardingMix) -> Iterator[tuple[float, ShardingMix]]:
-        """Mixes that are better and better by this measure, and what they cost by it.
+    def mixes(self, forced: ShardingMix, *, in_one_way: bool) -> list[tuple[float, ShardingMix]]:
+        """Mixes and what they cost by this measure, cheapest first.
 
-        The tables that are spread in `forced` stay so.
+        Args:
+            forced: the tables that are spread in it stay so; the others are on devices to begin with.
+            in_one_way: whether to begin also with all of these spread in the same way, for each way.
         """
-        mix = forced
-        for kind in _ORDER:
-            if (changed := self._swept(mix, kind)) is not None:
-                mix = changed[1]
-                yield changed
+        found = []
+        free = forced.kind == ON_DEVICES
+        for start in (forced, *(self._all_in_one_way(forced) if in_one_way else ())):
+            mix, cost_ms, unchanged = start, np.inf, 0
+            for kind in _ORDER:
+                if unchanged == len(_ORDER) - 1:
+                    break
+                changed = self._swept(mix, kind, free, cost_ms)
+                unchanged = 0 if changed else unchanged + 1
+                if changed is not None:
+                    cost_ms, mix = changed
+            if np.isfinite(cost_ms):
+                found.append((cost_ms, mix))
+        return sorted(found, key=lambda pair: pair[0])
 
-    def _swept(self, mix: ShardingMix, kind: int) -> tuple[float, ShardingMix] | None:
-        """With the number of tables spread in this way that costs least, and the cost; None where none should be."""
-        menu, num_devices = self.menu, self.menu.task.num_devices
-        tables = np.flatnonzero((mix.kind == ON_DEVICES) & menu.allowed[:, kind])
+    def _all_in_one_way(self, mix: ShardingMix) -> Iterator[ShardingMix]:
+        """The mix with all other tables spread in the same way that can be."""
+        for kind in (ROW_WISE, TABLE_ROW_WISE, GRID):
+            tables = np.flatnonzero((mix.kind == ON_DEVICES) & self.menu.allowed[:, kind])
+            if len(tables):
+                yield mix.with_tables(tables, kind)
+
+    def _swept(
+        self, mix: ShardingMix, kind: int, free: NDArray[np.bool_], least_ms: float
+    ) -> tuple[float, ShardingMix] | None:
+        """With the number of tables changed to this kind that costs least, and the cost; None where that is no less.
+
+        Args:
+            mix: to change.
+            kind: a position in `SPREADS`.
+            free: `[T]` tables that may change.
+            least_ms: what the mix costs, if that is known.
+        """
+        menu = self.menu
+        tables = np.flatnonzero(free & (mix.kind != kind) & menu.allowed[:, kind])
         if not len(tables):
             return None
-        spread, load, used = self._spread(mix)
-        kept = mix.on_devices
-        share = self._share(kind, tables)[:, None]
-        added = share * menu.latents[tables, kind]  # [N, L] of every device, on average
-        removed = self.whole[tables] / num_devices
-        carried = menu.carries(tables, kind)
-        carried.host_dims[:] = carried.host_dims.mean(axis=1, keepdims=True)
-        base = spread + self.whole[kept].sum(axis=0) / num_devices
-        alone = menu.costs.even_ms(base + added - removed) + menu.costs.other_ms(_plus(load, carried)).max(axis=1)
-        best_ms, best = np.inf, tables[:0]
-        for order in (np.argsort(alone, kind="stable"), np.argsort(-self.alone_ms[tables], kind="stable")):
-            carries = CollectiveLoad(
-                *(
-                    _from_none(values[order])
-                    for values in (carried.row_dims, carried.all_reduce_bytes, carried.host_dims)
-                )
+        everything = np.arange(len(mix.kind))
+        latents, size, carried = self._shares(everything, mix.kind)
+        after, after_size, after_carried = self._shares(tables, np.full(len(tables), kind))
+        on_devices = mix.kind == ON_DEVICES
+        load = CollectiveLoad(*(values.sum(axis=0, keepdims=True) for values in carried.parts()))
+        orders = self._orders(tables, kind)
+        spread = latents[~on_devices].sum(axis=0)
+        sums, spreads, loads, lefts, sizes = [], [], [], [], []
+        for order in orders:
+            chosen = tables[order]
+            gone = latents[chosen] * ~on_devices[chosen, None]
+            sums.append(latents.sum(axis=0) + _from_none(after[order] - latents[chosen]))
+            spreads.append(spread + _from_none(after[order] - gone))
+            loads.append(
+                [
+                    whole + _from_none(new[order] - old[chosen])
+                    for whole, new, old in zip(load.parts(), after_carried.parts(), carried.parts(), strict=True)
+                ]
             )
-            spreads = spread + _from_none(added[order])  # [N + 1, L]
-            others_ms = menu.costs.other_ms(_plus(load, carries)).max(axis=1)
-            even_ms = menu.costs.even_ms(spreads + base - spread - _from_none(removed[order])) + others_ms
-            dearest = self._dearest_left(kept, tables[order])  # [N + 1]
-            total_ms = np.maximum(even_ms, menu.costs.even_ms(spreads + self.dearest[dearest]) + others_ms)
-            bytes_spread = used + _from_none((share[:, 0] * menu.device_bytes[tables, kind])[order])
-            bytes_left = (self.whole_bytes[kept].sum() - _from_none(self.whole_bytes[tables][order])) / num_devices
-            room = menu.task.capacity_bytes.double()
-            full = (bytes_spread + bytes_left > _FULL * float(room.mean())) | (bytes_spread > float(room.min()))
-            total_ms = np.where(full, np.inf, total_ms)
-            number = int(total_ms.argmin())
-            if number and total_ms[number] < min(best_ms, total_ms[0]):
-                best_ms, best = float(total_ms[number]), tables[order[:number]]
-        return (best_ms, mix.with_tables(best, kind)) if len(best) else None
+            sizes.append(size.sum() + _from_none(after_size[order] - size[chosen]))
+            lefts.append([_largest_left(each, on_devices, chosen) for each in (self.alone_ms, self.widths)])
+        others_ms = menu.costs.other_ms(
+            CollectiveLoad(*(np.concatenate(parts) for parts in zip(*loads, strict=True)))
+        ).max(axis=1)
+        everywhere = np.concatenate(spreads)
+        floors = [
+            everywhere
+            + of_table[np.concatenate([left[i] for left in lefts])]
+            * (np.concatenate([left[i] for left in lefts]) >= 0)[:, None]
+            for i, of_table in enumerate((self.dearest, self.widest))
+        ]
+        costs = menu.costs.even_ms(np.concatenate([*sums, *floors])).reshape(3, -1).max(axis=0) + others_ms
+        costs = np.where(np.concatenate(sizes) > _FULL * float(menu.task.capacity_bytes.double().mean()), np.inf, costs)
+        best = int(costs.argmin())
+        least_ms = min(least_ms, float(costs[0]))
+        order, number = orders[best // (len(tables) + 1)], best % (len(tables) + 1)
+        if number == 0 or not costs[best] < least_ms:
+            return None
+        return float(costs[best]), mix.with_tables(tables[order[:number]], kind)
 
-    def _dearest_left(self, kept: Indices, tables: Indices) -> Indices:
-        """`[N + 1]` the table with the dearest shard among those left on devices once the first 0, 1, 2, ... are spread."""
-        left = np.setdiff1d(kept, tables)
-        rest = int(left[self.alone_ms[left].argmax()]) if len(left) else int(tables[self.alone_ms[tables].argmin()])
-        chosen = [rest]
-        for t in tables[::-1].tolist():
-            chosen.append(t if self.alone_ms[t] > self.alone_ms[chosen[-1]] else chosen[-1])
-        return np.array(chosen[::-1])
+    def _orders(self, tables: Indices, kind: int) -> list[Indices]:
+        """Orders in which to spread tables: the dearest first, or by what is paid for a data-parallel one."""
+        dearest = np.argsort(-self.alone_ms[tables], kind="stable")
+        if kind != DATA_PARALLEL:
+            return [dearest]
+        size = self.menu.device_bytes[tables, kind]
+        return [np.argsort(size, kind="stable"), np.argsort(size / self.alone_ms[tables], kind="stable")]
 
-    def _spread(self, mix: ShardingMix) -> tuple[Figures, CollectiveLoad, float]:
-        """Latents and bytes that spread tables leave on every device on average, and what their collectives carry."""
-        latents, size = np.zeros(self.whole.shape[1], np.float64), 0.0
-        for kind in (ROW_WISE, DATA_PARALLEL, TABLE_ROW_WISE, GRID):
-            tables = np.flatnonzero(mix.kind == kind)
-            share = self._share(kind, tables)
-            latents += (share[:, None] * self.menu.latents[tables, kind]).sum(axis=0)
-            size += float((share * self.menu.device_bytes[tables, kind]).sum())
-        return latents, mix.load(), size
+    def _shares(self, tables: Indices, kind: Indices) -> tuple[Figures, Figures, CollectiveLoad]:
+        """What each table adds to every device on average, in latents and bytes, and what its collectives carry."""
+        menu, count = self.menu, self.menu.task.num_devices
+        latents = self.whole[tables].astype(np.float64) / count
+        size = self.whole_bytes[tables] / count
+        load = CollectiveLoad.none(len(tables), menu.num_hosts)
+        for k in range(len(SPREADS)):
+            mine = np.flatnonzero(kind == k)
+            share: Figures = np.ones(len(mine))
+            if k in (TABLE_ROW_WISE, GRID):
+                share = (menu.ranges[tables[mine]] if k == GRID else share) * (menu.devices_per_host / count)
+            latents[mine] = share[:, None] * menu.latents[tables[mine], k]
+            size[mine] = share * menu.device_bytes[tables[mine], k]
+            carried = menu.carries(tables[mine], k)
+            load.row_dims[mine], load.all_reduce_bytes[mine] = carried.row_dims, carried.all_reduce_bytes
+            load.host_dims[mine] = carried.host_dims.mean(axis=1, keepdims=True)
+        return latents, size, load
 
-    def _share(self, kind: int, tables: Indices) -> Figures:
-        """`[N]` shards of each table over the number of devices."""
-        if kind in (ROW_WISE, DATA_PARALLEL):
-            return np.ones(len(tables))
-        ranges = self.menu.ranges[tables] if kind == GRID else np.ones(len(tables))
-        share: Figures = ranges * self.menu.devices_per_host / self.menu.task.num_devices
-        return share
+
+def _largest_of_each(table: Indices, figure: Array) -> Indices:
+    """`[T]` the shard of each table with the largest figure."""
+    order = np.argsort(figure, kind="stable")
+    largest = np.zeros(int(table.max()) + 1, np.int64)
+    largest[table[order]] = order  # the last one stays
+    return largest
+
+
+def _largest_left(figure: Array, on_devices: NDArray[np.bool_], tables: Indices) -> Indices:
+    """`[N + 1]` the table on devices with the largest figure once the first 0, 1, 2, ... of `tables` are not; -1 for none."""
+    figure = np.where(on_devices, figure, -1.0)
+    rest = np.setdiff1d(np.flatnonzero(on_devices), tables)
+    chosen = [int(rest[figure[rest].argmax()]) if len(rest) else -1]
+    for t in tables[::-1].tolist():
+        better = figure[t] >= 0 and (chosen[-1] < 0 or figure[t] > figure[chosen[-1]])
+        chosen.append(t if better else chosen[-1])
+    return np.array(chosen[::-1])
 
 
 def _from_none(values: Figures | Indices) -> Figures:
     """`[N + 1]` sums of the first 0, 1, 2, ... values."""
     return np.concatenate([np.zeros_like(values[:1]), np.cumsum(values, axis=0, dtype=np.float64)])
-
-
-def _plus(load: CollectiveLoad, more: CollectiveLoad) -> CollectiveLoad:
-    """One load beside each of several."""
-    return load + more

@@ -15,7 +15,7 @@ from dreamshard.limits import PlacementLimits
 from dreamshard.search.device_shards import DeviceShards
 from dreamshard.search.hill_climber import HillClimber
 from dreamshard.search.shard_menu import DATA_PARALLEL, ROW_WISE, SPREADS, ShardMenu
-from dreamshard.search.sharding_costs import Figures
+from dreamshard.search.sharding_costs import CollectiveLoad, Figures
 from dreamshard.search.sharding_mix import ON_DEVICES, ShardingMix
 
 _WATCHED = 8  # slowest devices on which a change is costed, beside those that it relieves
@@ -179,7 +179,7 @@ class KindClimber:
         mixes = [mix.with_table(change.table, change.kind, change.hosts) for change in changes]
         loads = [each.load() for each in mixes]
         other_ms = menu.costs.other_ms(
-            type(loads[0])(*(np.concatenate([getattr(load, name) for load in loads]) for name in vars(loads[0])))
+            CollectiveLoad(*(np.concatenate(parts) for parts in zip(*(load.parts() for load in loads), strict=True)))
         )  # [C, D]
         delta = np.zeros((len(changes), num_devices, climber.sums.shape[1]), np.float32)
         for c, change in enumerate(changes):

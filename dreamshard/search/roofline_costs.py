@@ -87,12 +87,11 @@ class RooflineCosts:
 
     def with_work(self, loads: Float[Tensor, "T K"]) -> Float[Tensor, "T L"]:
         """The loads, and before them the work."""
-        work = []
-        for group in range(len(GROUPS)):
-            beside = self._with_widest(self.share[None], group)
-            ms = self.compute_ms(self._with_widest(self.share + loads, group)) - self.compute_ms(beside)  # [T, 2]
-            work.append(ms.sum(dim=-1).clamp(min=0))
-        return torch.cat([torch.stack(work, dim=1), loads], dim=1).float()
+        both = torch.cat([self.share[None], self.share + loads])  # [1 + T, K]
+        widened = torch.cat([self._with_widest(both, group) for group in range(len(GROUPS))])
+        ms = self.compute_ms(widened).reshape(len(GROUPS), len(both), 2)
+        work = (ms[:, 1:] - ms[:, :1]).sum(dim=-1).clamp(min=0).T  # [T, G]
+        return torch.cat([work, loads], dim=1).float()
 
     def episodes(self, task: PlacementTask) -> Episodes:
         """One episode, in descending cost of single tables; there is no policy, so the latents stand for its features."""

@@ -1,6 +1,7 @@
 """The roofline of a preset for tables that are sharded in any way."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -50,6 +51,10 @@ class RooflineSharding:
 
     def evaluator(self) -> RooflineEvaluator:
         """See `ShardingCosts`."""
+        return self._evaluator
+
+    @cached_property
+    def _evaluator(self) -> RooflineEvaluator:
         return self.costs.evaluator()
 
     def even_ms(self, sums: Figures) -> Figures:
@@ -72,6 +77,8 @@ class RooflineSharding:
         per_host, zero = self.devices_per_host, torch.zeros(1, dtype=torch.float64)
 
         def ring(num_bytes: Tensor, operation: Operation) -> Tensor:
+            if not bool(num_bytes.any()):
+                return torch.zeros_like(num_bytes)
             return torch.where(num_bytes > 0, ring_s(num_bytes, num_devices, spec, per_host, operation), zero)
 
         rows_bytes = vector_bytes(row_dims, batch_size)

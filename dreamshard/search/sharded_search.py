@@ -21,6 +21,7 @@ import torch
 from dreamshard.baselines import no_room
 from dreamshard.cost_model.evaluator import Indices
 from dreamshard.legality import violation
+from dreamshard.placed_shards import ShardEntry, shards_of
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.cached_shares import cached_shares
@@ -127,15 +128,17 @@ class ShardedSearch:
 
         settled: list[tuple[KindClimber, Placed]] = []
         estimated = []
-        for columns in dict.fromkeys(layouts):
+        layouts = list(dict.fromkeys(layouts))
+        for columns in layouts:
             shards = DeviceShards.of(task, self.costs, columns, shares)
             climber = KindClimber(menu, shards, out_of_time)
             forced, even = self._forced(menu, shards), EvenShares.of(menu, shards)
-            starts = [forced] if plain is not None else self._ever_more(forced, even)
             at = devices if columns == first else None
-            if at is None or not settled:
+            if plain is None or at is not None:
+                starts = [forced] if plain is not None else self._ever_more(forced, even)
                 settled += [(climber, placed) for start in starts if (placed := self._placed(climber, start, at))]
-            estimated += [(cost_ms, climber, mix, at) for start in starts for cost_ms, mix in even.mixes(start)]
+            mixes = even.mixes(forced, in_one_way=columns == layouts[-1])
+            estimated += [(cost_ms, climber, mix, at) for cost_ms, mix in mixes]
         estimated.sort(key=lambda each: each[0])
         for _, climber, mix, at in estimated[:_SETTLED_MIXES]:
             if placed := self._placed(climber, mix, at):
@@ -155,10 +158,13 @@ class ShardedSearch:
         """The fewest ranges of columns of each table that fit this share of the largest device, as far as columns allow."""
         least, most = column_limits(task)
         room = int(task.capacity_bytes.max()) * share
-        columns = []
-        dims = task.tables.dim.tolist()
-        whole = DeviceShards.of(task, self.costs, [((0, dim),) for dim in dims], shares)
-        for t, (dim, size) in enumerate(zip(dims, whole.device_bytes.tolist(), strict=True)):
+        columns, dims, rows = [], task.tables.dim.tolist(), task.tables.rows.tolist()
+        sizes = task.table_bytes.tolist()
+        for t, share_of_rows in enumerate(shares):
+            if share_of_rows is not None:
+                entry = ShardEntry(t, 0, "table_wise", 0, rows[t], 0, dims[t], share_of_rows)
+                sizes[t] = int(shards_of(task, [entry], task.num_devices).device_bytes[0])
+        for t, (dim, size) in enumerate(zip(dims, sizes, strict=True)):
             needed = -(-size // max(int(room), 1))
             parts = min(max(needed, int(least[t])), int(most[t]), max(dim // FINEST, 1))
             columns.append(even_columns(dim, parts))

@@ -40,15 +40,9 @@ class CollectiveLoad:
         """Nothing to carry."""
         return cls(np.zeros(num_placements), np.zeros(num_placements), np.zeros((num_placements, num_hosts)))
 
-    def __add__(self, other: "CollectiveLoad") -> "CollectiveLoad":
-        return CollectiveLoad(
-            self.row_dims + other.row_dims,
-            self.all_reduce_bytes + other.all_reduce_bytes,
-            self.host_dims + other.host_dims,
-        )
-
-    def __neg__(self) -> "CollectiveLoad":
-        return CollectiveLoad(-self.row_dims, -self.all_reduce_bytes, -self.host_dims)
+    def parts(self) -> tuple[Figures, Figures, Figures]:
+        """The three fields."""
+        return self.row_dims, self.all_reduce_bytes, self.host_dims
 
 
 @runtime_checkable

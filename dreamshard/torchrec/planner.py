@@ -7,71 +7,133 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.estimator.estimator import EmbeddingPerfEstimatorFactory
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import (
-    HardwareConfig,
-    KernelConfig,
-    PlannerError,
-    ShardEstimator,
-    ShardingOption,
-    Storage,
-    Topology,
-    TopologyFactory,
-    TrainerConfig,
-)
-from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.distributed.planner.types import PlannerError, ShardEstimator, ShardingOption, Storage
+from torchrec.distributed.types import ParameterSharding
 
 from dreamshard.formatting import gib
+from dreamshard.placed_shards import ShardEntry, shards_of
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
+from dreamshard.sharding import ON_EVERY_DEVICE, ON_ONE_HOST, ShardedPlacement, ShardingType, TableSharding
 from dreamshard.tables import Precision, Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.torchrec.planner_inputs import (
+    Bandwidths,
+    local_batch_size,
+    module_of,
+    planner_constraints,
+    planner_module,
+    topology,
+)
+
+_SAME_AS: Mapping[str, ShardingType] = {"table_column_wise": "column_wise"}  # which also keeps the columns on one host
+_CACHED = "fused_uvm_caching"
+_DEFAULT_SHARE = 0.2  # TorchRec's load factor where a plan gives none
 
 
-def place(
-    task: PlacementTask, *, memory_bytes_per_s: float | None = None, link_bytes_per_s: float | None = None
-) -> Placement:
+def place(task: PlacementTask, bandwidths: Bandwidths, devices_per_host: int | None = None) -> Placement:
     """Place tables by TorchRec's `EmbeddingShardingPlanner`, each whole and in device memory (fused kernel).
 
-    The devices share the batch in which the tables' lookups were counted.
+    The devices share the batch of the task, or else that in which the tables' lookups were counted.
 
     Args:
-        task: without devices per host, all devices share one.
-        memory_bytes_per_s: bandwidth of device memory; None for TorchRec's default of 897 GiB/s.
-        link_bytes_per_s: bandwidth between devices; None for TorchRec's default of 600 GiB/s.
+        task: to be placed.
+        bandwidths: of the devices.
+        devices_per_host: where the task does not say; None for all devices on one host.
 
     Raises:
         NoPlacementError: the planner finds no plan.
     """
-    per_host = min(task.num_devices, task.devices_per_host or task.num_devices)
-    topology = _topology(task.num_devices, per_host, task.memory_bytes, memory_bytes_per_s, link_bytes_per_s)
-    names, constraints = _constraints(task.tables)
-    batch_size = max(1, round(_batch_size(task.tables) / task.num_devices))
-    sizes = _TableBytes(dict(zip(names, task.table_bytes.tolist(), strict=True)))
-    speed = EmbeddingPerfEstimatorFactory.create("default_estimator", topology=topology, constraints=constraints)
+    parameters = _planned(task, bandwidths, devices_per_host, ["table_wise"], ["fused"])
+    return Placement(torch.tensor([(each.ranks or [0])[0] for each in parameters]), task.num_devices)
+
+
+def place_sharded(task: PlacementTask, bandwidths: Bandwidths, devices_per_host: int | None = None) -> ShardedPlacement:
+    """Place tables by TorchRec's planner, by all ways to shard that it considers by default, else as `place`.
+
+    Tables may be cached from host memory where the task allows that. TorchRec's grid sharding is only considered where it is
+    asked for table by table, so it is not.
+
+    Raises:
+        NoPlacementError: the planner finds no plan.
+    """
+    kernels = ["fused", "dense", *([_CACHED] if task.constraints.caching else [])]
+    parameters = _planned(task, bandwidths, devices_per_host, None, kernels)
+    per_host = _per_host(task, devices_per_host)
+    return ShardedPlacement(
+        tuple(
+            _sharding_of(parameter, dim, per_host)
+            for parameter, dim in zip(parameters, task.tables.dim.tolist(), strict=True)
+        ),
+        task.num_devices,
+        per_host,
+    )
+
+
+def _planned(
+    task: PlacementTask,
+    bandwidths: Bandwidths,
+    devices_per_host: int | None,
+    sharding_types: list[str] | None,
+    kernels: list[str],
+) -> list[ParameterSharding]:
+    """How TorchRec's planner shards each table."""
+    per_host = _per_host(task, devices_per_host)
+    devices = topology(task.num_devices, per_host, task.memory_bytes, bandwidths)
+    names, constraints = planner_constraints(task.tables, sharding_types, kernels)
+    batch_size = local_batch_size(task)
+    speed = EmbeddingPerfEstimatorFactory.create("default_estimator", topology=devices, constraints=constraints)
     planner = EmbeddingShardingPlanner(
-        topology=topology,
+        topology=devices,
         batch_size=batch_size,
-        enumerator=EmbeddingEnumerator(topology, batch_size, constraints, [speed, sizes]),
+        enumerator=EmbeddingEnumerator(devices, batch_size, constraints, [speed, _ShardBytes(task, names)]),
         storage_reservation=FixedPercentageStorageReservation(0.0),
         stats=[],
         constraints=constraints,
         debug=False,
     )
     try:
-        plan = planner.plan(_module(task.tables, task.precision, names), [EmbeddingBagCollectionSharder()])
+        plan = planner.plan(planner_module(task, names), [EmbeddingBagCollectionSharder()])
     except PlannerError as error:
+        what = "of whole tables " if sharding_types == ["table_wise"] else ""
         raise NoPlacementError(
-            f"TorchRec's planner found no plan of whole tables for the {len(names)} tables of {task.name} on "
+            f"TorchRec's planner found no plan {what}for the {len(names)} tables of {task.name} on "
             f"{task.num_devices} devices of {gib(task.memory_bytes)}; give the devices more memory, add one, or choose "
             "another placer"
         ) from error
     parameters = plan.plan[""]
-    return Placement(torch.tensor([parameters[name].ranks[0] for name in names]), task.num_devices)
+    return [parameters[name] for name in names]
+
+
+def _per_host(task: PlacementTask, devices_per_host: int | None) -> int:
+    return min(task.num_devices, task.devices_per_host or devices_per_host or task.num_devices)
+
+
+def _sharding_of(parameter: ParameterSharding, dim: int, per_host: int) -> TableSharding:
+    """How a table is sharded that TorchRec shards like this."""
+    sharding_type: ShardingType = _SAME_AS.get(parameter.sharding_type, parameter.sharding_type)
+    columns: tuple[tuple[int, int], ...] = ((0, dim),)
+    where: tuple[int, ...] = ()
+    if sharding_type not in ON_EVERY_DEVICE:
+        first: dict[tuple[int, int], int] = {}
+        for shard in parameter.sharding_spec.shards:
+            start = int(shard.shard_offsets[1])
+            columns_of_it = (start, start + int(shard.shard_sizes[1]))
+            rank = int(shard.placement.rank())
+            first[columns_of_it] = min(first.get(columns_of_it, rank), rank)
+        columns = tuple(sorted(first))
+        where = tuple(first[each] // (per_host if sharding_type in ON_ONE_HOST else 1) for each in columns)
+    if sharding_type == "column_wise" and len(columns) == 1:
+        sharding_type = "table_wise"
+    share = None
+    if parameter.compute_kernel == _CACHED:
+        load_factor = parameter.cache_params.load_factor if parameter.cache_params else None
+        share = _DEFAULT_SHARE if load_factor is None else float(load_factor)
+    return TableSharding(sharding_type=sharding_type, columns=columns, where=where, cached_share=share)
 
 
 def estimated_compute_ms(
@@ -94,69 +156,43 @@ def estimated_compute_ms(
         precision: of the weights.
         memory_bytes_per_s: bandwidth of device memory.
     """
-    names, constraints = _constraints(tables)
-    topology = _topology(1, 1, 2**62, memory_bytes_per_s, None)
-    speed = EmbeddingPerfEstimatorFactory.create("default_estimator", topology=topology, constraints=constraints)
-    options = EmbeddingEnumerator(topology, batch_size, constraints, [speed]).enumerate(
-        _module(tables, precision, names), [EmbeddingBagCollectionSharder()]
+    names, constraints = planner_constraints(tables, ["table_wise"], ["fused"])
+    device = topology(1, 1, 2**62, Bandwidths(memory=memory_bytes_per_s))
+    speed = EmbeddingPerfEstimatorFactory.create("default_estimator", topology=device, constraints=constraints)
+    options = EmbeddingEnumerator(device, batch_size, constraints, [speed]).enumerate(
+        module_of(tables, [precision] * len(tables), names), [EmbeddingBagCollectionSharder()]
     )
     perfs = {option.name: option.shards[0].perf for option in options}
     return torch.tensor([perfs[name].fwd_compute + perfs[name].bwd_compute for name in names], dtype=torch.float64)
 
 
-class _TableBytes(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped here
-    """The task's bytes per table, instead of TorchRec's estimate of everything on a device."""
+class _ShardBytes(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped here
+    """The task's bytes per shard, instead of TorchRec's estimate of everything on a device."""
 
-    def __init__(self, by_name: Mapping[str, int]) -> None:
-        self.by_name = by_name
+    def __init__(self, task: PlacementTask, names: list[str]) -> None:
+        self.task, self.table = task, {name: t for t, name in enumerate(names)}
 
     def estimate(self, sharding_options: list[ShardingOption], sharder_data_map: Any) -> None:
-        """Set the storage of each option, which is one whole table."""
+        """Set the storage of each shard."""
+        shards = []
         for option in sharding_options:
-            option.shards[0].storage = Storage(hbm=self.by_name[option.name], ddr=0)
-
-
-def _topology(
-    num_devices: int,
-    devices_per_host: int,
-    memory_bytes: int,
-    memory_bytes_per_s: float | None,
-    link_bytes_per_s: float | None,
-) -> Topology:
-    """Devices on hosts; None for TorchRec's defaults, which hold for the network between hosts."""
-    return TopologyFactory.create_topology(
-        TrainerConfig(world_size=num_devices, local_world_size=devices_per_host, hbm_cap_bytes=memory_bytes),
-        HardwareConfig(  # in bytes/ms
-            hbm_mem_bw=memory_bytes_per_s and memory_bytes_per_s / 1000,
-            intra_host_bw=link_bytes_per_s and link_bytes_per_s / 1000,
-        ),
-        KernelConfig(compute_device="cuda", use_hardware_based_bandwidth=True),
-    )
-
-
-def _constraints(tables: Tables) -> tuple[list[str], dict[str, ParameterConstraints]]:
-    """Names for the tables, and constraints that keep each whole and in device memory."""
-    names = [f"t{t}" for t in range(len(tables))]
-    return names, {
-        name: ParameterConstraints(
-            sharding_types=["table_wise"], compute_kernels=["fused"], pooling_factors=[max(pooling, 1e-6)]
-        )
-        for name, pooling in zip(names, tables.pooling_factor.tolist(), strict=True)
-    }
-
-
-def _module(tables: Tables, precision: Precision, names: list[str]) -> EmbeddingBagCollection:
-    """A TorchRec module of the tables that takes no memory."""
-    data_type = DataType.FP16 if precision == "fp16" else DataType.FP32
-    sizes = zip(names, tables.rows.tolist(), tables.dim.tolist(), strict=True)
-    configs = [
-        EmbeddingBagConfig(name=name, num_embeddings=rows, embedding_dim=dim, feature_names=[name], data_type=data_type)
-        for name, rows, dim in sizes
-    ]
-    return EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
-
-
-def _batch_size(tables: Tables) -> float:
-    """Samples of the batch in which the lookups were counted."""
-    used = tables.pooling_factor > 0
-    return float((tables.lookups[used] / tables.pooling_factor[used]).median()) if bool(used.any()) else 1.0
+            for shard in option.shards:
+                shard.storage = Storage(hbm=0, ddr=0)
+                if min(shard.size) > 0:  # tables of fewer rows than devices leave some without
+                    shards.append((option, shard))
+        entries = []
+        for option, shard in shards:
+            (first_row, first_column), (rows, columns) = shard.offset, shard.size
+            kind = _SAME_AS.get(option.sharding_type, option.sharding_type)
+            share = None
+            if option.compute_kernel == _CACHED:
+                share = min(max(option.cache_load_factor or _DEFAULT_SHARE, 1e-9), 1.0)
+            t = self.table[option.name]
+            entries.append(
+                ShardEntry(t, 0, kind, first_row, first_row + rows, first_column, first_column + columns, share)
+            )
+        placed = shards_of(self.task, entries, self.task.num_devices)
+        for (_, shard), device, host in zip(
+            shards, placed.device_bytes.tolist(), placed.host_bytes.tolist(), strict=True
+        ):
+            shard.storage = Storage(hbm=device, ddr=host)
