@@ -164,10 +164,11 @@ def check_placement(
         )
     if not legal:
         held = device_memory_bytes(task.table_bytes, placement.device[None], task.num_devices)[0]  # [D]
-        fullest = int(held.argmax())
+        room = task.capacity_bytes
+        fullest = int((held - room).argmax())
         raise ValueError(
             f"the placement puts {gib(int(held[fullest]))} of tables of {task.name} on device {fullest}, "
-            f"which has {gib(task.memory_bytes)}, so it would run out of memory; move tables elsewhere"
+            f"which has {gib(int(room[fullest]))}, so it would run out of memory; move tables elsewhere"
         )
     return task, placement
 

@@ -2,8 +2,8 @@
 
     python -m tests.helpers.launched DEVICES TIMEOUT_S
 
-Each line is a fault of the lookups of table `faulty`, which the last device holds, or `none`, or `exchange`. Each answer is
-one line of JSON. After `fail` rank 0 exits with 1, as a flow that failed.
+Each line is a fault of the lookups of table `faulty`, which the last device holds, or `none`, `exchange`, or
+`shardings`. Each answer is one line of JSON. After `fail` rank 0 exits with 1, as a flow that failed.
 """
 
 import json
@@ -11,13 +11,17 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import psutil
 import torch
 
+from dreamshard.constraints import ANY_SHARDING
 from dreamshard.exchange_sample import Exchange
 from dreamshard.placement import Placement
-from dreamshard.testbeds import MeasurementError, TestbedSetup, open_testbed
+from dreamshard.sharding import ShardedPlacement, TableSharding
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds import MeasurementError, Testbed, TestbedSetup, open_testbed
 from dreamshard.testbeds.cluster.launched import LaunchedRanks, drive, keep
 from dreamshard.testbeds.cluster.launcher_variables import launched_process
 from tests.helpers.lookups import FaultyLookups
@@ -96,6 +100,8 @@ def answer(line: str, num_devices: int, timeout_s: float, ranks: LaunchedRanks) 
             return {"ms": exchange.forward_ms.tolist(), "devices_per_host": exchange.exchange.devices_per_host}
         names = [f"healthy-{d}" for d in range(num_devices - 1)] + ["faulty"]
         task = roomy_task(tables_of_dims([8] * num_devices, rows=500, names=names), num_devices)
+        if line == "shardings":
+            return measured_shardings(bed, task)
         sample = bed.measure(task, Placement(torch.arange(num_devices), num_devices))
     except (MeasurementError, ValueError) as error:
         return {"error": str(error), "notes": getattr(error, "__notes__", [])}
@@ -107,6 +113,23 @@ def answer(line: str, num_devices: int, timeout_s: float, ranks: LaunchedRanks) 
         "devices_per_host": sample.task.devices_per_host,
         "shape": list(phases.shape),
         "all_positive": bool((phases > 0).all()),
+    }
+
+
+def measured_shardings(bed: Testbed, task: PlacementTask) -> dict:
+    """A table by rows, one by rows on the second host, one by columns and rows on both hosts, and copies of one."""
+    columns, half = ((0, 8),), ((0, 4), (4, 8))
+    shardings = (
+        TableSharding(sharding_type="row_wise", columns=columns),
+        TableSharding(sharding_type="table_row_wise", columns=columns, where=(1,)),
+        TableSharding(sharding_type="grid_shard", columns=half, where=(0, 1)),
+        TableSharding(sharding_type="data_parallel", columns=columns),
+    )
+    free = replace(task, constraints=ANY_SHARDING)
+    sample = bed.measure_sharding(free, ShardedPlacement(shardings, 4, 2))
+    return {
+        "devices_per_host": sample.task.devices_per_host,
+        "all_positive": bool((sample.costs.phases_ms() > 0).all() and (sample.index_ms > 0).all()),
     }
 
 

@@ -145,14 +145,17 @@ def _rank(rank: int, cases: list[Case], folder: str) -> None:
     timeout = datetime.timedelta(seconds=60)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=NUM_RANKS, timeout=timeout)
     groups: dict[tuple[int, ...], Team] = {}
+    formed: set[tuple[int, ...]] = set()
     results = {}
     for case in cases:
         task = case.task
         jobs = list(ShardingJob.each(range(task.num_devices), task, placed_shards(task, case.placement)))
         for members in dict.fromkeys(members for job in jobs for members in job.groups):
-            if members not in groups:
+            if members not in formed:
+                formed.add(members)
                 group = dist.new_group(list(members))
-                groups[members] = Team(members.index(rank) if rank in members else -1, len(members), group)
+                if rank in members:
+                    groups[members] = Team(members.index(rank), len(members), group)
         if rank < task.num_devices:
             teams = Teams(*(groups[members] for members in jobs[rank].groups))
             results[case.name] = _step(case, jobs[rank], teams)

@@ -177,7 +177,8 @@ class Worker:
         faulthandler.dump_traceback_later(self._timeout_s)  # to stderr, which the testbed reads
         try:
             if isinstance(job, ShardingJob):
-                teams = Teams(*(self._teams[members] for members in job.groups))
+                alone = Team(0, 1, None)
+                teams = Teams(*(self._teams.get(members, alone) for members in job.groups))
                 return measure_sharding(job, self._measurer.runner, teams, self._channel.enter)
             team = self._teams[job.members]
             if isinstance(job, messages.ExchangeJob):

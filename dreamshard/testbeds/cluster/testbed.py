@@ -229,8 +229,9 @@ class ClusterTestbed:
 
 
 def _groups(job: PlacementJob | ExchangeJob | ShardingJob) -> tuple[tuple[int, ...], ...]:
-    """The groups of ranks that exchange in a job."""
-    return job.groups if isinstance(job, ShardingJob) else (job.members,)
+    """The groups of ranks that exchange in a job; a rank alone needs none."""
+    others = job.groups[1:] if isinstance(job, ShardingJob) else ()
+    return (job.members, *(group for group in others if len(group) > 1))
 
 
 def _stacked(answers: Sequence[object]) -> Float[Tensor, "R D P"]:

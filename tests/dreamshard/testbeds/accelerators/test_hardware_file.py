@@ -85,3 +85,14 @@ def test_it_can_be_simulated(tmp_path):
     slow, fast = mine.measure(task, placement), preset.measure(task, placement)
     assert slow.hardware.startswith("simulated my_cluster-")
     assert float(slow.costs.forward_comm_ms.max()) > 10 * float(fast.costs.forward_comm_ms.max())
+
+
+def test_the_link_to_host_memory_may_be_left_out_and_names_hardware_only_where_it_is_given(tmp_path):
+    without = {key: value for key, value in COMPLETE.items() if key != "host_bandwidth"}
+    assert read_hardware(written(tmp_path, json.dumps(without), "any.json")).host_bytes_per_s is None
+    plain = read_hardware(written(tmp_path, "base: h100\nmemory: 94 GB\n"))
+    given = read_hardware(written(tmp_path, "base: h100\nmemory: 94 GB\nhost_bandwidth: 32 GB/s\n"))
+    assert plain.host_bytes_per_s == H100.host_bytes_per_s
+    assert given.host_bytes_per_s == 32e9
+    assert plain.name != given.name
+    assert plain.name == "my_cluster-4f92ff"  # as it was before presets had that link: samples stay comparable

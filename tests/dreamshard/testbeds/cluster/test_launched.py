@@ -72,6 +72,9 @@ def test_torchrun_on_two_hosts_measures_and_survives_all_but_the_death_of_a_host
     assert across["devices_per_host"] == 1
     assert all(ms > 0 for ms in across["ms"])
 
+    shardings = first.ask("shardings")
+    assert shardings == {"devices_per_host": 2, "all_positive": True}
+
     killed = first.ask("kill")
     assert "measuring task failed on rank 3 of 4 on host host-1 while reading lookups" in killed["error"]
     assert "killed by SIGKILL, as the system does when it runs out of memory" in killed["error"]
