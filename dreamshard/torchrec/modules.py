@@ -185,7 +185,7 @@ def _visit(path: str, module: nn.Module, found: _Found) -> None:
         return
     if isinstance(module, EmbeddingTower | EmbeddingTowerCollection):
         found.notes.append(
-            f"the tables of {kind} {path} are placed one by one; TorchRec's tower sharders would keep a host's"
+            f"the tables of {kind} {path} are placed one by one; TorchRec's tower sharders would keep them on one host"
         )
     for name, child in module._modules.items():  # named_children leaves out what is there twice
         if child is not None:

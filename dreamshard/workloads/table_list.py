@@ -17,6 +17,9 @@ from dreamshard.tables import NUM_BINS
 
 BIN_COLUMNS = tuple(f"bin_{i}" for i in range(NUM_BINS))
 
+_JSON_NAMES = {"num_embeddings": "rows", "embedding_dim": "dim"}
+"""TorchRec's names for columns."""
+
 Record = tuple[str, Mapping[str, Any]]
 """Position of a record for messages (`tables.csv, line 3`), and its columns; None and empty strings are missing values."""
 
@@ -53,6 +56,18 @@ def list_tables(path: str | Path) -> list[ListedTable]:
     if not records:
         raise ValueError(f"{file} lists no tables, so there is nothing to place; add one line per table")
     return check_records(records)
+
+
+def unused_fields(path: Path) -> list[str]:
+    """Fields of a JSON list that say more of a table than its size and lookups; none of other lists.
+
+    Raises:
+        ValueError: the file is not a JSON list of objects.
+    """
+    used = {*_JSON_NAMES, *_JSON_NAMES.values(), "name", "pooling_factor", "lookups_per_sample_by_feature"}
+    used |= {"lookups", "unique_rows", *BIN_COLUMNS}
+    entries = json_objects(path) if path.suffix == ".json" else []
+    return sorted({field for entry in entries for field in entry} - used)
 
 
 def check_records(records: Sequence[Record]) -> list[ListedTable]:
@@ -121,9 +136,8 @@ def json_objects(file: Path) -> list[dict[str, Any]]:
 
 
 def _json_records(file: Path) -> list[Record]:
-    renamed = {"num_embeddings": "rows", "embedding_dim": "dim"}
     return [
-        (f"{file}, table {i + 1}", {renamed.get(key, key): value for key, value in entry.items()})
+        (f"{file}, table {i + 1}", {_JSON_NAMES.get(key, key): value for key, value in entry.items()})
         for i, entry in enumerate(json_objects(file))
     ]
 

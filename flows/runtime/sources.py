@@ -8,7 +8,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dreamshard.workloads import Workload, WorkloadConfig, bundled_workloads, change_token, open_workload
+from dreamshard.workloads.config import list_file
 from dreamshard.workloads.functions import is_function, with_absolute_path
+from dreamshard.workloads.table_list import unused_fields
 
 if TYPE_CHECKING:
     from dreamshard.torchrec import ModelSource
@@ -44,8 +46,14 @@ def token_of(workload: WorkloadConfig) -> str:
 
 
 def notes_on(workload: WorkloadConfig) -> tuple[str, ...]:
-    """What of a model was not used or was assumed; nothing for other sources."""
-    return _model(workload).notes if is_function(workload.source) else ()
+    """What of a model or a list of its configs was not used, and what was assumed; nothing for other sources."""
+    if is_function(workload.source):
+        return _model(workload).notes
+    listed = list_file(workload.source)
+    unused = [] if listed is None else unused_fields(listed)
+    if not unused:
+        return ()
+    return (f"{', '.join(unused)} of {workload.source} are not used: a data set keeps sizes and lookups of tables",)
 
 
 @lru_cache(maxsize=1)

@@ -6,6 +6,7 @@ from torch.distributed.optim import _apply_optimizer_in_backward as apply_in_bac
 torchrec = pytest.importorskip("torchrec")
 
 from torchrec.modules.embedding_configs import DataType, PoolingType  # noqa: E402
+from torchrec.modules.embedding_tower import EmbeddingTower  # noqa: E402
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection  # noqa: E402
 from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection  # noqa: E402
 from torchrec.modules.itep_embedding_modules import ITEPEmbeddingBagCollection  # noqa: E402
@@ -79,6 +80,13 @@ def test_what_else_is_in_a_model_is_named():
     assert "again is the same module as history" in notes
     assert "3 other parameters (0.0153 MiB) are on every device" in notes  # 250 x 16 + 4 x 2 + 2 weights
     assert "no optimizer is fused" in notes
+
+
+def test_towers_and_lazy_layers_are_named():
+    found = tables_of(nn.Sequential(EmbeddingTower(bags(bag("user")), nn.Identity()), nn.LazyLinear(3)))
+    assert [d.module_path for d in found.details] == ["0.embedding"]
+    assert any("the tables of EmbeddingTower 0 are placed one by one" in note for note in found.notes)
+    assert any("2 lazy parameters have no size" in note for note in found.notes)
 
 
 def test_a_collection_by_itself_is_a_model():

@@ -5,6 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dreamshard.workloads import read_tables
+from dreamshard.workloads.table_list import unused_fields
 from tests.helpers.tables import tables_of
 
 
@@ -70,6 +71,12 @@ def test_torchrec_json_is_read(tmp_path, wrap):
     found = read_tables(written(tmp_path / "t.json", json.dumps(wrap([config]))))
     assert (found.tables.names, int(found.tables.rows), int(found.tables.dim)) == (("t1",), 10, 8)
     assert float(found.tables.pooling_factor) == 3
+
+
+def test_fields_of_a_json_that_are_not_used_are_named(tmp_path):
+    config = {"name": "t1", "num_embeddings": 10, "embedding_dim": 8, "feature_names": ["f"], "data_type": "FP16"}
+    assert unused_fields(written(tmp_path / "t.json", json.dumps([config]))) == ["data_type", "feature_names"]
+    assert unused_fields(written(tmp_path / "t.csv", "name,rows,dim,owner\nx,10,8,me\n")) == []
 
 
 def test_rows_beyond_what_a_float_holds_stay_exact(tmp_path):
