@@ -12,7 +12,7 @@ lookups          lookups in memory and as Parquet
 statistics       features of a table from one batch of lookups; a dataset's version
 """
 
-from dreamshard.workloads.config import META_WORKLOADS, WorkloadConfig, bundled_workloads
+from dreamshard.workloads.config import META_WORKLOADS, WorkloadConfig, bundled_lists, bundled_workloads
 from dreamshard.workloads.lookups import (
     LookupFiles,
     Lookups,
@@ -34,6 +34,7 @@ __all__ = [
     "Workload",
     "WorkloadConfig",
     "WorkloadTable",
+    "bundled_lists",
     "bundled_workloads",
     "change_token",
     "dataset_version",

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
 
 def read_listed(store: "Store", path: Path) -> "Tables":
-    """The tables of a file; a note says what was filled in."""
-    from dreamshard.workloads import read_tables
+    """The tables of a file, or of a shipped list by its name; a note says what was filled in."""
+    from dreamshard.workloads import bundled_lists, read_tables
 
+    path = bundled_lists().get(str(path), path)
     versions = store.lake.dataset_versions()
     listed = read_tables(path, store.lake.read_dataset(versions[-1]) if versions else None)
     if listed.defaulted:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 TablesArgument = Annotated[
     Path,
     typer.Argument(
-        help="CSV or Parquet (name, rows, dim, pooling_factor, bin_0..16), TorchRec-style JSON, or model.py:make_model."
+        help="CSV or Parquet (name, rows, dim, pooling_factor, bin_0..16), TorchRec-style JSON, model.py:make_model, "
+        "or a shipped list, e.g. mlperf-dlrm-dcnv2."
     ),
 ]
 DevicesOption = Annotated[int, typer.Option("--devices", min=1, help="Number of devices.")]

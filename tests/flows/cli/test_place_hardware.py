@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
 
 from dreamshard.measured_on import MeasuredOn, StepSetting
 from storage.mlflow_store import registry
@@ -168,3 +169,12 @@ def test_a_lower_bound_far_away_is_not_shown(place, monkeypatch):
         monkeypatch.setattr(DreamShardPlacer, "lower_bound_ms", lambda *_, bound_ms=bound_ms: bound_ms)
         _, _, notes = place("--devices", "2", "--memory-gb", "1")
         assert ("lower bound" in notes) == shown
+
+
+def test_a_shipped_list_is_placed_by_its_name(new_home, monkeypatch):
+    from flows.cli.app import app
+
+    monkeypatch.setenv("DREAMSHARD_HOME", str(new_home))
+    done = CliRunner().invoke(app, ["place", "mlperf-dlrm-dcnv2", "--devices", "8", "--hardware", "a100"])
+    assert done.exit_code == 0, done.exception
+    assert len({shard["table"] for shard in json.loads(done.stdout)["shards"]}) == 26
