@@ -27,6 +27,7 @@ class TasksConfig:
     Attributes:
         mode: `pool` draws tasks from the two sides of a table split; `fixed` takes all tables as one model, and variants.
         devices_per_host: None for as many as the hardware has.
+        reserve_bytes: of `memory_bytes`, kept free for dense parameters and activations.
         num_train: tasks to train on; with a fixed model, variants of it.
         num_test: held-out tasks; with a fixed model, variants of it.
     """
@@ -36,6 +37,7 @@ class TasksConfig:
     num_devices: int = 2
     devices_per_host: int | None = None
     memory_bytes: int = 2 * 2**30
+    reserve_bytes: int = 0
     num_train: int = 50
     num_test: int = 10
     precision: Precision = "fp32"

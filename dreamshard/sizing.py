@@ -55,6 +55,9 @@ def sized(recipe: Recipe, tables: Tables, capacity: Capacity) -> tuple[Recipe, S
     Args:
         tables: all tables of the source.
         capacity: of the testbed's devices.
+
+    Raises:
+        ValueError: as much memory is to be kept free as there is.
     """
     tasks, count = recipe.tasks, len(tables)
     worth = tasks.tables_per_task
@@ -80,7 +83,14 @@ def sized(recipe: Recipe, tables: Tables, capacity: Capacity) -> tuple[Recipe, S
     if "memory_bytes" in recipe.derived and capacity.memory_bytes is not None:
         eighth = 2**27  # of a GiB: machines of one kind differ by less, and should draw the same tasks
         memory_bytes = max(eighth, int(capacity.memory_bytes * _SHARE_OF_MEMORY[capacity.kind]) // eighth * eighth)
-    settled = replace(recipe, tasks=replace(tasks, mode=mode, tables_per_task=per_task, memory_bytes=memory_bytes))
+    if tasks.reserve_bytes >= memory_bytes:
+        raise ValueError(
+            f"{gib(tasks.reserve_bytes)} are to be kept free of the {gib(memory_bytes)} of each device, which leaves no "
+            "room for tables; reserve less, or give devices more memory"
+        )
+    memory_bytes -= tasks.reserve_bytes
+    settled_tasks = replace(tasks, mode=mode, tables_per_task=per_task, memory_bytes=memory_bytes, reserve_bytes=0)
+    settled = replace(recipe, tasks=settled_tasks)
     return settled, _in_words(settled, what, batch_size_of(tables))
 
 

@@ -37,7 +37,9 @@ PlacerOption = Annotated[
 BudgetOption = Annotated[float | None, typer.Option("--budget-ms", min=0, help="Time limit of the search.")]
 ConstraintsOption = Annotated[
     Path | None,
-    typer.Option("--constraints", help="YAML or JSON file: what the plan must respect (docs/own-tables.md)."),
+    typer.Option(
+        "--constraints", help="YAML or JSON file: what the plan must respect (docs/constraints-and-moving.md)."
+    ),
 ]
 ShardingOption = Annotated[
     str | None,

@@ -23,6 +23,7 @@ _COMPARED = (
     "num_devices",
     "devices_per_host",
     "memory_gb",
+    "reserve_gb",
     "tables_per_task",
     "batch_size",
     "mode",
@@ -73,6 +74,8 @@ def _is_like(origin: lineage.Origin, config: Recipe) -> bool:
         and setting.get("devices") == tasks.num_devices
         and setting.get("devices per host") == tasks.devices_per_host
         and tables_setting(tasks).items() <= setting.items()
-        and ("memory_bytes" in config.derived or origin.memory_bytes in (None, tasks.memory_bytes))
+        and (
+            "memory_bytes" in config.derived or origin.memory_bytes in (None, tasks.memory_bytes - tasks.reserve_bytes)
+        )
         and is_testbed(config.testbed, str(setting["testbed"]), str(setting["hardware"]))
     )

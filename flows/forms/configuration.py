@@ -37,6 +37,8 @@ def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
     }
     if "memory_gb" in filled:
         tasks["memory_bytes"] = round(filled["memory_gb"] * 2**30)
+    if "reserve_gb" in filled:
+        tasks["reserve_bytes"] = round(filled["reserve_gb"] * 2**30)
     training: dict[str, Any] = {k: filled[k] for k in ("iterations", "placements_per_iteration") if k in filled}
     if "iterations" in filled:
         training["warm_iterations"] = filled["iterations"]

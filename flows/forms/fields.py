@@ -135,6 +135,18 @@ MemoryGb = Annotated[
     _form("Memory per device, GiB", "Room for tables on each device. Empty: the recipe's.", gt=0, le=100_000),
     typer.Option("--memory-gb", min=0.001, help="Room for tables on each device, GiB.", show_default="the recipe's"),
 ]
+ReserveGb = Annotated[
+    float | None,
+    _form(
+        "Reserve per device, GiB",
+        "Of the memory per device, kept free for dense parameters and activations. Empty: none.",
+        ge=0,
+        le=100_000,
+    ),
+    typer.Option(
+        "--reserve-gb", help="Of each device's room, kept free for dense parameters, GiB.", show_default="none"
+    ),
+]
 TablesPerTask = Annotated[
     int | None,
     _form("Tables per task", "Tables in each placement task. Empty: the recipe's.", ge=1, le=100_000),

@@ -36,6 +36,7 @@ class RetrainingOptions(RunOptions):
     num_devices: fields.NumDevices = None
     devices_per_host: fields.DevicesPerHost = None
     memory_gb: fields.MemoryGb = None
+    reserve_gb: fields.ReserveGb = None
     tables_per_task: fields.TablesPerTask = None
     batch_size: fields.BatchSize = None
     mode: fields.LearntMode = None
@@ -54,6 +55,7 @@ class StageOptions(RunOptions):
     num_devices: fields.NumDevices = None
     devices_per_host: fields.DevicesPerHost = None
     memory_gb: fields.MemoryGb = None
+    reserve_gb: fields.ReserveGb = None
     tables_per_task: fields.TablesPerTask = None
     mode: fields.LearntMode = None
     exchange_devices: fields.ExchangeDevices = None

@@ -56,6 +56,18 @@ def test_memory_is_the_devices_less_a_reserve_unless_it_was_given():
     assert "1 GiB (as given)" in sizes.sentence
 
 
+def test_what_is_to_be_kept_free_is_taken_off_the_memory_once():
+    asked = with_overrides(default(), source="mine.csv")
+    reserved = replace(asked, tasks=replace(asked.tasks, reserve_bytes=6 * 2**30))
+    recipe, sizes = sized(reserved, pool_of(5), A100)
+    assert recipe.tasks.memory_bytes == 64 * 2**30
+    assert "64 GiB" in sizes.sentence
+    given = replace(recipe, derived=())
+    assert sized(given, pool_of(5), A100)[0].tasks.memory_bytes == 64 * 2**30
+    with pytest.raises(ValueError, match="6 GiB are to be kept free of the 5 GiB of each device"):
+        sized(reserved, pool_of(5), CPU)
+
+
 def test_a_recipe_keeps_its_sizes_for_its_own_tables():
     for base in (default(), dlrm_50x4()):
         recipe, _ = sized(base, pool_of(200), A100)

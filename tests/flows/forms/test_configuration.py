@@ -21,6 +21,11 @@ def test_options_that_are_filled_in_override_the_recipe_and_empty_ones_do_not():
     assert chosen.tasks.tables_per_task == smoke().tasks.tables_per_task
 
 
+def test_what_is_kept_free_of_each_device_comes_from_the_options():
+    assert configure(RetrainOptions(recipe="smoke", reserve_gb=0.5)).tasks.reserve_bytes == 2**29
+    assert configure(RetrainOptions(recipe="smoke")).tasks.reserve_bytes == 0
+
+
 def test_hosts_and_further_exchanges_come_from_the_options():
     chosen = configure(RetrainOptions(recipe="smoke", devices_per_host=8, exchange_devices=" 128,64,64 "))
     assert chosen.tasks.devices_per_host == 8

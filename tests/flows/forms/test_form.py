@@ -66,8 +66,8 @@ def test_a_flow_is_called_with_the_fields_of_its_options_and_an_empty_text_is_no
     assert echo.description == "Return the options."
     assert echo.fn(seed=3, testbed="") == StageOptions(seed=3)
     assert list(echo.parameters.properties) == [
-        *("recipe", "seed", "testbed", "dataset", "num_devices", "devices_per_host", "memory_gb", "tables_per_task"),
-        *("mode", "exchange_devices"),
+        *("recipe", "seed", "testbed", "dataset", "num_devices", "devices_per_host", "memory_gb", "reserve_gb"),
+        *("tables_per_task", "mode", "exchange_devices"),
     ]
 
 
