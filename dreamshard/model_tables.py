@@ -5,7 +5,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any, Literal
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
@@ -18,6 +17,8 @@ from dreamshard.tables import (
     parent_name,
 )
 from dreamshard.tasks import PlacementTask
+from dreamshard.workloads.pooling_factors import LookedUp
+from dreamshard.workloads.pooling_factors import pooling_factors as resolved
 from dreamshard.workloads.table_list import ListedTable
 from dreamshard.workloads.tables_file import fill_missing_columns
 
@@ -164,7 +165,11 @@ def model_tables(
         raise ValueError("the model has no embedding tables, so there is nothing to place; give one with a collection")
     names, qualified = _unique_names(details)
     listed = _listed(details, names, known or {})
-    factors, assumed = _pooling(details, listed, pooling_factors or {})
+    looked_up = [
+        LookedUp((table.name, detail.name), detail.features, table.pooling_factor, table.lookups is not None)
+        for table, detail in zip(listed, details, strict=True)
+    ]
+    factors, guessed = resolved(looked_up, pooling_factors or {})
     listed = [replace(table, pooling_factor=factor) for table, factor in zip(listed, factors, strict=True)]
     found = [*notes]
     if qualified:
@@ -183,6 +188,7 @@ def model_tables(
             f"tables have different optimizers ({several}); all are planned with {most}, which has the most state"
         )
     rate = "one lookup per feature and sample is assumed"
+    assumed = [table.names[0] for table in guessed]
     guesses = [f"how often {shown(assumed)} are looked up is not known: {rate}"] if assumed else []
     return ModelTables(fill_missing_columns(listed, defaults).tables, tuple(details), tuple(found), tuple(guesses))
 
@@ -235,44 +241,3 @@ def _listed(
         replace(known.get((detail.module_path, detail.name), table), name=table.name)
         for detail, table in zip(details, blank, strict=True)
     ]
-
-
-def _pooling(
-    details: Sequence[ModelTable], listed: Sequence[ListedTable], factors: Mapping[str, float]
-) -> tuple[list[float | None], list[str]]:
-    """Lookups per sample of each table, None where its counted lookups tell, and the tables for which 1 was assumed."""
-    features = {feature for detail in details for feature in detail.features}
-    _check_factors(details, [table.name for table in listed], factors, features)
-    found: list[float | None] = []
-    assumed = []
-    for detail, table in zip(details, listed, strict=True):
-        keys = [key for key in (table.name, detail.name) if key in factors and key not in features]
-        given = [feature for feature in detail.features if feature in factors]
-        if keys:
-            found.append(float(factors[keys[0]]))
-        elif given or (table.pooling_factor is None and table.lookups is None):
-            found.append(sum(float(factors.get(feature, 1.0)) for feature in detail.features))
-            assumed += [table.name] * (len(given) < len(set(detail.features)))
-        else:
-            found.append(table.pooling_factor)
-    return found, assumed
-
-
-def _check_factors(
-    details: Sequence[ModelTable], names: Sequence[str], factors: Mapping[str, float], features: set[str]
-) -> None:
-    known = {*features, *names, *(detail.name for detail in details)}
-    for key in factors:
-        if key not in known:
-            close = get_close_matches(key, known, n=3)
-            hint = f"did you mean {', '.join(close)}?" if close else f"tables are called {shown(names)}"
-            raise ValueError(
-                f"a pooling factor is given for {key!r}, which is no table or feature of the model; {hint}"
-            )
-        several = [d for d in details if d.name == key and d.features != (key,) and key in features]
-        if several:
-            raise ValueError(
-                f"a pooling factor is given for {key!r}, which is a table with the features "
-                f"{shown(several[0].features)} and also a feature, so it is unclear which is meant; give the factors of "
-                "its features by other names, or rename the table"
-            )

@@ -4,7 +4,7 @@ opening          picks the reader for a source: bundled workload, file, or folde
 source           what every reader returns: a `Workload`
 dlrm, criteo     readers of Meta's `.pt` and Criteo's `.tsv` files
 folder           reader of a folder or bucket: a list of tables with recorded lookups
-table_list       reads and checks lists of tables; `tables_file` fills in what they lack
+table_list       reads and checks lists of tables; `tables_file` fills in what they lack, `pooling_factors` by features
 synthetic, zipf  Zipf lookups for the tables of a list
 meta             Meta's data sets, generated from `meta_population` and `meta_statistics`
 functions        a person's own functions as sources; `dreamshard.torchrec` reads the models that they return
