@@ -180,6 +180,15 @@ def model_tables(
             f"the dims of {shown(padded)} are not multiples of 4 and are planned as the next one; fbgemm's fused operators "
             "refuse such dims, so widen the tables in the model, or keep them data-parallel"
         )
+    sequences = [name for name, detail in zip(names, details, strict=True) if detail.pooling == "none"]
+    if sequences:
+        found.append(
+            f"the vectors of {shown(sequences)} are not pooled, but costs are predicted as if they were, which leaves out "
+            "most of what is sent for long sequences"
+        )
+    weighted = [name for name, detail in zip(names, details, strict=True) if detail.is_weighted]
+    if weighted:
+        found.append(f"the weights of lookups of {shown(weighted)} are not counted in what is sent")
     used = _used_optimizers(details)
     if len(used) > 1:
         several = "; ".join(f"{optimizer} of {shown(tables)}" for optimizer, tables in sorted(used.items()))
