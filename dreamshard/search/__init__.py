@@ -4,6 +4,16 @@ dreamshard_placer  the trained placer: its starting placements
 placement_search   from starting placements to the best one found: local search, column splits
 roofline_placer    the same search by a preset's roofline, without anything trained
 roofline_costs     the roofline in the form that the search asks for
+sharded_search     the same among every way to shard
+sharding_costs     what that asks of a prediction of costs
+roofline_sharding  it by a preset's roofline
+network_sharding   it by a trained network
+shard_menu         what each table would be on a device, for every way to shard
+sharding_mix       which tables are spread over several devices
+device_shards      shards that have a device of their own
+even_shares        which tables to spread, as if the others were balanced perfectly
+kind_climber       tables spread or taken back one by one
+cached_shares      what to keep in host memory where device memory is too small
 cost_greedy        greedy on the cost network
 local_search       climbs from several placements within a time budget
 hill_climber       moves and swaps off the critical devices

@@ -19,10 +19,13 @@ from dreamshard.policy.mdp import Episodes, episodes_of
 from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.policy.rollout import rollout
 from dreamshard.search.cost_greedy import cost_greedy
-from dreamshard.search.placement_search import PlacementSearch, only_columns
-from dreamshard.sharding import ShardedPlacement
+from dreamshard.search.network_sharding import NetworkSharding
+from dreamshard.search.placement_search import PlacementSearch
+from dreamshard.search.sharded_search import ShardedSearch
+from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement
 from dreamshard.tasks import PlacementTask
 
+_SPREAD_GAIN = 0.03  # of the predicted cost that spreading tables must save: the error of predicting shards
 _SAMPLED_CELLS = 40_000  # limit of sampled rollouts x tables x devices
 
 
@@ -72,21 +75,30 @@ class DreamShardPlacer:
 
     @torch.no_grad()
     def place_sharded(self, task: PlacementTask, budget_ms: float | None = None) -> ShardedPlacement:
-        """The best placement found; `budget_ms` overrides the placer's own.
+        """The best placement found by every way to shard that the task allows; `budget_ms` overrides the placer's own.
 
         Raises:
-            NoPlacementError: nothing fits the devices' memory.
+            NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
+            ValueError: tables must be in host memory, or the network's architecture predicts whole tables and columns only.
         """
-        return ShardedPlacement.of(self.place(task, budget_ms), task.tables, task.devices_per_host)
+        budget_ms = self.budget_ms if budget_ms is None else budget_ms
+        allowed = task.constraints
+        if set(allowed.sharding_types) <= set(ON_ONE_DEVICE) and not (allowed.tables_named() or allowed.caching):
+            return ShardedPlacement.of(self.place(task, budget_ms), task.tables, task.devices_per_host)
+        costs = NetworkSharding.of(task, self.cost_network, self.normaliser)
+        return ShardedSearch(costs, costs.devices_per_host, self.place, _SPREAD_GAIN, self.clock).place(task, budget_ms)
 
     @torch.no_grad()
     def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:
-        """`[D]` predicted milliseconds per phase of any placement of `task`.
+        """`[D]` predicted milliseconds per phase of any placement of `task`; see `network_sharding.py`.
 
         Raises:
-            ValueError: a table is sharded in another way than table- or column-wise.
+            ValueError: tables are in host memory, or the network's architecture predicts whole tables and columns only.
         """
-        return self.predict(task, only_columns(placement, self.name))
+        columns = placement.as_columns()
+        if columns is not None:
+            return self.predict(task, columns)
+        return NetworkSharding.of(task, self.cost_network, self.normaliser).predict_sharded(task, placement)
 
     @torch.no_grad()
     def predict_overall_ms(self, task: PlacementTask, placement: Placement) -> float:

@@ -26,7 +26,6 @@ from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import Episodes
 from dreamshard.search.column_splits import allowed_parts, fits_together, merged, splits, tight_splits
 from dreamshard.search.local_search import LocalSearch
-from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
 
 _IMPROVED_STARTS = 3
@@ -234,18 +233,3 @@ def _per_item(starts: _StartingPlacements, devices: Int[Tensor, "S T"]) -> Int[T
 
 def _per_table(starts: _StartingPlacements, items: Int[Tensor, " I"]) -> Int[Tensor, " T"]:
     return items if starts.limits is None else starts.limits.per_table(items)
-
-
-def only_columns(placement: ShardedPlacement, placer: str) -> Placement:
-    """The placement as whole tables and column shards.
-
-    Raises:
-        ValueError: a table is sharded otherwise, for which `placer` has no prediction.
-    """
-    columns = placement.as_columns()
-    if columns is None:
-        raise ValueError(
-            f"the placement shards tables {', '.join(sorted(placement.sharding_types))}, but {placer} predicts whole tables "
-            "and column shards in device memory only; give one of those"
-        )
-    return columns

@@ -4,13 +4,17 @@ from dataclasses import replace
 from importlib import resources
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.legality import violation
+from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import RooflinePlacer
+from dreamshard.search.network_sharding import NetworkSharding
+from dreamshard.search.sharding_costs import CollectiveLoad
 from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import A100, H100
@@ -18,6 +22,7 @@ from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.workloads import read_tables
 from tests.helpers.tables import pool_of, tables_of
+from tests.helpers.trained import learnt_placer
 
 PRIOR = RooflinePlacer(A100)
 GB = 10**9
@@ -137,3 +142,37 @@ def test_larger_budgets_are_no_worse():
     task = PlacementTask(mlperf(), 8, 80 * GB, constraints=ANY_SHARDING)
     costs = [cost_ms(task, PRIOR.place_sharded(task, budget_ms)) for budget_ms in (5.0, 200.0, 1000.0)]
     assert all(later <= earlier * 1.02 for earlier, later in pairwise(costs)), costs
+
+
+def test_a_trained_network_spreads_tables_too():
+    task = PlacementTask(mlperf(), 8, 80 * GB, constraints=ANY_SHARDING)
+    placer = learnt_placer()
+    placement = placer.place_sharded(task)
+    assert violation(task, placement) == ""
+    plain = ShardedPlacement.of(placer.place(task), task.tables)
+    assert cost_ms(task, placement, placer) <= cost_ms(task, plain, placer)
+    spread = PlacementTask(
+        tables_of([10**6], dim=16), 4, 20 * 10**6, constraints=Constraints(sharding_types=("row_wise",))
+    )
+    assert placer.place_sharded(spread).tables[0].sharding_type == "row_wise"
+
+
+def test_a_trained_network_predicts_an_all_reduce_as_twice_an_all_to_all_of_its_bytes():
+    task = PlacementTask(tables_of([10**4] * 4, dim=100), 4, 2**40, constraints=ANY_SHARDING)
+    placer = learnt_placer()
+    exchanged = placer.predict(task, Placement(torch.arange(4), 4))  # every device sends 100 dims
+    costs = NetworkSharding.of(task, placer.cost_network, placer.normaliser)
+    batch_size = int(placer.cost_network.exchanges.batch_size)
+    nothing, hosts = np.zeros(1), np.zeros((1, 1))
+    reduced_ms = costs.other_ms(CollectiveLoad(nothing, np.array([100.0 * 4 * batch_size]), hosts))
+    assert reduced_ms[0].tolist() == pytest.approx((2 * exchanged.backward_comm_ms).tolist(), rel=0.02)
+    scattered_ms = costs.other_ms(CollectiveLoad(np.array([100.0]), nothing, hosts))
+    both_ways = exchanged.forward_comm_ms + exchanged.backward_comm_ms
+    assert scattered_ms[0].tolist() == pytest.approx(both_ways.tolist(), rel=0.02)
+
+
+def test_a_trained_network_does_not_know_what_a_cache_costs():
+    constraints = Constraints(sharding_types=SHARDING_TYPES, caching=True)
+    task = PlacementTask(tables_of([10**6] * 3, dim=64), 2, 300 * 10**6, constraints=constraints)
+    with pytest.raises(ValueError, match="in host memory with a cache, whose cost the trained network does not know"):
+        learnt_placer().place_sharded(task)
