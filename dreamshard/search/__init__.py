@@ -14,6 +14,8 @@ device_shards      shards that have a device of their own
 even_shares        which tables to spread, as if the others were balanced perfectly
 kind_climber       tables spread or taken back one by one
 cached_shares      what to keep in host memory where device memory is too small
+estimate_placer    the same search by the estimates of TorchRec's planner
+estimate_costs     these estimates in the form that the search asks for
 cost_greedy        greedy on the cost network
 local_search       climbs from several placements within a time budget
 hill_climber       moves and swaps off the critical devices
@@ -23,6 +25,7 @@ column_splits      tables worth splitting by columns
 
 from dreamshard.search.cost_greedy import GreedyCostPlacer
 from dreamshard.search.dreamshard_placer import DreamShardPlacer
+from dreamshard.search.estimate_placer import EstimatePlacer
 from dreamshard.search.roofline_placer import RooflinePlacer
 
-__all__ = ["DreamShardPlacer", "GreedyCostPlacer", "RooflinePlacer"]
+__all__ = ["DreamShardPlacer", "EstimatePlacer", "GreedyCostPlacer", "RooflinePlacer"]

@@ -22,9 +22,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED
-from dreamshard.cost_model import CostNetwork, Normaliser, StructuredCostNetwork, shard_sums
+from dreamshard.cost_model import CostNetwork, Normaliser, shard_sums
 from dreamshard.cost_model.evaluator import ShardEvaluator
 from dreamshard.cost_model.exchange_law import Topology
+from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.costs import DeviceCosts
 from dreamshard.placed_shards import PlacedShards, placed_shards
 from dreamshard.search.sharding_costs import CollectiveLoad, Figures
@@ -102,7 +103,8 @@ class NetworkSharding:
         wide = latents[:, layout.wide]
         latents[:, layout.wide] = np.where(wide > 0, np.maximum(wide, 1), 0)
         forward, backward, _ = self._evaluator.compute(latents)
-        return forward + backward + self._all_to_all(latents[:, layout.dims] * _HUNDRED).sum(axis=1)
+        total: Figures = forward + backward + self._all_to_all(latents[:, layout.dims] * _HUNDRED).sum(axis=1)
+        return total
 
     def other_ms(self, load: CollectiveLoad) -> Figures:
         """See `ShardingCosts`."""
