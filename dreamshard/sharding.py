@@ -145,6 +145,12 @@ class ShardedPlacement:
         device = torch.tensor([place for sharding in self.tables for place in sharding.where], dtype=torch.int64)
         return Placement(device, self.num_devices, None if len(shards) == len(self.tables) else shards)
 
+    def on_hosts_of(self, devices_per_host: int | None) -> "ShardedPlacement":
+        """The same on hosts of so many devices, if no table is on one host; None changes nothing."""
+        if devices_per_host is None or self.sharding_types & set(ON_ONE_HOST):
+            return self
+        return replace(self, devices_per_host=min(devices_per_host, self.num_devices))
+
     def with_table(self, table: int, sharding: TableSharding) -> "ShardedPlacement":
         """A copy in which one table is sharded otherwise."""
         return replace(self, tables=(*self.tables[:table], sharding, *self.tables[table + 1 :]))

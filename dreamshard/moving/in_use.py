@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.moving.blocks import Block, blocks_of
 from dreamshard.plan import Plan
-from dreamshard.sharding import ON_ONE_HOST, ShardedPlacement
+from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
 
 
@@ -47,7 +47,7 @@ def in_use(plan: Plan, task: PlacementTask, rows_before: Mapping[str, int] | Non
         rows_before: of the tables that the plan was made for, by name; those that are missing have not changed.
 
     Raises:
-        ValueError: the plan has none of the tables, does not hold all of one, or has hosts of another size.
+        ValueError: the plan has none of the tables, or does not hold all of one.
     """
     by_table, tables = plan.by_table(), task.tables
     known = rows_before or {}
@@ -80,16 +80,6 @@ def in_use(plan: Plan, task: PlacementTask, rows_before: Mapping[str, int] | Non
         devices_per_host=task.devices_per_host if plan.devices_per_host is None else plan.devices_per_host,
     )
     placement = plan.sharded_placement(kept.tables)
-    per_host = task.devices_per_host or task.num_devices
-    on_hosts = placement.sharding_types & set(ON_ONE_HOST)
-    if on_hosts and placement.devices_per_host != per_host:
-        raise ValueError(
-            f"the plan in use shards tables {' and '.join(sorted(on_hosts))} on hosts of {placement.devices_per_host} "
-            f"devices, but these have {per_host}, so it is not known what can stay; give --devices-per-host "
-            f"{placement.devices_per_host}"
-        )
-    if not on_hosts:
-        placement = replace(placement, devices_per_host=per_host)
     return InUse(
         task=kept,
         placement=placement,

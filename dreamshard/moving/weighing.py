@@ -54,8 +54,8 @@ def weigh(
     bytes_of = MovedBytes(task, current.blocks)
     bytes_of.learn(target)
     moved_all = _point(task, target, predictor, bytes_of)
-    if current.task.num_devices != task.num_devices:
-        why_not = f"it is for {current.task.num_devices} devices"
+    why_not = _for_others(current, target)
+    if why_not:
         return Weighed(chosen=moved_all, kept=None, why_not_kept=why_not, moved_all=moved_all, curve=(moved_all,))
     start = _with_other_tables(task, current, target)
     bytes_of.learn(start)
@@ -75,6 +75,16 @@ def weigh(
         points.append(_point(task, again, predictor, bytes_of))
         chosen = min(chosen, points[-1], key=lambda point: price.total_ms(point.overall_ms, point.moved_bytes))
     return Weighed(chosen=chosen, kept=kept, why_not_kept=why_not, moved_all=moved_all, curve=tuple(frontier(points)))
+
+
+def _for_others(current: InUse, target: ShardedPlacement) -> str:
+    """In what the plan in use is for other devices than the new placement; empty where it is not."""
+    held = current.placement
+    if held.num_devices != target.num_devices:
+        return f"it is for {held.num_devices} devices"
+    if held.on_hosts_of(target.devices_per_host).devices_per_host != target.devices_per_host:
+        return f"it spreads rows over hosts of {held.devices_per_host} devices"
+    return ""
 
 
 def _stops(relocation: Relocation, start: ShardedPlacement, target: ShardedPlacement, price: MovePrice) -> list[Stop]:

@@ -74,7 +74,10 @@ def explain(
     chosen = choose(store, placer, task, spec, hardware or "")
     if chosen.predictor is None:
         raise ValueError("no cost is predicted, so nothing can be explained; name --hardware, or train a placer")
-    explanation = explained(task, found.sharded_placement(listed), chosen.predictor)
+    placement = found.sharded_placement(listed).on_hosts_of(
+        task.devices_per_host or (spec.devices_per_node if spec else None)
+    )
+    explanation = explained(task, placement, chosen.predictor)
     if as_json:
         terminal.print_json(asdict(explanation))
         return

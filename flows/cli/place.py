@@ -101,7 +101,7 @@ def place(
     chosen = choose(store, placer, task, spec, hardware or "")
     if chosen.why:
         terminal.note(chosen.why)
-    placement = chosen.place(task, budget_ms)
+    placement = chosen.place(task, budget_ms).on_hosts_of(devices_per_host or (spec.devices_per_node if spec else None))
     oracle = chosen.predictor
     way = None
     if in_use is not None:

@@ -150,3 +150,19 @@ def test_ways_to_shard_change_on_the_way_too():
 def test_a_price_of_nothing_is_refused():
     with pytest.raises(ValueError, match="give moving no price"):
         MovePrice(steps_until_next=0, bytes_per_s=1e9)
+
+
+def test_tables_on_hosts_are_kept_on_hosts_of_the_same_size_only():
+    anything = Constraints(sharding_types=SHARDING_TYPES)
+    tables = tables_of([2_000_000, 2000], 64, [40.0, 5.0])
+    on_host = TableSharding(sharding_type="table_row_wise", columns=((0, 64),), where=(1,))
+    whole = TableSharding(sharding_type="table_wise", columns=((0, 64),), where=(0,))
+    old = PlacementTask(tables, 4, 2**40, devices_per_host=2, constraints=anything)
+    plan = make_plan(old, ShardedPlacement((on_host, whole), 4, 2), "old")
+    unsaid = replace(old, devices_per_host=None)  # the hardware has four per host
+    wider = ShardedPlacement((replace(on_host, where=(0,)), whole), 4, 4)
+    weighed = weigh(unsaid, in_use(plan, unsaid), wider, A100, DEAR)
+    assert weighed.why_not_kept == "it spreads rows over hosts of 2 devices"
+    assert weighed.chosen == weighed.moved_all
+    same = ShardedPlacement((replace(on_host, where=(0,)), whole), 4, 2)
+    assert weigh(old, in_use(plan, old), same, A100, DEAR).chosen.moved_bytes == 0
