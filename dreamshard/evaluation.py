@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import scipy
 import torch
-from scipy import stats
 
 from dreamshard.baselines import RULES_OF_THUMB
 from dreamshard.costs import CostSample, DeviceCosts
@@ -199,7 +199,7 @@ def _with_gains(comparison: PairedComparison, gains: Sequence[float]) -> PairedC
     mean = sum(gains) / len(gains)
     if len(gains) == 1:
         return replace(comparison, mean_gain=mean)
-    low, high = mean + stats.sem(gains) * np.array(stats.t.interval(0.95, len(gains) - 1))
+    low, high = mean + scipy.stats.sem(gains) * np.array(scipy.stats.t.interval(0.95, len(gains) - 1))
     return replace(comparison, mean_gain=mean, low=float(low), high=float(high))
 
 

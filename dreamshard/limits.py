@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from dreamshard.formatting import gib
@@ -175,7 +175,7 @@ class PlacementLimits:
         over = held_bytes[:, None] > self.capacity_bytes  # [D, D] old, new
         amiss = holds @ (load[:, None] * ~self.allowed) + over * (holds @ load)[:, None]
         amiss -= 1e-9 * load.sum() * np.eye(num_devices)  # devices keep their names where that is as good
-        _, renamed = linear_sum_assignment(amiss)
+        _, renamed = scipy.optimize.linear_sum_assignment(amiss)
         result: Indices = renamed[places]
         return result
 

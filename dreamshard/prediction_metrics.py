@@ -4,8 +4,8 @@ import math
 from collections.abc import Hashable, Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 _LEAST_MEASURED = 1e-9  # keeps the relative error of a cost of 0 finite
 
@@ -24,7 +24,7 @@ def rank_correlation(predicted: ArrayLike, measured: ArrayLike) -> float:
     sides = np.asarray(predicted), np.asarray(measured)
     if any(np.unique(side).size < 2 for side in sides):
         return math.nan
-    return float(stats.spearmanr(*sides).statistic)
+    return float(scipy.stats.spearmanr(*sides).statistic)
 
 
 def rank_correlations(

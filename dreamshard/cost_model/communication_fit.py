@@ -1,9 +1,9 @@
 """Weights of the structured network's communication from placements of one topology."""
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float
-from scipy import optimize
 from torch import Tensor
 
 from dreamshard.cost_model.structured_formula import comm_inputs
@@ -26,7 +26,7 @@ def fitted_communication(dims: Float[Tensor, "S D"], phases_ms: Float[Tensor, "S
         measured = phases_ms[..., phase].flatten().double().numpy()
         trust = np.ones_like(weight)
         for _ in range(3):
-            solution = optimize.nnls(inputs * (weight * trust)[:, None], measured * weight * trust)[0]
+            solution = scipy.optimize.nnls(inputs * (weight * trust)[:, None], measured * weight * trust)[0]
             error = np.abs(inputs @ solution - measured) * weight
             trust = np.sqrt(np.minimum(1, _OUTLIER * (np.median(error) + 1e-9) / (error + 1e-12)))
         fitted[row] = torch.from_numpy(solution).float()

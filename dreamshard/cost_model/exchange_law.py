@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import interpolate, optimize
 
 Array = NDArray[np.float64]
 
@@ -84,7 +84,7 @@ def fit_link(inputs: Array, measured_ms: Array) -> Array:
     size = np.where(size > 0, size, 1.0)
     ridge = np.diag(np.sqrt(_RIDGE) * _RELUCTANCE)
     target = np.concatenate([np.ones(len(measured_ms)), np.zeros(LAW_INPUTS)])
-    weights: Array = optimize.nnls(np.concatenate([relative / size, ridge]), target)[0] / size
+    weights: Array = scipy.optimize.nnls(np.concatenate([relative / size, ridge]), target)[0] / size
     return weights
 
 
@@ -98,8 +98,8 @@ class Curve:
         point = np.cumsum(new) - 1
         count = np.bincount(point)
         self.sizes = np.bincount(point, sizes) / count
-        self.times = optimize.isotonic_regression(np.bincount(point, times) / count, weights=count).x
-        self._between = interpolate.PchipInterpolator(self.sizes, self.times) if len(self.sizes) > 1 else None
+        self.times = scipy.optimize.isotonic_regression(np.bincount(point, times) / count, weights=count).x
+        self._between = scipy.interpolate.PchipInterpolator(self.sizes, self.times) if len(self.sizes) > 1 else None
 
     def __call__(self, effective_bytes: float) -> float:
         """Milliseconds; outside of the measured sizes the curve continues in a straight line, never below zero."""

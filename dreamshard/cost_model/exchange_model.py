@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Bool, Float
-from scipy import optimize
 from torch import Tensor, nn
 
 from dreamshard.cost_model.exchange_law import (
@@ -257,7 +257,7 @@ def _affine(widths: Float[Tensor, "N 3"], times: Float[Tensor, " N"]) -> Float[T
     """A constant and weights of the widths, not negative, with the least squared relative error."""
     relative = torch.cat([torch.ones(len(widths), 1, dtype=torch.float64), widths], dim=1) / times[:, None]
     size = relative.norm(dim=0).clamp(min=1e-300)
-    solution = optimize.nnls((relative / size).numpy(), np.ones(len(times)))[0]
+    solution = scipy.optimize.nnls((relative / size).numpy(), np.ones(len(times)))[0]
     weights: Tensor = torch.from_numpy(solution) / size
     return weights
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from dreamshard.legality import allowed_devices, violation
 from dreamshard.moving.blocks import Block, Blocks, blocks_of
@@ -63,10 +63,10 @@ def _names(task: PlacementTask, placement: ShardedPlacement, before: Blocks) -> 
     for old, new in product(range(num_hosts), repeat=2):
         if len(members[old]) == len(members[new]):
             kept = by_device[np.ix_(members[old], members[new])]
-            rows, columns = linear_sum_assignment(kept, maximize=True)
+            rows, columns = scipy.optimize.linear_sum_assignment(kept, maximize=True)
             within[old, new] = [members[new][column] for column in columns]
             gained[old, new] = max(forbidden, kept[rows, columns].sum() + by_host[old, new])
-    _, host = linear_sum_assignment(gained, maximize=True)
+    _, host = scipy.optimize.linear_sum_assignment(gained, maximize=True)
     device = [name for old, new in enumerate(host.tolist()) for name in within[old, new]]
     return _Names(device, host.tolist())
 

@@ -105,11 +105,16 @@ def choose(
 def for_hardware(store: "Store", task: "PlacementTask", spec: "AcceleratorSpec", called: str) -> Choice:
     """The best placer for some hardware that there is without measuring."""
     from dreamshard.shard_profiling.bundled_placers import bundled_names, load_bundled
-    from flows.decisions.versions_by_hardware import find_version
-    from storage.mlflow_store import registry
+    from storage.mlflow_store.presence import may_have_versions
 
-    found = find_version(store, spec, task)
+    found = None
+    if may_have_versions(store.settings):
+        from flows.decisions.versions_by_hardware import find_version
+
+        found = find_version(store, spec, task)
     if found is not None:
+        from storage.mlflow_store import registry
+
         placer = registry.load_placer(found.version, store.settings)
         why = f"version {found.version}{found.alias_note} places: its costs are of {found.measured_on}"
         return Choice(placer, f"dreamshard {found.version}", placer, found.measured_on, why)
@@ -228,6 +233,10 @@ def _champion(store: "Store") -> "DreamShardPlacer | None":
     Raises:
         ValueError: its files are gone or damaged.
     """
+    from storage.mlflow_store.presence import may_have_versions
+
+    if not may_have_versions(store.settings):
+        return None
     from storage.mlflow_store import registry
 
     return None if registry.champion(store.settings) is None else registry.load_placer("champion", store.settings)

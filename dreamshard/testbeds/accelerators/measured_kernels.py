@@ -6,9 +6,9 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
 from jaxtyping import Float
-from scipy import stats
 from torch import Tensor
 
 from dreamshard.tables import BYTES_PER_WEIGHT, NUM_BINS, Optimizer, Precision, Tables
@@ -176,7 +176,7 @@ def _expected_rows(rows: int, lookups: float, power: float) -> npt.NDArray[np.fl
     size = np.diff(edges)  # rows of each stretch, all looked up about as often
     mean = lookups * np.diff(mass) / (mass[-1] - mass[0]) / size
     upper = np.append(2.0 ** np.arange(NUM_BINS - 1), np.inf)
-    reached = stats.poisson.cdf(upper[:, None], mean)  # [17, S]
+    reached = scipy.stats.poisson.cdf(upper[:, None], mean)  # [17, S]
     reached[1:] -= reached[:-1].copy()
-    reached[0] -= stats.poisson.pmf(0, mean)
+    reached[0] -= scipy.stats.poisson.pmf(0, mean)
     return np.asarray((reached * size).sum(axis=1))

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
 from jaxtyping import Float
-from scipy import optimize
 from torch import Tensor
 
 from dreamshard.costs import CostSample
@@ -73,7 +73,7 @@ def refit(spec: AcceleratorSpec, samples: Sequence[CostSample]) -> Refit:
         predicted = _compute_ms(_scaled(spec, log_scales), loads, batch_size)
         return np.asarray((predicted / measured).log().flatten().numpy())
 
-    solution = optimize.least_squares(
+    solution = scipy.optimize.least_squares(
         log_errors,
         np.zeros(len(FIGURES)),
         bounds=(-np.log(MAX_SCALE), np.log(MAX_SCALE)),
