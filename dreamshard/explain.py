@@ -121,6 +121,8 @@ def explain(task: PlacementTask, placement: ShardedPlacement, predictor: Sharded
     )
     allowed = allowed_devices(task)
     options = [_options(task, placement, t, device_ms - saved[t], allowed[t]) for t in range(len(task.tables))]
+    if not summed.costs.every_way:
+        options = [[each for each in others if each.sharding_type in ON_ONE_DEVICE] for others in options]
     flat = [(t, other) for t, others in enumerate(options) for other in others]
     changes = [[Change(t, placement.tables[t], other)] for t, other in flat]
     overall: dict[int, list[tuple[TableSharding, float]]] = {t: [] for t in range(len(options))}

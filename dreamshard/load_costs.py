@@ -4,12 +4,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dreamshard.constraints import UNCONSTRAINED
+from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.placed_shards import Collectives, PlacedShards
 from dreamshard.search import DreamShardPlacer, RooflinePlacer
+from dreamshard.search.network_sharding import NetworkSharding
+from dreamshard.search.sharding_costs import CollectiveLoad
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.collectives import other_collectives_s
@@ -20,7 +25,13 @@ from dreamshard.testbeds.accelerators.placed_kernels import placed_backward_s, p
 
 @runtime_checkable
 class LoadCosts(Protocol):
-    """Costs of loads that were summed per device."""
+    """Costs of loads that were summed per device.
+
+    Attributes:
+        every_way: whether they are known of every way to shard.
+    """
+
+    every_way: bool
 
     def loads(self, task: PlacementTask, shards: PlacedShards) -> Float[Tensor, "S L"]:
         """Of each shard."""
@@ -37,6 +48,8 @@ class LoadCosts(Protocol):
 
 class RooflineLoads:
     """`LoadCosts` of a preset."""
+
+    every_way = True
 
     def __init__(self, placer: RooflinePlacer, task: PlacementTask) -> None:
         self.spec, self.batch_size = placer.spec, task.batch_size or DEFAULT_BATCH
@@ -69,14 +82,24 @@ class RooflineLoads:
 
 
 class NetworkLoads:
-    """`LoadCosts` of a trained network."""
+    """`LoadCosts` of a trained network, of tables in device memory.
+
+    Attributes:
+        every_way: whether the network predicts more than whole tables and column shards.
+    """
 
     def __init__(self, placer: DreamShardPlacer, task: PlacementTask) -> None:
         self.placer, self.network = placer, placer.cost_network.for_task(task)
+        self.every_way = isinstance(self.network, StructuredCostNetwork)
+        self._sharding = NetworkSharding.of(task, placer.cost_network, placer.normaliser) if self.every_way else None
 
     def loads(self, task: PlacementTask, shards: PlacedShards) -> Float[Tensor, "S L"]:
         """See `LoadCosts`."""
-        return self.placer._latents(replace(task, tables=shards.tables)).double()
+        if self._sharding is not None:
+            return self._sharding.shard_latents(shards).double()
+        ratios = self.network.ratios([replace(task, tables=shards.tables, constraints=UNCONSTRAINED)])
+        normalised = self.placer.normaliser(shards.tables)
+        return self.network.encode(normalised, None if ratios is None else ratios[0]).double()
 
     def compute_ms(self, sums: Float[Tensor, "N L"]) -> Float[Tensor, "N 2"]:
         """See `LoadCosts`."""
@@ -85,4 +108,12 @@ class NetworkLoads:
 
     def comm_ms(self, sums: Float[Tensor, "B D L"], others: Sequence[Collectives]) -> Float[Tensor, "B D 2"]:
         """See `LoadCosts`."""
-        return self.network.phases_ms(sums.float())[..., 1:3].clamp(min=0).double()
+        comm_ms = self.network.phases_ms(sums.float())[..., 1:3].clamp(min=0).double()
+        if self._sharding is None:
+            return comm_ms
+        load = CollectiveLoad(
+            np.array([float(each.row_wise_dims) for each in others]),
+            np.array([float(each.all_reduce_bytes) for each in others]),
+            np.stack([each.host_dims.double().numpy() for each in others]),
+        )
+        return comm_ms + torch.from_numpy(self._sharding.collectives_ms(load))[:, None].double()

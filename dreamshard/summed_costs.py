@@ -93,14 +93,15 @@ class SummedCosts:
     ) -> "SummedCosts | None":
         """Costs of these placements and of others like them; None where the predictor has none that are summed.
 
-        A trained network has loads of whole tables and column shards in device memory only.
+        A trained network knows no tables in host memory, and may know whole tables and column shards only.
         """
         per_host = placements[0].devices_per_host
         if isinstance(predictor, RooflinePlacer):
             return cls(task, RooflineLoads(predictor, task), per_host)
-        plain = all(placement.as_columns() is not None for placement in placements)
-        if isinstance(predictor, DreamShardPlacer) and plain:
-            return cls(task, NetworkLoads(predictor, task), per_host)
+        if isinstance(predictor, DreamShardPlacer):
+            costs = NetworkLoads(predictor, task)
+            if costs.every_way or all(placement.as_columns() is not None for placement in placements):
+                return cls(task, costs, per_host)
         return None
 
     @torch.no_grad()

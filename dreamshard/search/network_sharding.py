@@ -108,7 +108,7 @@ class NetworkSharding:
 
     def other_ms(self, load: CollectiveLoad) -> Figures:
         """See `ShardingCosts`."""
-        return np.repeat(self._collectives(load).sum(axis=1)[:, None], self.task.num_devices, axis=1)
+        return np.repeat(self.collectives_ms(load).sum(axis=1)[:, None], self.task.num_devices, axis=1)
 
     def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:
         """See `ShardingCosts`."""
@@ -121,14 +121,14 @@ class NetworkSharding:
             np.array([float(carried.all_reduce_bytes)]),
             carried.host_dims.double().numpy()[None],
         )
-        phases_ms[:, 1:3] += torch.from_numpy(self._collectives(load)).float()
+        phases_ms[:, 1:3] += torch.from_numpy(self.collectives_ms(load)).float()
         return DeviceCosts.from_phases(phases_ms)
 
     @cached_property
     def _evaluator(self) -> ShardEvaluator:
         return self.network.evaluator()
 
-    def _collectives(self, load: CollectiveLoad) -> Figures:
+    def collectives_ms(self, load: CollectiveLoad) -> Figures:
         """`[N, 2]` forward and backward of all but the all-to-all."""
         total: Figures = self._all_to_all(load.row_dims)
         batch_size = self.task.batch_size or int(self.network.exchanges.batch_size) or DEFAULT_BATCH

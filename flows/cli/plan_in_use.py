@@ -146,7 +146,7 @@ def _gain_lines(weighed: "Weighed", price: "MovePrice") -> Iterator[str]:
     if kept is None:
         yield f"the plan in use cannot be kept: {weighed.why_not_kept}"
         return
-    yield f"the plan in use: predicted {kept.overall_ms:.3f} ms; the best one found: {_gain(kept, everything)}"
+    yield f"the plan in use: predicted {kept.overall_ms:.3f} ms; all of the new plan: {_gain(kept, everything)}"
     if chosen.moved_bytes == 0 and chosen.overall_ms >= kept.overall_ms:
         yield "keep it: no gain is worth its moves"
     else:

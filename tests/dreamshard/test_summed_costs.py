@@ -93,7 +93,13 @@ def test_a_trained_network_sums_whole_tables_and_columns_as_it_predicts_them():
     same(DeviceCosts.from_phases(costs.phases_ms()[0]), placer.predict_sharded(small, moved), 1e-5)
 
 
-def test_a_network_has_no_sums_of_rows():
-    small = replace(task(), devices_per_host=None)
-    rows = ShardedPlacement((EVERY_WAY[0],) * 7, 4, 2)
-    assert SummedCosts.of(learnt_placer(), small, [rows]) is None
+def test_a_trained_network_sums_every_way_to_shard_in_device_memory_as_it_predicts_it():
+    placer = learnt_placer()
+    in_device = tuple(replace(each, cached_share=None) for each in EVERY_WAY)
+    placement = ShardedPlacement(in_device, 4, 2)
+    summed = SummedCosts.of(placer, task(), [placement])
+    sums = summed.sums(placement)
+    same(summed.costs_of(sums), placer.predict_sharded(task(), placement), 1e-4)
+    changed = placement.with_table(1, in_device[0])
+    costs, _ = summed.costs_after(sums, [[Change(1, in_device[1], in_device[0])]])
+    same(DeviceCosts.from_phases(costs.phases_ms()[0]), placer.predict_sharded(task(), changed), 1e-4)
