@@ -5,6 +5,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -101,7 +102,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             return ShardingPlan({})
         try:
             task = self._task(module, sharders, model)
-            placement = _place(self.placer, task, self.budget_ms)
+            placement = _named_as_allowed(task, _place(self.placer, task, self.budget_ms))
         except NoPlacementError as error:
             raise PlannerError(str(error), PlannerErrorType.STRICT_CONSTRAINTS) from error
         self._check(task, placement)
@@ -235,6 +236,19 @@ def _place(placer: Placer, task: PlacementTask, budget_ms: float | None) -> Shar
     if isinstance(placer, DreamShardPlacer | RooflinePlacer):
         return placer.place_sharded(task, budget_ms)
     return ShardedPlacement.of(placer.place(task), task.tables, task.devices_per_host)
+
+
+def _named_as_allowed(task: PlacementTask, placement: ShardedPlacement) -> ShardedPlacement:
+    """The same, whole tables that must be column-wise being so in one shard, as TorchRec's planner has them."""
+    tables = tuple(
+        replace(sharding, sharding_type="column_wise")
+        if sharding.sharding_type == "table_wise"
+        and "table_wise" not in (allowed := task.constraints.sharding_types_for(name))
+        and "column_wise" in allowed
+        else sharding
+        for name, sharding in zip(task.tables.names, placement.tables, strict=True)
+    )
+    return replace(placement, tables=tables)
 
 
 def _topology() -> Topology:

@@ -20,11 +20,13 @@ from torchrec.distributed.types import BoundsCheckMode, CacheParams, KeyValuePar
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward  # noqa: E402
 from torchrec.types import DataType  # noqa: E402
 
+from dreamshard import model_files  # noqa: E402
 from dreamshard.constraints import Constraints  # noqa: E402
 from dreamshard.named_placers import named_placer  # noqa: E402
 from dreamshard.placement import Placement  # noqa: E402
 from dreamshard.sharding_planner import DreamShardPlanner  # noqa: E402
 from dreamshard.torchrec.model_to_plan import model_to_plan  # noqa: E402
+from tests.helpers.trained import learnt_placer  # noqa: E402
 
 SHARDERS = [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()]
 GIB = 2**30
@@ -333,3 +335,31 @@ def test_without_a_process_group_there_is_neither_topology_nor_collective():
 def test_arguments_of_torchrecs_planner_that_do_not_apply_are_refused_by_name():
     with pytest.raises(TypeError, match="proposer"):
         planner(proposer=None)
+
+
+def test_a_saved_placer_plans_with_every_constraint_of_a_gpu(tmp_path):
+    model_files.save_placer(learnt_placer(), tmp_path / "placer")
+    only = {"a": ParameterConstraints(sharding_types=["row_wise"])}
+    plan = planner(costs=tmp_path / "placer", constraints=only).plan(Model(), SHARDERS)
+    assert plan.plan["ebc"]["a"].sharding_type == "row_wise"
+    assert {path: set(parameters) for path, parameters in plan.plan.items()} == {"ebc": set("abcd"), "ec": {"s"}}
+
+
+@pytest.mark.parametrize("way", ["row_wise", "table_row_wise", "grid_shard", "data_parallel", "column_wise"])
+def test_a_table_may_be_forced_into_each_way(way):
+    assert plan_with(ParameterConstraints(sharding_types=[way])).sharding_type == way
+
+
+def test_tables_are_cached_where_device_memory_is_short():
+    tight = topology(memory=GIB)
+    model = Model(rows=16 * 2**20)  # 4 GiB each, 16 GiB on 4 GiB
+    plan = planner(topology=tight).plan(model, SHARDERS)
+    cached = [each for each in plan.plan["ebc"].values() if each.compute_kernel == "fused_uvm_caching"]
+    assert cached
+    assert all(0 < each.cache_params.load_factor < 1 for each in cached)
+    never = {name: ParameterConstraints(compute_kernels=["fused"]) for name in "abcd"}
+    with pytest.raises(PlannerError):
+        planner(topology=tight, constraints=never).plan(model, SHARDERS)
+    poor = topology(memory=GIB, ddr=GIB // 4)
+    with pytest.raises(PlannerError, match="more ddr_cap"):
+        planner(topology=poor).plan(model, SHARDERS)
