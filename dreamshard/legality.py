@@ -25,11 +25,13 @@ def allowed_devices(task: PlacementTask) -> Bool[Tensor, "T D"]:
     """Devices that may hold shards of each table, by its pins and exclusions alone."""
     constraints = task.constraints
     allowed = torch.ones(len(task.tables), task.num_devices, dtype=torch.bool)
-    for t, name in enumerate(map(parent_name, task.tables.names)):
+    named = constraints.pinned.keys() | constraints.excluded.keys()
+    for t, name in enumerate(map(parent_name, task.tables.names) if named else ()):
         if name in constraints.pinned:
             allowed[t] = False
             allowed[t, list(constraints.pinned[name])] = True
-        allowed[t, list(constraints.excluded.get(name, ()))] = False
+        if name in constraints.excluded:
+            allowed[t, list(constraints.excluded[name])] = False
     allowed[:, list(constraints.excluded_devices)] = False
     return allowed
 

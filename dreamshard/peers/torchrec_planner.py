@@ -24,6 +24,7 @@ class TorchRecPlanner:
         network_bytes_per_s: bandwidth of each device between hosts.
         host_bytes_per_s: bandwidth to the host's memory.
         devices_per_host: where a task does not say; None for all devices on one host.
+        timeout_s: after which it returns its best plan so far by every way to shard; None for no limit.
     """
 
     memory_bytes_per_s: float | None = None
@@ -31,6 +32,7 @@ class TorchRecPlanner:
     network_bytes_per_s: float | None = None
     host_bytes_per_s: float | None = None
     devices_per_host: int | None = None
+    timeout_s: int | None = None
     name: str = "torchrec_planner"
 
     @classmethod
@@ -61,7 +63,9 @@ class TorchRecPlanner:
         Tables are cached where the task allows that. The task's other constraints are not TorchRec's.
         """
         planner = self._planner()
-        placement: ShardedPlacement = planner.place_sharded(task, self.bandwidths(), self.devices_per_host)
+        placement: ShardedPlacement = planner.place_sharded(
+            task, self.bandwidths(), self.devices_per_host, self.timeout_s
+        )
         return placement
 
     def bandwidths(self) -> Any:

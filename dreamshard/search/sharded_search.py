@@ -40,7 +40,8 @@ from dreamshard.tasks import PlacementTask
 
 _COLUMNS_SHARE = 0.3  # of the time, for placements of whole tables and columns
 _SETTLED_MIXES = 3
-_SETTLING_STEPS = 200  # of local search, before mixes are compared
+_PROMISING = 1.15  # of the least estimate: mixes that are estimated to cost more are not settled
+_SETTLING_STEPS = 64  # of local search, before mixes are compared
 _PERTURBATIONS = 40
 _ROOM = 0.9  # of a device that a column shard may take, where tables are split for memory
 _FILLED = (0.96, 0.9, 0.8, 0.65)  # shares of all memory that cached tables leave filled, until everything finds room
@@ -136,12 +137,16 @@ class ShardedSearch:
             at = devices if columns == first else None
             if plain is None or at is not None:
                 starts = [forced] if plain is not None else self._ever_more(forced, even)
-                settled += [(climber, placed) for start in starts if (placed := self._placed(climber, start, at))]
+                steps = _SETTLING_STEPS if plain is None else 0  # local search has been there
+                settled += [
+                    (climber, placed) for start in starts if (placed := self._placed(climber, start, at, steps))
+                ]
             mixes = even.mixes(forced, in_one_way=columns == layouts[-1])
             estimated += [(cost_ms, climber, mix, at) for cost_ms, mix in mixes]
         estimated.sort(key=lambda each: each[0])
-        for _, climber, mix, at in estimated[:_SETTLED_MIXES]:
-            if placed := self._placed(climber, mix, at):
+        for cost_ms, climber, mix, at in estimated[:_SETTLED_MIXES]:
+            promising = cost_ms < estimated[0][0] * _PROMISING
+            if promising and (placed := self._placed(climber, mix, at, _SETTLING_STEPS)):
                 settled.append((climber, placed))
         if not settled:
             return None
@@ -204,8 +209,10 @@ class ShardedSearch:
             mix = mix.with_tables(np.array([t]), able[int(np.argmin(costs))])
         return mix
 
-    def _placed(self, climber: KindClimber, mix: ShardingMix, devices: Indices | None) -> Placed | None:
-        """The mix with all other shards placed and settled; None where they find no room."""
+    def _placed(
+        self, climber: KindClimber, mix: ShardingMix, devices: Indices | None, most_steps: int
+    ) -> Placed | None:
+        """The mix with all other shards placed, the better of two ways, and settled; None where they find no room."""
         shards = climber.shards
         chosen = shards.of_tables(mix.on_devices)
         device = np.full(len(shards.table), -1)
@@ -224,8 +231,9 @@ class ShardedSearch:
         for start in starts:
             if start is not None:
                 device[chosen] = start
-                found.append(climber.settled(mix, device, _SETTLING_STEPS))
-        return min(found, key=lambda placed: placed.cost_ms, default=None)
+                found.append(climber.settled(mix, device, 0))
+        best = min(found, key=lambda placed: placed.cost_ms, default=None)
+        return best if best is None or not most_steps else climber.settled(mix, best.device, most_steps)
 
     def _searched(self, climber: KindClimber, placed: Placed) -> Placed:
         """Local search over the shards on single devices for the rest of the time."""

@@ -52,17 +52,19 @@ def place(task: PlacementTask, bandwidths: Bandwidths, devices_per_host: int | N
     return Placement(torch.tensor([(each.ranks or [0])[0] for each in parameters]), task.num_devices)
 
 
-def place_sharded(task: PlacementTask, bandwidths: Bandwidths, devices_per_host: int | None = None) -> ShardedPlacement:
+def place_sharded(
+    task: PlacementTask, bandwidths: Bandwidths, devices_per_host: int | None = None, timeout_s: int | None = None
+) -> ShardedPlacement:
     """Place tables by TorchRec's planner, by all ways to shard that it considers by default, else as `place`.
 
     Tables may be cached from host memory where the task allows that. TorchRec's grid sharding is only considered where it is
-    asked for table by table, so it is not.
+    asked for table by table, so it is not. After `timeout_s` it returns the best plan so far; None for no limit.
 
     Raises:
         NoPlacementError: the planner finds no plan.
     """
     kernels = ["fused", "dense", *([_CACHED] if task.constraints.caching else [])]
-    parameters = _planned(task, bandwidths, devices_per_host, None, kernels)
+    parameters = _planned(task, bandwidths, devices_per_host, None, kernels, timeout_s)
     per_host = _per_host(task, devices_per_host)
     return ShardedPlacement(
         tuple(
@@ -80,6 +82,7 @@ def _planned(
     devices_per_host: int | None,
     sharding_types: list[str] | None,
     kernels: list[str],
+    timeout_s: int | None = None,
 ) -> list[ParameterSharding]:
     """How TorchRec's planner shards each table."""
     per_host = _per_host(task, devices_per_host)
@@ -95,6 +98,7 @@ def _planned(
         stats=[],
         constraints=constraints,
         debug=False,
+        timeout_seconds=timeout_s,
     )
     try:
         plan = planner.plan(planner_module(task, names), [EmbeddingBagCollectionSharder()])
