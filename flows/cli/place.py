@@ -65,7 +65,6 @@ def place(
     check_writable(out)
     check_curve(curve)
     from dreamshard.files import atomic
-    from dreamshard.moving import MovePrice
     from dreamshard.plan import make_plan, with_origin
     from dreamshard.search import DreamShardPlacer
     from dreamshard.testbeds.accelerators.hardware_file import hardware as hardware_of
@@ -97,7 +96,6 @@ def place(
         earlier, _ = tables_from(store, current_tables)
         rows_before = dict(zip(earlier.names, earlier.rows.tolist(), strict=True))
     in_use = read_in_use(current, task, rows_before) if current else None
-    price = MovePrice(steps_until_next=steps_until_next, bytes_per_s=1e9 * move_gb_per_s)
     chosen = choose(store, placer, task, spec, hardware or "")
     if chosen.why:
         terminal.note(chosen.why)
@@ -105,7 +103,7 @@ def place(
     oracle = chosen.predictor
     way = None
     if in_use is not None:
-        way = transition(task, in_use, placement, oracle, price)
+        way = transition(task, in_use, placement, oracle, steps_until_next, move_gb_per_s)
         placement = way.placement
     plan = make_plan(task, placement, chosen.name, oracle.predict_sharded(task, placement) if oracle else None)
     if oracle is not None:
@@ -115,7 +113,7 @@ def place(
         )
     if in_use is not None and way is not None:
         plan = replace(plan, moves=tuple(step.to_json() for step in way.schedule.steps))
-        show_transition(task, in_use, way, price)
+        show_transition(task, in_use, way)
         if curve is not None:
             write_curve(curve, way)
     text = plan_text(plan, form, target)

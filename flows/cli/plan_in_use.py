@@ -103,11 +103,13 @@ class Transition:
         placement: that is chosen.
         schedule: of its moves.
         weighed: against keeping the plan in use; None where no costs are predicted.
+        price: of moving.
     """
 
     placement: "ShardedPlacement"
     schedule: "Schedule"
     weighed: "Weighed | None"
+    price: "MovePrice"
 
 
 def transition(
@@ -115,23 +117,25 @@ def transition(
     current: "InUse",
     placement: "ShardedPlacement",
     predictor: "Predictor | None",
-    price: "MovePrice",
+    steps_until_next: float,
+    move_gb_per_s: float,
 ) -> Transition:
     """What to move, and in which order; without predicted costs all of the way, with names of devices that keep most."""
-    from dreamshard.moving import blocks_of, renamed, schedule, weigh
+    from dreamshard.moving import MovePrice, blocks_of, renamed, schedule, weigh
 
+    price = MovePrice(steps_until_next=steps_until_next, bytes_per_s=1e9 * move_gb_per_s)
     placement, weighed = renamed(task, placement, current.blocks), None
     if predictor is not None:
         weighed = weigh(task, current, placement, predictor, price)
         placement = weighed.chosen.placement
     steps = schedule(current.blocks, blocks_of(task, placement), task.capacity_bytes)
-    return Transition(placement, steps, weighed)
+    return Transition(placement, steps, weighed, price)
 
 
-def show_transition(task: "PlacementTask", current: "InUse", way: Transition, price: "MovePrice") -> None:
+def show_transition(task: "PlacementTask", current: "InUse", way: Transition) -> None:
     """Say what the plan in use costs, what the chosen one gains, and what moves in which order."""
     if way.weighed is not None:
-        for line in _gain_lines(way.weighed, price):
+        for line in _gain_lines(way.weighed, way.price):
             terminal.note(line)
     for line in _move_lines(task, current, way.schedule):
         terminal.note(line)
