@@ -6,6 +6,7 @@ of them and from the plan in use. The result is never worse than either end.
 
 from dataclasses import dataclass
 
+from dreamshard.formatting import first_line
 from dreamshard.legality import violation
 from dreamshard.moving.blocks import blocks_of, moved_bytes
 from dreamshard.moving.in_use import InUse
@@ -59,9 +60,13 @@ def weigh(
         return Weighed(chosen=moved_all, kept=None, why_not_kept=why_not, moved_all=moved_all, curve=(moved_all,))
     start = _with_other_tables(task, current, target)
     bytes_of.learn(start)
+    try:
+        kept = _point(task, start, predictor, bytes_of)
+    except ValueError as error:  # such as tables in host memory, whose cost no trained network knows
+        why_not = f"its cost is not known: {first_line(error)}"
+        return Weighed(chosen=moved_all, kept=None, why_not_kept=why_not, moved_all=moved_all, curve=(moved_all,))
     why_not = violation(task, start)
-    kept = None if why_not else _point(task, start, predictor, bytes_of)
-    points = [moved_all] if kept is None else [kept, moved_all]
+    points = [moved_all] if why_not else [kept, moved_all]
     summed = SummedCosts.of(predictor, task, [start, target])
     if summed is not None and start != target:
         for stop in _stops(Relocation(task, summed, bytes_of), start, target, price):
@@ -74,7 +79,13 @@ def weigh(
         bytes_of.learn(again)
         points.append(_point(task, again, predictor, bytes_of))
         chosen = min(chosen, points[-1], key=lambda point: price.total_ms(point.overall_ms, point.moved_bytes))
-    return Weighed(chosen=chosen, kept=kept, why_not_kept=why_not, moved_all=moved_all, curve=tuple(frontier(points)))
+    return Weighed(
+        chosen=chosen,
+        kept=None if why_not else kept,
+        why_not_kept=why_not,
+        moved_all=moved_all,
+        curve=tuple(frontier(points)),
+    )
 
 
 def _for_others(current: InUse, target: ShardedPlacement) -> str:

@@ -18,6 +18,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.roofline import sharding_costs
 from dreamshard.testbeds.accelerators.specs import SPECS
 from tests.helpers.tables import pool_of, tables_of
+from tests.helpers.trained import learnt_placer
 
 
 class Preset(RooflinePlacer):
@@ -166,3 +167,16 @@ def test_tables_on_hosts_are_kept_on_hosts_of_the_same_size_only():
     assert weighed.chosen == weighed.moved_all
     same = ShardedPlacement((replace(on_host, where=(0,)), whole), 4, 2)
     assert weigh(old, in_use(plan, old), same, A100, DEAR).chosen.moved_bytes == 0
+
+
+def test_a_plan_whose_cost_the_placer_does_not_know_is_left_and_the_reason_is_said():
+    tables = tables_of([100_000] * 2, 64, 20.0)
+    task = PlacementTask(tables, 2, 2**40, constraints=Constraints(caching=True))
+    cached = TableSharding(sharding_type="table_wise", columns=((0, 64),), where=(0,), cached_share=0.5)
+    held = placed(task, [0, 1]).with_table(0, cached)
+    current = in_use(make_plan(task, held, "old"), task)
+    weighed = weigh(task, current, placed(task, [0, 1]), learnt_placer(), DEAR)
+    assert weighed.kept is None
+    assert "its cost is not known" in weighed.why_not_kept
+    assert "host memory" in weighed.why_not_kept
+    assert weighed.chosen == weighed.moved_all
