@@ -58,11 +58,15 @@ def test_devices_of_unequal_memory_are_filled_as_far_as_each_has_room():
         PlacementTask(tables, 2, 10**6, constraints=constraints)
 
 
-def test_constraints_cost_no_more_than_they_must():
-    free, pinned = TASK, replace(TASK, constraints=Constraints(pinned={NAMES[0]: (2,)}))
+def test_a_pin_costs_next_to_nothing_since_devices_are_alike():
     placer = RooflinePlacer(A100, columns=False)
-    best, bound = (placer.predict_overall_ms(task, placer.place(task, 300.0)) for task in (free, pinned))
-    assert bound <= best * 1.01  # devices are alike, so where one table is makes no difference
+    at_once_ms = 0.0  # starts only, whatever the machine does meanwhile
+    for device in range(4):
+        pinned = replace(TASK, constraints=Constraints(pinned={NAMES[0]: (device,)}))
+        free_ms, pinned_ms = (
+            placer.predict_overall_ms(task, placer.place(task, at_once_ms)) for task in (TASK, pinned)
+        )
+        assert pinned_ms <= free_ms * 1.01  # rules of thumb fill devices in another order
 
 
 @pytest.mark.parametrize(
@@ -104,6 +108,6 @@ def test_a_table_to_be_split_by_columns_is_split_and_not_finer_than_allowed():
 
 def test_swaps_keep_tables_apart():
     task = replace(TASK, constraints=Constraints(apart=tuple(frozenset(NAMES[i : i + 4]) for i in range(0, 20, 4))))
-    placement = RooflinePlacer(A100).place(task, 300.0)
+    placement = RooflinePlacer(A100).place(task, 0.0)
     assert violation(task, placement) == ""
     assert sorted(torch.bincount(placement.device).tolist()) == [5, 5, 5, 5]
