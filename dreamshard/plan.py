@@ -74,6 +74,7 @@ class Plan:
         warning: what this means, and what to do; empty without a difference.
         devices_per_host: of the devices; None where no table is on one host.
         moves: steps from the plan that was in use to this one, in their order; only in JSON.
+        rows: of each table when the plan was made, by name; empty where that is not known.
     """
 
     num_devices: int
@@ -86,6 +87,7 @@ class Plan:
     warning: str = ""
     devices_per_host: int | None = None
     moves: tuple[Mapping[str, Any], ...] = ()
+    rows: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         counts = Counter(
@@ -123,6 +125,7 @@ class Plan:
                 "differs_in": list(self.differs_in),
                 "warning": self.warning or None,
                 "shards": [shard.to_json() for shard in self.shards],
+                **({"rows": dict(self.rows)} if self.rows else {}),
                 **({"moves": [dict(step) for step in self.moves]} if self.moves else {}),
             },
             indent=2,
@@ -239,6 +242,11 @@ class CurrentPlan:
                 f"costs do not compare; give --devices {self.plan.num_devices}, or the plan in use on {task.num_devices}"
             )
         by_table, columns, devices = self.plan.by_table(), [], []
+        if self.plan.shards_otherwise:
+            raise ValueError(
+                "the current plan shards some tables in other ways than whole or by columns, which testbeds do not measure "
+                "beside whole tables; leave --current out, or give a plan of `dreamshard place --sharding columns`"
+            )
         for t, (name, dim) in enumerate(zip(task.tables.names, task.tables.dim.tolist(), strict=True)):
             table, first = columns_of(name) if name not in by_table else (name, 0)
             reached = 0
@@ -295,7 +303,12 @@ def make_plan(
             )
         )
     plan = Plan(
-        num_devices=task.num_devices, placer=placer, shards=tuple(shards), overall_ms=overall_ms, devices=tuple(devices)
+        num_devices=task.num_devices,
+        placer=placer,
+        shards=tuple(shards),
+        overall_ms=overall_ms,
+        devices=tuple(devices),
+        rows=all_rows,
     )
     return replace(plan, devices_per_host=placement.devices_per_host) if plan.shards_otherwise else plan
 
@@ -395,6 +408,7 @@ def parse_plan(text: str | bytes, source: str = "the plan") -> Plan:
                 for entry in content["shards"]
             ),
             devices_per_host=None if content.get("devices_per_host") is None else int(content["devices_per_host"]),
+            rows={str(name): int(rows) for name, rows in (content.get("rows") or {}).items()},
             overall_ms=predicted.get("overall_ms"),
             devices=tuple(predicted.get("devices", ())),
             costs_of=MeasuredOn.from_json(content["costs_of"]) if content.get("costs_of") else None,

@@ -39,18 +39,17 @@ class InUse:
 def in_use(plan: Plan, task: PlacementTask, rows_before: Mapping[str, int] | None = None) -> InUse:
     """What `plan` holds of the task's tables.
 
-    A plan does not say how many rows a table has unless it splits them, so `rows_before` does.
-
     Args:
         plan: in use.
         task: of today's tables.
-        rows_before: of the tables that the plan was made for, by name; those that are missing have not changed.
+        rows_before: of the tables that the plan was made for, by name, where the plan does not say; those that neither
+            names have not changed.
 
     Raises:
         ValueError: the plan has none of the tables, or does not hold all of one.
     """
     by_table, tables = plan.by_table(), task.tables
-    known = rows_before or {}
+    known = {**(rows_before or {}), **plan.rows}
     new, changed, same = [], [], []
     for t, (name, rows, dim) in enumerate(zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True)):
         shards = by_table.get(name)

@@ -38,7 +38,7 @@ class Choice:
     why: str = ""
 
     def place(self, task: "PlacementTask", budget_ms: float | None = None) -> "ShardedPlacement":
-        """A legal placement; rules of thumb and rivals place whole tables, and know no constraints.
+        """A legal placement; rules of thumb and rivals place whole tables.
 
         Raises:
             NoPlacementError: none was found, or the placer's violates a constraint.
@@ -98,7 +98,7 @@ def choose(
     best = for_hardware(store, task, spec, called)
     learnt = best.predictor if isinstance(best.predictor, DreamShardPlacer) else None
     return Choice(
-        _rule_or_rival(name, learnt), name, best.predictor, best.costs_of, f"costs by {best.name}: {best.why}"
+        _rule_or_rival(name, learnt, spec), name, best.predictor, best.costs_of, f"costs by {best.name}: {best.why}"
     )
 
 
@@ -151,14 +151,15 @@ def _without_costs() -> list[str]:
     return [*baselines(), *PEERS, "cost_greedy"]
 
 
-def _rule_or_rival(name: str, learnt: "DreamShardPlacer | None") -> "Placer":
-    """The placer of `_without_costs`; `learnt` predicts for those that place by costs.
+def _rule_or_rival(name: str, learnt: "DreamShardPlacer | None", spec: "AcceleratorSpec | None" = None) -> "Placer":
+    """The placer of `_without_costs`; `learnt` predicts for those that place by costs, TorchRec's planner assumes `spec`.
 
     Raises:
         ValueError: it places by learnt costs, and there are none.
     """
     from dreamshard.baselines import baselines
     from dreamshard.peers import LEARNED, peer
+    from dreamshard.peers.torchrec_planner import TorchRecPlanner
     from dreamshard.search import GreedyCostPlacer
 
     rules = baselines()
@@ -171,6 +172,8 @@ def _rule_or_rival(name: str, learnt: "DreamShardPlacer | None") -> "Placer":
                 "a rule of thumb, which needs none"
             )
         return GreedyCostPlacer(learnt.cost_network, learnt.normaliser)
+    if name == "torchrec_planner" and spec is not None:
+        return TorchRecPlanner.on(spec)
     rival = peer(name, learnt)
     if name in LEARNED:
         terminal.note(f"{name}: trains on these tables alone, by predicted costs; seconds to minutes")

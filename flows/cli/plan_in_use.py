@@ -54,6 +54,11 @@ def read_in_use(path: Path, task: "PlacementTask", rows_before: Mapping[str, int
     from dreamshard.moving import in_use
 
     plan, rows = read_any_plan(path, task.tables, task.devices_per_host, task.num_devices)
+    if not (plan.rows or rows or rows_before):
+        terminal.warn(
+            f"{path} does not say how many rows its tables have, so a table whose rows have changed counts as the same; give "
+            "the list as it was with --current-tables"
+        )
     return in_use(plan, task, rows_before or rows)
 
 

@@ -91,14 +91,12 @@ def with_torchrec_planner(
     It is left out if it finds no placement for a task, unless it was asked for by name.
 
     Args:
-        spec: bandwidths that the planner assumes; None for its defaults.
+        spec: bandwidths and hosts that the planner assumes; None for its defaults.
     """
     name = "torchrec_planner"
     if name not in contestants.placers and (CANDIDATE not in contestants.placers or name not in installed_peers()):
         return contestants
-    planner = TorchRecPlanner()
-    if spec is not None:
-        planner = TorchRecPlanner(memory_bytes_per_s=spec.memory_bytes_per_s, link_bytes_per_s=spec.link_bytes_per_s)
+    planner = TorchRecPlanner() if spec is None else TorchRecPlanner.on(spec)
     if name not in contestants.placers and not _has_room(planner, tasks):
         return contestants
     models = {each: placer for each, placer in contestants.placers.items() if each in contestants.predictors}

@@ -8,7 +8,7 @@ from dreamshard.placement import ColumnShard, Placement
 from dreamshard.plan import CurrentPlan, Plan, Shard, make_plan, parse_plan, read_plan
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from tests.helpers.tables import tables_of
+from tests.helpers.tables import roomy_task, tables_of, tables_of_dims
 
 
 def tables(rows=(10, 20, 30), dim=(4, 8, 4)) -> Tables:
@@ -40,7 +40,7 @@ def test_a_plan_with_predictions_says_the_slowest_device_and_the_phases_of_each(
     assert made.overall_ms == 10.0
     assert made.devices[0]["backward_compute_ms"] == 4.0
     read = json.loads(made.to_json())
-    assert set(read) == {"num_devices", "placer", "predicted", "costs_of", "differs_in", "warning", "shards"}
+    assert set(read) == {"num_devices", "placer", "predicted", "costs_of", "differs_in", "warning", "shards", "rows"}
     assert read["predicted"]["devices"][1]["forward_comm_ms"] == 1.0
 
 
@@ -108,3 +108,21 @@ def test_a_plan_of_another_model_or_of_other_devices_is_refused():
         in_use(2, ("a", 0, 0, 8)).place(task)
     with pytest.raises(ValueError, match="for 3 devices, but task has 2"):
         in_use(3, ("a", 0, 0, 8), ("b", 0, 0, 8)).place(task)
+
+
+def test_a_plan_in_use_of_other_ways_to_shard_is_not_measured_as_if_it_were_whole():
+    shards = tuple(
+        Shard(
+            table="a",
+            device=d,
+            column_start=0,
+            column_end=8,
+            row_start=5 * d,
+            row_end=5 * d + 5,
+            sharding_type="row_wise",
+        )
+        for d in range(2)
+    )
+    current = CurrentPlan(Plan(num_devices=2, placer="by hand", shards=shards))
+    with pytest.raises(ValueError, match="in other ways than whole or by columns"):
+        current.place(roomy_task(tables_of_dims([8], rows=10, names=["a"])))

@@ -143,3 +143,14 @@ def test_a_plan_for_other_devices_cannot_be_kept(place_tables, tmp_path):
     done = place_tables(ALIKE, "--devices", "2", "--hardware", "a100", "--current", str(current))
     assert done.exit_code == 0, done.exception
     assert "the plan in use cannot be kept: it is for 1 devices" in done.stderr
+
+
+def test_a_plan_knows_the_rows_of_its_tables_and_one_without_them_is_not_trusted(place, place_tables, tmp_path):
+    plan = tmp_path / "plan.json"
+    assert place_tables(ALIKE, "--devices", "2", "--hardware", "a100", "--out", str(plan)).exit_code == 0
+    grown = ALIKE.replace("t1,100000", "t1,200000")
+    done = place_tables(grown, "--devices", "2", "--hardware", "a100", "--current", str(plan))
+    assert done.exit_code == 0, done.exception
+    assert "1 are of another size" in " ".join(done.stderr.split())
+    _, _, notes = place(ALIKE, dict.fromkeys(("t0", "t1", "t2", "t3"), 0))
+    assert "does not say how many rows its tables have" in notes

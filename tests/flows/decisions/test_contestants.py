@@ -54,7 +54,8 @@ def test_torchrecs_planner_meets_every_candidate_before_the_candidate_is_measure
     spec = accelerator("a100")
     contestants = with_torchrec_planner(field, tasks, spec)
     assert list(contestants.placers) == ["dim_greedy", "torchrec_planner", CANDIDATE]
-    assert contestants.placers["torchrec_planner"].memory_bytes_per_s == spec.memory_bytes_per_s
+    planner = contestants.placers["torchrec_planner"]
+    assert (planner.network_bytes_per_s, planner.devices_per_host) == (spec.network_bytes_per_s, spec.devices_per_node)
     versions = Contestants(
         placers={"version 1": candidate}, predictors={"version 1": candidate}, versions={"version 1": "1"}
     )
