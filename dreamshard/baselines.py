@@ -87,11 +87,14 @@ def no_room(task: PlacementTask) -> NoPlacementError:
         gib(int(room.max())) if bool((room == room[0]).all()) else f"{gib(int(room.min()))} to {gib(int(room.max()))}"
     )
     free = task.constraints.places_freely
+    splitting = "or use a placer that splits tables by columns"
+    if int(size.sum()) > sum(room.tolist()):
+        splitting = f"since all devices together have {gib(sum(room.tolist()))}"
     return NoPlacementError(
         f"found no placement of whole tables for the {len(task.tables)} tables of {task.name} on {task.num_devices} devices "
         f"of {devices}{'' if free else ' within its constraints'}: they need {gib(int(size.sum()))} in all, the largest "
         f"({task.tables.names[largest]!r}) {gib(int(size[largest]))}; give the devices more memory, add one, "
-        f"{'' if free else 'loosen the constraints, '}or use a placer that splits tables by columns"
+        f"{'' if free else 'loosen the constraints, '}{splitting}"
     )
 
 

@@ -217,7 +217,7 @@ class _Content:
         return value
 
     def _wrong(self, key: str, value: Any, advice: str) -> ValueError:
-        return ValueError(f"{self.source} gives {key}: {value!r}, which says nothing that can be kept to; {advice}")
+        return ValueError(f"{self.source} gives {key}: {value!r}, which is no value for it; {advice}")
 
 
 def _meant(name: str, known: Collection[str]) -> str:

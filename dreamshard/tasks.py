@@ -81,20 +81,22 @@ class PlacementTask:
         largest_device = int(self.capacity_bytes.max())
         smallest = self._smallest_shard_bytes()  # [T]
         largest = int(smallest.argmax())
+        reserve = self.constraints.reserve_bytes
+        reserved = f" once {gib(reserve)} are reserved" if reserve else ""
         if int(smallest[largest]) > largest_device:
             name = self.tables.names[largest]
             raise ValueError(
                 f"table {name!r} of {self.name} needs {gib(int(smallest[largest]))} in its smallest shard "
                 f"({' or '.join(self.constraints.sharding_types_for(name))}), more than the {gib(largest_device)} of a "
-                "device, so no placement is legal; give devices more memory, halve the precision, or allow other ways to "
-                "shard it"
+                f"device{reserved}, so no placement is legal; give devices more memory, halve the precision, or allow other "
+                "ways to shard it"
             )
         total, room = int(self.table_bytes.sum()), sum(self.capacity_bytes.tolist())
         if total > room and not self.constraints.caching and not self.constraints.cached_share_of:
             raise ValueError(
                 f"the {len(self.tables)} tables of {self.name} need {gib(total)}, more than the {gib(room)} of "
-                f"{self.num_devices} devices together, so no placement is legal; add devices or memory, or allow tables in "
-                "host memory with a cache"
+                f"{self.num_devices} devices together{reserved}, so no placement is legal; add devices or memory, or allow "
+                "tables in host memory with a cache"
             )
 
     @property

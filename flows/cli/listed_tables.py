@@ -18,8 +18,10 @@ def read_listed(store: "Store", path: Path) -> "Tables":
     versions = store.lake.dataset_versions()
     listed = read_tables(path, store.lake.read_dataset(versions[-1]) if versions else None)
     if listed.defaulted:
-        source = "taken from the mean of the tables ingested last"
-        if not versions:
+        if versions:
+            ingested = f"data set {versions[-1]} ({store.lake.dataset_source(versions[-1])})"
+            source = f"taken from the mean of the tables ingested last, {ingested}"
+        else:
             source = "no tables have been ingested into this home, so lookups are filled in by a Zipf law"
             source += " and one per sample" if "pooling_factor" in listed.defaulted else ""
         terminal.note(f"{path} lacks {', '.join(listed.defaulted)}: {source}")

@@ -63,7 +63,7 @@ def place(
     """
     store = enter(home)
     check_writable(out)
-    check_curve(curve)
+    check_curve(curve, current)
     from dreamshard.files import atomic
     from dreamshard.plan import make_plan, with_origin
     from dreamshard.search import DreamShardPlacer

@@ -78,7 +78,7 @@ StrictOption = Annotated[
 
 
 def memory_bytes_of(memory_gb: float | None, spec: "AcceleratorSpec | None") -> int:
-    """Room for tables on each device: as given, else most of what the hardware has."""
+    """Room for tables on each device: as given, else most of what the hardware has; constraints may say otherwise."""
     from dreamshard.formatting import gib
     from dreamshard.testbeds.capacity import TABLES_SHARE
 

@@ -184,8 +184,8 @@ def _move_lines(task: "PlacementTask", current: "InUse", schedule: "Schedule") -
     tables = {step.table for step in moved}
     parts = f" in {len(moved)} parts" if len(moved) > len(tables) else ""
     others = {"new": current.new, "of another size": current.changed, "gone": current.removed}
-    named = [f"{len(names)} are {how}" for how, names in others.items() if names]
-    more = f"; {' and '.join(named)}" if named else ""
+    named = [f"{how}: {_listed(names)}" for how, names in others.items() if names]
+    more = f"; {'; '.join(named)}" if named else ""
     total = gib(schedule.bytes_of("move"))
     yield f"{len(tables)} of {len(current.blocks)} tables move{parts}, {total} in all{more}{':' if steps else ''}"
     for step in steps:
@@ -195,6 +195,11 @@ def _move_lines(task: "PlacementTask", current: "InUse", schedule: "Schedule") -
         yield f"no direct order leaves every device enough room, so {gib(parked)} wait on other devices meanwhile"
     if staged:
         yield f"no order on the devices alone leaves each enough room, so {gib(staged)} wait in host memory meanwhile"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    """The first names, and how many there are beside them."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _step(task: "PlacementTask", step: "Step") -> str:
@@ -214,10 +219,14 @@ def _step(task: "PlacementTask", step: "Step") -> str:
     return f"{what}: device {source} -> {target}{meanwhile}, {size}"
 
 
-def check_curve(path: Path | None) -> None:
-    """Check, before placing, that the curve can be written."""
+def check_curve(path: Path | None, current: Path | None) -> None:
+    """Check, before placing, that there will be a curve, and that it can be written."""
     if path is None:
         return
+    if current is None:
+        raise ValueError(
+            "a curve shows what is gained over a plan in use by what moves, and none was given; add --current"
+        )
     if path.suffix not in CURVES:
         raise ValueError(f"{path} is no curve that can be written; end its name in one of {', '.join(CURVES)}")
     if not path.absolute().parent.is_dir():

@@ -32,7 +32,8 @@ def show_prediction(
     terminal.note(f"{predicted} for {len(task.tables)} tables on {plan.num_devices} devices{shards}")
     if plan.costs_of is not None:
         other = "" if is_for_named else "; if the plan is for other hardware, name it with --hardware"
-        terminal.note(f"costs of {plan.costs_of}{other}")
+        batch = "" if task.batch_size else "; for another number of samples per step give --batch-size"
+        terminal.note(f"costs of {plan.costs_of}{batch}{other}")
     if plan.warning:
         terminal.warn(plan.warning)
     bound_ms = _lower_bound_ms(task, placement, predictor)

@@ -209,7 +209,7 @@ def test_a_plan_in_use_that_lacks_new_tables_still_says_what_moves(dreamshard, e
     grown.write_text(tables.read_text().rstrip() + "\nsmall,100,32,1\n")
     done = dreamshard("place", str(grown), *place, "--current", str(current), home=empty_home)
     assert done.returncode == 0, done.sentence
-    assert "0 of 3 tables move, 0 GiB in all; 1 are new\n" in done.stderr
+    assert "0 of 3 tables move, 0 GiB in all; new: small" in done.stderr
     others = tmp_path / "others.csv"
     others.write_text("name,rows,dim,pooling_factor\nsmall,100,32,1\n")
     failed_with(

@@ -80,12 +80,18 @@ def test_the_curve_is_a_list_and_a_picture(place, tmp_path):
     assert ".csv, .png, .svg" in str(done.exception)
 
 
+def test_a_curve_without_a_plan_in_use_is_refused(place_tables, tmp_path):
+    done = place_tables(ALIKE, "--devices", "2", "--hardware", "a100", "--curve", str(tmp_path / "curve.csv"))
+    assert done.exit_code == 1
+    assert "add --current" in str(done.exception)
+
+
 def test_new_gone_and_resized_tables_are_counted_apart_from_what_moves(place):
     today = HEADER + "t0,100000,64,20\nt1,100000,128,20\nfresh,100000,64,20\n"
     done, plan, notes = place(today, {"t0": 0, "t1": 1, "gone": 1})
     assert done.exit_code == 0, done.exception
     assert "of 1 tables move" in notes
-    assert "1 are new and 1 are of another size and 1 are gone" in notes
+    assert "new: fresh; of another size: t1; gone: gone" in notes
     assert {(step["kind"], step["table"]) for step in plan["moves"]} >= {("load", "fresh"), ("load", "t1")}
 
 
@@ -94,7 +100,7 @@ def test_rows_that_have_changed_are_known_from_the_earlier_list(place, tmp_path)
     _, plan, notes = place(
         ALIKE, dict.fromkeys(("t0", "t1", "t2", "t3"), 0), "--current-tables", str(tmp_path / "earlier.csv")
     )
-    assert "1 are of another size" in notes
+    assert "of another size: t3" in notes
     assert ("load", "t3") in {(step["kind"], step["table"]) for step in plan["moves"]}
 
 
@@ -151,6 +157,6 @@ def test_a_plan_knows_the_rows_of_its_tables_and_one_without_them_is_not_trusted
     grown = ALIKE.replace("t1,100000", "t1,200000")
     done = place_tables(grown, "--devices", "2", "--hardware", "a100", "--current", str(plan))
     assert done.exit_code == 0, done.exception
-    assert "1 are of another size" in " ".join(done.stderr.split())
+    assert "of another size: t1" in " ".join(done.stderr.split())
     _, _, notes = place(ALIKE, dict.fromkeys(("t0", "t1", "t2", "t3"), 0))
     assert "does not say how many rows its tables have" in notes
