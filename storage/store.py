@@ -43,6 +43,11 @@ class Store:
         """The folder of reports on versions compared by hand."""
         return self.settings.store_root / "comparisons"
 
+    @property
+    def plans(self) -> AnyPath:
+        """The folder of plans that the flow `place` made."""
+        return self.settings.store_root / "plans"
+
 
 def open_store(settings: Settings | None = None) -> Store:
     """Create the folders of the home, and check that home and shared store can be written.

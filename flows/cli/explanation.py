@@ -10,13 +10,13 @@ import typer
 from flows.cli import place_options as options
 from flows.cli import terminal
 from flows.cli.command_options import BatchOption, HardwareOption, HomeOption, JsonOption, enter
-from flows.cli.placers import choose
+from flows.placing.placers import choose
 
 if TYPE_CHECKING:
     from dreamshard.explain import Alternative, DeviceReason, Explanation, TableReason
     from dreamshard.sharding import ShardedPlacement
     from dreamshard.tasks import PlacementTask
-    from flows.cli.placers import Predictor
+    from flows.placing.placers import Predictor
 
 ExplainOption = Annotated[
     bool, typer.Option("--explain", help="Also say what makes each device slow, and what tables would cost elsewhere.")
@@ -44,25 +44,27 @@ def explain(
 ) -> None:
     """Explain PLAN for TABLES: what makes each device slow, and what each table would cost elsewhere."""
     store = enter(home)
+    options.check_room(memory_gb, hardware)
     from dreamshard.explain import explain as explained
     from dreamshard.testbeds.accelerators.hardware_file import hardware as hardware_of
-    from flows.cli.model_tables import tables_from, task_of
-    from flows.cli.plan_in_use import read_any_plan
+    from flows.placing.given_limits import constraints_of, memory_bytes_of
+    from flows.placing.model_tables import tables_from, task_of
+    from flows.placing.plan_in_use import read_any_plan
 
     spec = hardware_of(hardware) if hardware else None
-    listed, model = tables_from(store, tables)
+    listed, model = tables_from(store, tables, terminal.note)
     found, _ = read_any_plan(plan, listed, devices_per_host)
     task = task_of(
         listed,
         model,
         found.num_devices,
-        options.memory_bytes_of(memory_gb, spec),
+        memory_bytes_of(memory_gb, spec, terminal.note),
         precision,
         optimizer,
         name=tables.name,
         devices_per_host=devices_per_host or found.devices_per_host,
         batch_size=batch_size,
-        constraints=options.constraints_of(
+        constraints=constraints_of(
             constraints,
             listed.names,
             found.num_devices,
@@ -71,7 +73,7 @@ def explain(
             cache=cache,
         ),
     )
-    chosen = choose(store, placer, task, spec, hardware or "")
+    chosen = choose(store, placer, task, spec, hardware or "", note=terminal.note)
     if chosen.predictor is None:
         raise ValueError("no cost is predicted, so nothing can be explained; name --hardware, or train a placer")
     placement = found.sharded_placement(listed).on_hosts_of(

@@ -1,14 +1,11 @@
 """`dreamshard place`: places the tables listed in a file."""
 
-from dataclasses import replace
-
 import typer
 
 from flows.cli import place_options as options
 from flows.cli import terminal
 from flows.cli.command_options import BatchOption, HardwareOption, HomeOption, enter
 from flows.cli.explanation import ExplainOption, show_explanation
-from flows.cli.placers import choose, is_without_costs
 from flows.cli.plan_in_use import (
     CurrentOption,
     CurrentTablesOption,
@@ -16,9 +13,7 @@ from flows.cli.plan_in_use import (
     MoveRateOption,
     StepsOption,
     check_curve,
-    read_in_use,
     show_transition,
-    transition,
     write_curve,
 )
 from flows.cli.plan_output import check_writable, plan_text, show_prediction
@@ -64,67 +59,54 @@ def place(
     store = enter(home)
     check_writable(out)
     check_curve(curve, current)
+    options.check_room(memory_gb, hardware)
     from dreamshard.files import atomic
-    from dreamshard.plan import make_plan, with_origin
-    from dreamshard.search import DreamShardPlacer
-    from dreamshard.testbeds.accelerators.hardware_file import hardware as hardware_of
-    from flows.cli.model_tables import located, tables_from, task_of
+    from flows.placing import request as placing
+    from flows.placing.model_tables import located
 
-    spec = hardware_of(hardware) if hardware else None
-    listed, model = tables_from(store, tables)
-    default = "columns" if is_without_costs(placer) else "auto"
-    task = task_of(
-        listed,
-        model,
-        devices,
-        options.memory_bytes_of(memory_gb, spec),
-        precision,
-        optimizer,
-        name=tables.name,
-        devices_per_host=devices_per_host,
-        batch_size=batch_size,
-        constraints=options.constraints_of(
-            constraints, listed.names, devices, sharding=sharding or default, reserve_gb=reserve_gb, cache=cache
+    checked = placing.check(
+        store,
+        placing.PlaceRequest(
+            tables=tables,
+            num_devices=devices,
+            memory_gb=memory_gb,
+            hardware=hardware,
+            placer=placer,
+            budget_ms=budget_ms,
+            constraints=constraints,
+            sharding=sharding,
+            reserve_gb=reserve_gb,
+            cache=cache,
+            current=current,
+            current_tables=current_tables,
+            steps_until_next=steps_until_next,
+            move_gb_per_s=move_gb_per_s,
+            precision=precision,
+            optimizer=optimizer,
+            batch_size=batch_size,
+            devices_per_host=devices_per_host,
         ),
+        terminal.note,
     )
-    target = None
+    task, spec, target = checked.task, checked.spec, None
     if form == "torchrec":
-        model, module_path = located(model, tables, module_path)
+        model, module_path = located(checked.model, tables, module_path)
         target = torchrec_target(task, model=model, module_path=module_path, device_type=device_type, spec=spec)
-    rows_before = None
-    if current_tables is not None:
-        earlier, _ = tables_from(store, current_tables)
-        rows_before = dict(zip(earlier.names, earlier.rows.tolist(), strict=True))
-    in_use = read_in_use(current, task, rows_before) if current else None
-    chosen = choose(store, placer, task, spec, hardware or "")
-    if chosen.why:
-        terminal.note(chosen.why)
-    placement = chosen.place(task, budget_ms).on_hosts_of(devices_per_host or (spec.devices_per_node if spec else None))
-    oracle = chosen.predictor
-    way = None
-    if in_use is not None:
-        way = transition(task, in_use, placement, oracle, steps_until_next, move_gb_per_s)
-        placement = way.placement
-    plan = make_plan(task, placement, chosen.name, oracle.predict_sharded(task, placement) if oracle else None)
-    if oracle is not None:
-        knows = isinstance(oracle, DreamShardPlacer) and oracle.cost_network.knows_topology(task)
-        plan = with_origin(
-            plan, task, chosen.costs_of, hardware=spec.name if spec else None, called=hardware, knows_topology=knows
-        )
-    if in_use is not None and way is not None:
-        plan = replace(plan, moves=tuple(step.to_json() for step in way.schedule.steps))
-        show_transition(task, in_use, way)
+    placed = placing.place(store, checked, terminal.note)
+    plan = placed.plan
+    if checked.in_use is not None and placed.way is not None:
+        show_transition(task, checked.in_use, placed.way)
         if curve is not None:
-            write_curve(curve, way)
+            write_curve(curve, placed.way)
     text = plan_text(plan, form, target)
     if out is None:
         typer.echo(text, nl=not text.endswith("\n"))
     else:
         atomic.write(out, text)
         terminal.note(f"wrote {out}")
-    if oracle is not None:
-        show_prediction(task, placement, plan, oracle, is_for_named=spec is not None)
+    if placed.predictor is not None:
+        show_prediction(task, placed.placement, plan, placed.predictor, is_for_named=spec is not None)
         if explain:
-            show_explanation(task, placement, oracle)
+            show_explanation(task, placed.placement, placed.predictor)
     if "hardware" in plan.differs_in or (strict and plan.differs_in):
         raise typer.Exit(OTHER_SETTING)

@@ -1,16 +1,9 @@
-"""Options of `dreamshard place`, and the constraints that they stand for."""
+"""Options of `dreamshard place`."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
-
-from flows.cli import terminal
-
-if TYPE_CHECKING:
-    from dreamshard.constraints import Constraints
-    from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 
 TablesArgument = Annotated[
     Path,
@@ -77,52 +70,11 @@ StrictOption = Annotated[
 ]
 
 
-def memory_bytes_of(memory_gb: float | None, spec: "AcceleratorSpec | None") -> int:
-    """Room for tables on each device: as given, else most of what the hardware has; constraints may say otherwise."""
-    from dreamshard.formatting import gib
-    from dreamshard.testbeds.capacity import TABLES_SHARE
-
-    if memory_gb is not None:
-        return round(memory_gb * 2**30)
-    if spec is None:
-        raise typer.BadParameter("give the room for tables on each device, or --hardware", param_hint="--memory-gb")
-    memory_bytes = round(TABLES_SHARE * spec.memory_bytes)
-    terminal.note(
-        f"{gib(memory_bytes)} for tables on each device, {TABLES_SHARE:.1%} of what {spec.name} has (--memory-gb)"
-    )
-    return memory_bytes
-
-
-def constraints_of(
-    path: Path | None,
-    tables: Sequence[str],
-    num_devices: int,
-    *,
-    sharding: str,
-    reserve_gb: float | None,
-    cache: bool,
-) -> "Constraints":
-    """What the plan must respect: the options, and where they say nothing the file.
-
-    Args:
-        path: of the file; None without one.
-        tables: names that the file may use.
-        num_devices: `D`.
-        sharding: ways to shard where the file names none.
-        reserve_gb: None for the file's, or none.
-        cache: True instead of the file's.
+def check_room(memory_gb: float | None, hardware: str | None) -> None:
+    """Check, before anything is read, that the room for tables is known.
 
     Raises:
-        ValueError: the file is wrong, or there is no such way to shard.
+        BadParameter: neither option is given.
     """
-    from dataclasses import replace
-
-    from dreamshard.constraints import Constraints
-    from dreamshard.constraints_file import parse_sharding, read_constraints
-
-    constraints = Constraints(sharding_types=parse_sharding(sharding))
-    if path is not None:
-        constraints = read_constraints(path, tables, num_devices, constraints)
-    if reserve_gb is not None:
-        constraints = replace(constraints, reserve_bytes=round(reserve_gb * 2**30))
-    return replace(constraints, caching=True) if cache else constraints
+    if memory_gb is None and not hardware:
+        raise typer.BadParameter("give the room for tables on each device, or --hardware", param_hint="--memory-gb")

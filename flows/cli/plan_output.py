@@ -1,17 +1,17 @@
 """A plan as it is written, and what is said of it."""
 
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.cli import terminal
 from flows.cli.torchrec_plan import TorchRecTarget, torchrec_text
+from flows.placing.plan_page import prediction_sentence
 
 if TYPE_CHECKING:
     from dreamshard.plan import Plan
     from dreamshard.sharding import ShardedPlacement
     from dreamshard.tasks import PlacementTask
-    from flows.cli.placers import Predictor
+    from flows.placing.placers import Predictor
 
 _TELLING_GAP = 0.25  # to the lower bound, above which the bound says nothing about the placement
 
@@ -27,9 +27,7 @@ def show_prediction(
     task: "PlacementTask", placement: "ShardedPlacement", plan: "Plan", predictor: "Predictor", *, is_for_named: bool
 ) -> None:
     """Say what the plan costs, what that is of, and how far below it a placement may be."""
-    predicted = f"{plan.placer}: predicted {plan.overall_ms:.3f} ms"
-    shards = _how_sharded(placement, len(plan.shards))
-    terminal.note(f"{predicted} for {len(task.tables)} tables on {plan.num_devices} devices{shards}")
+    terminal.note(prediction_sentence(plan, placement))
     if plan.costs_of is not None:
         other = "" if is_for_named else "; if the plan is for other hardware, name it with --hardware"
         batch = "" if task.batch_size else "; for another number of samples per step give --batch-size"
@@ -51,16 +49,6 @@ def _lower_bound_ms(task: "PlacementTask", placement: "ShardedPlacement", predic
     if columns is None or not isinstance(predictor, DreamShardPlacer):
         return None
     return predictor.lower_bound_ms(task, columns)
-
-
-def _how_sharded(placement: "ShardedPlacement", num_shards: int) -> str:
-    """`, split by columns into 12 shards`, or how many tables are sharded in which way; empty if all are whole."""
-    if placement.as_columns() is not None:
-        return f", split by columns into {num_shards} shards" if num_shards > len(placement.tables) else ""
-    counts = Counter(sharding.sharding_type for sharding in placement.tables)
-    cached = sum(sharding.cached_share is not None for sharding in placement.tables)
-    in_host = f"; {cached} in host memory with a cache" if cached else ""
-    return f": {', '.join(f'{count} {each}' for each, count in counts.most_common())}{in_host}"
 
 
 def check_writable(out: Path | None) -> None:

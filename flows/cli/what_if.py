@@ -7,8 +7,8 @@ import typer
 
 from flows.cli import terminal
 from flows.cli.command_options import HomeOption, JsonOption, enter
-from flows.cli.model_tables import setting_of, tables_from
 from flows.cli.place_options import OptimizerOption, PrecisionOption, TablesArgument
+from flows.placing.model_tables import setting_of, tables_from
 
 if TYPE_CHECKING:
     from dreamshard.what_if import Cluster, Estimate
@@ -40,8 +40,8 @@ def what_if(
 
     batch_size = batch_size or DEFAULT_BATCH
     clusters = parse_clusters(hardware)
-    listed, model = tables_from(store, tables)
-    precision, optimizer = setting_of(model, precision, optimizer)
+    listed, model = tables_from(store, tables, terminal.note)
+    precision, optimizer = setting_of(model, precision, optimizer, terminal.note)
     estimates = what_if(listed, clusters, precision=precision, optimizer=optimizer, batch_size=batch_size)
     setting = f"{precision}, {optimizer}, batch {batch_size:,}"
     title = f"{tables.name}: {len(listed)} tables, {setting}"

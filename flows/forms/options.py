@@ -8,7 +8,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from flows.forms import fields
+from flows.forms import fields, place_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +128,26 @@ class _Champion:
 @dataclass(frozen=True, kw_only=True)
 class PromoteOptions(StageOptions, _Champion):
     """The newest placer by its evaluation, or any version by hand."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceOptions:
+    """Tables to place by hand, and what their plan must respect."""
+
+    tables: place_fields.PlacedTables
+    num_devices: place_fields.PlacedDevices
+    memory_gb: place_fields.PlacedMemoryGb = None
+    hardware: place_fields.HardwareName = None
+    placer: place_fields.PlacerName = None
+    constraints: place_fields.ConstraintsText = None
+    sharding: place_fields.Sharding = None
+    reserve_gb: fields.ReserveGb = None
+    cache: place_fields.Cache = False
+    current: place_fields.PlanInUse = None
+    current_tables: place_fields.TablesThen = None
+    steps_until_next: place_fields.StepsUntilNext = 100_000
+    move_gb_per_s: place_fields.MoveGbPerS = 10
+    budget_ms: place_fields.BudgetMs = None
 
 
 @dataclass(frozen=True, kw_only=True)

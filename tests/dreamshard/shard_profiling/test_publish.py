@@ -19,7 +19,7 @@ from dreamshard.shard_profiling.publish import main, publish
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import H200
 from dreamshard.workloads import read_tables
-from flows.cli.placers import choose
+from flows.placing.placers import choose
 from storage.store import open_store
 from tests.helpers.shards import simulated_shards
 
@@ -62,7 +62,7 @@ def test_a_collection_becomes_package_data_that_places_and_says_from_which_measu
     task = PlacementTask(
         read_tables(ROOT / "dreamshard/workloads/data/nvidia-synthetic-tiny.csv").tables, 8, 141 * 2**30
     )
-    chosen = choose(open_store(), name, task, None)
+    chosen = choose(open_store(), name, task, None, note=print)
     note = " ".join(chosen.why.split())
     assert chosen.name == f"dreamshard {name}"
     assert chosen.costs_of is not None

@@ -22,6 +22,7 @@ STAGES = [
     "evaluate",
     "promote",
     "compare",
+    "place",
     "retrain",
     "watch",
     "prune",

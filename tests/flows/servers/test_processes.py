@@ -15,7 +15,7 @@ from tests.flows.servers_up import api, deployment, servers_up, until
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
-STAGES = {"ingest", "profile", "train", "train-cost", "train-policy", "evaluate", "promote", "compare"}
+STAGES = {"ingest", "profile", "train", "train-cost", "train-policy", "evaluate", "promote", "compare", "place"}
 EXPECTED = {"retrain", "watch", "prune", *STAGES}
 
 

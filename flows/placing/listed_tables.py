@@ -1,17 +1,16 @@
-"""Tables from a file, for commands that place them."""
+"""Tables from a file, to be placed."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from flows.cli import terminal
 
 if TYPE_CHECKING:
     from dreamshard.tables import Tables
     from storage.store import Store
 
 
-def read_listed(store: "Store", path: Path) -> "Tables":
-    """The tables of a file, or of a shipped list by its name; a note says what was filled in."""
+def read_listed(store: "Store", path: Path, note: Callable[[str], None]) -> "Tables":
+    """The tables of a file, or of a shipped list by its name; `note` gets a sentence on what was filled in."""
     from dreamshard.workloads import bundled_lists, read_tables
 
     path = bundled_lists().get(str(path), path)
@@ -24,5 +23,5 @@ def read_listed(store: "Store", path: Path) -> "Tables":
         else:
             source = "no tables have been ingested into this home, so lookups are filled in by a Zipf law"
             source += " and one per sample" if "pooling_factor" in listed.defaulted else ""
-        terminal.note(f"{path} lacks {', '.join(listed.defaulted)}: {source}")
+        note(f"{path} lacks {', '.join(listed.defaulted)}: {source}")
     return listed.tables

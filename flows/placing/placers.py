@@ -1,9 +1,8 @@
-"""Placers by name or by hardware, for `dreamshard place`."""
+"""Placers by name or by hardware, to place tables that a person names."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
-
-from flows.cli import terminal
 
 if TYPE_CHECKING:
     from dreamshard.measured_on import MeasuredOn
@@ -65,7 +64,13 @@ def is_without_costs(name: str | None) -> bool:
 
 
 def choose(
-    store: "Store", name: str | None, task: "PlacementTask", spec: "AcceleratorSpec | None", called: str = ""
+    store: "Store",
+    name: str | None,
+    task: "PlacementTask",
+    spec: "AcceleratorSpec | None",
+    called: str = "",
+    *,
+    note: Callable[[str], None],
 ) -> Choice:
     """The placer called `name`, or the best one for the hardware: a version, a shipped placer, or the preset itself.
 
@@ -75,6 +80,7 @@ def choose(
         task: to be placed.
         spec: hardware that the plan is for; None where that is not said.
         called: how the user calls it.
+        note: gets sentences for people.
 
     Raises:
         ValueError: there is no such placer; the message lists the existing ones.
@@ -84,7 +90,7 @@ def choose(
             "the prior placer places by the figures of some hardware; add for example --hardware h100, or a file"
         )
     if spec is None and name in _without_costs():
-        return _with_champion(store, name)
+        return _with_champion(store, name, note)
     if spec is None:
         return _version(store, name or "champion")
     if name == PRIOR:
@@ -98,7 +104,11 @@ def choose(
     best = for_hardware(store, task, spec, called)
     learnt = best.predictor if isinstance(best.predictor, DreamShardPlacer) else None
     return Choice(
-        _rule_or_rival(name, learnt, spec), name, best.predictor, best.costs_of, f"costs by {best.name}: {best.why}"
+        _rule_or_rival(name, learnt, note, spec),
+        name,
+        best.predictor,
+        best.costs_of,
+        f"costs by {best.name}: {best.why}",
     )
 
 
@@ -151,7 +161,12 @@ def _without_costs() -> list[str]:
     return [*baselines(), *PEERS, "cost_greedy"]
 
 
-def _rule_or_rival(name: str, learnt: "DreamShardPlacer | None", spec: "AcceleratorSpec | None" = None) -> "Placer":
+def _rule_or_rival(
+    name: str,
+    learnt: "DreamShardPlacer | None",
+    note: Callable[[str], None],
+    spec: "AcceleratorSpec | None" = None,
+) -> "Placer":
     """The placer of `_without_costs`; `learnt` predicts for those that place by costs, TorchRec's planner assumes `spec`.
 
     Raises:
@@ -176,11 +191,11 @@ def _rule_or_rival(name: str, learnt: "DreamShardPlacer | None", spec: "Accelera
         return TorchRecPlanner.on(spec)
     rival = peer(name, learnt)
     if name in LEARNED:
-        terminal.note(f"{name}: trains on these tables alone, by predicted costs; seconds to minutes")
+        note(f"{name}: trains on these tables alone, by predicted costs; seconds to minutes")
     return rival
 
 
-def _with_champion(store: "Store", name: str) -> Choice:
+def _with_champion(store: "Store", name: str, note: Callable[[str], None]) -> Choice:
     """A rule of thumb or rival, its costs predicted by the champion if there is one."""
     from dreamshard.baselines import baselines
 
@@ -189,10 +204,10 @@ def _with_champion(store: "Store", name: str) -> Choice:
     except ValueError as error:
         if name not in baselines():
             raise
-        terminal.note(f"no cost is predicted: the champion cannot be loaded: {error}")
+        note(f"no cost is predicted: the champion cannot be loaded: {error}")
         champion = None
     origin = _origin(store, champion, "champion") if champion else None
-    return Choice(_rule_or_rival(name, champion), name, champion, origin)
+    return Choice(_rule_or_rival(name, champion, note), name, champion, origin)
 
 
 def _version(store: "Store", name: str) -> Choice:

@@ -1,11 +1,11 @@
-"""Tables of a TorchRec model, or of a JSON file of its configs, for commands that place them."""
+"""Tables of a TorchRec model, or of a JSON file of its configs, to be placed."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.cli import terminal
-from flows.cli.listed_tables import read_listed
+from flows.placing.listed_tables import read_listed
 
 if TYPE_CHECKING:
     from dreamshard.model_tables import ModelTables
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _DATASETS = 20  # newest ones that are searched for a model's tables
 
 
-def read_model(store: "Store", source: Path) -> "ModelTables | None":
+def read_model(store: "Store", source: Path, note: Callable[[str], None]) -> "ModelTables | None":
     """The model that `model.py:make_model` makes, or whose configs a JSON file holds; None for other lists of tables.
 
     Lookups are those of the newest data set that has all tables of the model. Notes say what was not used or was assumed.
@@ -39,15 +39,15 @@ def read_model(store: "Store", source: Path) -> "ModelTables | None":
     else:
         model = read_configs(source, defaults=defaults)
     model = _with_ingested_lookups(store, versions, model) or _with_origin(model, defaults)
-    for note in model.notes:
-        terminal.note(note)
+    for sentence in model.notes:
+        note(sentence)
     return model
 
 
-def tables_from(store: "Store", source: Path) -> "tuple[Tables, ModelTables | None]":
+def tables_from(store: "Store", source: Path, note: Callable[[str], None]) -> "tuple[Tables, ModelTables | None]":
     """The tables of a list or a model, and the model if it is one."""
-    model = read_model(store, source)
-    return (read_listed(store, source), None) if model is None else (model.tables, model)
+    model = read_model(store, source, note)
+    return (read_listed(store, source, note), None) if model is None else (model.tables, model)
 
 
 def task_of(
@@ -77,16 +77,17 @@ def task_of(
 
 
 def setting_of(
-    model: "ModelTables | None", precision: "Precision | None", optimizer: "Optimizer | None"
+    model: "ModelTables | None",
+    precision: "Precision | None",
+    optimizer: "Optimizer | None",
+    note: Callable[[str], None],
 ) -> "tuple[Precision, Optimizer]":
     """One type of weights and one optimizer for all tables: as given, else as the model has them."""
     if model is None:
         return precision or "fp32", optimizer or "sgd"
     others = [name for name, detail in model.by_name.items() if detail.precision != model.precision]
     if others and precision is None:
-        terminal.note(
-            f"types of weights differ; {', '.join(others[:5])} count as {model.precision} too, as most tables are"
-        )
+        note(f"types of weights differ; {', '.join(others[:5])} count as {model.precision} too, as most tables are")
     return precision or model.precision, optimizer or model.optimizer
 
 

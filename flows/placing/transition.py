@@ -1,0 +1,132 @@
+"""From the plan in use to a new one: what moves, what it gains, and sentences that say so."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dreamshard.moving import InUse, MovePrice, Point, Schedule, Step, Weighed
+    from dreamshard.sharding import ShardedPlacement
+    from dreamshard.tasks import PlacementTask
+    from flows.placing.placers import Predictor
+
+
+@dataclass(frozen=True)
+class Transition:
+    """The way from the plan in use to the one that is chosen.
+
+    Attributes:
+        placement: that is chosen.
+        schedule: of its moves.
+        weighed: against keeping the plan in use; None where no costs are predicted.
+        price: of moving.
+    """
+
+    placement: "ShardedPlacement"
+    schedule: "Schedule"
+    weighed: "Weighed | None"
+    price: "MovePrice"
+
+
+def transition(
+    task: "PlacementTask",
+    current: "InUse",
+    placement: "ShardedPlacement",
+    predictor: "Predictor | None",
+    steps_until_next: float,
+    move_gb_per_s: float,
+) -> Transition:
+    """What to move, and in which order; without predicted costs all of the way, with names of devices that keep most."""
+    from dreamshard.moving import MovePrice, blocks_of, renamed, schedule, weigh
+
+    price = MovePrice(steps_until_next=steps_until_next, bytes_per_s=1e9 * move_gb_per_s)
+    placement, weighed = renamed(task, placement, current.blocks), None
+    if predictor is not None:
+        weighed = weigh(task, current, placement, predictor, price)
+        placement = weighed.chosen.placement
+    steps = schedule(current.blocks, blocks_of(task, placement), task.capacity_bytes)
+    return Transition(placement, steps, weighed, price)
+
+
+def transition_lines(task: "PlacementTask", current: "InUse", way: Transition, options: str = "") -> Iterator[str]:
+    """What the plan in use costs, what the chosen one gains, and what moves in which order.
+
+    Args:
+        options: where a person sets the price of moving, added to its line.
+    """
+    if way.weighed is not None:
+        yield from _gain_lines(way.weighed, way.price, options)
+    yield from _move_lines(task, current, way.schedule)
+
+
+def _gain_lines(weighed: "Weighed", price: "MovePrice", options: str) -> Iterator[str]:
+    from dreamshard.formatting import gib
+
+    steps, rate = f"{price.steps_until_next:,.0f} steps", f"{price.bytes_per_s / 1e9:g} GB/s"
+    yield f"weighed over {steps} until the next change, at {rate} while tables move{options}"
+    chosen, everything, kept = weighed.chosen, weighed.moved_all, weighed.kept
+    if kept is None:
+        yield f"the plan in use cannot be kept: {weighed.why_not_kept}"
+        return
+    yield f"the plan in use: predicted {kept.overall_ms:.3f} ms; all of the new plan: {_gain(kept, everything)}"
+    if chosen.moved_bytes == 0 and chosen.overall_ms >= kept.overall_ms:
+        yield "keep it: no gain is worth its moves"
+    else:
+        seconds = price.move_ms(chosen.moved_bytes) / 1e3
+        yield f"chosen: {_gain(kept, chosen)}; moving stops training for {seconds:.3g} s"
+    if len(weighed.curve) > 1:
+        yield "  GiB moved        ms      gain"
+        for point in weighed.curve:
+            share = 1 - point.overall_ms / kept.overall_ms if kept.overall_ms else 0.0
+            yield f"  {gib(point.moved_bytes):>11}  {point.overall_ms:8.3f}  {share:8.2%}"
+
+
+def _gain(kept: "Point", point: "Point") -> str:
+    from dreamshard.formatting import gib
+
+    saved = kept.overall_ms - point.overall_ms
+    share = saved / kept.overall_ms if kept.overall_ms else 0.0
+    return f"{point.overall_ms:.3f} ms, {saved:.3f} ms ({share:.1%}) less for {gib(point.moved_bytes)}"
+
+
+def _move_lines(task: "PlacementTask", current: "InUse", schedule: "Schedule") -> Iterator[str]:
+    from dreamshard.formatting import gib
+
+    steps = [step for step in schedule.steps if step.kind != "load"]
+    moved = [step for step in steps if step.kind == "move"]
+    tables = {step.table for step in moved}
+    parts = f" in {len(moved)} parts" if len(moved) > len(tables) else ""
+    others = {"new": current.new, "of another size": current.changed, "gone": current.removed}
+    named = [f"{how}: {_listed(names)}" for how, names in others.items() if names]
+    more = f"; {'; '.join(named)}" if named else ""
+    total = gib(schedule.bytes_of("move"))
+    yield f"{len(tables)} of {len(current.blocks)} tables move{parts}, {total} in all{more}{':' if steps else ''}"
+    for step in steps:
+        yield f"  {_step(task, step)}"
+    parked, staged = schedule.bytes_of("park"), schedule.bytes_of("stage")
+    if parked:
+        yield f"no direct order leaves every device enough room, so {gib(parked)} wait on other devices meanwhile"
+    if staged:
+        yield f"no order on the devices alone leaves each enough room, so {gib(staged)} wait in host memory meanwhile"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    """The first names, and how many there are beside them."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _step(task: "PlacementTask", step: "Step") -> str:
+    t = task.tables.names.index(step.table)
+    what = step.table
+    if step.columns != (0, int(task.tables.dim[t])):
+        what += f", columns {step.columns[0]} to {step.columns[1]}"
+    if step.rows != (0, int(task.tables.rows[t])):
+        what += f", rows {step.rows[0]} to {step.rows[1]}"
+    size = f"{step.memory_bytes / 2**20:.4g} MiB"
+    source, target = (
+        place if place is not None and place >= 0 else "host memory" for place in (step.source, step.target)
+    )
+    if step.kind == "cut":
+        return f"{what}: cut anew on device {target}, {size}"
+    meanwhile = " meanwhile" if step.kind in ("park", "stage") else ""
+    return f"{what}: device {source} -> {target}{meanwhile}, {size}"

@@ -1,0 +1,52 @@
+"""The Prefect task that places tables which a person names."""
+
+import re
+from typing import Any
+
+from prefect.artifacts import create_markdown_artifact
+from prefect.context import FlowRunContext
+
+from dreamshard.files.digests import digest
+from flows.placing.plan_page import plan_page, prediction_sentence
+from flows.placing.request import PlaceRequest, check, place
+from flows.runtime.prefect_tasks import retried_task
+from flows.runtime.progress import announce
+from storage.filesystem import writing
+from storage.store import Store
+
+
+@retried_task("place tables")
+def place_tables(store: Store, request: PlaceRequest) -> dict[str, Any]:
+    """Request -> plan in the store, named by the tables and its own digest, and a page; returns the flow's outcome.
+
+    Raises:
+        ValueError: the request is wrong, for example its constraints contradict each other; before anything is placed.
+        NoPlacementError: no placement was found that respects the constraints.
+    """
+    notes: list[str] = []
+
+    def note(sentence: str) -> None:
+        notes.append(sentence)
+        announce(sentence)
+
+    checked = check(store, request, note)
+    placed = place(store, checked, note)
+    plan, text = placed.plan, placed.plan.to_json()
+    name = re.sub(r"[^\w.-]+", "-", checked.task.name)
+    target = store.plans / f"{name}-{digest(text)}.json"
+    with writing(target) as file:
+        file.write(text.encode())
+    sentence = prediction_sentence(plan, placed.placement)
+    announce(f"{sentence}; wrote {target}")
+    if FlowRunContext.get() is not None:
+        page = plan_page(checked, placed, str(target), notes)
+        create_markdown_artifact(page, key="dreamshard-plan", description=sentence)
+    moved = {} if placed.way is None else {"moved_bytes": placed.way.schedule.bytes_of("move")}
+    return {
+        "plan": str(target),
+        "placer": plan.placer,
+        "overall_ms": plan.overall_ms,
+        "costs_of": None if plan.costs_of is None else str(plan.costs_of),
+        "warning": plan.warning,
+        **moved,
+    }

@@ -1,0 +1,129 @@
+"""The deployed flow `place`: constraints from the form hold in the plan on disk, and what cannot be met is refused."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.flows import Flow
+from prefect.logging import disable_run_logger
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.validation import validate
+
+from flows.cli.in_process import in_process
+from flows.forms.options import PlaceOptions
+from flows.place import place
+from flows.placing.given_limits import file_or_text
+from flows.tasks.requested_plan import place_tables
+from storage.store import Store, open_store
+
+TABLES = "name,rows,dim,pooling_factor\n" + "".join(f"t{t},100000,64,{5 + t}\n" for t in range(6))
+FORM = parameter_schema(place).model_dump_for_openapi()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "tables.csv").write_text(TABLES)
+    return folder
+
+
+@pytest.fixture
+def store(home: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("DREAMSHARD_HOME", str(home))
+    return open_store()
+
+
+@pytest.fixture
+def placed(store: Store, home: Path, monkeypatch: pytest.MonkeyPatch):
+    """The outcome of the flow's body for four A100s, its task called as a function."""
+    monkeypatch.setattr("flows.place.place_tables", place_tables.fn)
+
+    def run(**options):
+        given = {"tables": str(home / "tables.csv"), "num_devices": 4, "hardware": "a100", **options}
+        with disable_run_logger():
+            return place.fn(**given)
+
+    return run
+
+
+def held(outcome: dict) -> dict[str, set[int]]:
+    """Devices of each table in the plan on disk."""
+    devices: dict[str, set[int]] = {}
+    for shard in json.loads(Path(outcome["plan"]).read_text())["shards"]:
+        devices.setdefault(shard["table"], set()).add(shard["device"])
+    return devices
+
+
+def test_constraints_written_in_the_form_hold_in_the_plan_on_disk(placed, home):
+    outcome = placed(constraints="pin: {t0: 2}\napart: [[t1, t2]]\nexclude_devices: [3]\n", sharding="whole")
+    devices = held(outcome)
+    assert Path(outcome["plan"]).parent == home / "plans"
+    assert devices["t0"] == {2}
+    assert not devices["t1"] & devices["t2"]
+    assert not any(3 in where for where in devices.values())
+    assert outcome["overall_ms"] > 0
+    assert "a100" in outcome["costs_of"].lower()
+
+
+def test_a_path_in_the_field_is_read_and_the_same_request_keeps_its_file(placed, tmp_path):
+    (tmp_path / "rules.yaml").write_text("pin: {t5: 1}")
+    by_path = placed(constraints=str(tmp_path / "rules.yaml"), placer="size_greedy")
+    assert held(by_path)["t5"] == {1}
+    assert placed(constraints="pin: {t5: 1}", placer="size_greedy")["plan"] == by_path["plan"]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"constraints": "{pin: {t0: 1}, exclude: {t0: 1}}"}, "table 't0' is pinned to devices"),
+        ({"constraints": "pin: {tt1: 1}"}, "did you mean 't1'"),
+        ({"constraints": "exclude_devices: 4"}, "there is no device 4, only devices 0..3"),
+        ({"constraints": "/no/such/rules.yaml"}, "no file of constraints /no/such/rules.yaml"),
+        ({"hardware": ""}, "neither hardware nor memory is given"),
+    ],
+)
+def test_what_cannot_be_met_is_refused_in_one_sentence_before_anything_is_placed(placed, monkeypatch, options, reason):
+    monkeypatch.setattr("flows.tasks.requested_plan.place", lambda *_: pytest.fail("it was placed"))
+    with pytest.raises(ValueError, match=re.escape(reason)) as refused:
+        placed(**options)
+    assert "\n" not in str(refused.value)
+
+
+def test_text_and_paths_are_told_apart():
+    assert file_or_text(" /plans/rules.yml ") == Path("/plans/rules.yml")
+    assert file_or_text("pin: {t0: 1}") == "pin: {t0: 1}"
+    assert file_or_text("{}") == "{}"
+    assert file_or_text("  ") is None
+    assert file_or_text(None) is None
+
+
+def test_the_form_has_its_fields_asks_for_tables_and_devices_and_refuses_wrong_values():
+    assert list(FORM["properties"]) == list(PlaceOptions.__dataclass_fields__)
+    assert set(FORM["required"]) == {"tables", "num_devices"}
+    assert FORM["properties"]["constraints"]["type"] == "string"
+    assert validate({"tables": "mlperf-dlrm-dcnv2", "num_devices": 8}, FORM) == []
+    wrong = validate({"tables": "", "num_devices": 0, "reserve_gb": -1}, FORM)
+    assert {error.path[0] for error in wrong} == {"tables", "num_devices", "reserve_gb"}
+
+
+@pytest.mark.flow
+def test_a_run_publishes_a_page_with_costs_of_each_device_and_what_moves(store, home):
+    assert isinstance(place, Flow)
+    given = {"tables": str(home / "tables.csv"), "num_devices": 2, "hardware": "a100"}
+    with in_process():
+        first = place(**given)
+        again = place(**given, current=first["plan"], constraints="pin: {t0: [0, 1]}", steps_until_next=1)
+        with get_client(sync_client=True) as client:
+            wanted = ArtifactFilter(key=ArtifactFilterKey(any_=["dreamshard-plan"]))
+            pages = [each.data for each in client.read_artifacts(artifact_filter=wanted)]
+    assert again["moved_bytes"] == 0
+    (page,) = [each for each in pages if "From the plan in use" in each]
+    assert again["plan"] in page
+    assert "keep it: no gain is worth its moves" in page
+    assert "pin: {t0: [0, 1]}" in page
+    assert "Costs of" in page
+    assert "| 1 |" in page
+    assert "--steps-until-next" not in page
