@@ -1,26 +1,33 @@
 """Which tables to keep in host memory, and what share of their rows to cache, where device memory is too small.
 
 Tables are cached step by step, each time the one that costs least per byte that it frees, until the rest fits. So tables
-whose lookups hit few rows go first, and no share is smaller than it must be.
+whose lookups hit few rows go first. A step may free more than is needed; the room that is left can go to the caches that
+gain most per byte, or stay for copies and rows of other tables.
 """
+
+from dataclasses import replace
 
 import numpy as np
 
+from dreamshard.legality import violation
 from dreamshard.placed_shards import ShardEntry, shards_of
 from dreamshard.search.sharding_costs import ShardingCosts
+from dreamshard.sharding import ShardedPlacement
 from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
 
+_FILLED_CACHES = 32  # tables whose caches are made larger at the end
 _LEVELS = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 
 
-def cached_shares(task: PlacementTask, costs: ShardingCosts, filled: float) -> tuple[float | None, ...]:
+def cached_shares(task: PlacementTask, costs: ShardingCosts, filled: float, *, fill: bool) -> tuple[float | None, ...]:
     """The cached share of each table; None for device memory.
 
     Args:
         task: to be placed.
         costs: of its shards.
         filled: share of all device memory that tables may take.
+        fill: whether caches get the room that is left.
     """
     constraints = task.constraints
     names = [parent_name(name) for name in task.tables.names]
@@ -53,5 +60,44 @@ def cached_shares(task: PlacementTask, costs: ShardingCosts, filled: float) -> t
             break  # nothing left to cache; what does not fit is found out when tables are placed
         total -= float(size[at[best]] - size[target])
         at[best] = target
+    while fill and total <= room:
+        best, most = -1, 0.0
+        for t in range(len(names)):
+            for behind in range(first[t], at[t]):
+                added = size[behind] - size[at[t]]
+                gain = (cost_ms[at[t]] - cost_ms[behind]) / max(added, 1.0)
+                if added <= room - total and gain > most:
+                    best, most, target = t, gain, behind
+        if best < 0:
+            break
+        total += float(size[target] - size[at[best]])
+        at[best] = target
     chosen = [entries[i].cached_share for i in at.tolist()]
     return tuple(chosen)
+
+
+def with_fuller_caches(task: PlacementTask, costs: ShardingCosts, placement: ShardedPlacement) -> ShardedPlacement:
+    """The placement with caches as large as the room that is left on their devices allows, where that lowers the cost.
+
+    Tables with most to fetch from host memory come first; shares that the task's constraints name stay.
+    """
+    named = task.constraints.cached_share_of
+    cached = [
+        t
+        for t, sharding in enumerate(placement.tables)
+        if sharding.cached_share is not None and parent_name(task.tables.names[t]) not in named
+    ]
+    best_ms = float(costs.predict_sharded(task, placement).overall_ms())
+    for t in sorted(cached, key=lambda t: -int(task.tables.unique_rows[t]))[:_FILLED_CACHES]:
+        sharding = placement.tables[t]
+        for share in _LEVELS:
+            if share <= (sharding.cached_share or 0.0):
+                break
+            fuller = placement.with_table(t, replace(sharding, cached_share=share))
+            if violation(task, fuller):
+                continue
+            cost_ms = float(costs.predict_sharded(task, fuller).overall_ms())
+            if cost_ms <= best_ms:
+                placement, best_ms = fuller, cost_ms
+            break
+    return placement

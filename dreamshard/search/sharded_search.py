@@ -24,7 +24,7 @@ from dreamshard.legality import violation
 from dreamshard.placed_shards import ShardEntry, shards_of
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.search.cached_shares import cached_shares
+from dreamshard.search.cached_shares import cached_shares, with_fuller_caches
 from dreamshard.search.column_splits import FINEST, column_limits
 from dreamshard.search.device_shards import Columns, DeviceShards, columns_and_devices
 from dreamshard.search.even_shares import EvenShares
@@ -44,7 +44,13 @@ _PROMISING = 1.15  # of the least estimate: mixes that are estimated to cost mor
 _SETTLING_STEPS = 64  # of local search, before mixes are compared
 _PERTURBATIONS = 40
 _ROOM = 0.9  # of a device that a column shard may take, where tables are split for memory
-_FILLED = (0.96, 0.9, 0.8, 0.65)  # shares of all memory that cached tables leave filled, until everything finds room
+_FILLED = (
+    0.96,
+    0.9,
+    0.8,
+    0.65,
+    0.4,
+)  # shares of all memory that cached tables leave filled, until everything finds room
 
 
 @dataclass(frozen=True)
@@ -79,12 +85,17 @@ class ShardedSearch:
             return ShardedPlacement.of(plain, task.tables, self.devices_per_host)
         best = None if plain is None else ShardedPlacement.of(plain, task.tables, self.devices_per_host)
         tries = _FILLED if best is None else _FILLED[:1]
-        found = (self._mixed(task, plain, filled, deadline) for filled in tries)
-        mixed = next((each for each in found if each is not None), best)
+        fills = (False, True) if best is None and task.constraints.caching else (False,)
+        found = [
+            next((each for filled in tries if (each := self._mixed(task, plain, filled, deadline, fill=fill))), None)
+            for fill in fills
+        ]
+        mixed = min((each for each in found if each), key=lambda each: self._cost_ms(task, each), default=best)
         if mixed is None:
             raise no_room(task)
         if best is not None and self._cost_ms(task, mixed) > self._cost_ms(task, best) * (1 - self.gain):
             return best
+        mixed = with_fuller_caches(task, self.costs, mixed)
         if problem := violation(task, mixed):
             raise NoPlacementError(
                 f"found no placement of {task.name} that respects its constraints: {problem}; loosen them, or give devices "
@@ -111,10 +122,10 @@ class ShardedSearch:
         return task.num_devices > 1 and any(set(each) - set(ON_ONE_DEVICE) for each in types)
 
     def _mixed(
-        self, task: PlacementTask, plain: Placement | None, filled: float, deadline: float
+        self, task: PlacementTask, plain: Placement | None, filled: float, deadline: float, *, fill: bool
     ) -> ShardedPlacement | None:
-        """The best mix found; None where tables find no room."""
-        shares = cached_shares(task, self.costs, filled)
+        """The best mix found; None where tables find no room. See `cached_shares` for `filled` and `fill`."""
+        shares = cached_shares(task, self.costs, filled, fill=fill)
         menu = ShardMenu.of(task, self.costs, self.devices_per_host, shares)
         coarse = self._columns(task, shares, _ROOM)
         first, devices = coarse, None

@@ -169,3 +169,14 @@ def test_a_trained_network_does_not_know_what_a_cache_costs():
     task = PlacementTask(tables_of([10**6] * 3, dim=64), 2, 300 * 10**6, constraints=constraints)
     with pytest.raises(ValueError, match="in host memory with a cache, whose cost the trained network does not know"):
         learnt_placer().place_sharded(task)
+
+
+def test_caches_take_the_room_that_is_left():
+    tables = tables_of([10**9, 5 * 10**8, 10**8, 10**6], dim=64, pooling=[20.0, 5.0, 1.0, 1.0], batch_size=65_536)
+    task = PlacementTask(tables, 2, 70 * 2**30, constraints=Constraints(sharding_types=SHARDING_TYPES, caching=True))
+    placement = PRIOR.place_sharded(task)
+    for t, sharding in enumerate(placement.tables):
+        if sharding.cached_share is None:
+            continue
+        fuller = placement.with_table(t, replace(sharding, cached_share=min(1.0, 2.5 * sharding.cached_share)))
+        assert violation(task, fuller) or cost_ms(task, fuller) >= cost_ms(task, placement)
