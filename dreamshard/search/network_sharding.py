@@ -81,8 +81,8 @@ class NetworkSharding:
         if bool((shards.host_bytes > 0).any()):
             name = shards.tables.names[int((shards.host_bytes > 0).nonzero()[0])]
             raise ValueError(
-                f"table {name!r} is in host memory with a cache, whose cost the trained network does not know; place by a "
-                "preset (`--preset`), which does, or keep all tables in device memory"
+                f"table {name!r} is in host memory with a cache, whose cost the trained network does not know; place by "
+                "published figures (`--hardware h100 --placer prior`), which do, or keep all tables in device memory"
             )
         tables = shards.tables
         own = replace(tables, pooling_factor=tables.pooling_factor * shards.batch_share.to(tables.pooling_factor.dtype))
