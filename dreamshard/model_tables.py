@@ -41,6 +41,7 @@ class ModelTable:
         features: names of the features that look it up.
         is_weighted: whether its lookups have weights.
         optimizer: fused into the backward pass; None if the model does not say.
+        collection: class of the module that holds it, with its package; empty where that is not known.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ModelTable:
     pooling: Pooling = "sum"
     is_weighted: bool = False
     optimizer: Optimizer | None = None
+    collection: str = ""
 
     @property
     def planned_dim(self) -> int:

@@ -2,11 +2,14 @@
 
 `modules` finds the tables of a model, `configs` and `optimizers` what TorchRec knows of each, `batches` counts their lookups,
 and `source` opens a person's own functions as a source of tables; `sharding_plans` writes its sharding plans,
-`current_plans` reads them, and `plan_file` keeps them; `planner` runs its planner and its estimator.
+`current_plans` reads them, and `plan_file` keeps them; `ways` and `default_ways` say
+how a table can be sharded; `planner` runs its planner and its estimator.
 """
 
 from dreamshard.torchrec.batches import RecordedModel, record
+from dreamshard.torchrec.copied_tables import check_copies
 from dreamshard.torchrec.current_plans import current_plan
+from dreamshard.torchrec.default_ways import planned_table, with_default_ways
 from dreamshard.torchrec.modules import tables_of
 from dreamshard.torchrec.plan_file import from_json, load_plan, to_json
 from dreamshard.torchrec.planned_tables import PlannedTable, planned_tables
@@ -17,15 +20,18 @@ __all__ = [
     "ModelSource",
     "PlannedTable",
     "RecordedModel",
+    "check_copies",
     "current_plan",
     "from_json",
     "load_plan",
     "open_model",
     "placement_plan",
+    "planned_table",
     "planned_tables",
     "record",
     "sharding_plan",
     "tables_of",
     "to_json",
+    "with_default_ways",
     "workload_of",
 ]

@@ -22,7 +22,12 @@ _USED = frozenset({"num_embeddings", "embedding_dim", "name", "data_type", "feat
 
 
 def table_of(
-    config: BaseEmbeddingConfig, *, module_path: str = "", is_weighted: bool = False, optimizer: Optimizer | None = None
+    config: BaseEmbeddingConfig,
+    *,
+    module_path: str = "",
+    is_weighted: bool = False,
+    optimizer: Optimizer | None = None,
+    collection: str = "",
 ) -> ModelTable:
     """The table of one `EmbeddingBagConfig` or `EmbeddingConfig`; the other arguments as in `ModelTable`.
 
@@ -58,6 +63,7 @@ def table_of(
         pooling=_POOLINGS[pooling],
         is_weighted=is_weighted,
         optimizer=optimizer,
+        collection=collection,
     )
 
 

@@ -19,6 +19,7 @@ from dreamshard.model_tables import ModelTable, ModelTables, model_tables, shown
 from dreamshard.tables import Optimizer, Tables
 from dreamshard.torchrec import optimizers
 from dreamshard.torchrec.configs import table_of, unused_settings
+from dreamshard.torchrec.default_ways import class_name
 
 _REFUSED = {
     "ITEPEmbeddingBagCollection": "prunes rows while it trains",
@@ -139,6 +140,7 @@ def _tables_in(
                     module_path=collection.path,
                     is_weighted=collection.is_weighted,
                     optimizer=own or general,
+                    collection=class_name(type(collection.module)),
                 )
             )
     return details, settings

@@ -14,12 +14,10 @@ from dreamshard.constraints import Constraints
 from dreamshard.model_tables import ModelTable
 from dreamshard.sharding import SHARDING_TYPES, ShardingType
 from dreamshard.torchrec.planned_tables import ShardableTable
+from dreamshard.torchrec.ways import CACHED, COPIED, is_processed, unguarded, ways, wider
 
-_FUSED, _CACHED, _DENSE = "fused", "fused_uvm_caching", "dense"
 _DEFAULT_SHARE = 0.2  # TorchRec's load factor where none is given
 _ONLY_IF_NAMED = ("grid_shard",)
-_ONLY_IF_NAMED_FOR_SEQUENCES = ("column_wise",)  # which TorchRec runs in equally wide shards only
-_ONLY_IF_NAMED_FOR_FEATURE_PROCESSORS = ("row_wise", "table_row_wise", "grid_shard")
 _PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")
 
 
@@ -77,21 +75,28 @@ def planning_inputs(
     for table, detail, name in zip(tables, details, names, strict=True):
         own = given.get(table.table.name, ParameterConstraints())
         _refuse(own, table, detail, compute_device, batch_size)
-        types_of[name], may_cache, must_cache = _ways(own, table, compute_device)
-        if must_cache:
+        processed = is_processed(type(table.module).__name__)
+        named = own.sharding_types or [
+            each for each in unguarded(table.table.is_sequence, processed) if each not in _ONLY_IF_NAMED
+        ]
+        found = ways(table.table, table.sharder, compute_device, named=named, kernels=own.compute_kernels)
+        types_of[name] = found.sharding_types
+        if found.is_copied:
+            notes.append(f"{name}: {COPIED.format(dim=table.table.dim, wider=wider(table.table.dim))}")
+        if found.must_cache:
             factor = own.cache_params.load_factor if own.cache_params else None
             shares[name] = _DEFAULT_SHARE if factor is None else factor
-        elif own.cache_params is not None and own.cache_params.load_factor is not None and may_cache:
+        elif own.cache_params is not None and own.cache_params.load_factor is not None and found.may_cache:
             raise ValueError(
                 f"the constraints of table {name!r} give a load factor of {own.cache_params.load_factor} and also allow "
-                f"device memory, so it is unclear whether to cache it; give compute_kernels=['{_CACHED}'] to cache "
+                f"device memory, so it is unclear whether to cache it; give compute_kernels=['{CACHED}'] to cache "
                 "it, or leave the load factor out to have one chosen"
             )
-        elif not may_cache:
+        elif not found.may_cache:
             never_cached.add(name)
         if own.min_partition is not None:
             narrowest[name] = own.min_partition
-        fields.append(_passed_on(own, cached=may_cache or must_cache))
+        fields.append(_passed_on(own, cached=found.may_cache))
         pooling.append(_pooling(own, detail, name))
         notes += _notes(own, detail, name)
     caching = len(never_cached | set(shares)) < len(names)
@@ -108,49 +113,6 @@ def planning_inputs(
         fields=tuple(fields),
         notes=tuple(notes),
     )
-
-
-def _ways(
-    own: ParameterConstraints, table: ShardableTable, compute_device: str
-) -> tuple[tuple[ShardingType, ...], bool, bool]:
-    """The ways to shard that constraints and sharder allow, and whether the table may and must be cached.
-
-    Raises:
-        ValueError: there is none.
-    """
-    offered = table.sharder.sharding_types(compute_device)
-    named = own.sharding_types or [each for each in SHARDING_TYPES if not _is_guarded(each, table)]
-    in_device, in_host = [], []
-    for sharding_type in SHARDING_TYPES:
-        if sharding_type not in offered or sharding_type not in named:
-            continue
-        if sharding_type == "data_parallel" and table.table.is_sequence and compute_device == "cpu":
-            continue  # fbgemm's dense operator pools sequences on the CPU
-        kernels = set(table.sharder.compute_kernels(sharding_type, compute_device))
-        if own.compute_kernels:
-            kernels &= set(own.compute_kernels)
-        if (_DENSE if sharding_type == "data_parallel" else _FUSED) in kernels:
-            in_device.append(sharding_type)
-        if _CACHED in kernels and sharding_type != "data_parallel":
-            in_host.append(sharding_type)
-    if not in_device and not in_host:
-        raise ValueError(
-            f"table {table.table.path!r} cannot be sharded: its constraints allow sharding_types "
-            f"{own.sharding_types or 'all'} with compute_kernels {own.compute_kernels or 'all'}, its sharder "
-            f"{type(table.sharder).__name__} offers {offered} on {compute_device}, and planned are "
-            f"{', '.join(SHARDING_TYPES)} with kernels {_FUSED}, {_DENSE} for data_parallel and {_CACHED}; allow one of these"
-        )
-    if table.table.dim % 4 and not own.sharding_types and "data_parallel" in in_device:
-        return ("data_parallel",), False, False  # fbgemm's fused operators take multiples of 4 columns only
-    return tuple(in_device or in_host), bool(in_host), not in_device
-
-
-def _is_guarded(sharding_type: str, table: ShardableTable) -> bool:
-    """Whether a table is sharded in this way only where that is asked for, most as TorchRec's planner does."""
-    if table.table.is_sequence and sharding_type in _ONLY_IF_NAMED_FOR_SEQUENCES:
-        return True
-    processed = "FeatureProcessed" in type(table.module).__name__
-    return sharding_type in (_ONLY_IF_NAMED_FOR_FEATURE_PROCESSORS if processed else _ONLY_IF_NAMED)
 
 
 def _refuse(

@@ -72,6 +72,7 @@ def explain(
             reserve_gb=reserve_gb,
             cache=cache,
         ),
+        note=terminal.note,
     )
     chosen = choose(store, placer, task, spec, hardware or "", note=terminal.note)
     if chosen.predictor is None:

@@ -85,6 +85,7 @@ def place(
             optimizer=optimizer,
             batch_size=batch_size,
             devices_per_host=devices_per_host,
+            ranks=device_type if form == "torchrec" else None,
         ),
         terminal.note,
     )

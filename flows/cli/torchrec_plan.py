@@ -64,7 +64,7 @@ def torchrec_target(
         BadParameter: the tables' module is not known, or the ranks of a host are not.
     """
     try:
-        from dreamshard.torchrec import PlannedTable
+        from dreamshard.torchrec import PlannedTable, planned_table
     except ImportError as error:
         raise ValueError(
             f"torchrec cannot be imported ({error}), so there is no ShardingPlan to write; install it with "
@@ -86,17 +86,7 @@ def torchrec_target(
             param_hint="--devices-per-host",
         )
     if model is not None:
-        tables = {
-            name: PlannedTable(
-                module_path=table.module_path,
-                name=table.name,
-                rows=table.rows,
-                dim=table.dim,
-                data_type=table.precision.upper(),
-                is_sequence=table.pooling == "none",
-            )
-            for name, table in model.by_name.items()
-        }
+        tables = {name: planned_table(table) for name, table in model.by_name.items()}
     else:
         sizes = zip(task.tables.names, task.tables.rows.tolist(), task.tables.dim.tolist(), strict=True)
         tables = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flows.placing.listed_tables import read_listed
 
 if TYPE_CHECKING:
+    from dreamshard.constraints import Constraints
     from dreamshard.model_tables import ModelTables
     from dreamshard.tables import Optimizer, Precision, Tables
     from dreamshard.tasks import PlacementTask
@@ -57,11 +58,20 @@ def task_of(
     memory_bytes: int,
     precision: "Precision | None",
     optimizer: "Optimizer | None",
+    *,
+    constraints: "Constraints",
+    note: Callable[[str], None],
+    ranks: str | None = None,
     **options: Any,
 ) -> "PlacementTask":
     """The task of placing tables, with types of weights and optimizer as given, else as the model has them.
 
+    Tables of a model are sharded only in ways that TorchRec's default sharders run them in.
+
     Args:
+        constraints: of the placement.
+        note: gets sentences on what was narrowed.
+        ranks: `cuda` or `cpu` where the plan is for TorchRec; None where it is not, or not yet.
         options: other fields of `PlacementTask`.
 
     Raises:
@@ -69,11 +79,37 @@ def task_of(
     """
     from dreamshard.tasks import PlacementTask
 
+    narrowed, notes = _as_torchrec_shards(tables, model, constraints, ranks)
+    for sentence in notes:
+        note(sentence)
+    if model is not None and ranks is not None:
+        from dreamshard.torchrec import check_copies
+
+        room = memory_bytes - constraints.reserve_bytes
+        check_copies(model, narrowed, optimizer or model.optimizer, room, precision)
+    options = {**options, "constraints": narrowed}
     if model is not None:
         return model.task(num_devices, memory_bytes, precision=precision, optimizer=optimizer, **options)
     return PlacementTask(
         tables, num_devices, memory_bytes, precision=precision or "fp32", optimizer=optimizer or "sgd", **options
     )
+
+
+def _as_torchrec_shards(
+    tables: "Tables", model: "ModelTables | None", constraints: "Constraints", ranks: str | None
+) -> "tuple[Constraints, list[str]]":
+    """The constraints, narrowed to what TorchRec runs, and notes: for its plans, and for models whose modules are known."""
+    if ranks is None and (model is None or not any(detail.collection for detail in model.details)):
+        return constraints, []
+    from dreamshard.model_tables import ModelTable
+    from dreamshard.torchrec import with_default_ways
+
+    if model is None:
+        sizes = zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True)
+        listed = {name: ModelTable(name=name, rows=rows, dim=dim, features=(name,)) for name, rows, dim in sizes}
+    else:
+        listed = model.by_name
+    return with_default_ways(constraints, listed, device_type=ranks or "cuda", widen=ranks is None)
 
 
 def setting_of(

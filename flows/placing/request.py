@@ -44,6 +44,7 @@ class PlaceRequest:
         optimizer: None for the model's.
         batch_size: training samples per step of all devices; None for what was measured.
         devices_per_host: None for the hardware's.
+        ranks: device type of TorchRec's ranks, `cuda` or `cpu`; None where the plan is not for TorchRec, or not yet.
     """
 
     tables: Path
@@ -64,6 +65,7 @@ class PlaceRequest:
     optimizer: "Optimizer | None" = None
     batch_size: int | None = None
     devices_per_host: int | None = None
+    ranks: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +140,8 @@ def check(store: "Store", request: PlaceRequest, note: Callable[[str], None]) ->
             reserve_gb=request.reserve_gb,
             cache=request.cache,
         ),
+        ranks=request.ranks,
+        note=note,
     )
     rows_before = None
     if request.current_tables is not None:

@@ -38,6 +38,18 @@ class Model(torch.nn.Module):
 def make_model():
     return Model()
 
+class Odd(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        meta = torch.device("meta")
+        odd = EmbeddingBagConfig(name="odd", num_embeddings=1000, embedding_dim=10, feature_names=["o"])
+        long = EmbeddingConfig(name="long", num_embeddings=20_000_000, embedding_dim=120, feature_names=["l"])
+        self.sparse = EmbeddingBagCollection(device=meta, tables=[odd])
+        self.history = EmbeddingCollection(device=meta, tables=[long])
+
+def make_odd():
+    return Odd()
+
 def broken():
     raise RuntimeError("no such file: weights")
 """
@@ -63,6 +75,20 @@ def test_the_plan_of_a_model_loads_in_it(place, tmp_path):
     assert done.exit_code == 0, done.output
     plan = load_plan(out, call(f"{tmp_path}/placed_model.py:make_model", "there is no model"))
     assert {path: list(tables) for path, tables in plan.plan.items()} == {"sparse": ["user"], "history": ["word"]}
+
+
+def test_the_plan_of_a_model_has_only_ways_that_torchrecs_sharders_run(tmp_path):
+    (tmp_path / "placed_model.py").write_text(MODEL)
+    source, out = f"{tmp_path}/placed_model.py:make_odd", tmp_path / "plan.json"
+    arguments = ["place", source, "--devices", "4", "--hardware", "h100", "--memory-gb", "4", "--devices-per-host", "2"]
+    options = ["--format", "torchrec", "--out", str(out), "--budget-ms", "100", "--home", str(tmp_path / "home")]
+    done = CliRunner().invoke(app, [*arguments, *options])
+    assert done.exit_code == 0, done.output
+    plan = load_plan(out, call(source, "there is no model")).plan
+    assert plan["sparse"]["odd"].sharding_type == "data_parallel", "fbgemm's fused operator refuses 10 columns"
+    assert plan["history"]["long"].sharding_type == "row_wise", "it is larger than a device, and offered nowhere else"
+    assert "odd are copied to every rank" in " ".join(done.stderr.split())
+    assert "long are sharded only in ways" in " ".join(done.stderr.split())
 
 
 def test_a_models_types_and_optimizer_are_counted_and_its_notes_shown(place):
@@ -100,6 +126,9 @@ def test_a_json_of_configs_is_placed_with_its_types(place, tmp_path):
 
 def test_a_json_of_configs_needs_the_path_of_its_module_for_torchrec(place, tmp_path):
     options = ("--format", "torchrec", "--device-type", "cpu")
+    odd = place("tables.json", *options, "--module-path", "ebc")
+    assert "'user' has 6 columns" in f"{odd.output}{odd.exception}"
+    (tmp_path / "tables.json").write_text(json.dumps([CONFIG | {"embedding_dim": 8}]))
     refused = place("tables.json", *options)
     assert refused.exit_code == 2
     assert "--module-path" in refused.output
