@@ -1,6 +1,7 @@
 """`DreamShardPlanner` in place of TorchRec's `EmbeddingShardingPlanner`: one line changes in a trainer."""
 
 import logging
+import pickle
 import time
 import warnings
 from collections import Counter
@@ -149,7 +150,11 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         outcome: list[ShardingPlan | Exception | None] = [None]
         if dist.get_rank(pg) == 0:
             try:
-                outcome = [self.plan(module, list(sharders or get_default_sharders()))]
+                self._check_ranks(dist.get_world_size(pg))
+                plan = self.plan(module, list(sharders or get_default_sharders()))
+                if dist.get_world_size(pg) > 1:
+                    _check_sendable(plan)
+                outcome = [plan]
             except Exception as error:  # noqa: BLE001  # raised below, on all ranks, which would wait for ever otherwise
                 outcome = [_sendable(error)]
         if dist.get_world_size(pg) > 1:
@@ -159,6 +164,14 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             raise result
         return result
 
+    def _check_ranks(self, num_ranks: int) -> None:
+        """Refuse a topology of another number of ranks than the process group has."""
+        if self.topology.world_size != num_ranks:
+            raise ValueError(
+                f"the topology has {self.topology.world_size} ranks, but the process group {num_ranks}, so some shards would "
+                "have no rank or some ranks no shard; give the topology of this process group, or none"
+            )
+
     def _task(
         self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]], model: ModelToPlan
     ) -> PlacementTask:
@@ -166,6 +179,8 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
 
         Raises:
             PlannerError: no memory is left, or too little for any placement.
+            NoPlacementError: constraints contradict one another.
+            ValueError: constraints name what does not exist.
         """
         reserved = self.storage_reservation.reserve(
             topology=self.topology,
@@ -193,6 +208,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 "memory, lower batch_size, or give another storage_reservation",
                 PlannerErrorType.INSUFFICIENT_STORAGE,
             )
+        model.constraints(room, self.placement_constraints)  # a contradiction is no shortage of memory
         try:
             return model.task(
                 room,
@@ -220,6 +236,17 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                     f"{gib(device.storage.ddr)}; give the topology more ddr_cap, or add ranks",
                     PlannerErrorType.INSUFFICIENT_STORAGE,
                 )
+
+
+def _check_sendable(plan: ShardingPlan) -> None:
+    """Refuse a plan that cannot be sent to other ranks."""
+    try:
+        pickle.dumps(plan)
+    except Exception as error:
+        raise ValueError(
+            f"the plan cannot be sent to the other ranks ({type(error).__name__}: {error}), since a field of constraints "
+            "that it takes over cannot be pickled; give plain values there, such as a DataType for output_dtype"
+        ) from error
 
 
 def _sendable(error: Exception) -> Exception:

@@ -11,11 +11,15 @@ from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface
 
 from dreamshard.constraints import Constraints
-from dreamshard.model_tables import ModelTable, ModelTables
+from dreamshard.contradictions import contradiction
+from dreamshard.model_tables import ModelTable, ModelTables, shown
+from dreamshard.placer import NoPlacementError
 from dreamshard.tables import BYTES_PER_ELEMENT_STATE, BYTES_PER_ROW_STATE, Optimizer, Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec import optimizers
 from dreamshard.torchrec.configs import table_of
+from dreamshard.torchrec.copied_tables import check_copies
+from dreamshard.torchrec.further_constraints import with_further
 from dreamshard.torchrec.parameter_constraints import PlanningInputs, planning_inputs
 from dreamshard.torchrec.planned_tables import PlannedTable, ShardableTable, shardable_tables
 from dreamshard.workloads.table_list import ListedTable
@@ -49,6 +53,28 @@ class ModelToPlan:
         ]
         return round(batch_size * sum(dims)) * _VECTOR_BYTES * _WITH_GRADIENT
 
+    def constraints(self, memory_bytes: Sequence[int], further: Constraints) -> Constraints:
+        """What the placement must respect: TorchRec's constraints and dreamshard's own.
+
+        Args:
+            memory_bytes: `D`, room for tables on each device.
+            further: dreamshard's own.
+
+        Raises:
+            NoPlacementError: they contradict one another.
+            ValueError: they name what does not exist, or leave a table no way to be sharded.
+        """
+        names = self.model.tables.names
+        constraints = with_further(self.inputs.constraints, further, names)
+        most = max(memory_bytes)
+        unequal = {rank: room for rank, room in enumerate(memory_bytes) if room != most}
+        constraints = replace(constraints, memory_bytes_of=unequal | dict(further.memory_bytes_of))
+        if reason := contradiction(constraints, names, len(memory_bytes)):
+            raise NoPlacementError(
+                f"the constraints cannot be met: {reason}, so no placement is legal; change one of them"
+            )
+        return constraints
+
     def task(
         self, memory_bytes: Sequence[int], *, batch_size: int, devices_per_host: int, further: Constraints
     ) -> PlacementTask:
@@ -58,27 +84,19 @@ class ModelToPlan:
             memory_bytes: `D`, room for tables on each device.
             batch_size: samples of all ranks.
             devices_per_host: ranks that share a host.
-            further: constraints beside TorchRec's; its ways to shard and of caching are not used.
+            further: constraints beside TorchRec's.
 
         Raises:
             ValueError: no placement is legal.
         """
         most = max(memory_bytes)
-        constraints = replace(
-            self.inputs.constraints,
-            pinned=further.pinned,
-            excluded=further.excluded,
-            excluded_devices=further.excluded_devices,
-            together=further.together,
-            apart=further.apart,
-            reserve_bytes=further.reserve_bytes,
-            memory_bytes_of={rank: room for rank, room in enumerate(memory_bytes) if room != most}
-            | dict(further.memory_bytes_of),
-        )
+        constraints = self.constraints(memory_bytes, further)
+        optimizer = _largest_state(self.model.details)
+        check_copies(self.model, constraints, optimizer, most - constraints.reserve_bytes)
         return self.model.task(
             len(memory_bytes),
             most,
-            optimizer=_largest_state(self.model.details),
+            optimizer=optimizer,
             batch_size=batch_size,
             devices_per_host=devices_per_host,
             constraints=constraints,
@@ -111,6 +129,7 @@ def model_to_plan(
     details = [_detail(each) for each in found]
     names = _names([each.table for each in found])
     inputs = planning_inputs(found, details, names, constraints, compute_device=compute_device, batch_size=batch_size)
+    _refuse_two_counts(found, names, constraints, measured)
     tables, notes = _with_lookups(names, details, inputs.pooling_factors, measured)
     notes += _optimizer_notes(details)
     model = ModelTables(tables, tuple(details))
@@ -140,6 +159,35 @@ def _detail(found: ShardableTable) -> ModelTable:
     module: Any = found.module  # torchrec is untyped here
     weighted = isinstance(module, EmbeddingBagCollectionInterface) and bool(module.is_weighted())
     return table_of(config, module_path=table.module_path, is_weighted=weighted, optimizer=own or general)
+
+
+def _refuse_two_counts(
+    found: Sequence[ShardableTable],
+    names: Sequence[str],
+    constraints: Mapping[str, ParameterConstraints],
+    measured: Tables | None,
+) -> None:
+    """Raise where both the statistics and the constraints give a table's pooling factors, or statistics are of no table."""
+    if measured is None:
+        return
+    if unknown := sorted(set(measured.names) - set(names)):
+        raise ValueError(
+            f"the statistics of lookups (tables) are also of {shown(unknown)}, which are no tables of this model, so they "
+            "would be ignored; leave them out, or correct the names"
+        )
+    default = ParameterConstraints().pooling_factors
+    twice = [
+        name
+        for name, each in zip(names, found, strict=True)
+        if name in measured.names
+        and each.table.name in constraints
+        and list(constraints[each.table.name].pooling_factors) != default
+    ]
+    if twice:
+        raise ValueError(
+            f"both the statistics of lookups (tables) and constraints give pooling factors of {shown(twice)}, so it is "
+            "unclear which hold; leave pooling_factors out, or those tables out of the statistics"
+        )
 
 
 def _with_lookups(

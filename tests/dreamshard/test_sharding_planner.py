@@ -15,7 +15,7 @@ from torchrec.distributed.planner.planners import (  # noqa: E402
     validate_rank_assignment,
 )
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation  # noqa: E402
-from torchrec.distributed.planner.types import PlannerError  # noqa: E402
+from torchrec.distributed.planner.types import PlannerError, PlannerErrorType  # noqa: E402
 from torchrec.distributed.types import BoundsCheckMode, CacheParams, KeyValueParams  # noqa: E402
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward  # noqa: E402
 from torchrec.types import DataType  # noqa: E402
@@ -277,6 +277,10 @@ def test_dims_that_the_fused_operator_refuses_are_copied_everywhere():
     found = inputs(ParameterConstraints(), model=Model(rows=100, dim=10)).constraints.sharding_types_of
     assert found["a"] == ("data_parallel",)
     assert len(found["s"]) > 1
+    assert "a: it is copied to every rank" in inputs(ParameterConstraints(), model=Model(rows=100, dim=10)).notes[0]
+    for named in ({"sharding_types": ["table_wise"]}, {"compute_kernels": ["fused"]}):
+        with pytest.raises(ValueError, match=r"has 10 columns, which fbgemm's fused operator refuses.*widen it to 12"):
+            inputs(ParameterConstraints(**named), model=Model(rows=100, dim=10))
 
 
 class EverythingOnOne:
@@ -299,6 +303,101 @@ def test_any_placer_may_place_but_not_against_constraints():
 def test_tables_may_be_pinned():
     plan = planner(placement_constraints=Constraints(pinned={"a": (2,)})).plan(Model(), SHARDERS)
     assert plan.plan["ebc"]["a"].ranks == [2]
+
+
+def test_all_of_the_further_constraints_narrow_torchrecs():
+    found = model_to_plan(
+        Model(),
+        SHARDERS,
+        constraints={"b": ParameterConstraints(min_partition=16)},
+        compute_device="cuda",
+        batch_size=8,
+    )
+    further = Constraints(
+        sharding_types_of={"a": ("row_wise", "grid_shard")},
+        cached_share_of={"c": 0.5},
+        never_cached=frozenset({"d"}),
+        narrowest_columns_of={"b": 8, "c": 32},
+        reserve_bytes=7,
+    )
+    both = found.task([GIB] * 4, batch_size=32, devices_per_host=2, further=further).constraints
+    assert both.sharding_types_of["a"] == ("row_wise",), "a grid is only for who names it to TorchRec"
+    assert "column_wise" in both.sharding_types_of["b"]
+    assert [both.may_be_cached(name) for name in "abcd"] == [True, True, True, False]
+    assert both.cached_share_of == {"c": 0.5}
+    assert both.narrowest_columns_of == {"b": 16, "c": 32}
+    assert both.reserve_bytes == 7
+
+
+@pytest.mark.parametrize(
+    ("further", "text"),
+    [
+        (Constraints(pinned={"nope": (0,)}), "name nope, which are no tables of this model"),
+        (
+            Constraints(sharding_types_of={"s": ("table_row_wise",)}),
+            "only table_row_wise, but .* no way to shard it is left",
+        ),
+        (Constraints(cached_share_of={"s": 0.5}), "cache s, but"),
+    ],
+)
+def test_further_constraints_that_would_be_ignored_are_refused(further, text):
+    only = {"s": ParameterConstraints(compute_kernels=["fused"])}
+    with pytest.raises(ValueError, match=text):
+        planner(constraints=only, placement_constraints=further).plan(Model(), SHARDERS)
+
+
+def test_a_contradiction_is_no_shortage_of_memory():
+    for further in (Constraints(pinned={"a": (9,)}), Constraints(pinned={"a": (1,)}, excluded_devices=(1,))):
+        with pytest.raises(PlannerError, match="the constraints cannot be met") as raised:
+            planner(placement_constraints=further).plan(Model(), SHARDERS)
+        assert raised.value.error_type == PlannerErrorType.STRICT_CONSTRAINTS
+    with pytest.raises(PlannerError) as raised:
+        planner(topology=topology(memory=GIB)).plan(Model(rows=2**40), SHARDERS)
+    assert raised.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
+
+
+def test_columns_that_make_a_large_table_unplannable_are_named():
+    with pytest.raises(PlannerError, match=r"'a' has 10 columns, .* a copy needs .* widen it to 12 columns"):
+        planner().plan(Model(rows=10**9, dim=10), SHARDERS)
+
+
+def test_lookups_are_given_in_one_place_only():
+    model = Model()
+    measured = model_to_plan(model, SHARDERS, constraints={}, compute_device="cuda", batch_size=8).model.tables
+    twice = {"a": ParameterConstraints(pooling_factors=[5.0])}
+    with pytest.raises(ValueError, match=r"both the statistics .* pooling factors of a"):
+        planner(constraints=twice, tables=measured).plan(model, SHARDERS)
+    apart = planner(constraints=twice, tables=measured.select([1])).plan(model, SHARDERS)
+    assert "a" in apart.plan["ebc"]
+    columns = measured.columns(torch.tensor([0]))
+    with pytest.raises(ValueError, match="also of other, which are no tables"):
+        planner(tables=type(measured)(("other",), **columns)).plan(model, SHARDERS)
+
+
+@pytest.fixture
+def one_rank(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/ranks", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_topology_of_other_ranks_than_the_process_group_is_refused():
+    with pytest.raises(ValueError, match="topology has 4 ranks, but the process group 1"):
+        planner().collective_plan(Model(), SHARDERS)
+    assert planner(topology=topology(1, per_host=1)).collective_plan(Model(), SHARDERS).plan.keys() == {"ebc", "ec"}
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_plan_that_cannot_be_sent_is_an_error_on_all_ranks(monkeypatch):
+    odd = {"a": ParameterConstraints(output_dtype=lambda: None)}
+    assert planner(topology=topology(1, per_host=1), constraints=odd).collective_plan(Model(), SHARDERS).plan
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: 2)
+    sent = []
+    monkeypatch.setattr(torch.distributed, "broadcast_object_list", lambda outcome, **_: sent.extend(outcome))
+    with pytest.raises(ValueError, match="cannot be sent to the other ranks"):
+        planner(topology=topology(2), constraints=odd).collective_plan(Model(), SHARDERS)
+    assert isinstance(sent[0], ValueError)
 
 
 def test_costs_are_named_as_hardware_or_a_folder(tmp_path):
