@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dreamshard.measured_on import MeasuredOn, StepSetting
-from storage.mlflow_store import registry
+from storage.mlflow_store import presence, registry
 from storage.run_records import lineage
 from tests.helpers.trained import learnt_placer
 
@@ -43,6 +43,7 @@ def place(place_tables, monkeypatch):
             tags[str(number)] = lineage.conditions(measured)
         placers["champion"], tags["champion"] = placers["1"], tags["1"]
         by_number = {number: tags[number] for number in tags if number.isdigit()}
+        monkeypatch.setattr(presence, "may_have_versions", lambda settings: True)  # the home has no database
         monkeypatch.setattr(registry, "champion", lambda settings: "1")
         monkeypatch.setattr(registry, "load_placer", lambda name, settings: placers[name])
         monkeypatch.setattr(registry, "version_tags", lambda settings, name: tags[name])
@@ -121,7 +122,8 @@ def test_the_version_s_own_setting_is_no_warning(place):
     assert plan["warning"] is None
     assert plan["costs_of"] == CPU.to_json()
     costs = "costs of Intel(R) Xeon(R) Processor x2, 2 ranks (2 devices, fp32, sgd, batch 2048)"
-    assert f"{costs}; if the plan is for other hardware, name it with --hardware" in notes
+    batch = "for another number of samples per step give --batch-size"
+    assert f"{costs}; {batch}; if the plan is for other hardware, name it with --hardware" in notes
 
 
 def test_half_precision_is_predicted_to_cost_less(place):
@@ -167,7 +169,7 @@ def test_a_lower_bound_far_away_is_not_shown(place, monkeypatch):
 
     for bound_ms, shown in ((1e-6, False), (1e6, True)):
         monkeypatch.setattr(DreamShardPlacer, "lower_bound_ms", lambda *_, bound_ms=bound_ms: bound_ms)
-        _, _, notes = place("--devices", "2", "--memory-gb", "1")
+        _, _, notes = place("--devices", "2", "--memory-gb", "1", "--sharding", "columns")
         assert ("lower bound" in notes) == shown
 
 
