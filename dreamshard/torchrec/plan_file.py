@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
 from dreamshard.torchrec.parameter_json import modules_to_json, plan_from_json
+from dreamshard.torchrec.plan_checks import check_ranks, check_shards
 from dreamshard.torchrec.planned_tables import PlannedTable, planned_tables, tables_digest
 
 logger = logging.getLogger(__name__)
@@ -117,8 +117,8 @@ def load_plan(
         sharders: as they are given to `DistributedModelParallel`; by default TorchRec's own.
 
     Raises:
-        ValueError: there is no such file, it is no plan, its tables are not the model's, or it is for another number of
-            ranks than the default process group has.
+        ValueError: there is no such file, it is no plan, its tables are not the model's, its shards do not cover
+            them, or it is for other ranks, hosts or devices than the default process group has.
     """
     if not Path(path).is_file():
         raise ValueError(f"there is no plan at {path}, so nothing can be sharded by it; check the path")
@@ -129,12 +129,8 @@ def load_plan(
             "`dreamshard place --format torchrec`, or use from_json to load it unchecked"
         )
     _check_tables(str(path), file, planned_tables(model, sharders))
-    ranks = dist.get_world_size() if dist.is_initialized() else None
-    if None not in (ranks, file.world_size) and ranks != file.world_size:
-        raise ValueError(
-            f"{path} is a plan for {file.world_size} ranks, but {ranks} are running, so some shards would have no rank or "
-            f"some ranks no shard; start {file.world_size} ranks, or plan again with --devices {ranks}"
-        )
+    check_shards(str(path), file)
+    check_ranks(str(path), file)
     return file.plan
 
 

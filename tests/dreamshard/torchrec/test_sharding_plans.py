@@ -214,6 +214,56 @@ def test_a_plan_whose_tables_were_edited_is_refused(tmp_path):
         from_json(text)
 
 
+@pytest.fixture
+def one_rank(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/ranks", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize(
+    ("about", "text"),
+    [
+        ({"world_size": 2}, "for 2 ranks, but 1 are running"),
+        ({"device_type": "cuda"}, "for cuda ranks, but these run gloo on cpu"),
+        (
+            {"sharding_type": "table_row_wise", "ranks_per_host": 4},
+            "hosts of 4 ranks, but TorchRec takes these to have 1",
+        ),
+    ],
+)
+def test_a_plan_for_other_ranks_hosts_or_devices_is_refused(tmp_path, monkeypatch, about, text):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    saved(tmp_path / "plan.json")
+    content = json.loads((tmp_path / "plan.json").read_text()) | {"world_size": 1, "ranks_per_host": 1}
+    way = about.pop("sharding_type", "table_wise")
+    content["plan"]["sequence"]["clicks"]["sharding_type"] = way
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    load_plan(tmp_path / "plan.json", Model())
+    (tmp_path / "plan.json").write_text(json.dumps(content | about))
+    with pytest.raises(ValueError, match=text):
+        load_plan(tmp_path / "plan.json", Model())
+
+
+def test_without_a_process_group_a_plan_is_loaded_with_a_warning(tmp_path, caplog):
+    saved(tmp_path / "plan.json")
+    load_plan(tmp_path / "plan.json", Model())
+    assert "no process group yet" in caplog.text
+
+
+def test_a_plan_whose_shards_do_not_cover_a_table_is_refused(tmp_path):
+    saved(tmp_path / "plan.json")
+    text = (tmp_path / "plan.json").read_text()
+    content = json.loads(text)
+    shard = content["plan"]["sparse.ebc"]["user"]["sharding_spec"][0]
+    key = next(name for name, value in shard.items() if value == [ROWS, DIM])
+    shard[key] = [ROWS - 1, DIM]
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"'user' .* up to row {ROWS - 1} .* the table is {ROWS} x {DIM}"):
+        load_plan(tmp_path / "plan.json", Model())
+
+
 def test_a_plan_that_does_not_name_its_tables_is_loaded_only_unchecked(tmp_path):
     saved(tmp_path / "plan.json")
     bare = json.dumps(json.loads((tmp_path / "plan.json").read_text())["plan"])
