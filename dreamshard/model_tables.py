@@ -188,6 +188,7 @@ def model_tables(
             f"the vectors of {shown(sequences)} are not pooled, but costs are predicted as if they were, which leaves out "
             "most of what is sent for long sequences"
         )
+    found += feature_notes(names, details)
     weighted = [name for name, detail in zip(names, details, strict=True) if detail.is_weighted]
     if weighted:
         found.append(f"the weights of lookups of {shown(weighted)} are not counted in what is sent")
@@ -202,6 +203,17 @@ def model_tables(
     assumed = [table.names[0] for table in guessed]
     guesses = [f"how often {shown(assumed)} are looked up is not known: {rate}"] if assumed else []
     return ModelTables(fill_missing_columns(listed, defaults).tables, tuple(details), tuple(found), tuple(guesses))
+
+
+def feature_notes(names: Sequence[str], details: Sequence[ModelTable]) -> list[str]:
+    """A note on tables that several features look up, if there are any."""
+    several = [name for name, detail in zip(names, details, strict=True) if len(detail.features) > 1]
+    if not several:
+        return []
+    return [
+        f"{shown(several)} have several features, for each of which TorchRec sends a vector per sample, but costs are "
+        "predicted as if one were sent for all of a table's features"
+    ]
 
 
 def shown(names: Sequence[Any]) -> str:

@@ -15,6 +15,9 @@ GROUP = "dreamshard.placers"
 _OWN = EntryPoint("mlflow", "storage.mlflow_store.registry:load_placer", GROUP)
 """That of this project's registry, for installations that are older than it."""
 
+_ALIASES = ("champion", "challenger", "previous")
+"""Of versions in this project's registry."""
+
 
 def named_placer(name: str | Path) -> Placer:
     """The placer of a name.
@@ -40,6 +43,11 @@ def _registered(version: str) -> DreamShardPlacer:
     """A version of the registry."""
     loaders = entry_points(group=GROUP) or (_OWN,)
     loader = next(iter(loaders))
+    if loader.value == _OWN.value and version not in _ALIASES and not version.isdigit():
+        raise ValueError(
+            f"{version!r} is neither a preset ({', '.join(sorted(SPECS))}), a hardware file nor a folder, nor a version of "
+            f"the registry, which are numbers and {', '.join(_ALIASES)}; name one of these"
+        )
     try:
         load = loader.load()
     except ImportError as error:

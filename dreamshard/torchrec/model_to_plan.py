@@ -12,7 +12,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface
 
 from dreamshard.constraints import Constraints
 from dreamshard.contradictions import contradiction
-from dreamshard.model_tables import ModelTable, ModelTables, shown
+from dreamshard.model_tables import ModelTable, ModelTables, feature_notes, shown
 from dreamshard.placer import NoPlacementError
 from dreamshard.tables import BYTES_PER_ELEMENT_STATE, BYTES_PER_ROW_STATE, Optimizer, Tables
 from dreamshard.tasks import PlacementTask
@@ -131,7 +131,7 @@ def model_to_plan(
     inputs = planning_inputs(found, details, names, constraints, compute_device=compute_device, batch_size=batch_size)
     _refuse_two_counts(found, names, constraints, measured)
     tables, notes = _with_lookups(names, details, inputs.pooling_factors, measured)
-    notes += _optimizer_notes(details)
+    notes += [*feature_notes(names, details), *_optimizer_notes(details)]
     model = ModelTables(tables, tuple(details))
     return ModelToPlan(tuple(each.table for each in found), model, inputs, (*inputs.notes, *notes))
 

@@ -168,6 +168,11 @@ def test_what_costs_do_not_count_is_noted():
     assert "output_dtype" in inputs(ParameterConstraints(output_dtype=DataType.FP16)).notes[0]
 
 
+def test_tables_of_several_features_are_noted():
+    found = model_to_plan(Model(), SHARDERS, constraints={}, compute_device="cuda", batch_size=8)
+    assert [note for note in found.notes if note.startswith("c have several features")]
+
+
 def test_the_load_factor_of_a_table_that_must_be_cached_is_kept():
     cache = CacheParams(load_factor=0.3, reserved_memory=1.0)
     found = inputs(ParameterConstraints(compute_kernels=["fused_uvm_caching"], cache_params=cache))
@@ -408,6 +413,14 @@ def test_costs_are_named_as_hardware_or_a_folder(tmp_path):
         named_placer(tmp_path)
     with pytest.raises(ValueError, match="there is no folder"):
         named_placer(tmp_path / "none")
+
+
+def test_a_name_of_nothing_lists_the_presets_and_makes_no_registry(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DREAMSHARD_HOME", raising=False)
+    with pytest.raises(ValueError, match=r"'nonsense' is neither a preset \(a100.*champion"):
+        named_placer("nonsense")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow  # imports MLflow
