@@ -3,18 +3,23 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dreamshard.constraints import Constraints
-from dreamshard.sharding import ON_EVERY_DEVICE, ON_ONE_DEVICE
+from dreamshard.sharding import ON_EVERY_DEVICE, ON_ONE_DEVICE, most_ranges
+
+NO_DIMS: Mapping[str, int] = {}
 
 
-def contradiction(constraints: Constraints, tables: Sequence[str], num_devices: int) -> str:
+def contradiction(
+    constraints: Constraints, tables: Sequence[str], num_devices: int, dims: Mapping[str, int] = NO_DIMS
+) -> str:
     """Why no placement of these tables meets the constraints, in one sentence; empty where nothing speaks against it.
 
     Args:
         constraints: may name tables that are not among `tables`, and these do not count.
         tables: names, without those of column shards.
         num_devices: `D`.
+        dims: columns of tables that are not column shards of others; without them nothing speaks against splitting those.
     """
-    return next(_contradictions(constraints, tables, num_devices), "")
+    return next(_contradictions(constraints, tables, num_devices), "") or next(_too_narrow(constraints, dims), "")
 
 
 def joined(groups: Iterable[frozenset[str]]) -> list[frozenset[str]]:
@@ -49,6 +54,17 @@ def _contradictions(constraints: Constraints, tables: Sequence[str], num_devices
     together = joined(constraints.together)
     yield from _together(constraints, together, allowed)
     yield from _apart(constraints.apart, together, allowed)
+
+
+def _too_narrow(constraints: Constraints, dims: Mapping[str, int]) -> Iterator[str]:
+    for name, dim in dims.items():
+        narrowest = constraints.narrowest_columns_of.get(name, 0)
+        if set(constraints.sharding_types_for(name)) == {"column_wise"} and most_ranges(dim, narrowest) < 2:
+            least = f"at least {narrowest} columns, and " if narrowest else ""
+            yield (
+                f"table {name!r} may only be sharded column_wise, but its {dim} columns do not make two shards of "
+                f"{least}a multiple of 4 each; allow table_wise for it"
+            )
 
 
 def _missing_devices(constraints: Constraints, num_devices: int) -> Iterator[str]:

@@ -157,10 +157,24 @@ class ShardedPlacement:
 
 
 def even_columns(dim: int, parts: int, multiple: int = 4) -> tuple[tuple[int, int], ...]:
-    """About equally wide ranges of columns, each a multiple of `multiple` wide."""
+    """About equally wide ranges of columns, each a multiple of `multiple` wide.
+
+    Raises:
+        ValueError: there are too few columns for that many ranges.
+    """
     units = dim // multiple
+    if not 1 <= parts <= max(units, 1):
+        raise ValueError(
+            f"{dim} columns do not make {parts} ranges of a multiple of {multiple}, so a range would have none; ask for 1 to "
+            f"{max(units, 1)}"
+        )
     ends = [multiple * (units * part // parts) for part in range(parts)] + [dim]
     return tuple(pairwise(ends))
+
+
+def most_ranges(dim: int, narrowest: int = 1, multiple: int = 4) -> int:
+    """The most ranges of `even_columns` of which none has fewer than `narrowest` columns; a whole table is always one."""
+    return max((dim // multiple) // max(-(-narrowest // multiple), 1), 1)
 
 
 def row_blocks(rows: int, parts: int) -> Sequence[tuple[int, int]]:

@@ -74,7 +74,9 @@ class PlacementTask:
             raise ValueError(f"{self.name} has a batch of {self.batch_size} samples; a step needs at least 1")
         if self.constraints is not UNCONSTRAINED:
             names = [parent_name(name) for name in self.tables.names]
-            if reason := contradiction(self.constraints, names, self.num_devices):
+            widths = zip(self.tables.names, names, self.tables.dim.tolist(), strict=True)
+            dims = {name: dim for full_name, name, dim in widths if full_name == name}
+            if reason := contradiction(self.constraints, names, self.num_devices, dims):
                 raise ValueError(
                     f"the constraints of {self.name} cannot be met: {reason}, so no placement is legal; change one of them"
                 )

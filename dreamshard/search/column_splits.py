@@ -4,6 +4,7 @@ A column shard repeats its table's lookups for fewer columns, so splitting has a
 large part of one device's even share, or larger than a device. `dreamshard_placer.py` decides by predicted cost.
 """
 
+from collections import Counter
 from dataclasses import replace
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.sharding import ON_ONE_DEVICE
+from dreamshard.sharding import ON_ONE_DEVICE, most_ranges
 from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
 
@@ -75,8 +76,8 @@ def allowed_parts(task: PlacementTask) -> tuple[Int[Tensor, " T"], Int[Tensor, "
             )
         if int(least[t]) > int(most[t]):
             raise NoPlacementError(
-                f"table {name!r} may only be split by columns, but other constraints (together, a pin to one device, or the "
-                "narrowest columns of a shard) keep it whole; allow table_wise, or drop those"
+                f"table {name!r} may only be split by columns, but other constraints (together, or the narrowest "
+                "columns of a shard) keep it whole; allow table_wise, or drop those"
             )
     return least, most
 
@@ -91,8 +92,9 @@ def column_limits(task: PlacementTask) -> tuple[Int[Tensor, " T"], Int[Tensor, "
     for t, name in enumerate(map(parent_name, task.tables.names)):
         types = constraints.sharding_types_for(name)
         if name in constraints.narrowest_columns_of:
-            most[t] = max(int(task.tables.dim[t]) // constraints.narrowest_columns_of[name], 1)
-        if name in together or len(constraints.pinned.get(name, (0, 0))) == 1 or "column_wise" not in types:
+            most[t] = most_ranges(int(task.tables.dim[t]), constraints.narrowest_columns_of[name])
+        on_one_device = len(constraints.pinned.get(name, (0, 0))) == 1 and "table_wise" in types
+        if name in together or on_one_device or "column_wise" not in types:
             most[t] = 1
         if "table_wise" not in types:
             least[t] = 2
@@ -125,15 +127,23 @@ def tight_splits(task: PlacementTask) -> list[Int[Tensor, " T"]]:
     return [parts for parts in proposals if fits_together(task, parts)]
 
 
-def merged(placement: Placement) -> Placement:
-    """Join neighbouring shards of a table on one device, so that its rows are looked up once."""
+def merged(placement: Placement, least: Int[Tensor, " T"]) -> Placement:
+    """Join neighbouring shards of a table on one device, so that its rows are looked up once.
+
+    Args:
+        placement: of column shards.
+        least: the fewest shards of each table: 2 where it may not be whole.
+    """
     if placement.shards is None:
         return placement
     joined: list[tuple[ColumnShard, int]] = []
+    count = Counter(shard.table for shard in placement.shards)
     pairs = zip(placement.shards, placement.device.tolist(), strict=True)
     for shard, device in sorted(pairs, key=lambda pair: (pair[0].table, pair[0].start)):
         last, last_device = joined[-1] if joined else (None, -1)
-        if last and last_device == device and (last.table, last.end) == (shard.table, shard.start):
+        may_join = count[shard.table] > int(least[shard.table])
+        if last and may_join and last_device == device and (last.table, last.end) == (shard.table, shard.start):
+            count[shard.table] -= 1
             joined[-1] = (replace(last, end=shard.end), device)
         else:
             joined.append((shard, device))

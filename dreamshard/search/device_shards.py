@@ -12,7 +12,8 @@ from dreamshard.placed_shards import ShardEntry, shards_of
 from dreamshard.placement import Placement, column_shards
 from dreamshard.search.background import Background
 from dreamshard.search.sharding_costs import ShardingCosts
-from dreamshard.sharding import TableSharding, even_columns
+from dreamshard.sharding import ShardingType, TableSharding
+from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
 
 Columns = tuple[tuple[int, int], ...]
@@ -71,6 +72,13 @@ class DeviceShards:
             alone_ms=self.alone_ms[shards],
         )
 
+    def may_hold(self, table: int) -> bool:
+        """Whether a table may be sharded as its shards are here, on single devices."""
+        return ("table_wise" if (self.table == table).sum() == 1 else "column_wise") in self._types_for(table)
+
+    def _types_for(self, table: int) -> tuple[ShardingType, ...]:
+        return self.task.constraints.sharding_types_for(parent_name(self.task.tables.names[table]))
+
     def limits(self, background: Background) -> PlacementLimits:
         """Where they may be beside what devices hold already."""
         limits = PlacementLimits.of(self.task, self.table, self.device_bytes)
@@ -99,11 +107,9 @@ class DeviceShards:
                     joined[-1] = (joined[-1][0], end, place)
                 else:
                     joined.append((start, end, place))
+            if len(joined) == 1 and "table_wise" not in self._types_for(t):
+                joined = [(start, end, joined[0][2]) for start, end in self.columns[mine].tolist()]
             whole = len(joined) == 1
-            if whole and "table_wise" not in self.task.constraints.sharding_types_for(self.task.tables.names[t]):
-                start, end = self.columns[mine[0]].tolist()[0], self.columns[mine[-1]].tolist()[1]
-                joined = [(a, b, joined[0][2]) for a, b in even_columns(end - start, max(len(mine), 2))]
-                whole = False
             result[t] = TableSharding(
                 sharding_type="table_wise" if whole else "column_wise",
                 columns=tuple((start, end) for start, end, _ in joined),

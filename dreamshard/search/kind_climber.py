@@ -73,7 +73,7 @@ class KindClimber:
         """Local search over the shards that have a device, what it costs, and which shards its items are."""
         chosen = np.flatnonzero(device >= 0)
         shards, background, task = self.shards.subset(chosen), mix.background(), self.menu.task
-        limits = PlacementLimits.of(task, shards.table, shards.device_bytes)
+        limits = mix.narrowed(PlacementLimits.of(task, shards.table, shards.device_bytes), shards.table)
         free = task.constraints.places_freely
         first = np.unique(limits.item, return_index=True)[1]
         latents = shards.latents
@@ -127,17 +127,19 @@ class KindClimber:
         nowhere = np.array([-1])
         critical = {int(climber.own_ms.argmax()), int(climber.communication.width.argmax())}
         room = climber.capacity - climber.used
-        emptiest = mix.load().host_dims[0].argsort()[:_HOSTS].tolist()
+        by_dims = mix.load().host_dims[0].argsort()
         on_critical = np.unique(self.shards.table[np.isin(placed.device, list(critical))]).tolist()
         spread = np.flatnonzero(mix.kind != ON_DEVICES)
         largest = spread[np.argsort(-menu.task.table_bytes.numpy()[spread], kind="stable")][:_TAKEN_BACK].tolist()
         for t in on_critical + largest:
+            able = np.flatnonzero(menu.hosts[t])
+            emptiest = by_dims[menu.hosts[t][by_dims]][:_HOSTS].tolist()
             for kind in np.flatnonzero(menu.allowed[t]).tolist():
                 size = menu.device_bytes[t, kind]
                 if kind == mix.kind[t] or (kind in (ROW_WISE, DATA_PARALLEL) and int(room.min()) < size):
                     continue
                 ranges = len(menu.range_dims(t, kind))
-                places = [()] if kind in (ROW_WISE, DATA_PARALLEL) else [self._hosts(h, ranges) for h in emptiest]
+                places = [()] if kind in (ROW_WISE, DATA_PARALLEL) else [_hosts(able, h, ranges) for h in emptiest]
                 for hosts in places:
                     if all(int(room[self._devices(h)].min()) >= size * hosts.count(h) for h in hosts):
                         yield _Change(t, kind, hosts, nowhere)
@@ -146,9 +148,6 @@ class KindClimber:
             if device is not None:
                 yield _Change(t, ON_DEVICES, (), device)
 
-    def _hosts(self, first: int, ranges: int) -> tuple[int, ...]:
-        return tuple((first + i) % self.menu.num_hosts for i in range(ranges))
-
     def _devices(self, host: int) -> slice:
         return slice(host * self.menu.devices_per_host, (host + 1) * self.menu.devices_per_host)
 
@@ -156,7 +155,7 @@ class KindClimber:
         """The fastest devices with room for the table's shards; None where one finds none, or constraints name places."""
         mine = np.flatnonzero(self.shards.table == table)
         own, left = climber.own_ms.copy(), climber.capacity - climber.used
-        if not (self.menu.task.constraints.places_freely and self._may_be_on_devices(table)):
+        if not (self.menu.task.constraints.places_freely and self.shards.may_hold(table)):
             return None
         device = []
         for shard in mine.tolist():
@@ -167,10 +166,6 @@ class KindClimber:
             left[device[-1]] -= self.shards.device_bytes[shard]
             own[device[-1]] += self.shards.alone_ms[shard]
         return np.array(device)
-
-    def _may_be_on_devices(self, table: int) -> bool:
-        types = self.menu.task.constraints.sharding_types_for(self.menu.task.tables.names[table])
-        return ("table_wise" if (self.shards.table == table).sum() == 1 else "column_wise") in types
 
     def _costs_ms(self, placed: Placed, climber: HillClimber, changes: list[_Change]) -> Figures:
         """`[C]` overall cost of each change."""
@@ -215,3 +210,9 @@ class KindClimber:
         else:
             for host in mix.hosts[table]:
                 sums[self._devices(host)] += np.float32(sign) * menu.latents[table, kind]
+
+
+def _hosts(able: Indices, first: int, ranges: int) -> tuple[int, ...]:
+    """One of the hosts `able` for each range, in turn from `first` on."""
+    start = int(np.flatnonzero(able == first)[0])
+    return tuple(int(able[(start + i) % len(able)]) for i in range(ranges))

@@ -24,7 +24,7 @@ from dreamshard.limits import PlacementLimits
 from dreamshard.placement import ColumnShard, Placement, is_legal
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import Episodes
-from dreamshard.search.column_splits import allowed_parts, fits_together, merged, splits, tight_splits
+from dreamshard.search.column_splits import allowed_parts, column_limits, fits_together, merged, splits, tight_splits
 from dreamshard.search.local_search import LocalSearch
 from dreamshard.tasks import PlacementTask
 
@@ -212,13 +212,14 @@ class _Pricing:
 
     def __init__(self, search: PlacementSearch, starts: _StartingPlacements) -> None:
         self.search, self.starts = search, starts
+        self._least, _ = column_limits(starts.whole_task)
         self.best_ms = math.inf
         self.best = Placement(starts.devices[0], starts.task.num_devices, starts.shards)
 
     def visit(self, device: Int[Tensor, " T"]) -> None:
         """Keep this placement if it is cheaper than those before."""
         starts, costs = self.starts, self.search.costs
-        placement = merged(Placement(device, starts.task.num_devices, starts.shards))
+        placement = merged(Placement(device, starts.task.num_devices, starts.shards), self._least)
         latents = starts.latents
         if len(placement.device) < len(device):
             latents = self.search.latents(starts.whole_task.sharded(placement)[0])

@@ -14,6 +14,7 @@ placement of whole tables and columns.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -28,10 +29,11 @@ from dreamshard.search.cached_shares import cached_shares, with_fuller_caches
 from dreamshard.search.column_splits import FINEST, column_limits
 from dreamshard.search.device_shards import Columns, DeviceShards, columns_and_devices
 from dreamshard.search.even_shares import EvenShares
+from dreamshard.search.forced_mixes import drawn_mixes, ever_more, forced_mix
 from dreamshard.search.kind_climber import KindClimber, Placed
 from dreamshard.search.local_search import LocalSearch
 from dreamshard.search.placement_search import default_budget_ms
-from dreamshard.search.shard_menu import ROW_WISE, TABLE_ROW_WISE, ShardMenu
+from dreamshard.search.shard_menu import ShardMenu
 from dreamshard.search.sharding_costs import ShardingCosts
 from dreamshard.search.sharding_mix import ON_DEVICES, ShardingMix
 from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement, even_columns
@@ -40,6 +42,7 @@ from dreamshard.tasks import PlacementTask
 
 _COLUMNS_SHARE = 0.3  # of the time, for placements of whole tables and columns
 _SETTLED_MIXES = 3
+_DRAWN_MIXES = 100  # at random, where no other one finds places for all tables
 _PROMISING = 1.15  # of the least estimate: mixes that are estimated to cost more are not settled
 _SETTLING_STEPS = 64  # of local search, before mixes are compared
 _PERTURBATIONS = 40
@@ -81,27 +84,24 @@ class ShardedSearch:
         budget_ms = default_budget_ms(task) if budget_ms is None else budget_ms
         plain = self._on_devices(task, budget_ms)
         deadline = self.clock() + (1 - _COLUMNS_SHARE) * budget_ms / 1000
-        if plain is not None and not self._may_spread(task):
-            return ShardedPlacement.of(plain, task.tables, self.devices_per_host)
         best = None if plain is None else ShardedPlacement.of(plain, task.tables, self.devices_per_host)
+        if best is not None and not self._may_spread(task):
+            return _legal(task, best)
+        if best is not None and violation(task, best):
+            plain = best = None
+        placed_with = cache(partial(self._mixed, task, plain, deadline))  # shares often repeat
         tries = _FILLED if best is None else _FILLED[:1]
         fills = (False, True) if best is None and task.constraints.caching else (False,)
-        found = [
-            next((each for filled in tries if (each := self._mixed(task, plain, filled, deadline, fill=fill))), None)
-            for fill in fills
-        ]
+        found = []
+        for fill in fills:
+            shares = (cached_shares(task, self.costs, filled, fill=fill) for filled in tries)
+            found.append(next(filter(None, map(placed_with, shares)), None))
         mixed = min((each for each in found if each), key=lambda each: self._cost_ms(task, each), default=best)
         if mixed is None:
             raise no_room(task)
         if best is not None and self._cost_ms(task, mixed) > self._cost_ms(task, best) * (1 - self.gain):
             return best
-        mixed = with_fuller_caches(task, self.costs, mixed)
-        if problem := violation(task, mixed):
-            raise NoPlacementError(
-                f"found no placement of {task.name} that respects its constraints: {problem}; loosen them, or give devices "
-                "more memory"
-            )
-        return mixed
+        return _legal(task, with_fuller_caches(task, self.costs, mixed))
 
     def _cost_ms(self, task: PlacementTask, placement: ShardedPlacement) -> float:
         return float(self.costs.predict_sharded(task, placement).overall_ms())
@@ -118,14 +118,16 @@ class ShardedSearch:
     @staticmethod
     def _may_spread(task: PlacementTask) -> bool:
         """Whether any table may be sharded in another way than whole or by columns."""
-        types = (task.constraints.sharding_types, *task.constraints.sharding_types_of.values())
-        return task.num_devices > 1 and any(set(each) - set(ON_ONE_DEVICE) for each in types)
+        constraints = task.constraints
+        types = {constraints.sharding_types_for(name) for name in map(parent_name, task.tables.names)}
+        if task.num_devices == 1:
+            return any(not set(each) & set(ON_ONE_DEVICE) for each in types)
+        return any(set(each) - set(ON_ONE_DEVICE) for each in types)
 
     def _mixed(
-        self, task: PlacementTask, plain: Placement | None, filled: float, deadline: float, *, fill: bool
+        self, task: PlacementTask, plain: Placement | None, deadline: float, shares: tuple[float | None, ...]
     ) -> ShardedPlacement | None:
-        """The best mix found; None where tables find no room. See `cached_shares` for `filled` and `fill`."""
-        shares = cached_shares(task, self.costs, filled, fill=fill)
+        """The best mix found with these tables cached; None where tables find no room."""
         menu = ShardMenu.of(task, self.costs, self.devices_per_host, shares)
         coarse = self._columns(task, shares, _ROOM)
         first, devices = coarse, None
@@ -144,14 +146,17 @@ class ShardedSearch:
         for columns in layouts:
             shards = DeviceShards.of(task, self.costs, columns, shares)
             climber = KindClimber(menu, shards, out_of_time)
-            forced, even = self._forced(menu, shards), EvenShares.of(menu, shards)
+            forced, even = forced_mix(menu, shards), EvenShares.of(menu, shards)
             at = devices if columns == first else None
             if plain is None or at is not None:
-                starts = [forced] if plain is not None else self._ever_more(forced, even)
+                starts = [forced] if plain is not None else ever_more(forced, even.whole_bytes)
                 steps = _SETTLING_STEPS if plain is None else 0  # local search has been there
                 settled += [
                     (climber, placed) for start in starts if (placed := self._placed(climber, start, at, steps))
                 ]
+                if not settled:
+                    drawn = (self._placed(climber, mix, at, steps) for mix in drawn_mixes(forced, shards, _DRAWN_MIXES))
+                    settled += [(climber, placed) for placed in [next(filter(None, drawn), None)] if placed]
             mixes = even.mixes(forced, in_one_way=columns == layouts[-1])
             estimated += [(cost_ms, climber, mix, at) for cost_ms, mix in mixes]
         estimated.sort(key=lambda each: each[0])
@@ -186,46 +191,14 @@ class ShardedSearch:
             columns.append(even_columns(dim, parts))
         return tuple(columns)
 
-    def _ever_more(self, forced: ShardingMix, even: EvenShares) -> list[ShardingMix]:
-        """The forced mix, and with more and more of the largest tables spread by rows."""
-        menu = forced.menu
-        result, tables = [forced], np.argsort(-even.whole_bytes, kind="stable")
-        for kind in (ROW_WISE, TABLE_ROW_WISE):
-            able = [t for t in tables.tolist() if menu.allowed[t, kind] and forced.kind[t] == ON_DEVICES]
-            count = 1
-            while able and count < 2 * len(able):
-                result.append(forced.with_tables(np.array(able[:count]), kind))
-                count *= 2
-        return result
-
-    def _forced(self, menu: ShardMenu, shards: DeviceShards) -> ShardingMix:
-        """With the tables spread that may not be on single devices, or have no room there: each as costs least alone."""
-        task, mix = menu.task, ShardingMix.nothing_spread(menu)
-        room = int(task.capacity_bytes.max())
-        largest = np.zeros(len(task.tables), np.int64)
-        np.maximum.at(largest, shards.table, shards.device_bytes)
-        for t, name in enumerate(map(parent_name, task.tables.names)):
-            types = set(task.constraints.sharding_types_for(name)) & set(ON_ONE_DEVICE)
-            split = bool((shards.table == t).sum() > 1)
-            if types and largest[t] <= room and ("column_wise" if split else "table_wise") in types:
-                continue
-            able = [k for k in np.flatnonzero(menu.allowed[t]).tolist() if menu.device_bytes[t, k] <= room]
-            if not able:
-                continue  # it may still be split by columns; what cannot be is found out when it is placed
-            costs = []
-            for kind in able:
-                table = np.array([t])
-                alone = menu.costs.even_ms(menu.latents[table, kind])
-                costs.append(float(alone[0] + menu.costs.other_ms(menu.carries(table, kind)).max()))
-            mix = mix.with_tables(np.array([t]), able[int(np.argmin(costs))])
-        return mix
-
     def _placed(
         self, climber: KindClimber, mix: ShardingMix, devices: Indices | None, most_steps: int
     ) -> Placed | None:
         """The mix with all other shards placed, the better of two ways, and settled; None where they find no room."""
         shards = climber.shards
         chosen = shards.of_tables(mix.on_devices)
+        if not mix.is_apart:
+            return None
         device = np.full(len(shards.table), -1)
         if not len(chosen):
             background = mix.background()
@@ -233,7 +206,7 @@ class ShardedSearch:
                 return None
             return climber.settled(mix, device, 0)
         subset = shards.subset(chosen)
-        limits = subset.limits(mix.background())
+        limits = mix.narrowed(subset.limits(mix.background()), subset.table)
         if (limits.capacity_bytes < 0).any():
             return None
         starts = [] if devices is None else [limits.repaired_shards(devices[chosen], subset.alone_ms)]
@@ -265,6 +238,16 @@ class ShardedSearch:
         result = placed.device.copy()
         result[chosen] = device.numpy()[limits.item]
         return climber.settled(placed.mix, result, 0)
+
+
+def _legal(task: PlacementTask, placement: ShardedPlacement) -> ShardedPlacement:
+    """The placement; NoPlacementError where it violates a constraint."""
+    if problem := violation(task, placement):
+        raise NoPlacementError(
+            f"found no placement of {task.name} that respects its constraints: {problem}; loosen them, or give devices more "
+            "memory"
+        )
+    return placement
 
 
 def _coarser(fine: Sequence[Columns], coarse: Sequence[Columns]) -> Iterator[tuple[Columns, ...]]:

@@ -3,11 +3,13 @@
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dreamshard.cost_model.evaluator import Array, Indices
+from dreamshard.limits import PlacementLimits
 from dreamshard.search.background import Background
 from dreamshard.search.shard_menu import DATA_PARALLEL, GRID, ROW_WISE, SPREADS, ShardMenu
-from dreamshard.search.sharding_costs import CollectiveLoad
+from dreamshard.search.sharding_costs import CollectiveLoad, Figures
 from dreamshard.sharding import TableSharding, even_columns
 
 ON_DEVICES = -1
@@ -53,14 +55,66 @@ class ShardingMix:
             return replace(
                 self, kind=changed, hosts={t: h for t, h in self.hosts.items() if t not in set(tables.tolist())}
             )
-        result, dims = self, self.load().host_dims[0]
+        result, dims, left = self, self.load().host_dims[0], self._left()
         for t in tables.tolist():
-            hosts = []
+            hosts, able = [], self.menu.hosts[t]
+            if (barred := result.barred()) is not None:
+                able = able & ~barred[t].reshape(len(able), -1).any(axis=1)
+            able = able if able.any() else self.menu.hosts[t]  # the conflict is found out when the mix is placed
             for width in self.menu.range_dims(t, kind):
-                hosts.append(int(dims.argmin()))
+                roomy = able & (left >= self.menu.device_bytes[t, kind])
+                hosts.append(int(np.where(roomy if roomy.any() else able, dims, np.inf).argmin()))
                 dims[hosts[-1]] += width
+                left[hosts[-1]] -= self.menu.device_bytes[t, kind]
             result = result.with_table(t, kind, tuple(hosts))
         return result
+
+    def barred(self) -> NDArray[np.bool_] | None:
+        """`[T, D]` devices of spread tables from which each table is to be apart; None where none are to be apart."""
+        if not self.menu.apart:
+            return None
+        held = self._held()
+        result = np.zeros_like(held)
+        for group in self.menu.apart:
+            result[group] |= held[group].sum(axis=0) - held[group] > 0
+        return result
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether no two of the spread tables share a device that are to be apart."""
+        barred = self.barred()
+        return barred is None or not (barred & self._held()).any()
+
+    def narrowed(self, limits: PlacementLimits, table: Indices) -> PlacementLimits:
+        """Limits of shards of these tables `[S]`, without the devices of spread tables from which they are to be apart."""
+        barred = self.barred()
+        if barred is None:
+            return limits
+        allowed = limits.allowed.copy()
+        np.logical_and.at(allowed, limits.item, ~barred[table])
+        return replace(limits, allowed=allowed)
+
+    def _held(self) -> NDArray[np.bool_]:
+        """`[T, D]` devices of each spread table; none of a data-parallel one, which has no place."""
+        per_host = self.menu.devices_per_host
+        held = np.zeros((len(self.kind), self.menu.task.num_devices), np.bool_)
+        held[self.kind == ROW_WISE] = True
+        for t, hosts in self.hosts.items():
+            for host in hosts:
+                held[t, host * per_host : (host + 1) * per_host] = True
+        return held
+
+    def _left(self) -> Figures:
+        """`[H]` bytes that the spread tables leave free on the fullest device of each host."""
+        menu = self.menu
+        spread = np.flatnonzero((self.kind == ROW_WISE) | (self.kind == DATA_PARALLEL))
+        first = np.arange(0, menu.task.num_devices, menu.devices_per_host)
+        room = np.minimum.reduceat(menu.task.capacity_bytes.numpy(), first)
+        left: Figures = (room - menu.device_bytes[spread, self.kind[spread]].sum()).astype(np.float64)
+        for t, hosts in self.hosts.items():
+            for host in hosts:
+                left[host] -= menu.device_bytes[t, self.kind[t]]
+        return left
 
     def load(self) -> CollectiveLoad:
         """What collectives carry, for this one placement."""

@@ -48,12 +48,13 @@ class Choice:
         from dreamshard.sharding import ShardedPlacement
 
         if isinstance(self.placer, DreamShardPlacer | RooflinePlacer):
-            return self.placer.place_sharded(task, budget_ms)
-        placement = ShardedPlacement.of(self.placer.place(task), task.tables, task.devices_per_host)
+            placement = self.placer.place_sharded(task, budget_ms)
+        else:
+            placement = ShardedPlacement.of(self.placer.place(task), task.tables, task.devices_per_host)
         if reason := violation(task, placement):
             raise NoPlacementError(
-                f"{self.name} places without regard to constraints, and its placement violates one: {reason}; use another "
-                "placer, for example prior with --hardware, or the champion"
+                f"the placement that {self.name} found violates a constraint: {reason}; loosen it, or use another placer, "
+                "for example prior with --hardware, or the champion"
             )
         return placement
 

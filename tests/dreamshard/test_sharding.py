@@ -8,9 +8,10 @@ from dreamshard.legality import violation
 from dreamshard.placed_shards import placed_shards
 from dreamshard.placement import Placement
 from dreamshard.plan import make_plan, parse_plan
-from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, TableSharding, even_columns, row_blocks
+from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, TableSharding, even_columns, most_ranges, row_blocks
 from dreamshard.tables import NUM_BINS, Tables
 from dreamshard.tasks import PlacementTask
+from tests.helpers.tables import tables_of
 
 FOUR_DEVICES_ON_TWO_HOSTS = ShardedPlacement(
     (
@@ -128,3 +129,30 @@ def test_columns_and_rows_are_covered_once(parts):
     blocks = row_blocks(10, 4)
     assert blocks == [(0, 3), (3, 6), (6, 9), (9, 10)]
     assert row_blocks(2, 4)[2:] == [(2, 2), (2, 2)]
+
+
+@pytest.mark.parametrize(("dim", "parts"), [(4, 2), (10, 3), (64, 17), (64, 0)])
+def test_more_ranges_than_columns_make_are_refused(dim, parts):
+    with pytest.raises(ValueError, match=f"{dim} columns do not make {parts} ranges"):
+        even_columns(dim, parts)
+
+
+@pytest.mark.parametrize(
+    ("dim", "narrowest", "most"), [(64, 0, 16), (64, 32, 2), (64, 33, 1), (20, 10, 1), (100, 50, 1), (2, 1, 1)]
+)
+def test_the_most_ranges_are_all_as_wide_as_asked_for(dim, narrowest, most):
+    assert most_ranges(dim, narrowest) == most
+    widths = [end - start for start, end in even_columns(dim, most)]
+    assert most == 1 or min(widths) >= narrowest
+
+
+@pytest.mark.parametrize(("dim", "narrowest"), [(4, {}), (64, {"t1": 48})])
+def test_a_table_too_narrow_for_the_columns_it_must_be_split_by_is_refused(dim, narrowest):
+    constraints = Constraints(sharding_types_of={"t1": ("column_wise",)}, narrowest_columns_of=narrowest)
+    with pytest.raises(
+        ValueError, match=f"'t1' may only be sharded column_wise, but its {dim} columns do not make two"
+    ):
+        PlacementTask(tables_of([10, 10], [64, dim]), 2, 2**30, constraints=constraints)
+    roomy = PlacementTask(tables_of([10, 10], [64, 96]), 2, 2**30, constraints=constraints)
+    parts, _ = roomy.split(torch.tensor([1, 24] if not narrowest else [1, 2]))  # shards of it are as narrow as they are
+    assert len(parts.tables) > 2

@@ -137,9 +137,21 @@ def test_four_columns_larger_than_a_device_fit_nowhere():
 
 def test_neighbouring_shards_on_one_device_are_joined():
     shards = (*tuple(ColumnShard(0, start, start + 4) for start in (0, 4, 8, 12)), ColumnShard(1, 0, 4))
-    joined = merged(Placement(torch.tensor([1, 1, 0, 1, 1]), 2, shards))
+    joined = merged(Placement(torch.tensor([1, 1, 0, 1, 1]), 2, shards), torch.ones(9, dtype=torch.int64))
     assert joined.shards == (ColumnShard(0, 0, 8), ColumnShard(0, 8, 12), ColumnShard(0, 12, 16), ColumnShard(1, 0, 4))
     assert joined.device.tolist() == [1, 0, 1, 1]
+
+
+def test_a_table_that_may_not_be_whole_is_not_joined_to_one():
+    shards = (
+        ColumnShard(0, 0, 4),
+        ColumnShard(0, 4, 8),
+        ColumnShard(0, 8, 12),
+        ColumnShard(1, 0, 4),
+        ColumnShard(1, 4, 8),
+    )
+    joined = merged(Placement(torch.zeros(5, dtype=torch.int64), 2, shards), torch.tensor([2, 1]))
+    assert joined.shards == (ColumnShard(0, 0, 8), ColumnShard(0, 8, 12), ColumnShard(1, 0, 8))
 
 
 def test_small_tables_stay_whole():

@@ -75,7 +75,9 @@ def test_a_pin_costs_next_to_nothing_since_devices_are_alike():
         (Constraints(sharding_types_of={NAMES[3]: ("row_wise",)}), f"{NAMES[3]!r} may only be sharded row_wise"),
         (Constraints(cached_share_of={NAMES[3]: 0.5}), f"{NAMES[3]!r} is to be in host memory"),
         (
-            Constraints(sharding_types_of={NAMES[3]: ("column_wise",)}, narrowest_columns_of={NAMES[3]: 10**6}),
+            Constraints(
+                sharding_types_of={NAMES[3]: ("column_wise", "row_wise")}, narrowest_columns_of={NAMES[3]: 10**6}
+            ),
             f"{NAMES[3]!r} may only be split by columns",
         ),
     ],

@@ -83,3 +83,24 @@ def test_a_rival_whose_placement_breaks_a_constraint_says_which(place):
     assert done.exit_code == 1
     assert "torchrec_planner" in str(done.exception)
     assert "which it may not use" in str(done.exception)
+
+
+def test_a_table_to_be_split_by_columns_is_split_even_on_one_device(place):
+    done, plan, held = place("{exclude_devices: [1, 2, 3], sharding_types: {t1: column_wise}}")
+    assert done.exit_code == 0, done.exception
+    assert held["t1"] == {0}
+    assert sum(shard["table"] == "t1" for shard in plan["shards"]) > 1
+
+
+def test_a_placement_that_violates_a_constraint_is_not_written(place, monkeypatch):
+    from dreamshard.search import RooflinePlacer
+    from dreamshard.sharding import ShardedPlacement, TableSharding
+
+    def wrong(_self, task, _budget_ms=None):
+        first = TableSharding(sharding_type="table_wise", columns=((0, 64),), where=(0,))
+        return ShardedPlacement((first,) * len(task.tables), task.num_devices, task.num_devices)
+
+    monkeypatch.setattr(RooflinePlacer, "place_sharded", wrong)
+    done, _, _ = place("pin: {t0: 2}", "--placer", "prior")
+    assert done.exit_code == 1
+    assert "prior found violates a constraint: table 't0' has a shard on device 0" in str(done.exception)
