@@ -9,7 +9,16 @@ from torch import Tensor
 
 from dreamshard.costs import PHASES
 from dreamshard.legality import allowed_devices
-from dreamshard.sharding import ON_ONE_DEVICE, ON_ONE_HOST, ShardedPlacement, ShardingType, TableSharding, even_columns
+from dreamshard.sharding import (
+    ON_EVERY_DEVICE,
+    ON_ONE_DEVICE,
+    ON_ONE_HOST,
+    ShardedPlacement,
+    ShardingType,
+    TableSharding,
+    even_columns,
+    most_ranges,
+)
 from dreamshard.summed_costs import Change, ShardedPredictor, SummedCosts
 from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
@@ -178,29 +187,47 @@ def _options(
     if sharding.sharding_type in ON_ONE_DEVICE:
         slowest = max(sharding.where, key=lambda device: float(without_ms[device]))
         others = [d for d in order if d not in sharding.where][:_OTHER_DEVICES]
-        options += [
-            replace(sharding, where=tuple(d if place == slowest else place for place in sharding.where)) for d in others
-        ]
+        options += [_moved(sharding, slowest, d) for d in others]
     elif sharding.sharding_type in ON_ONE_HOST:
-        hosts = [h for h in range(placement.num_hosts) if h not in sharding.where]
-        options += [replace(sharding, where=(h, *sharding.where[1:])) for h in hosts]
+        hosts = [h for h in _allowed_hosts(placement, allowed) if h not in sharding.where]
+        options += [_moved(sharding, old, h) for h in hosts for old in dict.fromkeys(sharding.where)]
     types = [each for each in constraints.sharding_types_for(name) if each != sharding.sharding_type]
     if sharding.cached_share is None:
-        options += [other for each in types for other in _other_way(placement, each, sharding, order)]
-    everywhere = bool(allowed.all())
-    return [option for option in options if everywhere or option.sharding_type in ON_ONE_DEVICE]
+        most = most_ranges(sharding.dim, constraints.narrowest_columns_of.get(name, 0))
+        options += [other for each in types for other in _other_way(placement, each, sharding, order, most)]
+    return [option for option in options if option.sharding_type not in ON_EVERY_DEVICE or bool(allowed.all())]
+
+
+def _moved(sharding: TableSharding, old: int, new: int) -> TableSharding:
+    """With the ranges of columns of one place at another one instead."""
+    return replace(sharding, where=tuple(new if each == old else each for each in sharding.where))
+
+
+def _allowed_hosts(placement: ShardedPlacement, allowed: Bool[Tensor, " D"]) -> list[int]:
+    """Hosts of which a table may use every device; none where they differ in size."""
+    per_host = placement.devices_per_host
+    if placement.num_devices % per_host:
+        return []
+    return [h for h in range(placement.num_hosts) if bool(allowed[h * per_host : (h + 1) * per_host].all())]
 
 
 def _other_way(
-    placement: ShardedPlacement, sharding_type: ShardingType, sharding: TableSharding, order: Sequence[int]
+    placement: ShardedPlacement,
+    sharding_type: ShardingType,
+    sharding: TableSharding,
+    order: Sequence[int],
+    most: int,
 ) -> list[TableSharding]:
-    """A table sharded in one other way, on the fastest devices."""
+    """A table sharded in one other way, on the fastest devices; into at most so many ranges of columns."""
     whole, per_host = ((0, sharding.dim),), placement.devices_per_host
-    full_hosts = placement.num_devices % per_host == 0 and placement.num_hosts > 1  # on one host it is row-wise
+    able = torch.zeros(placement.num_devices, dtype=torch.bool)
+    able[list(order)] = True
+    fastest = {device // per_host: None for device in order}  # in order
+    hosts = [h for h in fastest if h in _allowed_hosts(placement, able)]
     if sharding_type == "table_wise":
         return [TableSharding(sharding_type=sharding_type, columns=whole, where=(order[0],))]
     if sharding_type == "column_wise":
-        parts = min(2, sharding.dim // 4, len(order))
+        parts = min(2, most, len(order))
         columns = even_columns(sharding.dim, parts)
         return (
             [TableSharding(sharding_type=sharding_type, columns=columns, where=tuple(order[:parts]))]
@@ -209,8 +236,8 @@ def _other_way(
         )
     if sharding_type in ("row_wise", "data_parallel"):
         return [TableSharding(sharding_type=sharding_type, columns=whole)]
-    if sharding_type == "table_row_wise" and full_hosts:
-        return [TableSharding(sharding_type=sharding_type, columns=whole, where=(order[0] // per_host,))]
+    if sharding_type == "table_row_wise" and hosts and placement.num_hosts > 1:  # on one host it is row-wise
+        return [TableSharding(sharding_type=sharding_type, columns=whole, where=(hosts[0],))]
     return []
 
 

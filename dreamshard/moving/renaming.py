@@ -1,8 +1,9 @@
 """Other names for equal devices, so that less moves between two placements.
 
 Devices of one host are alike, and so are hosts of the same size, which is all that a step's cost depends on: swapping two of
-them changes nothing but their names. A device only gets the name of one that has as much room and may hold the same tables by
-the constraints. Both choices are assignment problems: of devices to devices for each pair of hosts, then of hosts to hosts.
+them changes nothing but their names. A device only gets the name of one that has as much room, may hold the same tables by
+the constraints, and holds blocks as large of tables spread by rows: those stay where they are.
+Both choices are assignment problems: of devices to devices for each pair of hosts, then of hosts to hosts.
 """
 
 from dataclasses import replace
@@ -15,10 +16,12 @@ from numpy.typing import NDArray
 
 from dreamshard.legality import allowed_devices, violation
 from dreamshard.moving.blocks import Block, Blocks, blocks_of
-from dreamshard.sharding import ON_ONE_DEVICE, ON_ONE_HOST, ShardedPlacement
+from dreamshard.sharding import ON_ONE_DEVICE, ON_ONE_HOST, ShardedPlacement, row_blocks
 from dreamshard.tasks import PlacementTask
 
 Matrix = NDArray[np.float64]
+
+_EQUAL_BLOCKS = 0.01  # of a block: the last one of a large table is often a few rows smaller
 
 
 def renamed(task: PlacementTask, placement: ShardedPlacement, before: Blocks) -> ShardedPlacement:
@@ -30,7 +33,7 @@ def renamed(task: PlacementTask, placement: ShardedPlacement, before: Blocks) ->
         before: blocks in use, by table.
 
     Returns:
-        A legal placement of the same cost.
+        A legal placement of the same cost, but for blocks of rows that differ by less than a hundredth.
     """
     names = _names(task, placement, before)
     shardings = []
@@ -56,7 +59,7 @@ def _names(task: PlacementTask, placement: ShardedPlacement, before: Blocks) -> 
     per_host, num_devices, num_hosts = placement.devices_per_host, placement.num_devices, placement.num_hosts
     by_device, by_host = _kept_bytes(task, placement, before)
     forbidden = -2.0 * (1 + by_device.sum() + by_host.sum())  # less than any allowed choice is worth
-    by_device = np.where(_alike(task), by_device, forbidden * num_devices)
+    by_device = np.where(_alike(task, placement), by_device, forbidden * num_devices)
     members = [list(range(h * per_host, min((h + 1) * per_host, num_devices))) for h in range(num_hosts)]
     gained = np.full((num_hosts, num_hosts), forbidden)
     within: dict[tuple[int, int], list[int]] = {}
@@ -96,9 +99,24 @@ def _shared_bytes(block: Block, other: Block) -> int:
     return 0 if part is None else other.part_bytes(*part)
 
 
-def _alike(task: PlacementTask) -> NDArray[np.bool_]:
-    """`[D, D]` whether two devices have the same room and may hold the same tables."""
+def _alike(task: PlacementTask, placement: ShardedPlacement) -> NDArray[np.bool_]:
+    """`[D, D]` whether two devices have the same room, may hold the same tables, and hold equal blocks of spread tables."""
     of_device = torch.cat([allowed_devices(task).long(), task.capacity_bytes[None]]).T  # [D, T + 1]
     kinds = torch.unique(of_device, dim=0, return_inverse=True)[1].numpy()  # [D]
     alike: NDArray[np.bool_] = kinds[:, None] == kinds
+    for held in _blocks_held(task, placement):
+        rows = np.array(held, np.int64)
+        alike &= np.abs(rows[:, None] - rows) <= _EQUAL_BLOCKS * rows.max()
     return alike
+
+
+def _blocks_held(task: PlacementTask, placement: ShardedPlacement) -> set[tuple[int, ...]]:
+    """`[D]` rows that each device holds, or would if it were on the host, of every table whose rows are spread."""
+    per_host, num_devices = placement.devices_per_host, placement.num_devices
+    result = set()
+    for rows, sharding in zip(task.tables.rows.tolist(), placement.tables, strict=True):
+        spread = num_devices if sharding.sharding_type == "row_wise" else per_host
+        if sharding.sharding_type == "row_wise" or sharding.sharding_type in ON_ONE_HOST:
+            sizes = [end - start for start, end in row_blocks(rows, spread)]
+            result.add(tuple(sizes[device % spread] for device in range(num_devices)))
+    return result

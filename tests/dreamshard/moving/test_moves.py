@@ -10,8 +10,10 @@ from dreamshard.moving import Move, blocks_of, in_use, moved_bytes, moves, renam
 from dreamshard.moving.order import HOST
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.plan import make_plan
+from dreamshard.search import RooflinePlacer
 from dreamshard.sharding import ShardedPlacement, TableSharding
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.specs import SPECS
 from tests.helpers.tables import ROW_BYTES, tables_of, task_of
 
 
@@ -218,3 +220,16 @@ def test_no_order_exceeds_the_room_of_any_device(seed):
     assert {(s.table, s.target) for s in plan.steps if s.kind == "move"} == {
         (f"t{t}", int(second[t])) for t in range(14) if first[t] != second[t]
     }
+
+
+def test_devices_that_hold_more_or_fewer_rows_of_a_spread_table_keep_their_names():
+    tables = tables_of([5, 500, 500, 500], dim=64, pooling=[100.0, 5.0, 20.0, 40.0])  # blocks of 2, 2, 1 and 0 rows
+    task = PlacementTask(tables, 4, 2**30, constraints=ANY_SHARDING)
+    rows = TableSharding(sharding_type="row_wise", columns=((0, 64),))
+    placement = placed(task, [0, 3, 0, 1]).with_table(0, rows)
+    before = blocks_of(task, placed(task, [0, 0, 1, 3]).with_table(0, rows))  # the same but for names
+    again = renamed(task, placement, before)
+    prior = RooflinePlacer(SPECS["a100"])
+    cost_ms, again_ms = (float(prior.predict_sharded(task, each).overall_ms()) for each in (placement, again))
+    assert again_ms == pytest.approx(cost_ms)
+    assert [again.tables[t].where for t in (1, 2, 3)] == [(3,), (1,), (0,)]  # 0 and 1 hold as many rows
