@@ -11,7 +11,7 @@ from dreamshard.cost_model.evaluator import Array, Indices
 from dreamshard.legality import allowed_devices
 from dreamshard.placed_shards import GRADIENT_BYTES, ShardEntry, shards_of
 from dreamshard.search.sharding_costs import CollectiveLoad, ShardingCosts
-from dreamshard.sharding import ON_ONE_HOST, ShardingType, even_columns, most_ranges, row_blocks
+from dreamshard.sharding import ON_ONE_HOST, ShardingType, even_columns, most_ranges
 from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
 
@@ -67,7 +67,7 @@ class ShardMenu:
             blocks = {DATA_PARALLEL: 1, ROW_WISE: task.num_devices}.get(k, per_host)
             start, end = even_columns(dims[t], int(ranges[t]))[-1] if k == GRID else (0, dims[t])
             share = None if k == DATA_PARALLEL else shares[t]
-            entries.append(ShardEntry(t, 0, SPREADS[k], *row_blocks(rows[t], blocks)[0], start, end, share))
+            entries.append(ShardEntry(t, 0, SPREADS[k], 0, -(-rows[t] // blocks), start, end, share))
             where.append((t, k))
         shards = shards_of(task, entries, per_host)
         held = costs.shard_latents(shards).float().numpy()

@@ -47,13 +47,7 @@ _PROMISING = 1.15  # of the least estimate: mixes that are estimated to cost mor
 _SETTLING_STEPS = 64  # of local search, before mixes are compared
 _PERTURBATIONS = 40
 _ROOM = 0.9  # of a device that a column shard may take, where tables are split for memory
-_FILLED = (
-    0.96,
-    0.9,
-    0.8,
-    0.65,
-    0.4,
-)  # shares of all memory that cached tables leave filled, until everything finds room
+_FILLED = (0.96, 0.9, 0.8, 0.65, 0.4)  # of all memory, that cached tables leave filled, until everything finds room
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,8 @@ class ShardingMix:
             return replace(
                 self, kind=changed, hosts={t: h for t, h in self.hosts.items() if t not in set(tables.tolist())}
             )
-        result, dims, left = self, self.load().host_dims[0], self._left()
+        dims, left = self.load().host_dims[0], self._left()
+        result = replace(self, kind=self.kind.copy(), hosts=dict(self.hosts))  # filled below, before anyone else has it
         for t in tables.tolist():
             hosts, able = [], self.menu.hosts[t]
             if (barred := result.barred()) is not None:
@@ -66,7 +67,7 @@ class ShardingMix:
                 hosts.append(int(np.where(roomy if roomy.any() else able, dims, np.inf).argmin()))
                 dims[hosts[-1]] += width
                 left[hosts[-1]] -= self.menu.device_bytes[t, kind]
-            result = result.with_table(t, kind, tuple(hosts))
+            result.kind[t], result.hosts[t] = kind, tuple(hosts)
         return result
 
     def barred(self) -> NDArray[np.bool_] | None:
