@@ -153,6 +153,11 @@ def _refuse(
 def _pooling(own: ParameterConstraints, detail: ModelTable, name: str) -> float:
     """Lookups per sample of all features of a table; one factor holds for each of its features."""
     factors, features = list(own.pooling_factors), max(1, len(detail.features))
+    if not all(0 <= factor < float("inf") for factor in factors):
+        raise ValueError(
+            f"table {name!r} has the constraint pooling_factors={factors}, but they count lookups per sample; give numbers "
+            "that are not negative"
+        )
     if len(factors) == 1:
         return float(factors[0] * features)
     if len(factors) != features:

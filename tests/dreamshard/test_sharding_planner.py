@@ -186,6 +186,7 @@ def test_the_load_factor_of_a_table_that_must_be_cached_is_kept():
         ({"num_poolings": [2.0]}, "num_poolings"),
         ({"batch_sizes": [512]}, "batch_sizes"),
         ({"pooling_factors": [1.0, 2.0]}, "pooling_factors"),
+        ({"pooling_factors": [-1.0]}, "not negative"),
         ({"feature_names": ["other"]}, "feature_names"),
         ({"device_group": "cpu"}, "device_group"),
         ({"key_value_params": KeyValueParams()}, "key_value_params"),
