@@ -24,7 +24,8 @@ def test_a_feature_counts_in_every_table_that_it_looks_up():
 
 
 def test_what_is_assumed_is_named():
-    (padded, assumed) = model_tables([USER, ITEM], pooling_factors={"user": 2.0}).notes
+    padded, features, assumed = model_tables([USER, ITEM], pooling_factors={"user": 2.0}).notes
+    assert "item" in features
     assert "dims of item are not multiples of 4" in padded
     assert "how often item are looked up is not known" in assumed
 
