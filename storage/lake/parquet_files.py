@@ -1,5 +1,6 @@
 """Parquet files that appear completely or not at all, and one clear error for those that cannot be read."""
 
+import errno
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -40,8 +41,18 @@ def read_parquet(source: AnyPath, columns: list[str] | None = None) -> pa.Table:
         ValueError: it cannot be read, or lacks a column; the message names the file.
     """
     with parquet_errors(source, _ADVICE):
-        content = source if isinstance(source, Path) else pa.BufferReader(source.read_bytes())
+        content = source if isinstance(source, Path) else pa.BufferReader(_content(source))
         return pq.read_table(content, columns=columns, partitioning=None)
+
+
+def _content(source: AnyPath) -> bytes:
+    """The bytes of a remote file; read again if another writer replaced it meanwhile, as ingests of the same tables do."""
+    try:
+        return source.read_bytes()
+    except OSError as error:
+        if error.errno != errno.EBUSY:  # which fsspec raises for a file that is no longer the one that was opened
+            raise
+        return source.read_bytes()
 
 
 def read_parquet_files(sources: Sequence[AnyPath], columns: list[str] | None = None) -> list[pa.Table]:

@@ -179,7 +179,10 @@ WRONG = [
     (without(REQUEST, "memory_gb"), "inputs[0].memory_gb: Field required"),
     (REQUEST | {"memory_gb": 0.001}, "table 'users' of inputs[0] needs 0.0149 GiB in its smallest shard"),
     (REQUEST | {"memory_gb": 0.1}, "the 2 tables of inputs[0] need 0.238 GiB, more than the 0.2 GiB of 2 devices"),
-    (REQUEST | {"precision": "int4"}, "inputs[0].precision: Input should be 'fp32', 'fp16', 'bf16' or 'int8', got 'int4'"),
+    (
+        REQUEST | {"precision": "int4"},
+        "inputs[0].precision: Input should be 'fp32', 'fp16', 'bf16' or 'int8', got 'int4'",
+    ),
     (REQUEST | {"optimizer": "adamw"}, "inputs[0].optimizer: Input should be 'sgd', 'rowwise_adagrad'"),
     (REQUEST | {"budget_ms": -3}, "inputs[0].budget_ms: Input should be greater than or equal to 0"),
     (REQUEST | {"tables": []}, "inputs[0].tables: List should have at least 1 item"),
