@@ -87,11 +87,12 @@ class PlacementTask:
         reserved = f" once {gib(reserve)} are reserved" if reserve else ""
         if int(smallest[largest]) > largest_device:
             name = self.tables.names[largest]
+            left = set(SHARDING_TYPES) - set(self.constraints.sharding_types_for(parent_name(name)))
+            other = "allow other ways to shard it" if left else "keep it in host memory with a cache"
             raise ValueError(
                 f"table {name!r} of {self.name} needs {gib(int(smallest[largest]))} in its smallest shard "
                 f"({' or '.join(self.constraints.sharding_types_for(name))}), more than the {gib(largest_device)} of a "
-                f"device{reserved}, so no placement is legal; give devices more memory, halve the precision, or allow other "
-                "ways to shard it"
+                f"device{reserved}, so no placement is legal; give devices more memory, halve the precision, or {other}"
             )
         total, room = int(self.table_bytes.sum()), sum(self.capacity_bytes.tolist())
         if total > room and not self.constraints.caching and not self.constraints.cached_share_of:
