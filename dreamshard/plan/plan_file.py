@@ -1,33 +1,28 @@
-"""A placement as a file: `dreamshard place` writes it, a trainer or a later `--current` reads it.
-
-A plan names tables and column ranges, so it is complete without the task. `dreamshard.torchrec` has TorchRec's form.
-"""
+"""The content of a plan file, and the placements that it stands for."""
 
 import csv
 import io
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dreamshard.costs import PHASES, DeviceCosts
-from dreamshard.measured_on import Difference, MeasuredOn, warning
+from dreamshard.measured_on import Difference, MeasuredOn
 from dreamshard.placed_shards import placed_shards
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.sharding import (
     ON_EVERY_DEVICE,
-    ON_ONE_DEVICE,
     ON_ONE_HOST,
     SHARDING_TYPES,
     ShardedPlacement,
     ShardingType,
     TableSharding,
 )
-from dreamshard.tables import Tables, columns_of
+from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
 _NUMBERS = ("device", "column_start", "column_end")  # fields of a shard of whole columns besides its table
@@ -159,7 +154,7 @@ class Plan:
         shardings = tuple(_sharding_of(by_table[name], per_host) for name in tables.names)
         placement = ShardedPlacement(shardings, self.num_devices, per_host)
         task = PlacementTask(tables, self.num_devices, 2**62, name=self.placer, devices_per_host=per_host)
-        expected = {(name, device, *rows, *columns) for name, device, rows, columns in _shard_fields(task, placement)}
+        expected = {(name, device, *rows, *columns) for name, device, rows, columns in shard_fields(task, placement)}
         all_rows = dict(zip(tables.names, tables.rows.tolist(), strict=True))
         held = {
             (
@@ -223,97 +218,7 @@ class Plan:
         return Placement(device, self.num_devices, columns)
 
 
-@dataclass(frozen=True)
-class CurrentPlan:
-    """A plan in use, as a placer of the model that it was made for."""
-
-    plan: Plan
-    name: str = "current plan"
-
-    def place(self, task: PlacementTask) -> Placement:
-        """The plan's placement, also where the task's tables are column shards.
-
-        Raises:
-            ValueError: the plan is for another number of devices, or lacks columns of a table.
-        """
-        if self.plan.num_devices != task.num_devices:
-            raise ValueError(
-                f"the current plan is for {self.plan.num_devices} devices, but {task.name} has {task.num_devices}, so their "
-                f"costs do not compare; give --devices {self.plan.num_devices}, or the plan in use on {task.num_devices}"
-            )
-        by_table, columns, devices = self.plan.by_table(), [], []
-        if self.plan.shards_otherwise:
-            raise ValueError(
-                "the current plan shards some tables in other ways than whole or by columns, which testbeds do not measure "
-                "beside whole tables; leave --current out, or give a plan of `dreamshard place --sharding columns`"
-            )
-        for t, (name, dim) in enumerate(zip(task.tables.names, task.tables.dim.tolist(), strict=True)):
-            table, first = columns_of(name) if name not in by_table else (name, 0)
-            reached = 0
-            for shard in by_table.get(table, ()):
-                start, end = max(shard.column_start - first, 0), min(shard.column_end - first, dim)
-                if start == reached < end:
-                    columns.append(ColumnShard(t, start, end))
-                    devices.append(shard.device)
-                    reached = end
-            if reached != dim:
-                raise ValueError(
-                    f"the current plan places {reached} of the {dim} columns of table {name!r}, so it is not a plan of this "
-                    "model; give the plan that is in use for these tables"
-                )
-        whole = len(columns) == len(task.tables)
-        return Placement(torch.tensor(devices), task.num_devices, None if whole else tuple(columns))
-
-
-def make_plan(
-    task: PlacementTask,
-    placement: Placement | ShardedPlacement,
-    placer: str,
-    predicted: DeviceCosts | None = None,
-) -> Plan:
-    """The plan for `placement` of `task`; `predicted` holds `[D]` milliseconds per phase."""
-    if isinstance(placement, Placement):
-        placement = ShardedPlacement.of(placement, task.tables, task.devices_per_host)
-    placed = placed_shards(task, placement)
-    counts = torch.bincount(placed.device, minlength=task.num_devices)
-    devices: list[dict[str, int | float]] = [
-        {"memory_bytes": num_bytes, "tables": count}
-        for num_bytes, count in zip(placed.memory_bytes().tolist(), counts.tolist(), strict=True)
-    ]
-    overall_ms = None
-    if predicted is not None:
-        overall_ms = round(float(predicted.overall_ms()), 4)
-        for d, phases in enumerate(predicted.phases_ms().tolist()):
-            devices[d] |= {f"{phase}_ms": round(ms, 4) for phase, ms in zip(PHASES, phases, strict=True)}
-    all_rows = dict(zip(task.tables.names, task.tables.rows.tolist(), strict=True))
-    by_name = dict(zip(task.tables.names, placement.tables, strict=True))
-    shards = []
-    for name, device, (first, last), (start, end) in _shard_fields(task, placement):
-        sharding = by_name[name]
-        shards.append(
-            Shard(
-                table=name,
-                device=device,
-                column_start=start,
-                column_end=end,
-                row_start=first,
-                row_end=None if last - first == all_rows[name] else last,
-                sharding_type=None if sharding.sharding_type in ON_ONE_DEVICE else sharding.sharding_type,
-                cached_share=sharding.cached_share,
-            )
-        )
-    plan = Plan(
-        num_devices=task.num_devices,
-        placer=placer,
-        shards=tuple(shards),
-        overall_ms=overall_ms,
-        devices=tuple(devices),
-        rows=all_rows,
-    )
-    return replace(plan, devices_per_host=placement.devices_per_host) if plan.shards_otherwise else plan
-
-
-def _shard_fields(
+def shard_fields(
     task: PlacementTask, placement: ShardedPlacement
 ) -> list[tuple[str, int, tuple[int, int], tuple[int, int]]]:
     """Table, device, rows and columns of each shard."""
@@ -355,33 +260,6 @@ def _missing_text(missing: list[str], num_tables: int) -> str:
         f"the plan does not place tables {missing[:5]} ({len(missing)} of {num_tables}), so they would have no device; use "
         "the plan that was made for these tables"
     )
-
-
-def with_origin(
-    plan: Plan,
-    task: PlacementTask,
-    costs_of: MeasuredOn | None,
-    *,
-    hardware: str | None = None,
-    called: str | None = None,
-    knows_topology: bool = False,
-) -> Plan:
-    """The plan with what its costs are of, and a warning where the task asks for something else.
-
-    Args:
-        plan: whose costs are predicted.
-        task: that it places.
-        costs_of: None where the placer's files do not say.
-        hardware: name of the hardware that the plan is for; None where that is not said.
-        called: how the user calls that hardware, e.g. a file's path.
-        knows_topology: as in `MeasuredOn.differences`.
-    """
-    if costs_of is None:
-        differs: list[Difference] = ["hardware"] if hardware else []
-    else:
-        differs = costs_of.differences(task, hardware, knows_topology=knows_topology)
-    text = warning(costs_of, task, called or hardware, differs)
-    return replace(plan, costs_of=costs_of, differs_in=tuple(differs), warning=text)
 
 
 def parse_plan(text: str | bytes, source: str = "the plan") -> Plan:
