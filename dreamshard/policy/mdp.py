@@ -46,6 +46,24 @@ class Episodes:
     num_devices: int
     capacity_bytes: int
 
+    @classmethod
+    def without_policy(
+        cls, task: PlacementTask, latents: Float[Tensor, "T L"], single_ms: Float[Tensor, " T"]
+    ) -> "Episodes":
+        """One episode in descending single cost; there is no policy, so the latents stand for its features."""
+        order = torch.argsort(single_ms, descending=True, stable=True)
+        ordered = latents[order][None]
+        return cls(
+            order[None],
+            ordered,
+            ordered,
+            task.table_bytes[order][None],
+            single_ms[order][None],
+            (single_ms.sum() / task.num_devices).clamp(min=1e-6)[None],
+            task.num_devices,
+            task.memory_bytes,
+        )
+
     def repeat(self, times: int) -> "Episodes":
         """Each episode `times` times, side by side."""
         names = ("order", "features", "latents", "table_bytes", "single_ms", "reference_ms")

@@ -63,18 +63,7 @@ class EstimateCosts:
         nowhere = Placement(torch.zeros(len(task.tables), dtype=torch.int64), task.num_devices)
         latents = self.estimate(task, placed_shards(task, ShardedPlacement.of(nowhere, task.tables))).float()
         single_ms = latents.sum(dim=1)
-        order = torch.argsort(single_ms, descending=True, stable=True)
-        ordered = latents[order][None]
-        return Episodes(
-            order[None],
-            ordered,
-            ordered,
-            task.table_bytes[order][None],
-            single_ms[order][None],
-            (single_ms.sum() / task.num_devices).clamp(min=1e-6)[None],
-            task.num_devices,
-            task.memory_bytes,
-        )
+        return Episodes.without_policy(task, latents, single_ms)
 
     def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:
         """See `ShardingCosts`."""

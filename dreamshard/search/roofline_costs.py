@@ -97,18 +97,7 @@ class RooflineCosts:
         """One episode, in descending cost of single tables; there is no policy, so the latents stand for its features."""
         latents = self.latents(task)
         single_ms = self.compute_ms(latents[:, LOADS].double()).sum(dim=-1).float()  # [T]
-        order = torch.argsort(single_ms, descending=True, stable=True)
-        ordered = latents[order][None]
-        return Episodes(
-            order[None],
-            ordered,
-            ordered,
-            task.table_bytes[order][None],
-            single_ms[order][None],
-            (single_ms.sum() / task.num_devices).clamp(min=1e-6)[None],
-            task.num_devices,
-            task.memory_bytes,
-        )
+        return Episodes.without_policy(task, latents, single_ms)
 
     def device_costs(self, sums: Float[Tensor, "*B D L"]) -> DeviceCosts:
         """Milliseconds per phase and device of summed latents."""
