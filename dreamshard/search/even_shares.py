@@ -18,6 +18,7 @@ from dreamshard.search.sharding_costs import CollectiveLoad, Figures
 from dreamshard.search.sharding_mix import ON_DEVICES, ShardingMix
 
 _ORDER = (DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, GRID, DATA_PARALLEL)
+_DEAREST = (1, 2, 4)  # tables that are spread by rows to begin with
 _FULL = 0.98  # of all memory: placements of whole tables never fill devices evenly
 
 
@@ -64,7 +65,8 @@ class EvenShares:
         """
         found = []
         free = forced.kind == ON_DEVICES
-        for start in (forced, *(self._all_in_one_way(forced) if in_one_way else ())):
+        starts = [forced, *self._dearest_by_rows(forced), *(self._all_in_one_way(forced) if in_one_way else ())]
+        for start in starts:
             mix, cost_ms, unchanged = start, np.inf, 0
             for kind in _ORDER:
                 if unchanged == len(_ORDER) - 1:
@@ -76,6 +78,14 @@ class EvenShares:
             if np.isfinite(cost_ms):
                 found.append((cost_ms, mix))
         return sorted(found, key=lambda pair: pair[0])
+
+    def _dearest_by_rows(self, mix: ShardingMix) -> Iterator[ShardingMix]:
+        """The mix with its dearest tables spread by rows, which may pay only together with copies of small ones."""
+        able = np.flatnonzero((mix.kind == ON_DEVICES) & self.menu.allowed[:, ROW_WISE])
+        dearest = able[np.argsort(-self.alone_ms[able], kind="stable")]
+        for count in _DEAREST:
+            if count <= len(dearest):
+                yield mix.with_tables(dearest[:count], ROW_WISE)
 
     def _all_in_one_way(self, mix: ShardingMix) -> Iterator[ShardingMix]:
         """The mix with all other tables spread in the same way that can be."""

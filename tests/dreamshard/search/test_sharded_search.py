@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dreamshard.constraints import ANY_SHARDING, Constraints
+from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED, Constraints
 from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
@@ -16,7 +16,7 @@ from dreamshard.search.network_sharding import NetworkSharding
 from dreamshard.search.sharding_costs import CollectiveLoad
 from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import A100, H100
+from dreamshard.testbeds.accelerators.specs import A100, H100, H200
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.workloads import read_tables
@@ -180,3 +180,14 @@ def test_caches_take_the_room_that_is_left():
             continue
         fuller = placement.with_table(t, replace(sharding, cached_share=min(1.0, 2.5 * sharding.cached_share)))
         assert violation(task, fuller) or cost_ms(task, fuller) >= cost_ms(task, placement)
+
+
+def test_a_hot_table_is_spread_where_that_pays_only_together_with_copies_of_small_ones():
+    pool = read_tables(str(resources.files("dreamshard.workloads") / "data" / "nvidia-synthetic-small.csv")).tables
+    drawn = pool.select(torch.randperm(len(pool), generator=torch.Generator().manual_seed(101))[:40])
+    task = PlacementTask(drawn, 8, 120 * GB, optimizer="rowwise_adagrad", constraints=ANY_SHARDING, batch_size=65_536)
+    prior = RooflinePlacer(H200)
+    found = prior.place_sharded(task)
+    assert {"row_wise", "data_parallel"} <= found.sharding_types
+    plain = prior.place_sharded(replace(task, constraints=UNCONSTRAINED))
+    assert cost_ms(task, found, prior) < 0.9 * cost_ms(task, plain, prior)
