@@ -68,8 +68,8 @@ class Infeasible:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostSample:
-    """The cost of one placement on a testbed.
+class MeasuredStep:
+    """What the measurement of one placement of any kind says.
 
     If a shard did not fit, `infeasible` is set, the costs are 0 and `overall_ms` is infinite; training skips such samples.
 
@@ -86,7 +86,6 @@ class CostSample:
     """
 
     task: PlacementTask
-    placement: Placement
     costs: DeviceCosts
     overall_ms: float
     spread_ms: float
@@ -113,30 +112,25 @@ class CostSample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShardingSample:
+class CostSample(MeasuredStep):
+    """The cost of one placement of whole tables or column shards on a testbed."""
+
+    placement: Placement
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardingSample(MeasuredStep):
     """The cost of one placement of tables that are sharded in any way.
 
     Its communication includes every collective that waits for pooled vectors or gradients; the exchange of indices is
-    hidden behind the batch before, as in TorchRec's pipeline. Other fields are those of `CostSample`.
+    hidden behind the batch before, as in TorchRec's pipeline.
 
     Attributes:
-        costs: `[D]` per phase, medians over the repeats.
         index_ms: `[D]` of the exchange of indices, which is no part of `costs`.
     """
 
-    task: PlacementTask
     placement: ShardedPlacement
-    costs: DeviceCosts
     index_ms: Float[Tensor, " D"]
-    overall_ms: float
-    spread_ms: float
-    repeats: int
-    clock: str
-    testbed: str
-    hardware: str
-    batch_size: int
-    versions: Mapping[str, str] = field(default_factory=dict)
-    infeasible: Infeasible | None = None
 
 
 def feasible(samples: Iterable[CostSample]) -> list[CostSample]:

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.costs import CostSample, ShardingSample
+from dreamshard.costs import CostSample, MeasuredStep, ShardingSample
 from dreamshard.exchange_sample import Exchange, ExchangeSample
 from dreamshard.formatting import gib
 from dreamshard.legality import violation
@@ -120,13 +120,13 @@ class ShardingTestbed(Protocol):
 
 def of_any_sharding(sample: CostSample, placement: ShardedPlacement, index_ms: Float[Tensor, " D"]) -> ShardingSample:
     """The sample of whole tables and column shards as one of tables sharded in any way."""
-    shared = {each.name: getattr(sample, each.name) for each in fields(CostSample)}
-    return ShardingSample(**(shared | {"placement": placement}), index_ms=index_ms)
+    shared = {each.name: getattr(sample, each.name) for each in fields(MeasuredStep)}
+    return ShardingSample(**shared, placement=placement, index_ms=index_ms)
 
 
 def of_whole_tables(sample: ShardingSample, placement: Placement) -> CostSample:
     """The sample of a placement of whole tables that was measured as one of tables sharded in any way."""
-    shared = {each.name: getattr(sample, each.name) for each in fields(CostSample) if each.name != "placement"}
+    shared = {each.name: getattr(sample, each.name) for each in fields(MeasuredStep)}
     return CostSample(**shared, placement=placement)
 
 
