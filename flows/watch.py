@@ -5,6 +5,7 @@ the retrain deployment in `prefect.yaml`, starts it.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from prefect.artifacts import create_markdown_artifact
@@ -31,6 +32,8 @@ SHOWN = 100
 def watch(options: WatchOptions) -> dict[str, Any]:
     """Source -> what changed since the last training -> an event where it matters."""
     config, store = with_batch_size(configure(options)), open_store()
+    if options.source is not None:
+        options = replace(options, source=config.workload.source, batches=config.workload.batches)
     dataset = ingest_workload(store, config.workload).dataset
     config, _ = settle(store, config, dataset, Capacity(kind="unknown"))
     trained = retraining_due.last_trained(store, config, dataset)

@@ -1,5 +1,6 @@
 """Sources of tables and of their lookups; where these are stored is `storage/`'s business.
 
+identity         what a source is known by, however it is spelt
 opening          picks the reader for a source: bundled workload, file, or folder
 source           what every reader returns: a `Workload`
 dlrm, criteo     readers of Meta's `.pt` and Criteo's `.tsv` files

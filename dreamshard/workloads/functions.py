@@ -19,12 +19,6 @@ def is_function(source: str) -> bool:
     return _REFERENCE.fullmatch(source) is not None
 
 
-def with_absolute_path(source: str) -> str:
-    """The same function with its file's absolute path; one in a module as it is."""
-    place, _, name = source.rpartition(":")
-    return f"{Path(place).absolute()}:{name}" if place.endswith(".py") else source
-
-
 def call(source: str, consequence: str) -> Any:
     """What the function returns, called without arguments.
 

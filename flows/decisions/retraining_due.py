@@ -1,7 +1,7 @@
 """Which retrainings are the same, and what the last one was trained on: a watch requests none twice.
 
-Two retrainings are the same if they have the same recipe, source of tables, mode, testbed, devices, devices per host, memory,
-tables per task and batch size; the version of the tables is compared separately.
+Two retrainings are the same if they have the same recipe, source of tables (however it is spelt), mode, testbed, devices,
+devices per host, memory, tables per task and batch size; the version of the tables is compared separately.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from typing import Any
 from dreamshard.recipes import Recipe
 from dreamshard.testbeds.accelerators.hardware_file import is_hardware_file, read_hardware
 from dreamshard.testbeds.accelerators.specs import DEFAULT_SPEC, SPECS
+from dreamshard.workloads.identity import known_as
 from flows.decisions.warm_start import tables_setting
 from storage.mlflow_store import registry
 from storage.run_records import lineage
@@ -19,6 +20,8 @@ from storage.store import Store
 _COMPARED = (
     "recipe",
     "source",
+    "batches",
+    "num_batches",
     "testbed",
     "num_devices",
     "devices_per_host",
@@ -47,7 +50,12 @@ def last_trained(store: Store, config: Recipe, dataset: str) -> str | None:
 
 def is_same_retraining(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether the parameters are those of the same retraining; an empty field equals one that is left out."""
-    return all((one.get(name) or None) == (other.get(name) or None) for name in _COMPARED)
+    return all(_compared(one, name) == _compared(other, name) for name in _COMPARED)
+
+
+def _compared(parameters: Mapping[str, Any], name: str) -> Any:
+    value = parameters.get(name) or None
+    return known_as(str(value)) if name in ("source", "batches") and value is not None else value
 
 
 def is_testbed(name: str, kind: str, hardware: str) -> bool:
@@ -70,7 +78,7 @@ def is_testbed(name: str, kind: str, hardware: str) -> bool:
 def _is_like(origin: lineage.Origin, config: Recipe) -> bool:
     setting, tasks = origin.setting, config.tasks
     return (
-        (origin.recipe, origin.source) == (config.name, config.workload.source)
+        (origin.recipe, known_as(origin.source)) == (config.name, config.workload.source)
         and setting.get("devices") == tasks.num_devices
         and setting.get("devices per host") == tasks.devices_per_host
         and tables_setting(tasks).items() <= setting.items()

@@ -12,6 +12,7 @@ import torch
 from dreamshard.recipes import Recipe, TasksConfig
 from dreamshard.tasks import split_tables
 from dreamshard.training import TrainingConfig
+from dreamshard.workloads.identity import known_as
 from flows.runtime.retries import passing
 from flows.runtime.testbed_pool import TestbedReference
 from storage.lake.table_splits import has_table_split, read_table_split
@@ -152,7 +153,7 @@ def _base_version(store: Store, setting: Setting, source: str) -> Version | None
         version
         for version in lineage.versions(store)
         if version.origin.setting == setting
-        and (version.origin.source == source or not learns_fixed_model(version.origin))
+        and (known_as(version.origin.source) == source or not learns_fixed_model(version.origin))
     ]
     champion = registry.champion(store.settings)
     newest = versions[0] if versions else None

@@ -4,6 +4,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from dreamshard.recipes import Recipe, recipe, with_overrides
+from dreamshard.workloads.identity import known_as
 from flows.forms.options import RecipeOptions
 
 _MOST_DEVICES = 4096
@@ -31,7 +32,9 @@ def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
             "the number of batches says how many of the sample batches are read, all of whose samples count; give it with "
             "--batches and without --batch-size"
         )
-    base = with_overrides(recipe(options.recipe), testbed=filled.get("testbed"), source=filled.get("source", source))
+    named = filled.get("source", source)
+    own = None if named is None else known_as(named)
+    base = with_overrides(recipe(options.recipe), testbed=filled.get("testbed"), source=own)
     tasks: dict[str, Any] = {
         k: filled[k] for k in ("num_devices", "devices_per_host", "tables_per_task", "mode") if k in filled
     }
@@ -45,7 +48,9 @@ def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
     measure: dict[str, Any] = {}
     if "exchange_devices" in filled:
         measure["exchange_devices"] = _counts(filled["exchange_devices"])
-    workload = {k: filled[k] for k in ("batch_size", "batches", "num_batches") if k in filled}
+    workload: dict[str, Any] = {k: filled[k] for k in ("batch_size", "num_batches") if k in filled}
+    if "batches" in filled:
+        workload["batches"] = known_as(filled["batches"])
     return replace(
         base,
         tasks=replace(base.tasks, **tasks),

@@ -3,13 +3,13 @@
 import importlib
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from dreamshard.workloads import Workload, WorkloadConfig, bundled_workloads, change_token, open_workload
+from dreamshard.workloads import Workload, WorkloadConfig, change_token, open_workload
 from dreamshard.workloads.config import list_file
-from dreamshard.workloads.functions import is_function, with_absolute_path
+from dreamshard.workloads.functions import is_function
+from dreamshard.workloads.identity import known_as
 from dreamshard.workloads.table_list import unused_fields
 
 if TYPE_CHECKING:
@@ -17,23 +17,21 @@ if TYPE_CHECKING:
 
 
 def with_absolute_paths(workload: WorkloadConfig) -> WorkloadConfig:
-    """The same workload wherever it is opened.
+    """The same workload wherever it is opened: its source as `dreamshard.workloads.identity` knows it.
 
     Raises:
         ValueError: it has batches, but its source is no model.
     """
     batches = workload.batches
     if is_function(workload.source):
-        batches = None if batches is None else with_absolute_path(batches)
-        return replace(workload, source=with_absolute_path(workload.source), batches=batches)
+        batches = None if batches is None else known_as(batches)
+        return replace(workload, source=known_as(workload.source), batches=batches)
     if batches is not None:
         raise ValueError(
             f"batches of {batches} are given, but {workload.source} is no function that makes their model, so it is unclear "
             "which tables they look up; give model.py:make_model as the source"
         )
-    path = Path(workload.source)
-    is_path = workload.source not in bundled_workloads() and path.exists()
-    return replace(workload, source=str(path.absolute())) if is_path else workload
+    return replace(workload, source=known_as(workload.source))
 
 
 def token_of(workload: WorkloadConfig) -> str:

@@ -58,6 +58,7 @@ class Server:
         (run(StateType.SCHEDULED, num_devices=8), True),
         (run(StateType.RUNNING, scheduled=True, num_devices=8), True),
         (run(StateType.RUNNING, num_devices=8, testbed=""), True),
+        (run(StateType.RUNNING, "./tables.csv", num_devices=8), True),
         (run(StateType.SCHEDULED, scheduled=True, num_devices=8), False),
         (run(StateType.RUNNING, num_devices=16), False),
         (run(StateType.RUNNING, num_devices=8, devices_per_host=4), False),
@@ -117,6 +118,7 @@ def version(number: int, dataset: str, source: str = "tables.csv", recipe: str =
     [
         ([], None, "a", None),
         ([version(1, "a")], "1", "b", "a"),
+        ([version(1, "a", source="./tables.csv")], "1", "b", "a"),
         ([version(2, "b"), version(1, "a")], "2", "a", "b"),  # back to what the champion has not been trained on
         ([version(2, "b"), version(1, "a")], "1", "a", "a"),  # the champion itself was
         ([version(3, "c"), version(2, "b"), version(1, "a")], "1", "b", "b"),  # a challenger since then was

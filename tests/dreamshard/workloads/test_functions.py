@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from dreamshard.workloads.functions import call, is_function, with_absolute_path
+from dreamshard.workloads.functions import call, is_function
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,3 @@ def test_a_missing_file_or_module_is_named(tmp_path):
         call(f"{tmp_path}/absent.py:make", "there is no model")
     with pytest.raises(ValueError, match=r"there is no module absent_package\.model, so there is no model"):
         call("absent_package.model:make", "there is no model")
-
-
-def test_a_files_path_becomes_absolute_and_a_modules_name_stays(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    assert with_absolute_path("model.py:make") == f"{tmp_path}/model.py:make"
-    assert with_absolute_path("package.model:make") == "package.model:make"
