@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamshard.costs import PHASES, CostSample, DeviceCosts
-from dreamshard.files import atomic
+from dreamshard.files import outputs
 
 WAITING = "waiting"
 _SYNCHRONISED = ("forward_comm", "backward_comm")  # phases that begin on all devices at once
@@ -80,9 +80,13 @@ def trace_events(samples: dict[str, DeviceCosts]) -> list[dict[str, Any]]:
 
 
 def write_trace(path: Path, samples: dict[str, DeviceCosts]) -> None:
-    """Write a file for trace viewers atomically."""
+    """Write a file for trace viewers.
+
+    Raises:
+        ValueError: `path` cannot be written.
+    """
     content = {"traceEvents": trace_events(samples), "displayTimeUnit": "ms"}
-    atomic.write(path, json.dumps(content))
+    outputs.write(path, json.dumps(content))
 
 
 def traced(samples: list[CostSample]) -> dict[str, DeviceCosts]:

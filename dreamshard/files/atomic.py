@@ -1,11 +1,13 @@
 """Files and folders of this machine that appear whole or not at all.
 
 Everything is written under a temporary name that ends in `.tmp`, synced to disk and renamed. A killed writer leaves at most
-that temporary entry, which no reader opens.
+that temporary entry, which no reader opens. Only regular files are replaced; `outputs` writes what a person names, which may
+be a device or a pipe.
 """
 
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +19,21 @@ from typing import BinaryIO
 def replacing(target: Path) -> Iterator[Path]:
     """Yield a temporary path for a library to write; it becomes `target` when the block ends without an error.
 
-    The name is `<target>.<process>.<thread>.tmp`. Missing parent folders are made.
+    The name is `<target>.<process>.<thread>.tmp`, where symbolic links lead. Missing parent folders are made. A file that is
+    replaced passes its permissions on.
+
+    Raises:
+        ValueError: `target` is something else than a file, which would be lost.
     """
+    target = Path(os.path.realpath(target))
     target.parent.mkdir(parents=True, exist_ok=True)
+    mode = _mode(target)
     temporary = target.with_name(f"{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
         yield temporary
+        if mode is not None:
+            temporary.chmod(mode)
         _sync(temporary)
         temporary.replace(target)
     finally:
@@ -35,7 +45,7 @@ def writing(target: Path) -> Iterator[BinaryIO]:
     """Yield a binary file that becomes `target` when the block ends without an error, and survives a power cut."""
     with replacing(target) as temporary, temporary.open("wb") as file:
         yield file
-    _sync(target.parent)  # the rename is an entry of the folder
+    _sync(Path(os.path.realpath(target)).parent)  # the rename is an entry of the folder
 
 
 def write(target: Path, content: str | bytes) -> None:
@@ -69,6 +79,18 @@ def complete_folder(target: Path) -> Path:
     if target.exists():
         return target
     return max(target.parent.glob(f"{target.name}.*.replaced.tmp"), default=target)
+
+
+def _mode(target: Path) -> int | None:
+    """Permissions of an existing file."""
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
+        raise ValueError(f"{target} is {kind}, which a file in its place would destroy; name the path of a file")
+    return stat.S_IMODE(mode)
 
 
 def _sync(path: Path) -> None:

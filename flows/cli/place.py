@@ -60,7 +60,7 @@ def place(
     check_writable(out)
     check_curve(curve, current)
     options.check_room(memory_gb, hardware)
-    from dreamshard.files import atomic
+    from dreamshard.files import outputs
     from flows.placing import request as placing
     from flows.placing.model_tables import located
 
@@ -103,7 +103,7 @@ def place(
     if out is None:
         typer.echo(text, nl=not text.endswith("\n"))
     else:
-        atomic.write(out, text)
+        outputs.write(out, text)
         terminal.note(f"wrote {out}")
     if placed.predictor is not None:
         show_prediction(task, placed.placement, plan, placed.predictor, is_for_named=spec is not None)

@@ -51,8 +51,9 @@ def check_curve(path: Path | None, current: Path | None) -> None:
         )
     if path.suffix not in CURVES:
         raise ValueError(f"{path} is no curve that can be written; end its name in one of {', '.join(CURVES)}")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"the folder {path.parent} does not exist, so the curve cannot be written to {path}; make it")
+    from dreamshard.files import outputs
+
+    outputs.check(path, "curve", "--curve")
 
 
 def write_curve(path: Path, way: "Transition") -> None:
@@ -61,7 +62,7 @@ def write_curve(path: Path, way: "Transition") -> None:
     Raises:
         ValueError: no costs are predicted, so there is no curve.
     """
-    from dreamshard.files import atomic
+    from dreamshard.files import outputs
 
     weighed = way.weighed
     if weighed is None:
@@ -69,10 +70,10 @@ def write_curve(path: Path, way: "Transition") -> None:
     if path.suffix == ".csv":
         first = (weighed.kept or weighed.curve[0]).overall_ms
         lines = [f"{p.moved_bytes},{p.overall_ms:.6f},{first - p.overall_ms:.6f}" for p in weighed.curve]
-        atomic.write(path, "\n".join(["moved_bytes,overall_ms,gain_ms", *lines, ""]))
+        outputs.write(path, "\n".join(["moved_bytes,overall_ms,gain_ms", *lines, ""]))
     else:
         from flows.reports.moving_plot import plot_curve
         from flows.reports.what_if_plot import image
 
-        atomic.write(path, image(plot_curve(weighed), path.suffix[1:]))
+        outputs.write(path, image(plot_curve(weighed), path.suffix[1:]))
     terminal.note(f"wrote {path}")

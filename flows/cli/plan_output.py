@@ -55,10 +55,6 @@ def check_writable(out: Path | None) -> None:
     """Check, before placing, that the plan can be written."""
     if out is None:
         return
-    if not out.absolute().parent.is_dir():
-        raise ValueError(
-            f"the folder {out.parent} does not exist, so the plan cannot be written to {out}; make it, or give --out "
-            "another path"
-        )
-    if out.is_dir():
-        raise ValueError(f"{out} is a folder, so the plan cannot be written to it; give --out the path of a file")
+    from dreamshard.files import outputs
+
+    outputs.check(out, "plan")

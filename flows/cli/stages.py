@@ -115,7 +115,7 @@ def _run(
     from storage.store import open_store
 
     if trace is not None:
-        trace_files.check(options.recipe)
+        trace_files.check(options.recipe, trace)
     outcome = run_flow(flow, options, quiet=as_json, numbered=False)
     if trace is not None:
         num_placements = trace_files.write(open_store(), outcome, trace)

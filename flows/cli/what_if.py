@@ -140,12 +140,13 @@ def _check(out: Path | None) -> None:
         return
     if out.suffix not in PICTURES:
         raise ValueError(f"{out} is no picture that can be written; end its name in one of {', '.join(PICTURES)}")
-    if not out.absolute().parent.is_dir():
-        raise ValueError(f"the folder {out.parent} does not exist, so the picture cannot be written; make it")
+    from dreamshard.files import outputs
+
+    outputs.check(out, "picture")
 
 
 def _draw(estimates: "list[Estimate]", title: str, out: Path) -> None:
-    from dreamshard.files import atomic
+    from dreamshard.files import outputs
     from dreamshard.formatting import markdown_table
     from flows.reports.html import html_page
     from flows.reports.what_if_plot import image, image_link, plot_clusters
@@ -153,7 +154,7 @@ def _draw(estimates: "list[Estimate]", title: str, out: Path) -> None:
     names = [_name(estimate.cluster) for estimate in estimates]
     figure = plot_clusters(estimates, names, title)
     if out.suffix != ".html":
-        atomic.write(out, image(figure, out.suffix.removeprefix(".")))
+        outputs.write(out, image(figure, out.suffix.removeprefix(".")))
         return
     checks = {estimate.cluster.called: estimate.checked for estimate in estimates}
     notes = [f"- {name}: {text}" for name, text in checks.items()]
@@ -161,4 +162,4 @@ def _draw(estimates: "list[Estimate]", title: str, out: Path) -> None:
         f"- {name} does not fit: {one.infeasible}" for name, one in zip(names, estimates, strict=True) if one.infeasible
     ]
     page = "\n\n".join([f"# {title}", image_link(figure), markdown_table(_rows(estimates)), "\n".join(notes)])
-    atomic.write(out, html_page(page, title))
+    outputs.write(out, html_page(page, title))
