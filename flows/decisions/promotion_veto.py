@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dreamshard.recipes import RECIPES
-from storage.mlflow_store import alias_changes, registry
+from storage.mlflow_store import alias_history, registry
 from storage.run_records import lineage
 from storage.run_records.lineage import Origin
 from storage.store import Store
@@ -63,7 +63,7 @@ def find_veto(store: Store, version: str, in_use: str | None, prediction_error: 
         in_use: version of the champion; None where there is none.
         prediction_error: mean relative error on held-out placements; None if it is not known.
     """
-    change = alias_changes.replaced_by_hand(registry.version_tags(store.settings, version))
+    change = alias_history.replaced_by_hand(registry.version_tags(store.settings, version))
     if change is not None:
         return Veto(version=version, replaced_at=change.at)
     if prediction_error is not None and prediction_error > HIGHEST_ERROR:

@@ -5,12 +5,10 @@ devices per host, memory, tables per task and batch size; the version of the tab
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from dreamshard.recipes import Recipe
-from dreamshard.testbeds.accelerators.hardware_file import is_hardware_file, read_hardware
-from dreamshard.testbeds.accelerators.specs import DEFAULT_SPEC, SPECS
+from dreamshard.testbeds.naming import is_testbed
 from dreamshard.workloads.identity import known_as
 from flows.decisions.warm_start import tables_setting
 from storage.mlflow_store import registry
@@ -56,23 +54,6 @@ def is_same_retraining(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool
 def _compared(parameters: Mapping[str, Any], name: str) -> Any:
     value = parameters.get(name) or None
     return known_as(str(value)) if name in ("source", "batches") and value is not None else value
-
-
-def is_testbed(name: str, kind: str, hardware: str) -> bool:
-    """Whether a testbed of this kind and hardware may be the one called `name`, as far as another machine can tell.
-
-    `auto` and a custom testbed may be anything; only the worker knows the devices of `cluster` and `emulated`.
-    """
-    named_kind, _, preset = name.partition(":")
-    if named_kind not in ("cluster", "emulated", "simulated"):
-        return True
-    if named_kind == "simulated":
-        preset = preset or DEFAULT_SPEC
-    if is_hardware_file(preset) and Path(preset).is_file():
-        preset = read_hardware(Path(preset)).name  # with a digest of its figures
-    elif preset not in SPECS:
-        return kind == named_kind
-    return kind == named_kind and hardware.endswith(f" {preset}")
 
 
 def _is_like(origin: lineage.Origin, config: Recipe) -> bool:

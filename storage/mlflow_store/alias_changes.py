@@ -1,55 +1,28 @@
-"""Which version is in use: moves the aliases of the registry and records who changed what, when and why.
+"""Which version is in use: moves aliases and the champions of topologies, and records who changed what, when and why.
 
-Tags of a version: `alias`, `reason`, `decided_by` and `decided_at` of the last change, and `alias_changes`, the JSON of all
-changes in order.
+Tags of a version: `alias`, `reason`, `decided_by` and `decided_at` of the last change, `champion_of` while it is champion of
+its topology, and `alias_changes`, the JSON of all changes in order (`alias_history`).
 """
 
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
 
 from mlflow.entities.model_registry import ModelVersion
 
-from storage.mlflow_store.registry import MODEL, aliases, champion, find, load_placer, tag
+from storage.mlflow_store.alias_history import (
+    BY_EVALUATION,
+    CHANGES_TAG,
+    Alias,
+    AliasChange,
+    history,
+    last_chosen,
+)
+from storage.mlflow_store.champions import champion_of
+from storage.mlflow_store.registry import MODEL, aliases, champion, find, load_placer, tag, tags_by_version
 from storage.mlflow_store.runs import client
+from storage.mlflow_store.standings import CHAMPION_OF, TOPOLOGY, TRYOUT, topology_name
 from storage.settings import Settings
-
-Alias = Literal["champion", "challenger", "previous"]
-
-CHANGES_TAG = "alias_changes"
-BY_EVALUATION = "evaluation"
-"""`AliasChange.by` if no person decided."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AliasChange:
-    """A version received an alias.
-
-    Attributes:
-        at: time of the change, `YYYY-MM-DD HH:MM:SS UTC`.
-        alias: the alias.
-        by: user who decided, or `BY_EVALUATION`.
-        reason: for people; empty if another version replaced this one.
-        replaced_by: version that became champion instead; None otherwise.
-    """
-
-    at: str
-    alias: Alias
-    by: str
-    reason: str = ""
-    replaced_by: str | None = None
-
-    @property
-    def why(self) -> str:
-        """The reason in words."""
-        return self.reason if self.replaced_by is None else f"replaced by version {self.replaced_by}"
-
-    @property
-    def sentence(self) -> str:
-        """The change in words."""
-        return f"{self.at} {self.alias}, by {self.by}: {self.why}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,31 +36,60 @@ class ChampionChange:
 def set_alias(settings: Settings, name: str, alias: Alias, reason: str, *, by: str = BY_EVALUATION) -> None:
     """Point an alias at a version and record why.
 
-    A new champion makes the old one `previous`, and stops being the challenger.
+    A new champion makes the old one `previous`, stops being the challenger, and becomes champion of its topology.
 
     Raises:
         ValueError: there is no such version.
     """
     registry, model, current = client(settings), find(settings, name), aliases(settings)
-    now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    version, former = str(model.version), current.get("champion")
+    version, former, topology = str(model.version), current.get("champion"), topology_name(model.tags)
+    change = AliasChange(at=_now(), alias=alias, by=by, reason=reason)
     if alias == "champion":
+        change = replace(change, displaced=_displaced(settings, version, topology))
         if former is not None and former != version:
-            change = AliasChange(at=now, alias="previous", by=by, replaced_by=version)
-            _record(settings, find(settings, former), change)
+            lost = AliasChange(at=change.at, alias="previous", by=by, replaced_by=version)
+            _record(settings, find(settings, former), lost)
             registry.set_registered_model_alias(MODEL, "previous", former)
         if current.get("challenger") == version:
             registry.delete_registered_model_alias(MODEL, "challenger")
-    tag(settings, version, {"reason": reason, "decided_by": by, "decided_at": now})
-    _record(settings, model, AliasChange(at=now, alias=alias, by=by, reason=reason))
+        _take_topology(settings, version, topology, change, former)
+    _decided(settings, model, change)
     registry.set_registered_model_alias(MODEL, alias, version)  # last: whoever sees the alias finds the reason
 
 
+def set_standing(settings: Settings, version: str, alias: Alias, reason: str, *, by: str = BY_EVALUATION) -> None:
+    """Make a version champion or challenger of its topology only; the registry's aliases stay where they are.
+
+    Raises:
+        ValueError: there is no such version, or its topology is not known.
+    """
+    model = find(settings, version)
+    topology = topology_name(model.tags)
+    if topology is None:
+        raise ValueError(
+            f"version {version} does not say which hardware it was measured on, so it can be champion of none; give it "
+            f"the alias with `dreamshard promote {version}`"
+        )
+    change = AliasChange(at=_now(), alias=alias, by=by, reason=reason, topology=topology)
+    if alias == "champion":
+        change = replace(change, displaced=_displaced(settings, version, topology))
+        _take_topology(settings, version, topology, change, None)
+    _decided(settings, model, change)
+
+
+def set_reason(settings: Settings, version: str, reason: str) -> None:
+    """Record why a version has no standing: it was a try-out, which nobody decided on."""
+    model = find(settings, version)
+    tag(settings, version, {"reason": reason, TRYOUT: "yes", **_topology_tag(model)})
+    _describe(settings, model, f"try-out: {reason}")
+
+
 def make_champion(settings: Settings, name: str, reason: str, by: str) -> ChampionChange:
-    """Make a version champion regardless of its evaluation; the former champion becomes `previous`.
+    """Make a version champion regardless of its evaluation and its topology; the former champion becomes `previous`.
 
     Args:
-        name: a version's number or an alias; `previous` undoes the last change.
+        name: a version's number or an alias; `previous` undoes the last change, also of the champion of the topology that
+            the present champion is of.
         reason: recorded on the version, like the user `by`.
 
     Raises:
@@ -96,28 +98,71 @@ def make_champion(settings: Settings, name: str, reason: str, by: str) -> Champi
     version, former = str(find(settings, name).version), champion(settings)
     if version != former:
         load_placer(version, settings)  # a version that cannot be read must not come into use
+        undone = last_chosen(find(settings, former).tags) if name == "previous" and former is not None else None
         set_alias(settings, version, "champion", reason, by=by)
+        displaced = None if undone is None else undone.displaced
+        if displaced not in (None, version) and displaced in tags_by_version(settings):
+            set_standing(settings, str(displaced), "champion", reason, by=by)
     return ChampionChange(version=version, former=former)
 
 
-def history(tags: Mapping[str, str]) -> list[AliasChange]:
-    """All changes of a version's alias, oldest first, from its tags."""
-    return [AliasChange(**change) for change in json.loads(tags.get(CHANGES_TAG, "[]"))]
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
 
 
-def replaced_by_hand(tags: Mapping[str, str]) -> AliasChange | None:
-    """The change by which a person put another champion in this version's place; None if it was champion again since."""
-    changes = [change for change in history(tags) if change.alias != "challenger"]
-    by_hand = changes and changes[-1].alias == "previous" and changes[-1].by != BY_EVALUATION
-    return changes[-1] if by_hand else None
+def _displaced(settings: Settings, version: str, topology: str | None) -> str | None:
+    """The champion of a topology, where another version is about to become it."""
+    if topology is None:
+        return None
+    present = champion_of(settings, topology)
+    return None if present == version else present
+
+
+def _take_topology(
+    settings: Settings, version: str, topology: str | None, change: AliasChange, recorded: str | None
+) -> None:
+    """Make a version champion of a topology, which no other version is then.
+
+    Args:
+        recorded: version whose change has been recorded already.
+    """
+    if topology is None:
+        return
+    tag(settings, version, {CHAMPION_OF: topology})
+    if change.displaced not in (None, recorded):
+        lost = AliasChange(at=change.at, alias="previous", by=change.by, replaced_by=version, topology=topology)
+        _record(settings, find(settings, str(change.displaced)), lost)
+    for other, tags in tags_by_version(settings).items():
+        if other != version and tags.get(CHAMPION_OF) == topology:
+            client(settings).delete_model_version_tag(MODEL, other, CHAMPION_OF)
+
+
+def _decided(settings: Settings, model: ModelVersion, change: AliasChange) -> None:
+    version = str(model.version)
+    decision = {"reason": change.reason, "decided_by": change.by, "decided_at": change.at}
+    tag(settings, version, decision | _topology_tag(model))
+    if TRYOUT in model.tags:
+        client(settings).delete_model_version_tag(MODEL, version, TRYOUT)
+    _record(settings, model, change)
+
+
+def _topology_tag(model: ModelVersion) -> dict[str, str]:
+    topology = topology_name(model.tags)
+    return {} if topology is None else {TOPOLOGY: topology}
 
 
 def _record(settings: Settings, model: ModelVersion, change: AliasChange) -> None:
     """Set the tags `alias` and `alias_changes`, and the first line of the description; the rest of it stays."""
     registry, version, past = client(settings), str(model.version), history(model.tags)
-    if not past or replace(past[-1], at=change.at) != change:  # a retried step is recorded once
+    if (
+        not past or replace(past[-1], at=change.at, displaced=change.displaced) != change
+    ):  # a retried step is recorded once
         changes = json.dumps([asdict(entry) for entry in (*past, change)])
         registry.set_model_version_tag(MODEL, version, CHANGES_TAG, changes)
-    registry.set_model_version_tag(MODEL, version, "alias", change.alias)
+    registry.set_model_version_tag(MODEL, version, "alias", change.standing)
+    _describe(settings, model, f"{change.standing}: {change.why}")
+
+
+def _describe(settings: Settings, model: ModelVersion, decision: str) -> None:
     _, blank, rest = (model.description or "").partition("\n\n")
-    registry.update_model_version(MODEL, version, description=f"{change.alias}: {change.why}{blank}{rest}")
+    client(settings).update_model_version(MODEL, str(model.version), description=f"{decision}{blank}{rest}")

@@ -13,14 +13,13 @@ import mlflow.pyfunc
 import pyarrow as pa
 import pyarrow.parquet as pq
 from mlflow.entities import LoggedModelStatus, Metric
-from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
 import dreamshard
 from dreamshard import model_files
 from dreamshard.tables import Tables
 from storage.lake.rows import description_columns
-from storage.mlflow_store.registry import MODEL
+from storage.mlflow_store.registry import MODEL, ensure_model
 from storage.mlflow_store.runs import client, finite
 from storage.settings import Settings
 
@@ -105,7 +104,7 @@ def register_placer(
     log_model_metrics(
         settings, run, model.model_id, metrics or {}, step
     )  # first: a version that exists has its metrics
-    _ensure_model(settings)
+    ensure_model(settings)
     labels = {name: str(value) for name, value in (tags or {}).items()}
     version = registry.create_model_version(
         MODEL, logged.model_uri, run_id=run, tags=labels, model_id=logged.model_id
@@ -132,11 +131,3 @@ def log_model_metrics(
     batch = [Metric(name, value, now_ms, step, model, dataset, digest, run) for name, value in finite(metrics).items()]
     if batch:
         client(settings).log_batch(run, metrics=batch)
-
-
-def _ensure_model(settings: Settings) -> None:
-    try:
-        client(settings).create_registered_model(MODEL, description="Places embedding tables on devices.")
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise

@@ -71,6 +71,15 @@ def find(settings: Settings, name: str) -> ModelVersion:
     )
 
 
+def ensure_model(settings: Settings) -> None:
+    """Create the registered model, unless it exists."""
+    try:
+        client(settings).create_registered_model(MODEL, description="Places embedding tables on devices.")
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
 def resolve(settings: Settings, name: str) -> str:
     """The number of the version that an alias or a number names at present; raises like `find`."""
     return str(find(settings, name).version)

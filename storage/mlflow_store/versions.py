@@ -6,7 +6,7 @@ from typing import Any
 from mlflow.entities.model_registry import ModelVersion
 
 from storage.mlflow_store import registry
-from storage.mlflow_store.alias_changes import CHANGES_TAG, history
+from storage.mlflow_store.alias_history import CHANGES_TAG, history
 from storage.mlflow_store.runs import client
 from storage.settings import Settings
 

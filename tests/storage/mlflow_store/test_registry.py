@@ -15,7 +15,8 @@ from dreamshard.model_files import load_placer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from storage.mlflow_store import registration, registry, runs, versions
-from storage.mlflow_store.alias_changes import ChampionChange, history, make_champion, set_alias
+from storage.mlflow_store.alias_changes import ChampionChange, make_champion, set_alias
+from storage.mlflow_store.alias_history import history
 from storage.settings import Settings
 from storage.store import open_store
 from tests.helpers.samples import columns_of
