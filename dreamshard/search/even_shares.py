@@ -5,7 +5,7 @@ collective. Single steps would never begin, so tables are spread in order of wha
 number of them that costs least is taken. An actual placement decides in the end.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,15 +57,24 @@ class EvenShares:
         return cls(menu, whole, size, latents[dearest], shards.alone_ms[dearest], latents[widest], widths[widest])
 
     def mixes(self, forced: ShardingMix, *, in_one_way: bool) -> list[tuple[float, ShardingMix]]:
-        """Mixes and what they cost by this measure, cheapest first.
+        """Mixes and what they cost by this measure.
 
         Args:
             forced: the tables that are spread in it stay so; the others are on devices to begin with.
             in_one_way: whether to begin also with all of these spread in the same way, for each way.
         """
+        return self._swept_from([forced, *(self._all_in_one_way(forced) if in_one_way else ())], forced)
+
+    def mixes_by_rows(self, forced: ShardingMix) -> list[tuple[float, ShardingMix]]:
+        """Mixes that begin with the dearest tables spread by rows, and what they cost by this measure.
+
+        A hot table's rows may pay only together with copies of small tables, which sweeps one way at a time never begin.
+        """
+        return self._swept_from(list(self._dearest_by_rows(forced)), forced)
+
+    def _swept_from(self, starts: Sequence[ShardingMix], forced: ShardingMix) -> list[tuple[float, ShardingMix]]:
         found = []
         free = forced.kind == ON_DEVICES
-        starts = [forced, *self._dearest_by_rows(forced), *(self._all_in_one_way(forced) if in_one_way else ())]
         for start in starts:
             mix, cost_ms, unchanged = start, np.inf, 0
             for kind in _ORDER:
@@ -77,10 +86,10 @@ class EvenShares:
                     cost_ms, mix = changed
             if np.isfinite(cost_ms):
                 found.append((cost_ms, mix))
-        return sorted(found, key=lambda pair: pair[0])
+        return found
 
     def _dearest_by_rows(self, mix: ShardingMix) -> Iterator[ShardingMix]:
-        """The mix with its dearest tables spread by rows, which may pay only together with copies of small ones."""
+        """The mix with one, two, four of its dearest tables spread by rows."""
         able = np.flatnonzero((mix.kind == ON_DEVICES) & self.menu.allowed[:, ROW_WISE])
         dearest = able[np.argsort(-self.alone_ms[able], kind="stable")]
         for count in _DEAREST:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -48,6 +49,15 @@ _SETTLING_STEPS = 64  # of local search, before mixes are compared
 _PERTURBATIONS = 40
 _ROOM = 0.9  # of a device that a column shard may take, where tables are split for memory
 _FILLED = (0.96, 0.9, 0.8, 0.65, 0.4)  # of all memory, that cached tables leave filled, until everything finds room
+
+
+class _Estimate(NamedTuple):
+    """A mix by its cost if tables on single devices were balanced perfectly."""
+
+    cost_ms: float
+    climber: KindClimber
+    mix: ShardingMix
+    devices: Indices | None  # to begin with
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,7 @@ class ShardedSearch:
             return self.clock() >= deadline
 
         settled: list[tuple[KindClimber, Placed]] = []
-        estimated = []
+        estimated: tuple[list[_Estimate], list[_Estimate]] = ([], [])  # the second begin with rows
         layouts = list(dict.fromkeys(layouts))
         for columns in layouts:
             shards = DeviceShards.of(task, self.costs, columns, shares)
@@ -151,12 +161,11 @@ class ShardedSearch:
                 if not settled:
                     drawn = (self._placed(climber, mix, at, steps) for mix in drawn_mixes(forced, shards, _DRAWN_MIXES))
                     settled += [(climber, placed) for placed in [next(filter(None, drawn), None)] if placed]
-            mixes = even.mixes(forced, in_one_way=columns == layouts[-1])
-            estimated += [(cost_ms, climber, mix, at) for cost_ms, mix in mixes]
-        estimated.sort(key=lambda each: each[0])
-        for cost_ms, climber, mix, at in estimated[:_SETTLED_MIXES]:
-            promising = cost_ms < estimated[0][0] * _PROMISING
-            if promising and (placed := self._placed(climber, mix, at, _SETTLING_STEPS)):
+            mixes = even.mixes(forced, in_one_way=columns == layouts[-1]), even.mixes_by_rows(forced)
+            for kept, each in zip(estimated, mixes, strict=True):
+                kept += [_Estimate(cost_ms, climber, mix, at) for cost_ms, mix in each]
+        for _, climber, mix, at in _most_promising(estimated):
+            if placed := self._placed(climber, mix, at, _SETTLING_STEPS):
                 settled.append((climber, placed))
         if not settled:
             return None
@@ -232,6 +241,16 @@ class ShardedSearch:
         result = placed.device.copy()
         result[chosen] = device.numpy()[limits.item]
         return climber.settled(placed.mix, result, 0)
+
+
+def _most_promising(estimated: Sequence[Sequence[_Estimate]]) -> list[_Estimate]:
+    """Of each kind of start the cheapest mixes, without repetition, if any of all is not much cheaper."""
+    chosen: list[_Estimate] = []
+    for each in estimated:
+        different = {(id(one.climber), one.mix.kind.tobytes(), *one.mix.hosts.items()): one for one in each}
+        chosen += sorted(different.values(), key=lambda one: one.cost_ms)[:_SETTLED_MIXES]
+    least = min((one.cost_ms for one in chosen), default=0.0)
+    return [one for one in chosen if one.cost_ms < least * _PROMISING]
 
 
 def _legal(task: PlacementTask, placement: ShardedPlacement) -> ShardedPlacement:

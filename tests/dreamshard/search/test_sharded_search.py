@@ -12,6 +12,7 @@ from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import RooflinePlacer
+from dreamshard.search.even_shares import EvenShares
 from dreamshard.search.network_sharding import NetworkSharding
 from dreamshard.search.sharding_costs import CollectiveLoad
 from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement
@@ -191,3 +192,12 @@ def test_a_hot_table_is_spread_where_that_pays_only_together_with_copies_of_smal
     assert {"row_wise", "data_parallel"} <= found.sharding_types
     plain = prior.place_sharded(replace(task, constraints=UNCONSTRAINED))
     assert cost_ms(task, found, prior) < 0.9 * cost_ms(task, plain, prior)
+
+
+def test_mixes_that_begin_with_rows_do_not_crowd_out_others(monkeypatch):
+    task = PlacementTask(
+        mlperf(), 64, 80 * GB, optimizer="rowwise_adagrad", constraints=ANY_SHARDING, batch_size=65_536
+    )
+    with_rows = cost_ms(task, PRIOR.place_sharded(task, 20_000.0))
+    monkeypatch.setattr(EvenShares, "mixes_by_rows", lambda *_: [])
+    assert with_rows <= cost_ms(task, PRIOR.place_sharded(task, 20_000.0))
