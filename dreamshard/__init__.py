@@ -18,10 +18,32 @@ M members of an ensemble, N lookups or shards, P distinct tables of a data set, 
 milliseconds (`_ms`), memory in bytes (`_bytes`).
 """
 
-from dreamshard.costs import CostSample, DeviceCosts
-from dreamshard.placement import Placement
-from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import read_tables
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dreamshard.costs import CostSample, DeviceCosts
+    from dreamshard.placement import Placement
+    from dreamshard.tables import Tables
+    from dreamshard.tasks import PlacementTask
+    from dreamshard.workloads import read_tables
 
 __all__ = ["CostSample", "DeviceCosts", "Placement", "PlacementTask", "Tables", "read_tables"]
+
+_MODULES = {
+    "CostSample": "costs",
+    "DeviceCosts": "costs",
+    "Placement": "placement",
+    "PlacementTask": "tasks",
+    "Tables": "tables",
+    "read_tables": "workloads",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What this package offers, imported when it is first used: a program that only locks files needs no torch."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -32,7 +32,7 @@ def up(
     terminal.note("starting Prefect, MLflow and a worker; the first time takes half a minute")
     ports = {"prefect_port": prefect_port, "mlflow_port": mlflow_port}
     with local_servers(settings, **ports, host=host, worker=run_here) as addresses:
-        terminal.say(f"Prefect  {addresses.prefect}/deployments")
+        terminal.say(f"Prefect  {addresses.prefect}/v2/deployments")
         terminal.say(f"MLflow   {addresses.mlflow}")
         terminal.say(f"home     {settings.home} (logs in {logs})")
         terminal.say("Start `retrain` from Prefect's Deployments page. Ctrl-C ends everything.")

@@ -6,8 +6,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
+from flows.servers.prefect_server import CALM
 from flows.servers.processes import (
     EVERYWHERE,
     LOOPBACK,
@@ -18,21 +20,28 @@ from flows.servers.processes import (
     wait_until_healthy,
     with_project,
 )
+from flows.servers.running import only_one, record
 from flows.servers.work_pool import POOL, deployment_settings
 from storage.mlflow_store import server
 from storage.settings import QUIET, Settings
 
 PREFECT = (sys.executable, "-m", "prefect")
+SERVER = (sys.executable, "-m", "flows.servers.prefect_server")
 TEAM: Mapping[str, str] = {
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     "PREFECT_SERVER_CONCURRENCY_MAXIMUM_CONCURRENCY_SLOT_WAIT_SECONDS": "5",
 }
 """Settings of a server for a team: it remembers holders of slots across restarts, and waiting runs ask every 5 s."""
+PAGES: Mapping[str, str] = {
+    "PREFECT_SERVER_UI_V2_ENABLED": "true",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+}
+"""Prefect's newer pages, without advertisements; `QUIET` turns their analytics off."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Addresses:
-    """Addresses of the servers' UIs (Prefect's API is at `/api`), and the processes behind them by name."""
+    """Addresses of the servers (Prefect's API is at `/api`, its pages at `/v2`), and the processes behind them by name."""
 
     prefect: str
     mlflow: str
@@ -70,34 +79,50 @@ def local_servers(
     mlflow = tracking_uri if tracking_uri.startswith("http") else f"http://{name}:{free_port(mlflow_port, host)}"
     environment = {
         **TEAM,
+        **CALM,
+        **PAGES,
         **with_project(os.environ),
         **QUIET,
         **deployment_settings(os.environ),
+        **writable_pages(home, os.environ),
         "DREAMSHARD_HOME": str(home),
         "PREFECT_HOME": str(home / "prefect"),
         "PREFECT_LOCAL_STORAGE_PATH": str(home / "results"),
         "PREFECT_API_URL": f"{prefect}/api",
+        "PREFECT_UI_URL": f"{prefect}/v2",
         "PREFECT_LOGGING_LEVEL": "INFO",
         "MLFLOW_TRACKING_URI": mlflow,
     }
-    with ExitStack() as ending:
+    with only_one(home), ExitStack() as ending:
         processes: dict[str, Process] = {}
 
         def start(name: str, command: Sequence[str], **more: str) -> None:
             processes[name] = ending.enter_context(child_process(name, command, {**environment, **more}, logs))
+            record(home, prefect, mlflow, {name: process.pid for name, process in processes.items()})
 
-        start("prefect", [*PREFECT, "server", "start", "--host", host, "--port", prefect.rpartition(":")[2]])
+        start("prefect", [*SERVER, "--host", host, "--port", prefect.rpartition(":")[2]])
         if mlflow != tracking_uri:
             port = int(mlflow.rpartition(":")[2])
             more = server.environment(settings) | server.browsers(host, port, os.environ)
             start("mlflow", server.command(settings, port, host), **more)
-            wait_until_healthy(f"{mlflow}/health", processes["mlflow"], logs / "mlflow.log")
-        wait_until_healthy(f"{prefect}/api/health", processes["prefect"], logs / "prefect.log")
+        starting = {logs / f"{name}.log": process for name, process in processes.items()}
+        for page in (f"{prefect}/api/health", f"{prefect}/v2/"):
+            wait_until_healthy(page, processes["prefect"], logs / "prefect.log", starting)
         _run([*PREFECT, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment, logs)
         _run([*PREFECT, "--no-prompt", "deploy", "--all"], environment, logs)
         if worker:
             start("worker", [sys.executable, "-m", "flows.cli.app", "worker"])
+        if mlflow != tracking_uri:
+            wait_until_healthy(f"{mlflow}/health", processes["mlflow"], logs / "mlflow.log", starting)
         yield Addresses(prefect=prefect, mlflow=mlflow, processes=processes)
+
+
+def writable_pages(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Where Prefect copies its pages before it serves them: beside its code, or in the home if another user installed it."""
+    beside_code = metadata.distribution("prefect").locate_file("prefect/server")
+    if "PREFECT_SERVER_UI_STATIC_DIRECTORY" in environ or os.access(str(beside_code), os.W_OK):
+        return {}
+    return {"PREFECT_SERVER_UI_STATIC_DIRECTORY": str(home / "prefect" / "pages")}
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], logs: Path) -> None:

@@ -1,24 +1,29 @@
 """Child processes that serve over HTTP: started with a log file, waited for, and ended with all their descendants."""
 
+import http.client
 import os
 import signal
 import socket
 import subprocess
 import threading
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import psutil
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
 PROJECT = Path(__file__).resolve().parents[2]
 STARTUP_S = 600.0
-"""The first start creates two databases, which took 25 s on an idle machine."""
+"""The first start creates two databases, which takes minutes on a busy machine."""
 
 Process = subprocess.Popen[bytes]
+
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a server of this machine is behind no proxy
 
 
 def free_port(preferred: int, host: str = LOOPBACK) -> int:
@@ -60,24 +65,38 @@ def child_process(name: str, command: Sequence[str], environment: Mapping[str, s
         end(process)
 
 
-def wait_until_healthy(url: str, process: Process, log: Path) -> None:
-    """Wait until the server answers; the pause is `process.wait`, so a server that ends is noticed at once.
+def wait_until_healthy(url: str, process: Process, log: Path, meanwhile: Mapping[Path, Process] | None = None) -> None:
+    """Wait until the server answers `url` with a page.
+
+    Args:
+        url: a page that needs no login.
+        process: the server.
+        log: its output.
+        meanwhile: other processes that start at the same time, by their logs; one that fails ends the waiting too.
 
     Raises:
-        RuntimeError: the server ended, or did not answer in time; the message ends with its last lines.
+        RuntimeError: a process ended, or the server did not answer in time; the message ends with its last lines.
     """
-    for _ in range(int(STARTUP_S / 0.2)):
-        try:
-            if httpx.get(url, timeout=5.0).status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:
-            pass  # not listening yet
-        try:
-            process.wait(timeout=0.2)
-        except subprocess.TimeoutExpired:
-            continue
-        raise RuntimeError(f"the server for {url} ended while starting: {last_lines(log)}; see {log}")
+    deadline = time.monotonic() + STARTUP_S
+    while time.monotonic() < deadline:
+        if _answers(url):
+            return
+        for its_log, each in {log: process, **(meanwhile or {})}.items():
+            if each.poll() not in (None, 0) or process.poll() is not None:
+                raise RuntimeError(
+                    f"{its_log.stem} ended while starting for {url}: {last_lines(its_log)}; see {its_log}"
+                )
+        time.sleep(0.2)
     raise RuntimeError(f"{url} did not answer within {STARTUP_S:.0f} s, so nothing can be run on it; see {log}")
+
+
+def _answers(url: str) -> bool:
+    """Whether the server answers 200; asked often, and httpx would read all certificates each time."""
+    try:
+        with _DIRECT.open(url, timeout=5.0) as answer:
+            return bool(answer.status == http.client.OK)
+    except (urllib.error.URLError, http.client.HTTPException, OSError):
+        return False  # not listening yet, or not ready
 
 
 def last_lines(log: Path) -> str:

@@ -10,18 +10,17 @@ from storage.settings import QUIET, Settings
 
 
 def command(settings: Settings, port: int, host: str = "127.0.0.1") -> list[str]:
-    """The command that serves runs, versions and files in two processes; needs `environment`.
+    """The command that serves runs, versions and files; needs `environment`.
 
     With the home's own database, experiments keep their files in the home, so that `dreamshard run` reads them without a
     server. Any other database belongs to a team, and all files go through the server.
     """
     own = settings.tracking_uri.startswith("sqlite")
     return [
-        *(sys.executable, "-m", "mlflow", "server"),
+        *(sys.executable, "-m", "storage.mlflow_store.server_process"),
         *(("--default-artifact-root", settings.artifact_root) if own else ()),
         *("--artifacts-destination", settings.artifact_root),
-        "--serve-artifacts",
-        *("--host", host, "--port", str(port), "--workers", "1"),
+        *("--host", host, "--port", str(port)),
     ]
 
 

@@ -21,7 +21,7 @@ class Up:
         lines = [process.stdout.readline() for _ in range(4)]  # printed when everything answers
         assert [line.split()[0] for line in lines] == ["Prefect", "MLflow", "home", "Start"], lines
         self.process, self.home = process, home
-        self.prefect = lines[0].split()[1].removesuffix("/deployments")
+        self.prefect = lines[0].split()[1].removesuffix("/v2/deployments")
         self.mlflow = lines[1].split()[1]
         self.family = psutil.Process(process.pid).children(recursive=True)
 

@@ -70,7 +70,7 @@ class Team:
             return found if "Start" in found else None
 
         found = until(addresses, 600)
-        self.prefect, self.mlflow = found["Prefect"].removesuffix("/deployments"), found["MLflow"]
+        self.prefect, self.mlflow = found["Prefect"].removesuffix("/v2/deployments"), found["MLflow"]
         self.environment = environment | {"PREFECT_API_URL": f"{self.prefect}/api", "MLFLOW_TRACKING_URI": self.mlflow}
         for name in RUNS:
             own = {"DREAMSHARD_HOME": str(folder / name), "DREAMSHARD_HOST": name}

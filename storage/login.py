@@ -1,0 +1,88 @@
+"""The login of a team's servers: `DREAMSHARD_LOGIN=NAME:PASSWORD`, one for Prefect and MLflow, for servers and clients.
+
+`client_environment` turns it into what Prefect's and MLflow's own clients read. `guarded` asks for it in front of an
+application that has no login of its own.
+"""
+
+import base64
+import hmac
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+LOGIN = "DREAMSHARD_LOGIN"
+FILE = "login"
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+def checked(login: str) -> str:
+    """`login` unchanged.
+
+    Raises:
+        ValueError: it is not NAME:PASSWORD; the message does not repeat it, since it may be a password.
+    """
+    name, _, password = login.partition(":")
+    if not name or not password or not login.isascii() or any(sign.isspace() for sign in login):
+        raise ValueError(
+            f"{LOGIN} is not NAME:PASSWORD in letters, digits and signs without spaces, so nobody could log in with it; set "
+            "it to e.g. team:$(openssl rand -hex 16)"
+        )
+    return login
+
+
+def kept(home: Path) -> str | None:
+    """The login that this home's servers were given, or None."""
+    file = home / FILE
+    return checked(file.read_text().strip()) if file.is_file() else None
+
+
+def make(home: Path) -> str:
+    """A new login, kept in the home where only its owner can read it."""
+    login = f"dreamshard:{secrets.token_urlsafe(18)}"
+    descriptor = os.open(home / FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(login + "\n")
+    return login
+
+
+def client_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables with which Prefect's and MLflow's clients log in; none without `DREAMSHARD_LOGIN`.
+
+    Raises:
+        ValueError: it is not NAME:PASSWORD.
+    """
+    if not environ.get(LOGIN):
+        return {}
+    login = checked(environ[LOGIN])
+    name, _, password = login.partition(":")
+    return {"PREFECT_API_AUTH_STRING": login, "MLFLOW_TRACKING_USERNAME": name, "MLFLOW_TRACKING_PASSWORD": password}
+
+
+def guarded(app: Application, login: str, free: Sequence[str]) -> Application:
+    """`app` behind the browser's own login window (HTTP Basic): requests without `login` are answered with 401.
+
+    Args:
+        app: an ASGI application.
+        login: NAME:PASSWORD.
+        free: paths that answer everyone.
+    """
+    wanted = b"Basic " + base64.b64encode(checked(login).encode())
+
+    async def asked(scope: Message, receive: Receive, send: Send) -> None:
+        given = dict(scope.get("headers", [])).get(b"authorization", b"")
+        if scope["type"] == "lifespan" or scope["path"] in free or hmac.compare_digest(given, wanted):
+            await app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            headers = [(b"www-authenticate", b'Basic realm="dreamshard"'), (b"content-type", b"text/plain")]
+            await send({"type": "http.response.start", "status": 401, "headers": headers})
+            await send({"type": "http.response.body", "body": f"log in: set {LOGIN} to this server's".encode()})
+
+    return asked
