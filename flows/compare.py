@@ -3,11 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from flows.decisions import contestants
+from flows.decisions import comparison, contestants
 from flows.forms.form import deployed
 from flows.forms.options import CompareOptions
 from flows.reports import report_tables
 from flows.runtime import testbed_pool
+from flows.runtime.progress import announce
 from flows.tasks import evaluation
 from flows.tasks.drawing import draw_heldout_tasks
 from flows.tasks.stage_inputs import configured, running
@@ -19,14 +20,25 @@ from storage.store import open_store
 def compare(options: CompareOptions) -> dict[str, Any]:
     """Versions -> tasks that none was trained on -> measured, paired comparison."""
     store = open_store()
-    config, sizes, dataset = configured(store, options)
     who = contestants.resolve(store, options.versions, with_peers=options.peers)
+    versions = [version for version in who.values() if version is not None]
+    options, taken = comparison.with_sizes_of_versions(store, options, versions)
+    if taken:
+        announce(taken)
+    config, sizes, dataset = configured(store, options)
     with running(store, "compare", config, sizes, options.seed, progress="evaluate") as (_, parent):
         bench = testbed_pool.testbed_reference(store, config, dataset, options.seed)
-        versions = [version for version in who.values() if version is not None]
+        other = comparison.other_hardware(store, versions, bench.identity)
+        if other:
+            announce(other)
         tasks = draw_heldout_tasks(store, dataset, config.tasks, options.seed, versions)
         measured = replace(config.evaluation, peers=options.peers)
         key = evaluation.compare_placers(store, who, dataset, tasks, measured, bench)
         shown = evaluation.show_comparison(store, parent, key)
     report = report_store.load(store.comparisons, key)
-    return {**shown, "title": report_tables.title(report), "table": report_tables.comparison_table(report)}
+    return {
+        **shown,
+        "notes": "; ".join(filter(None, (taken, other))),
+        "title": report_tables.title(report),
+        "table": report_tables.comparison_table(report),
+    }

@@ -24,9 +24,9 @@ def promote(options: PromoteOptions) -> dict[str, Any]:
         rival = evaluation.champion_to_beat(store, training, last)
         if rival != report.rival:
             raise ValueError(
-                f"the champion is now version {rival}, but the evaluation compared with {report.rival}; run "
+                f"the champion of this hardware is now version {rival}, but the evaluation compared with {report.rival}; run "
                 "`dreamshard evaluate` again, then promote"
             )
         budget_ms = inputs.config.evaluation.budget_ms
         version = promotion.register(store, inputs.parent, training, report.key, budget_ms)
-        return promotion.promote(store, inputs.parent, version, training, report.key)
+        return promotion.promote(store, inputs.parent, version, training, report.key, tryout=options.no_promote)

@@ -52,4 +52,4 @@ def retrain(options: RetrainOptions) -> dict[str, Any]:
             mlflow_tracking.log_evaluation(store, run, report)
         with chain.stage("promote"):
             version = promotion.register(store, chain.run, training, report, config.evaluation.budget_ms)
-            return promotion.promote(store, chain.run, version, training, report)
+            return promotion.promote(store, chain.run, version, training, report, tryout=options.no_promote)

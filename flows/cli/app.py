@@ -11,7 +11,19 @@ from typing import Annotated
 
 import typer
 
-from flows.cli import chain, command_options, doctor, explanation, home, place, servers, stages, terminal, what_if
+from flows.cli import (
+    chain,
+    command_options,
+    doctor,
+    explanation,
+    home,
+    models,
+    place,
+    servers,
+    stages,
+    terminal,
+    what_if,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,7 +36,7 @@ for command in (
         place.place,
         explanation.explain,
         what_if.what_if,
-        home.models,
+        models.models,
         home.sql,
         doctor.doctor,
         servers.serve,

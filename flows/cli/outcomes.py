@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 def show_promotion(outcome: Mapping[str, Any]) -> None:
     """The version that a promotion decided on, and why."""
-    terminal.say(f"Version {outcome['version']} is {outcome['alias']}: {outcome['reason']}")
+    terminal.say(f"Version {outcome['version']} is {outcome['standing']}: {outcome['reason']}")
+    if outcome["note"]:
+        terminal.say(f"Note: {outcome['note']}")
     terminal.say(f"Trained {outcome['effort']}")
     error = outcome["prediction_error"]
     held_out = "not known: no placement was held out" if error is None else f"{error:.1%} on held-out placements"
@@ -31,6 +33,11 @@ def show_champion(change: Mapping[str, Any]) -> None:
         terminal.say(f"Version {version} is champion; there was none before")
     else:
         terminal.say(f"Version {version} is champion; version {former}, champion until now, is kept as `previous`")
+        own, other = change["topology"], change["former_topology"]
+        if own is not None and other is not None and own != other:
+            terminal.say(
+                f"Note: its costs are of {own}; those of version {former}, which stays champion of that, of {other}"
+            )
         terminal.say(f"Undo: {terminal.typed('promote previous')}")
 
 

@@ -69,9 +69,13 @@ def compare(options: CompareOptions, home: HomeOption = None, as_json: JsonOptio
     """Compare any versions and other placers on the same tasks, held out for all of them."""
     store = enter(home, existing=True)
     from flows.compare import compare
-    from flows.decisions import contestants
+    from flows.decisions import comparison, contestants
+    from flows.forms.configuration import configure
+    from flows.runtime.testbed_pool import check_testbed
 
-    contestants.resolve(store, options.versions, with_peers=options.peers)  # fail before the server starts
+    who = contestants.resolve(store, options.versions, with_peers=options.peers)  # fail before the server starts
+    filled, _ = comparison.with_sizes_of_versions(store, options, list(filter(None, who.values())))
+    check_testbed(store, configure(filled))
     _run(compare, options, as_json, "models", "promote VERSION")
 
 

@@ -11,7 +11,6 @@ from dreamshard.recipes import Recipe
 from dreamshard.testbeds.naming import is_testbed
 from dreamshard.workloads.identity import known_as
 from flows.decisions.warm_start import tables_setting
-from storage.mlflow_store import registry
 from storage.run_records import lineage
 from storage.store import Store
 
@@ -35,12 +34,12 @@ def last_trained(store: Store, config: Recipe, dataset: str) -> str | None:
     """The dataset that the newest version like `config` was trained on, or None before the first.
 
     It is `dataset` itself if the champion or a newer version was trained on it: warm-starting from the champion would
-    only repeat that training.
+    only repeat that training. A try-out does not count: the retraining has yet to be decided on.
     """
-    versions = [version for version in lineage.versions(store) if _is_like(version.origin, config)]
-    champion = int(registry.champion(store.settings) or 0)
-    if not any(int(version.version) == champion for version in versions):
-        champion = 0
+    versions = [
+        version for version in lineage.versions(store) if not version.is_tryout and _is_like(version.origin, config)
+    ]
+    champion = max((int(version.version) for version in versions if version.is_champion), default=0)
     if any(version.origin.dataset == dataset and int(version.version) >= champion for version in versions):
         return dataset
     return versions[0].origin.dataset if versions else None

@@ -6,44 +6,68 @@ from dreamshard.measured_on import MeasuredOn, is_named
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from storage.mlflow_store import registry
+from storage.mlflow_store.standings import TRYOUT, champions_among
 from storage.run_records.lineage import measured_on
 from storage.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A version for some hardware."""
+    """A version for some hardware.
+
+    Attributes:
+        version: its number.
+        measured_on: what its costs are of.
+        in_use: whether it has the alias `champion`.
+        is_champion: whether it is champion of its topology.
+        is_tryout: whether it was run without promoting.
+        standing: what it was last decided to be.
+    """
 
     version: str
     measured_on: MeasuredOn
+    in_use: bool
     is_champion: bool
-    alias: str
+    is_tryout: bool
+    standing: str
 
     @property
     def alias_note(self) -> str:
-        """` (champion)`, or the alias that it was given last."""
-        alias = "champion" if self.is_champion else self.alias
-        return f" ({alias})" if alias else ""
+        """` (champion)`, or what it was last decided to be."""
+        standing = "champion" if self.in_use else "a try-out" if self.is_tryout else self.standing
+        return f" ({standing})" if standing else ""
 
 
 def find_version(store: Store, spec: AcceleratorSpec, task: PlacementTask) -> Found | None:
     """The version to place a task on hardware by, or None where none was measured on it, on as many hosts.
 
-    The champion comes first, then versions of as many devices, then those measured rather than simulated, then the newest.
+    The champion of as many devices and hosts comes first, then the version that has the alias, then champions of other
+    topologies, then versions of as many devices, then those measured rather than simulated, then the newest; try-outs last.
     """
-    champion = registry.champion(store.settings)
-    found = []
-    for number, tags in registry.tags_by_version(store.settings).items():
+    in_use, known = registry.champion(store.settings), registry.tags_by_version(store.settings)
+    champions, found = set(champions_among(known, in_use).values()), []
+    for number, tags in known.items():
         origin = measured_on(tags)
         if origin is not None and is_named(spec.name, origin.hardware):
             found.append(
-                Found(version=number, measured_on=origin, is_champion=number == champion, alias=tags.get("alias", ""))
+                Found(
+                    version=number,
+                    measured_on=origin,
+                    in_use=number == in_use,
+                    is_champion=number in champions,
+                    is_tryout=TRYOUT in tags,
+                    standing=tags.get("alias", ""),
+                )
             )
 
-    def preference(one: Found) -> tuple[bool, bool, bool, int]:
-        same_count = one.measured_on.num_devices == task.num_devices
-        simulated = one.measured_on.hardware.startswith("simulated")
-        return (one.is_champion, same_count, not simulated, int(one.version))
+    def preference(one: Found) -> tuple[bool, bool, bool, bool, bool, bool, int]:
+        origin = one.measured_on
+        same_count, measured = origin.num_devices == task.num_devices, not origin.hardware.startswith("simulated")
+        of_topology = one.is_champion and origin.shares_hosts_as(task)
+        return (
+            *(of_topology, one.in_use, one.is_champion, not one.is_tryout, same_count, measured),
+            int(one.version),
+        )
 
     ranked = sorted(found, key=preference, reverse=True)
     return next((one for one in ranked if _serves(store, one, spec, task)), None)

@@ -1,7 +1,8 @@
 """What the next training starts from.
 
 In the same setting (testbed, hardware, shape of the tasks, batch) and on other tables, a training continues from the
-champion: from its networks and from the costs measured for it. On the same tables it repeats the champion's training.
+champion of that topology: from its networks and from the costs measured for it. On the same tables it repeats the
+champion's training. A try-out is never continued from.
 """
 
 from dataclasses import dataclass
@@ -153,11 +154,11 @@ def _base_version(store: Store, setting: Setting, source: str) -> Version | None
         version
         for version in lineage.versions(store)
         if version.origin.setting == setting
+        and not version.is_tryout
         and (known_as(version.origin.source) == source or not learns_fixed_model(version.origin))
     ]
-    champion = registry.champion(store.settings)
     newest = versions[0] if versions else None
-    return next((version for version in versions if version.version == champion), newest)
+    return next((version for version in versions if version.is_champion), newest)
 
 
 def _warm(

@@ -209,6 +209,15 @@ Full = Annotated[
     ),
     typer.Option("--full", help="Train from nothing instead of continuing from the champion."),
 ]
+NoPromote = Annotated[
+    bool,
+    _form(
+        "Try out",
+        "Register the version without changing which one is in use: neither champion nor challenger, and no later "
+        "training continues from it. Off: its evaluation decides.",
+    ),
+    typer.Option("--no-promote", help="Register the version, but leave the champion as it is: a try-out."),
+]
 PoolingDrift = Annotated[
     float,
     _form(

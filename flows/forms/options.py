@@ -69,6 +69,7 @@ class RetrainOptions(RetrainingOptions):
     placements_per_iteration: fields.PlacementsPerIteration = None
     full: fields.Full = False
     current: fields.CurrentPlan = None
+    no_promote: fields.NoPromote = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,11 +124,19 @@ class CompareOptions(StageOptions, _Contestants):
 class _Champion:
     version: fields.Version = None
     reason: fields.Reason = None
+    no_promote: fields.NoPromote = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromoteOptions(StageOptions, _Champion):
     """The newest placer by its evaluation, or any version by hand."""
+
+    def __post_init__(self) -> None:
+        if self.version is not None and self.no_promote:
+            raise ValueError(
+                f"version {self.version} cannot be made champion and left as it is at once; leave out the version to "
+                "register the newest placer without promoting it, or leave out --no-promote"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,15 +12,16 @@ from flows.runtime.prefect_tasks import measuring_task, retried_task
 from flows.runtime.run_locks import training_lock
 from flows.runtime.testbed_pool import TestbedReference
 from flows.tasks.measured_report import measure_and_report
-from storage.mlflow_store import registry
-from storage.run_records import checkpoints, report_store
+from storage.mlflow_store import champions, registry
+from storage.run_records import checkpoints, report_store, training_effort
 from storage.store import Store
 
 
 @retried_task("find the champion")
 def champion_to_beat(store: Store, training: str, iteration: int) -> str | None:
-    """Version of the champion; None if there is none, or if it is this very iteration of the training."""
-    version = registry.champion(store.settings)
+    """Champion of the training's topology; None if there is none, or if it is this very iteration of the training."""
+    topology = training_effort.read_origin(store, training).topology
+    version = champions.champion_of(store.settings, topology)
     if version is None:
         return None
     tags = registry.version_tags(store.settings, version)

@@ -6,6 +6,7 @@ from typing import Any
 
 from prefect import get_run_logger
 
+from flows.decisions import standing
 from flows.decisions.contestants import champion_name
 from flows.decisions.promotion_decision import Decision, decide
 from flows.decisions.promotion_veto import find_veto
@@ -13,7 +14,8 @@ from flows.reports import mlflow_tracking, report_pages
 from flows.runtime.prefect_tasks import retried_task
 from flows.runtime.progress import publish_progress
 from flows.runtime.run_locks import registry_lock
-from storage.mlflow_store import alias_changes, registry
+from storage.mlflow_store import alias_changes, champions, registry
+from storage.mlflow_store.standings import topology_name
 from storage.run_records import checkpoints, report_store, training_effort
 from storage.run_records.report_store import CANDIDATE, EvaluationReport
 from storage.store import Store
@@ -34,21 +36,30 @@ def register(store: Store, run: str, training: str, evaluation: str, budget_ms: 
 
 
 @retried_task("promote")
-def promote(store: Store, run: str, version: str, training: str, evaluation: str) -> dict[str, Any]:
-    """Evaluation report -> alias of the version, and the reason on it; returns the chain's outcome."""
+def promote(
+    store: Store, run: str, version: str, training: str, evaluation: str, *, tryout: bool = False
+) -> dict[str, Any]:
+    """Evaluation report -> standing of the version in its topology, and the reason on it; returns the chain's outcome.
+
+    Args:
+        tryout: leave champion and challenger as they are.
+    """
     report = report_store.load(store.evaluations, evaluation)
     with registry_lock(store):  # otherwise two versions that beat the same champion would both replace it
-        in_use = registry.champion(store.settings)
-        decision = _decide(store, report, version, in_use)
-        if not decision.already_champion:
-            alias_changes.set_alias(store.settings, version, decision.alias, decision.reason)
-    get_run_logger().info("version %s is %s: %s", version, decision.alias, decision.reason)
-    publish_progress("promote", 1, 1, f"version {version} is {decision.alias}")
+        topology = topology_name(registry.version_tags(store.settings, version))
+        decision = _decide(store, report, version, champions.champion_of(store.settings, topology))
+        place = (standing.tried_out if tryout else standing.settle)(store, version, decision)
+    note = f" ({place.note})" if place.note else ""
+    get_run_logger().info("version %s is %s: %s%s", version, place.words, decision.reason, note)
+    publish_progress("promote", 1, 1, f"version {version} is {place.words}")
     links = mlflow_tracking.addresses(store, run, evaluation, training)
     outcome = {
         "version": version,
-        "alias": decision.alias,
+        "alias": place.alias,
+        "standing": place.words,
+        "topology": topology,
         "reason": decision.reason,
+        "note": place.note,
         "effort": training_effort.read(store, training).sentence,
         "testbed": report.hardware,
         "measured_on": report.measured_on,
@@ -58,7 +69,7 @@ def promote(store: Store, run: str, version: str, training: str, evaluation: str
         "where": links,
     }
     history = checkpoints.history(store, training)
-    page = report_pages.evaluation_page(report, history, decision.reason, links)
+    page = report_pages.evaluation_page(report, history, f"{decision.reason}{note}", links)
     if not decision.already_champion or not mlflow_tracking.has_report(
         store, version
     ):  # an error may have prevented it
@@ -86,7 +97,7 @@ def replace_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
     why = reason or "by hand"
     with registry_lock(store):
         change = alias_changes.make_champion(store.settings, name, why, by=os.environ.get("USER") or "unknown")
-    return {"version": change.version, "alias": "champion", "former": change.former, "reason": why}
+    return {**vars(change), "alias": "champion", "reason": why}
 
 
 def _decide(store: Store, report: EvaluationReport, version: str, in_use: str | None) -> Decision:

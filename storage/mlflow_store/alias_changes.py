@@ -27,10 +27,12 @@ from storage.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class ChampionChange:
-    """Which version is champion now, and which was before: the same if nothing changed."""
+    """Which version is champion now, and which was before: the same if nothing changed; the topologies of both in words."""
 
     version: str
     former: str | None
+    topology: str | None = None
+    former_topology: str | None = None
 
 
 def set_alias(settings: Settings, name: str, alias: Alias, reason: str, *, by: str = BY_EVALUATION) -> None:
@@ -95,15 +97,21 @@ def make_champion(settings: Settings, name: str, reason: str, by: str) -> Champi
     Raises:
         ValueError: there is no such version (the message lists the existing ones), or it cannot place; nothing changes.
     """
-    version, former = str(find(settings, name).version), champion(settings)
+    model, former = find(settings, name), champion(settings)
+    version, former_tags = str(model.version), find(settings, former).tags if former is not None else {}
     if version != former:
         load_placer(version, settings)  # a version that cannot be read must not come into use
-        undone = last_chosen(find(settings, former).tags) if name == "previous" and former is not None else None
+        undone = last_chosen(former_tags) if name == "previous" else None
         set_alias(settings, version, "champion", reason, by=by)
         displaced = None if undone is None else undone.displaced
         if displaced not in (None, version) and displaced in tags_by_version(settings):
             set_standing(settings, str(displaced), "champion", reason, by=by)
-    return ChampionChange(version=version, former=former)
+    return ChampionChange(
+        version=version,
+        former=former,
+        topology=topology_name(model.tags),
+        former_topology=topology_name(former_tags),
+    )
 
 
 def _now() -> str:

@@ -4,10 +4,11 @@ from pathlib import Path
 
 from storage.settings import Settings
 
-_LOCAL = "sqlite:///"
+LOCAL = "sqlite:///"
+"""How the address of a database on this host begins."""
 
 
 def may_have_versions(settings: Settings) -> bool:
     """False only where the registry is a database on this host that does not exist yet."""
     uri = settings.tracking_uri
-    return not uri.startswith(_LOCAL) or Path(uri.removeprefix(_LOCAL)).exists()
+    return not uri.startswith(LOCAL) or Path(uri.removeprefix(LOCAL)).exists()

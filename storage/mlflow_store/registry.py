@@ -19,11 +19,11 @@ from mlflow.exceptions import MlflowException
 from dreamshard import model_files
 from dreamshard.search import DreamShardPlacer
 from storage.filesystem import failures
+from storage.mlflow_store.listing import ALIASES as ALIASES
+from storage.mlflow_store.listing import MODEL as MODEL
+from storage.mlflow_store.listing import missing
 from storage.mlflow_store.runs import client
 from storage.settings import Settings
-
-MODEL = "dreamshard"
-ALIASES = ("champion", "challenger", "previous")
 
 REFERENCES = ("training", "evaluation", "dataset", "comparison")
 """Tags of a version that hold the key of something in the store which must not be removed while the version exists."""
@@ -62,13 +62,8 @@ def find(settings: Settings, name: str) -> ModelVersion:
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-    existing = [f"{alias} (version {version})" for alias, version in known.items()]
-    existing += [f"version {version.version}" for version in all_versions(settings)]
-    raise ValueError(
-        f"there is no {f'{name} yet' if name in ALIASES else f'version {name!r}'} of {MODEL} at "
-        f"{settings.tracking_uri}, so it cannot be used; "
-        + (f"there are {', '.join(existing)}" if existing else "train one first with `dreamshard run`")
-    )
+    existing = [str(version.version) for version in all_versions(settings)]
+    raise ValueError(missing(name, settings.tracking_uri, known, existing))
 
 
 def ensure_model(settings: Settings) -> None:

@@ -1,28 +1,46 @@
 """Versions side by side for people: origin, figures, and why each is or is not in use."""
 
+import json
 import time
 from typing import Any
 
-from mlflow.entities.model_registry import ModelVersion
-
-from storage.mlflow_store import registry
+from storage.mlflow_store import listing
 from storage.mlflow_store.alias_history import CHANGES_TAG, history
-from storage.mlflow_store.runs import client
+from storage.mlflow_store.listing import VersionEntry
+from storage.mlflow_store.standings import TRYOUT, champions_among, topology_name
 from storage.settings import Settings
 
+WHAT = (
+    *("name", "source", "tables", "table_diff", "hardware", "devices", "devices_per_host", "memory_gb"),
+    *("tables_per_task", "mode", "iterations", "warm_from", "reference_set"),
+)
+"""Tags of a version that say what it is; older versions lack some."""
+
 FACTS = (
-    *("dataset", "hardware", "devices", "precision", "optimizer", "batch_size", "libraries"),
+    *("dataset", "precision", "optimizer", "batch_size", "libraries"),
     *("testbed", "recipe", "seed", "commit"),
 )
 """Tags of a version and of its run that state its origin."""
 
 
 def versions(settings: Settings) -> list[dict[str, Any]]:
-    """All versions, newest first: version, aliases, created_at (UTC), run, `FACTS`, reason, and every metric by name."""
-    aliases = registry.aliases(settings)
-    rows = [_row(settings, model, aliases) for model in registry.all_versions(settings)]
+    """All versions, newest first.
+
+    Returns:
+        Of each: version, aliases, standing, created_at (UTC), run, champion_of, `WHAT`, `FACTS`, reason, and every metric by
+        name.
+    """
+    found = listing.read(settings)
+    champions = champions_among(found.tags, found.aliases.get("champion"))
+    rows = [_row(entry, found.aliases, champions) for entry in found.versions]
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in columns} for row in rows]
+
+
+def champions(settings: Settings) -> dict[str, str]:
+    """The champion of every topology, without importing MLflow: topology in words to version."""
+    found = listing.read(settings)
+    return champions_among(found.tags, found.aliases.get("champion"))
 
 
 def version(settings: Settings, name: str) -> dict[str, Any]:
@@ -34,24 +52,46 @@ def version(settings: Settings, name: str) -> dict[str, Any]:
     Raises:
         ValueError: there is no such version; the message lists the existing ones.
     """
-    model = registry.find(settings, name)
-    row = _row(settings, model, registry.aliases(settings))
-    tags = {name: value for name, value in sorted(model.tags.items()) if name not in row}
+    found = listing.read(settings)
+    entry = found.find(name, settings.tracking_uri)
+    row = _row(entry, found.aliases, champions_among(found.tags, found.aliases.get("champion")))
+    tags = {name: value for name, value in sorted(entry.tags.items()) if name not in row}
     if CHANGES_TAG in tags:
         tags["history"] = "\n".join(change.sentence for change in history(tags))
         del tags[CHANGES_TAG]
-    return row | {"tags": tags, "description": model.description or ""}
+    return row | {"tags": tags, "description": entry.description}
 
 
-def _row(settings: Settings, model: ModelVersion, aliases: dict[str, str]) -> dict[str, Any]:
-    run = client(settings).get_run(model.run_id) if model.run_id else None
-    number = str(model.version)
+def _row(entry: VersionEntry, aliases: Any, champions: dict[str, str]) -> dict[str, Any]:
+    tags, number = entry.tags, entry.version
+    own = [alias for alias, version in aliases.items() if version == number]
+    topology = topology_name(tags)
+    is_champion = topology is not None and champions.get(topology) == number
+    standing = ", ".join(own) or (f"champion of {topology}" if is_champion else "try-out" if TRYOUT in tags else "")
     return {
         "version": number,
-        "aliases": ", ".join(alias for alias, version in aliases.items() if version == number),
-        "created_at": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(model.creation_timestamp / 1000)),
-        "run": model.run_id,
-        **{name: model.tags.get(name) for name in FACTS},
-        "reason": model.tags.get("reason", ""),
-        **(dict(sorted(run.data.metrics.items())) if run else {}),
+        "aliases": ", ".join(own),
+        "standing": standing,
+        "created_at": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(entry.created_ms / 1000)),
+        "run": entry.run,
+        "champion_of": topology if is_champion else None,
+        **_what(tags),
+        **{name: tags.get(name) for name in FACTS},
+        "reason": tags.get("reason", ""),
+        **entry.metrics,
     }
+
+
+def _what(tags: Any) -> dict[str, str | None]:
+    """The tags `WHAT`; those of older versions from their origin, as far as it says."""
+    origin = json.loads(tags["origin"]) if "origin" in tags else {}
+    setting, room = origin.get("setting", {}), origin.get("memory_bytes")
+    derived = {
+        "devices": setting.get("devices"),
+        "devices_per_host": setting.get("devices per host"),
+        "memory_gb": None if room is None else f"{room / 2**30:g}",
+        "tables_per_task": setting.get("tables per task"),
+        "warm_from": (origin.get("warm") or {}).get("version"),
+    }
+    known = {name: value for name, value in derived.items() if value is not None}
+    return {name: tags.get(name) or (str(known[name]) if name in known else None) for name in WHAT}

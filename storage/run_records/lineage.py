@@ -11,6 +11,8 @@ from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.testbeds.machine import library_versions
 from storage.mlflow_store import registry
+from storage.mlflow_store.standings import TRYOUT, champions_among
+from storage.mlflow_store.topology import Topology
 from storage.store import Store
 
 TAG = "origin"
@@ -74,6 +76,12 @@ class Origin:
         """As JSON."""
         return json.dumps(asdict(self))
 
+    @property
+    def topology(self) -> str | None:
+        """Hardware, devices and devices per host in words; None where the setting does not say."""
+        is_known = {"testbed", "hardware", "devices"} <= self.setting.keys()
+        return str(Topology.of_setting(self.setting)) if is_known else None
+
     @classmethod
     def from_json(cls, text: str) -> "Origin":
         """Parse the output of `to_json`."""
@@ -82,20 +90,39 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """A registered placer and its origin."""
+    """A registered placer and its origin.
+
+    Attributes:
+        version: its number.
+        training: key of the training that produced it.
+        iteration: iteration of that training.
+        origin: see `Origin`.
+        is_champion: whether it is champion of its topology.
+        is_tryout: whether it was run without promoting, so that nothing continues from it by itself.
+    """
 
     version: str
     training: str
     iteration: int
     origin: Origin
+    is_champion: bool = False
+    is_tryout: bool = False
 
 
 def versions(store: Store) -> Iterator[Version]:
     """All versions that have an origin, newest first."""
-    for number, tags in registry.tags_by_version(store.settings).items():
+    known = registry.tags_by_version(store.settings)
+    champions = set(champions_among(known, registry.champion(store.settings)).values())
+    for number, tags in known.items():
         if TAG in tags:
-            origin = Origin.from_json(tags[TAG])
-            yield Version(version=number, training=tags["training"], iteration=int(tags["iteration"]), origin=origin)
+            yield Version(
+                version=number,
+                training=tags["training"],
+                iteration=int(tags["iteration"]),
+                origin=Origin.from_json(tags[TAG]),
+                is_champion=number in champions,
+                is_tryout=TRYOUT in tags,
+            )
 
 
 def origin_of(store: Store, version: str) -> Origin | None:

@@ -109,8 +109,9 @@ def version(number: int, dataset: str, source: str = "tables.csv", recipe: str =
         networks=(),
         memory_bytes=other.pop("memory_bytes", None),
     )
+    is_tryout = other.pop("is_tryout", False)
     assert not other
-    return SimpleNamespace(version=str(number), origin=origin)
+    return SimpleNamespace(version=str(number), origin=origin, is_champion=False, is_tryout=is_tryout)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +123,7 @@ def version(number: int, dataset: str, source: str = "tables.csv", recipe: str =
         ([version(2, "b"), version(1, "a")], "2", "a", "b"),  # back to what the champion has not been trained on
         ([version(2, "b"), version(1, "a")], "1", "a", "a"),  # the champion itself was
         ([version(3, "c"), version(2, "b"), version(1, "a")], "1", "b", "b"),  # a challenger since then was
+        ([version(2, "b", is_tryout=True), version(1, "a")], "1", "b", "a"),
         ([version(2, "b", source="other.csv"), version(1, "a")], "2", "a", "a"),
         ([version(2, "b", recipe="default"), version(1, "a")], "2", "c", "a"),
         ([version(2, "b", devices=4), version(1, "a")], "2", "b", "a"),
@@ -133,15 +135,15 @@ def version(number: int, dataset: str, source: str = "tables.csv", recipe: str =
     ],
 )
 def test_the_last_trained_dataset_is_that_of_the_same_retraining(monkeypatch, versions, champion, dataset, trained):
+    for each in versions:
+        each.is_champion = each.version == champion
     monkeypatch.setattr(lineage, "versions", lambda _: iter(versions))
-    monkeypatch.setattr(retraining_due.registry, "champion", lambda _: champion)
     config = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated", memory_gb=0.5))
     assert retraining_due.last_trained(SimpleNamespace(settings=None), config, dataset) == trained
 
 
 def test_memory_that_is_derived_on_the_machine_that_trains_is_not_compared_on_the_one_that_watches(monkeypatch):
     monkeypatch.setattr(lineage, "versions", lambda _: iter([version(1, "a", memory_bytes=7 * 2**30)]))
-    monkeypatch.setattr(retraining_due.registry, "champion", lambda _: "1")
     config = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated"))
     assert retraining_due.last_trained(SimpleNamespace(settings=None), config, "b") == "a"
 
@@ -149,7 +151,6 @@ def test_memory_that_is_derived_on_the_machine_that_trains_is_not_compared_on_th
 def test_a_fixed_model_was_last_trained_as_one_however_many_tables_it_had(monkeypatch):
     versions = [version(2, "b"), version(1, "a", tables_per_task="all")]
     monkeypatch.setattr(lineage, "versions", lambda _: iter(versions))
-    monkeypatch.setattr(retraining_due.registry, "champion", lambda _: "2")
     options = RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated", mode="fixed")
     assert retraining_due.last_trained(SimpleNamespace(settings=None), configure(options), "c") == "a"
 

@@ -2,7 +2,6 @@
 
 import threading
 from contextlib import suppress
-from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
@@ -11,9 +10,11 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from dreamshard.evaluation import PairedComparison
 from flows.decisions.contestants import champion_name
+from flows.decisions.standing import Standing
 from flows.runtime import run_locks
 from flows.runtime.retries import passing
 from flows.tasks import promotion, stage_inputs
+from storage.mlflow_store.alias_changes import ChampionChange
 from storage.run_records import report_store
 from storage.run_records.report_store import CANDIDATE, EvaluationReport, PlacerFigures
 from storage.store import Store, open_store
@@ -27,14 +28,18 @@ class Registry:
     def __init__(self, champion):
         self.aliases, self.meeting = {"champion": champion}, threading.Barrier(2)
 
-    def champion(self, _settings):
+    def version_tags(self, _settings, _version):
+        return {}
+
+    def champion_of(self, _settings, _topology):
         found = self.aliases.get("champion")
         with suppress(threading.BrokenBarrierError):  # the other one is kept out: as it should be
             self.meeting.wait(timeout=1.0)
         return found
 
-    def set_alias(self, _settings, version, alias, _reason):
-        self.aliases[alias] = version
+    def settle(self, _store, version, decision):
+        self.aliases[decision.alias] = version
+        return Standing(alias=decision.alias, words=decision.alias)
 
 
 @pytest.fixture
@@ -60,8 +65,8 @@ def test_of_two_promotions_at_once_that_both_beat_what_was_in_use_one_becomes_ch
         rival=rival,
     )
     report_store.save(store.evaluations, report)
-    monkeypatch.setattr(promotion, "registry", registry)
-    monkeypatch.setattr(promotion, "alias_changes", registry)
+    for part in ("registry", "champions", "standing"):
+        monkeypatch.setattr(promotion, part, registry)
     monkeypatch.setattr(promotion, "find_veto", lambda *_: None)
     for part in ("checkpoints", "training_effort", "mlflow_tracking", "report_pages"):  # which need a whole training
         monkeypatch.setattr(promotion, part, MagicMock())
@@ -87,7 +92,7 @@ def test_a_promotion_by_hand_waits_for_one_that_is_under_way(store, monkeypatch)
 
     def make_champion(_settings, version, reason, **_):
         begun.set()
-        return SimpleNamespace(version=version, former="1", reason=reason)
+        return ChampionChange(version=version, former="1")
 
     monkeypatch.setattr(promotion.alias_changes, "make_champion", make_champion)
     by_hand = threading.Thread(target=promotion.make_champion.fn, args=(store, "2", ""))

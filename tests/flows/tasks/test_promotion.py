@@ -17,8 +17,8 @@ from dreamshard.training import TrainingConfig, make_placer, start_training
 from flows.decisions.contestants import champion_name
 from flows.reports import report_pages
 from flows.reports.evaluation_report import make_report
-from flows.tasks import promotion
-from storage.mlflow_store import alias_changes, registration, registry, runs
+from flows.tasks import evaluation, promotion
+from storage.mlflow_store import alias_changes, champions, registration, registry, runs
 from storage.run_records import lineage, report_store, training_effort
 from storage.run_records.report_store import CANDIDATE
 from storage.settings import Settings
@@ -26,6 +26,8 @@ from storage.store import open_store
 from tests.helpers.tables import tables_of
 
 OWN, NAMED = "meta-dlrm-2021", "s3://bucket/tables/"
+RANKS = {"testbed": "cluster", "hardware": "a machine x2, 2 ranks", "devices": 2}
+MODEL = {"testbed": "simulated", "hardware": "simulated rtx2080ti", "devices": 4}
 POOL = tables_of([1000, 2000, 3000, 4000], 16, 1.0, names=("a", "b", "c", "d"))
 
 
@@ -37,9 +39,11 @@ class Team:
         self.placer, self.runs = home / "placer", {}
         save_placer(make_placer(start_training(POOL, TrainingConfig(), seed=0)), self.placer)
 
-    def version(self, source: str = OWN) -> str:
+    def version(self, source: str = OWN, setting: lineage.Setting = RANKS) -> str:
         number = str(len(self.runs) + 1)
-        origin = lineage.Origin(recipe="smoke", source=source, dataset="d", tasks="t", setting={}, networks=("a", "b"))
+        origin = lineage.Origin(
+            recipe="smoke", source=source, dataset="d", tasks="t", setting=setting, networks=("a", "b")
+        )
         training_effort.begin(open_store(), f"training-{number}", origin)
         with runs.chain(self.settings, "retrain") as run:
             self.runs[number] = run
@@ -47,19 +51,20 @@ class Team:
             assert registration.register_placer(self.settings, self.placer, run, tags=tags) == number
         return number
 
-    def promote(self, version: str, error: float | None = None) -> dict:
+    def promote(self, version: str, error: float | None = None, *, tryout: bool = False) -> dict:
         """As at the end of a retraining: the version is cheaper than all others on each of three tasks.
 
         Args:
             version: the candidate.
             error: its prediction error.
+            tryout: as with `--no-promote`.
         """
-        rival = registry.champion(self.settings)
-        rival = None if rival == version else rival
+        training = f"training-{version}"
+        with disable_run_logger():
+            rival = evaluation.champion_to_beat.fn(open_store(), training, 1)
         costs = {"random": 3.0, "dim_greedy": 2.0, CANDIDATE: 1.0}
         costs |= {} if rival is None else {champion_name(rival): 1.5}
         rows = [row(f"test-{t}", placer, ms) for t in range(3) for placer, ms in costs.items()]
-        training = f"training-{version}"
         key = f"{version} over {rival}"
         report = make_report(
             key,
@@ -77,7 +82,7 @@ class Team:
         figures = [replace(line, predicted_mape=error) if line.placer == CANDIDATE else line for line in report.placers]
         report_store.save(open_store().evaluations, replace(report, placers=tuple(figures)))
         with disable_run_logger():
-            return promotion.promote.fn(open_store(), self.runs[version], version, training, key)
+            return promotion.promote.fn(open_store(), self.runs[version], version, training, key, tryout=tryout)
 
     @property
     def aliases(self) -> dict[str, str]:
@@ -176,3 +181,52 @@ def test_a_champion_has_its_report_also_where_an_error_came_after_the_alias(team
     assert "Held-out tasks on a machine" in registry.find(team.settings, version).description
     monkeypatch.setattr(promotion.mlflow_tracking, "log_report", lambda *_: pytest.fail("written once more"))
     team.promote(version)
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Team:
+    """A registry of its own."""
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(report_pages, "plots", lambda *_: {})
+    return Team(tmp_path / "home")
+
+
+def test_a_short_run_on_a_simulated_gpu_leaves_the_champion_that_was_measured_on_ranks(fresh: Team):
+    ranks, model = "a machine x2, 2 ranks · 2 devices", "simulated rtx2080ti · 4 devices"
+    assert fresh.promote(fresh.version(NAMED))["standing"] == "champion"
+    outcome = fresh.promote(fresh.version(NAMED, MODEL))
+    assert (outcome["alias"], outcome["standing"]) == ("none", f"champion of {model}")
+    assert outcome["reason"].startswith("first champion: ")
+    assert outcome["note"] == f"`champion` stays version 1, of {ranks}; `dreamshard promote 2` gives it to this version"
+    assert fresh.aliases == {"champion": "1"}
+    third = fresh.promote(fresh.version(NAMED, MODEL))
+    assert third["reason"].startswith("beats the champion: +33.3% measured cost saved")
+    assert "champion version 2" in third["reason"], "the champion of its own hardware"
+    assert champions.champions(fresh.settings) == {ranks: "1", model: "3"}
+
+    tried = fresh.promote(fresh.version(NAMED), tryout=True)
+    assert (tried["alias"], tried["standing"]) == ("none", "a try-out")
+    assert "`dreamshard promote 4`" in tried["note"]
+    assert registry.version_tags(fresh.settings, "4")["tryout"] == "yes"
+    assert champions.champions(fresh.settings) == {ranks: "1", model: "3"}
+    assert [each.version for each in lineage.versions(open_store()) if each.is_tryout] == ["4"]
+
+    promotion.replace_champion(open_store(), "3", "we plan for it")
+    assert fresh.aliases == {"champion": "3", "previous": "1"}
+    kept = fresh.promote(fresh.version(NAMED))
+    assert kept["standing"] == f"champion of {ranks}"
+    assert ", which " in kept["note"], "a person chose version 3"
+    champions.set_home_setting(fresh.settings, "cluster", 2)
+    registry.client(fresh.settings).set_registered_model_tag(registry.MODEL, "home_since", "9999")
+    outcome = fresh.promote("5")
+    assert (outcome["alias"], fresh.aliases["champion"]) == ("champion", "5")
+    assert "it was version 3, of simulated rtx2080ti" in outcome["note"]
+
+
+def test_a_measured_champion_takes_the_alias_from_a_simulated_one_but_a_recipes_own_tables_do_not(fresh: Team):
+    assert fresh.promote(fresh.version(NAMED, MODEL))["alias"] == "champion"
+    outcome = fresh.promote(fresh.version(OWN))
+    assert outcome["standing"] == "champion of a machine x2, 2 ranks · 2 devices"
+    assert f"version 1 was trained on {NAMED}" in outcome["note"]
+    assert fresh.promote(fresh.version(NAMED))["alias"] == "champion"
+    assert fresh.aliases == {"champion": "3", "previous": "1"}

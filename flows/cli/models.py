@@ -1,0 +1,124 @@
+"""`dreamshard models`: versions side by side, or one in full."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.markdown import Markdown
+from rich.table import Table
+
+from flows.cli import terminal
+from flows.cli.command_options import HomeOption, JsonOption, enter
+
+KEY_METRICS = (
+    "reference_cost_ms",
+    "eval_overall_ms",
+    "eval_gain_over_random",
+    "eval_gain_over_best_baseline",
+    "eval_gain_over_best_baseline_low",
+    "eval_gain_over_best_baseline_high",
+    "eval_predicted_mape",
+    "eval_place_ms",
+    "cost_heldout_mape",
+    "compared_overall_ms",
+    "compared_predicted_mape",
+)
+"""Metrics in the table of versions; `models VERSION` and `--json` show all."""
+
+SHOWN = 5
+"""Newest versions shown; more do not fit a terminal."""
+
+_COMPARABLE = (
+    "Figures are comparable between versions of the same hardware and devices only: reference_cost_ms where reference_set is "
+    "the same, eval_overall_ms where the dataset is."
+)
+
+
+def models(
+    version: Annotated[
+        str | None, typer.Argument(help="A version or alias: everything about it, and why it was (not) promoted.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Versions beyond the newest and those with an alias.")] = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Versions side by side, with the champion of each hardware; with VERSION one of them in full."""
+    settings = enter(home, existing=True).settings
+    from storage.mlflow_store import versions
+
+    if version is not None:
+        _show_version(versions.version(settings, version), as_json=as_json)
+        return
+    rows = versions.versions(settings)
+    if as_json:
+        terminal.print_json(rows)
+        return
+    if not rows:
+        terminal.say("no versions yet; `dreamshard run` trains the first")
+        return
+    newest = [entry["version"] for entry in rows[:SHOWN]]
+    shown = [entry for entry in rows if every or entry["aliases"] or entry["champion_of"] or entry["version"] in newest]
+    metrics = [name for name in KEY_METRICS if name in rows[0]]
+    names = ["standing", "created_at", *versions.WHAT, *versions.FACTS, *metrics]
+    columns = {f"version {entry['version']}": entry for entry in reversed(shown)}
+    short = {head: entry | {"commit": (entry["commit"] or "")[:12] or None} for head, entry in columns.items()}
+    table = [{"": name} | {head: entry[name] or None for head, entry in short.items()} for name in names]
+    terminal.print_table([row for row in table if any(value is not None for value in list(row.values())[1:])])
+    _show_champions(rows)
+    for head, entry in columns.items():
+        terminal.say(f"{head}: {entry['reason']}")
+    if len(shown) > 1:
+        terminal.say(_COMPARABLE)
+    if len(shown) < len(rows):
+        terminal.say(f"{len(rows) - len(shown)} older versions: --all")
+
+
+def _show_champions(rows: list[dict[str, Any]]) -> None:
+    """The champion of each topology, first the one that commands use by default."""
+    known = [entry for entry in rows if entry["champion_of"]]
+    for entry in sorted(known, key=lambda entry: "champion" not in entry["aliases"]):
+        used = " (`champion`: used where no version is named)" if "champion" in entry["aliases"] else ""
+        terminal.say(f"champion of {entry['champion_of']}: version {entry['version']}{used}")
+
+
+def _show_version(version: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        terminal.print_json(version)
+        return
+    description, tags = version.pop("description"), version.pop("tags")
+    history = tags.pop("history", "")
+    number, costs_of = version.pop("version"), tags.get("topology") or version["champion_of"]
+    terminal.say(", ".join(filter(None, (f"Version {number}", version["standing"]))))
+    if costs_of:
+        terminal.say(f"Its costs are of {costs_of}.")
+    table = Table(show_header=False)
+    table.add_column(overflow="fold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in (version | tags).items():
+        if value not in (None, ""):
+            table.add_row(name, _readable(value))
+    terminal.OUT.print(table)
+    terminal.say("Decisions:")
+    for line in history.splitlines() or ["none yet"]:
+        terminal.say(f"  {line}")
+    terminal.OUT.print(Markdown(description, hyperlinks=False))
+
+
+def _readable(value: Any) -> str:
+    """A value for people; of JSON, one line per field."""
+    text = terminal.shown(value)
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return text
+    return "\n".join(_lines(content)) if isinstance(content, dict) else text
+
+
+def _lines(content: dict[str, Any], indent: str = "") -> list[str]:
+    lines = []
+    for name, value in content.items():
+        if isinstance(value, dict):
+            lines += [f"{indent}{name}:", *_lines(value, indent + "  ")]
+        else:
+            lines.append(f"{indent}{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
+    return lines

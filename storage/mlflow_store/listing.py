@@ -1,0 +1,171 @@
+"""All versions with their tags and figures in one reading, without MLflow where its database is a file on this host.
+
+Importing MLflow takes seconds. Its database is read here as MLflow 3 lays it out; a server, another database, or another
+layout is read through MLflow's client.
+"""
+
+import math
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.mlflow_store.presence import LOCAL
+from storage.settings import Settings
+
+MODEL = "dreamshard"
+"""Name of the registered model."""
+
+ALIASES = ("champion", "challenger", "previous")
+
+_WORKSPACE = "default"
+_PAGE = 200  # versions, or runs, in one answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionEntry:
+    """A version as the registry has it.
+
+    Attributes:
+        version: its number.
+        run: id of the run that it came from; None where MLflow knows none.
+        created_ms: time of its registration, milliseconds since 1970.
+        description: Markdown.
+        tags: by name.
+        metrics: newest of its run, by name.
+    """
+
+    version: str
+    run: str | None
+    created_ms: int
+    description: str
+    tags: Mapping[str, str]
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """The registry.
+
+    Attributes:
+        aliases: alias to version.
+        versions: newest first.
+    """
+
+    aliases: Mapping[str, str]
+    versions: tuple[VersionEntry, ...]
+
+    @property
+    def tags(self) -> dict[str, Mapping[str, str]]:
+        """Tags of each version."""
+        return {entry.version: entry.tags for entry in self.versions}
+
+    def find(self, name: str, address: str) -> VersionEntry:
+        """The version that an alias or a number names.
+
+        Args:
+            name: of the version.
+            address: of the registry, for the message.
+
+        Raises:
+            ValueError: there is none of that name; the message lists the existing ones.
+        """
+        number = self.aliases.get(name, name)
+        found = next((entry for entry in self.versions if entry.version == number), None)
+        if found is None:
+            raise ValueError(missing(name, address, self.aliases, [entry.version for entry in self.versions]))
+        return found
+
+
+def missing(name: str, address: str, aliases: Mapping[str, str], versions: list[str]) -> str:
+    """Says that there is no such version, and which exist."""
+    existing = [f"{alias} (version {version})" for alias, version in aliases.items()]
+    existing += [f"version {version}" for version in versions]
+    what = f"{name} yet" if name in ALIASES else f"version {name!r}"
+    return f"there is no {what} of {MODEL} at {address}, so it cannot be used; " + (
+        f"there are {', '.join(existing)}" if existing else "train one first with `dreamshard run`"
+    )
+
+
+def read(settings: Settings) -> Listing:
+    """The registry at present; empty before the first version."""
+    if settings.tracking_uri.startswith(LOCAL):
+        path = Path(settings.tracking_uri.removeprefix(LOCAL))
+        if not path.exists():
+            return Listing(aliases={}, versions=())
+        try:
+            return _from_database(path)
+        except sqlite3.Error:  # busy, or laid out by another MLflow, whose own client says what is wrong
+            pass
+    return _from_client(settings)
+
+
+def _from_database(path: Path) -> Listing:
+    where = "name = ? and workspace = ?"
+    key = (MODEL, _WORKSPACE)
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        aliases = dict(database.execute(f"select alias, version from registered_model_aliases where {where}", key))
+        rows = database.execute(
+            "select version, run_id, creation_time, description from model_versions "
+            f"where {where} and current_stage != 'Deleted_Internal' order by version desc",
+            key,
+        ).fetchall()
+        tags: dict[int, dict[str, str]] = {}
+        query = f"select version, key, value from model_version_tags where {where} order by key"
+        for version, name, value in database.execute(query, key):
+            tags.setdefault(version, {})[name] = value
+        metrics: dict[str, dict[str, float]] = {}
+        query = (
+            "select run_uuid, key, value, is_nan from latest_metrics where run_uuid in "
+            f"(select run_id from model_versions where {where}) order by key"
+        )
+        for run, name, value, is_nan in database.execute(query, key):
+            metrics.setdefault(run, {})[name] = math.nan if is_nan else value
+    entries = [
+        VersionEntry(
+            version=str(version),
+            run=run or None,
+            created_ms=created,
+            description=description or "",
+            tags=tags.get(version, {}),
+            metrics=metrics.get(run, {}),
+        )
+        for version, run, created, description in rows
+    ]
+    return Listing(aliases={alias: str(version) for alias, version in aliases.items()}, versions=tuple(entries))
+
+
+def _from_client(settings: Settings) -> Listing:
+    from storage.mlflow_store import registry
+
+    models = registry.all_versions(settings)
+    metrics = _metrics(settings, [model.run_id for model in models if model.run_id])
+    entries = [
+        VersionEntry(
+            version=str(model.version),
+            run=model.run_id or None,
+            created_ms=model.creation_timestamp,
+            description=model.description or "",
+            tags=dict(sorted(model.tags.items())),
+            metrics=metrics.get(model.run_id or "", {}),
+        )
+        for model in models
+    ]
+    return Listing(aliases=registry.aliases(settings), versions=tuple(entries))
+
+
+def _metrics(settings: Settings, runs: list[str]) -> dict[str, dict[str, float]]:
+    """Newest metrics by run."""
+    from storage.mlflow_store.runs import EXPERIMENT, client
+
+    tracking = client(settings)
+    experiment = tracking.get_experiment_by_name(EXPERIMENT)
+    found: dict[str, dict[str, float]] = {}
+    if experiment is None:
+        return found
+    for start in range(0, len(runs), _PAGE):
+        wanted = ", ".join(f"'{run}'" for run in runs[start : start + _PAGE])
+        answer = tracking.search_runs([experiment.experiment_id], f"attributes.run_id IN ({wanted})", max_results=_PAGE)
+        found |= {run.info.run_id: dict(sorted(run.data.metrics.items())) for run in answer}
+    return found

@@ -1,0 +1,66 @@
+"""Reading all versions at once: from MLflow's database as its client has them, and without importing it."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage.mlflow_store import listing, registration, registry, runs, versions
+from storage.mlflow_store.alias_changes import set_alias
+from storage.settings import Settings
+
+TAGS = {"name": "v1 tables.csv", "tables_per_task": "8", "devices": "2", "seed": "0"}
+
+
+@pytest.fixture
+def registered(mlflow_settings: Settings, placer_folder: Path) -> Settings:
+    """Versions 1 (the champion), 2 (deleted) and 3 (whose measurement failed)."""
+    for cost in (3.0, 2.0, 4.0):
+        with runs.chain(mlflow_settings, "retrain") as run:
+            registration.register_placer(
+                mlflow_settings, placer_folder, run, metrics={"eval_overall_ms": cost}, tags=TAGS
+            )
+    runs.client(mlflow_settings).delete_model_version(registry.MODEL, "2")
+    set_alias(mlflow_settings, "1", "champion", "the first")
+    return mlflow_settings
+
+
+def test_the_database_holds_what_mlflows_client_returns(registered: Settings, monkeypatch: pytest.MonkeyPatch):
+    direct = listing.read(registered)
+    assert [(entry.version, entry.metrics["eval_overall_ms"]) for entry in direct.versions] == [("3", 4.0), ("1", 3.0)]
+    assert direct.aliases == {"champion": "1"}
+    monkeypatch.setattr(listing, "LOCAL", "as a server: ")
+    assert listing.read(registered) == direct
+    with pytest.raises(
+        ValueError, match=r"no version '2' of dreamshard .* champion \(version 1\), version 3, version 1"
+    ):
+        direct.find("2", "here")
+    assert versions.version(registered, "champion")["tables_per_task"] == "8"
+
+
+def test_before_the_first_version_there_are_none_and_no_database_is_made(tmp_path: Path):
+    settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)})
+    assert listing.read(settings).versions == ()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="no champion yet"):
+        versions.version(replace(settings), "champion")
+
+
+def test_models_lists_versions_without_importing_mlflow_or_torch(registered: Settings):
+    program = (
+        "import sys\nfrom flows.cli.app import main\n"
+        f"for words in (['models'], ['models', '1']):\n"
+        f"    try:\n        main([*words, '--home', {str(registered.home)!r}])\n"
+        "    except SystemExit as end:\n        assert not end.code, end.code\n"
+        "print('imported:', *[name for name in ('mlflow', 'torch', 'pandas', 'prefect') if name in sys.modules])"
+    )
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].strip() == "imported:"
+    for word in ("v1 tables.csv", "tables_per_task", "champion", "the first", "eval_overall_ms"):
+        assert word in done.stdout
