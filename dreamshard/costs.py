@@ -12,12 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dreamshard.names import PHASES as PHASES
 from dreamshard.placement import Placement
 from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
-
-PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")
-"""In the order in which they run; the last axis of a stacked cost tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,15 +9,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dreamshard.names import NUM_BINS as NUM_BINS
+
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Optimizer = Literal[
     "sgd", "rowwise_adagrad", "adagrad", "adam", "lamb", "partial_rowwise_adam", "partial_rowwise_lamb", "lars_sgd"
 ]
 
 _SHARD = re.compile(r"(?P<table>.+)\[(?P<start>\d+):(?P<end>\d+)\]")
-
-NUM_BINS = 17
-"""Access-count bins: (0,1], (1,2], (2,4], ... (16384,32768], (32768, inf)."""
 
 DEFAULT_BATCH = 65_536
 """Training samples per step of GPUs where nobody says: that of Meta's published data sets."""

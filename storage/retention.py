@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from storage.filesystem import FileInfo, list_file_infos, read_json, remove
 from storage.lake import catalog, drifted_tables
-from storage.lake.parquet_files import read_parquet
+from storage.lake.parquet_files import partition_value, read_parquet
 from storage.mlflow_store import registry
 from storage.run_records import training_effort
 from storage.settings import Settings, home_registry
@@ -31,7 +31,6 @@ KINDS = ("reports", "evaluations", "checkpoints", "cost samples", "sample buffer
 _LEFTOVERS = ("sample buffer", "unfinished")  # of killed writers; removed by age alone
 _OF_DATASETS = ("evaluations", "cost samples")
 _ITERATION = re.compile(r"iteration_(\d+)\..*")
-_DATASET = re.compile(r"dataset_version=([^/]+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +177,8 @@ def _kept_lookups(store: Store, stored: Sequence[StoredFile], keys: Collection[s
 
 
 def _dataset(info: FileInfo) -> str:
-    """The dataset version in a file's path."""
-    match = _DATASET.search(str(info.path))
-    return unquote(match[1]) if match else ""
+    """The dataset version in the path of a file: the folder's name, of tasks that of the folder above."""
+    folder = info.path.parent
+    if folder.parent.parent.name == "tasks":
+        folder = folder.parent
+    return partition_value(folder)

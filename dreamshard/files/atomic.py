@@ -19,8 +19,8 @@ from typing import BinaryIO
 def replacing(target: Path) -> Iterator[Path]:
     """Yield a temporary path for a library to write; it becomes `target` when the block ends without an error.
 
-    The name is `<target>.<process>.<thread>.tmp`, where symbolic links lead. Missing parent folders are made. A file that is
-    replaced passes its permissions on.
+    The name is `.<target>.<process>.<thread>.tmp`, where symbolic links lead; libraries that read a whole folder skip names
+    that begin with a dot. Missing parent folders are made. A file that is replaced passes its permissions on.
 
     Raises:
         ValueError: `target` is something else than a file, which would be lost.
@@ -28,7 +28,7 @@ def replacing(target: Path) -> Iterator[Path]:
     target = Path(os.path.realpath(target))
     target.parent.mkdir(parents=True, exist_ok=True)
     mode = _mode(target)
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
         yield temporary

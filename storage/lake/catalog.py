@@ -8,6 +8,9 @@ hold remote addresses (`s3://...`). To open that file from Python, call
 secret, for S3).
 """
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,14 @@ import duckdb
 import pyarrow as pa
 
 from dreamshard.files import atomic
-from storage.filesystem import failures, list_files
-from storage.lake import schemas
+from storage.filesystem import AnyPath, failures, list_files
+from storage.lake import derived_views, schemas
 from storage.settings import Settings
 
 VIEWS = (
+    "versions",
     "tables",
+    "table_costs",
     "tasks",
     "cost_samples",
     "device_costs",
@@ -28,9 +33,11 @@ VIEWS = (
     "exchange_samples",
     "placements",
     "evaluations",
+    "evaluated_devices",
 )
 
 _NO_DOWNLOADS: dict[str, Any] = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+_DESCRIBE = re.compile(r"\s*(?:describe|desc)\s+\"?(\w+)\"?\s*;?\s*", re.IGNORECASE)
 
 
 def connect(settings: Settings) -> duckdb.DuckDBPyConnection:
@@ -50,16 +57,16 @@ def write_catalog(settings: Settings) -> None:
         _create_views(connection, settings)
 
 
-def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
-    """Run one query over the views; returns a dictionary per row.
+@contextmanager
+def answering(settings: Settings, sql: str) -> Iterator[duckdb.DuckDBPyRelation | None]:
+    """Yield what one query over the views answers, None where it answers nothing; it is computed when it is read.
 
     Raises:
         ValueError: DuckDB cannot run it; the message names the views.
     """
     with connect(settings) as connection:
         try:
-            answer = connection.sql(sql)
-            return [] if answer is None else [dict(zip(answer.columns, row, strict=True)) for row in answer.fetchall()]
+            yield connection.sql(_readable(sql))
         except failures(duckdb.Error) as error:
             reason = str(error).split("\n\n")[0].strip().replace("\n", " ")
             raise ValueError(
@@ -68,25 +75,36 @@ def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
             ) from error
 
 
+def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
+    """Run one query over the views; returns a dictionary per row.
+
+    Raises:
+        ValueError: as `answering`.
+    """
+    with answering(settings, sql) as answer:
+        return [] if answer is None else [dict(zip(answer.columns, row, strict=True)) for row in answer.fetchall()]
+
+
+def _readable(sql: str) -> str:
+    """`describe VIEW` as a query of its columns: in DuckDB `describe tables` lists all views instead."""
+    match = _DESCRIBE.fullmatch(sql)
+    if match is None or match[1].lower() not in VIEWS:
+        return sql
+    return f'select column_name, column_type from (describe select * from "{match[1].lower()}")'
+
+
 def _create_views(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
     root = settings.lake_root
     if not isinstance(root, Path):
         connection.register_filesystem(root.fs)
-    for name, (dataset, schema, condition) in _SOURCES.items():
-        folder = root / dataset
-        if not (any(folder.rglob("*.parquet")) if isinstance(folder, Path) else list_files(folder, "**/*.parquet")):
-            connection.execute(f"create view {name} as {_empty(connection, schema)}")
-            continue
-        files = f"{folder}/**/*.parquet".replace("'", "''")
-        source = f"read_parquet('{files}', hive_partitioning = true, hive_types_autocast = false, union_by_name = true)"
-        once = _DISTINCT if dataset == "cost_samples" and not isinstance(root, Path) else ""
-        rows = f"from {source} {condition} {once}"
-        columns = ", ".join(f'"{column}"' for column in schema.names)
-        try:
-            connection.execute(f"create view {name} as select {columns} {rows}")
-        except duckdb.BinderException:
-            connection.execute(f"create view {name} as select {_known_columns(connection, source, schema)} {rows}")
-    connection.execute(f"create view placements as {_PLACEMENTS}")
+    rows = {name: _rows(connection, root, name) for name in _SOURCES}
+    for name in ("versions", "tables", "tasks", "cost_samples", "device_costs", "shard_costs", "exchange_samples"):
+        connection.execute(f"create view {name} as {rows[name]}")
+    connection.execute(f"create view evaluations as {derived_views.EVALUATIONS.format(rows=rows['evaluations'])}")
+    connection.execute(f"create view evaluated_devices as {derived_views.EVALUATED_DEVICES}")
+    connection.execute(f"create view placements as {derived_views.PLACEMENTS}")
+    costs = derived_views.TABLE_COSTS.format(estimates=rows["table_estimates"])
+    connection.execute(f"create view table_costs as {costs}")
 
 
 _DISTINCT = """
@@ -94,36 +112,67 @@ _DISTINCT = """
 """
 """Hosts that do the same run at the same time share no lock, and may write one sample to two files."""
 
-_SOURCES: dict[str, tuple[str, pa.Schema, str]] = {
-    "tables": ("tables", schemas.TABLES, ""),
-    "tasks": ("tasks", schemas.TASKS, ""),
-    "cost_samples": ("cost_samples", schemas.COST_SAMPLES, "where device = 0"),
-    "device_costs": ("cost_samples", schemas.DEVICE_COSTS, ""),
-    "shard_costs": ("shard_costs", schemas.SHARD_COSTS, ""),
-    "exchange_samples": ("exchange_samples", schemas.EXCHANGE_SAMPLES, ""),
-    "evaluations": ("evaluations", schemas.EVALUATIONS, ""),
+_SOURCES: dict[str, tuple[str, pa.Schema, tuple[str, ...], str]] = {
+    "versions": ("versions", schemas.VERSIONS, (), ""),
+    "tables": ("tables", schemas.TABLES, ("dataset_version",), ""),
+    "tasks": ("tasks", schemas.TASKS, ("dataset_version", "split"), ""),
+    "cost_samples": ("cost_samples", schemas.COST_SAMPLES, ("testbed", "dataset_version"), "where device = 0"),
+    "device_costs": ("cost_samples", schemas.DEVICE_COSTS, ("testbed", "dataset_version"), ""),
+    "shard_costs": ("shard_costs", schemas.SHARD_COSTS, ("hardware",), ""),
+    "exchange_samples": ("exchange_samples", schemas.EXCHANGE_SAMPLES, (), ""),
+    "evaluations": ("evaluations", schemas.EVALUATIONS, ("testbed", "dataset_version"), ""),
+    "table_estimates": ("table_estimates", schemas.TABLE_ESTIMATES, (), ""),
 }
-"""View -> dataset, columns, and condition on its rows. The row of device 0 carries the whole sample."""
+"""Name -> dataset, columns, those that its folders are named by, and condition on its rows.
 
-_PLACEMENTS = """
-    select 'cost_sample' as origin, sample_id as origin_id, run_key, dataset_version, testbed, hardware, task,
-        cast(null as varchar) as placer, num_devices, unnest(table_names) as table_name, unnest(placement) as device
-    from cost_samples
-    union all
-    select 'evaluation', evaluation_id, run_key, dataset_version, testbed, hardware, task, placer, num_devices,
-        unnest(table_names), unnest(placement)
-    from evaluations
+The row of device 0 carries the whole sample.
 """
 
 
-def _known_columns(connection: duckdb.DuckDBPyConnection, source: str, schema: pa.Schema) -> str:
-    """The columns of `schema`, null where they are newer than all files."""
+def _rows(connection: duckdb.DuckDBPyConnection, root: AnyPath, name: str) -> str:
+    """A query of the rows of a dataset's files."""
+    dataset, schema, folders, condition = _SOURCES[name]
+    folder = root / dataset
+    if not (any(folder.rglob("*.parquet")) if isinstance(folder, Path) else list_files(folder, "**/*.parquet")):
+        return _empty(connection, schema)
+    files = f"{folder}/**/*.parquet".replace("'", "''")
+    source = f"read_parquet('{files}', hive_partitioning = false, union_by_name = true, filename = true)"
+    once = _DISTINCT if dataset == "cost_samples" and not isinstance(root, Path) else ""
+    columns = {column: f'"{column}"' for column in schema.names} | _from_path(folders)
+    try:
+        sql = _select(columns, source, condition, once)
+        connection.execute(f"describe {sql}")
+    except duckdb.BinderException:
+        sql = _select(_known(connection, source, schema, columns), source, condition, once)
+    return sql
+
+
+def _select(columns: dict[str, str], source: str, condition: str, once: str) -> str:
+    selected = ", ".join(f'{value} as "{name}"' for name, value in columns.items())
+    return f"select {selected} from {source} {condition} {once}"
+
+
+def _from_path(folders: tuple[str, ...]) -> dict[str, str]:
+    """Columns as the names of folders have them, so that DuckDB opens only the files that a condition asks for.
+
+    Earlier releases called the folders `column=value`.
+    """
+    columns = {}
+    for depth, name in enumerate(reversed(folders), start=2):
+        columns[name] = f"url_decode(regexp_replace(split_part(filename, '/', -{depth}), '^\\w+=', ''))"
+    return columns
+
+
+def _known(
+    connection: duckdb.DuckDBPyConnection, source: str, schema: pa.Schema, columns: dict[str, str]
+) -> dict[str, str]:
+    """The columns, null where they are newer than all files."""
     known = {row[0] for row in connection.execute(f"describe select * from {source}").fetchall()}
     kinds = connection.from_arrow(schema.empty_table()).types
-    return ", ".join(
-        f'"{name}"' if name in known else f'cast(null as {kind}) as "{name}"'
+    return {
+        name: columns[name] if name in known else f"cast(null as {kind})"
         for name, kind in zip(schema.names, kinds, strict=True)
-    )
+    }
 
 
 def _empty(connection: duckdb.DuckDBPyConnection, schema: pa.Schema) -> str:

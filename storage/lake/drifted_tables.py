@@ -1,4 +1,4 @@
-"""Tables derived from those of a dataset as if they had drifted: `drifted/dataset_version=<v>/<content>.parquet`.
+"""Tables derived from those of a dataset as if they had drifted: `drifted/<dataset version>/<content>.parquet`.
 
 They belong to the dataset's pool, in which tasks name them, but not to the dataset, whose version is the user's tables.
 """

@@ -1,6 +1,6 @@
 """All-to-alls measured by themselves, which serve every training on the same hardware.
 
-    exchange_samples/measured_on=<links>/<content>.parquet
+    exchange_samples/<links>/<content>.parquet
 
 A file holds exchanges that were measured in a row; writing the same ones again adds nothing.
 """
@@ -40,7 +40,7 @@ def read_exchanges(root: AnyPath, links: str | None, versions: Mapping[str, str]
     Raises:
         ValueError: a file cannot be read.
     """
-    everywhere = root / "exchange_samples", "measured_on=*/*.parquet"
+    everywhere = root / "exchange_samples", "*/*.parquet"
     files = list_files(*(everywhere if links is None else (_folder(root, links), "*.parquet")))
     rows = {row["exchange_id"]: row for table in read_parquet_files(files) for row in table.to_pylist()}
     samples = [_from_row(row) for row in sorted(rows.values(), key=lambda row: (row["created_at"], row["exchange_id"]))]

@@ -1,14 +1,16 @@
 """The lake: append-only Parquet datasets, each file written atomically and named by its content.
 
     lookups/<content>.parquet                                          one table's batch, shared by datasets
-    tables/dataset_version=<v>/tables.parquet                          one row per table
-    drifted/dataset_version=<v>/<content>.parquet                      one row per table derived from one of the dataset's
-    tasks/dataset_version=<v>/split=<s>/<task set>.parquet             one row per task
-    cost_samples/testbed=<t>/dataset_version=<v>/<run>.<iteration>.<content>.parquet      one row per device
+    tables/<dataset version>/tables.parquet                            one row per table
+    drifted/<dataset version>/<content>.parquet                        one row per table derived from one of the dataset's
+    tasks/<dataset version>/<split>/<task set>.parquet                 one row per task
+    cost_samples/<testbed>/<dataset version>/<run>.<iteration>.<content>.parquet          one row per device
     sample_buffer/...                                                  samples of an unfinished iteration
-    shard_costs/hardware=<h>/<key>.<repeats>.parquet                   one row: a shard measured by itself
-    exchange_samples/measured_on=<i>/<content>.parquet                 one row per all-to-all measured by itself
-    evaluations/testbed=<t>/dataset_version=<v>/<run>.parquet                             one row per placer and task
+    shard_costs/<hardware>/<key>.<repeats>.parquet                     one row: a shard measured by itself
+    exchange_samples/<links>/<content>.parquet                         one row per all-to-all measured by itself
+    evaluations/<testbed>/<dataset version>/<run>.parquet              one row per placer and task
+
+A folder is named by a value of its files (`parquet_files.partition`); every file has all columns.
 
 Writing the same content again adds nothing; a repeated evaluation replaces the previous one. A killed writer leaves at most
 a `.tmp` file, which no reader opens. SQL queries belong in `catalog`, new cost samples in `sample_buffer`.
@@ -151,7 +153,7 @@ class Lake:
 
     def dataset_versions(self) -> list[str]:
         """Versions of all datasets; the one written last is last."""
-        paths = list_files(self.root / "tables", "dataset_version=*/tables.parquet")
+        paths = list_files(self.root / "tables", "*/tables.parquet")
         files = read_parquet_files(paths, ["dataset_version", "created_at"])
         first_rows = [table.slice(0, 1).to_pylist()[0] for table in files]
         return [row["dataset_version"] for row in sorted(first_rows, key=lambda row: row["created_at"])]
@@ -214,7 +216,7 @@ class Lake:
             ValueError: a file cannot be read, or a sample's dataset is not in the lake.
         """
         run = "*" if run_key is None else quote(run_key, safe="")
-        files = list_files(self.root / "cost_samples", f"testbed=*/dataset_version=*/{run}.*.parquet")
+        files = list_files(self.root / "cost_samples", f"*/*/{run}.*.parquet")
         all_rows = [row for table in read_parquet_files(files) for row in table.to_pylist()]
         kept = [row for row in all_rows if run_key in (None, row["run_key"])]
         kept.sort(key=lambda row: (row["iteration"], row["created_at"]))

@@ -1,20 +1,25 @@
 """Parquet files that appear completely or not at all, and one clear error for those that cannot be read."""
 
 import errno
+import re
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from upath import UPath
 
 from dreamshard.files.digests import json_digest
 from dreamshard.files.parquet import parquet_errors
 from storage.filesystem import AnyPath, read_files, writing
 
 _ROWS_PER_GROUP = 122_880  # DuckDB hands one group to a thread: a third faster than with pyarrow's default of a million
+
+_FORMER = re.compile(r"^\w+=")  # values have no `=` in them, since it is escaped
 
 _ADVICE = (
     "so this run cannot use its content; it may be truncated or come from another program: remove it and run the stage "
@@ -79,10 +84,36 @@ def _texts(schema: pa.Schema) -> list[str]:
 
 
 def partition(root: AnyPath, **values: str) -> AnyPath:
-    """`root/name=value/...`, with everything but letters, digits and `_.-~` escaped."""
+    """`root/value/...`, with everything but letters, digits and `_.-~` escaped, and a `_` or `.` at the beginning.
+
+    The files have these columns themselves. Folders called `name=value`, as earlier releases did, would give readers each
+    column a second time and perhaps as a number, so a new folder has the value alone; where the old one exists, it is used.
+    """
     for name, value in values.items():
-        root = root / f"{name}={quote(value, safe='')}"
+        escaped = quote(value, safe="")
+        former = root / f"{name}={escaped}"
+        root = former if _exists(former) else root / _visible(escaped)
     return root
+
+
+def partition_value(folder: AnyPath) -> str:
+    """The value that a folder of `partition` is named by."""
+    return unquote(_FORMER.sub("", folder.name))
+
+
+def _exists(folder: AnyPath) -> bool:
+    """Whether a folder that only earlier releases make is there; a store is asked once per process."""
+    return folder.is_dir() if isinstance(folder, Path) else _exists_remotely(folder)
+
+
+@cache
+def _exists_remotely(folder: UPath) -> bool:
+    return bool(folder.exists())
+
+
+def _visible(name: str) -> str:
+    """Readers skip folders whose names begin with `_` or `.`."""
+    return f"%{ord(name[0]):02X}{name[1:]}" if name[:1] in ("_", ".") else name
 
 
 def content_id(content: Any) -> str:

@@ -1,6 +1,6 @@
 """The sample buffer: each new cost sample gets a file at once, and a whole iteration moves into the lake together.
 
-    <lake>/sample_buffer/testbed=<t>/dataset_version=<v>/<run>.<iteration>.<sample>.parquet
+    <lake>/sample_buffer/<testbed>/<dataset version>/<run>.<iteration>.<sample>.parquet
 
 A killed process thus loses no measurement, and a query opens one file per iteration instead of one per placement (about
 0.5 ms each). Readers of the lake do not look into the buffer, and no sample is in the lake twice.
@@ -81,7 +81,7 @@ def _flush(lake: Lake, run_key: str | None) -> None:
     """Move the samples of one or all runs into the lake; an interrupted flush is completed by the next one."""
     run = "*" if run_key is None else f"{quote(run_key, safe='')}.*"
     with lake.one_writer(FOLDER):
-        files = list_files(lake.root / FOLDER, f"testbed=*/dataset_version=*/{run}.parquet")
+        files = list_files(lake.root / FOLDER, f"*/*/{run}.parquet")
         rows = [row for table in read_parquet_files(files) for row in table.to_pylist()]
         append_measurements(lake, sorted(rows, key=lambda row: (row["created_at"], row["device"])))
         remove(files)

@@ -6,8 +6,7 @@ device 0 also carries the columns of the whole placement. `COST_SAMPLES` and `DE
 
 import pyarrow as pa
 
-from dreamshard.costs import PHASES
-from dreamshard.tables import NUM_BINS
+from dreamshard.names import NUM_BINS, PHASES
 
 BINS = tuple(f"bin_{j}" for j in range(NUM_BINS))
 PHASE_COLUMNS = tuple(f"{phase}_ms" for phase in PHASES)
@@ -113,7 +112,9 @@ COST_SAMPLES = pa.schema([*_MEASURED, *_SAMPLE])
 EVALUATIONS = pa.schema(
     [
         *_columns(_TEXT, "evaluation_id", "run_key", "dataset_version", "testbed", "hardware", "placer"),
-        ("model_version", _TEXT),  # null if the placer is not a registered model
+        ("model_version", _TEXT),  # null if the placer is not a registered model; the view fills it in for a candidate
+        ("training", _TEXT),  # of the candidate; null for other placers
+        ("iteration", _INT),  # of that training
         ("task", _TEXT),
         ("num_devices", _INT),
         ("overall_ms", _MS),  # mean over the repeats; null if the placement did not fit
@@ -126,6 +127,47 @@ EVALUATIONS = pa.schema(
     ]
 )
 """One row per placer and test task."""
+
+VERSIONS = pa.schema(
+    [
+        ("version", _INT),
+        *_columns(_TEXT, "name", "aliases", "champion_of"),  # champion_of: hardware and devices that it is champion of
+        ("created_at", _TIME),
+        *_columns(_TEXT, "source", "dataset_version"),
+        ("tables", _INT),  # number of tables in the dataset
+        *_columns(_TEXT, "table_diff", "mode"),
+        ("tables_per_task", _TEXT),  # a number, or all
+        *_columns(_TEXT, "testbed", "hardware"),
+        *_columns(_INT, "devices", "devices_per_host"),  # null for as many per host as the hardware has
+        ("memory_gb", pa.float64()),  # room on each device
+        *_columns(_TEXT, "precision", "optimizer"),
+        ("batch_size", _COUNT),
+        ("recipe", _TEXT),
+        *_columns(_INT, "seed", "iterations", "warm_from"),  # warm_from: version whose networks it started from
+        *_columns(_MS, "reference_cost_ms", "eval_overall_ms", "eval_predicted_ms", "eval_place_ms"),
+        ("prediction_error", pa.float64()),  # mean relative error on held-out placements
+        *_columns(pa.float64(), "gain_over_random", "gain_over_best_baseline"),  # share of the cost that it saves
+        *_columns(pa.float64(), "gain_over_best_baseline_low", "gain_over_best_baseline_high"),  # 95 % interval
+        *_columns(_TEXT, "reason", "decided_by"),
+        ("decided_at", _TEXT),
+        *_columns(_TEXT, "training", "evaluation", "reference_set", "commit", "libraries"),
+        *_columns(_TEXT, "prefect_run", "mlflow_run"),
+    ]
+)
+"""One row per registered version, as the registry was when it last changed by a command or a flow."""
+
+TABLE_ESTIMATES = pa.schema(
+    [
+        *_columns(_TEXT, "dataset_version", "table_name", "lookups_file"),
+        *_columns(_TEXT, "testbed", "hardware", "precision", "optimizer"),
+        ("batch_size", _COUNT),
+        *_columns(_MS, "forward_compute_ms", "backward_compute_ms"),
+        ("training", _TEXT),  # whose cost network estimates
+        ("iteration", _INT),
+        ("created_at", _TIME),
+    ]
+)
+"""One row per table of a version's dataset: its cost alone on a device, as the version's cost network estimates it."""
 
 SHARD_COSTS = pa.schema(
     [

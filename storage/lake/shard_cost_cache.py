@@ -1,6 +1,6 @@
 """Costs of single shards in the lake, which are read instead of measured again.
 
-    shard_costs/hardware=<h>/<key>.<repeats>.parquet
+    shard_costs/<hardware>/<key>.<repeats>.parquet
 
 The key is the hash of everything that the costs depend on, so a look-up opens at most one file and writing the same costs
 again changes nothing. Measurements of one shard with different numbers of repeats are kept side by side.

@@ -11,6 +11,7 @@ from mlflow.types import ColSpec, Schema, TensorSpec
 
 from dreamshard.tables import Tables
 from storage.filesystem import AnyPath
+from storage.lake.parquet_files import partition
 from storage.mlflow_store.runs import client
 from storage.settings import Settings
 
@@ -23,7 +24,7 @@ def log_dataset(
 ) -> None:
     """Log a dataset version as an input of a run, with its origin and its use; its digest is the version."""
     profile = {"num_tables": len(tables), "num_lookups": int(tables.lookups.sum())}
-    folder = settings.lake_root / "tables" / f"dataset_version={version}"
+    folder = partition(settings.lake_root / "tables", dataset_version=version)
     log_input(settings, run, make_dataset(source, version, folder, _COLUMNS, profile), context)
 
 

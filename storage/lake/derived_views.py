@@ -1,0 +1,109 @@
+"""Views over other views: SQL only. `catalog` makes those that read files, and these after them.
+
+A version that was registered after its evaluation was written is found here: `versions` names training and evaluation.
+"""
+
+EVALUATIONS = """
+    with registered as (
+        select training, iterations, any_value(evaluation) as evaluation, max(version) as version
+        from versions group by 1, 2
+    ), by_evaluation as (
+        select evaluation, max(version) as version from versions where evaluation is not null group by 1
+    )
+    select evaluated.* replace (
+        coalesce(try_cast(evaluated.model_version as integer), of_training.version, of_evaluation.version)
+            as model_version
+    )
+    from ({rows}) as evaluated
+    left join registered as of_training
+        on of_training.training = evaluated.training and of_training.iterations = evaluated.iteration
+    left join by_evaluation as of_evaluation
+        on of_evaluation.evaluation = evaluated.run_key and evaluated.training is null
+        and evaluated.placer = 'dreamshard'
+"""
+"""Evaluations from before they named the training find the version by the evaluation that it was registered with."""
+
+EVALUATED_DEVICES = """
+    select evaluated.evaluation_id, evaluated.run_key, evaluated.dataset_version, evaluated.testbed,
+        evaluated.hardware, evaluated.placer, evaluated.model_version, evaluated.task, devices.device,
+        devices.forward_compute_ms, devices.forward_comm_ms, devices.backward_comm_ms, devices.backward_compute_ms,
+        devices.device_ms, devices.memory_bytes, devices.num_tables, devices.sum_dim, devices.shard_tables,
+        devices.sample_id, evaluated.created_at
+    from evaluations as evaluated
+    join (
+        select sample_id, run_key, task, placement from cost_samples where iteration = 0
+        qualify row_number() over (partition by run_key, task, placement order by created_at) = 1
+    ) as samples
+        on samples.run_key = evaluated.run_key and samples.task = evaluated.task
+        and samples.placement = evaluated.placement
+    join device_costs as devices on devices.sample_id = samples.sample_id and devices.run_key = evaluated.run_key
+"""
+
+TABLE_COSTS = """
+    with described as (
+        select distinct dataset_version, name, lookups_file from tables
+    ), newest as (
+        select *, dataset_version = (select arg_max(dataset_version, created_at) from tables) as is_current
+        from tables qualify row_number() over (partition by name order by created_at desc, dataset_version) = 1
+    ), alone as (
+        select described.lookups_file, measured.testbed, measured.hardware, samples.precision, samples.optimizer,
+            samples.batch_size, measured.forward_compute_ms, measured.backward_compute_ms
+        from device_costs as measured
+        join cost_samples as samples using (sample_id, run_key, iteration)
+        join described on described.name = measured.single_table
+            and described.dataset_version = measured.dataset_version
+        where measured.forward_compute_ms is not null
+        union all
+        select described.lookups_file, 'emulated', hardware, precision, optimizer, batch_size, forward_ms, backward_ms
+        from shard_costs
+        join (select distinct lookups_file from described) as described
+            on described.lookups_file = 'lookups/' || shard_costs.tables || '.parquet'
+        where num_tables = 1
+    ), measured as (
+        select lookups_file, any_value(testbed) as testbed, hardware, precision, optimizer, batch_size,
+            median(forward_compute_ms) as forward_compute_ms, median(backward_compute_ms) as backward_compute_ms,
+            count(*) as samples
+        from alone group by lookups_file, hardware, precision, optimizer, batch_size
+    ), estimated as (
+        select estimates.*, versions.version, versions.prediction_error
+        from ({estimates}) as estimates
+        left join versions on versions.training = estimates.training and versions.iterations = estimates.iteration
+        qualify row_number() over (
+            partition by lookups_file, estimates.hardware, estimates.precision, estimates.optimizer,
+                estimates.batch_size
+            order by versions.champion_of is null, not contains(coalesce(versions.aliases, ''), 'champion'),
+                versions.version desc nulls last, estimates.created_at desc
+        ) = 1
+    ), costs as (
+        select lookups_file, testbed, hardware, precision, optimizer, batch_size, forward_compute_ms,
+            backward_compute_ms, 'measured' as origin, cast(null as double) as error, samples,
+            cast(null as integer) as model_version
+        from measured
+        union all
+        select lookups_file, testbed, hardware, precision, optimizer, batch_size, forward_compute_ms,
+            backward_compute_ms, 'estimated', prediction_error, null, version
+        from estimated
+    ), best as (
+        select * from costs qualify row_number() over (
+            partition by lookups_file, hardware, precision, optimizer, batch_size order by origin desc
+        ) = 1
+    )
+    select newest.name as table_name, best.hardware,
+        best.forward_compute_ms + best.backward_compute_ms as compute_ms,
+        cast(best.forward_compute_ms as double) as forward_compute_ms,
+        cast(best.backward_compute_ms as double) as backward_compute_ms,
+        best.origin, best.error, best.samples, best.model_version, newest.rows, newest.dim, newest.pooling_factor,
+        newest.is_current, newest.dataset_version, best.testbed, best.precision, best.optimizer, best.batch_size
+    from best join newest using (lookups_file)
+"""
+"""Measured comes after estimated in the alphabet. A table is as the newest dataset that holds it describes it."""
+
+PLACEMENTS = """
+    select 'cost_sample' as origin, sample_id as origin_id, run_key, dataset_version, testbed, hardware, task,
+        cast(null as varchar) as placer, num_devices, unnest(table_names) as table_name, unnest(placement) as device
+    from cost_samples
+    union all
+    select 'evaluation', evaluation_id, run_key, dataset_version, testbed, hardware, task, placer, num_devices,
+        unnest(table_names), unnest(placement)
+    from evaluations
+"""

@@ -1,0 +1,109 @@
+"""Every folder of the lake opens in pandas, polars, pyarrow and DuckDB as it is, and has the rows that our readers have."""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+import pytest
+
+from dreamshard.costs import CostSample
+from dreamshard.files import atomic
+from dreamshard.tasks import PlacementTask, TableSplit
+from storage.lake import LakeShardCache, catalog, write_table_split
+from storage.lake.lake import Lake
+from storage.lake.parquet_files import partition, partition_value, read_parquet_files, write_parquet
+from storage.settings import Settings
+from tests.helpers.lake import append_samples
+from tests.helpers.samples import make_evaluation, make_sample
+from tests.storage.lake.test_catalog import filled  # noqa: F401
+from tests.storage.lake.test_shard_cost_cache import COSTS, KEY
+
+
+def keys(table: pa.Table) -> list[str]:
+    """Rows as text, in any order, so that whatever a library returns can be compared."""
+    return sorted(str(row) for row in table.to_pylist())
+
+
+def assert_opens_everywhere(folder: Path) -> int:
+    """Read a folder in one call of each library; returns the number of rows."""
+    ours = read_parquet_files(sorted(folder.rglob("*.parquet")))
+    expected = pa.concat_tables([table.select(ours[0].column_names) for table in ours])
+    names = expected.column_names
+    found = {
+        "pandas": pa.Table.from_pandas(pd.read_parquet(folder, dtype_backend="pyarrow"), preserve_index=False),
+        "pyarrow": pyarrow.dataset.dataset(folder, partitioning="hive").to_table(),
+        "pyarrow as pandas does": pq.read_table(folder),
+        "polars": pl.read_parquet(folder / "**" / "*.parquet").to_arrow(),
+        "polars, later": pl.scan_parquet(folder / "**" / "*.parquet").collect().to_arrow(),
+        "DuckDB": duckdb.sql(f"from '{str(folder).replace(chr(39), chr(39) * 2)}/**/*.parquet'").to_arrow_table(),
+    }
+    for library, table in found.items():
+        assert sorted(table.column_names) == sorted(names), library
+        assert keys(table.select(names)) == keys(expected), library
+    return len(expected)
+
+
+@pytest.fixture
+def numbered(lake: Lake, task: PlacementTask, sample: CostSample) -> str:
+    """What was measured on a dataset whose version looks like a number to a reader that guesses."""
+    version = "001234567890"
+    append_samples(lake, [sample, make_sample(task, [0, 0, 0], "cluster")], "run", 1, version)
+    lake.write_evaluation(
+        [make_evaluation(task, "random", 4.0)], {}, "k", dataset_version=version, testbed="7", hardware="x"
+    )
+    lake.write_tasks([task], version, "test", "12e5")
+    LakeShardCache(lake.root).put(KEY, COSTS)
+    return version
+
+
+def test_every_folder_of_the_lake_opens_in_every_library(lake: Lake, filled: None, numbered: str):  # noqa: F811
+    write_table_split(lake, "set", TableSplit(frozenset("a"), frozenset("d")))
+    with suppress(KeyError), atomic.replacing(lake.root / "evaluations" / "cluster" / "killed.parquet") as unfinished:
+        unfinished.write_bytes(b"PAR")
+        shutil.copy(unfinished, unfinished.with_name(unfinished.name.replace("killed", "left")))  # as by kill -9
+        raise KeyError
+    (lake.root / "tables" / "emptied").mkdir()
+    rows = {folder.name: assert_opens_everywhere(folder) for folder in lake.root.iterdir()}
+    assert min(rows.values()) > 0
+    assert set(rows) >= {"tables", "tasks", "cost_samples", "evaluations", "shard_costs", "exchange_samples", "halves"}
+    assert set(pd.read_parquet(lake.root / "cost_samples")["dataset_version"]) > {numbered}
+
+
+def test_folders_of_earlier_releases_are_read_and_used_beside_new_ones(
+    settings: Settings, lake: Lake, sample: CostSample, version: str
+):
+    (first,) = append_samples(lake, [sample], "run", 1, version)
+    new = lake.root / "cost_samples" / "simulated%3Ah100"
+    former = new.with_name("testbed=simulated%3Ah100")
+    new.rename(former)
+    (former / version).rename(former / f"dataset_version={version}")
+    (lake.root / "tables" / version).rename(lake.root / "tables" / f"dataset_version={version}")
+    assert lake.dataset_versions() == [version]
+    assert append_samples(lake, [sample], "run", 1, version) == [first]
+    append_samples(lake, [make_sample(sample.task, [0, 0, 0])], "run", 2, version)
+    append_samples(lake, [make_sample(sample.task, [0, 0, 0], "cluster")], "run", 3, version)
+    lake.write_dataset(lake.read_dataset(version), version, "again")
+    assert {entry.name for entry in (lake.root / "cost_samples").iterdir()} == {former.name, "cluster"}
+    assert len(lake.read_cost_samples("run")) == 3
+    found = catalog.query(settings, "select testbed, dataset_version, count(*) as n from cost_samples group by all")
+    assert sorted((row["testbed"], row["dataset_version"], row["n"]) for row in found) == [
+        ("cluster", version, 1),
+        ("simulated:h100", version, 2),
+    ]
+    sql = "explain analyze select count(*) from device_costs where testbed = 'simulated:h100'"
+    assert "2/3" in str(catalog.query(settings, sql))  # conditions on former names choose files too
+    assert [row["name"] for row in catalog.query(settings, "from tables")] == list(lake.read_dataset(version).names)
+
+
+@pytest.mark.parametrize("value", ["a/b=c", "_hidden", ".hidden", "x=y", "~", "100 %"])
+def test_a_folder_says_its_value_and_is_read_whatever_the_value(tmp_path: Path, value: str):
+    folder = partition(tmp_path, testbed=value)
+    assert partition_value(folder) == partition_value(folder.with_name(f"testbed={folder.name}")) == value
+    write_parquet(folder / "one.parquet", pa.table({"testbed": [value]}))
+    assert pd.read_parquet(tmp_path)["testbed"].tolist() == [value]
