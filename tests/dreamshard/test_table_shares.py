@@ -1,0 +1,102 @@
+"""Each table's share of what its device costs and holds."""
+
+import pytest
+import torch
+
+from dreamshard.constraints import ANY_SHARDING
+from dreamshard.costs import DeviceCosts
+from dreamshard.placed_shards import placed_shards
+from dreamshard.placement import Placement
+from dreamshard.search import RooflinePlacer
+from dreamshard.sharding import ShardedPlacement, TableSharding, even_columns
+from dreamshard.table_shares import table_shares
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.specs import SPECS
+from tests.helpers.tables import tables_of
+from tests.helpers.trained import learnt_placer
+
+A100 = RooflinePlacer(SPECS["a100"])
+POOLING = [40.0, 10.0, 20.0, 5.0, 8.0, 1.0, 3.0]
+
+
+def mixed(num_tables=7):
+    """Tables sharded in every way, on two hosts of two devices; the last is cached."""
+    task = PlacementTask(
+        tables_of([50_000] * num_tables, 64, POOLING[:num_tables]),
+        4,
+        2**40,
+        devices_per_host=2,
+        constraints=ANY_SHARDING,
+    )
+    whole = ((0, 64),)
+    halves = even_columns(64, 2)
+    shardings = (
+        TableSharding(sharding_type="table_wise", columns=whole, where=(0,)),
+        TableSharding(sharding_type="column_wise", columns=halves, where=(1, 0)),
+        TableSharding(sharding_type="row_wise", columns=whole),
+        TableSharding(sharding_type="table_row_wise", columns=whole, where=(1,)),
+        TableSharding(sharding_type="grid_shard", columns=halves, where=(0, 1)),
+        TableSharding(sharding_type="data_parallel", columns=whole),
+        TableSharding(sharding_type="table_wise", columns=whole, where=(2,), cached_share=0.1),
+    )
+    return task, ShardedPlacement(shardings[:num_tables], 4, 2)
+
+
+def whole(task, devices):
+    return ShardedPlacement.of(Placement(torch.tensor(devices), task.num_devices), task.tables, task.devices_per_host)
+
+
+@pytest.mark.parametrize(
+    ("case", "predictor"),
+    [(mixed(), A100), (mixed(6), learnt_placer())],
+    ids=["preset, every way to shard and a cache", "network, every way to shard"],
+)
+def test_shares_add_up_to_what_each_device_costs_and_holds(case, predictor):
+    task, placement = case
+    shares = table_shares(task, placement, predictor)
+    expected = predictor.predict_sharded(task, placement).phases_ms()
+    torch.testing.assert_close(shares.device_phases_ms, expected.double(), rtol=1e-4, atol=1e-6)
+    assert (shares.phases_ms >= 0).all()
+    assert shares.device_bytes.tolist() == placed_shards(task, placement).memory_bytes().tolist()
+
+
+def test_compute_is_divided_by_what_each_table_saves_and_exchange_by_columns():
+    task = PlacementTask(tables_of([100_000] * 3, [64, 32, 64], [40.0, 10.0, 20.0]), 2, 2**40)
+    shares = table_shares(task, whole(task, [0, 0, 1]), A100)
+    costs = A100.predict_sharded(task, whole(task, [0, 0, 1])).phases_ms()[0]
+    saved = []
+    for kept in ([1, 2], [0, 2]):
+        less = PlacementTask(task.tables.select(kept), 2, 2**40)
+        saved.append(costs[0] - A100.predict_sharded(less, whole(less, [0, 1])).phases_ms()[0, 0])
+    assert float(shares.phases_ms[0, 0] / shares.phases_ms[1, 0]) == pytest.approx(float(saved[0] / saved[1]))
+    assert float(shares.phases_ms[0, 1] / shares.phases_ms[1, 1]) == pytest.approx(64 / 32)
+
+
+def test_a_device_without_tables_of_its_own_only_waits():
+    task = PlacementTask(tables_of([100_000] * 2, 64, [40.0, 10.0]), 3, 2**40)
+    shares = table_shares(task, whole(task, [0, 1]), A100)
+    assert float(shares.rest_ms[2].sum()) == pytest.approx(
+        float(A100.predict_sharded(task, whole(task, [0, 1])).device_ms()[2])
+    )
+    assert float(shares.rest_ms[:2].sum()) == 0
+
+
+def test_without_costs_there_is_memory_alone():
+    task = PlacementTask(tables_of([100_000] * 2, 64, [40.0, 10.0]), 2, 2**40)
+    shares = table_shares(task, whole(task, [0, 1]), None)
+    assert shares.phases_ms is None
+    assert shares.device_phases_ms is None
+    assert shares.device_bytes.tolist() == placed_shards(task, whole(task, [0, 1])).memory_bytes().tolist()
+
+
+def test_measured_phases_keep_the_tables_parts():
+    task = PlacementTask(tables_of([100_000] * 3, 64, [40.0, 10.0, 20.0]), 2, 2**40)
+    shares = table_shares(task, whole(task, [0, 0, 1]), A100)
+    measured = DeviceCosts.from_phases(torch.tensor([[4.0, 2.0, 2.0, 8.0], [1.0, 1.0, 1.0, 1.0]]))
+    scaled = shares.scaled_to(measured)
+    torch.testing.assert_close(scaled.device_phases_ms, measured.phases_ms().double())
+    assert float(scaled.phases_ms[0, 3] / scaled.phases_ms[1, 3]) == pytest.approx(
+        float(shares.phases_ms[0, 3] / shares.phases_ms[1, 3])
+    )
+    without = table_shares(task, whole(task, [0, 0, 1]), None).scaled_to(measured)
+    torch.testing.assert_close(without.rest_ms, measured.phases_ms().double())
