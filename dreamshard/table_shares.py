@@ -5,10 +5,11 @@ A device runs its tables fused, so what it costs is no sum over its tables. It i
 - Compute, by what the device would save in that phase without each table, scaled so that the shares add up.
 - The all-to-all, by the columns that each table- or column-wise shard sends.
 - Other collectives, by kind: those of row-wise tables by columns, those of tables on one host by their columns there, and the
-  all-reduce of data-parallel copies by the bytes of their gradients. A device waits for the slowest, so this is the time that the
-  collective takes, whoever makes it slow.
+  all-reduce of data-parallel copies by the bytes of their gradients.
 
-What no table of the device has a part in, such as waiting for others, stays unattributed. Memory is a sum, so it needs no rule.
+What is divided is the time that a collective takes, whichever device makes it slow.
+
+What no table of the device has a part in, such as waiting for others, stays apart. Memory is a sum and needs no rule.
 """
 
 from dataclasses import dataclass, replace
@@ -64,16 +65,16 @@ class TableShares:
         phases_ms = costs.phases_ms().double()
         whole = self.device_phases_ms
         if whole is None or self.phases_ms is None or self.rest_ms is None:
-            return replace(self, phases_ms=self.memory_bytes.new_zeros((len(self.table), 4)).double(), rest_ms=phases_ms)
+            return replace(
+                self, phases_ms=self.memory_bytes.new_zeros((len(self.table), 4)).double(), rest_ms=phases_ms
+            )
         factor = torch.where(whole > 0, phases_ms / whole.clamp(min=1e-12), 0.0)
         rest_ms = torch.where(whole > 0, self.rest_ms * factor, phases_ms)
         return replace(self, phases_ms=self.phases_ms * factor[self.device], rest_ms=rest_ms)
 
 
 @torch.no_grad()
-def table_shares(
-    task: PlacementTask, placement: ShardedPlacement, predictor: ShardedPredictor | None
-) -> TableShares:
+def table_shares(task: PlacementTask, placement: ShardedPlacement, predictor: ShardedPredictor | None) -> TableShares:
     """Divide the predicted cost of each device, and its memory, among its tables.
 
     Args:

@@ -16,7 +16,7 @@ from flows.cli.plan_in_use import (
     show_transition,
     write_curve,
 )
-from flows.cli.plan_output import check_writable, plan_text, show_prediction
+from flows.cli.plan_output import check_page, check_writable, plan_text, show_prediction, write_page
 from flows.cli.torchrec_plan import DeviceTypeOption, ModulePathOption, torchrec_target
 
 OTHER_SETTING = 3
@@ -42,6 +42,7 @@ def place(
     explain: ExplainOption = False,
     form: options.FormatOption = "json",
     out: options.OutOption = None,
+    html: options.HtmlOption = None,
     precision: options.PrecisionOption = None,
     optimizer: options.OptimizerOption = None,
     batch_size: BatchOption = None,
@@ -59,6 +60,7 @@ def place(
     store = enter(home)
     check_writable(out)
     check_curve(curve, current)
+    check_page(html)
     options.check_room(memory_gb, hardware)
     from dreamshard.files import outputs
     from flows.placing import request as placing
@@ -105,6 +107,8 @@ def place(
     else:
         outputs.write(out, text)
         terminal.note(f"wrote {out}")
+    if html is not None:
+        write_page(html, checked, placed)
     if placed.predictor is not None:
         show_prediction(task, placed.placement, plan, placed.predictor, is_for_named=spec is not None)
         if explain:

@@ -51,6 +51,9 @@ CacheOption = Annotated[
 ]
 FormatOption = Annotated[Literal["json", "csv", "torchrec"], typer.Option("--format", help="Format of the plan.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="File for the plan; stdout if omitted.")]
+HtmlOption = Annotated[
+    Path | None, typer.Option("--html", help="File for a page that shows the plan: devices, tables and what moves.")
+]
 PrecisionOption = Annotated[
     Literal["fp32", "fp16", "bf16", "int8"] | None,
     typer.Option("--precision", help="Type of the weights.", show_default="the model's, or fp32"),

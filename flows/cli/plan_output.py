@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dreamshard.sharding import ShardedPlacement
     from dreamshard.tasks import PlacementTask
     from flows.placing.placers import Predictor
+    from flows.placing.request import CheckedRequest, Placed
 
 _TELLING_GAP = 0.25  # to the lower bound, above which the bound says nothing about the placement
 
@@ -58,3 +59,20 @@ def check_writable(out: Path | None) -> None:
     from dreamshard.files import outputs
 
     outputs.check(out, "plan")
+
+
+def check_page(html: Path | None) -> None:
+    """Check, before placing, that the page can be written."""
+    if html is not None:
+        from dreamshard.files import outputs
+
+        outputs.check(html, "page", "--html")
+
+
+def write_page(html: Path, checked: "CheckedRequest", placed: "Placed") -> None:
+    """The page of a plan."""
+    from dreamshard.files import outputs
+    from flows.placing.plan_view import plan_html
+
+    outputs.write(html, plan_html(checked, placed))
+    terminal.note(f"wrote {html}; open it in a browser")

@@ -28,6 +28,7 @@ class Choice:
         predictor: None where nothing can predict.
         costs_of: what the predicted costs were measured on; None where that is unknown.
         why: why this one was chosen, for people; empty where the user named it.
+        predicted_by: what the predictor is called; None where it is the placer itself.
     """
 
     placer: "Placer"
@@ -35,6 +36,7 @@ class Choice:
     predictor: "Predictor | None"
     costs_of: "MeasuredOn | None"
     why: str = ""
+    predicted_by: str | None = None
 
     def place(self, task: "PlacementTask", budget_ms: float | None = None) -> "ShardedPlacement":
         """A legal placement; rules of thumb and rivals place whole tables.
@@ -110,6 +112,7 @@ def choose(
         best.predictor,
         best.costs_of,
         f"costs by {best.name}: {best.why}",
+        best.name,
     )
 
 
@@ -208,7 +211,7 @@ def _with_champion(store: "Store", name: str, note: Callable[[str], None]) -> Ch
         note(f"no cost is predicted: the champion cannot be loaded: {error}")
         champion = None
     origin = _origin(store, champion, "champion") if champion else None
-    return Choice(_rule_or_rival(name, champion, note), name, champion, origin)
+    return Choice(_rule_or_rival(name, champion, note), name, champion, origin, predicted_by="dreamshard champion")
 
 
 def _version(store: "Store", name: str) -> Choice:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dreamshard.moving import InUse
     from dreamshard.sharding import ShardedPlacement
-    from dreamshard.tasks import PlacementTask
     from dreamshard.table_shares import TableShares
+    from dreamshard.tasks import PlacementTask
     from flows.placing.placers import Predictor
     from flows.placing.request import CheckedRequest, Placed
     from flows.placing.transition import Transition
@@ -78,14 +78,12 @@ def _notes(checked: "CheckedRequest", placed: "Placed") -> Iterator[str]:
         yield f"{count} {'table' if count == 1 else 'tables'} of the plan in use are gone and shown nowhere."
     if any(step.kind != "move" for step in way.schedule.steps):
         yield (
-            "Steps beside moves: `cut` cuts a table anew on its device, `load` loads one that is new or of another size, `park` "
-            "and `stage` let one wait on another device or in host memory until there is room."
+            "Steps beside moves: `cut` cuts a table anew on its device, `load` loads one that is new or of another size, and "
+            "`park` and `stage` let one wait on another device or in host memory until there is room."
         )
 
 
-def _side_in_use(
-    task: "PlacementTask", way: "Transition", in_use: "InUse", predictor: "Predictor | None"
-) -> "Side":
+def _side_in_use(task: "PlacementTask", way: "Transition", in_use: "InUse", predictor: "Predictor | None") -> "Side":
     """The plan in use: with today's tables where it can be kept, else as it is."""
     from dreamshard.table_shares import table_shares
     from flows.reports.plan_view.data import Side

@@ -95,12 +95,14 @@ class Placed:
         plan: as it is written.
         placement: that the plan holds.
         predictor: of its costs; None where nothing can predict.
+        predicted_by: what the predictor is called; empty without one.
         way: from the plan in use; None without one.
     """
 
     plan: "Plan"
     placement: "ShardedPlacement"
     predictor: "Predictor | None"
+    predicted_by: str
     way: "Transition | None"
 
 
@@ -185,4 +187,5 @@ def place(store: "Store", checked: CheckedRequest, note: Callable[[str], None]) 
         )
     if way is not None:
         plan = replace(plan, moves=tuple(step.to_json() for step in way.schedule.steps))
-    return Placed(plan=plan, placement=placement, predictor=oracle, way=way)
+    predicted_by = "" if oracle is None else chosen.predicted_by or chosen.name
+    return Placed(plan=plan, placement=placement, predictor=oracle, predicted_by=predicted_by, way=way)

@@ -28,7 +28,10 @@ from flows.reports.timeline import PHASE_COLOURS
 PALETTE = ("#77aadd", "#ee8866", "#eedd88", "#ffaabb", "#99ddff", "#44bb99", "#bbcc33", "#aaaa00")
 """Of tables: Paul Tol's light scheme, on which dark text is readable and which colour-blind people tell apart."""
 
-OTHER_COLOUR, REST_COLOUR, CAPACITY_COLOUR = "#c9cacf", "#9a9ca5", "#d1495b"
+OTHER_COLOUR, REST_COLOUR = "#c9cacf", "#9a9ca5"
+CAPACITY_COLOUR, MOVED_COLOUR = "#d1495b", "#d6006c"
+_PALE = 0.55  # of white in the bars of the plan in use
+_MARK = 0.07  # of a row, above a part that moves
 INK = "#16181d"  # of names in bars, on light and dark pages
 
 
@@ -40,11 +43,11 @@ class _Lane:
     height: float
     strip: float  # the middle of the bar of its phases
     strip_height: float
-    alpha: float
+    pale: bool
 
 
-_ALONE = _Lane(0.09, 0.66, -0.34, 0.12, 1.0)
-_NEW, _BEFORE = _Lane(0.25, 0.36, 0.015, 0.07, 1.0), _Lane(-0.2, 0.28, -0.39, 0.07, 0.5)
+_ALONE = _Lane(0.09, 0.66, -0.34, 0.12, pale=False)
+_NEW, _BEFORE = _Lane(0.25, 0.36, 0.015, 0.07, pale=False), _Lane(-0.2, 0.28, -0.39, 0.07, pale=True)
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,12 @@ def table_colours(side: Side, place: Sequence[int]) -> list[str]:
     return colours
 
 
+def paler(colour: str) -> str:
+    """Mixed with white."""
+    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * _PALE):02x}" for part in parts)
+
+
 def _sides(view: PlanView) -> list[Side]:
     return [view.side] if view.before is None else [view.side, view.before]
 
@@ -167,8 +176,10 @@ def _chart(
     hovered: list[GlyphRenderer] = []
     kinds: set[int] = set()
     for side, lane, moved in zip(_sides(view), _lanes(view), (view.moved_to, view.moved_from), strict=False):
+        if by_cost and side.shares.phases_ms is None:
+            continue
         made = segments(side, moved, by_cost=by_cost)
-        source = ColumnDataSource(_columns(made, colours, by_cost=by_cost, side=side.name))
+        source = ColumnDataSource(_columns(made, colours, by_cost=by_cost, side=side, pale=lane.pale))
         kinds |= {OTHERS, REST} & set(made.table.tolist())
         totals, text = _totals(plot, rows, side, lane, by_cost=by_cost)
         hovered.append(_bars(plot, rows, source, lane))
@@ -190,10 +201,11 @@ def _chart(
     return Chart(plot, tuple(found), tuple(texts), spans, frozenset(kinds), named, stacked)
 
 
-def _columns(made: Segments, colours: Sequence[str], *, by_cost: bool, side: str) -> dict[str, Any]:
+def _columns(made: Segments, colours: Sequence[str], *, by_cost: bool, side: Side, pale: bool) -> dict[str, Any]:
     """A source's columns; a script fills in `left`, `right` and `label`."""
     count = len(made.table)
     size = made.phases.sum(axis=1) if by_cost else made.memory_bytes / 2**30
+    filled = [{OTHERS: OTHER_COLOUR, REST: REST_COLOUR}.get(t) or colours[t] for t in made.table.tolist()]
     columns: dict[str, Any] = {
         "table": made.table.astype(np.int32),
         "device": [str(d) for d in made.device.tolist()],
@@ -203,9 +215,9 @@ def _columns(made: Segments, colours: Sequence[str], *, by_cost: bool, side: str
         "left": np.zeros(count, np.float32),
         "right": np.zeros(count, np.float32),
         "label": [""] * count,
-        "colour": [{OTHERS: OTHER_COLOUR, REST: REST_COLOUR}.get(t) or colours[t] for t in made.table.tolist()],
-        "hatch": ["right_diagonal_line" if each else "blank" for each in made.moved.tolist()],
-        "side": [side] * count,
+        "colour": [paler(colour) for colour in filled] if pale else filled,
+        "mark": made.moved.astype(np.float32),
+        "side": [side.name] * count,
     }
     columns |= {f"phase{p + 1}": made.phases[:, p].astype(np.float32) for p in range(len(PHASES))} if by_cost else {}
     return columns
@@ -214,22 +226,42 @@ def _columns(made: Segments, colours: Sequence[str], *, by_cost: bool, side: str
 def _bars(plot: figure, rows: FactorRange, source: ColumnDataSource, lane: _Lane) -> GlyphRenderer:
     y = dodge("device", lane.middle, range=rows)
     drawn = plot.hbar(
-        y=y, left="left", right="right", height=lane.height, source=source, fill_color="colour", fill_alpha=lane.alpha,
-        line_color="white", line_width=0.5, line_alpha=0.8, hatch_pattern="hatch", hatch_color="white", hatch_alpha=0.7,
-        hatch_weight=2.5, hatch_scale=9,
-    )  # fmt: skip
-    drawn.nonselection_glyph.update(fill_alpha=0.15, hatch_alpha=0.1, line_alpha=0.2)
+        y=y,
+        left="left",
+        right="right",
+        height=lane.height,
+        source=source,
+        fill_color="colour",
+        line_color="white",
+        line_width=0.5,
+    )
+    drawn.nonselection_glyph.update(fill_alpha=0.15, line_alpha=0.2)
+    top = dodge("device", lane.middle + (lane.height - _MARK) / 2, range=rows)
+    plot.hbar(
+        y=top,
+        left="left",
+        right="right",
+        height=_MARK,
+        source=source,
+        fill_color=MOVED_COLOUR,
+        fill_alpha="mark",
+        line_color=None,
+    )
     names = plot.text(
-        x="left", y=y, text="label", source=source, text_baseline="middle", x_offset=4, text_font_size="11px",
+        x="left",
+        y=y,
+        text="label",
+        source=source,
+        text_baseline="middle",
+        x_offset=4,
+        text_font_size="11px",
         text_color=INK,
-    )  # fmt: skip
+    )
     names.nonselection_glyph = names.glyph
     return drawn
 
 
-def _totals(
-    plot: figure, rows: FactorRange, side: Side, lane: _Lane, *, by_cost: bool
-) -> tuple[ColumnDataSource, Any]:
+def _totals(plot: figure, rows: FactorRange, side: Side, lane: _Lane, *, by_cost: bool) -> tuple[ColumnDataSource, Any]:
     """What is beside each bar: its sum, and which device is the slowest."""
     devices = side.shares.num_devices
     slowest = side.slowest if by_cost else None
@@ -242,9 +274,14 @@ def _totals(
         }
     )
     text = plot.text(
-        x="end", y=dodge("device", lane.middle, range=rows), text="text", source=source, text_baseline="middle",
-        x_offset=6, text_font_size="11px",
-    )  # fmt: skip
+        x="end",
+        y=dodge("device", lane.middle, range=rows),
+        text="text",
+        source=source,
+        text_baseline="middle",
+        x_offset=6,
+        text_font_size="11px",
+    )
     return source, text.glyph
 
 
@@ -265,9 +302,13 @@ def _strips(plot: figure, rows: FactorRange, side: Side, lane: _Lane) -> GlyphRe
         }
     )
     strip: GlyphRenderer = plot.hbar(
-        y=dodge("device", lane.strip, range=rows), left="left", right="right", height=lane.strip_height, source=source,
+        y=dodge("device", lane.strip, range=rows),
+        left="left",
+        right="right",
+        height=lane.strip_height,
+        source=source,
         color="colour",
-    )  # fmt: skip
+    )
     return strip
 
 

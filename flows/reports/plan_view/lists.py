@@ -70,9 +70,7 @@ def move_list(view: PlanView) -> tuple[TextInput, DataTable] | None:
     return _list(shown, source, "table", "filter moves by table")
 
 
-def _list(
-    shown: list[TableColumn], source: ColumnDataSource, column: str, says: str
-) -> tuple[TextInput, DataTable]:
+def _list(shown: list[TableColumn], source: ColumnDataSource, column: str, says: str) -> tuple[TextInput, DataTable]:
     entry = TextInput(placeholder=says, width=320, stylesheets=[InlineStyleSheet(css=CONTROL)])
     kept = CustomJSFilter(args={"entry": entry, "column": column}, code=scripts.FILTER)
     entry.js_on_change("value_input", CustomJS(args={"source": source}, code="source.change.emit()"))

@@ -11,13 +11,16 @@ from dreamshard.costs import PHASES
 from flows.reports.plan_view import scripts, styles
 from flows.reports.plan_view.charts import (
     CAPACITY_COLOUR,
+    MOVED_COLOUR,
     OTHER_COLOUR,
+    PALETTE,
     REST_COLOUR,
     Chart,
     cost_chart,
     device_rows,
     memory_chart,
     orders,
+    paler,
 )
 from flows.reports.plan_view.data import PlanView, table_columns
 from flows.reports.plan_view.lists import move_list, table_list
@@ -115,7 +118,7 @@ def plan_html(view: PlanView) -> str:
         document.add_root(root)
     for script in (*(script for chart in charts for script in (chart.stacked, chart.named)), _theme(charts)):
         document.js_on_event(DocumentReady, script)
-    return file_html(
+    page: str = file_html(
         document,
         resources=Resources(mode="inline", minified=True),
         title=_heading(view),
@@ -134,6 +137,7 @@ def plan_html(view: PlanView) -> str:
         },
         suppress_callback_warning=True,
     )
+    return page
 
 
 def _template() -> Template:
@@ -189,10 +193,10 @@ def _legend(view: PlanView, charts: list[Chart]) -> list[tuple[str, str, str]]:
     if view.has_costs:
         signs += [(name.replace("_", " "), f"background:{colour}", "strip") for name, colour in PHASE_COLOURS.items()]
     if view.before is not None:
-        signs.append((f"upper bar: {view.side.name}", "background:#77aadd", ""))
-        signs.append((f"lower, pale bar: {view.before.name}", "background:#77aadd;opacity:.5", ""))
+        signs.append((f"upper bar: {view.side.name}", f"background:{PALETTE[0]}", ""))
+        signs.append((f"lower, pale bar: {view.before.name}", f"background:{paler(PALETTE[0])}", ""))
     if view.moved_to:
-        signs.append(("moves", "", "moved"))
+        signs.append(("moves", f"background:{PALETTE[0]};border-color:{MOVED_COLOUR}", "moved"))
     if any(number == OTHERS for chart in charts for number in chart.kinds):
         signs.append(("smaller tables together", f"background:{OTHER_COLOUR}", ""))
     if any(number == REST for chart in charts for number in chart.kinds):
@@ -203,15 +207,15 @@ def _legend(view: PlanView, charts: list[Chart]) -> list[tuple[str, str, str]]:
 
 def _explanations(view: PlanView) -> list[str]:
     said = [
-        "Each part of a bar is a table, in the same colour everywhere; point at it for its figures, zoom with the wheel to name "
-        "small ones, choose rows of the list of tables to find them in the bars.",
+        "Each part of a bar is a table, in the same colour everywhere. Point at it for its figures, zoom with the wheel to "
+        "name small ones, choose rows of the list of tables to find them in the bars.",
     ]
     if view.has_costs:
         said += [
-            f"The thin bars are the four phases of each device; the dashed line is the slowest device, which all others wait "
-            f"for. Costs are {view.costs} per device.",
-            "A device runs its tables fused, so its cost is no sum over tables. Shares of compute go by what the device would "
-            "save without each table, scaled to add up; shares of the exchange by the columns that each table sends; shares of "
-            "other collectives by what their tables carry. All shares are of the network's or the preset's prediction.",
+            "The thin bars are the four phases of each device; the dashed line is the slowest device, which all others wait "
+            f"for. Costs of devices are {view.costs}.",
+            "A device runs its tables fused, so its cost is no sum over tables but is divided among them: compute by what "
+            "the device would save without each table, scaled to add up; the exchange by the columns that each table "
+            "sends; other collectives by what their tables carry. These shares are predicted, never measured.",
         ]
     return said

@@ -52,7 +52,7 @@ for (const {parts, share} of bars) {
   parts.change.emit()
 }
 """
-"""Arguments: bars (of each side: source of parts, share of a row's height), plot, tables, place (of each table in that source)."""
+"""Arguments: bars (of each side: source of parts, share of a row's height), plot, tables, place (of each table in it)."""
 
 HOVER = """
 // format says which column is asked for

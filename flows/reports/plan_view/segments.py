@@ -73,7 +73,9 @@ def segments(side: Side, moved: Collection[tuple[int, int]], *, by_cost: bool) -
     if by_cost and shares.rest_ms is not None:
         rest = shares.rest_ms.double().numpy()
         waiting = np.flatnonzero(rest.sum(axis=1) > 0)
-        parts.append(_single(REST, waiting, rest[waiting], np.zeros(len(waiting), np.int64), np.zeros(len(waiting))))
+        parts.append(
+            _single(REST, waiting, rest[waiting], np.zeros(len(waiting), np.int64), np.zeros(len(waiting), np.int64))
+        )
     joined = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in ("table", "device", "phases", "memory_bytes", "count", "moved")
@@ -88,9 +90,9 @@ def _together(
     """The small tables of each device as one part."""
     count = np.bincount(device, minlength=num_devices)
     devices = np.flatnonzero(count)
-    sums = np.stack([np.bincount(device, weights=column, minlength=num_devices) for column in phases.T], axis=1)
+    sums: NDArray[np.float64] = np.stack([np.bincount(device, column, num_devices) for column in phases.T], axis=1)
     total = np.bincount(device, weights=held, minlength=num_devices).astype(np.int64)
-    return _single(OTHERS, devices, sums[devices], total[devices], count[devices])
+    return _single(OTHERS, devices, sums[devices], total[devices], count[devices].astype(np.int64))
 
 
 def _single(
@@ -98,13 +100,13 @@ def _single(
     devices: NDArray[np.int64],
     phases: NDArray[np.float64],
     held: NDArray[np.int64],
-    count: NDArray[np.int64] | NDArray[np.float64],
+    count: NDArray[np.int64],
 ) -> Segments:
     return Segments(
         table=np.full(len(devices), number, np.int64),
         device=devices.astype(np.int64),
         phases=phases,
         memory_bytes=held,
-        count=count.astype(np.int64),
+        count=count,
         moved=np.zeros(len(devices), dtype=bool),
     )

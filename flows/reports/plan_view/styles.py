@@ -27,7 +27,7 @@ h2 {{ font-size: 17px; margin: 36px 0 10px; font-weight: 650; }}
 .legend i {{ display: inline-block; width: 22px; height: 11px; margin-right: 6px; border-radius: 2px; vertical-align: -1px; }}
 .legend i.strip {{ height: 5px; vertical-align: 2px; }}
 .legend i.room {{ width: 2px; height: 14px; vertical-align: -2px; }}
-.legend i.moved {{ background: repeating-linear-gradient(135deg, #ffffff 0 2px, #77aadd 2px 7px); }}
+.legend i.moved {{ border-top: 3px solid; border-radius: 0; }}
 .charts {{ display: grid; grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); gap: 20px; align-items: start; }}
 .charts.single {{ grid-template-columns: minmax(0, 1fr); }}
 @media (max-width: 900px) {{ .charts {{ grid-template-columns: minmax(0, 1fr); }} main {{ padding: 16px; }} }}
