@@ -31,6 +31,7 @@ PALETTE = ("#77aadd", "#ee8866", "#eedd88", "#ffaabb", "#99ddff", "#44bb99", "#b
 OTHER_COLOUR, REST_COLOUR = "#c9cacf", "#9a9ca5"
 CAPACITY_COLOUR, MOVED_COLOUR = "#d1495b", "#d6006c"
 _PALE = 0.55  # of white in the bars of the plan in use
+_SCREEN = 16  # devices
 _MARK = 0.07  # of a row, above a part that moves
 INK = "#16181d"  # of names in bars, on light and dark pages
 
@@ -76,12 +77,19 @@ class Chart:
 def row_pixels(view: PlanView) -> int:
     """Height of a device's row: smaller where there are many."""
     both, devices = view.before is not None, view.num_devices
-    return (54 if both else 36) if devices <= 16 else (42 if both else 26) if devices <= 48 else (36 if both else 20)
+    return (
+        (54 if both else 36) if devices <= _SCREEN else (42 if both else 26) if devices <= 48 else (36 if both else 20)
+    )
+
+
+def many_devices(view: PlanView) -> bool:
+    """Whether there are more devices than a screen shows."""
+    return view.num_devices > _SCREEN
 
 
 def device_rows(view: PlanView) -> FactorRange:
-    """The rows of all charts, the first device on top."""
-    return FactorRange(factors=orders(view)[0], range_padding=0.1, range_padding_units="absolute")
+    """The rows of all charts: the first device on top, or where there are many the slowest one."""
+    return FactorRange(factors=orders(view)[many_devices(view)], range_padding=0.1, range_padding_units="absolute")
 
 
 def orders(view: PlanView) -> tuple[list[str], list[str]]:
@@ -158,7 +166,7 @@ def _chart(
         active_scroll=None,
         toolbar_location=None,
         x_axis_label=label,
-        x_axis_location="above" if view.num_devices > 16 else "below",
+        x_axis_location="above" if many_devices(view) else "below",
         outline_line_color=None,
         background_fill_color=None,
         border_fill_color=None,
@@ -264,7 +272,7 @@ def _bars(plot: figure, rows: FactorRange, source: ColumnDataSource, lane: _Lane
 def _totals(plot: figure, rows: FactorRange, side: Side, lane: _Lane, *, by_cost: bool) -> tuple[ColumnDataSource, Any]:
     """What is beside each bar: its sum, and which device is the slowest."""
     devices = side.shares.num_devices
-    slowest = side.slowest if by_cost else None
+    slowest = side.slowest if by_cost and devices > 1 else None
     source = ColumnDataSource(
         {
             "device": [str(d) for d in range(devices)],

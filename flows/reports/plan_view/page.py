@@ -8,6 +8,7 @@ from bokeh.resources import Resources
 from jinja2 import Environment, Template
 
 from dreamshard.costs import PHASES
+from dreamshard.formatting import gib
 from flows.reports.plan_view import scripts, styles
 from flows.reports.plan_view.charts import (
     CAPACITY_COLOUR,
@@ -18,6 +19,7 @@ from flows.reports.plan_view.charts import (
     Chart,
     cost_chart,
     device_rows,
+    many_devices,
     memory_chart,
     orders,
     paler,
@@ -94,7 +96,7 @@ def plan_html(view: PlanView) -> str:
     tables = ColumnDataSource(dict(columns.columns))
     document = Document()
     rows = device_rows(view)
-    order = _choice(["by number", "slowest first" if view.has_costs else "fullest first"])
+    order = _choice(["by number", "slowest first" if view.has_costs else "fullest first"], int(many_devices(view)))
     order.js_on_change("active", CustomJS(args={"rows": rows, "orders": list(orders(view))}, code=scripts.ORDER))
     roots = {"order": order}
     charts = [memory_chart(view, rows, tables, place)]
@@ -144,8 +146,8 @@ def _template() -> Template:
     return _ENVIRONMENT.from_string(_PAGE)
 
 
-def _choice(labels: list[str]) -> RadioButtonGroup:
-    return RadioButtonGroup(labels=labels, active=0, stylesheets=[InlineStyleSheet(css=styles.CONTROL)])
+def _choice(labels: list[str], active: int = 0) -> RadioButtonGroup:
+    return RadioButtonGroup(labels=labels, active=active, stylesheets=[InlineStyleSheet(css=styles.CONTROL)])
 
 
 def _theme(charts: list[Chart]) -> CustomJS:
@@ -173,7 +175,8 @@ def _subtitle(view: PlanView) -> str:
     if not view.has_costs:
         return "No cost is predicted, so the page shows memory alone."
     overall, slowest = view.side.overall_ms, view.side.slowest
-    text = f"{view.side.name}: {overall:.3f} ms {view.costs}, device {slowest} is the slowest"
+    text = f"{view.side.name}: {overall:.3f} ms {view.costs}"
+    text += f", device {slowest} is the slowest" if view.task.num_devices > 1 else ""
     if view.before is not None and view.before.overall_ms is not None and overall is not None:
         saved = 1 - overall / view.before.overall_ms if view.before.overall_ms else 0.0
         text += f"; {view.before.name}: {view.before.overall_ms:.3f} ms, so {saved:.1%} saved"
@@ -201,7 +204,8 @@ def _legend(view: PlanView, charts: list[Chart]) -> list[tuple[str, str, str]]:
         signs.append(("smaller tables together", f"background:{OTHER_COLOUR}", ""))
     if any(number == REST for chart in charts for number in chart.kinds):
         signs.append(("waiting: no table of the device", f"background:{REST_COLOUR}", ""))
-    signs.append(("room for tables", f"background:{CAPACITY_COLOUR}", "room"))
+    largest = gib(int(view.task.capacity_bytes.max()))
+    signs.append((f"room for tables (at most {largest})", f"background:{CAPACITY_COLOUR}", "room"))
     return signs
 
 

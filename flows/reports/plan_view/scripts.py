@@ -47,9 +47,13 @@ for (const {parts, share} of bars) {
     const room = Math.floor(((d.right[i] - d.left[i]) * scale - 6) / 6.1)
     const name = d.table[i] >= 0 ? tables.data.name[place[d.table[i]]]
       : d.table[i] == -1 ? `${d.count[i]} smaller tables` : "waiting"
-    d.label[i] = height * share < 9 ? "" : room >= name.length ? name : room >= 9 ? name.slice(0, room - 1) + "…" : ""
+    d.label[i] = height * share < 9 ? "" : room >= name.length ? name : room >= 9 ? shortened(name, room) : ""
   }
   parts.change.emit()
+}
+function shortened(name, room) {  // names often differ at their ends
+  const tail = Math.floor(room / 2)
+  return name.slice(0, room - 1 - tail) + "…" + name.slice(name.length - tail)
 }
 """
 """Arguments: bars (of each side: source of parts, share of a row's height), plot, tables, place (of each table in it)."""
