@@ -4,6 +4,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from storage import relocation
 from storage.filesystem import AnyPath, check_writable
 from storage.settings import Settings
 
@@ -50,13 +51,14 @@ class Store:
 
 
 def open_store(settings: Settings | None = None) -> Store:
-    """Create the folders of the home, and check that home and shared store can be written.
+    """Create the folders of the home, check that home and shared store can be written, and settle a home that was moved.
 
     Args:
         settings: by default those of this process's environment.
 
     Raises:
-        ValueError: the home is a file, or the home or the shared store cannot be created or written.
+        ValueError: the home is a file, or the home or the shared store cannot be created or written; or the home was moved
+            while another process uses it.
     """
     store = Store(Settings.from_environment() if settings is None else settings)
     home, root = store.settings.home, store.settings.store_root
@@ -72,4 +74,5 @@ def open_store(settings: Settings | None = None) -> Store:
         ) from error
     if root != home:
         check_writable(root, "DREAMSHARD_STORE")
+    relocation.settle(home)
     return store

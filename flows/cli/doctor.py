@@ -22,7 +22,7 @@ Check = dict[str, str]
 def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Check devices, the fbgemm build, pinned versions, servers, home and store; say what is missing and what to do."""
     folder = enter(home, shared=False).settings.home
-    checks = [_python(), *_pins(), _fbgemm(), _devices(), *_servers(), _home(folder), _store()]
+    checks = [_python(), *_pins(), _fbgemm(), _devices(), *_servers(), _home(folder), _addresses(folder), _store()]
     if as_json:
         terminal.print_json(checks)
     else:
@@ -112,6 +112,16 @@ def _home(folder: Path) -> Check:
     if free > 2 * 2**30:
         return _check("home", "ok", found)
     return _check("home", "other", found, "less than 2 GiB left on this disk: free some, or use --home elsewhere")
+
+
+def _addresses(folder: Path) -> Check:
+    from storage import relocation
+    from storage.settings import Settings
+
+    is_right, found, advice = relocation.check(
+        Settings.from_environment({**os.environ, "DREAMSHARD_HOME": str(folder)})
+    )
+    return _check("addresses", "ok" if is_right else "other", found, advice)
 
 
 def _store() -> Check:

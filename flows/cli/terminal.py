@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,7 +74,7 @@ def typed(command: str) -> str:
     is_on_path = program.name != "dreamshard" or shutil.which("dreamshard") == str(program.absolute())
     is_default_home = not home or Path(home) == Path(".dreamshard").absolute()
     name = "dreamshard" if is_on_path else os.path.relpath(program)
-    return f"{name} {command}{'' if is_default_home else f' --home {home}'}"
+    return f"{name} {command}{'' if is_default_home else f' --home {shlex.quote(home)}'}"
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:

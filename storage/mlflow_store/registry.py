@@ -18,6 +18,7 @@ from mlflow.exceptions import MlflowException
 
 from dreamshard import model_files
 from dreamshard.search import DreamShardPlacer
+from storage import relocation
 from storage.filesystem import failures
 from storage.mlflow_store.listing import ALIASES as ALIASES
 from storage.mlflow_store.listing import MODEL as MODEL
@@ -154,9 +155,11 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Dre
         settings: addresses of the registry; by default those of this process's environment.
 
     Raises:
-        ValueError: there is none of that name (the message lists the existing ones), or its files are lost or damaged.
+        ValueError: there is none of that name (the message lists the existing ones), or its files are lost or damaged; or
+            the home was moved while another process uses it.
     """
     home = settings or Settings.from_environment()
+    relocation.settle(home.home)
     with _download(home, find(home, name), "artifacts/placer") as folder:
         return model_files.load_placer(folder)
 

@@ -27,7 +27,7 @@ def test_a_store_of_its_own_holds_what_a_team_shares_and_the_home_the_rest(tmp_p
     ]
     assert store.settings.artifact_root == "memory://team/a b/mlartifacts"
     assert store.settings.catalog_path == tmp_path / "home" / "catalog.duckdb"
-    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["prefect"]
+    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["home.json", "home.lock", "prefect"]
 
 
 def test_a_store_travels_to_other_processes_in_a_few_bytes(tmp_path: Path):
