@@ -32,11 +32,11 @@ def ours() -> dict:
 def test_every_setting_of_the_compose_file_is_explained_in_the_example_and_none_is_there_in_vain():
     used = set(re.findall(r"\$\{(\w+)\}", COMPOSE + STORE))
     assert {name for name in SETTINGS if not name.startswith("COMPOSE_")} == used
-    assert {name for name, value in SETTINGS.items() if not value} == {
+    scheduled = {name for name in SETTINGS if name.startswith("DREAMSHARD_")} - {"DREAMSHARD_HOST"}
+    assert {name for name, value in SETTINGS.items() if not value} - scheduled == {
         "POSTGRES_PASSWORD",
         "STORE_PASSWORD",
         "PIP_EXTRA_INDEX_URL",
-        "DREAMSHARD_SOURCE",
     }, "what has no default must be asked for"
 
 
@@ -184,18 +184,13 @@ def test_prefects_server_knows_every_option_and_setting_that_it_is_given():
     assert set(services()["prefect"]["environment"]) <= set(_get_settings_fields(Settings))
 
 
-@pytest.mark.parametrize("source", ["s3://team/tables/", "", None])
-def test_retrain_and_watch_are_deployed_with_the_source_of_whoever_deploys(monkeypatch, source):
-    from prefect.utilities.templating import apply_values
+def test_the_setting_of_the_scheduled_flows_is_that_of_the_file_and_empty_unless_filled_in():
+    from flows.servers.scheduled_setting import schedule_fields
 
-    monkeypatch.delenv("DREAMSHARD_SOURCE", raising=False)
-    if source is not None:
-        monkeypatch.setenv("DREAMSHARD_SOURCE", source)
-    deployments = yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]
-    given = {each["name"]: apply_values(each.get("parameters", {}), os.environ).get("source") for each in deployments}
-    assert {name for name, value in given.items() if value is not None} == {"retrain", "watch"}
-    assert given["retrain"] == given["watch"] == (source or "")
-    assert services(DREAMSHARD_SOURCE="/tables")["deploy"]["environment"]["DREAMSHARD_SOURCE"] == "/tables"
+    variables = {field.variable for field in schedule_fields()} | {"DREAMSHARD_NOTIFY"}
+    given = services(**{name: f"of {name}" for name in variables})["deploy"]["environment"]
+    assert {name: given.get(name) for name in variables} == {name: f"of {name}" for name in variables}
+    assert all(SETTINGS[name] == "" for name in variables)
 
 
 def test_the_servers_that_up_starts_treat_slots_as_those_of_the_compose_file_do():

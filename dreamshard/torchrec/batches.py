@@ -17,7 +17,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from dreamshard.model_tables import ModelTable, ModelTables, shown
 from dreamshard.tables import concatenate
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
-from dreamshard.workloads.statistics import statistics
+from dreamshard.workloads.table_statistics import statistics
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Sources of tables and of their lookups; where these are stored is `storage/`'s business.
 
 identity         what a source is known by, however it is spelt
+sizes            sizes of tables alone, where a source lists them
 opening          picks the reader for a source: bundled workload, file, or folder
 source           what every reader returns: a `Workload`
 dlrm, criteo     readers of Meta's `.pt` and Criteo's `.tsv` files
@@ -10,22 +11,26 @@ synthetic, zipf  Zipf lookups for the tables of a list
 meta             Meta's data sets, generated from `meta_population` and `meta_statistics`
 functions        a person's own functions as sources; `dreamshard.torchrec` reads the models that they return
 lookups          lookups in memory and as Parquet
-statistics       features of a table from one batch of lookups; a dataset's version
+table_statistics features of a table from one batch of lookups; a dataset's version
 """
 
-from dreamshard.workloads.config import META_WORKLOADS, WorkloadConfig, bundled_lists, bundled_workloads
-from dreamshard.workloads.lookups import (
-    LookupFiles,
-    Lookups,
-    LookupSource,
-    WorkloadTable,
-    read_lookups,
-    write_lookups,
-)
-from dreamshard.workloads.opening import change_token, open_workload
-from dreamshard.workloads.source import Workload
-from dreamshard.workloads.statistics import dataset_version, statistics
-from dreamshard.workloads.tables_file import read_tables
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dreamshard.workloads.config import META_WORKLOADS, WorkloadConfig, bundled_lists, bundled_workloads
+    from dreamshard.workloads.lookups import (
+        LookupFiles,
+        Lookups,
+        LookupSource,
+        WorkloadTable,
+        read_lookups,
+        write_lookups,
+    )
+    from dreamshard.workloads.opening import change_token, open_workload
+    from dreamshard.workloads.source import Workload
+    from dreamshard.workloads.table_statistics import dataset_version, statistics
+    from dreamshard.workloads.tables_file import read_tables
 
 __all__ = [
     "META_WORKLOADS",
@@ -45,3 +50,31 @@ __all__ = [
     "statistics",
     "write_lookups",
 ]
+
+_MODULES = {
+    "LookupFiles": "lookups",
+    "LookupSource": "lookups",
+    "Lookups": "lookups",
+    "META_WORKLOADS": "config",
+    "Workload": "source",
+    "WorkloadConfig": "config",
+    "WorkloadTable": "lookups",
+    "bundled_lists": "config",
+    "bundled_workloads": "config",
+    "change_token": "opening",
+    "dataset_version": "table_statistics",
+    "open_workload": "opening",
+    "read_lookups": "lookups",
+    "read_tables": "tables_file",
+    "statistics": "table_statistics",
+    "write_lookups": "lookups",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What this package offers, imported when it is first used: a program that only compares sources needs no torch."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,17 +1,22 @@
 """`dreamshard up`, `deploy`, `worker` and `serve`: servers and workers, on this machine or for a team."""
 
+import os
 from typing import Annotated, Literal
 
 import typer
 
 from flows.cli import terminal
 from flows.cli.command_options import HomeOption, enter
+from flows.cli.schedule_options import Given, NotifyOption, with_schedule
 from flows.runtime.environment import prepare
+from flows.servers.scheduled_setting import keep, settled
 
 Port = Annotated[int, typer.Option(min=1, max=65535, help="Port to try first; if it is taken, another is chosen.")]
 
 
+@with_schedule
 def up(
+    given: Given,
     home: HomeOption = None,
     prefect_port: Port = 4200,
     mlflow_port: Port = 5000,
@@ -21,9 +26,14 @@ def up(
     run_here: Annotated[
         bool, typer.Option("--worker/--no-worker", help="Run flows here too; otherwise run `worker` elsewhere.")
     ] = True,
+    notify: NotifyOption = None,
 ) -> None:
-    """Start Prefect's server, MLflow's server, a worker and all deployments; Ctrl-C ends them."""
+    """Start Prefect's server, MLflow's server, a worker and all deployments; Ctrl-C ends them.
+
+    What was edited in Prefect's UI stays, unless an option changed since the last start.
+    """
     settings = enter(home).settings
+    schedule, _ = settled(given, settings.home)
     from flows.servers.local_servers import local_servers
     from flows.servers.processes import stop_signal, wait_for_any
 
@@ -31,7 +41,10 @@ def up(
     stop = stop_signal()
     terminal.note("starting Prefect, MLflow and a worker; the first time takes half a minute")
     ports = {"prefect_port": prefect_port, "mlflow_port": mlflow_port}
-    with local_servers(settings, **ports, host=host, worker=run_here) as addresses:
+    with local_servers(settings, schedule, **ports, host=host, worker=run_here, notify=notify) as addresses:
+        keep(settings.home, schedule)
+        for sentence in addresses.notes:
+            terminal.note(sentence)
         terminal.say(f"Prefect  {addresses.prefect}/v2/deployments")
         terminal.say(f"MLflow   {addresses.mlflow}")
         terminal.say(f"home     {settings.home} (logs in {logs})")
@@ -41,19 +54,38 @@ def up(
         raise RuntimeError(f"{ended} ended by itself, so the others were ended too; see {logs / ended}.log")
 
 
+@with_schedule
 def deploy(
+    given: Given,
     kind: Annotated[
         Literal["process", "docker", "kubernetes"] | None,
         typer.Option("--type", help="How the work pool starts runs. Omitted: unchanged, or processes for a new pool."),
     ] = None,
     image: Annotated[str | None, typer.Option(help="Image of deploy/Dockerfile, for containers.")] = None,
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of each container; 0 for none.")] = 0,
+    notify: NotifyOption = None,
+    home: HomeOption = None,
 ) -> None:
-    """Create the work pool and all deployments on the server at PREFECT_API_URL; `up` does this itself."""
-    prepare()
-    from flows.servers import work_pool
+    """Create the work pool and all deployments on the server at PREFECT_API_URL; `up` does this itself.
 
-    work_pool.deploy(kind, image, gpus)
+    What was edited in Prefect's UI stays, unless an option changed since the last deployment.
+    """
+    folder = prepare(home)
+    if not os.environ.get("PREFECT_API_URL"):
+        raise ValueError(
+            "PREFECT_API_URL is not set, so there is no server to deploy to; set it to the server's address, e.g. "
+            "http://HOST:4200/api, or use `dreamshard up`, which deploys by itself"
+        )
+    schedule, _ = settled(given, folder)
+    environ = {**os.environ, "DREAMSHARD_NOTIFY": notify or ""}
+    from flows.servers import deployment, work_pool
+
+    work_pool.checked_template(kind, image, gpus, environ)
+    notes = deployment.check(schedule, measures_here=False, environ=environ)
+    notes += deployment.deploy(schedule, environ, kind=kind, image=image, gpus=gpus)
+    keep(folder, schedule)
+    for sentence in notes:
+        terminal.note(sentence)
 
 
 def worker(

@@ -52,6 +52,8 @@ def is_same_retraining(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool
 
 def _compared(parameters: Mapping[str, Any], name: str) -> Any:
     value = parameters.get(name) or None
+    if name == "mode" and value == "auto":  # what every recipe has
+        return None
     return known_as(str(value)) if name in ("source", "batches") and value is not None else value
 
 

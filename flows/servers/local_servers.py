@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from flows.servers.deploying import deployer
 from flows.servers.prefect_server import CALM
 from flows.servers.processes import (
     EVERYWHERE,
@@ -16,13 +17,12 @@ from flows.servers.processes import (
     Process,
     child_process,
     free_port,
-    last_lines,
     wait_until_healthy,
     with_project,
 )
 from flows.servers.running import only_one, record
-from flows.servers.work_pool import POOL, deployment_settings
 from storage.mlflow_store import server
+from storage.schedule import Schedule
 from storage.settings import QUIET, Settings
 
 PREFECT = (sys.executable, "-m", "prefect")
@@ -41,21 +41,28 @@ PAGES: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Addresses:
-    """Addresses of the servers (Prefect's API is at `/api`, its pages at `/v2`), and the processes behind them by name."""
+    """Addresses of the servers (Prefect's API is at `/api`, its pages at `/v2`), and the processes behind them by name.
+
+    Attributes:
+        notes: sentences on what was deployed, for the person who started it.
+    """
 
     prefect: str
     mlflow: str
     processes: Mapping[str, Process]
+    notes: Sequence[str]
 
 
 @contextmanager
 def local_servers(
     settings: Settings,
+    schedule: Schedule,
     *,
     prefect_port: int = 4200,
     mlflow_port: int = 5000,
     host: str = LOOPBACK,
     worker: bool = True,
+    notify: str | None = None,
 ) -> Iterator[Addresses]:
     """Run all servers, the worker and the deployments while the block runs.
 
@@ -63,12 +70,15 @@ def local_servers(
         settings: home, for databases and logs, and tracking URI: the database of the MLflow server, or the address
             (http) of one that runs already. Prefect's database is that of `PREFECT_SERVER_DATABASE_CONNECTION_URL`,
             or a file in the home.
+        schedule: what the scheduled flows train for.
         prefect_port: tried first.
         mlflow_port: tried first.
         host: interface to listen on; on any but the loopback interface, others can use the servers without a password.
         worker: also run flows on this machine.
+        notify: who is told about failures, see `flows.servers.notifications`.
 
     Raises:
+        ValueError: the scheduled flows could not run with the schedule; nothing was started.
         OSError: `host` is not an interface of this machine.
         RuntimeError: a server did not start, or a deployment failed; the message ends with its last lines.
     """
@@ -83,8 +93,8 @@ def local_servers(
         **PAGES,
         **with_project(os.environ),
         **QUIET,
-        **deployment_settings(os.environ),
         **writable_pages(home, os.environ),
+        "DREAMSHARD_NOTIFY": notify or "",
         "DREAMSHARD_HOME": str(home),
         "PREFECT_HOME": str(home / "prefect"),
         "PREFECT_LOCAL_STORAGE_PATH": str(home / "results"),
@@ -100,6 +110,8 @@ def local_servers(
             processes[name] = ending.enter_context(child_process(name, command, {**environment, **more}, logs))
             record(home, prefect, mlflow, {name: process.pid for name, process in processes.items()})
 
+        deploying = ending.enter_context(deployer(schedule, environment, logs, measures_here=worker))
+        notes = deploying.checked()
         start("prefect", [*SERVER, "--host", host, "--port", prefect.rpartition(":")[2]])
         if mlflow != tracking_uri:
             port = int(mlflow.rpartition(":")[2])
@@ -108,13 +120,12 @@ def local_servers(
         starting = {logs / f"{name}.log": process for name, process in processes.items()}
         for page in (f"{prefect}/api/health", f"{prefect}/v2/"):
             wait_until_healthy(page, processes["prefect"], logs / "prefect.log", starting)
-        _run([*PREFECT, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment, logs)
-        _run([*PREFECT, "--no-prompt", "deploy", "--all"], environment, logs)
+        notes += deploying.deployed()
         if worker:
             start("worker", [sys.executable, "-m", "flows.cli.app", "worker"])
         if mlflow != tracking_uri:
             wait_until_healthy(f"{mlflow}/health", processes["mlflow"], logs / "mlflow.log", starting)
-        yield Addresses(prefect=prefect, mlflow=mlflow, processes=processes)
+        yield Addresses(prefect=prefect, mlflow=mlflow, processes=processes, notes=notes)
 
 
 def writable_pages(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -123,11 +134,3 @@ def writable_pages(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
     if "PREFECT_SERVER_UI_STATIC_DIRECTORY" in environ or os.access(str(beside_code), os.W_OK):
         return {}
     return {"PREFECT_SERVER_UI_STATIC_DIRECTORY": str(home / "prefect" / "pages")}
-
-
-def _run(command: Sequence[str], environment: Mapping[str, str], logs: Path) -> None:
-    with child_process("deploy", command, environment, logs) as process:
-        process.wait()
-    if process.returncode != 0:
-        log = logs / "deploy.log"
-        raise RuntimeError(f"`{' '.join(command)}` failed, so no flow can be started: {last_lines(log)}; see {log}")

@@ -1,19 +1,11 @@
-"""`dreamshard deploy`: all deployments, and the work pool, which defines how and in which environment a run starts.
+"""The work pool, which defines how and in which environment a run starts.
 
 The pool's template is that of the installed Prefect integration with our values as defaults, so the deployments are the
 same for processes, Docker containers and Kubernetes jobs.
 """
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
-
-from flows.servers.processes import PROJECT
 
 POOL = "dreamshard"
 SECRET = "dreamshard"
@@ -35,24 +27,19 @@ PASSED_ON = (
 _IN_CONTAINER = {"DREAMSHARD_HOME": "/data", "DREAMSHARD_MEASURING_LOCK": "/host-tmp/dreamshard.measuring.lock"}
 
 
-def deploy(kind: Kind | None, image: str | None, gpus: int) -> None:
-    """Create the work pool and all deployments on the server at `PREFECT_API_URL`.
+def ensure_pool(kind: Kind | None, image: str | None, gpus: int, environ: Mapping[str, str]) -> None:
+    """Create the work pool on the server at `PREFECT_API_URL`, or change its template.
 
     Args:
         kind: how runs start. None leaves an existing pool unchanged, and creates one of processes if there is none.
         image: built from `deploy/Dockerfile`, for containers; None for processes.
         gpus: number per Kubernetes job; a Docker container gets all GPUs of its host unless this is 0.
+        environ: containers get its `PASSED_ON`.
 
     Raises:
         ValueError: containers without an image, an image or GPUs without a kind, or the pool is of another kind.
-        RuntimeError: Prefect failed; its output is above.
     """
-    if kind is None and (image is not None or gpus):
-        raise ValueError(
-            f"--image ({image or 'none'}) and --gpus ({gpus}) configure a pool of containers, but without --type the pool is "
-            "left unchanged; add --type docker or --type kubernetes"
-        )
-    template = job_template(kind or "process", image, gpus, os.environ)
+    template = checked_template(kind, image, gpus, environ)
     existing = _pool_kind()
     if kind is not None and existing not in (None, kind):
         raise ValueError(
@@ -60,18 +47,17 @@ def deploy(kind: Kind | None, image: str | None, gpus: int) -> None:
             f"`prefect work-pool delete {POOL}`, then deploy again"
         )
     if kind is not None or existing is None:
-        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-            json.dump(template, file)
-            file.flush()
-            make = ("work-pool", "create", POOL, "--type", kind or "process", "--overwrite")
-            _prefect(*make, "--base-job-template", file.name)
-    _prefect("--no-prompt", "deploy", "--all")
+        _make_pool(kind or "process", template)
 
 
-def deployment_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that `prefect.yaml` reads: empty if not set, and paths absolute, since runs have other folders."""
-    source = environ.get("DREAMSHARD_SOURCE", "")
-    return {"DREAMSHARD_SOURCE": str(Path(source).absolute()) if source and Path(source).exists() else source}
+def checked_template(kind: Kind | None, image: str | None, gpus: int, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The template of `ensure_pool`, for the same arguments and with the same errors; asks no server."""
+    if kind is None and (image is not None or gpus):
+        raise ValueError(
+            f"--image ({image or 'none'}) and --gpus ({gpus}) configure a pool of containers, but without --type the pool is "
+            "left unchanged; add --type docker or --type kubernetes"
+        )
+    return job_template(kind or "process", image, gpus, environ)
 
 
 def job_template(kind: Kind, image: str | None, gpus: int, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -155,8 +141,11 @@ def _pool_kind() -> str | None:
             return None
 
 
-def _prefect(*arguments: str) -> None:
-    command = [sys.executable, "-m", "prefect", *arguments]
-    done = subprocess.run(command, cwd=PROJECT, env={**os.environ, **deployment_settings(os.environ)}, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"`prefect {' '.join(arguments)}` failed, so no flow can be started; its output is above")
+def _make_pool(kind: Kind, template: Mapping[str, Any]) -> None:
+    """Create the pool, or replace the template of an existing one."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+
+    with get_client(sync_client=True) as client:
+        pool = WorkPoolCreate(name=POOL, type=kind, base_job_template=dict(template))
+        client.create_work_pool(pool, overwrite=True)

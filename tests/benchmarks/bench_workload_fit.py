@@ -14,7 +14,7 @@ from dreamshard.tables import NUM_BINS
 from dreamshard.workloads import WorkloadConfig, open_workload
 from dreamshard.workloads.config import META_WORKLOADS
 from dreamshard.workloads.meta_statistics import published_statistics
-from dreamshard.workloads.statistics import access_counts, bin_counts
+from dreamshard.workloads.table_statistics import access_counts, bin_counts
 
 TOTAL_TOLERANCE = 0.03
 BIN_TOLERANCE = 0.03

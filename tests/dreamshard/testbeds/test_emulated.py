@@ -17,7 +17,7 @@ from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.shard_cache import MemoryShardCache, ShardKey
 from dreamshard.testbeds.shard_runner import ShardRunner, asked_bytes
-from dreamshard.workloads.statistics import dataset_version
+from dreamshard.workloads.table_statistics import dataset_version
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 

@@ -8,7 +8,7 @@ from dreamshard.workloads.config import META_WORKLOADS
 from dreamshard.workloads.meta import meta_lookups
 from dreamshard.workloads.meta_population import population
 from dreamshard.workloads.meta_statistics import count_laws, published_statistics
-from dreamshard.workloads.statistics import access_counts, bin_counts
+from dreamshard.workloads.table_statistics import access_counts, bin_counts
 
 
 def test_the_published_statistics_are_read_from_the_first_block():

@@ -92,27 +92,16 @@ def test_a_process_has_its_workers_environment():
     [(None, None, "process"), (None, "docker", None), (None, "process", None), ("process", "process", "process")],
 )
 def test_deploying_without_a_type_leaves_a_pool_that_exists_as_it_is(monkeypatch, asked, there, makes):
-    commands = []
+    made = []
     monkeypatch.setattr(work_pool, "_pool_kind", lambda: there)
-    monkeypatch.setattr(work_pool, "_prefect", lambda *words: commands.append(words))
-    work_pool.deploy(asked, None, 0)
-    *pool, deployments = commands
-    assert deployments == ("--no-prompt", "deploy", "--all")
-    assert [words[words.index("--type") + 1] for words in pool] == ([makes] if makes else [])
+    monkeypatch.setattr(work_pool, "_make_pool", lambda kind, template: made.append(kind))
+    work_pool.ensure_pool(asked, None, 0, {})
+    assert made == ([makes] if makes else [])
 
 
 def test_the_type_of_a_pool_cannot_be_changed_and_settings_of_containers_need_one(monkeypatch):
     monkeypatch.setattr(work_pool, "_pool_kind", lambda: "docker")
     with pytest.raises(ValueError, match="is of type docker, and Prefect cannot change that to process"):
-        work_pool.deploy("process", None, 0)
+        work_pool.ensure_pool("process", None, 0, {})
     with pytest.raises(ValueError, match="add --type docker"):
-        work_pool.deploy(None, "dreamshard:0.1.0-cuda", 0)
-
-
-def test_a_source_is_deployed_as_it_is_said_but_a_path_here_is_told_to_workers_in_full(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tables.csv").touch()
-    given = {"tables.csv": str(tmp_path / "tables.csv"), "s3://team/tables/": "s3://team/tables/", "": ""}
-    for source, deployed in given.items():
-        assert work_pool.deployment_settings({"DREAMSHARD_SOURCE": source}) == {"DREAMSHARD_SOURCE": deployed}
-    assert work_pool.deployment_settings({}) == {"DREAMSHARD_SOURCE": ""}
+        work_pool.ensure_pool(None, "dreamshard:0.1.0-cuda", 0, {})

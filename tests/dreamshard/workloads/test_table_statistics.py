@@ -4,7 +4,7 @@ import torch
 
 from dreamshard.tables import concatenate
 from dreamshard.workloads.lookups import Lookups, WorkloadTable
-from dreamshard.workloads.statistics import access_counts, bin_counts, dataset_version, statistics
+from dreamshard.workloads.table_statistics import access_counts, bin_counts, dataset_version, statistics
 
 
 def table(indices, offsets, rows=100, name="t", dim=4):

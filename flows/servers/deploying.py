@@ -1,0 +1,114 @@
+"""Deploying from a process of its own, beside servers that start: it loads the flows while the servers load.
+
+The process says each step in a line of JSON on its standard output: first that the setting was checked, then that
+everything is deployed. What it prints otherwise goes to the log.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO
+
+from flows.servers.processes import PROJECT, Process, end, last_lines
+from storage.schedule import Schedule
+
+READY_S = 600.0
+"""Patience with the servers: their first start makes databases."""
+
+
+class Deployer:
+    """The process: what it found out, step by step."""
+
+    def __init__(self, process: Process, steps: IO[bytes], log: Path) -> None:
+        self._process, self._steps, self._log = process, steps, log
+
+    def checked(self) -> list[str]:
+        """Wait until the setting is checked; returns notes on it.
+
+        Raises:
+            ValueError: the scheduled flows could not run with it.
+            RuntimeError: the process ended; the message has its last lines.
+        """
+        return self._step("checked")
+
+    def deployed(self) -> list[str]:
+        """Wait until everything is deployed; returns notes for the person who deploys.
+
+        Raises:
+            ValueError: a setting cannot be deployed.
+            RuntimeError: a server refused something; the message has the last lines of the log.
+        """
+        return self._step("deployed")
+
+    def _step(self, name: str) -> list[str]:
+        line = self._steps.readline()
+        if not line:
+            self._process.wait()
+            raise RuntimeError(f"deploying failed, so no flow can be started: {last_lines(self._log)}; see {self._log}")
+        step = json.loads(line)
+        if "refused" in step:
+            raise ValueError(step["refused"])
+        return list(step[name])
+
+
+@contextmanager
+def deployer(
+    schedule: Schedule, environment: Mapping[str, str], logs: Path, *, measures_here: bool
+) -> Iterator[Deployer]:
+    """Run the process while the block runs.
+
+    Args:
+        environment: names the servers, which need not answer yet, and the home.
+        measures_here: this machine runs the flows.
+    """
+    logs.mkdir(parents=True, exist_ok=True)
+    request = json.dumps({"schedule": asdict(schedule), "measures_here": measures_here})
+    log = logs / "deploy.log"
+    receiver, sender = os.pipe()
+    with log.open("ab") as stderr, os.fdopen(sender, "wb") as stdout:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flows.servers.deploying", request],
+            env=environment,
+            cwd=PROJECT,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    with os.fdopen(receiver, "rb") as steps:
+        try:
+            yield Deployer(process, steps, log)
+        finally:
+            end(process)
+
+
+def _run(request: Mapping[str, object]) -> None:
+    """What the process does."""
+    said = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever else prints goes to the log
+
+    def say(step: str, content: object) -> None:
+        said.write(json.dumps({step: content}) + "\n")
+        said.flush()
+
+    schedule = Schedule(**request["schedule"])  # type: ignore[arg-type]
+    try:
+        if schedule == Schedule():
+            say("checked", [])  # before torch is loaded
+        from flows.servers import deployment
+
+        notes = deployment.check(schedule, measures_here=bool(request["measures_here"]), environ=os.environ)
+        if schedule != Schedule():
+            say("checked", notes)
+        say("deployed", deployment.deploy(schedule, os.environ, patience_s=READY_S))
+    except ValueError as error:
+        say("refused", str(error))
+
+
+if __name__ == "__main__":
+    _run(json.loads(sys.argv[1]))

@@ -1,0 +1,90 @@
+"""One deployment, as `dreamshard up` and `deploy` make it: checked, pool, deployments, automations, champion's setting."""
+
+import time
+from collections.abc import Mapping
+
+import httpx
+
+from dreamshard.recipes import recipe
+from flows.servers import deployments, notifications
+from flows.servers.fitting import check_fit
+from flows.servers.work_pool import Kind, ensure_pool
+from storage.mlflow_store.champions import set_home_setting
+from storage.schedule import Schedule
+from storage.settings import Settings
+from storage.store import open_store
+
+
+def check(schedule: Schedule, *, measures_here: bool, environ: Mapping[str, str]) -> list[str]:
+    """Check a setting before anything starts; returns notes.
+
+    Raises:
+        ValueError: the scheduled flows could not run with it, or nothing can be sent to `DREAMSHARD_NOTIFY`.
+    """
+    if asked := environ.get(notifications.VARIABLE):
+        notifications.check(asked)
+    return check_fit(schedule, open_store, measures_here=measures_here)
+
+
+def deploy(
+    schedule: Schedule,
+    environ: Mapping[str, str],
+    *,
+    kind: Kind | None = None,
+    image: str | None = None,
+    gpus: int = 0,
+    patience_s: float = 0.0,
+) -> list[str]:
+    """Deploy everything on the servers that the environment names; returns notes for the person who deploys.
+
+    Args:
+        schedule: what the scheduled flows train for.
+        kind: with image and gpus, of the work pool; see `ensure_pool`.
+        patience_s: time for the servers to answer.
+
+    Raises:
+        ValueError: a setting cannot be deployed.
+        RuntimeError: a server does not answer.
+    """
+    wait_for(f"{environ['PREFECT_API_URL']}/health", patience_s)
+    ensure_pool(kind, image, gpus, environ)
+    recipient = notifications.find(environ.get(notifications.VARIABLE))
+    deployed = deployments.deploy_all(schedule, None if recipient is None else recipient.block)
+    used = deployed.schedules["retrain"]
+    tracking = Settings.from_environment(environ)
+    if tracking.tracking_uri.startswith("http"):
+        wait_for(f"{tracking.tracking_uri}/health", patience_s)
+    set_home_setting(tracking, *_testbed_and_devices(used))
+    told = notifications.HOW if recipient is None else f"failed retrainings are reported to {recipient.name}"
+    return [*filter(None, [deployments.edited_sentence(deployed.edits)]), told]
+
+
+def wait_for(url: str, patience_s: float) -> None:
+    """Wait until a server answers.
+
+    Raises:
+        RuntimeError: it did not in time.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            answer = httpx.get(url, timeout=10.0)
+        except httpx.TransportError as error:
+            reason = str(error)
+        else:
+            if answer.status_code == httpx.codes.OK:
+                return
+            reason = f"it answered {answer.status_code}"
+        if time.monotonic() >= deadline:
+            raise RuntimeError(
+                f"the server at {url} does not answer ({reason}), so nothing can be deployed; start it first"
+            )
+        time.sleep(0.2)
+
+
+def _testbed_and_devices(schedule: Schedule) -> tuple[str | None, int | None]:
+    """What the alias `champion` belongs to: as set, else of a recipe that was named; None if neither is."""
+    if schedule.recipe is None:
+        return schedule.testbed, schedule.num_devices
+    named = recipe(schedule.recipe)
+    return schedule.testbed or named.testbed, schedule.num_devices or named.tasks.num_devices

@@ -1,0 +1,132 @@
+"""Whether a scheduled retraining could place its tables, found out before anything is started."""
+
+from collections.abc import Callable
+
+import torch
+
+from dreamshard.fixed_model import MODEL, split_to_fit
+from dreamshard.formatting import gib
+from dreamshard.placer import NoPlacementError
+from dreamshard.recipes import Recipe, TasksConfig
+from dreamshard.sizing import sized
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask, sample_tasks, split_tables
+from dreamshard.testbeds.capacity import Capacity
+from dreamshard.workloads.functions import is_function
+from dreamshard.workloads.sizes import listed_sizes
+from dreamshard.workloads.source_files import is_file, is_folder
+from dreamshard.workloads.tables_file import fill_missing_columns
+from flows.forms.configuration import configure
+from flows.forms.options import RetrainingOptions
+from flows.runtime import testbed_pool
+from flows.runtime.sources import torchrec_bridge
+from storage.schedule import Schedule
+from storage.store import Store
+
+_UNKNOWN = Capacity(kind="unknown")
+
+
+def check_fit(schedule: Schedule, store: Callable[[], Store], *, measures_here: bool) -> list[str]:
+    """Check that what the scheduled flows retrain for can be placed, as far as this machine can tell.
+
+    Args:
+        store: opens the home, to ask the testbed for the memory of its devices.
+        measures_here: this machine runs the flows, so its devices are those of the testbed.
+
+    Returns:
+        Sentences on what was chosen, or what could not be checked.
+
+    Raises:
+        ValueError: the setting contradicts itself, or its tables cannot be placed.
+    """
+    if schedule == Schedule():
+        return []  # a recipe's own tables fit its own sizes
+    options = RetrainingOptions(**schedule.parameters())
+    config = configure(options)
+    is_known_here = measures_here or config.testbed.startswith("simulated")
+    capacity = testbed_pool.check_testbed(store(), config) if is_known_here else _UNKNOWN
+    tables, notes = _tables(config)
+    if tables is None:
+        return notes
+    if "memory_bytes" in config.derived and not is_known_here:
+        only = f"only a worker knows the memory of testbed {config.testbed}"
+        return [*notes, f"{only}, so whether the tables of {config.workload.source} fit was not checked"]
+    try:
+        settled, _ = sized(config, tables, capacity)
+        _place(settled.tasks, tables, options.seed)
+    except (ValueError, NoPlacementError) as error:
+        raise ValueError(
+            f"the scheduled flows could not train on {config.workload.source}: {error}; give other --devices, --memory-gb, "
+            "--tables-per-task or --mode"
+        ) from error
+    return [*notes, _chosen(config, settled.tasks, len(tables))]
+
+
+def _chosen(config: Recipe, tasks: TasksConfig, num_tables: int) -> str:
+    derived = " (derived)" if "memory_bytes" in config.derived else ""
+    what = "one model of all" if tasks.mode == "fixed" else f"tasks of {tasks.tables_per_task} of"
+    return (
+        f"scheduled retraining of {config.workload.source}: {what} {num_tables} tables on {tasks.num_devices} devices of "
+        f"{gib(tasks.memory_bytes)}{derived}, recipe {config.name}, testbed {config.testbed}"
+    )
+
+
+def _tables(config: Recipe) -> tuple[Tables | None, list[str]]:
+    """The tables with their sizes, or None and a note why they are not known."""
+    workload = config.workload
+    unknown = "so whether its tables fit was not checked"
+    try:
+        if is_function(workload.source):
+            tables: Tables = torchrec_bridge().tables_of(_made(workload.source)).tables
+            return tables, []
+        is_address = workload.source.startswith("/") or "://" in workload.source
+        if is_address and not is_file(workload.source) and not is_folder(workload.source):
+            return None, [f"{workload.source} is not on this machine, {unknown}; workers have to read it"]
+    except ValueError as error:
+        return None, [f"{error}; {workload.source} was not read, {unknown}; workers have to read it"]
+    listed = listed_sizes(workload)
+    if listed is None:
+        return None, [f"sizes of the tables of {workload.source} are known once it is ingested, {unknown}"]
+    return fill_missing_columns(listed).tables, []
+
+
+def _made(source: str) -> object:
+    from dreamshard.workloads.functions import call
+
+    return call(source, "its tables are unknown")
+
+
+def _place(tasks: TasksConfig, tables: Tables, seed: int) -> None:
+    """Draw the tasks of a training from nothing, as `flows.tasks.drawing` does.
+
+    Raises:
+        ValueError: a task fits no placement.
+        NoPlacementError: a fixed model fits none.
+    """
+    if tasks.mode == "fixed":
+        task = PlacementTask(
+            tables,
+            tasks.num_devices,
+            tasks.memory_bytes,
+            precision=tasks.precision,
+            optimizer=tasks.optimizer,
+            name=MODEL,
+            devices_per_host=tasks.devices_per_host,
+        )
+        split_to_fit(task)
+        return
+    generator = torch.Generator().manual_seed(seed)
+    counts = {"train": tasks.num_train, "test": tasks.num_test}
+    for (name, count), part in zip(counts.items(), split_tables(tables, generator), strict=True):
+        sample_tasks(
+            part,
+            count,
+            tasks.tables_per_task,
+            tasks.num_devices,
+            tasks.memory_bytes,
+            generator,
+            precision=tasks.precision,
+            optimizer=tasks.optimizer,
+            name=name,
+            devices_per_host=tasks.devices_per_host,
+        )

@@ -1,0 +1,125 @@
+"""Who is told about failed retrainings: a notification block of Prefect, found or made from an address.
+
+`DREAMSHARD_NOTIFY` (or `--notify`) is `TYPE/NAME` of a block that exists, such as `slack-webhook/team`, or an address:
+
+    https://host/path                a webhook, which gets a JSON object with `subject`, `body` and `text` (both)
+    mailtos://USER:PASSWORD@HOST?... e-mail, as Apprise writes it (https://github.com/caronc/apprise/wiki/Notify_email)
+
+or another address of Apprise. Without it a block named `dreamshard`, of any type, is taken. An address becomes that block, so
+its password is kept by Prefect and nowhere else.
+"""
+
+from dataclasses import dataclass
+from typing import cast
+from uuid import UUID
+
+from apprise import Apprise
+from prefect.blocks.abstract import NotificationBlock
+from prefect.blocks.notifications import CustomWebhookNotificationBlock, SlackWebhook
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import BlockDocument
+from prefect.exceptions import ObjectNotFound
+from pydantic import SecretStr
+
+VARIABLE = "DREAMSHARD_NOTIFY"
+NAME = "dreamshard"
+_PAGE = 200
+_MAKE = (
+    f"set {VARIABLE} to an address such as mailtos://USER:PASSWORD@SMTP-HOST?to=team@example.com or https://HOST/WEBHOOK, or "
+    f"make a notification block named {NAME} on Prefect's page Blocks, and deploy again"
+)
+HOW = f"nobody is told when a retraining fails: {_MAKE}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipient:
+    """A notification block: its type and name, as in `slack-webhook/dreamshard`, and its identity on the server."""
+
+    name: str
+    block: UUID
+
+
+def check(asked: str) -> None:
+    """Check what can be checked without a server.
+
+    Raises:
+        ValueError: `asked` is neither an address that can be sent to nor `TYPE/NAME`.
+    """
+    if "://" in asked:
+        scheme = asked.partition("://")[0]
+        if scheme not in ("http", "https") and not Apprise().add(asked):
+            raise ValueError(
+                f"{VARIABLE} is an address {scheme}://... to which nothing can be sent, so nobody would be told when a "
+                f"retraining fails; {_MAKE}"
+            )
+    elif asked.count("/") != 1 or not all(asked.split("/")):
+        raise ValueError(
+            f"{VARIABLE} is {asked!r}, neither an address nor TYPE/NAME of a notification block, so nobody would be told "
+            f"when a retraining fails; {_MAKE}"
+        )
+
+
+def find(asked: str | None) -> Recipient | None:
+    """The block that tells someone, on the server at `PREFECT_API_URL`; None if there is none.
+
+    Args:
+        asked: an address, `TYPE/NAME`, or None or empty for a block named `dreamshard`.
+
+    Raises:
+        ValueError: there is no such block, it cannot send, or several are named `dreamshard`.
+    """
+    if not asked:
+        return _by_name()
+    check(asked)
+    if "://" in asked:
+        return _made(asked)
+    kind, name = asked.split("/")
+    with get_client(sync_client=True) as client:
+        try:
+            document = client.read_block_document_by_name(name, kind, include_secrets=False)
+        except ObjectNotFound as error:
+            raise ValueError(
+                f"{VARIABLE} is {asked}, but Prefect has no block of this type and name, so nobody would be told when a "
+                f"retraining fails; {_MAKE}"
+            ) from error
+    if not _can_notify(document):
+        raise ValueError(f"{VARIABLE} is {asked}, but this block sends no notifications; {_MAKE}")
+    return Recipient(name=asked, block=document.id)
+
+
+def _by_name() -> Recipient | None:
+    with get_client(sync_client=True) as client:
+        documents: list[BlockDocument] = []
+        while page := client.read_block_documents(offset=len(documents), limit=_PAGE, include_secrets=False):
+            documents += page
+    found = [each for each in documents if each.name == NAME and _can_notify(each)]
+    recipients = [Recipient(name=f"{_type_of(each)}/{each.name}", block=each.id) for each in found]
+    if len(recipients) > 1:
+        names = ", ".join(each.name for each in recipients)
+        raise ValueError(
+            f"Prefect has several notification blocks named {NAME} ({names}), so it is unclear who is told when a retraining "
+            f"fails; set {VARIABLE} to one of them"
+        )
+    return recipients[0] if recipients else None
+
+
+def _made(address: str) -> Recipient:
+    """The block `dreamshard` that sends to an address."""
+    if address.startswith(("http://", "https://")) and "hooks.slack" not in address:
+        content = {"subject": "{{subject}}", "body": "{{body}}", "text": "{{subject}}\n{{body}}"}
+        webhook = CustomWebhookNotificationBlock(name=NAME, url=address, json_data=content, headers=None, cookies=None)
+        return _saved(webhook)
+    return _saved(SlackWebhook(url=SecretStr(address), notify_type="failure"))  # hands any address to Apprise
+
+
+def _saved(block: NotificationBlock) -> Recipient:
+    identity = cast(UUID, block.save(NAME, overwrite=True))  # a coroutine only inside an event loop
+    return Recipient(name=f"{block.get_block_type_slug()}/{NAME}", block=identity)
+
+
+def _can_notify(document: BlockDocument) -> bool:
+    return document.block_schema is not None and "notify" in document.block_schema.capabilities
+
+
+def _type_of(document: BlockDocument) -> str:
+    return "block" if document.block_type is None else document.block_type.slug
