@@ -22,3 +22,13 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, at most 200 characters, or its type if it has no message."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+FOR_PEOPLE = (ValueError, OSError, RuntimeError)
+"""Errors whose message is a sentence for people: what happened, why it matters, what to do."""
+
+
+def error_sentence(error: BaseException) -> str:
+    """An error on one line: its message, after its type if the message is not for people."""
+    message = " ".join(str(error).split())
+    return message if isinstance(error, FOR_PEOPLE) and message else f"{type(error).__name__}: {message}".rstrip(": ")

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from dreamshard.formatting import FOR_PEOPLE, error_sentence
 from flows.cli import (
     chain,
     command_options,
@@ -76,9 +77,8 @@ def one_sentence(kind: type[BaseException], error: BaseException, trace: Traceba
 
 def sentence(error: BaseException) -> str:
     """The error's message on one line; for an unexpected error, with how to report it."""
-    if isinstance(error, ValueError | OSError | RuntimeError):
-        return " ".join(str(error).split())
-    return f"{type(error).__name__}: {error}; run again with --debug and report what it shows"
+    advice = "" if isinstance(error, FOR_PEOPLE) else "; run again with --debug and report what it shows"
+    return f"{error_sentence(error)}{advice}"
 
 
 if __name__ == "__main__":

@@ -19,11 +19,8 @@ from flows.runtime.testbed_pool import TestbedReference
 from storage.lake.table_splits import has_table_split, read_table_split
 from storage.mlflow_store import registry
 from storage.run_records import lineage
-from storage.run_records.lineage import Origin, Setting, Version, Warm
+from storage.run_records.lineage import ALL_TABLES, Origin, Setting, Version, Warm
 from storage.store import Store
-
-ALL_TABLES = "all"
-"""The tables per task of a fixed model, in a setting."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,12 @@ from prefect import Flow, flow
 from prefect.utilities.hashing import file_hash
 from pydantic import Field, TypeAdapter
 
+from flows.forms import flow_failures
 from flows.forms.flat import flattened
 
 Result = TypeVar("Result")
+
+flow_failures.install()
 
 _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most", "pattern": ""}
 
@@ -28,8 +31,17 @@ def deployed(name: str) -> Callable[[Callable[..., Result]], Flow[..., Result]]:
 
     def decorate(body: Callable[..., Result]) -> Flow[..., Result]:
         version = file_hash(inspect.getfile(body))  # Prefect's own default would be the hash of `flat.py`
-        decorator = flow(name=name, version=version, persist_result=True, result_serializer="json")
-        made: Flow[..., Result] = decorator(flattened(body, lambda field: field))
+        hooks = [flow_failures.end_runs]
+        decorator = flow(
+            name=name,
+            version=version,
+            persist_result=True,
+            result_serializer="json",
+            on_cancellation=hooks,
+            on_crashed=hooks,
+        )
+        called = flow_failures.failing_in_one_sentence(body)
+        made: Flow[..., Result] = decorator(flattened(called, lambda field: field))
         drawn = [_drawn(field) for field in inspect.signature(made.fn).parameters.values()]
         vars(made)["__signature__"] = inspect.Signature(drawn)  # only the form is drawn from it
         return made

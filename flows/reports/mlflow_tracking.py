@@ -7,24 +7,28 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from prefect.artifacts import create_link_artifact
 from prefect.context import FlowRunContext
+from prefect.utilities.urls import url_for
 
 from dreamshard.formatting import markdown_table
 from dreamshard.model_files import save_placer
 from dreamshard.recipes import Recipe
 from dreamshard.sizing import Sizes
-from flows.reports import plots, report_pages, report_tables
+from flows.reports import plots, report_pages, report_tables, version_facts
 from flows.reports.html import html_page
 from flows.runtime.source_revision import source_revision
 from storage.lake import catalog
 from storage.lake.ingested import Ingested
-from storage.mlflow_store import datasets, evaluation_datasets, registration, registry, runs
+from storage.mlflow_store import datasets, evaluation_datasets, heldout_metrics, registration, registry, runs
 from storage.run_records import checkpoints, lineage, report_store, training_effort
 from storage.run_records.report_store import EvaluationReport
 from storage.store import Store
 
 REPORT = "comparison_report"
 """Name of the page on every version's run that shows the comparison by which it was decided on."""
+PREFECT_RUN = "prefect_run"
+"""Tag of a run and a version: the address of the Prefect run that made it, or its id where it has no page."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,10 @@ def chain(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Chain]
     context = FlowRunContext.get()
     flow_run = None if context is None else context.flow_run
     key = None if flow_run is None else str(flow_run.id)
-    tags = {} if flow_run is None else {"prefect.flow_run": flow_run.name, "prefect.flow_run_id": str(flow_run.id)}
+    tags = {}
+    if flow_run is not None:
+        address = url_for(flow_run) or str(flow_run.id)  # a server of this process alone has no pages
+        tags = {"prefect.flow_run": flow_run.name, "prefect.flow_run_id": str(flow_run.id), PREFECT_RUN: address}
     revision = source_revision()
     tags |= {
         "recipe": config.name,
@@ -56,9 +63,9 @@ def chain(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Chain]
         "commit": revision,
         "mlflow.source.git.commit": revision.removesuffix("-dirty"),
     }
-    with runs.chain(
-        store.settings, name, key=key, params={**_known_parameters(config), "seed": seed}, tags=tags
-    ) as run:
+    named = f"{name} {version_facts.source_label(config.workload.source)}"
+    parameters = {**_known_parameters(config), "seed": seed}
+    with runs.chain(store.settings, named, key=key, params=parameters, tags=tags) as run:
         yield Chain(store, run)
 
 
@@ -88,7 +95,7 @@ def log_evaluation(store: Store, run: str, evaluation: str) -> None:
     """An evaluation of a training: figures, plots, its tasks as evaluation dataset, tables by placer and by task."""
     settings, report = store.settings, report_store.load(store.evaluations, evaluation)
     evaluation_datasets.log_heldout(settings, run, _heldout(report))
-    runs.log_metrics(settings, run, report_tables.evaluation_metrics(report))
+    runs.log_metrics(settings, run, heldout_metrics.named(report_tables.evaluation_metrics(report), report.tasks))
     runs.log_figures(settings, run, plots.plots(report, checkpoints.history(store, str(report.training))))
     runs.log_table(settings, run, report_tables.evaluation_table(report))
     runs.log_table(settings, run, report_tables.measured_rows(report), "evaluation_by_task")
@@ -109,24 +116,33 @@ def log_comparison(store: Store, run: str, report: EvaluationReport) -> str:
         figures = report_tables.comparison_metrics(report, name)
         evaluation_datasets.log_figures_on(settings, version, figures, tasks)
         _log_page(store, registry.run_of(settings, version), f"comparisons/{report.key}", page)
-        registry.tag(settings, version, {"comparison": report.key})
+        registry.tag(settings, version, {"comparison": report.key, "compared_tasks": report.tasks})
     return runs.run_address(settings, run)
 
 
 def register(store: Store, run: str, report: EvaluationReport, budget_ms: float | None) -> str:
     """Register the evaluated placer as the next version; `run` holds its curves and figures.
 
-    MLflow's page that compares versions shows this run, so the training's curves are logged here as well.
+    MLflow's page that compares versions shows this run, so the training's curves, what the version is made of and its
+    tables are logged here as well.
     """
     settings, training, iteration = store.settings, str(report.training), int(report.iteration or 0)
     *earlier, last = checkpoints.history(store, training)[:iteration]
     for step, figures in enumerate(earlier, start=1):
         log_iteration(store, run, step, figures)
+    origin, effort = training_effort.read_origin(store, training), training_effort.read(store, training)
+    of_version, tables = (
+        version_facts.facts(store, training, origin, iteration),
+        store.lake.read_dataset(report.dataset),
+    )
+    parameters = version_facts.parameters(of_version, origin, effort.measurements_made)
+    runs.log_params(settings, run, parameters, only_new=True)
+    datasets.log_dataset(settings, run, report.dataset, tables, origin.source)
     facts = {"dataset": report.dataset, "tasks": report.tasks, "hardware": report.hardware, "testbed": report.testbed}
-    runs.set_tags(settings, run, facts)
+    runs.set_tags(settings, run, facts | of_version)
     run_tags = runs.tags(settings, run)
-    facts |= {name: run_tags[name] for name in ("recipe", "seed", "commit") if name in run_tags}
-    facts |= lineage.tags(training_effort.read_origin(store, training))
+    facts |= {name: run_tags[name] for name in ("recipe", "seed", "commit", PREFECT_RUN) if name in run_tags}
+    facts |= lineage.tags(origin) | of_version
     placer = checkpoints.placer(store, training, iteration, budget_ms)
     if placer.cost_network.measured_on is not None:
         facts |= lineage.conditions(placer.cost_network.measured_on)
@@ -137,20 +153,24 @@ def register(store: Store, run: str, report: EvaluationReport, budget_ms: float 
             settings,
             folder,
             run,
-            metrics=last | training_effort.read(store, training).metrics,
+            metrics=last | effort.metrics,
             step=iteration,
             tags={"training": training, "iteration": iteration, "evaluation": report.key} | facts,
-            pool=store.lake.read_dataset(report.dataset),
+            pool=tables,
         )
 
 
 def complete(store: Store, version: str, report: EvaluationReport) -> None:
-    """Log the evaluation on the version's run, unless it is there: an earlier run may have stopped before this."""
+    """Name the version and log the evaluation on its run, unless that is done: a run may have stopped before this."""
     settings = store.settings
-    run = registry.run_of(settings, version)
+    run, tags = registry.run_of(settings, version), registry.version_tags(settings, version)
+    if "name" not in tags and "table_diff" in tags:
+        name = version_facts.version_name(version, tags)
+        runs.rename(settings, run, name)
+        registry.tag(settings, version, {"name": name})
     runs.log_table(settings, run, report_tables.evaluation_table(report))
-    if "eval_overall_ms" not in runs.metrics(settings, run):
-        figures = report_tables.evaluation_metrics(report)
+    figures = report_tables.evaluation_metrics(report)
+    if not heldout_metrics.named(figures, report.tasks).keys() <= runs.metrics(settings, run).keys():
         evaluation_datasets.log_figures_on(settings, version, figures, _heldout(report), int(report.iteration or 0))
 
 
@@ -162,22 +182,49 @@ def has_report(store: Store, version: str) -> bool:
 def log_report(store: Store, version: str, report: EvaluationReport, page: str) -> None:
     """The comparison report of a version: its table in the version's description, then `page` on its run."""
     settings = store.settings
-    run = registry.run_of(settings, version)
+    run, tags = registry.run_of(settings, version), registry.version_tags(settings, version)
     table = markdown_table(report_tables.evaluation_table(report))
-    link = f"[Comparison report]({runs.artifact_link(settings, run, f'{REPORT}.html')})"
+    links = {"Comparison report": runs.artifact_link(settings, run, f"{REPORT}.html")}
+    if tags.get(PREFECT_RUN, "").startswith("http"):
+        links["Prefect run"] = tags[PREFECT_RUN]
+    shown = " · ".join(f"[{name}]({link})" for name, link in links.items())
     note = f"\n\nNote: {report.caveat}." if report.caveat else ""
-    registry.describe(settings, version, f"{report_tables.title(report)}:\n\n{table}{note}\n\n{link}")
+    registry.describe(settings, version, f"{shown}\n\n{report_tables.title(report)}:\n\n{table}{note}")
+    links["Version"] = registry.version_link(version)
+    about = " · ".join(f"[{name}]({link})" for name, link in links.items())
+    runs.describe(settings, run, f"{tags.get('name', f'version {version}')}\n\n{about}")
     _log_page(store, run, REPORT, page)
+
+
+def publish_links(store: Store, run: str, version: str) -> None:
+    """MLflow's pages of the run, the version and its report as artifacts of this flow run.
+
+    Does nothing outside of one, or without a server of MLflow.
+    """
+    settings = store.settings
+    if FlowRunContext.get() is None or not settings.tracking_uri.startswith("http"):
+        return
+    server, name = settings.tracking_uri.rstrip("/"), registry.version_tags(settings, version).get("name")
+    report = runs.artifact_link(settings, registry.run_of(settings, version), f"{REPORT}.html")
+    links = {
+        "dreamshard-mlflow-run": (runs.run_address(settings, run), "MLflow run"),
+        "dreamshard-mlflow-version": (f"{server}/{registry.version_link(version)}", name or f"version {version}"),
+        "dreamshard-mlflow-report": (f"{server}/{report}", "Report in MLflow"),
+    }
+    for key, (link, text) in links.items():
+        create_link_artifact(link, text, key=key, description=f"[{text}]({link})")
 
 
 def addresses(store: Store, run: str, evaluation: str, training: str) -> dict[str, str]:
     """Addresses of everything that a chain has written, for people."""
+    prefect_run = runs.tags(store.settings, run).get(PREFECT_RUN, "")
     return {
         "lake": str(store.settings.lake_root),
         "catalog": str(store.settings.catalog_path),
         "checkpoints": str(checkpoints.folder(store, training)),
         "evaluation": str(report_store.path(store.evaluations, evaluation)),
         "MLflow run": runs.run_address(store.settings, run),
+        **({"Prefect run": prefect_run} if prefect_run.startswith("http") else {}),
     }
 
 

@@ -213,7 +213,7 @@ def answering(store: Store, reference: TestbedReference, what: str) -> Iterator[
         ) from error
     except MeasurementError as error:
         details = "\n".join([str(error), *getattr(error, "__notes__", ())])  # the notes hold the rank's own message
-        get_run_logger().error("%s failed: %s", what, details)
+        get_run_logger().debug("%s failed: %s", what, details)
         raise
 
 

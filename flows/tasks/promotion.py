@@ -74,6 +74,7 @@ def promote(
         store, version
     ):  # an error may have prevented it
         mlflow_tracking.log_report(store, version, report, page)
+    mlflow_tracking.publish_links(store, run, version)
     report_pages.publish_evaluation(report, page, decision.reason)
     return outcome
 

@@ -173,4 +173,5 @@ def _record(settings: Settings, model: ModelVersion, change: AliasChange) -> Non
 
 def _describe(settings: Settings, model: ModelVersion, decision: str) -> None:
     _, blank, rest = (model.description or "").partition("\n\n")
-    client(settings).update_model_version(MODEL, str(model.version), description=f"{decision}{blank}{rest}")
+    named = f"{model.tags['name']}; " if "name" in model.tags else ""
+    client(settings).update_model_version(MODEL, str(model.version), description=f"{named}{decision}{blank}{rest}")

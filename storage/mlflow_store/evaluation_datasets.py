@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mlflow.entities import LoggedModelInput
 
-from storage.mlflow_store import registry
+from storage.mlflow_store import heldout_metrics, registry
 from storage.mlflow_store.datasets import log_input, make_dataset
 from storage.mlflow_store.registration import log_model_metrics
 from storage.settings import Settings
@@ -65,7 +65,8 @@ def log_heldout(settings: Settings, run: str, tasks: HeldOut, models: Mapping[st
 def log_figures_on(
     settings: Settings, version: str, metrics: Mapping[str, float], tasks: HeldOut, step: int = 0
 ) -> None:
-    """Log metrics of a version on its run, linked to its model and to the tasks."""
+    """Log metrics of a version on its run, linked to its model and to the tasks, whose key is in their names."""
     run, model = registry.run_of(settings, version), registry.model_of(settings, version)
     log_heldout(settings, run, tasks)
-    log_model_metrics(settings, run, model, metrics, step, on=(tasks.name, tasks.tasks[:36]))
+    named = heldout_metrics.named(metrics, tasks.tasks)
+    log_model_metrics(settings, run, model, named, step, on=(tasks.name, tasks.tasks[:36]))

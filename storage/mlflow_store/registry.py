@@ -20,6 +20,7 @@ from dreamshard import model_files
 from dreamshard.search import DreamShardPlacer
 from storage import relocation
 from storage.filesystem import failures
+from storage.mlflow_store.experiment import MODEL_TRAINING
 from storage.mlflow_store.listing import ALIASES as ALIASES
 from storage.mlflow_store.listing import MODEL as MODEL
 from storage.mlflow_store.listing import missing
@@ -106,6 +107,11 @@ def describe(settings: Settings, version: str, text: str) -> None:
     """Put `text` (Markdown) below the first line of a version's description, which states the last decision."""
     decision = (find(settings, version).description or "").partition("\n\n")[0]
     client(settings).update_model_version(MODEL, version, description=f"{decision}\n\n{text}"[:_MAX_DESCRIPTION])
+
+
+def version_link(version: str) -> str:
+    """Link to a version on MLflow's pages, relative to the address of the server."""
+    return f"#/models/{MODEL}/versions/{version}?{MODEL_TRAINING}"
 
 
 def all_versions(settings: Settings) -> list[ModelVersion]:

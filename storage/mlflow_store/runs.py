@@ -3,7 +3,6 @@
 Everything goes through the client and never through MLflow's active run, so two chains in one process do not mix.
 """
 
-import importlib.util
 import math
 import os
 import time
@@ -15,15 +14,14 @@ import mlflow
 import pandas as pd  # type: ignore[import-untyped]
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
-from mlflow.exceptions import MlflowException
-from mlflow.store.artifact.artifact_repository_registry import get_registered_artifact_repositories
 
+from storage.mlflow_store import run_endings
+from storage.mlflow_store.experiment import MODEL_TRAINING, experiment_id
 from storage.settings import Settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-EXPERIMENT = "dreamshard"
 CHAIN_KEY = "dreamshard.chain"
 STAGE = "dreamshard.stage"
 _PARENT = "mlflow.parentRunId"
@@ -60,11 +58,24 @@ def chain(
         params: parameters of the whole chain; nested mappings become `outer.inner`.
         tags: tags for searching.
     """
+    end_abandoned(settings)
     tracking = client(settings)
     labels = {CHAIN_KEY: key} if key else {}
-    with _open(settings, _experiment(tracking, settings), name, labels, tags) as run:
+    with _open(settings, experiment_id(tracking, settings), name, labels, tags) as run:
         log_params(settings, run, params or {})
         yield run
+
+
+def end_killed(settings: Settings, key: str, why: str) -> None:
+    """Mark the chain `key`, and its stages, as KILLED if they are still running: whoever ran them cannot do it."""
+    tracking = client(settings)
+    run_endings.end_killed(tracking, experiment_id(tracking, settings), why, {CHAIN_KEY: key})
+
+
+def end_abandoned(settings: Settings) -> None:
+    """Mark runs of processes of this host that are gone as KILLED."""
+    tracking = client(settings)
+    run_endings.end_abandoned(tracking, experiment_id(tracking, settings))
 
 
 @contextmanager
@@ -75,9 +86,24 @@ def stage(settings: Settings, parent: str, name: str) -> Iterator[str]:
         yield run
 
 
-def log_params(settings: Settings, run: str, params: Mapping[str, Any]) -> None:
-    """Log parameters, nested ones as `outer.inner`; MLflow refuses another value of one that the run has."""
-    flat = [Param(name, str(value)) for name, value in _flatten(params)]
+def rename(settings: Settings, run: str, name: str) -> None:
+    """Give a run another name for people."""
+    client(settings).update_run(run, name=name)
+
+
+def describe(settings: Settings, run: str, text: str) -> None:
+    """Set the description (Markdown) that MLflow shows above a run."""
+    set_tags(settings, run, {"mlflow.note.content": text})
+
+
+def log_params(settings: Settings, run: str, params: Mapping[str, Any], *, only_new: bool = False) -> None:
+    """Log parameters, nested ones as `outer.inner`; MLflow refuses another value of one that the run has.
+
+    Args:
+        only_new: leave out those that the run has.
+    """
+    known = client(settings).get_run(run).data.params if only_new else {}
+    flat = [Param(name, str(value)) for name, value in _flatten(params) if name not in known]
     for start in range(0, len(flat), _BATCH):
         client(settings).log_batch(run, params=flat[start : start + _BATCH])
 
@@ -144,7 +170,7 @@ def metrics(settings: Settings, run: str) -> dict[str, float]:
 def artifact_link(settings: Settings, run: str, file: str) -> str:
     """Link to a file of a run on MLflow's pages, relative to the address of the server."""
     experiment = client(settings).get_run(run).info.experiment_id
-    return f"#/experiments/{experiment}/runs/{run}/artifacts/{file}"
+    return f"#/experiments/{experiment}/runs/{run}/artifacts/{file}?{MODEL_TRAINING}"
 
 
 def set_tags(settings: Settings, run: str, tags: Mapping[str, Any]) -> None:
@@ -157,43 +183,7 @@ def run_address(settings: Settings, run: str) -> str:
     if not settings.tracking_uri.startswith("http"):
         return f"{settings.tracking_uri} run {run}"
     experiment = client(settings).get_run(run).info.experiment_id
-    return f"{settings.tracking_uri.rstrip('/')}/#/experiments/{experiment}/runs/{run}"
-
-
-def _experiment(tracking: MlflowClient, settings: Settings) -> str:
-    existing = tracking.get_experiment_by_name(EXPERIMENT)
-    if existing is not None:
-        return str(existing.experiment_id)
-    location = None
-    if not settings.tracking_uri.startswith("http"):  # a server chooses where its files go
-        _check_artifacts(settings.artifact_root)
-        location = f"{settings.artifact_root}/{EXPERIMENT}"
-    try:
-        return str(tracking.create_experiment(EXPERIMENT, artifact_location=location))
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-        return _experiment(tracking, settings)  # another run has just created it
-
-
-def _check_artifacts(root: str) -> None:
-    """Check that MLflow can keep files at `root`, before an experiment points there for good.
-
-    Raises:
-        ValueError: MLflow does not know this kind of address, or a package is missing.
-    """
-    scheme = root.partition("://")[0]
-    known = get_registered_artifact_repositories()
-    if scheme not in known:
-        raise ValueError(
-            f"MLflow cannot keep its files at {root}, since it knows no {scheme}://, so no version could be registered; "
-            f"set DREAMSHARD_ARTIFACTS to an address of one of {sorted(filter(None, known))}"
-        )
-    if scheme == "s3" and importlib.util.find_spec("boto3") is None:
-        raise ValueError(
-            f"MLflow's files belong at {root} but boto3 is not installed, so no version could be registered; "
-            "pip install 'dreamshard[s3]'"
-        )
+    return f"{settings.tracking_uri.rstrip('/')}/#/experiments/{experiment}/runs/{run}?{MODEL_TRAINING}"
 
 
 @contextmanager
@@ -201,21 +191,19 @@ def _open(
     settings: Settings, experiment: str, name: str, labels: Mapping[str, str], tags: Mapping[str, str] | None = None
 ) -> Iterator[str]:
     """The newest unfinished run that carries `labels`, or a new one; closed when the block ends."""
-    run, status = _unfinished(client(settings), experiment, labels) if labels else None, "FAILED"
+    tracking = client(settings)
+    run = _unfinished(tracking, experiment, labels) if labels else None
     if run is not None:
-        client(settings).update_run(run, status="RUNNING")
+        tracking.update_run(run, status="RUNNING")
+        for tag in run_endings.TAGS & tracking.get_run(run).data.tags.keys():
+            tracking.delete_tag(run, tag)
+        set_tags(settings, run, run_endings.this_process())
     else:
         user = {"mlflow.user": os.environ.get("USER", "dreamshard"), "mlflow.source.name": "dreamshard"}
-        new = client(settings).create_run(experiment, tags={**user, **labels, **(tags or {})}, run_name=name)
-        run = str(new.info.run_id)
-    try:
+        all_tags = {**user, **run_endings.this_process(), **labels, **(tags or {})}
+        run = str(tracking.create_run(experiment, tags=all_tags, run_name=name).info.run_id)
+    with run_endings.ending(lambda: client(settings), run):
         yield run
-        status = "FINISHED"
-    except (KeyboardInterrupt, SystemExit, GeneratorExit):
-        status = "KILLED"
-        raise
-    finally:
-        client(settings).set_terminated(run, status)
 
 
 def _unfinished(tracking: MlflowClient, experiment: str, labels: Mapping[str, str]) -> str | None:

@@ -4,7 +4,7 @@ import json
 import time
 from typing import Any
 
-from storage.mlflow_store import listing
+from storage.mlflow_store import heldout_metrics, listing
 from storage.mlflow_store.alias_history import CHANGES_TAG, history
 from storage.mlflow_store.listing import VersionEntry
 from storage.mlflow_store.standings import TRYOUT, champions_among, topology_name
@@ -66,6 +66,7 @@ def _row(entry: VersionEntry, aliases: Any, champions: dict[str, str]) -> dict[s
     tags, number = entry.tags, entry.version
     own = [alias for alias, version in aliases.items() if version == number]
     topology = topology_name(tags)
+    measured_on = [tags[name] for name in ("compared_tasks", "tasks") if name in tags]
     is_champion = topology is not None and champions.get(topology) == number
     standing = ", ".join(own) or (f"champion of {topology}" if is_champion else "try-out" if TRYOUT in tags else "")
     return {
@@ -78,7 +79,7 @@ def _row(entry: VersionEntry, aliases: Any, champions: dict[str, str]) -> dict[s
         **_what(tags),
         **{name: tags.get(name) for name in FACTS},
         "reason": tags.get("reason", ""),
-        **entry.metrics,
+        **dict(sorted(heldout_metrics.plain(entry.metrics, *measured_on).items())),
     }
 
 

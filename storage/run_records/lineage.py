@@ -24,6 +24,9 @@ MEASURED_ON = "measured_on"
 Setting = dict[str, str | int]
 """Conditions that must be equal for one training to continue another, by their names for people."""
 
+ALL_TABLES = "all"
+"""The tables per task of a fixed model, in a setting."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Warm:

@@ -17,6 +17,7 @@ from dreamshard.tasks import PlacementTask
 from storage.mlflow_store import registration, registry, runs, versions
 from storage.mlflow_store.alias_changes import ChampionChange, make_champion, set_alias
 from storage.mlflow_store.alias_history import history
+from storage.mlflow_store.experiment import EXPERIMENT
 from storage.settings import Settings
 from storage.store import open_store
 from tests.helpers.samples import columns_of
@@ -118,7 +119,7 @@ def test_versions_compare_side_by_side_under_the_same_names(registered: Settings
     assert (newest["eval_overall_ms"], oldest["eval_overall_ms"]) == (2.0, 3.0)
     assert (newest["eval_gain_over_random"], oldest["eval_gain_over_random"]) == (0.2, None)
     tracking = runs.client(registered)
-    found = tracking.search_logged_models([tracking.get_experiment_by_name(runs.EXPERIMENT).experiment_id])
+    found = tracking.search_logged_models([tracking.get_experiment_by_name(EXPERIMENT).experiment_id])
     assert all("eval_overall_ms" in {metric.key for metric in model.metrics} for model in found)
 
 

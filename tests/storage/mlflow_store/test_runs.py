@@ -6,12 +6,13 @@ import matplotlib.figure
 import pytest
 
 from storage.mlflow_store import runs
+from storage.mlflow_store.experiment import EXPERIMENT
 from storage.settings import Settings
 
 
 def statuses(settings: Settings) -> dict[str, str]:
     tracking = runs.client(settings)
-    experiment = tracking.get_experiment_by_name(runs.EXPERIMENT).experiment_id
+    experiment = tracking.get_experiment_by_name(EXPERIMENT).experiment_id
     return {run.info.run_name: run.info.status for run in tracking.search_runs([experiment])}
 
 
