@@ -4,7 +4,7 @@ from typing import Any
 
 from flows.forms.form import deployed
 from flows.forms.options import PromoteOptions
-from flows.tasks import evaluation, promotion
+from flows.tasks import evaluation, promotion, reference
 from flows.tasks.stage_inputs import stage
 from storage.run_records import checkpoints, report_store
 from storage.store import open_store
@@ -29,4 +29,5 @@ def promote(options: PromoteOptions) -> dict[str, Any]:
             )
         budget_ms = inputs.config.evaluation.budget_ms
         version = promotion.register(store, inputs.parent, training, report.key, budget_ms)
+        reference.score_version(store, inputs.parent, version, inputs.config, inputs.bench)
         return promotion.promote(store, inputs.parent, version, training, report.key, tryout=options.no_promote)

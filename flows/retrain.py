@@ -13,7 +13,7 @@ from flows.forms.options import RetrainOptions
 from flows.reports import mlflow_tracking
 from flows.runtime import testbed_pool
 from flows.runtime.progress import progress_artifact
-from flows.tasks import evaluation, promotion
+from flows.tasks import evaluation, promotion, reference
 from flows.tasks import training as steps
 from flows.tasks.drawing import draw_tasks
 from flows.tasks.ingestion import ingest_workload
@@ -52,4 +52,5 @@ def retrain(options: RetrainOptions) -> dict[str, Any]:
             mlflow_tracking.log_evaluation(store, run, report)
         with chain.stage("promote"):
             version = promotion.register(store, chain.run, training, report, config.evaluation.budget_ms)
+            reference.score_version(store, chain.run, version, config, bench, anew=options.new_reference)
             return promotion.promote(store, chain.run, version, training, report, tryout=options.no_promote)

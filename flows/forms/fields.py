@@ -218,6 +218,17 @@ NoPromote = Annotated[
     ),
     typer.Option("--no-promote", help="Register the version, but leave the champion as it is: a try-out."),
 ]
+NewReference = Annotated[
+    bool,
+    _form(
+        "New reference set",
+        "Draw other reference tasks for this hardware. Versions are compared by their costs on these, so those of versions "
+        "before are not comparable with this one's.",
+    ),
+    typer.Option(
+        "--new-reference", help="Draw other reference tasks, by whose costs versions are compared from now on."
+    ),
+]
 PoolingDrift = Annotated[
     float,
     _form(

@@ -31,14 +31,13 @@ def deployed(name: str) -> Callable[[Callable[..., Result]], Flow[..., Result]]:
 
     def decorate(body: Callable[..., Result]) -> Flow[..., Result]:
         version = file_hash(inspect.getfile(body))  # Prefect's own default would be the hash of `flat.py`
-        hooks = [flow_failures.end_runs]
         decorator = flow(
             name=name,
             version=version,
             persist_result=True,
             result_serializer="json",
-            on_cancellation=hooks,
-            on_crashed=hooks,
+            on_cancellation=[flow_failures.end_runs],
+            on_crashed=[flow_failures.end_runs],
         )
         called = flow_failures.failing_in_one_sentence(body)
         made: Flow[..., Result] = decorator(flattened(called, lambda field: field))

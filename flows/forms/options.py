@@ -68,6 +68,7 @@ class RetrainOptions(RetrainingOptions):
     iterations: fields.Iterations = None
     placements_per_iteration: fields.PlacementsPerIteration = None
     full: fields.Full = False
+    new_reference: fields.NewReference = False
     current: fields.CurrentPlan = None
     no_promote: fields.NoPromote = False
 

@@ -231,6 +231,7 @@ def addresses(store: Store, run: str, evaluation: str, training: str) -> dict[st
 def _known_parameters(config: Recipe) -> dict[str, Any]:
     """The configuration without what `log_sizes` logs: a parameter of a run has one value."""
     parameters: dict[str, Any] = asdict(config)
+    parameters["recipe"] = parameters.pop("name")
     for name in ("mode", "tables_per_task", "memory_bytes"):
         del parameters["tasks"][name]
     return parameters

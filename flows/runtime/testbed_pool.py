@@ -123,6 +123,14 @@ def shared_testbeds() -> Iterator[None]:
             testbed.close()
 
 
+def close_others(reference: TestbedReference) -> None:
+    """Close open testbeds on other data: the devices have room for the tables of one of them at a time."""
+    shared = _open.get()
+    for other in [other for other in shared or {} if other.dataset != reference.dataset]:
+        if shared is not None:
+            shared.pop(other).close()
+
+
 @contextmanager
 def shared_testbed(store: Store, reference: TestbedReference) -> Iterator[Testbed]:
     """The testbed, opened if necessary; one that fails is closed, so that a retry starts a new one."""

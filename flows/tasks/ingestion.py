@@ -1,6 +1,6 @@
 """Ingestion: bring the tables of a source that are new or changed, and their lookups, into the lake."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from prefect import get_run_logger
@@ -83,7 +83,40 @@ def ingest_workload(store: Store, workload: WorkloadConfig, name: str | None = N
         announce(note)
     changed, total = state.changed, len(state.names)
     done = reused = total - len(changed)
-    size = max(1, min(MOST_TABLES_PER_TASK, LOOKUPS_PER_TASK // (workload.batch_size * USUAL_POOLING)))
+
+    def finished(name: str, count: int) -> None:
+        nonlocal done
+        done += count
+        if done < total:
+            report_progress("ingest", done, total, name)
+
+    tables = _bring_in(store, state, finished)
+    version = dataset_version(tables)
+    store.lake.write_dataset(tables, version, name or workload.source)
+    publish_progress("ingest", total, total, f"tables, {len(changed)} new, {reused} re-used")
+    return Ingested(dataset=version, new=len(changed), reused=reused, notes=notes)
+
+
+def ingest_reference(store: Store, workload: WorkloadConfig, name: str) -> str:
+    """Bring tables to compare by into the lake; returns their dataset, which never counts as the newest.
+
+    Args:
+        name: of the dataset for people.
+    """
+    tables = _bring_in(store, read_source_state(store, workload), lambda _name, _count: None)
+    version = dataset_version(tables)
+    store.lake.write_dataset(tables, version, name, newest=False)
+    return version
+
+
+def _bring_in(store: Store, state: SourceState, finished: Callable[[str, int], None]) -> Tables:
+    """Ingest the new and changed tables of a source, some per Prefect task; returns all of its tables.
+
+    Args:
+        finished: called with the name of the last table of each part and the number of its tables.
+    """
+    changed = state.changed
+    size = max(1, min(MOST_TABLES_PER_TASK, LOOKUPS_PER_TASK // (state.workload.batch_size * USUAL_POOLING)))
     parts = [changed[start : start + size] for start in range(0, len(changed), size)]
     calls = [
         {
@@ -95,22 +128,14 @@ def ingest_workload(store: Store, workload: WorkloadConfig, name: str | None = N
         for part in parts
     ]
 
-    def finished(position: int, count: int) -> None:
-        nonlocal done
-        done += count
-        if done < total:
-            report_progress("ingest", done, total, state.names[parts[position][-1]])
-
     try:
-        task_runners.run_all(ingest_tables, calls, finished)
+        task_runners.run_all(
+            ingest_tables, calls, lambda position, count: finished(state.names[parts[position][-1]], count)
+        )
     finally:
         sources.close()
     known = known_tables(store.lake, state.fingerprints) if changed else state.known
-    tables = concatenate([known[fingerprint] for fingerprint in state.fingerprints])
-    version = dataset_version(tables)
-    store.lake.write_dataset(tables, version, name or workload.source)
-    publish_progress("ingest", total, total, f"tables, {len(changed)} new, {reused} re-used")
-    return Ingested(dataset=version, new=len(changed), reused=reused, notes=notes)
+    return concatenate([known[fingerprint] for fingerprint in state.fingerprints])
 
 
 @retried_task("ingest tables", persist_result=False)

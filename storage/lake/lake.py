@@ -103,11 +103,12 @@ class Lake:
             return LookupFiles({name: root / file for name, file in pairs}, batch_size)
         return LookupFiles({name: str(root / file) for name, file in pairs}, batch_size, self.local / "lookups")
 
-    def write_dataset(self, tables: Tables, version: str, source: str) -> AnyPath:
+    def write_dataset(self, tables: Tables, version: str, source: str, *, newest: bool = True) -> AnyPath:
         """Write the tables of a dataset; from now on it is the one written last, even if it existed.
 
         Args:
             source: origin of the tables, for people.
+            newest: let it count as the one written last; if not, as older than all others, and one that exists stays.
 
         Raises:
             ValueError: `version` is not the content hash of `tables`.
@@ -118,9 +119,11 @@ class Lake:
                 "other tables would be read under that name; pass dataset_version(tables)"
             )
         path = self._dataset_path(version)
-        if version not in self.dataset_versions()[-1:]:
+        is_due = version not in self.dataset_versions()[-1:] if newest else not path.exists()
+        if is_due:
             lookups = [rows.lookups_file(tables.select([t])) for t in range(len(tables))]
-            write_parquet(path, rows.tables_to_rows(tables, version, source, lookups))
+            created_at = rows.now() if newest else rows.LONG_AGO
+            write_parquet(path, rows.tables_to_rows(tables, version, source, lookups, created_at))
         return path
 
     def read_dataset(self, version: str) -> Tables:

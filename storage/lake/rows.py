@@ -22,6 +22,9 @@ from storage.lake.parquet_files import content_id
 
 Row = dict[str, Any]
 
+LONG_AGO = datetime(1970, 1, 1)
+"""When datasets were written that never count as the newest."""
+
 _OF_TABLES = ("rows", "dim", "pooling_factor", "lookups", "unique_rows")
 _OF_TASK = ("num_devices", "precision", "optimizer")
 _OF_SAMPLE = ("testbed", "hardware", "clock", "batch_size", "repeats")
@@ -32,15 +35,17 @@ def now() -> datetime:
     return datetime.now(UTC).replace(tzinfo=None)
 
 
-def tables_to_rows(tables: Tables, version: str, source: str, lookups_files: Sequence[str]) -> pa.Table:
-    """One row per table."""
+def tables_to_rows(
+    tables: Tables, version: str, source: str, lookups_files: Sequence[str], created_at: datetime | None = None
+) -> pa.Table:
+    """One row per table, written at `created_at`, by default now."""
     columns: Row = {
         "dataset_version": [version] * len(tables),
         "position": range(len(tables)),
         **description_columns(tables),
         "source": [source] * len(tables),
         "lookups_file": lookups_files,
-        "created_at": [now()] * len(tables),
+        "created_at": [created_at or now()] * len(tables),
     }
     arrays = [pa.array(columns[field.name]).cast(field.type) for field in schemas.TABLES]
     return pa.Table.from_arrays(arrays, schema=schemas.TABLES)

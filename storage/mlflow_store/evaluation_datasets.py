@@ -14,7 +14,7 @@ from storage.mlflow_store.datasets import log_input, make_dataset
 from storage.mlflow_store.registration import log_model_metrics
 from storage.settings import Settings
 
-_COLUMNS = {
+COLUMNS = {
     "task": "string",
     "placer": "string",
     "overall_ms": "double",
@@ -57,7 +57,7 @@ def log_heldout(settings: Settings, run: str, tasks: HeldOut, models: Mapping[st
     profile = {"num_tasks": tasks.num_tasks, "dataset": tasks.dataset, "evaluation": tasks.evaluation}
     query = f"select * from evaluations where run_key = '{tasks.evaluation}'"
     folder = settings.lake_root / "evaluations"
-    dataset = make_dataset(tasks.name, tasks.tasks[:36], folder, _COLUMNS, profile, sql=query)
+    dataset = make_dataset(tasks.name, tasks.tasks[:36], folder, COLUMNS, profile, sql=query)
     measured = [LoggedModelInput(registry.model_of(settings, version)) for version in (models or {}).values()]
     log_input(settings, run, dataset, "evaluation", measured)
 

@@ -157,7 +157,8 @@ def _from_client(settings: Settings) -> Listing:
 
 def _metrics(settings: Settings, runs: list[str]) -> dict[str, dict[str, float]]:
     """Newest metrics by run."""
-    from storage.mlflow_store.runs import EXPERIMENT, client
+    from storage.mlflow_store.experiment import EXPERIMENT
+    from storage.mlflow_store.runs import client
 
     tracking = client(settings)
     experiment = tracking.get_experiment_by_name(EXPERIMENT)

@@ -27,7 +27,7 @@ from storage.mlflow_store.listing import missing
 from storage.mlflow_store.runs import client
 from storage.settings import Settings
 
-REFERENCES = ("training", "evaluation", "dataset", "comparison")
+REFERENCES = ("training", "evaluation", "dataset", "comparison", "reference_evaluation", "reference_dataset")
 """Tags of a version that hold the key of something in the store which must not be removed while the version exists."""
 
 _PAGE = 200  # versions in one answer

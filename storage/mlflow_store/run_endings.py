@@ -88,7 +88,7 @@ def _running(tracking: MlflowClient, experiment: str, tags: Mapping[str, str]) -
 def _is_alive(tags: Mapping[str, str]) -> bool:
     pid, began = tags[_PROCESS].split()
     try:
-        return abs(psutil.Process(int(pid)).create_time() - float(began)) < _CLOCK_S
+        return bool(abs(psutil.Process(int(pid)).create_time() - float(began)) < _CLOCK_S)
     except psutil.NoSuchProcess:
         return False
 

@@ -67,7 +67,7 @@ def test_a_store_and_a_registry_that_fail_once_end_with_one_whole_version_and_no
 
     from storage.lake import catalog
     from storage.lake.lake import Lake
-    from storage.mlflow_store import evaluation_datasets, registry, runs
+    from storage.mlflow_store import evaluation_datasets, registry, versions
     from storage.run_records import checkpoints
     from storage.store import open_store
 
@@ -95,7 +95,7 @@ def test_a_store_and_a_registry_that_fail_once_end_with_one_whole_version_and_no
     settings = open_store().settings
     assert tried.count("write_evaluation") == tried.count("log_figures_on") == 2
     assert [str(version.version) for version in registry.all_versions(settings)] == ["1"]
-    assert "eval_overall_ms" in runs.metrics(settings, registry.run_of(settings, "1"))
+    assert "eval_overall_ms" in versions.version(settings, "1")
     (evaluated,) = catalog.query(
         settings, "select count(*) as rows, count(distinct (task, placer)) as once from evaluations"
     )

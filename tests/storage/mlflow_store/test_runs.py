@@ -87,3 +87,49 @@ def test_plots_and_tables_lie_with_the_run_once(mlflow_settings: Settings):
 
 def test_a_runs_address_is_its_page_on_a_server(settings: Settings):
     assert runs.run_address(settings, "abc") == f"{settings.tracking_uri} run abc"
+
+
+def test_a_failed_run_has_its_sentence_and_its_traceback_until_it_is_resumed(mlflow_settings: Settings):
+    def fail():
+        with runs.chain(mlflow_settings, "retrain", key="one"):
+            raise ValueError("there is no tables.csv,\n so nothing can be read; give another")
+
+    with pytest.raises(ValueError, match="tables"):
+        fail()
+    tracking = runs.client(mlflow_settings)
+    (run,) = tracking.search_runs([tracking.get_experiment_by_name(EXPERIMENT).experiment_id])
+    sentence = "there is no tables.csv, so nothing can be read; give another"
+    assert (run.data.tags["error"], run.data.tags["mlflow.note.content"]) == (sentence, sentence)
+    traceback = mlflow_settings.home / tracking.download_artifacts(run.info.run_id, "error/traceback.txt")
+    assert "in fail" in traceback.read_text()
+    with runs.chain(mlflow_settings, "retrain", key="one") as again:
+        assert again == run.info.run_id
+    assert not {"error", "mlflow.note.content"} & tracking.get_run(again).data.tags.keys()
+
+
+def test_runs_of_a_process_that_is_gone_are_killed_when_the_next_begins(mlflow_settings: Settings):
+    tracking = runs.client(mlflow_settings)
+    with runs.chain(mlflow_settings, "alive"):
+        killed = runs.chain(mlflow_settings, "gone")
+        gone = killed.__enter__()
+        tracking.set_tag(gone, "dreamshard.process", f"{os.getpid()} 1000")  # a number that is used again
+        with runs.chain(mlflow_settings, "next"):
+            assert statuses(mlflow_settings) == {"alive": "RUNNING", "gone": "KILLED", "next": "RUNNING"}
+    assert "kill -9" in tracking.get_run(gone).data.tags["error"]
+
+
+def test_what_a_cancelled_flow_left_open_is_killed_with_its_stages(mlflow_settings: Settings):
+    cancelled = runs.chain(mlflow_settings, "retrain", key="cancelled")
+    stage = runs.stage(mlflow_settings, cancelled.__enter__(), "train")
+    stage.__enter__()
+    with runs.chain(mlflow_settings, "other", key="other"):
+        runs.end_killed(mlflow_settings, "cancelled", "retrain was Cancelled")
+        assert statuses(mlflow_settings) == {"retrain": "KILLED", "train": "KILLED", "other": "RUNNING"}
+
+
+def test_the_experiment_opens_as_model_training(mlflow_settings: Settings):
+    tracking = runs.client(mlflow_settings)
+    tracking.create_experiment(EXPERIMENT, artifact_location=str(mlflow_settings.home))  # by an earlier release
+    with runs.chain(mlflow_settings, "retrain"):
+        tags = tracking.get_experiment_by_name(EXPERIMENT).tags
+    assert tags["mlflow.experimentKind"] == "custom_model_development"

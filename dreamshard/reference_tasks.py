@@ -1,0 +1,74 @@
+"""Fixed tasks on which all versions of one topology are measured, so that their costs are comparable.
+
+Tables are Meta's of 2022, which no recipe trains on, so every version of any source can place them and none has seen them.
+They are small beside the devices' memory: any later version fits, and measuring them is cheap.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from dreamshard.tables import Optimizer, Precision, Tables
+from dreamshard.tasks import PlacementTask, sample_tasks
+from dreamshard.workloads import WorkloadConfig
+
+RULE = "lookup_greedy"
+"""The rule of thumb that is measured beside each version: its placements never change, so its cost shows drift."""
+
+_TABLES_PER_DEVICE = 5
+_FEWEST_TABLES, _MOST_TABLES = 10, 320  # of a task
+_MEMORY_SHARE = 32  # a table takes at most this part of a device as fp32 weights, so that optimizer states fit too
+_LEAST_BYTES = 2**20
+
+
+def reference_workload(num_devices: int, memory_bytes: int, batch_size: int, number: int) -> WorkloadConfig:
+    """The tables that reference tasks are drawn from.
+
+    Args:
+        memory_bytes: room for tables on each device.
+        number: of the set, from 1; another number draws other tables.
+    """
+    return WorkloadConfig(
+        source="meta-dlrm-2022",
+        num_tables=3 * _tables_per_task(num_devices) // 2,
+        max_table_bytes=max(_LEAST_BYTES, memory_bytes // _MEMORY_SHARE),
+        batch_size=batch_size,
+        dim="mixed",
+        seed=2_022_000 + number,
+    )
+
+
+def reference_tasks(
+    pool: Tables,
+    count: int,
+    num_devices: int,
+    memory_bytes: int,
+    number: int,
+    *,
+    precision: Precision,
+    optimizer: Optimizer,
+    devices_per_host: int | None,
+) -> Sequence[PlacementTask]:
+    """Draw tasks of one topology; the same arguments draw the same tasks.
+
+    Args:
+        pool: tables of `reference_workload`.
+        count: number of tasks.
+        number: of the set, from 1.
+    """
+    return sample_tasks(
+        pool,
+        count,
+        _tables_per_task(num_devices),
+        num_devices,
+        memory_bytes,
+        torch.Generator().manual_seed(number),
+        precision=precision,
+        optimizer=optimizer,
+        name=f"reference-{number}",
+        devices_per_host=devices_per_host,
+    )
+
+
+def _tables_per_task(num_devices: int) -> int:
+    return min(_MOST_TABLES, max(_FEWEST_TABLES, _TABLES_PER_DEVICE * num_devices))

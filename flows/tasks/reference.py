@@ -1,0 +1,158 @@
+"""Measures every version on the fixed reference tasks of its topology, so that costs of versions are comparable.
+
+The tasks are drawn once per topology, on the first training (`dreamshard.reference_tasks`), and kept for ever. Each version
+costs two placements per task and round: its own and a rule of thumb's, interleaved, in one run of the testbed.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import fmean
+
+from dreamshard.baselines import GreedyPlacer
+from dreamshard.costs import CostSample
+from dreamshard.evaluation import EvaluationRow, evaluate, mean_overall_ms, prediction_figures
+from dreamshard.placement import Placement
+from dreamshard.recipes import Recipe
+from dreamshard.reference_tasks import RULE, reference_tasks, reference_workload
+from dreamshard.tasks import PlacementTask
+from flows.decisions.warm_start import setting_of
+from flows.runtime import testbed_pool
+from flows.runtime.prefect_tasks import measuring_task
+from flows.runtime.progress import announce
+from flows.runtime.run_locks import registry_lock
+from flows.runtime.testbed_pool import TestbedReference, in_round, measure, step_lock
+from flows.tasks.ingestion import ingest_reference
+from storage.lake.lake import EVALUATION
+from storage.lake.sample_buffer import collecting
+from storage.mlflow_store import reference_series, registry
+from storage.mlflow_store.reference_series import ReferencePoint
+from storage.mlflow_store.topology import Topology
+from storage.run_records import reference_sets
+from storage.run_records.reference_sets import ReferenceSet
+from storage.store import Store
+
+VERSION = "dreamshard"
+"""The name of the version's placer among the rows in the lake."""
+
+_ROUNDS = 2
+_SPLIT = "reference"
+
+
+def score_version(
+    store: Store, run: str, version: str, config: Recipe, testbed: TestbedReference, *, anew: bool = False
+) -> None:
+    """Measure a version on the reference set of its topology, unless that is done or the recipe has no reference tasks.
+
+    Args:
+        run: MLflow run of the chain.
+        config: with sizes settled, which those of a new set follow.
+        testbed: of the training.
+        anew: draw another set, once per chain; versions measured on the earlier one stay comparable with each other only.
+
+    Raises:
+        MeasurementError: a rank died or hung, twice; the version is registered by then.
+    """
+    if config.reference_tasks == 0:
+        return
+    topology = str(Topology.of_setting(setting_of(config, testbed)))
+    with registry_lock(store):  # two first trainings of one topology must not draw two sets
+        known = reference_sets.reference_sets(store, topology)
+        is_due = not known or (anew and known[-1].asked_by != run)
+        used = _drawn(store, run, topology, len(known) + 1, config, testbed) if is_due else known[-1]
+    if not reference_series.is_measured(store.settings, version, used.key):
+        announce(measure_reference(store, version, used, testbed))
+
+
+@measuring_task("measure reference tasks")
+def measure_reference(store: Store, version: str, used: ReferenceSet, testbed: TestbedReference) -> str:
+    """Placements of a version, and of the rule of thumb, on the reference tasks -> lake and MLflow; returns a sentence."""
+    placer = registry.load_placer(version, store.settings)
+    tasks = store.lake.read_tasks(used.dataset, _SPLIT, used.tasks)
+    bench = replace(
+        testbed, dataset=used.dataset, batch_size=used.batch_size, measure=used.measure, seed=used.number
+    )  # a simulated testbed then draws the same noise for every version
+    key = f"reference-{used.key}-{registry.model_of(store.settings, version)}"
+    testbed_pool.close_others(bench)
+    with step_lock(bench), collecting(store.lake, key, EVALUATION, used.dataset) as keep:
+        rows = evaluate(
+            {VERSION: placer, RULE: GreedyPlacer(RULE)},
+            tasks,
+            _measuring(store, bench, keep),
+            predict_ms=placer.predict_overall_ms,
+            repeats=_ROUNDS,
+            seed=used.number,
+        )
+    store.lake.write_evaluation(
+        rows,
+        {VERSION: version},
+        key,
+        dataset_version=used.dataset,
+        testbed=testbed.kind,
+        hardware=testbed.identity,
+    )
+    figures = reference_figures(rows)
+    point = ReferencePoint(
+        key=used.key, name=used.name, dataset=used.dataset, tasks=used.tasks, evaluation=key, metrics=figures
+    )
+    with registry_lock(store):  # of two first versions one creates the series
+        reference_series.log_point(store.settings, version, point)
+    return (
+        f"{used.name}: version {version} costs {figures[reference_series.COST]:.4g} ms on {len(tasks)} tasks, "
+        f"{figures[reference_series.RATIO]:.4g} times {RULE}"
+    )
+
+
+def reference_figures(rows: list[EvaluationRow]) -> dict[str, float]:
+    """The metrics of `reference_series` from the measured rows of a version and the rule of thumb."""
+    by_placer = {
+        name: {row.task.name: row.overall_ms for row in rows if row.placer == name} for name in (VERSION, RULE)
+    }
+    rule = by_placer[RULE]
+    error, _ = prediction_figures([row for row in rows if row.placer == VERSION])
+    return {
+        reference_series.COST: mean_overall_ms(rows, VERSION),
+        reference_series.RATIO: fmean(cost / rule[task] for task, cost in by_placer[VERSION].items()),
+        reference_series.RULE: mean_overall_ms(rows, RULE),
+        reference_series.ERROR: error,
+    }
+
+
+def _drawn(
+    store: Store, run: str, topology: str, number: int, config: Recipe, testbed: TestbedReference
+) -> ReferenceSet:
+    """Another set for a topology: its tables are brought into the lake, its tasks drawn and kept."""
+    tasks = config.tasks
+    workload = reference_workload(tasks.num_devices, tasks.memory_bytes, testbed.batch_size, number)
+    dataset = ingest_reference(store, workload, f"reference set {number} of {topology}")
+    drawn = reference_tasks(
+        store.lake.read_dataset(dataset),
+        config.reference_tasks,
+        tasks.num_devices,
+        tasks.memory_bytes,
+        number,
+        precision=tasks.precision,
+        optimizer=tasks.optimizer,
+        devices_per_host=tasks.devices_per_host,
+    )
+    new = ReferenceSet(
+        topology=topology,
+        number=number,
+        dataset=dataset,
+        tasks=store.lake.write_tasks(drawn, dataset, _SPLIT, seed=number),
+        batch_size=testbed.batch_size,
+        measure=replace(config.measure, exchange_devices=()),
+        asked_by=run,
+    )
+    reference_sets.add(store, new)
+    return new
+
+
+def _measuring(
+    store: Store, bench: TestbedReference, keep: Callable[[CostSample], None]
+) -> Callable[[PlacementTask, Placement, int], CostSample]:
+    def measured(task: PlacementTask, placement: Placement, number: int) -> CostSample:
+        sample = measure(store, in_round(bench, number), task, placement)
+        keep(sample)
+        return sample
+
+    return measured
