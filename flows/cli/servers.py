@@ -127,13 +127,17 @@ def serve(
     from flows.servers.processes import stop_signal, wait_for_any
     from flows.servers.scoring_server import scoring_server
     from storage.mlflow_store import registry
+    from storage.mlflow_store.standings import topology_name
 
-    number = registry.resolve(settings, version)
+    model = registry.find(settings, version)
+    number, topology = str(model.version), topology_name(model.tags)
     example = registry.example_request(settings, number)
     stop = stop_signal()
     terminal.note(f"starting MLflow's scoring server on version {number}; this takes some seconds")
     with scoring_server(settings, number, port=port, host=host, workers=workers) as (address, process):
-        alias = "" if version == number else f" ({version})"
+        alias = ("" if version == number else f" ({version})") + (
+            f", whose costs are of {topology}," if topology else ""
+        )
         terminal.say(f"version {number}{alias} answers at {address}/invocations; health check at {address}/health")
         terminal.say("Try it:")
         terminal.say(f"  curl {address}/invocations -H 'Content-Type: application/json' -d '{example}'")

@@ -48,7 +48,8 @@ def comparison_page(report: EvaluationReport) -> str:
         f"# {', '.join(report.gains)}",
         f"{report_tables.title(report)}; {heldout_sentence(report)}.",
         markdown_table(report_tables.comparison_table(report)),
-        "Prediction error and rank correlation are those of a version's cost network on all placements measured here.",
+        "Prediction error and rank correlation are those of a version's cost network on all placements measured here; "
+        "predictions of two versions are not of one network and are not set side by side.",
         f"## Every pair: measured cost saved (95 % interval, {_paired_by(report)})",
         markdown_table(report_tables.pairs_table(report)),
         "## Every task, measured ms",

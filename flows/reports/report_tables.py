@@ -13,10 +13,22 @@ Table = list[dict[str, Any]]
 
 
 def title(report: EvaluationReport) -> str:
-    """What the tables of a report show, and what its intervals are over."""
+    """What the tables of a report show, what its intervals are over, and whose network predicts."""
+    by = f"; all predicted by {CANDIDATE}" if report.training is not None else ""
     if report.model is None:
-        return f"Held-out tasks on {report.hardware} ({_setting(report)}95 % intervals, paired by task)"
-    return f"This model on {report.hardware} ({_setting(report)}95 % intervals over {intervals_over(report)})"
+        return f"Held-out tasks on {report.hardware} ({_setting(report)}95 % intervals, paired by task{by})"
+    return f"This model on {report.hardware} ({_setting(report)}95 % intervals over {intervals_over(report)}{by})"
+
+
+def predicted_by(report: EvaluationReport, placer: str) -> str:
+    """The placer whose network predicts the costs of another one's placements.
+
+    In an evaluation of a training that is the candidate. In a comparison each version predicts its own, and the version
+    that was named first all others, so that predictions of two versions are not of one network.
+    """
+    if report.training is not None or not report.versions:
+        return CANDIDATE
+    return placer if placer in report.versions else next(iter(report.versions))
 
 
 def _setting(report: EvaluationReport) -> str:
@@ -111,6 +123,7 @@ def measured_rows(report: EvaluationReport) -> Table:
             "placer": row.placer,
             "overall_ms": math.inf if row.overall_ms is None else row.overall_ms,
             "predicted_ms": row.predicted_ms,
+            "predicted_by": predicted_by(report, row.placer),
             "legal": row.fits,
             "place_ms": row.place_ms,
         }

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from dreamshard.measured_on import MeasuredOn, StepSetting
 from storage.mlflow_store import presence, registry
+from storage.mlflow_store.topology import Topology
 from storage.run_records import lineage
 from tests.helpers.trained import learnt_placer
 
@@ -31,9 +32,9 @@ SIMULATED = MeasuredOn(
 
 @pytest.fixture
 def place(place_tables, monkeypatch):
-    """A function that places four tables; the first of the versions given is champion."""
+    """A function that places four tables; the first of the versions given has the alias `champion`, others as given."""
 
-    def run(*options: str, versions: tuple[MeasuredOn, ...] = (CPU,)):
+    def run(*options: str, versions: tuple[MeasuredOn, ...] = (CPU,), champions: tuple[str, ...] = ()):
         placers, tags = {}, {}
         for number, measured in enumerate(versions, start=1):
             placer = learnt_placer()
@@ -41,6 +42,11 @@ def place(place_tables, monkeypatch):
             network.measured_on = measured
             placers[str(number)] = type(placer)(network, placer.policy, placer.normaliser, budget_ms=1.0)
             tags[str(number)] = lineage.conditions(measured)
+            if str(number) in champions:
+                tags[str(number)] |= {
+                    "champion_of": str(Topology.of_tags(tags[str(number)])),
+                    "alias": "champion of it",
+                }
         placers["champion"], tags["champion"] = placers["1"], tags["1"]
         by_number = {number: tags[number] for number in tags if number.isdigit()}
         monkeypatch.setattr(presence, "may_have_versions", lambda settings: True)  # the home has no database
@@ -80,6 +86,9 @@ def test_a_version_of_the_hardware_comes_before_its_preset_and_a_champion_before
     _, plan, notes = place("--devices", "4", "--hardware", "a100", versions=(SIMULATED, A100))
     assert plan["placer"] == "dreamshard 1"
     assert "version 1 (champion) places" in notes
+    _, plan, notes = place("--devices", "4", "--hardware", "a100", versions=(SIMULATED, A100, A100), champions=("2",))
+    assert plan["placer"] == "dreamshard 2", "the champion of as many devices"
+    assert "version 2 (champion of it) places" in notes
     _, plan, _ = place("--devices", "64", "--hardware", "a100", versions=(A100, SIMULATED))
     assert plan["placer"] == "prior"  # neither knows what happens between hosts
 

@@ -10,7 +10,7 @@ from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from flows.reports.evaluation_report import make_report
-from flows.reports.report_tables import title
+from flows.reports.report_tables import predicted_by, title
 from tests.helpers.samples import four_tables
 
 FACTS = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a machine"}
@@ -61,3 +61,11 @@ def test_the_title_of_a_table_says_what_was_measured():
     measured = MeasuredOn(testbed="own", hardware="a machine", num_devices=8, devices_per_host=4, setting=setting)
     told = make_report("key", ROWS, "dim_greedy", {}, **FACTS, measured_on=measured.to_json())
     assert "on a machine (8 devices, 4 per host, fp16, sgd, batch 512; 95 %" in title(told)
+
+
+def test_it_is_said_whose_network_predicts():
+    trained = make_report("key", ROWS, "dim_greedy", {}, **FACTS, training="a training")
+    assert title(trained) == "Held-out tasks on a machine (95 % intervals, paired by task; all predicted by dreamshard)"
+    assert {predicted_by(trained, line.placer) for line in trained.placers} == {"dreamshard"}
+    compared = make_report("key", ROWS, "dim_greedy", {}, **FACTS, versions={"version 1": "1", "version 2": "2"})
+    assert [predicted_by(compared, name) for name in ("version 2", "random")] == ["version 2", "version 1"]
