@@ -1,5 +1,8 @@
 """The login of a team's servers: `DREAMSHARD_LOGIN=NAME:PASSWORD`, one for Prefect and MLflow, for servers and clients.
 
+`DREAMSHARD_LOGIN=off` lets everyone in. Without the variable, servers that only this machine reaches ask for none, and
+others for the one in the home.
+
 `client_environment` turns it into what Prefect's and MLflow's own clients read. `guarded` asks for it in front of an
 application that has no login of its own.
 """
@@ -13,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 LOGIN = "DREAMSHARD_LOGIN"
+OFF = "off"
 FILE = "login"
+_UNAUTHORIZED = 401
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -30,8 +35,8 @@ def checked(login: str) -> str:
     name, _, password = login.partition(":")
     if not name or not password or not login.isascii() or any(sign.isspace() for sign in login):
         raise ValueError(
-            f"{LOGIN} is not NAME:PASSWORD in letters, digits and signs without spaces, so nobody could log in with it; set "
-            "it to e.g. team:$(openssl rand -hex 16)"
+            f"{LOGIN} is neither `off` nor NAME:PASSWORD in letters, digits and signs without spaces, so nobody could log in "
+            "with it; set it to e.g. team:$(openssl rand -hex 16)"
         )
     return login
 
@@ -57,11 +62,26 @@ def client_environment(environ: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ValueError: it is not NAME:PASSWORD.
     """
-    if not environ.get(LOGIN):
+    if environ.get(LOGIN, OFF) in ("", OFF):
         return {}
     login = checked(environ[LOGIN])
     name, _, password = login.partition(":")
     return {"PREFECT_API_AUTH_STRING": login, "MLFLOW_TRACKING_USERNAME": name, "MLFLOW_TRACKING_PASSWORD": password}
+
+
+def refusal(error: BaseException | None, environ: Mapping[str, str] = os.environ) -> str | None:
+    """What to do about an error that comes from a server's refusal of our login; None for other errors."""
+    while error is not None:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status == _UNAUTHORIZED or getattr(error, "error_code", None) == "UNAUTHENTICATED":
+            given = environ.get(LOGIN, "").partition(":")[0]
+            tried = f"the login of {given!r}" if given else f"requests without a login, and {LOGIN} is not set"
+            return (
+                f"the server refuses {tried}, so nothing was done; set {LOGIN}=NAME:PASSWORD to the server's own, which is "
+                f"in the file `{FILE}` of the home it runs for, or in its .env"
+            )
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def guarded(app: Application, login: str, free: Sequence[str]) -> Application:

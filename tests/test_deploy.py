@@ -6,22 +6,28 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
+from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
+
+from flows.servers.processes import free_port
 
 PROJECT = Path(__file__).parents[1]
 DEPLOY = PROJECT / "deploy"
 COMPOSE, STORE = ((DEPLOY / name).read_text() for name in ("compose.yaml", "store.yaml"))
+SETTING = r"\$\{(\w+)(?::\?[^}]*)?\}"
 SETTINGS = dict(re.findall(r"^([A-Z_]+)=(.*)$", (DEPLOY / ".env.example").read_text(), flags=re.MULTILINE))
 
 
 def services(text: str = COMPOSE, **other: str) -> dict:
     """The services, each setting replaced by its value in `other` or the example."""
     given = SETTINGS | other
-    return yaml.safe_load(re.sub(r"\$\{(\w+)\}", lambda found: given[found[1]] or "Pass-word_1", text))["services"]
+    return yaml.safe_load(re.sub(SETTING, lambda found: given[found[1]] or "ada:Pass-word_1", text))["services"]
 
 
 def ours() -> dict:
@@ -30,14 +36,20 @@ def ours() -> dict:
 
 
 def test_every_setting_of_the_compose_file_is_explained_in_the_example_and_none_is_there_in_vain():
-    used = set(re.findall(r"\$\{(\w+)\}", COMPOSE + STORE))
+    used = set(re.findall(SETTING, COMPOSE + STORE))
     assert {name for name in SETTINGS if not name.startswith("COMPOSE_")} == used
     scheduled = {name for name in SETTINGS if name.startswith("DREAMSHARD_")} - {"DREAMSHARD_HOST"}
     assert {name for name, value in SETTINGS.items() if not value} - scheduled == {
         "POSTGRES_PASSWORD",
         "STORE_PASSWORD",
+        "DREAMSHARD_LOGIN",
+        "COMMIT",
         "PIP_EXTRA_INDEX_URL",
     }, "what has no default must be asked for"
+    for name in ("POSTGRES_PASSWORD", "STORE_PASSWORD", "DREAMSHARD_LOGIN"):
+        used = re.findall(rf"\$\{{{name}([^}}]*)\}}", COMPOSE + STORE)
+        assert used, name
+        assert set(used) == {":?fill it in in .env"}, f"{name} may be empty"
 
 
 def composed(folder: Path, **other: str) -> dict:
@@ -152,16 +164,6 @@ def test_our_own_commands_are_ones_that_dreamshard_has():
         assert name in typer.main.get_command(app).commands
 
 
-def test_mlflows_server_knows_every_option_and_setting_that_it_is_given():
-    from mlflow.cli import server
-
-    (command,) = commands("mlflow").values()
-    assert command[0] == "server"
-    assert {word for word in command if word.startswith("--")} <= {flag for each in server.params for flag in each.opts}
-    known = {each.envvar for each in server.params}
-    assert {name for name in services()["mlflow"]["environment"] if name.startswith("MLFLOW_")} <= known
-
-
 def test_mlflows_pages_may_change_what_they_show_under_the_name_that_people_use():
     from mlflow.server.security_utils import is_allowed_host_header, should_block_cors_request
 
@@ -172,16 +174,121 @@ def test_mlflows_pages_may_change_what_they_show_under_the_name_that_people_use(
     assert should_block_cors_request("http://evil.example:5000", "POST", origins)
 
 
-def test_prefects_server_knows_every_option_and_setting_that_it_is_given():
+def test_prefects_server_knows_every_setting_that_it_is_given():
     from prefect.settings.legacy import _get_settings_fields
     from prefect.settings.models.root import Settings
 
-    (command,) = commands("prefect").values()
-    prefect = [sys.executable, "-m", "prefect", "server", "start", "--help"]
-    said = subprocess.run(prefect, capture_output=True, text=True, check=True).stdout
-    assert command[:2] == ["server", "start"]
-    assert all(word in said for word in command if word.startswith("--"))
-    assert set(services()["prefect"]["environment"]) <= set(_get_settings_fields(Settings))
+    from flows.servers.local_servers import PAGES
+    from flows.servers.prefect_server import CALM
+
+    given = {*services()["prefect"]["environment"], *image_environment(), *CALM, *PAGES}
+    assert {name for name in given if name.startswith("PREFECT_")} <= set(_get_settings_fields(Settings))
+
+
+def image_environment() -> dict[str, str]:
+    """The variables that the Dockerfile sets."""
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+    words = [word for line in re.findall(r"^ENV (.*)$", text, flags=re.MULTILINE) for word in shlex.split(line)]
+    return dict(word.split("=", 1) for word in words)
+
+
+USER = ["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups"]
+USER += [
+    "--inh-caps=+dac_read_search",
+    "--ambient-caps=+dac_read_search",
+]  # may read what root installed in its own folders
+
+
+def may_become_user_1000() -> bool:
+    """Whether this process may become that user, who must not be able to write what is installed here."""
+    if os.getuid() != 0 or shutil.which("setpriv") is None:
+        return False
+    said = "import os, prefect; print(os.access(os.path.dirname(prefect.__file__) + '/server', os.W_OK))"
+    environment = {"HOME": "/tmp", "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [*USER, sys.executable, "-c", said], capture_output=True, text=True, check=False, env=environment
+    )
+    return done.stdout.strip() == "False"
+
+
+@pytest.fixture(scope="module")
+def as_in_the_image():
+    """Runs the command of a service as the image's user, in its environment; the folder /data and the port are replaced."""
+    if not may_become_user_1000():
+        pytest.skip("needs root and setpriv, to run as the image's user")
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    os.chown(folder, 1000, 1000)
+    port = free_port(0)
+    logs = (folder / "service.log").open("w")
+
+    def start(name: str, command: list[str] | None = None, **other: str) -> subprocess.Popen:
+        service = services()[name]
+        given = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(PROJECT)}
+        given |= image_environment() | service["environment"] | other
+        words = command or shlex.split(service["command"])
+        adapted = [sys.executable if word == "python" else word.replace(INSIDE[name], str(port)) for word in words]
+        return subprocess.Popen(
+            [*USER, *adapted],
+            cwd=PROJECT,
+            env={key: value.replace("/data", str(folder)) for key, value in given.items()},
+            stdout=logs,
+            stderr=logs,
+        )
+
+    yield start, f"http://127.0.0.1:{port}", folder
+    logs.close()
+    shutil.rmtree(folder)
+
+
+INSIDE = {"prefect": "4200", "mlflow": "5000"}
+LOGIN_PAIR = ("ada", "Pass-word_1")
+BROWSER = {"Accept": "text/html"}
+
+
+@contextmanager
+def healthy(as_in_the_image, name: str, **other: str):
+    """The running service `name`, once its health check passes; yields its address."""
+    start, address, folder = as_in_the_image
+    check = services()[name]["healthcheck"]["test"][1:]
+    with start(name, **other) as process:
+        try:
+            for _ in range(120):
+                if start(name, check).wait() == 0:
+                    break
+                assert process.poll() is None, (folder / "service.log").read_text()[-3000:]
+            else:
+                pytest.fail((folder / "service.log").read_text()[-3000:])
+            yield address
+        finally:
+            process.terminate()
+
+
+@pytest.mark.server
+def test_the_images_user_serves_prefects_pages_to_everyone_and_its_api_to_those_who_log_in(as_in_the_image):
+    database = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": "sqlite+aiosqlite:////data/prefect.db"}
+    with healthy(as_in_the_image, "prefect", **database) as address:
+        page = httpx.get(address, headers=BROWSER, follow_redirects=True)
+        assert (page.status_code, page.url.path) == (200, "/v2/")
+        (script,) = re.findall(r'<script type="module"[^>]* src="([^"]+)"', page.text)
+        asset = httpx.get(f"{address}{script}")
+        assert asset.status_code == 200
+        assert "javascript" in asset.headers["content-type"]
+        asked = f"{address}/api/deployments/filter"
+        statuses = [httpx.post(asked, json={}, auth=auth).status_code for auth in (None, ("ada", "x"), LOGIN_PAIR)]
+        assert statuses == [401, 401, 200]
+
+
+@pytest.mark.server
+def test_the_images_user_serves_mlflow_to_those_who_log_in(as_in_the_image):
+    folder = as_in_the_image[2]
+    database = {"MLFLOW_BACKEND_STORE_URI": "sqlite:////data/mlflow.db"}
+    with healthy(as_in_the_image, "mlflow", **database) as address:
+        asked = f"{address}/api/2.0/mlflow/experiments/search?max_results=5"
+        for page in (address, asked):
+            answers = [httpx.get(page, auth=auth) for auth in (None, ("ada", "x"), LOGIN_PAIR)]
+            assert [answer.status_code for answer in answers] == [401, 401, 200]
+            assert answers[0].headers["www-authenticate"] == 'Basic realm="dreamshard"', "browsers ask for it"
+        assert (folder / "mlflow.db").stat().st_uid == 1000
 
 
 def test_the_setting_of_the_scheduled_flows_is_that_of_the_file_and_empty_unless_filled_in():

@@ -25,6 +25,7 @@ from flows.cli import (
     terminal,
     what_if,
 )
+from storage.login import refusal
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -77,6 +78,8 @@ def one_sentence(kind: type[BaseException], error: BaseException, trace: Traceba
 
 def sentence(error: BaseException) -> str:
     """The error's message on one line; for an unexpected error, with how to report it."""
+    if refused := refusal(error):
+        return refused
     advice = "" if isinstance(error, FOR_PEOPLE) else "; run again with --debug and report what it shows"
     return f"{error_sentence(error)}{advice}"
 

@@ -5,13 +5,17 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from flows.cli import terminal
 from flows.cli.command_options import HomeOption, JsonOption, enter
+from flows.servers.processes import LOOPBACK, answers
+
+if TYPE_CHECKING:
+    from flows.servers.running import Running
 
 PINS = ("torch", "prefect", "mlflow", "duckdb", "pyarrow", "fastapi", "sqlalchemy", "safetensors", "torchrec")
 
@@ -22,7 +26,16 @@ Check = dict[str, str]
 def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Check devices, the fbgemm build, pinned versions, servers, home and store; say what is missing and what to do."""
     folder = enter(home, shared=False).settings.home
-    checks = [_python(), *_pins(), _fbgemm(), _devices(), *_servers(), _home(folder), _addresses(folder), _store()]
+    checks = [
+        _python(),
+        *_pins(),
+        _fbgemm(),
+        _devices(),
+        *_servers(folder),
+        _home(folder),
+        _addresses(folder),
+        _store(),
+    ]
     if as_json:
         terminal.print_json(checks)
     else:
@@ -89,20 +102,41 @@ def _devices() -> Check:
     return _check("devices", "ok", found, advice)
 
 
-def _servers() -> list[Check]:
+def _servers(home: Path) -> list[Check]:
+    from flows.servers import running
+
+    up = running.find(home)
     checks = []
-    for name, port, variable in (("Prefect", 4200, "PREFECT_API_URL"), ("MLflow", 5000, "MLFLOW_TRACKING_URI")):
-        address = os.environ.get(variable)
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.settimeout(0.5)
-            answers = probe.connect_ex(("127.0.0.1", port)) == 0
-        if address or answers:
-            found = f"{variable}={address}" if address else f"a server listens on port {port}"
-            checks.append(_check(f"{name} server", "ok", found))
+    for name, port, variable, health in (
+        ("Prefect", 4200, "PREFECT_API_URL", "/health"),
+        ("MLflow", 5000, "MLFLOW_TRACKING_URI", "/health"),
+    ):
+        what, address = f"{name} server", os.environ.get(variable)
+        if address and not address.startswith("http"):
+            checks.append(_check(what, "ok", f"{variable} is a database"))
+        elif address:
+            found, state = f"{variable}={address}", answers(f"{address.rstrip('/')}{health}")
+            advice = f"nothing answers there: start it, or correct {variable}"
+            checks.append(_check(what, "ok", found) if state else _check(what, "missing", found, advice))
+        elif up is not None and up.alive:
+            found = f"{up.prefect if name == 'Prefect' else up.mlflow}, of `up` since {up.since} (process {up.pid})"
+            checks.append(_check(what, "ok", found))
+        elif up is not None:
+            checks.append(
+                _check(what, "other", f"`up` (process {up.pid}, since {up.since}) was killed", _after_kill(up))
+            )
+        elif answers(f"http://{LOOPBACK}:{port}{'/api' if name == 'Prefect' else ''}{health}"):
+            found = f"one answers on port {port}, which is not of this home"
+            checks.append(_check(what, "ok", found, f"to use it: {variable}"))
         else:
-            advice = "not needed for `run`; `dreamshard up` starts it"
-            checks.append(_check(f"{name} server", "optional", "not running", advice))
+            checks.append(_check(what, "optional", "not running", "not needed for `run`; `dreamshard up` starts it"))
     return checks
+
+
+def _after_kill(up: "Running") -> str:
+    left = up.left_behind
+    ending = f"end what it left behind first: kill {' '.join(map(str, left.values()))}; then " if left else ""
+    return f"{ending}start it again: `dreamshard up`"
 
 
 def _home(folder: Path) -> Check:

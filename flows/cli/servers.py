@@ -1,6 +1,7 @@
 """`dreamshard up`, `deploy`, `worker` and `serve`: servers and workers, on this machine or for a team."""
 
 import os
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -10,6 +11,7 @@ from flows.cli.command_options import HomeOption, enter
 from flows.cli.schedule_options import Given, NotifyOption, with_schedule
 from flows.runtime.environment import prepare
 from flows.servers.scheduled_setting import keep, settled
+from storage.login import FILE, LOGIN
 
 Port = Annotated[int, typer.Option(min=1, max=65535, help="Port to try first; if it is taken, another is chosen.")]
 
@@ -21,7 +23,7 @@ def up(
     prefect_port: Port = 4200,
     mlflow_port: Port = 5000,
     host: Annotated[
-        str, typer.Option(help="Interface to listen on; 0.0.0.0 lets anyone who reaches this machine run flows.")
+        str, typer.Option(help="Interface to listen on; all but this machine's own ask for a login; 0.0.0.0 for all.")
     ] = "127.0.0.1",
     run_here: Annotated[
         bool, typer.Option("--worker/--no-worker", help="Run flows here too; otherwise run `worker` elsewhere.")
@@ -48,10 +50,19 @@ def up(
         terminal.say(f"Prefect  {addresses.prefect}/v2/deployments")
         terminal.say(f"MLflow   {addresses.mlflow}")
         terminal.say(f"home     {settings.home} (logs in {logs})")
+        if addresses.login is not None:
+            terminal.say(f"login    {_how_to_log_in(settings.home, addresses.login)}")
         terminal.say("Start `retrain` from Prefect's Deployments page. Ctrl-C ends everything.")
         ended = wait_for_any(addresses.processes, stop)
     if ended is not None:
         raise RuntimeError(f"{ended} ended by itself, so the others were ended too; see {logs / ended}.log")
+
+
+def _how_to_log_in(home: Path, login: str) -> str:
+    """In a terminal with the password; logs of a supervisor name only where it is."""
+    file = home / FILE
+    shown = login if terminal.OUT.is_terminal else f"in {file}" if file.is_file() else f"of {LOGIN}"
+    return f"{shown}; commands and workers elsewhere need {LOGIN}=NAME:PASSWORD"
 
 
 @with_schedule

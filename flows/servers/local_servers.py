@@ -17,10 +17,12 @@ from flows.servers.processes import (
     Process,
     child_process,
     free_port,
+    is_loopback,
     wait_until_healthy,
     with_project,
 )
 from flows.servers.running import only_one, record
+from storage import login
 from storage.mlflow_store import server
 from storage.schedule import Schedule
 from storage.settings import QUIET, Settings
@@ -45,12 +47,14 @@ class Addresses:
 
     Attributes:
         notes: sentences on what was deployed, for the person who started it.
+        login: NAME:PASSWORD that the servers ask for; None if they let everyone in.
     """
 
     prefect: str
     mlflow: str
     processes: Mapping[str, Process]
     notes: Sequence[str]
+    login: str | None
 
 
 @contextmanager
@@ -73,7 +77,7 @@ def local_servers(
         schedule: what the scheduled flows train for.
         prefect_port: tried first.
         mlflow_port: tried first.
-        host: interface to listen on; on any but the loopback interface, others can use the servers without a password.
+        host: interface to listen on; on any but the loopback interface, the servers ask for a login, see `login_for`.
         worker: also run flows on this machine.
         notify: who is told about failures, see `flows.servers.notifications`.
 
@@ -84,6 +88,7 @@ def local_servers(
     """
     home, tracking_uri = settings.home, settings.tracking_uri
     logs = home / "logs"
+    wanted_login = login_for(home, host, os.environ)
     name = socket.getfqdn() if host == EVERYWHERE else host
     prefect = f"http://{name}:{free_port(prefect_port, host)}"
     mlflow = tracking_uri if tracking_uri.startswith("http") else f"http://{name}:{free_port(mlflow_port, host)}"
@@ -94,6 +99,7 @@ def local_servers(
         **with_project(os.environ),
         **QUIET,
         **writable_pages(home, os.environ),
+        **_logging_in(wanted_login),
         "DREAMSHARD_NOTIFY": notify or "",
         "DREAMSHARD_HOME": str(home),
         "PREFECT_HOME": str(home / "prefect"),
@@ -125,7 +131,27 @@ def local_servers(
             start("worker", [sys.executable, "-m", "flows.cli.app", "worker"])
         if mlflow != tracking_uri:
             wait_until_healthy(f"{mlflow}/health", processes["mlflow"], logs / "mlflow.log", starting)
-        yield Addresses(prefect=prefect, mlflow=mlflow, processes=processes, notes=notes)
+        yield Addresses(prefect=prefect, mlflow=mlflow, processes=processes, notes=notes, login=wanted_login)
+
+
+def login_for(home: Path, host: str, environ: Mapping[str, str]) -> str | None:
+    """The login that servers at `host` ask for: of `DREAMSHARD_LOGIN`, else beyond this machine the home's, made if missing.
+
+    Raises:
+        ValueError: `DREAMSHARD_LOGIN` is not NAME:PASSWORD.
+    """
+    given = environ.get(login.LOGIN)
+    if given == login.OFF or (not given and is_loopback(host)):
+        return None
+    return login.checked(given) if given else login.kept(home) or login.make(home)
+
+
+def _logging_in(login_of_servers: str | None) -> dict[str, str]:
+    """The environment of servers that ask for the login and of clients that give it."""
+    if login_of_servers is None:
+        return {login.LOGIN: ""}
+    clients = login.client_environment({login.LOGIN: login_of_servers})
+    return {login.LOGIN: login_of_servers, "PREFECT_SERVER_API_AUTH_STRING": login_of_servers, **clients}
 
 
 def writable_pages(home: Path, environ: Mapping[str, str]) -> dict[str, str]:

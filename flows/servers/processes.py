@@ -39,6 +39,11 @@ def free_port(preferred: int, host: str = LOOPBACK) -> int:
     raise OSError(f"there is no free port on {host}, so no server can listen; close some, or give another --host")
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches servers at `host`."""
+    return host == "localhost" or host.startswith("127.")
+
+
 def with_project(environ: Mapping[str, str]) -> dict[str, str]:
     """`environ` with this project on Python's path."""
     paths = os.pathsep.join([str(PROJECT), *filter(None, [environ.get("PYTHONPATH")])])
@@ -79,7 +84,7 @@ def wait_until_healthy(url: str, process: Process, log: Path, meanwhile: Mapping
     """
     deadline = time.monotonic() + STARTUP_S
     while time.monotonic() < deadline:
-        if _answers(url):
+        if answers(url):
             return
         for its_log, each in {log: process, **(meanwhile or {})}.items():
             if each.poll() not in (None, 0) or process.poll() is not None:
@@ -90,8 +95,8 @@ def wait_until_healthy(url: str, process: Process, log: Path, meanwhile: Mapping
     raise RuntimeError(f"{url} did not answer within {STARTUP_S:.0f} s, so nothing can be run on it; see {log}")
 
 
-def _answers(url: str) -> bool:
-    """Whether the server answers 200; asked often, and httpx would read all certificates each time."""
+def answers(url: str) -> bool:
+    """Whether a server answers `url` with 200; asked often, and httpx would read all certificates each time."""
     try:
         with _DIRECT.open(url, timeout=5.0) as answer:
             return bool(answer.status == http.client.OK)
