@@ -94,6 +94,7 @@ def _measured(row: EvaluationRow) -> MeasuredRow:
         predicted_ms=row.predicted_ms,
         place_ms=row.place_ms,
         devices=tuple(dict(zip(PHASES, device, strict=True)) for device in phases),
+        tables=row.task.tables.names,
     )
 
 

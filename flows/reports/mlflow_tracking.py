@@ -15,7 +15,7 @@ from dreamshard.formatting import markdown_table
 from dreamshard.model_files import save_placer
 from dreamshard.recipes import Recipe
 from dreamshard.sizing import Sizes
-from flows.reports import plots, report_pages, report_tables, version_facts
+from flows.reports import evaluation_plan, plots, report_pages, report_tables, version_facts
 from flows.reports.html import html_page
 from flows.runtime.source_revision import source_revision
 from storage.lake import catalog
@@ -99,6 +99,7 @@ def log_evaluation(store: Store, run: str, evaluation: str) -> None:
     runs.log_figures(settings, run, plots.plots(report, checkpoints.history(store, str(report.training))))
     runs.log_table(settings, run, report_tables.evaluation_table(report))
     runs.log_table(settings, run, report_tables.measured_rows(report), "evaluation_by_task")
+    evaluation_plan.log_placement(store, run, report)
 
 
 def log_comparison(store: Store, run: str, report: EvaluationReport) -> str:
@@ -193,6 +194,7 @@ def log_report(store: Store, version: str, report: EvaluationReport, page: str) 
     links["Version"] = registry.version_link(version)
     about = " · ".join(f"[{name}]({link})" for name, link in links.items())
     runs.describe(settings, run, f"{tags.get('name', f'version {version}')}\n\n{about}")
+    evaluation_plan.log_placement(store, run, report)
     _log_page(store, run, REPORT, page)
 
 

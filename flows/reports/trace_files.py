@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dreamshard.costs import DeviceCosts
 from dreamshard.files import outputs
 from dreamshard.recipes import recipe
-from dreamshard.trace import traced, write_trace
+from dreamshard.trace import Traced, traced, write_trace
 from flows.reports.timeline import costs_of
 from storage.run_records import checkpoints, report_store
 from storage.store import Store
@@ -44,12 +43,17 @@ def write(store: Store, outcome: Mapping[str, Any], path: Path) -> int:
     return len(placements)
 
 
-def _evaluated(store: Store, key: str) -> dict[str, DeviceCosts]:
+def _evaluated(store: Store, key: str) -> dict[str, Traced]:
     rows = [row for row in report_store.load(store.evaluations, key).rows if row.fits]
-    return {f"{row.task}, {row.placer}: {row.overall_ms:.3f} ms": costs_of(row.devices) for row in rows}
+    return {
+        f"{row.task}, {row.placer}: {row.overall_ms:.3f} ms": Traced.of(costs_of(row.devices), row.tables, row.device)
+        if row.tables
+        else Traced(costs_of(row.devices))
+        for row in rows
+    }
 
 
-def _profiled(store: Store, outcome: Mapping[str, Any]) -> dict[str, DeviceCosts]:
+def _profiled(store: Store, outcome: Mapping[str, Any]) -> dict[str, Traced]:
     drawn = checkpoints.proposals(store, outcome["training"], outcome["iteration"])
     proposals = {(name, tuple(device)) for name, device in drawn}
     samples = store.lake.read_cost_samples(run_key=outcome["training"])

@@ -28,6 +28,7 @@ class MeasuredRow:
         predicted_ms: cost of the placement as a cost network predicts it.
         place_ms: time to find the placement.
         devices: `[D]` measured milliseconds by phase.
+        tables: `[T]` names of what `device` places, as `shard_name` has them; empty in reports from before they were kept.
     """
 
     placer: str
@@ -37,6 +38,7 @@ class MeasuredRow:
     predicted_ms: float
     place_ms: float
     devices: tuple[dict[str, float], ...]
+    tables: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:

@@ -5,7 +5,7 @@ import json
 import torch
 
 from dreamshard.costs import DeviceCosts
-from dreamshard.trace import Span, spans, trace_events, write_trace
+from dreamshard.trace import Span, Traced, spans, trace_events, write_trace
 
 # device 0 pools 1 ms longer than device 1, and updates 2 ms shorter
 COSTS = DeviceCosts.from_phases(torch.tensor([[3.0, 1.0, 1.0, 2.0], [2.0, 1.0, 1.0, 4.0]]))
@@ -67,10 +67,10 @@ def test_bars_of_a_device_neither_overlap_nor_leave_gaps():
 
 def test_the_file_is_complete_events_in_microseconds_with_a_process_per_placement_and_a_thread_per_device(tmp_path):
     path = tmp_path / "below" / "trace.json"
-    write_trace(path, {"ours": COSTS, "theirs": COSTS})
+    write_trace(path, {"ours": Traced(COSTS), "theirs": Traced(COSTS)})
     content = json.loads(path.read_text())
     assert content["displayTimeUnit"] == "ms"
-    assert content["traceEvents"] == trace_events({"ours": COSTS, "theirs": COSTS})
+    assert content["traceEvents"] == trace_events({"ours": Traced(COSTS), "theirs": Traced(COSTS)})
     complete = [event for event in content["traceEvents"] if event["ph"] == "X"]
     assert len(complete) == 2 * len(spans(COSTS))
     assert all({"name", "ts", "dur", "pid", "tid"} <= set(event) for event in complete)
@@ -87,3 +87,12 @@ def test_the_file_is_complete_events_in_microseconds_with_a_process_per_placemen
     named = {event["args"]["name"] for event in content["traceEvents"] if event["ph"] == "M"}
     assert named == {"ours", "theirs", "device 0", "device 1"}
     assert [file.name for file in path.parent.iterdir()] == ["trace.json"]
+
+
+def test_every_bar_of_a_phase_names_the_tables_of_its_device():
+    events = trace_events({"ours": Traced.of(COSTS, ["user", "item[0:8]", "item[8:16]"], [1, 0, 1])})
+    bars = [event for event in events if event["ph"] == "X"]
+    named = {(event["tid"], event["name"]): event.get("args", {}).get("tables") for event in bars}
+    assert named[0, "forward compute"] == ["item[0:8]"]
+    assert named[1, "backward comm"] == ["user", "item[8:16]"]
+    assert named[1, "waiting"] is None

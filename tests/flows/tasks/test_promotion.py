@@ -15,7 +15,7 @@ from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig, make_placer, start_training
 from flows.decisions.contestants import champion_name
-from flows.reports import report_pages
+from flows.reports import evaluation_plan, report_pages
 from flows.reports.evaluation_report import make_report
 from flows.tasks import evaluation, promotion
 from storage.mlflow_store import alias_changes, champions, registration, registry, runs
@@ -102,6 +102,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DREAMSHARD_HOME", str(home))
         patch.setattr(report_pages, "plots", lambda *_: {})  # a second of every promotion
+        patch.setattr(evaluation_plan, "log_placement", lambda *_: None)  # these trainings have no checkpoints
         yield Team(home)
 
 

@@ -1,0 +1,58 @@
+"""The page of an evaluation's placement: devices as measured, divided among tables by the candidate's network."""
+
+import pytest
+import torch
+
+from dreamshard.costs import DeviceCosts
+from dreamshard.evaluation import EvaluationRow
+from dreamshard.placement import ColumnShard, Placement
+from dreamshard.tasks import PlacementTask
+from flows.reports.evaluation_plan import placement_of, placement_view
+from flows.reports.evaluation_report import make_report
+from storage.run_records.report_store import CANDIDATE, EvaluationReport
+from tests.helpers.tables import tables_of
+from tests.helpers.trained import learnt_placer
+
+MEASURED = torch.tensor([[3.0, 1.0, 1.0, 4.0], [2.0, 1.0, 1.0, 6.0]])
+TASK = PlacementTask(tables_of([1000] * 3, 16, [4.0, 2.0, 8.0]), 2, 2**40, name="a")
+WHOLE = Placement(torch.tensor([0, 1, 1]), 2)
+SPLIT = Placement(
+    torch.tensor([0, 1, 0, 1]),
+    2,
+    (ColumnShard(0, 0, 16), ColumnShard(1, 0, 8), ColumnShard(1, 8, 16), ColumnShard(2, 0, 16)),
+)
+
+
+def report_of(split_ms: float = 10.0) -> EvaluationReport:
+    """The candidate splits a table by columns; a rule of thumb costs twice as much."""
+
+    def row(placer: str, placement: Placement, ms: float) -> EvaluationRow:
+        costs = DeviceCosts.from_phases(MEASURED * (1 if placer == CANDIDATE else 2))
+        return EvaluationRow(placer, *TASK.sharded(placement), ms, 1.0, ms < float("inf"), 1.0, costs)
+
+    rows = [row(CANDIDATE, SPLIT, split_ms), row("dim_greedy", WHOLE, 20.0), row("random", WHOLE, 20.0)]
+    facts = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a machine", "training": "x"}
+    return make_report("key", rows, "dim_greedy", {}, iteration=1, **facts)
+
+
+def test_column_shards_of_a_report_are_columns_of_their_tables():
+    (row,) = (row for row in report_of().rows if row.placer == CANDIDATE)
+    assert row.tables == ("t0", "t1[0:8]", "t1[8:16]", "t2")
+    found = placement_of(TASK, row)
+    assert found.shards == SPLIT.shards
+    assert found.device.tolist() == SPLIT.device.tolist()
+
+
+def test_the_page_shows_measured_devices_beside_what_is_to_be_beaten():
+    view = placement_view(report_of(), [TASK], learnt_placer())
+    assert (view.costs, view.title, view.before.name) == ("measured", "a", "dim_greedy")
+    torch.testing.assert_close(view.side.shares.device_phases_ms, MEASURED.double())
+    torch.testing.assert_close(view.before.shares.device_phases_ms, 2 * MEASURED.double())
+    assert view.side.overall_ms == pytest.approx(10)
+    assert view.side.slowest == 1
+    assert view.side.where("t1") == "0, 1"
+    assert dict(view.facts)["gain over dim_greedy, all tasks"] == "+50.0 %"
+
+
+def test_a_candidate_that_did_not_fit_has_no_page():
+    assert placement_view(report_of(float("inf")), [TASK], learnt_placer()) is None
