@@ -23,7 +23,8 @@ def digests(folder: Path) -> dict[str, str]:
 
 def typed(home: Path, *arguments: str) -> subprocess.CompletedProcess:
     """A command as one types it: a process of its own, with the home's own Prefect."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_HOME")}
+    others = ("PREFECT_HOME", "PREFECT_LOCAL_STORAGE_PATH")
+    environment = {name: value for name, value in os.environ.items() if name not in others}
     command = [sys.executable, "-m", "flows.cli.app", *arguments, "--home", str(home)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

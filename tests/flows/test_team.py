@@ -3,20 +3,22 @@
 import asyncio
 import fcntl
 import os
+import re
 import select
-import signal
+import shlex
 import subprocess
 import sys
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import unquote
 
-import httpx
 import pytest
+from mlflow import MlflowClient
 
-from flows.servers.processes import free_port
 from tests.flows.postgres import INSTALLED, postgres
 from tests.flows.servers_up import until
+from tests.flows.team_up import Team
 
 pytestmark = [
     pytest.mark.server,
@@ -25,74 +27,15 @@ pytestmark = [
 ]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-BATCH = 8192  # a smaller one costs the same wherever tables are: kernels are launched, and little else happens
 RUNS = {"alpha": (0, 1), "beta": (0,)}
 """Seeds by worker, all at once: one training on both, and two on one."""
-
-
-def started(ending, folder, log, environment, *command):
-    """A process of ours in a folder of its own, its output in `log`; it gets Ctrl-C at the end, as from its terminal."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "flows.cli.app", *command],
-        cwd=folder,
-        env=environment,
-        stdout=log.open("w"),
-        stderr=subprocess.STDOUT,
-    )
-
-    def end():
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=120)
-
-    ending.callback(end)
-    return process
-
-
-class Team:
-    """The servers' addresses, what a process needs to use them, and the workers' homes."""
-
-    def __init__(self, folder, database, s3, ending):
-        self.folder, self.store = folder, s3 | {"DREAMSHARD_STORE": "s3://team/shared"}
-        environment = {name: value for name, value in os.environ.items() if name != "PREFECT_HOME"} | self.store
-        databases = {
-            "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"postgresql+asyncpg://{database}/prefect",
-            "MLFLOW_TRACKING_URI": f"postgresql://{database}/mlflow",
-            "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "1",
-        }
-        ports = ("--prefect-port", str(free_port(0)), "--mlflow-port", str(free_port(0)))
-        said, home = folder / "up.log", str(folder / "servers")
-        up = started(ending, folder, said, environment | databases, "up", "--no-worker", *ports, "--home", home)
-
-        def addresses():
-            assert up.poll() is None, said.read_text()
-            lines = [line.split() for line in said.read_text().splitlines()]
-            found = {line[0]: line[1] for line in lines if line and line[0] in ("Prefect", "MLflow", "Start")}
-            return found if "Start" in found else None
-
-        found = until(addresses, 600)
-        self.prefect, self.mlflow = found["Prefect"].removesuffix("/v2/deployments"), found["MLflow"]
-        self.environment = environment | {"PREFECT_API_URL": f"{self.prefect}/api", "MLFLOW_TRACKING_URI": self.mlflow}
-        for name in RUNS:
-            own = {"DREAMSHARD_HOME": str(folder / name), "DREAMSHARD_HOST": name}
-            (folder / name).mkdir()
-            started(ending, folder / name, folder / f"{name}.log", self.environment | own, "worker", "--queue", name)
-
-    def api(self, path, method="POST", **body):
-        answer = httpx.request(method, f"{self.prefect}/api/{path}", json=body or None, timeout=30)
-        answer.raise_for_status()
-        return answer.json() if answer.content else None
-
-    def limits(self):
-        """Global concurrency limits by name: slots that are taken."""
-        found = self.api("v2/concurrency_limits/filter", limit=200)
-        return {limit["name"]: limit["active_slots"] for limit in found}
 
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory, s3_environment):
     with ExitStack() as ending:
         database = ending.enter_context(postgres(DEPLOY / "databases.sql"))
-        yield Team(tmp_path_factory.mktemp("team"), database, s3_environment, ending)
+        yield Team(tmp_path_factory.mktemp("team"), database, s3_environment, ending, RUNS)
 
 
 HOLD = """
@@ -132,37 +75,13 @@ def test_flows_of_one_host_take_turns_on_the_server_and_a_killed_one_gives_its_t
 @pytest.fixture(scope="module")
 def finished(team):
     """Flow runs by worker and seed; they ran at once, and all of them completed."""
-    (retrain,) = team.api("deployments/filter", deployments={"name": {"any_": ["retrain"]}})
-    team.api(f"deployments/{retrain['id']}", "PATCH", concurrency_limit=3)
-    runs = {
-        (name, seed): team.api(
-            f"deployments/{retrain['id']}/create_flow_run",
-            parameters={"recipe": "smoke", "testbed": "simulated:a100", "batch_size": BATCH, "seed": seed},
-            work_queue_name=name,
-        )["id"]
-        for name, seeds in RUNS.items()
-        for seed in seeds
-    }
-
-    def ended():
-        found = team.api("flow_runs/filter", flow_runs={"id": {"any_": list(runs.values())}})
-        states = {run["id"]: run for run in found}
-        final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-        return states if all(run["state_type"] in final for run in states.values()) else None
-
-    states = until(ended, 600)
-    for run in states.values():
-        logs = [(team.folder / f"{name}.log").read_text()[-3000:] for name in RUNS]
-        said = "\n".join([str(run["parameters"]), str(run["state"]["message"]), *logs])  # pytest shortens all but text
-        assert run["state_type"] == "COMPLETED", said
+    runs, states = team.retrained([(name, seed) for name, seeds in RUNS.items() for seed in seeds])
     spans = [(run["start_time"], run["end_time"]) for run in states.values()]
     assert max(start for start, _ in spans) < min(end for _, end in spans), "they did not run at once"
     return runs
 
 
 def test_of_retrainings_at_once_each_training_is_one_version_and_one_is_champion(team, finished):
-    from mlflow import MlflowClient
-
     registry = MlflowClient(team.mlflow, team.mlflow)
     versions = registry.search_model_versions("name='dreamshard'")
     assert len(versions) == 2, "seeds 0 and 1; the same training on both workers is one version"
@@ -209,3 +128,68 @@ def test_no_lock_and_no_slot_is_held_afterwards(team, finished):
     slots = team.limits()
     assert {"dreamshard-measures-alpha", "dreamshard-measures-beta", "dreamshard-registry"} <= set(slots)
     assert set(slots.values()) == {0}
+
+
+def on(database, *command, **more):
+    """What a command of `deploy/` or of docs/team.md does to this PostgreSQL server."""
+    login, _, address = database.rpartition("@")
+    user, _, password = login.partition(":")
+    host, _, port = address.partition(":")
+    server = {"PGUSER": user, "PGPASSWORD": unquote(password), "PGHOST": host, "PGPORT": port, "IN": "env"}
+    programs = os.pathsep.join([str(INSTALLED[-1].parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, **server, "PATH": programs, **more}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def upgrades(database):
+    """The commands of docs/team.md that upgrade the databases, and their settings."""
+    page = (DEPLOY.parent / "docs" / "team.md").read_text()
+    commands = re.findall(r"^docker compose run --rm --no-deps (?:mlflow|prefect) (.*)$", page, flags=re.MULTILINE)
+    assert len(commands) == 2
+    addresses = {
+        "MLFLOW_BACKEND_STORE_URI": f"postgresql://{database}/mlflow",
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"postgresql+asyncpg://{database}/prefect",
+    }
+    return [shlex.split(command) for command in commands], addresses
+
+
+def test_a_running_teams_backup_is_restored_upgraded_and_worked_with_elsewhere(
+    team, finished, s3_environment, tmp_path
+):
+    code, said = on(team.database, "sh", str(DEPLOY / "backup.sh"), str(tmp_path / "backup"))
+    assert code == 0, said
+    code, said = on(team.database, "sh", str(DEPLOY / "restore.sh"), str(tmp_path / "backup"))
+    assert code == 1, "replaced the databases of servers that run"
+    assert "connections use the databases" in said
+    code, said = on(team.database, "sh", str(DEPLOY / "restore.sh"), str(tmp_path / "none"))
+    assert (code, "nothing was restored" in said) == (1, True), said
+    with ExitStack() as ending:
+        database = ending.enter_context(postgres(DEPLOY / "databases.sql"))
+        for _ in range(2):  # the second time over databases that are not empty
+            code, said = on(database, "sh", str(DEPLOY / "restore.sh"), str(tmp_path / "backup"))
+            assert code == 0, said
+        commands, addresses = upgrades(database)
+        back = "from mlflow.store.db.utils import _get_alembic_config as config; from alembic.command import downgrade as d; "
+        code, said = on(
+            database, sys.executable, "-c", f"{back}d(config({addresses['MLFLOW_BACKEND_STORE_URI']!r}), '-1')"
+        )
+        assert code == 0, said
+        code, said = on(database, "prefect", "server", "database", "downgrade", "-r", "-1", "--yes", **addresses)
+        assert code == 0, said
+        for command in commands:
+            code, said = on(database, *command, **addresses)
+            assert code == 0, said
+        (tmp_path / "new").mkdir()
+        other = Team(tmp_path / "new", database, s3_environment, ending, ["alpha"])
+        before = team.api("flow_runs/filter", flow_runs={"id": {"any_": list(finished.values())}})
+        after = other.api("flow_runs/filter", flow_runs={"id": {"any_": list(finished.values())}})
+        names = {(run["id"], run["state_type"], run["end_time"]) for run in before}
+        assert {(run["id"], run["state_type"], run["end_time"]) for run in after} == names
+        other.retrained([("alpha", 0)])
+        found = [MlflowClient(each.mlflow, each.mlflow) for each in (team, other)]
+        old, new = (
+            {version.version: version.tags["training"] for version in each.search_model_versions("name='dreamshard'")}
+            for each in found
+        )
+        assert new == old, "the run of the restored servers did not find the version of its training"
