@@ -16,6 +16,7 @@ from dreamshard.formatting import markdown_table
 from dreamshard.sizing import with_batch_size
 from dreamshard.testbeds.capacity import Capacity
 from flows.decisions import retraining_due
+from flows.decisions.version_in_use import version_in_use
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import RetrainingOptions, WatchOptions
@@ -39,6 +40,7 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     trained = retraining_due.last_trained(store, config, dataset)
     thresholds = DriftThresholds(pooling=options.pooling_drift, reuse=options.reuse_drift, share=options.changed_share)
     diff = watching.compare_datasets(store, trained, dataset, thresholds)
+    in_use, failing = version_in_use(store, config), watching.find_failures(options)
     reason = reason_to_wait(diff, dataset, options)
     emitted = options.emit and reason is None
     filled = ", ".join(f"{name} {value}" for name, value in options.parameters().items() if value is not None)
@@ -48,6 +50,8 @@ def watch(options: WatchOptions) -> dict[str, Any]:
         "source": config.workload.source,
         "retraining": reason or f"Retraining is due: {filled}.",
         "emitted": emitted,
+        "in_use": "No version is in use yet." if in_use is None else in_use.sentence(),
+        "failing": None if failing is None else failing.sentence(),
         **diff.payload(),
     }
     publish(diff, outcome)
@@ -95,6 +99,8 @@ def publish(diff: DatasetDiff, outcome: Mapping[str, Any]) -> None:
         f"# {outcome['source']}",
         f"**{diff.sentence}**",
         f"Dataset {outcome['dataset']}, last trained on {outcome['trained'] or 'none'}. {outcome['retraining']}",
+        outcome["in_use"],
+        f"**{outcome['failing']}**" if outcome["failing"] else "",
         markdown_table(rows),
         f"... and {num_hidden} more" if num_hidden else "",
     ]

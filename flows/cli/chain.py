@@ -56,4 +56,5 @@ def watch(options: RetrainingOptions, home: HomeOption = None, as_json: JsonOpti
     terminal.say(f"{outcome['source']}: {outcome['sentence']}")
     if table:
         terminal.print_table(table)
+    terminal.say(" ".join(filter(None, (outcome["in_use"], outcome["failing"]))))
     terminal.say(f"{outcome['retraining']} Nothing was started; the deployment `watch` of `dreamshard up` does that.")

@@ -24,6 +24,9 @@ from pydantic import SecretStr
 VARIABLE = "DREAMSHARD_NOTIFY"
 NAME = "dreamshard"
 _PAGE = 200
+_MADE = ("custom-webhook", "slack-webhook")
+"""Types of the blocks that addresses become."""
+
 _MAKE = (
     f"set {VARIABLE} to an address such as mailtos://USER:PASSWORD@SMTP-HOST?to=team@example.com or https://HOST/WEBHOOK, or "
     f"make a notification block named {NAME} on Prefect's page Blocks, and deploy again"
@@ -88,12 +91,7 @@ def find(asked: str | None) -> Recipient | None:
 
 
 def _by_name() -> Recipient | None:
-    with get_client(sync_client=True) as client:
-        documents: list[BlockDocument] = []
-        while page := client.read_block_documents(offset=len(documents), limit=_PAGE, include_secrets=False):
-            documents += page
-    found = [each for each in documents if each.name == NAME and _can_notify(each)]
-    recipients = [Recipient(name=f"{_type_of(each)}/{each.name}", block=each.id) for each in found]
+    recipients = [Recipient(name=f"{_type_of(each)}/{each.name}", block=each.id) for each in _named()]
     if len(recipients) > 1:
         names = ", ".join(each.name for each in recipients)
         raise ValueError(
@@ -101,6 +99,15 @@ def _by_name() -> Recipient | None:
             f"fails; set {VARIABLE} to one of them"
         )
     return recipients[0] if recipients else None
+
+
+def _named() -> list[BlockDocument]:
+    """All notification blocks named `dreamshard`."""
+    with get_client(sync_client=True) as client:
+        documents: list[BlockDocument] = []
+        while page := client.read_block_documents(offset=len(documents), limit=_PAGE, include_secrets=False):
+            documents += page
+    return [each for each in documents if each.name == NAME and _can_notify(each)]
 
 
 def _made(address: str) -> Recipient:
@@ -114,6 +121,10 @@ def _made(address: str) -> Recipient:
 
 def _saved(block: NotificationBlock) -> Recipient:
     identity = cast(UUID, block.save(NAME, overwrite=True))  # a coroutine only inside an event loop
+    with get_client(sync_client=True) as client:
+        for document in _named():
+            if document.id != identity and _type_of(document) in _MADE:
+                client.delete_block_document(document.id)  # of an earlier address
     return Recipient(name=f"{block.get_block_type_slug()}/{NAME}", block=identity)
 
 

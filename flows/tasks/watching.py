@@ -1,5 +1,7 @@
 """Prefect tasks that find out whether a retraining is due: tables compared, runs under way, events of the last day."""
 
+import re
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from prefect import get_client, get_run_logger, task
@@ -12,6 +14,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFilter
 
 from dreamshard.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
@@ -25,6 +28,30 @@ PATIENCE = timedelta(days=1)
 
 UNDER_WAY = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING)
 _PAGE = 50  # the most events that Prefect's server returns at once
+_LATEST = 200  # runs of `retrain` that are looked at for failures
+_PREFIX = re.compile(r"^Flow run encountered an exception: (\w+: )?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failing:
+    """Retrainings that failed one after another, and none that succeeded since.
+
+    Attributes:
+        since: when the first of them ended.
+        count: how many they are.
+        run: name of the last one.
+        message: what was wrong with the last one, in a sentence.
+    """
+
+    since: datetime
+    count: int
+    run: str
+    message: str
+
+    def sentence(self) -> str:
+        """The failures for people."""
+        times = "once" if self.count == 1 else f"{self.count} times"
+        return f"Retraining has been failing since {self.since:%Y-%m-%d %H:%M} UTC ({times}, last {self.run}): {self.message}"
 
 
 @task(name="compare datasets", cache_policy=NO_CACHE)
@@ -64,6 +91,33 @@ def find_request(dataset: str, options: RetrainingOptions) -> datetime | None:
     parameters = options.parameters()
     last = next((event for event in events if is_same_retraining(event.payload["parameters"], parameters)), None)
     return last.occurred if last is not None and last.payload["dataset"] == dataset else None
+
+
+@task(name="look for failed retrainings", cache_policy=NO_CACHE)
+def find_failures(options: RetrainingOptions) -> Failing | None:
+    """The failed and crashed runs of the same retraining since its last success, or None if the last one succeeded."""
+    ended = [StateType.COMPLETED, StateType.FAILED, StateType.CRASHED]
+    with get_client(sync_client=True) as client:
+        runs = client.read_flow_runs(
+            deployment_filter=DeploymentFilter(name=DeploymentFilterName(any_=["retrain"])),
+            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=ended))),
+            sort=FlowRunSort.END_TIME_DESC,
+            limit=_LATEST,
+        )
+    parameters = options.parameters()
+    failed: list[FlowRun] = []
+    for run in runs:
+        if not is_same_retraining(run.parameters, parameters):
+            continue
+        if run.state_type == StateType.COMPLETED:
+            break
+        failed.append(run)
+    if not failed:
+        return None
+    last, first = failed[0], failed[-1]
+    message = _PREFIX.sub("", (last.state.message if last.state else None) or f"it ended {last.state_name}")
+    since = first.end_time or datetime.now(UTC)
+    return Failing(since=since, count=len(failed), run=last.name, message=" ".join(message.split()))
 
 
 def _has_begun(run: FlowRun) -> bool:
