@@ -12,6 +12,7 @@ import typer
 
 from flows.cli import terminal
 from flows.cli.command_options import HomeOption, JsonOption, enter
+from flows.cli.scheduled_check import scheduled
 from flows.servers.processes import LOOPBACK, answers
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
         _home(folder),
         _addresses(folder),
         _store(),
+        *scheduled(folder),
     ]
     if as_json:
         terminal.print_json(checks)

@@ -86,7 +86,7 @@ def settled(
             found = "not set: the recipe's, or derived"
         values[field.name] = value
         origins.append(Origin(field=field, value=value, found=found))
-    return _complete(Schedule(**values)), origins
+    return complete(Schedule(**values)), origins
 
 
 def keep(home: Path, schedule: Schedule) -> None:
@@ -109,6 +109,6 @@ def _parsed(field: Field, where: str, text: str) -> Any:
     return known_as(value) if field.name in _SOURCES else value
 
 
-def _complete(schedule: Schedule) -> Schedule:
+def complete(schedule: Schedule) -> Schedule:
     """The schedule without the recipe's own name where nothing else is meant."""
     return replace(schedule, recipe=None) if schedule.recipe == RetrainingOptions().recipe else schedule

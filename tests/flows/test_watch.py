@@ -14,7 +14,7 @@ from prefect.client.schemas.objects import StateType
 from dreamshard.dataset_diff import DatasetDiff, DriftThresholds
 from dreamshard.testbeds.accelerators.hardware_file import read_hardware
 from flows import watch
-from flows.decisions import retraining_due
+from flows.decisions import retraining_due, version_in_use
 from flows.forms.configuration import configure
 from flows.forms.options import RetrainingOptions
 from flows.tasks import watching
@@ -199,6 +199,49 @@ def test_where_nothing_is_under_way_a_failed_retraining_is_said_and_a_new_one_is
     waits = watch.reason_to_wait(NEW, "a", WATCHED)
     assert waits is not None
     assert re.search(r"was requested at .* UTC and has not succeeded", waits)
+
+
+def ended(state: StateType, hour: int, message: str = "", source: str = "tables.csv"):
+    end = datetime(2026, 11, 22, hour, tzinfo=UTC)
+    details = SimpleNamespace(message=f"Flow run encountered an exception: ValueError: {message}")
+    return SimpleNamespace(**vars(run(state, source, num_devices=8)), end_time=end, state=details, state_name="Failed")
+
+
+def test_failed_retrainings_since_the_last_success_are_said_with_the_sentence_of_the_last(monkeypatch):
+    others = [ended(StateType.FAILED, 9, "of other tables", source="other.csv")]
+    runs = [ended(StateType.FAILED, 8, "too little: room"), *others, ended(StateType.CRASHED, 7)]
+    earlier = [ended(StateType.COMPLETED, 6), ended(StateType.FAILED, 5)]
+    monkeypatch.setattr(watching, "get_client", Server(runs=[*runs, *earlier]))
+    failing = watching.find_failures.fn(WATCHED)
+    assert failing is not None
+    expected = "Retraining has been failing since 2026-11-22 07:00 UTC (2 times, last able-ant): too little: room"
+    assert failing.sentence() == expected
+    for runs in (earlier, others, []):
+        monkeypatch.setattr(watching, "get_client", Server(runs=runs))
+        assert watching.find_failures.fn(WATCHED) is None
+
+
+def test_the_version_in_use_is_the_champion_of_what_is_watched(monkeypatch):
+    def tags(hardware: str, devices: int, at: str):
+        origin = replace(
+            version(1, "a").origin, setting={"testbed": "simulated", "hardware": hardware, "devices": devices}
+        )
+        change = {"at": at, "alias": "champion", "by": "evaluation", "reason": "first"}
+        return {lineage.TAG: origin.to_json(), "champion_of": "it", "alias_changes": json.dumps([change])}
+
+    known = {
+        "3": tags("simulated v100", 8, "2026-11-22 09:00:00 UTC"),
+        "2": tags("simulated rtx2080ti", 8, "2026-11-22 08:00:00 UTC"),
+        "1": tags("simulated rtx2080ti", 2, "2026-11-22 07:00:00 UTC"),
+    }
+    monkeypatch.setattr(version_in_use.registry, "tags_by_version", lambda _: known)
+    monkeypatch.setattr(version_in_use.registry, "champion", lambda _: "3")
+    config = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated", num_devices=8))
+    found = version_in_use.version_in_use(SimpleNamespace(settings=None), config)
+    assert found is not None
+    assert found.sentence().startswith("Version 2 is in use since 2026-11-22 08:00:00 UTC (simulated rtx2080ti")
+    other = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated", num_devices=4))
+    assert version_in_use.version_in_use(SimpleNamespace(settings=None), other) is None
 
 
 @pytest.mark.flow

@@ -5,6 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import psutil
@@ -137,6 +140,62 @@ def test_a_changed_list_of_tables_starts_one_retraining_with_the_parameters_of_t
     assert len(retrainings()) == 1
     shown = {each["key"]: each for each in api(servers, "artifacts/filter")}["dreamshard-tables"]
     assert "1 resized" in shown["description"]
+
+
+def test_what_was_edited_in_prefect_stays_and_a_failed_retraining_is_told_to_someone(servers, tmp_path):
+    retrain = deployment(servers, "retrain")
+    (nightly,) = retrain["schedules"]
+    address = f"{servers.prefect}/api/deployments/{retrain['id']}"
+    edited = {**retrain["parameters"], "num_devices": 8}
+    httpx.patch(address, json={"parameters": edited}, timeout=120).raise_for_status()
+    httpx.patch(f"{address}/schedules/{nightly['id']}", json={"active": False}, timeout=120).raise_for_status()
+
+    with received_over_http() as (hook, messages):
+        done = subprocess.run(
+            [sys.executable, "-m", "flows.cli.app", "deploy", "--memory-gb", "2", "--notify", hook],
+            env={
+                **os.environ,
+                "PREFECT_API_URL": f"{servers.prefect}/api",
+                "MLFLOW_TRACKING_URI": servers.mlflow,
+                "DREAMSHARD_HOME": str(tmp_path),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "num_devices 8 (deployed: empty)" in done.stderr
+        assert "schedule nightly paused" in done.stderr
+        assert "reported to custom-webhook/dreamshard" in done.stderr
+        found = deployment(servers, "retrain")
+        assert found["parameters"].items() >= {"num_devices": 8, "memory_gb": 2.0}.items()
+        assert [(each["active"], each["parameters"]) for each in found["schedules"]] == [(False, {"full": True})]
+        assert deployment(servers, "watch")["parameters"]["memory_gb"] == 2.0
+
+        run = api(servers, f"deployments/{retrain['id']}/create_flow_run", parameters={"source": "/absent/tables.csv"})
+        until(lambda: messages, 300)
+    (message,) = messages
+    assert message["subject"] == f"dreamshard: retrain failed ({run['name']})"
+    sentence, _, _, link = message["body"].splitlines()
+    assert sentence.startswith("there is no file /absent/tables.csv, so there are no tables to ingest")
+    assert link.endswith(f"/flow-run/{run['id']}")
+
+
+@contextmanager
+def received_over_http():
+    """A webhook's address, and the messages that it gets while the block runs."""
+    messages = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self):
+            messages.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/hook", messages
+        server.shutdown()
 
 
 def result_of(servers, flow_run: str) -> dict:
