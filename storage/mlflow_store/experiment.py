@@ -6,9 +6,9 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_registered_artifact_repositories
 
+from storage.mlflow_store.listing import EXPERIMENT as EXPERIMENT
 from storage.settings import Settings
 
-EXPERIMENT = "dreamshard"
 MODEL_TRAINING = "workflowType=machine_learning"
 """Of the address of a page of MLflow: show it as model training, and not as generative AI, which is the default."""
 

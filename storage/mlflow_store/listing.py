@@ -1,10 +1,11 @@
-"""All versions with their tags and figures in one reading, without MLflow where its database is a file on this host.
+"""All versions with their tags and figures in one reading, without MLflow where possible: importing it takes seconds.
 
-Importing MLflow takes seconds. Its database is read here as MLflow 3 lays it out; a server, another database, or another
-layout is read through MLflow's client.
+A database that is a file on this host is read here as MLflow 3 lays it out, a server by `server_listing`; another database
+or another layout is read through MLflow's client.
 """
 
 import math
+import os
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
@@ -12,10 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.mlflow_store.presence import LOCAL
+from storage.mlflow_store.standings import CHAMPION_OF
 from storage.settings import Settings
 
 MODEL = "dreamshard"
 """Name of the registered model."""
+
+EXPERIMENT = "dreamshard"
+"""Name of the experiment that all runs are in."""
 
 ALIASES = ("champion", "challenger", "previous")
 
@@ -74,14 +79,22 @@ class Listing:
         number = self.aliases.get(name, name)
         found = next((entry for entry in self.versions if entry.version == number), None)
         if found is None:
-            raise ValueError(missing(name, address, self.aliases, [entry.version for entry in self.versions]))
+            raise ValueError(missing(name, address, self.aliases, self.tags))
         return found
 
 
-def missing(name: str, address: str, aliases: Mapping[str, str], versions: list[str]) -> str:
-    """Says that there is no such version, and which exist."""
+def missing(name: str, address: str, aliases: Mapping[str, str], versions: Mapping[str, Mapping[str, str]]) -> str:
+    """Says that there is no such version, and which exist.
+
+    Args:
+        name: of the version.
+        address: of the registry.
+        aliases: alias to version.
+        versions: tags of each version.
+    """
     existing = [f"{alias} (version {version})" for alias, version in aliases.items()]
-    existing += [f"version {version}" for version in versions]
+    for version, tags in versions.items():
+        existing.append(f"version {version}" + (f" (champion of {tags[CHAMPION_OF]})" if CHAMPION_OF in tags else ""))
     what = f"{name} yet" if name in ALIASES else f"version {name!r}"
     return f"there is no {what} of {MODEL} at {address}, so it cannot be used; " + (
         f"there are {', '.join(existing)}" if existing else "train one first with `dreamshard run`"
@@ -97,7 +110,13 @@ def read(settings: Settings) -> Listing:
         try:
             return _from_database(path)
         except sqlite3.Error:  # busy, or laid out by another MLflow, whose own client says what is wrong
-            pass
+            return _from_client(settings)
+    if settings.tracking_uri.startswith(("http://", "https://")):
+        from storage.mlflow_store.server_listing import from_server
+
+        found = from_server(settings.tracking_uri, os.environ)
+        if found is not None:
+            return found
     return _from_client(settings)
 
 
@@ -157,7 +176,6 @@ def _from_client(settings: Settings) -> Listing:
 
 def _metrics(settings: Settings, runs: list[str]) -> dict[str, dict[str, float]]:
     """Newest metrics by run."""
-    from storage.mlflow_store.experiment import EXPERIMENT
     from storage.mlflow_store.runs import client
 
     tracking = client(settings)

@@ -64,8 +64,7 @@ def find(settings: Settings, name: str) -> ModelVersion:
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-    existing = [str(version.version) for version in all_versions(settings)]
-    raise ValueError(missing(name, settings.tracking_uri, known, existing))
+    raise ValueError(missing(name, settings.tracking_uri, known, tags_by_version(settings)))
 
 
 def ensure_model(settings: Settings) -> None:

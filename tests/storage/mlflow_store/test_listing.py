@@ -2,13 +2,20 @@
 
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mlflow.server import app as mlflow_app
+from mlflow.server import handlers
+from mlflow.server.constants import ARTIFACT_ROOT_ENV_VAR, BACKEND_STORE_URI_ENV_VAR, REGISTRY_STORE_URI_ENV_VAR
+from werkzeug.serving import make_server
 
 from storage.mlflow_store import listing, registration, registry, runs, versions
 from storage.mlflow_store.alias_changes import set_alias
+from storage.mlflow_store.server_listing import from_server
 from storage.settings import Settings
 
 TAGS = {"name": "v1 tables.csv", "tables_per_task": "8", "devices": "2", "seed": "0"}
@@ -64,3 +71,30 @@ def test_models_lists_versions_without_importing_mlflow_or_torch(registered: Set
     assert done.stdout.splitlines()[-1].strip() == "imported:"
     for word in ("v1 tables.csv", "tables_per_task", "champion", "the first", "eval_overall_ms"):
         assert word in done.stdout
+
+
+@pytest.fixture
+def served(registered: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of MLflow's REST interface to the registry, answered by a thread of this process."""
+    for name in (BACKEND_STORE_URI_ENV_VAR, REGISTRY_STORE_URI_ENV_VAR):
+        monkeypatch.setenv(name, registered.tracking_uri)
+    monkeypatch.setenv(ARTIFACT_ROOT_ENV_VAR, registered.artifact_root)
+    for store in ("_tracking_store", "_model_registry_store"):
+        monkeypatch.setattr(handlers, store, None)
+    web = make_server("127.0.0.1", 0, mlflow_app)
+    thread = threading.Thread(target=web.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{web.server_port}"
+    web.shutdown()
+    thread.join()
+
+
+def test_a_server_answers_what_its_database_holds(registered: Settings, served: str):
+    assert from_server(served, {}) == listing.read(registered)
+    assert from_server(f"{served}/", {"MLFLOW_TRACKING_USERNAME": "ann", "MLFLOW_TRACKING_PASSWORD": "x"}) is not None
+    assert from_server(served, {"MLFLOW_TRACKING_AUTH": "own"}) is None, "MLflow's client knows how to log in"
+    assert from_server(f"{served}/elsewhere", {}) is None
+
+
+def test_a_server_that_is_away_is_left_to_mlflows_client():
+    assert from_server("http://127.0.0.1:1", {}) is None
