@@ -59,12 +59,15 @@ def make(home: Path) -> str:
 def client_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables with which Prefect's and MLflow's clients log in; none without `DREAMSHARD_LOGIN`.
 
+    In a container of a work pool the login is the one that Prefect passes on to its runs, `PREFECT_API_AUTH_STRING`.
+
     Raises:
         ValueError: it is not NAME:PASSWORD.
     """
-    if environ.get(LOGIN, OFF) in ("", OFF):
+    given = environ.get(LOGIN) or environ.get("PREFECT_API_AUTH_STRING") or OFF
+    if given == OFF:
         return {}
-    login = checked(environ[LOGIN])
+    login = checked(given)
     name, _, password = login.partition(":")
     return {"PREFECT_API_AUTH_STRING": login, "MLFLOW_TRACKING_USERNAME": name, "MLFLOW_TRACKING_PASSWORD": password}
 

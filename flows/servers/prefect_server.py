@@ -1,4 +1,4 @@
-"""Prefect's server as `prefect server start` runs it, but nearly free while nothing happens.
+"""Prefect's server as `prefect server start` runs it, but nearly free while nothing happens, and with pages that keep quiet.
 
 Its background tasks wait in a queue in memory. Prefect looks into it eight times a second, and ten more times for cancelled
 tasks, which costs as much as all its other services; there is no setting for this, so `calm` changes it before the server
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 POLL_S = 2.0
 CALM: Mapping[str, str] = {
@@ -48,11 +49,39 @@ def calm(poll_s: float = POLL_S) -> None:
     PubSub._queue_get = patient
 
 
+def keep_pages_to_this_server() -> None:
+    """Let browsers refuse what Prefect's pages of this process would send to hosts other than its API.
+
+    Without analytics (`PREFECT_SERVER_ANALYTICS_ENABLED`) the pages send no events, but ask the analytics company for its
+    settings all the same.
+    """
+    from fastapi import FastAPI, Request, Response
+    from prefect.server.api import server
+    from prefect.settings import get_current_settings
+
+    make = server.create_ui_app
+
+    def quiet(ephemeral: bool) -> FastAPI:
+        app, api = make(ephemeral), urlsplit(get_current_settings().server.ui.api_url or "")
+        allowed = f"connect-src 'self' {api.scheme}://{api.netloc} ws://{api.netloc} wss://{api.netloc}"
+
+        @app.middleware("http")
+        async def refuse(request: Request, call_next: Any) -> Response:
+            response: Response = await call_next(request)
+            response.headers["Content-Security-Policy"] = allowed
+            return response
+
+        return app
+
+    vars(server)["create_ui_app"] = quiet
+
+
 def main() -> None:
     """Run `prefect server start` with this process's arguments, such as `--port 4200`, until it is ended."""
     from prefect.cli import app
 
     calm()
+    keep_pages_to_this_server()
     sys.argv = ["prefect", "server", "start", *sys.argv[1:]]
     app()
 

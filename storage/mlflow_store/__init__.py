@@ -5,6 +5,11 @@ What a flow logs on its runs: `runs`, `datasets`, `evaluation_datasets`. Version
 the code of a version, `server` the command.
 """
 
+import os
+
+from storage.login import client_environment
 from storage.settings import quiet_environment
 
+for name, value in client_environment(os.environ).items():
+    os.environ.setdefault(name, value)
 quiet_environment()  # before any module of this package imports MLflow, which reads the environment then

@@ -41,6 +41,9 @@ def test_clients_of_both_servers_log_in_with_the_one_that_is_set(tmp_path: Path,
         "MLFLOW_TRACKING_PASSWORD": "s3cret",
     }
     assert os.environ.items() >= expected.items()
+    assert login.client_environment({"PREFECT_API_AUTH_STRING": LOGIN}) == expected, (
+        "as Prefect passes it on to containers"
+    )
     assert login.client_environment({"DREAMSHARD_LOGIN": "off"}) == login.client_environment({}) == {}
 
 
