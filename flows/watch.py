@@ -66,8 +66,8 @@ def reason_to_wait(diff: DatasetDiff, dataset: str, options: RetrainingOptions) 
         return "Nothing needs to be trained."
     if options.source is None:
         return (
-            "The recipe's own tables are a bundled list, which does not change, so nothing is requested; set "
-            "DREAMSHARD_SOURCE when deploying (or the field Tables from) to your own."
+            "The recipe's own tables are a bundled list, which does not change, so nothing is requested; give your own to "
+            "`dreamshard up --source` (or DREAMSHARD_SOURCE, or the field Tables from)."
         )
     pending = watching.find_running(options)
     if pending is not None:
