@@ -85,8 +85,7 @@ class Recipe:
     Attributes:
         collection: if set, `profile` collects costs of shards and `train` learns from those alone.
         sized_by_source: those of `SIZES` that are derived for another source of tables than the recipe's own.
-        reference_tasks: tasks of a new reference set, on which every version is measured; 0 for none, and then no version
-            is measured on one.
+        has_reference: whether versions are also measured on the reference set of their hardware (`reference_tasks`).
         derived: those of `SIZES` that `sizing` has yet to derive; their values here are starting points.
     """
 
@@ -98,7 +97,7 @@ class Recipe:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     collection: CollectionConfig | None = None
-    reference_tasks: int = 3
+    has_reference: bool = True
     sized_by_source: tuple[str, ...] = SIZES
     derived: tuple[str, ...] = ()
 
@@ -121,7 +120,6 @@ def smoke() -> Recipe:
         measure=MeasureConfig(repeats=5),
         training=TrainingConfig(iterations=2, placements_per_iteration=5, cost_steps=100, policy_updates=5),
         evaluation=EvaluationConfig(repeats=1, model_repeats=4),
-        reference_tasks=1,
         sized_by_source=("tables_per_task", "memory_bytes"),
     )
 

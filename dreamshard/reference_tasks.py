@@ -8,31 +8,34 @@ from collections.abc import Sequence
 
 import torch
 
-from dreamshard.tables import Optimizer, Precision, Tables
+from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask, sample_tasks
 from dreamshard.workloads import WorkloadConfig
 
 RULE = "lookup_greedy"
 """The rule of thumb that is measured beside each version: its placements never change, so its cost shows drift."""
 
+_COUNT = 3
 _TABLES_PER_DEVICE = 5
 _FEWEST_TABLES, _MOST_TABLES = 10, 320  # of a task
 _MEMORY_SHARE = 32  # a table takes at most this part of a device as fp32 weights, so that optimizer states fit too
-_LEAST_BYTES = 2**20
+_MOST_BYTES = 2**28
+_CPU_BATCH = 2048
 
 
-def reference_workload(num_devices: int, memory_bytes: int, batch_size: int, number: int) -> WorkloadConfig:
-    """The tables that reference tasks are drawn from.
+def reference_workload(num_devices: int, memory_bytes: int, number: int, *, is_gpu: bool) -> WorkloadConfig:
+    """The tables that reference tasks are drawn from; no recipe changes them.
 
     Args:
         memory_bytes: room for tables on each device.
+        is_gpu: whether devices are GPUs, or models of them, which take larger batches.
         number: of the set, from 1; another number draws other tables.
     """
     return WorkloadConfig(
         source="meta-dlrm-2022",
         num_tables=3 * _tables_per_task(num_devices) // 2,
-        max_table_bytes=max(_LEAST_BYTES, memory_bytes // _MEMORY_SHARE),
-        batch_size=batch_size,
+        max_table_bytes=min(_MOST_BYTES, memory_bytes // _MEMORY_SHARE),
+        batch_size=DEFAULT_BATCH if is_gpu else _CPU_BATCH,
         dim="mixed",
         seed=2_022_000 + number,
     )
@@ -40,7 +43,6 @@ def reference_workload(num_devices: int, memory_bytes: int, batch_size: int, num
 
 def reference_tasks(
     pool: Tables,
-    count: int,
     num_devices: int,
     memory_bytes: int,
     number: int,
@@ -53,12 +55,11 @@ def reference_tasks(
 
     Args:
         pool: tables of `reference_workload`.
-        count: number of tasks.
         number: of the set, from 1.
     """
     return sample_tasks(
         pool,
-        count,
+        _COUNT,
         _tables_per_task(num_devices),
         num_devices,
         memory_bytes,

@@ -157,8 +157,13 @@ def open_reference(store: Store, reference: TestbedReference) -> Testbed:
 
 def accelerator_of(store: Store, reference: TestbedReference) -> AcceleratorSpec | None:
     """Figures of the accelerator that the testbed measures or models; None where they are not known."""
+    return capacity(store, reference).spec
+
+
+def capacity(store: Store, reference: TestbedReference) -> Capacity:
+    """What the testbed's devices are and hold."""
     with shared_testbed(store, reference) as testbed:
-        return capacity_of(testbed, reference.num_devices).spec
+        return capacity_of(testbed, reference.num_devices)
 
 
 def in_round(reference: TestbedReference, number: int) -> TestbedReference:

@@ -12,7 +12,7 @@ from dreamshard.baselines import GreedyPlacer
 from dreamshard.costs import CostSample
 from dreamshard.evaluation import EvaluationRow, evaluate, mean_overall_ms, prediction_figures
 from dreamshard.placement import Placement
-from dreamshard.recipes import Recipe
+from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.reference_tasks import RULE, reference_tasks, reference_workload
 from dreamshard.tasks import PlacementTask
 from flows.decisions.warm_start import setting_of
@@ -41,18 +41,18 @@ _SPLIT = "reference"
 def score_version(
     store: Store, run: str, version: str, config: Recipe, testbed: TestbedReference, *, anew: bool = False
 ) -> None:
-    """Measure a version on the reference set of its topology, unless that is done or the recipe has no reference tasks.
+    """Measure a version on the reference set of its topology, unless that is done or the recipe leaves it out.
 
     Args:
         run: MLflow run of the chain.
-        config: with sizes settled, which those of a new set follow.
+        config: its precision and optimizer are those of a new set; tables and memory follow the devices.
         testbed: of the training.
         anew: draw another set, once per chain; versions measured on the earlier one stay comparable with each other only.
 
     Raises:
         MeasurementError: a rank died or hung, twice; the version is registered by then.
     """
-    if config.reference_tasks == 0:
+    if not config.has_reference:
         return
     topology = str(Topology.of_setting(setting_of(config, testbed)))
     with registry_lock(store):  # two first trainings of one topology must not draw two sets
@@ -121,14 +121,15 @@ def _drawn(
     store: Store, run: str, topology: str, number: int, config: Recipe, testbed: TestbedReference
 ) -> ReferenceSet:
     """Another set for a topology: its tables are brought into the lake, its tasks drawn and kept."""
-    tasks = config.tasks
-    workload = reference_workload(tasks.num_devices, tasks.memory_bytes, testbed.batch_size, number)
+    tasks, capacity = config.tasks, testbed_pool.capacity(store, testbed)
+    memory_bytes = capacity.memory_bytes or tasks.memory_bytes
+    is_gpu = capacity.kind in ("gpu", "simulated")
+    workload = reference_workload(tasks.num_devices, memory_bytes, number, is_gpu=is_gpu)
     dataset = ingest_reference(store, workload, f"reference set {number} of {topology}")
     drawn = reference_tasks(
         store.lake.read_dataset(dataset),
-        config.reference_tasks,
         tasks.num_devices,
-        tasks.memory_bytes,
+        memory_bytes,
         number,
         precision=tasks.precision,
         optimizer=tasks.optimizer,
@@ -139,8 +140,8 @@ def _drawn(
         number=number,
         dataset=dataset,
         tasks=store.lake.write_tasks(drawn, dataset, _SPLIT, seed=number),
-        batch_size=testbed.batch_size,
-        measure=replace(config.measure, exchange_devices=()),
+        batch_size=workload.batch_size,
+        measure=MeasureConfig(timeout_s=config.measure.timeout_s),
         asked_by=run,
     )
     reference_sets.add(store, new)

@@ -16,6 +16,7 @@ from dreamshard.workloads import dataset_version, open_workload, statistics
 from flows.decisions import warm_start
 from flows.forms.configuration import configure
 from flows.forms.options import RecipeOptions, RetrainOptions, StageOptions
+from flows.reports import version_facts
 from flows.runtime import testbed_pool
 from flows.tasks import drawing, stage_inputs
 from flows.tasks import training as steps
@@ -275,3 +276,12 @@ def test_stages_on_their_own_say_of_which_source_the_tables_are_that_they_work_o
     options = StageOptions(recipe="smoke", testbed="simulated", dataset=home.origin("2").dataset)
     with disable_run_logger():
         assert stage_inputs.stage_inputs(open_store(), options).start.source == "list.csv"
+
+
+def test_a_version_says_which_tables_changed_since_the_version_it_trained_on_from(home: Home):
+    found = {
+        version: version_facts.facts(open_store(), home.tags[version]["training"], home.origin(version), 2)
+        for version in "12"
+    }
+    assert (found["2"]["table_diff"], found["2"]["warm_from"], found["2"]["tables"]) == ("+3 -2 ~4", "1", "41")
+    assert (found["1"]["table_diff"], found["1"]["warm_from"], found["1"]["mode"]) == ("", "", "pool")
