@@ -23,6 +23,7 @@ from flows.forms.options import RetrainingOptions, WatchOptions
 from flows.tasks import watching
 from flows.tasks.ingestion import ingest_workload
 from flows.tasks.sizing import settle
+from storage.mlflow_store import runs
 from storage.store import open_store
 
 SHOWN = 100
@@ -33,6 +34,7 @@ SHOWN = 100
 def watch(options: WatchOptions) -> dict[str, Any]:
     """Source -> what changed since the last training -> an event where it matters."""
     config, store = with_batch_size(configure(options)), open_store()
+    runs.end_abandoned(store.settings)
     if options.source is not None:
         options = replace(options, source=config.workload.source, batches=config.workload.batches)
     dataset = ingest_workload(store, config.workload).dataset

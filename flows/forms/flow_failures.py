@@ -22,6 +22,7 @@ from storage.settings import Settings
 Result = TypeVar("Result")
 
 _LOGGERS = ("prefect.flow_runs", "prefect.task_runs", "prefect.engine")
+_REPETITIONS = ("Finished in state Failed", "Finished in state Crashed")  # of a task run, after its error
 _IS_LOGGED = "_is_logged"  # attribute of an error
 
 
@@ -57,15 +58,14 @@ class SentenceFirst(logging.Filter):
         """False for a record that only repeats the sentence of the one before."""
         error = record.exc_info[1] if record.exc_info else None
         if error is None:
-            return record.name != "prefect.task_runs" or not str(record.msg).startswith("Finished in state Failed")
-        is_repeated = hasattr(error, _IS_LOGGED)
+            return record.name != "prefect.task_runs" or not str(record.msg).startswith(_REPETITIONS)
+        is_repeated, is_for_people = hasattr(error, _IS_LOGGED), isinstance(error, FOR_PEOPLE)
         vars(error)[_IS_LOGGED] = True
-        if isinstance(error, FOR_PEOPLE):
+        if is_for_people:
             record.msg, record.args = error_sentence(error), ()
-            is_repeated |= not logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
-        if is_repeated:
+        if is_repeated or (is_for_people and not logging.getLogger(record.name).isEnabledFor(logging.DEBUG)):
             record.exc_info = None
-        return True
+        return not (is_repeated and is_for_people)
 
 
 def install() -> None:

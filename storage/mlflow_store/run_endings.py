@@ -6,6 +6,7 @@ import socket
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 from mlflow import MlflowClient
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 def this_process() -> dict[str, str]:
     """Tags that identify this process, so that others see when it is gone."""
-    return {_HOST: socket.gethostname(), _PROCESS: _identity(psutil.Process(os.getpid()))}
+    return {_HOST: _host(), _PROCESS: _identity(psutil.Process(os.getpid()))}
 
 
 @contextmanager
@@ -49,8 +50,8 @@ def ending(tracking: Callable[[], MlflowClient], run: str) -> Iterator[None]:
         except failures(MlflowException) as lost:  # the error of the block matters more
             logger.warning("the traceback of run %s could not be kept: %s", run, lost)
         raise
-    except BaseException as error:
-        _end(tracking(), run, "KILLED", f"cancelled while it ran ({type(error).__name__})")
+    except BaseException:
+        _end(tracking(), run, "KILLED", "cancelled or interrupted while it ran")
         raise
     tracking().set_terminated(run, "FINISHED")
 
@@ -67,8 +68,11 @@ def end_killed(tracking: MlflowClient, experiment: str, why: str, tags: Mapping[
 
 def end_abandoned(tracking: MlflowClient, experiment: str) -> int:
     """Mark runs of processes of this host that are gone, e.g. after `kill -9`, as KILLED; returns how many there were."""
-    own = {_HOST: socket.gethostname()}
-    gone = [run for run in _running(tracking, experiment, own) if not _is_alive(tracking.get_run(run).data.tags)]
+    gone = [
+        run
+        for run in _running(tracking, experiment, {_HOST: _host()})
+        if not _is_alive(tracking.get_run(run).data.tags)
+    ]
     for run in gone:
         _end(tracking, run, "KILLED", "its process ended without a word, e.g. by kill -9 or by lack of memory")
     return len(gone)
@@ -91,6 +95,12 @@ def _is_alive(tags: Mapping[str, str]) -> bool:
         return bool(abs(psutil.Process(int(pid)).create_time() - float(began)) < _CLOCK_S)
     except psutil.NoSuchProcess:
         return False
+
+
+def _host() -> str:
+    """This host, or the container on it: in another, numbers of processes mean others."""
+    namespace = Path("/proc/self/ns/pid")
+    return f"{socket.gethostname()} {namespace.stat().st_ino if namespace.exists() else ''}".strip()
 
 
 def _identity(process: psutil.Process) -> str:

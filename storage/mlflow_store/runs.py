@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
 from storage.mlflow_store import run_endings
-from storage.mlflow_store.experiment import MODEL_TRAINING, experiment_id
+from storage.mlflow_store.experiment import EXPERIMENT, MODEL_TRAINING, experiment_id
 from storage.settings import Settings
 
 if TYPE_CHECKING:
@@ -69,13 +69,17 @@ def chain(
 def end_killed(settings: Settings, key: str, why: str) -> None:
     """Mark the chain `key`, and its stages, as KILLED if they are still running: whoever ran them cannot do it."""
     tracking = client(settings)
-    run_endings.end_killed(tracking, experiment_id(tracking, settings), why, {CHAIN_KEY: key})
+    experiment = tracking.get_experiment_by_name(EXPERIMENT)
+    if experiment is not None:
+        run_endings.end_killed(tracking, experiment.experiment_id, why, {CHAIN_KEY: key})
 
 
 def end_abandoned(settings: Settings) -> None:
     """Mark runs of processes of this host that are gone as KILLED."""
     tracking = client(settings)
-    run_endings.end_abandoned(tracking, experiment_id(tracking, settings))
+    experiment = tracking.get_experiment_by_name(EXPERIMENT)
+    if experiment is not None:
+        run_endings.end_abandoned(tracking, experiment.experiment_id)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Real servers, real deployments, a real worker: the one module that pays for them."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -100,6 +101,8 @@ def test_a_smoke_run_started_over_the_api_ends_with_a_champion_and_its_artifacts
     assert artifacts["dreamshard-progress"]["data"] == 100.0
     assert "size_greedy" in artifacts["dreamshard-evaluation"]["data"]
     assert servers.mlflow in artifacts["dreamshard-report"]["data"]
+    assert f"{servers.mlflow}/#/models/dreamshard/versions/1" in artifacts["dreamshard-mlflow-version"]["data"]
+    assert {"dreamshard-mlflow-run", "dreamshard-mlflow-report"} <= set(artifacts)
     mlflow = f"{servers.mlflow}/api/2.0/mlflow"
     named = {"name": "dreamshard", "alias": outcome["alias"]}
     version = httpx.get(f"{mlflow}/registered-models/alias", params=named, timeout=120).json()["model_version"]
@@ -109,6 +112,47 @@ def test_a_smoke_run_started_over_the_api_ends_with_a_champion_and_its_artifacts
     assert {"eval_overall_ms", "eval_predicted_mape"} <= {
         metric["key"].partition("/")[2] for metric in run["data"]["metrics"]
     }
+
+
+def test_a_run_that_fails_is_one_sentence_in_its_state_its_log_and_mlflow(servers):
+    path = f"deployments/{deployment(servers, 'retrain')['id']}/create_flow_run"
+    missing = str(servers.home / "none.csv")
+    run = api(servers, path, parameters={"recipe": "smoke", "testbed": "simulated", "source": missing})["id"]
+
+    def failed():
+        state = httpx.get(f"{servers.prefect}/api/flow_runs/{run}", timeout=120).json()["state"]
+        return state if state["type"] == "FAILED" else None
+
+    sentence = until(failed, 300)["message"]
+    assert sentence.startswith(f"there is no file {missing}, so ")
+
+    def lines():
+        found = logs_of(servers, run)
+        return found if any("Finished in state Failed" in line["message"] for line in found) else None
+
+    errors = [line["message"] for line in until(lines, 60) if line["level"] >= logging.ERROR]
+    assert errors == [sentence]
+    runs = mlflow_runs(servers, run)
+    assert {(each["info"]["run_name"], each["info"]["status"]) for each in runs} == {("retrain none.csv", "FAILED")}
+    tags = {tag["key"]: tag["value"] for tag in runs[0]["data"]["tags"]}
+    assert tags["error"] == tags["mlflow.note.content"] == sentence
+    assert tags["prefect_run"].endswith(f"/flow-run/{run}")
+
+
+def logs_of(servers, flow_run: str) -> list[dict]:
+    """What a run and its Prefect tasks logged, oldest first."""
+    return api(servers, "logs/filter", logs={"flow_run_id": {"any_": [flow_run]}}, limit=200, sort="TIMESTAMP_ASC")
+
+
+def mlflow_runs(servers, flow_run: str) -> list[dict]:
+    """The parent runs in MLflow of a flow run, from its API."""
+    base = f"{servers.mlflow}/api/2.0/mlflow"
+    experiment = httpx.get(f"{base}/experiments/get-by-name", params={"experiment_name": "dreamshard"}, timeout=120)
+    asked = {
+        "experiment_ids": [experiment.json()["experiment"]["experiment_id"]],
+        "filter": f"tags.`prefect.flow_run_id` = '{flow_run}'",
+    }
+    return httpx.post(f"{base}/runs/search", json=asked, timeout=120).json().get("runs", [])
 
 
 def test_a_changed_list_of_tables_starts_one_retraining_with_the_parameters_of_the_watch(servers):
@@ -134,6 +178,9 @@ def test_a_changed_list_of_tables_starts_one_retraining_with_the_parameters_of_t
         return state == "CANCELLED"
 
     until(cancelled, 180)
+    assert {each["info"]["status"] for each in mlflow_runs(servers, run["id"])} <= {"KILLED"}
+    assert not [line for line in logs_of(servers, run["id"]) if "Traceback" in line["message"]]
+    assert "is not a package" not in (servers.home / "logs" / "worker.log").read_text()
     again = completed(servers, "watch", **watched)
     assert not again["emitted"], "it would fail every quarter of an hour"
     assert "was requested at" in again["retraining"]
