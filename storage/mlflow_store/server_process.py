@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from storage.login import LOGIN, guarded
+from storage.mlflow_store.model_training_page import opening_as_model_training
 
 HEALTH = ("/health", "/version")
 
@@ -65,7 +66,7 @@ def application(database: str, artifact_root: str | None, artifacts_destination:
     handlers.initialize_backend_stores(database, database, root)
     from mlflow.server.fastapi_app import app
 
-    return app
+    return opening_as_model_training(app)
 
 
 if __name__ == "__main__":
