@@ -34,7 +34,7 @@ def settings(shared_dreamshard: Dreamshard, tmp_path_factory: pytest.TempPathFac
         write_tables(source, numbers)
         done = shared_dreamshard(*RUN, "--source", str(source), home=home)
         assert done.returncode == 0, done.sentence
-    done = shared_dreamshard(*RUN, "--source", str(source), "--memory-gb", "0.00001", home=home)
+    done = shared_dreamshard(*RUN, "--source", str(source), "--tables-per-task", "100", home=home)
     assert done.returncode == 1
     (home / "sentence").write_text(done.sentence)
     return Settings.from_environment({"DREAMSHARD_HOME": str(home)})
