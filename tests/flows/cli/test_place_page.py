@@ -1,0 +1,97 @@
+"""`dreamshard place --html`: the page that a person opens, in a real browser."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+HEADER = "name,rows,dim,pooling_factor\n"
+LISTED = HEADER + "".join(f"<b>t{t}</b>,{(t + 1) * 50_000},64,{5 * (t + 1)}\n" for t in range(6))
+COST = "Bokeh.documents[0].roots().find(root => root.name == 'cost')"
+DRAWN = "Bokeh.documents.length > 0 && Bokeh.documents[0].is_idle"
+NETWORK = ("file:", "data:", "blob:")
+
+
+def in_use(folder: Path) -> str:
+    """A plan with all but one table on the first of two devices."""
+    shards = [{"table": f"<b>t{t}</b>", "device": int(t == 0), "column_start": 0, "column_end": 64} for t in range(6)]
+    path = folder / "current.json"
+    path.write_text(json.dumps({"num_devices": 2, "placer": "old", "shards": shards}))
+    return str(path)
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_placing(place_tables, tmp_path):
+    missing = tmp_path / "missing" / "plan.html"
+    done: Result = place_tables(LISTED, "--devices", "2", "--hardware", "a100", "--html", str(missing))
+    assert done.exit_code == 1
+    assert "the page cannot be written" in str(done.exception)
+    assert "--html" in str(done.exception)
+    assert done.stdout == ""
+
+
+def test_without_costs_the_page_shows_memory_alone(place_tables, tmp_path):
+    page = tmp_path / "plan.html"
+    options = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy", "--html", str(page))
+    done: Result = place_tables(LISTED, *options)
+    assert done.exit_code == 0, done.exception
+    text = page.read_text()
+    assert "No cost is predicted, so the page shows memory alone." in text
+    assert "predicted ms of a step" not in text
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (as root: apt-get install chromium), to open the page")
+def test_the_page_shows_the_plan_beside_the_one_in_use_and_asks_no_network(place_tables, tmp_path):
+    from playwright.sync_api import expect, sync_playwright
+
+    path = tmp_path / "plan.html"
+    options = ("--devices", "2", "--hardware", "a100", "--current", in_use(tmp_path), "--steps-until-next", "1e9")
+    done: Result = place_tables(LISTED, *options, "--html", str(path))
+    assert done.exit_code == 0, done.exception
+    plan = json.loads(done.stdout)
+    assert path.stat().st_size < 3e6
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--disable-gpu"])
+        for scheme, background in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(21, 23, 28)")):
+            page = browser.new_context(color_scheme=scheme, viewport={"width": 1400, "height": 1000}).new_page()
+            asked: list[str] = []
+            errors: list[str] = []
+            page.on("request", lambda request, asked=asked: asked.append(request.url))
+            page.on("pageerror", lambda error, errors=errors: errors.append(str(error)))
+            page.goto(path.as_uri())
+            page.wait_for_function(DRAWN, timeout=60_000)
+            assert [url for url in asked if not url.startswith(NETWORK)] == []
+            assert page.evaluate("getComputedStyle(document.body).backgroundColor") == background
+            ink = page.evaluate(
+                "Bokeh.documents[0].roots().flatMap(r => r.below ?? []).map(axis => axis.major_label_text_color)[0]"
+            )
+            assert ink == ("#1d1f24" if scheme == "light" else "#e8e8ea")
+            assert page.locator("h1").inner_text() == "tables.csv: 6 tables on 2 devices"
+            said = re.match(r"new plan: ([\d.]+) ms predicted", page.locator(".sub").inner_text())
+            assert float(said[1]) == pytest.approx(plan["predicted"]["overall_ms"], abs=1e-3)
+            assert page.get_by_text(f"Moves: {len({step['table'] for step in plan['moves']})} tables").count() == 1
+            assert page.get_by_text("<b>t5</b>").count() >= 2  # as text, in both lists
+            widest = page.evaluate(f"{COST}.x_range.end")
+            totals = page.evaluate(f"{COST}.renderers.flatMap(r => r.data_source.data.text ?? [])")
+            phases = [
+                sum(ms for key, ms in each.items() if key.endswith("_ms")) for each in plan["predicted"]["devices"]
+            ]
+            assert [float(text.split()[0]) for text in totals[:2]] == pytest.approx(phases, rel=6e-3)
+            assert sum("slowest" in text for text in totals) == 2  # of the new plan and of the one in use
+            names = page.evaluate(f"{COST}.renderers.flatMap(r => r.data_source.data.label ?? [])")
+            assert "<b>t5</b>" in names
+            rows = page.locator(".slick-row")
+            shown = rows.count()
+            for _ in range(2):
+                page.get_by_text("pooling factor", exact=True).click()
+            expect(rows.nth(shown - 6)).to_contain_text("<b>t0</b>")  # ascending: the fewest lookups first
+            page.get_by_placeholder("filter tables by name").press_sequentially("T3")
+            expect(rows).to_have_count(shown - 5)
+            page.get_by_role("button", name="backward compute").click()
+            page.wait_for_function(f"{COST}.x_range.end < {widest}")
+            assert errors == []
+        browser.close()
