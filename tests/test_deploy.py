@@ -38,7 +38,7 @@ def ours() -> dict:
 def test_every_setting_of_the_compose_file_is_explained_in_the_example_and_none_is_there_in_vain():
     used = set(re.findall(SETTING, COMPOSE + STORE))
     assert {name for name in SETTINGS if not name.startswith("COMPOSE_")} == used
-    scheduled = {name for name in SETTINGS if name.startswith("DREAMSHARD_")} - {"DREAMSHARD_HOST"}
+    scheduled = {name for name in SETTINGS if name.startswith("DREAMSHARD_")} - {"DREAMSHARD_HOST", "DREAMSHARD_LOGIN"}
     assert {name for name, value in SETTINGS.items() if not value} - scheduled == {
         "POSTGRES_PASSWORD",
         "STORE_PASSWORD",

@@ -50,11 +50,11 @@ def deploy(
     ensure_pool(kind, image, gpus, environ)
     recipient = notifications.find(environ.get(notifications.VARIABLE))
     deployed = deployments.deploy_all(schedule, None if recipient is None else recipient.block)
-    used = deployed.schedules["retrain"]
-    tracking = Settings.from_environment(environ)
-    if tracking.tracking_uri.startswith("http"):
-        wait_for(f"{tracking.tracking_uri}/health", patience_s)
-    set_home_setting(tracking, *_testbed_and_devices(used))
+    if environ.get("MLFLOW_TRACKING_URI"):  # otherwise whoever deploys has no registry, and should not make one
+        tracking = Settings.from_environment(environ)
+        if tracking.tracking_uri.startswith("http"):
+            wait_for(f"{tracking.tracking_uri}/health", patience_s)
+        set_home_setting(tracking, *_testbed_and_devices(deployed.schedules["retrain"]))
     told = notifications.HOW if recipient is None else f"failed retrainings are reported to {recipient.name}"
     return [*filter(None, [deployments.edited_sentence(deployed.edits)]), told]
 
