@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dreamshard.cost_model import CostNetwork, Normaliser, shard_sums
-from dreamshard.costs import DeviceCosts
+from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.placement import Placement
 from dreamshard.policy.mdp import Episodes, episodes_of
 from dreamshard.policy.policy_network import PolicyNetwork
@@ -23,9 +23,11 @@ from dreamshard.search.network_sharding import NetworkSharding
 from dreamshard.search.placement_search import PlacementSearch
 from dreamshard.search.sharded_search import ShardedSearch
 from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement
+from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
 _SPREAD_GAIN = 0.03  # of the predicted cost that spreading tables must save: the error of predicting shards
+_COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
 _SAMPLED_CELLS = 40_000  # limit of sampled rollouts x tables x devices
 
 
@@ -104,6 +106,12 @@ class DreamShardPlacer:
     def predict_overall_ms(self, task: PlacementTask, placement: Placement) -> float:
         """Predicted cost of the slowest device."""
         return float(self.cost_network.for_task(task).overall_ms(self._sums(task, placement))[0])
+
+    @torch.no_grad()
+    def alone_ms(self, tables: Tables) -> Float[Tensor, "T 2"]:
+        """Predicted forward and backward compute of each table alone on a device, in the setting that was measured."""
+        latents = self.cost_network.encode(self.normaliser(tables))
+        return self.cost_network.phases_ms(latents[:, None, :])[:, 0, _COMPUTE].clamp(min=0)
 
     @torch.no_grad()
     def lower_bound_ms(self, task: PlacementTask, placement: Placement) -> float | None:

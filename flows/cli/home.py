@@ -1,28 +1,8 @@
-"""`dreamshard sql` and `prune`: what the home holds."""
-
-from typing import Annotated
-
-import typer
+"""`dreamshard prune`: what the home need not keep."""
 
 from flows.cli import terminal
 from flows.cli.command_options import HomeOption, JsonOption, enter, with_options
 from flows.forms.options import PruneOptions
-
-
-def sql(
-    query: Annotated[
-        str,
-        typer.Argument(help="Over tables, tasks, cost_samples, device_costs, placements, evaluations, shard_costs."),
-    ],
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Ask DuckDB over everything in the lake."""
-    store = enter(home, existing=True)
-    from storage.lake import catalog
-
-    rows = catalog.query(store.settings, query)
-    terminal.print_json(rows) if as_json else terminal.print_table(rows)
 
 
 @with_options

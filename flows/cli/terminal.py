@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from rich.progress import (
 from rich.table import Table
 
 _UNBOUNDED = 10_000  # columns
+_WIDEST_IN_PIPE = 200
+_FOUR_DIGITS = 10_000.0  # from here on, four digits would leave out units
 OUT = Console() if sys.stdout.isatty() else Console(width=140)
 ERR = Console(stderr=True)
 
@@ -78,19 +81,20 @@ def typed(command: str) -> str:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
-    """Print a table, numbers aligned right; one block per row if the terminal is too narrow for it."""
+    """Print a table, numbers aligned right; one block per row where it is wider than the terminal, or than a pipe's lines."""
     if not rows:
         OUT.print(f"{title}: none" if title else "no rows")
         return
     table = Table(title=title or None, title_justify="left", header_style="bold")
     names = list(dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row))
     for name in names:
-        numeric = all(isinstance(row.get(name, 0), int | float) for row in rows)
+        numeric = all(isinstance(row.get(name), int | float | Decimal | None) for row in rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(shown(row.get(name)) for name in names))
-    if Console(width=_UNBOUNDED).measure(table).maximum <= OUT.width or not OUT.is_terminal:
-        OUT.print(table)
+    needed = Console(width=_UNBOUNDED).measure(table).maximum
+    if needed <= (OUT.width if OUT.is_terminal else _WIDEST_IN_PIPE):
+        OUT.print(table, width=max(needed, OUT.width), soft_wrap=True)
         return
     if title:
         OUT.print(title, style="bold")
@@ -98,7 +102,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
     for row in rows:
         OUT.print()
         for name in names:
-            OUT.print(f"{name:<{width}}  {shown(row.get(name))}", highlight=False, markup=False)
+            OUT.print(f"{name:<{width}}  {shown(row.get(name))}", highlight=False, markup=False, soft_wrap=True)
 
 
 def shown(value: Any) -> str:
@@ -108,7 +112,9 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.4g}" if abs(value) < _FOUR_DIGITS else f"{value:.0f}"
+    if isinstance(value, list):
+        return ", ".join(map(shown, value))
     return str(value)
 
 

@@ -21,7 +21,7 @@ from flows.runtime.progress import publish_progress, report_progress
 from flows.runtime.testbed_pool import TestbedReference, accelerator_of, in_round, measure, step_lock
 from storage.lake.lake import EVALUATION
 from storage.lake.sample_buffer import collecting
-from storage.run_records.report_store import EvaluationReport
+from storage.run_records.report_store import CANDIDATE, EvaluationReport
 from storage.store import Store
 
 FEW_TASKS = 5
@@ -101,7 +101,15 @@ def measure_and_report(
             rows += rows_of(contestants.placers, heldout[1:], config.variant_repeats)
     rows = [_with_own_prediction(row, contestants) for row in rows]
     versions, hardware = contestants.versions, testbed.identity
-    store.lake.write_evaluation(rows, versions, key, dataset_version=dataset, testbed=testbed.kind, hardware=hardware)
+    store.lake.write_evaluation(
+        rows,
+        versions,
+        key,
+        dataset_version=dataset,
+        testbed=testbed.kind,
+        hardware=hardware,
+        candidates={CANDIDATE: (facts["training"], facts["iteration"])} if facts.get("training") else {},
+    )
     publish_progress("evaluate", 1, 1, f"{len(placers)} placers on {len(heldout)} held-out tasks")
     report = make_report(
         key,

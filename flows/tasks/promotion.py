@@ -16,7 +16,7 @@ from flows.runtime.progress import publish_progress
 from flows.runtime.run_locks import registry_lock
 from storage.mlflow_store import alias_changes, champions, registry
 from storage.mlflow_store.standings import topology_name
-from storage.run_records import checkpoints, report_store, training_effort
+from storage.run_records import checkpoints, report_store, table_estimates, training_effort, version_table
 from storage.run_records.report_store import CANDIDATE, EvaluationReport
 from storage.store import Store
 
@@ -31,6 +31,8 @@ def register(store: Store, run: str, training: str, evaluation: str, budget_ms: 
         if version is None:
             version = mlflow_tracking.register(store, run, report, budget_ms)
         mlflow_tracking.complete(store, version, report)
+        table_estimates.write_estimates(store, version, registry.version_tags(store.settings, version))
+        version_table.write_versions(store)
     publish_progress("register", 1, 1, f"version {version}")
     return version
 
@@ -49,6 +51,7 @@ def promote(
         topology = topology_name(registry.version_tags(store.settings, version))
         decision = _decide(store, report, version, champions.champion_of(store.settings, topology))
         place = (standing.tried_out if tryout else standing.settle)(store, version, decision)
+        version_table.write_versions(store)
     note = f" ({place.note})" if place.note else ""
     get_run_logger().info("version %s is %s: %s%s", version, place.words, decision.reason, note)
     publish_progress("promote", 1, 1, f"version {version} is {place.words}")
@@ -98,6 +101,7 @@ def replace_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
     why = reason or "by hand"
     with registry_lock(store):
         change = alias_changes.make_champion(store.settings, name, why, by=os.environ.get("USER") or "unknown")
+        version_table.write_versions(store)
     return {**vars(change), "alias": "champion", "reason": why}
 
 

@@ -40,10 +40,16 @@ _NO_DOWNLOADS: dict[str, Any] = {"autoinstall_known_extensions": False, "autoloa
 _DESCRIBE = re.compile(r"\s*(?:describe|desc)\s+\"?(\w+)\"?\s*;?\s*", re.IGNORECASE)
 
 
-def connect(settings: Settings) -> duckdb.DuckDBPyConnection:
-    """An in-memory database with the views, which the caller closes; a view without files is empty."""
+def connect(settings: Settings, versions: pa.Table | None = None) -> duckdb.DuckDBPyConnection:
+    """An in-memory database with the views, which the caller closes; a view without files is empty.
+
+    Args:
+        versions: rows of the view `versions` instead of those in the lake.
+    """
     connection = duckdb.connect(config=_NO_DOWNLOADS)
-    _create_views(connection, settings)
+    if versions is not None:
+        connection.register("registered_versions", versions)
+    _create_views(connection, settings, "" if versions is None else "from registered_versions")
     return connection
 
 
@@ -58,13 +64,16 @@ def write_catalog(settings: Settings) -> None:
 
 
 @contextmanager
-def answering(settings: Settings, sql: str) -> Iterator[duckdb.DuckDBPyRelation | None]:
-    """Yield what one query over the views answers, None where it answers nothing; it is computed when it is read.
+def answering(settings: Settings, sql: str, versions: pa.Table | None = None) -> Iterator[duckdb.DuckDBPyRelation]:
+    """Yield what one query over the views answers; it is computed when it is read.
+
+    Args:
+        versions: as for `connect`.
 
     Raises:
         ValueError: DuckDB cannot run it; the message names the views.
     """
-    with connect(settings) as connection:
+    with connect(settings, versions) as connection:
         try:
             yield connection.sql(_readable(sql))
         except failures(duckdb.Error) as error:
@@ -82,7 +91,7 @@ def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
         ValueError: as `answering`.
     """
     with answering(settings, sql) as answer:
-        return [] if answer is None else [dict(zip(answer.columns, row, strict=True)) for row in answer.fetchall()]
+        return [dict(zip(answer.columns, row, strict=True)) for row in answer.fetchall()]
 
 
 def _readable(sql: str) -> str:
@@ -93,11 +102,11 @@ def _readable(sql: str) -> str:
     return f'select column_name, column_type from (describe select * from "{match[1].lower()}")'
 
 
-def _create_views(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
+def _create_views(connection: duckdb.DuckDBPyConnection, settings: Settings, versions: str = "") -> None:
     root = settings.lake_root
     if not isinstance(root, Path):
         connection.register_filesystem(root.fs)
-    rows = {name: _rows(connection, root, name) for name in _SOURCES}
+    rows = {name: versions if name == "versions" and versions else _rows(connection, root, name) for name in _SOURCES}
     for name in ("versions", "tables", "tasks", "cost_samples", "device_costs", "shard_costs", "exchange_samples"):
         connection.execute(f"create view {name} as {rows[name]}")
     connection.execute(f"create view evaluations as {derived_views.EVALUATIONS.format(rows=rows['evaluations'])}")

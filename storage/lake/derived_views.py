@@ -31,11 +31,11 @@ EVALUATED_DEVICES = """
         devices.sample_id, evaluated.created_at
     from evaluations as evaluated
     join (
-        select sample_id, run_key, task, placement from cost_samples where iteration = 0
-        qualify row_number() over (partition by run_key, task, placement order by created_at) = 1
+        select sample_id, run_key, task, table_names, placement from cost_samples where iteration = 0
+        qualify row_number() over (partition by run_key, task, table_names, placement order by created_at) = 1
     ) as samples
         on samples.run_key = evaluated.run_key and samples.task = evaluated.task
-        and samples.placement = evaluated.placement
+        and samples.table_names = evaluated.table_names and samples.placement = evaluated.placement
     join device_costs as devices on devices.sample_id = samples.sample_id and devices.run_key = evaluated.run_key
 """
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -238,15 +239,24 @@ class Lake:
         dataset_version: str,
         testbed: str,
         hardware: str,
+        candidates: Mapping[str, tuple[str, int]] = MappingProxyType({}),
     ) -> list[str]:
         """Write the results of an evaluation in one file, replacing earlier ones; returns the id of each row.
 
         Args:
             model_versions: version by placer, of the placers that are registered models; a candidate is not one yet.
             run_key: the evaluation's key.
+            candidates: training and iteration by placer, by which the view finds the version once it is registered.
         """
         origin = {"run_key": run_key, "dataset_version": dataset_version, "testbed": testbed, "hardware": hardware}
-        content = [rows.evaluation_to_row(row, model_versions.get(row.placer), origin) for row in measured]
+        trained = {
+            placer: {"training": training, "iteration": iteration}
+            for placer, (training, iteration) in candidates.items()
+        }
+        content = [
+            rows.evaluation_to_row(row, model_versions.get(row.placer), origin, trained.get(row.placer))
+            for row in measured
+        ]
         folder = partition(self.root / "evaluations", testbed=testbed, dataset_version=dataset_version)
         write_rows(folder / f"{quote(run_key, safe='')}.parquet", content, schemas.EVALUATIONS)
         return [row["evaluation_id"] for row in content]

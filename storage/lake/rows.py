@@ -150,17 +150,19 @@ def samples_from_rows(rows: Iterable[Row], pool: Tables) -> list[CostSample]:
     return [_sample([row for _, row in sorted(by_device.items())], pool) for by_device in devices.values()]
 
 
-def evaluation_to_row(row: EvaluationRow, model_version: str | None, origin: Row) -> Row:
+def evaluation_to_row(row: EvaluationRow, model_version: str | None, origin: Row, candidate: Row | None = None) -> Row:
     """One placer on one task; `evaluation_id` is the hash of the content.
 
     Args:
         model_version: the placer's version, if it is a registered model.
         origin: columns that all rows of the evaluation share.
+        candidate: training and iteration of the placer; None for placers of no training or of a registered version.
     """
     content: Row = {
         **origin,
         "placer": row.placer,
         "model_version": model_version,
+        **(candidate or {}),
         "task": row.task.name,
         "num_devices": row.task.num_devices,
         "overall_ms": row.overall_ms if math.isfinite(row.overall_ms) else None,

@@ -144,12 +144,11 @@ VERSIONS = pa.schema(
         ("batch_size", _COUNT),
         ("recipe", _TEXT),
         *_columns(_INT, "seed", "iterations", "warm_from"),  # warm_from: version whose networks it started from
-        *_columns(_MS, "reference_cost_ms", "eval_overall_ms", "eval_predicted_ms", "eval_place_ms"),
+        *_columns(_MS, "reference_cost_ms", "eval_overall_ms", "eval_place_ms"),
         ("prediction_error", pa.float64()),  # mean relative error on held-out placements
         *_columns(pa.float64(), "gain_over_random", "gain_over_best_baseline"),  # share of the cost that it saves
         *_columns(pa.float64(), "gain_over_best_baseline_low", "gain_over_best_baseline_high"),  # 95 % interval
         *_columns(_TEXT, "reason", "decided_by"),
-        ("decided_at", _TEXT),
         *_columns(_TEXT, "training", "evaluation", "reference_set", "commit", "libraries"),
         *_columns(_TEXT, "prefect_run", "mlflow_run"),
     ]

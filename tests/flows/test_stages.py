@@ -1,15 +1,22 @@
 """The stages as commands of their own, one after another on one home."""
 
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from tests.flows.commands import Dreamshard, failed_with, files
+from tests.storage.lake.test_notebooks import assert_opens_everywhere
 
 pytestmark = pytest.mark.flow
 
+PROJECT = Path(__file__).parents[2]
 SMOKE = ("--recipe", "smoke", "--testbed", "simulated")
 
 
@@ -141,10 +148,60 @@ def test_training_reads_none_of_what_an_evaluation_measured(finished: Path, shar
         "select name, rows from tables limit 3",
     ],
 )
-def test_sql_answers_over_every_view(finished: Path, shared_dreamshard: Dreamshard, query: str):
+def test_sql_answers_over_views_of_files(finished: Path, shared_dreamshard: Dreamshard, query: str):
     done = shared_dreamshard("sql", query, "--json", home=finished)
     assert done.returncode == 0, done.sentence
     assert json.loads(done.stdout)
+
+
+def test_the_questions_of_the_readme_are_answered_after_a_run(finished: Path, shared_dreamshard: Dreamshard):
+    section = (PROJECT / "README.md").read_text().split("## What was measured")[1].split("\n## ")[0]
+    questions = re.findall(r'dreamshard sql "([^"]+)"', section)
+    tables, devices, versions = (
+        json.loads(shared_dreamshard("sql", question, "--json", home=finished).stdout) for question in questions
+    )
+    assert [row["compute_ms"] for row in tables] == sorted((row["compute_ms"] for row in tables), reverse=True)
+    assert len(devices) == 4 * 2  # held-out tasks x devices
+    assert [row["version"] for row in versions] == [1]
+    (counts,) = json.loads(shared_dreamshard("sql", COSTS, "--json", home=finished).stdout)
+    assert counts["measured"] > 0
+    assert counts["estimated"] > 0
+    assert counts["measured"] + counts["estimated"] == counts["names"] == counts["tables"]
+    assert counts["of_version"] == counts["errors"] == counts["estimated"]
+
+
+COSTS = """
+    select count_if(origin = 'measured') as measured, count_if(origin = 'estimated') as estimated,
+        count(distinct table_name) as names, (select count(*) from tables) as tables, count_if(error > 0) as errors,
+        count_if(model_version = 1) as of_version from table_costs where is_current
+"""
+
+
+def test_the_candidate_of_an_evaluation_has_the_version_that_it_became(finished: Path, shared_dreamshard: Dreamshard):
+    query = "select placer, model_version, count(*) as n from evaluations where model_version is not null group by all"
+    assert json.loads(shared_dreamshard("sql", query, "--json", home=finished).stdout) == [
+        {"placer": "dreamshard", "model_version": 1, "n": 4}
+    ]
+    with duckdb.connect(finished / "catalog.duckdb", read_only=True) as catalog:  # as other tools open it
+        assert catalog.sql(query).fetchall() == [("dreamshard", 1, 4)]
+        counted = catalog.sql("select count(*) from table_costs").fetchall()
+    assert counted == [(48,)]
+
+
+def test_every_folder_of_the_lake_of_a_run_opens_in_every_library(finished: Path):
+    rows = {folder.name: assert_opens_everywhere(folder) for folder in (finished / "lake").iterdir()}
+    assert {name for name, count in rows.items() if count} >= {"tables", "cost_samples", "versions", "table_estimates"}
+    assert set(rows) - {name for name, count in rows.items() if count} <= {"sample_buffer"}
+
+
+def test_the_example_draws_its_figures(finished: Path, tmp_path: Path):
+    environment = os.environ | {"DREAMSHARD_HOME": str(finished), "FIGURES": str(tmp_path)}
+    environment |= {"PYTHONPATH": str(PROJECT)}
+    command = [sys.executable, str(PROJECT / "docs/examples/look_at_costs.py")]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("*.png"))) == 4
+    assert "1 versions; the newest is 1, of meta-dlrm-2021 on simulated" in done.stdout
 
 
 def test_models_shows_versions_side_by_side_under_the_names_of_the_metrics(

@@ -1,0 +1,102 @@
+"""Draws what tables, devices and versions cost, from a home in which `dreamshard run` has finished."""
+
+# %% [markdown]
+# # What tables, devices and versions cost
+#
+# Four figures from a home in which `dreamshard run` has finished. Run it as a script, or open it as a notebook: VS Code
+# knows the cells as they are, Jupyter with Jupytext.
+#
+#     DREAMSHARD_HOME=.dreamshard FIGURES=figures python docs/examples/look_at_costs.py
+
+# %%
+import os
+from pathlib import Path
+
+import matplotlib
+
+if "__file__" in globals():  # a script: no window
+    matplotlib.use("agg")
+import matplotlib.pyplot as plt
+
+from storage import load
+
+home = None  # that of the environment; or a folder, or the address of a shared store: "s3://team/dreamshard"
+figures = Path(os.environ.get("FIGURES", "figures"))
+figures.mkdir(parents=True, exist_ok=True)
+
+versions = load.versions(home)
+newest = versions.iloc[-1]
+print(f"{len(versions)} versions; the newest is {newest['version']}, of {newest['source']} on {newest['hardware']}")
+
+# %% [markdown]
+# ## The most expensive tables
+# Alone on a device, on the hardware of the newest version. Measured where a placement had the table alone, else estimated by
+# the version's cost network; the lines show its mean relative error on held-out placements.
+
+# %%
+costs = load.table_costs(home)
+costs = costs[(costs["hardware"] == newest["hardware"]) & costs["is_current"]]
+most = costs.sort_values("compute_ms").tail(15)
+error_ms = (most["compute_ms"] * most["error"]).fillna(0)
+shades = most["origin"].map({"measured": "tab:blue", "estimated": "tab:orange"})
+
+figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+axes.barh(most["table_name"], most["compute_ms"], xerr=error_ms, color=shades, ecolor="gray")
+axes.set(xlabel="forward and backward compute, ms", title=f"Most expensive tables on {newest['hardware']}")
+axes.legend(handles=[plt.Rectangle((0, 0), 1, 1, color=shade) for shade in ("tab:blue", "tab:orange")],
+            labels=["measured alone", "estimated"], loc="lower right")  # fmt: skip
+figure.savefig(figures / "expensive_tables.png", dpi=120)
+
+# %% [markdown]
+# ## Cost by device
+# The newest version's placement of one held-out task, by phase. All devices wait for the slowest.
+
+# %%
+phases = ["forward_compute_ms", "forward_comm_ms", "backward_comm_ms", "backward_compute_ms"]
+devices = load.evaluated_devices(home)
+devices = devices[devices["model_version"] == newest["version"]]
+task = devices["task"].min()
+devices = devices[devices["task"] == task].sort_values("device").set_index("device")
+
+axes = devices[phases].plot.bar(stacked=True, figsize=(8, 5), rot=0)
+axes.axhline(devices["device_ms"].max(), color="gray", linestyle="--", linewidth=1)
+axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+axes.set(ylabel="ms", title=f"Cost by device, task {task}, version {newest['version']}")
+axes.figure.savefig(figures / "cost_by_device.png", dpi=120, bbox_inches="tight")
+
+# %% [markdown]
+# ## Cost over versions
+# On the fixed reference tasks of each hardware where they were scored, else on each version's own held-out tasks, which
+# differ from version to version.
+
+# %%
+column = "reference_cost_ms" if versions["reference_cost_ms"].notna().any() else "eval_overall_ms"
+figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+for hardware, group in versions.groupby("hardware"):
+    axes.plot(group["version"], group[column], marker="o", label=hardware)
+tasks = "reference tasks" if column == "reference_cost_ms" else "its own held-out tasks"
+axes.set(xlabel="version", ylabel="ms", xticks=versions["version"], title=f"Mean cost of a step on {tasks}")
+axes.legend()
+figure.savefig(figures / "cost_over_versions.png", dpi=120)
+
+# %% [markdown]
+# ## Predicted and measured
+# Every placer's placements of the held-out tasks, as the newest version's network predicted them.
+
+# %%
+evaluations = load.query(
+    f"""
+    select placer, predicted_ms, overall_ms from evaluations
+    where run_key = '{newest["evaluation"]}' and overall_ms is not null
+    """,
+    home,
+)
+figure, axes = plt.subplots(figsize=(6, 6), layout="constrained")
+for placer, group in evaluations.groupby("placer"):
+    axes.scatter(group["predicted_ms"], group["overall_ms"], label=placer, s=18)
+largest = evaluations[["predicted_ms", "overall_ms"]].max().max()
+axes.plot([0, largest], [0, largest], color="gray", linewidth=1)
+axes.set(xlabel="predicted ms", ylabel="measured ms", title=f"Evaluation of version {newest['version']}")
+axes.legend(fontsize="small")
+figure.savefig(figures / "predicted_and_measured.png", dpi=120)
+print(f"wrote {', '.join(sorted(path.name for path in figures.glob('*.png')))} to {figures}")

@@ -1,0 +1,118 @@
+"""`dreamshard sql` on a small lake: what is printed in a terminal and in a pipe, and what is written."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import Result
+from rich.console import Console
+from typer.testing import CliRunner
+
+from dreamshard.tasks import PlacementTask
+from dreamshard.workloads import dataset_version
+from flows.cli import terminal
+from flows.cli.app import app, sentence
+from storage import load
+from storage.lake import schemas
+from storage.settings import Settings
+from storage.store import open_store
+from tests.helpers.lake import append_samples
+from tests.helpers.samples import four_tables, make_sample
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with four tables and one sample in which table `a` is alone on a device."""
+    home = tmp_path_factory.mktemp("measured")
+    lake, tables = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(home)})).lake, four_tables()
+    version = dataset_version(tables)
+    lake.write_dataset(tables, version, "by hand")
+    task = PlacementTask(tables.select([0, 2, 3]), 2, 10**6, name="train-000")
+    append_samples(lake, [make_sample(task, [1, 0, 0])], "run", 1, version)
+    return home
+
+
+@pytest.fixture
+def sql(measured: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.setenv("DREAMSHARD_HOME", str(measured))
+    return lambda *arguments: CliRunner().invoke(app, ["sql", *arguments])
+
+
+@pytest.mark.parametrize(("width", "in_terminal"), [(80, True), (140, False)], ids=["terminal", "pipe"])
+def test_an_answer_too_wide_is_turned(
+    sql: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, width: int, in_terminal: bool
+):
+    console = Console(width=width, force_terminal=in_terminal, no_color=True)
+    monkeypatch.setattr(terminal, "OUT", console)
+    lines = sql("from tables limit 2").stdout.splitlines()
+    assert len([line for line in lines if line.startswith("pooling_factor")]) == 2
+    assert [line.split() for line in lines if line.startswith("name ")] == [["name", "a"], ["name", "b/c"]]
+    short = sql("select name, rows, dim from tables limit 1").stdout
+    assert "name" in short.splitlines()[1]
+    assert len(short.splitlines()) == 5
+
+
+def test_describe_lists_columns(sql: Callable[..., Result]):
+    described = json.loads(sql("describe tables", "--json").stdout)
+    assert [row["column_name"] for row in described] == schemas.TABLES.names
+
+
+def test_answers_are_written_as_csv_and_parquet(sql: Callable[..., Result], tmp_path: Path):
+    query = "select name, dim, [rows, dim] as both from tables order by rows"
+    done = sql(query, "--csv", str(tmp_path / "a.csv"), "--parquet", str(tmp_path / "a.parquet"))
+    assert done.exit_code == 0, done.exception
+    assert done.stdout == ""
+    written = pd.read_parquet(tmp_path / "a.parquet")
+    assert written["name"].tolist() == pd.read_csv(tmp_path / "a.csv")["name"].tolist() == ["a", "b/c", "d", "e"]
+    assert written["both"][0].tolist() == [10, 4]
+    assert sql("select 1 as one, 'x,y' as text", "--csv", "-").stdout == 'one,text\n1,"x,y"\n'
+
+
+def test_what_cannot_be_written_or_asked_is_one_sentence(sql: Callable[..., Result], tmp_path: Path):
+    refused = sql("select 1", "--csv", str(tmp_path / "missing" / "a.csv"))
+    assert "missing" in sentence(refused.exception)
+    assert "the views are versions, tables" in sentence(sql("from nowhere").exception)
+    assert not list(tmp_path.iterdir())
+
+
+def test_costs_of_tables_are_those_measured_alone(sql: Callable[..., Result]):
+    (row,) = json.loads(sql("from table_costs", "--json").stdout)
+    assert (row["table_name"], row["origin"], row["samples"], row["is_current"]) == ("a", "measured", 1, True)
+    assert row["compute_ms"] == pytest.approx(2 * 0.1 * (1 + 4))
+    assert (row["hardware"], row["batch_size"], row["error"], row["model_version"]) == (
+        "simulated H100",
+        512,
+        None,
+        None,
+    )
+
+
+def test_views_are_data_frames(measured: Path, tmp_path: Path):
+    assert load.tables(measured)["name"].tolist() == ["a", "b/c", "d", "e"]
+    assert load.device_costs(measured)["device_ms"].tolist() == pytest.approx([1.0, 2.0])
+    assert len(load.versions(measured)) == len(load.evaluations(measured)) == 0
+    assert load.query("select sum(dim) as total from tables", measured)["total"].tolist() == [60]
+    for name in load.catalog.VIEWS:
+        assert list(getattr(load, name)(measured).columns) == load.columns(name, measured)["column_name"].tolist()
+    with pytest.raises(ValueError, match=r"there is no view 'costs'.*table_costs"):
+        load.view("costs", measured)
+    with pytest.raises(ValueError, match=r"there is no lake in .*nothing to load"):
+        load.tables(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_query_loads_neither_torch_nor_mlflow(measured: Path):
+    program = "import sys; from storage import load; load.query('from versions'); load.columns('table_costs')"
+    names = "('torch', 'mlflow', 'prefect', 'matplotlib')"
+    command = [sys.executable, "-c", f"{program}; print([name for name in {names} if name in sys.modules])"]
+    done = subprocess.run(
+        command,
+        env={"DREAMSHARD_HOME": str(measured), "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "[]\n", done.stderr
