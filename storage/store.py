@@ -62,6 +62,11 @@ def open_store(settings: Settings | None = None) -> Store:
     """
     store = Store(Settings.from_environment() if settings is None else settings)
     home, root = store.settings.home, store.settings.store_root
+    if "?" in str(home):
+        raise ValueError(
+            f"the home {home} has a question mark in its path, after which addresses of databases end, so MLflow and Prefect "
+            "would write elsewhere; rename the folder"
+        )
     try:
         for folder in ("prefect", "lake", "checkpoints") if root == home else ("prefect",):
             (home / folder).mkdir(parents=True, exist_ok=True)

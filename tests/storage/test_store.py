@@ -45,6 +45,12 @@ def test_a_home_that_is_a_file_or_below_one_is_one_clear_error(tmp_path: Path, b
         opened(DREAMSHARD_HOME=str(tmp_path / "file" / below))
 
 
+def test_a_home_whose_path_databases_would_misread_is_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"/really\? has a question mark .* rename the folder"):
+        opened(DREAMSHARD_HOME=str(tmp_path / "really?"))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_home_on_a_file_system_that_takes_no_files_is_one_clear_error():
     with pytest.raises(ValueError, match="the home /proc/dreamshard cannot be written"):
         opened(DREAMSHARD_HOME="/proc/dreamshard")  # for root, permission bits would not do

@@ -3,8 +3,11 @@
 import gzip
 import json
 import os
+import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -174,6 +177,27 @@ def test_a_folder_that_does_not_exist_is_said_before_anything_is_placed(dreamsha
     done = dreamshard("place", str(tables), *place, str(missing), home=empty_home)
     failed_with(done, f"the folder {missing.parent} does not exist")
     failed_with(dreamshard("place", str(tables), *place, str(tmp_path), home=empty_home), "is a folder")
+
+
+def test_a_plan_goes_where_a_link_leads_and_into_devices_and_pipes(dreamshard, empty_home, tables, tmp_path):
+    place = ("place", str(tables), "--devices", "2", "--memory-gb", "1", "--placer", "size_greedy", "--out")
+    there, link, pipe = tmp_path / "there.json", tmp_path / "plan.json", tmp_path / "pipe"
+    link.symlink_to(there)
+    assert dreamshard(*place, str(link), home=empty_home).returncode == 0
+    assert link.is_symlink()
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as reader:
+        read = reader.submit(pipe.read_text)
+        assert dreamshard(*place, str(pipe), home=empty_home).returncode == 0
+        assert json.loads(read.result(timeout=60))["shards"] == json.loads(there.read_text())["shards"]
+    assert pipe.is_fifo()
+    device = tmp_path / "null"
+    with suppress(PermissionError):  # only root makes device nodes, and only root could destroy one
+        os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    if device.exists():
+        assert dreamshard(*place, str(device), home=empty_home).returncode == 0
+        assert device.is_char_device()
+    assert list(tmp_path.glob("*.tmp")) == []
 
 
 def test_without_ingested_tables_what_a_list_lacks_is_said_to_follow_a_zipf_law(dreamshard, empty_home, tables):
