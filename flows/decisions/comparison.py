@@ -80,7 +80,10 @@ def with_sizes_of_versions(
             notes.append(f"the tables are those of version {newest.version}, the newest")
     dataset = options.dataset or taken["dataset"]
     _require_dataset(store, dataset, compared, versions)
-    if options.mode is None and options.tables_per_task is None:
+    if options.tables_per_task is not None and options.mode != "fixed":
+        _require_heldout(store, dataset, versions, options.tables_per_task)
+        taken["mode"] = options.mode or "pool"
+    elif options.mode is None:
         taken |= _tasks(store, compared, dataset, versions, notes)
     filled = replace(options, **{name: value for name, value in taken.items() if value is not None})
     return filled, _sentence(filled, first, notes)
@@ -163,6 +166,16 @@ def _tasks(
     if len(unseen) < wanted:
         notes.append(f"tasks have {len(unseen)} tables rather than {wanted}, since only those are held out for all")
     return {"mode": "pool", "tables_per_task": min(wanted, len(unseen))}
+
+
+def _require_heldout(store: Store, dataset: str, versions: Sequence[str], tables_per_task: int) -> None:
+    _, unseen = split_by_training(store, dataset, versions)
+    if len(unseen) < tables_per_task:
+        raise ValueError(
+            f"only {len(unseen)} tables of dataset {dataset} are new to all of the versions {', '.join(versions)}, but a "
+            f"task takes {tables_per_task}, so no task is held out for all of them; give fewer --tables-per-task, or "
+            "compare on all tables as one model with --mode fixed"
+        )
 
 
 def _sentence(options: CompareOptions, first: _Compared, notes: Sequence[str]) -> str:

@@ -88,6 +88,10 @@ def test_tasks_are_no_larger_than_what_is_held_out_and_too_little_is_refused(com
     assert "tasks have 3 tables rather than 5" in sentence
     with pytest.raises(ValueError, match="only 1 tables of dataset aaaaaaaaaaaa are new to all of the versions 1, 2"):
         compared(origin(MODEL), origin(MODEL), heldout=1)
+    with pytest.raises(ValueError, match=r"only 8 tables of dataset .* but a task takes 9, .* fewer --tables"):
+        compared(origin(MODEL), origin(MODEL), tables_per_task=9)
+    filled, _ = compared(origin(MODEL), origin(MODEL), tables_per_task=8)
+    assert (filled.mode, filled.tables_per_task) == ("pool", 8)
 
 
 def test_tables_that_are_not_here_and_a_testbed_without_a_name_are_refused(compared, monkeypatch):
