@@ -71,7 +71,7 @@ class Decision:
         why = f"champion version {self.rival} cannot be used ({self.unusable or 'it was not measured'})"
         if self.code == "better_than_baseline":
             return "first champion" if self.rival is None else f"{why} and counts as beaten"
-        return f"{'no champion yet' if self.rival is None else why}, and more expensive than a rule of thumb"
+        return f"{'no champion of this hardware yet' if self.rival is None else why}, and more expensive than a rule of thumb"
 
 
 def decide(

@@ -34,8 +34,8 @@ def test_the_first_version_becomes_champion_unless_a_rule_of_thumb_is_cheaper_on
 def test_the_reason_of_a_challenger_without_a_champion_gives_the_figures():
     reason = decide(None, None, "dim_greedy", UNCLEAR_LOSS).reason
     assert reason == (
-        "no champion yet, and more expensive than a rule of thumb: costs 1.0% more when measured (95 % interval 1.0% less "
-        "to 3.0% more, 10 held-out tasks) than dim_greedy, the best rule of thumb"
+        "no champion of this hardware yet, and more expensive than a rule of thumb: costs 1.0% more when measured "
+        "(95 % interval 1.0% less to 3.0% more, 10 held-out tasks) than dim_greedy, the best rule of thumb"
     )
 
 
