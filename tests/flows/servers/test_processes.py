@@ -59,6 +59,27 @@ def test_the_nightly_schedule_creates_runs(servers):
     assert all("T03:00:00" in run["expected_start_time"] for run in runs)
 
 
+def test_doctor_sees_the_servers_on_whatever_port_and_a_second_up_names_them(servers):
+    """Memory is asserted with slack: an idle `up` takes about 600 MiB."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
+
+    def said(*arguments: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "flows.cli.app", *arguments, "--home", str(servers.home)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    checks = {check["what"]: check for check in json.loads(said("doctor", "--json").stdout)}
+    for name, address in (("Prefect", servers.prefect), ("MLflow", servers.mlflow)):
+        assert checks[f"{name} server"]["state"] == "ok"
+        assert f"{address}, of `up` since " in checks[f"{name} server"]["found"]
+        assert f"(process {servers.process.pid})" in checks[f"{name} server"]["found"]
+    second = said("up")
+    assert second.returncode == 1
+    assert f"use Prefect at {servers.prefect} and MLflow at {servers.mlflow}, or end it first" in second.stderr
+    up = psutil.Process(servers.process.pid)
+    assert up.memory_info().rss < 150 * 2**20, "what waits for the servers loads none of what they need"
+    assert sum(each.memory_full_info().pss for each in [up, *up.children(recursive=True)]) < 2**30
+
+
 def test_a_value_outside_the_forms_choices_is_refused_by_the_api(servers):
     answer = httpx.post(
         f"{servers.prefect}/api/deployments/{deployment(servers, 'retrain')['id']}/create_flow_run",
