@@ -75,7 +75,7 @@ def find(asked: str | None) -> Recipient | None:
         return _by_name()
     check(asked)
     if "://" in asked:
-        return _made(asked)
+        return _saved(block_for(asked))
     kind, name = asked.split("/")
     with get_client(sync_client=True) as client:
         try:
@@ -110,16 +110,16 @@ def _named() -> list[BlockDocument]:
     return [each for each in documents if each.name == NAME and _can_notify(each)]
 
 
-def _made(address: str) -> Recipient:
-    """The block `dreamshard` that sends to an address."""
+def block_for(address: str) -> NotificationBlock:
+    """The block that sends to an address."""
     if address.startswith(("http://", "https://")) and "hooks.slack" not in address:
         content = {"subject": "{{subject}}", "body": "{{body}}", "text": "{{subject}}\n{{body}}"}
-        webhook = CustomWebhookNotificationBlock(name=NAME, url=address, json_data=content, headers=None, cookies=None)
-        return _saved(webhook)
-    return _saved(SlackWebhook(url=SecretStr(address), notify_type="failure"))  # hands any address to Apprise
+        return CustomWebhookNotificationBlock(name=NAME, url=address, json_data=content, headers=None, cookies=None)
+    return SlackWebhook(url=SecretStr(address), notify_type="failure")  # hands any address to Apprise
 
 
 def _saved(block: NotificationBlock) -> Recipient:
+    """The block as the one named `dreamshard` on the server."""
     identity = cast(UUID, block.save(NAME, overwrite=True))  # a coroutine only inside an event loop
     with get_client(sync_client=True) as client:
         for document in _named():
