@@ -5,6 +5,7 @@ Histories (logs, Prefect's events) keep what they said. Parquet files and checkp
 
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -134,6 +135,6 @@ def _rewrite_file(path: Path, relocation: Relocation) -> int:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a file of the home whole or not at all; `dreamshard.files` would load torch each time a home is opened."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     temporary.write_text(text, encoding="utf-8", newline="")
     temporary.replace(path)
