@@ -87,9 +87,10 @@ def only_one(home: Path) -> Iterator[None]:
 
 def record(home: Path, prefect: str, mlflow: str, processes: Mapping[str, int]) -> None:
     """Write what runs; inside of `only_one`."""
+    started = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
     content = {
         "pid": os.getpid(),
-        "since": datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+        "since": started.astimezone().isoformat(timespec="seconds"),
         "prefect": prefect,
         "mlflow": mlflow,
         "processes": {name: (pid, psutil.Process(pid).create_time()) for name, pid in processes.items()},
