@@ -114,6 +114,9 @@ def memory_chart(view: PlanView, rows: FactorRange, tables: ColumnDataSource, pl
     """GiB of device memory, and what each device has room for."""
     made = _chart(view, rows, "GiB of device memory", tables, place, None, by_cost=False)
     capacity = view.task.capacity_bytes.double() / 2**30
+    lines = ColumnDataSource({"device": [str(d) for d in range(len(capacity))], "gib": capacity.numpy()})
+    low, high = (dodge("device", offset, range=rows) for offset in (-0.5, 0.5))
+    made.plot.segment("gib", low, "gib", high, source=lines, line_width=2, line_color=CAPACITY_COLOUR, name="room")
     made.stacked.args["room"] = float(capacity.max())
     return made
 

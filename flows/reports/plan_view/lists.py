@@ -35,9 +35,9 @@ def table_list(view: PlanView, columns: TableColumns, source: ColumnDataSource) 
         _number("gib", "memory, GiB", _FOUR),
     ]
     if "ms" in columns.columns:
-        shown.append(_number("ms", f"cost, ms ({view.costs})", _THREE, 130))
+        shown.append(_number("ms", "share of cost, ms", _THREE, 130))
     if "before" in columns.columns:
-        shown.append(_text("before", f"in the {view.before.name}" if view.before else "before", 130))
+        shown.append(_text("before", f"devices, {view.before.name}" if view.before else "devices before", 130))
     return _list(shown, source, "name", "filter tables by name")
 
 

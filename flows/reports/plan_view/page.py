@@ -179,7 +179,8 @@ def _subtitle(view: PlanView) -> str:
     text += f", device {slowest} is the slowest" if view.task.num_devices > 1 else ""
     if view.before is not None and view.before.overall_ms is not None and overall is not None:
         saved = 1 - overall / view.before.overall_ms if view.before.overall_ms else 0.0
-        text += f"; {view.before.name}: {view.before.overall_ms:.3f} ms, so {saved:.1%} saved"
+        gain = f"{saved:.1%} saved" if saved >= 0 else f"{-saved:.1%} more"
+        text += f"; {view.before.name}: {view.before.overall_ms:.3f} ms, so {gain}"
     return text
 
 

@@ -30,7 +30,7 @@ for (const {parts, totals, strips} of bars) {
   if (strips != null) strips.visible = chosen == 0
 }
 if (slowest != null) slowest.visible = chosen == 0
-const beside = bars.some(({totals}) => totals.data.slowest.includes(1)) ? 110 : 50
+const beside = bars.some(({totals}) => totals.data.slowest.includes(1)) ? 116 : 64
 plot.x_range.setv({start: 0, end: shown > 0 ? shown * plot.inner_width / Math.max(plot.inner_width - beside, 100) : 1})
 plot.x_range.reset_start = 0
 plot.x_range.reset_end = plot.x_range.end
@@ -44,7 +44,7 @@ const height = plot.inner_height / plot.y_range.factors.length
 for (const {parts, share} of bars) {
   const d = parts.data
   for (let i = 0; i < d.left.length; i++) {
-    const room = Math.floor(((d.right[i] - d.left[i]) * scale - 6) / 6.1)
+    const room = Math.floor(((d.right[i] - d.left[i]) * scale - 8) / 6.8)
     const name = d.table[i] >= 0 ? tables.data.name[place[d.table[i]]]
       : d.table[i] == -1 ? `${d.count[i]} smaller tables` : "waiting"
     d.label[i] = height * share < 9 ? "" : room >= name.length ? name : room >= 9 ? shortened(name, room) : ""

@@ -12,6 +12,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 HEADER = "name,rows,dim,pooling_factor\n"
 LISTED = HEADER + "".join(f"<b>t{t}</b>,{(t + 1) * 50_000},64,{5 * (t + 1)}\n" for t in range(6))
 COST = "Bokeh.documents[0].roots().find(root => root.name == 'cost')"
+MEMORY = COST.replace("cost", "memory")
 DRAWN = "Bokeh.documents.length > 0 && Bokeh.documents[0].is_idle"
 NETWORK = ("file:", "data:", "blob:")
 
@@ -49,7 +50,18 @@ def test_the_page_shows_the_plan_beside_the_one_in_use_and_asks_no_network(place
     from playwright.sync_api import expect, sync_playwright
 
     path = tmp_path / "plan.html"
-    options = ("--devices", "2", "--hardware", "a100", "--current", in_use(tmp_path), "--steps-until-next", "1e9")
+    options = (
+        "--devices",
+        "2",
+        "--hardware",
+        "a100",
+        "--memory-gb",
+        "0.5",
+        "--current",
+        in_use(tmp_path),
+        "--steps-until-next",
+        "1e9",
+    )
     done: Result = place_tables(LISTED, *options, "--html", str(path))
     assert done.exit_code == 0, done.exception
     plan = json.loads(done.stdout)
@@ -84,6 +96,8 @@ def test_the_page_shows_the_plan_beside_the_one_in_use_and_asks_no_network(place
             assert sum("slowest" in text for text in totals) == 2  # of the new plan and of the one in use
             names = page.evaluate(f"{COST}.renderers.flatMap(r => r.data_source.data.label ?? [])")
             assert "<b>t5</b>" in names
+            room = page.evaluate(f"{MEMORY}.renderers.find(r => r.name == 'room').data_source.data.gib[1]")
+            assert (room, page.evaluate(f"{MEMORY}.x_range.end") > room) == (0.5, True)
             rows = page.locator(".slick-row")
             shown = rows.count()
             for _ in range(2):
