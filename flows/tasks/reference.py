@@ -67,7 +67,8 @@ def score_version(
 def measure_reference(store: Store, version: str, used: ReferenceSet, testbed: TestbedReference) -> str:
     """Placements of a version, and of the rule of thumb, on the reference tasks -> lake and MLflow; returns a sentence."""
     placer = registry.load_placer(version, store.settings)
-    tasks = store.lake.read_tasks(used.dataset, _SPLIT, used.tasks)
+    drawn = store.lake.read_tasks(used.dataset, _SPLIT, used.tasks)
+    tasks = [replace(task, batch_size=used.batch_size) for task in drawn]  # whatever batch the version learnt costs of
     bench = replace(
         testbed, dataset=used.dataset, batch_size=used.batch_size, measure=used.measure, seed=used.number
     )  # a simulated testbed then draws the same noise for every version

@@ -176,7 +176,6 @@ def test_a_run_started_from_the_form_completes_and_shows_its_report(servers, chr
 def test_two_versions_are_compared_side_by_side_in_mlflow(servers, chromium, second_version, tmp_path):
     wanted = [metrics(servers, version) for version in ("1", "2")]
     with opened(chromium, servers.mlflow, tmp_path) as page:
-        page.get_by_role("button", name="Model training").click()
         page.get_by_role("button", name="Close", exact=True).click()  # a chat that it opens beside the page
         page.get_by_role("link", name="Model registry").click()
         page.get_by_role("button", name="Try it now").click()  # its news
