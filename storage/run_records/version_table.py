@@ -70,7 +70,7 @@ def _row(shown: Mapping[str, Any], tags: Mapping[str, str]) -> dict[str, Any]:
         "devices": measured.get("num_devices", row["devices"]),
         "devices_per_host": measured.get("devices_per_host", row["devices_per_host"]),
         "mlflow_run": shown["run"],
-        **{column: _metric(shown, metric, tags.get("tasks", "")) for column, metric in _METRICS.items()},
+        **{column: shown.get(metric) for column, metric in _METRICS.items()},
     }
 
 
@@ -83,11 +83,3 @@ def _typed(kind: pa.DataType, text: str | None) -> Any:
     if pa.types.is_floating(kind):
         return float(text)
     return text if kind == pa.string() else None
-
-
-def _metric(shown: Mapping[str, Any], name: str, tasks: str) -> float | None:
-    """A metric by its own name, or by one that says on which tasks it was measured: the version's own first."""
-    named = [key for key in shown if key.endswith(f"/{name}")]
-    own = [key for key in named if tasks and tasks[:8] in key]
-    found = [shown.get(key) for key in (*own, name, *named)]
-    return next((float(value) for value in found if value is not None), None)

@@ -14,6 +14,7 @@ import pytest
 
 from dreamshard.costs import CostSample
 from dreamshard.tasks import PlacementTask
+from storage import load
 from storage.filesystem import list_file_infos, list_files
 from storage.lake import catalog, schemas
 from storage.lake import rows as records
@@ -105,6 +106,7 @@ def test_a_query_of_one_testbed_opens_only_its_files_elsewhere_too(settings: Set
 @on_s3
 def test_the_catalog_file_opens_in_another_process_that_can_read_the_store(settings: Settings, filled: None):  # noqa: F811
     catalog.write_catalog(settings)
+    assert len(load.cost_samples(home=str(settings.store_root))) == 2
     reader = (
         "import sys, duckdb, fsspec; c = duckdb.connect(sys.argv[1], read_only=True); "
         "c.register_filesystem(fsspec.filesystem('s3')); print(c.sql('select count(*) from cost_samples').fetchall())"
