@@ -56,7 +56,13 @@ class DeviceCommunication:
 
 @runtime_checkable
 class ShardEvaluator(Protocol):
-    """Predicted costs of the shards that devices hold."""
+    """Predicted costs of the shards that devices hold.
+
+    Attributes:
+        step_units: time of a step of local search, relative to one by the structured cost network.
+    """
+
+    step_units: float
 
     def empty(self, batch: int, num_devices: int) -> Loads:
         """`batch` episodes of devices without tables."""

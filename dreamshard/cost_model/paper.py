@@ -57,6 +57,8 @@ class PaperCostNetwork(CostNetwork):
 class PaperEvaluator:
     """`PaperCostNetwork` in NumPy: the effect of one more table is evaluated, since the heads are not linear in it."""
 
+    step_units = 1.0
+
     def __init__(self, network: PaperCostNetwork) -> None:
         self.forward, self.comm, self.backward = (mlp_arrays(head) for head in network.heads)
         self.latent_size = network.latent_size

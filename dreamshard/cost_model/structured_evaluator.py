@@ -11,6 +11,8 @@ _COUNT_SHIFT = np.array([2 * formula.COUNT_SHIFT, 0, 0, 0], np.float32)  # befor
 
 
 class StructuredEvaluator:
+    step_units = 1.0
+
     def __init__(self, weights: StructuredWeights) -> None:
         self.layout = layout = weights.layout
 

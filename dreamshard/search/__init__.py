@@ -17,7 +17,8 @@ cached_shares      what to keep in host memory where device memory is too small
 estimate_placer    the same search by the estimates of TorchRec's planner
 estimate_costs     these estimates in the form that the search asks for
 cost_greedy        greedy on the cost network
-local_search       climbs from several placements within a time budget
+local_search       climbs from several placements within a budget
+budget             how much a search may do, counted in work; a limit of time only cuts it
 hill_climber       moves and swaps off the critical devices
 background         shards that stay where they are while others are placed
 column_splits      tables worth splitting by columns

@@ -18,6 +18,7 @@ from dreamshard.placement import Placement
 from dreamshard.policy.mdp import Episodes, episodes_of
 from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.policy.rollout import rollout
+from dreamshard.search.budget import Budget
 from dreamshard.search.cost_greedy import cost_greedy
 from dreamshard.search.network_sharding import NetworkSharding
 from dreamshard.search.placement_search import PlacementSearch
@@ -37,9 +38,10 @@ class DreamShardPlacer:
 
     Attributes:
         rollouts: the most that are sampled besides the greedy one.
-        budget_ms: time for local search, from the call on; None for `default_budget_ms`. Starting placements always finish.
+        budget_ms: limit of the search's time, from the call on; None for a budget of work alone (`budget.py`). Starting
+            placements always finish.
         columns: whether tables may be split by columns.
-        clock: seconds, for the budget.
+        clock: seconds, for that limit.
     """
 
     cost_network: CostNetwork
@@ -58,6 +60,15 @@ class DreamShardPlacer:
         Raises:
             NoPlacementError: nothing fits the devices' memory.
         """
+        budget = self._budget(task, budget_ms)
+        placement = self._place(task, budget)
+        budget.say_if_cut(task)
+        return placement
+
+    def _budget(self, task: PlacementTask, budget_ms: float | None) -> Budget:
+        return Budget.of(task, self.budget_ms if budget_ms is None else budget_ms, self.clock)
+
+    def _place(self, task: PlacementTask, budget: Budget) -> Placement:
         network = self.cost_network.for_task(task)
 
         def episodes(part: PlacementTask) -> Episodes:
@@ -66,8 +77,7 @@ class DreamShardPlacer:
         def starts(of: Episodes) -> list[Int[Tensor, "B T"]]:
             return [*self._rollouts(network, of), cost_greedy(network, of)]
 
-        search = PlacementSearch(network, episodes, starts, self.columns, self.clock)
-        return search.place(task, self.budget_ms if budget_ms is None else budget_ms)
+        return PlacementSearch(network, episodes, starts, self.columns).place(task, budget)
 
     @torch.no_grad()
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
@@ -83,12 +93,15 @@ class DreamShardPlacer:
             NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
             ValueError: tables must be in host memory, or the network's architecture predicts whole tables and columns only.
         """
-        budget_ms = self.budget_ms if budget_ms is None else budget_ms
         allowed = task.constraints
         if set(allowed.sharding_types) <= set(ON_ONE_DEVICE) and not (allowed.tables_named() or allowed.caching):
             return ShardedPlacement.of(self.place(task, budget_ms), task.tables, task.devices_per_host)
         costs = NetworkSharding.of(task, self.cost_network, self.normaliser)
-        return ShardedSearch(costs, costs.devices_per_host, self.place, _SPREAD_GAIN, self.clock).place(task, budget_ms)
+        search = ShardedSearch(costs, costs.devices_per_host, self._place, _SPREAD_GAIN)
+        budget = self._budget(task, budget_ms)
+        placement = search.place(task, budget)
+        budget.say_if_cut(task)
+        return placement
 
     @torch.no_grad()
     def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:

@@ -76,6 +76,8 @@ class EstimateCosts:
 class AdditiveEvaluator:
     """`ShardEvaluator` of latents that are milliseconds by phase."""
 
+    step_units = 0.7
+
     def empty(self, batch: int, num_devices: int) -> Loads:
         """See `ShardEvaluator`."""
         shape = (batch, num_devices)

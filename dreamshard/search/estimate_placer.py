@@ -10,6 +10,7 @@ from dreamshard.costs import DeviceCosts
 from dreamshard.placed_shards import PlacedShards
 from dreamshard.placement import Placement
 from dreamshard.policy.mdp import Episodes
+from dreamshard.search.budget import Budget
 from dreamshard.search.cost_greedy import cost_greedy
 from dreamshard.search.estimate_costs import EstimateCosts
 from dreamshard.search.placement_search import PlacementSearch
@@ -27,7 +28,7 @@ class EstimatePlacer:
 
     Attributes:
         spec: a preset, or hardware of one's own, whose bandwidths TorchRec's topology gets.
-        budget_ms: time for local search, from the call on; None for `default_budget_ms`.
+        budget_ms: limit of the search's time, from the call on; None for a budget of work alone (`budget.py`).
         columns: whether tables may be split by columns.
     """
 
@@ -44,19 +45,27 @@ class EstimatePlacer:
             NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
             ValueError: torchrec is not installed.
         """
+        budget = Budget.of(task, self.budget_ms if budget_ms is None else budget_ms)
+        placement = self._place(task, budget)
+        budget.say_if_cut(task)
+        return placement
+
+    def _place(self, task: PlacementTask, budget: Budget) -> Placement:
         costs = self._costs(task)
 
         def starts(episodes: Episodes) -> list[Int[Tensor, "B T"]]:
             return [cost_greedy(costs, episodes)]
 
-        search = PlacementSearch(costs, costs.episodes, starts, self.columns)
-        return search.place(task, self.budget_ms if budget_ms is None else budget_ms)
+        return PlacementSearch(costs, costs.episodes, starts, self.columns).place(task, budget)
 
     @torch.no_grad()
     def place_sharded(self, task: PlacementTask, budget_ms: float | None = None) -> ShardedPlacement:
         """The best placement found by every way to shard that the task allows; errors as for `place`."""
-        search = ShardedSearch(self._costs(task), self._per_host(task), self.place, _SPREAD_GAIN)
-        return search.place(task, self.budget_ms if budget_ms is None else budget_ms)
+        search = ShardedSearch(self._costs(task), self._per_host(task), self._place, _SPREAD_GAIN)
+        budget = Budget.of(task, self.budget_ms if budget_ms is None else budget_ms)
+        placement = search.place(task, budget)
+        budget.say_if_cut(task)
+        return placement
 
     @torch.no_grad()
     def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:

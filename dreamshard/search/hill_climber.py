@@ -13,6 +13,7 @@ import numpy as np
 from dreamshard.cost_model.evaluator import Array, Indices, ShardEvaluator
 from dreamshard.limits import PlacementLimits
 from dreamshard.search.background import Background
+from dreamshard.search.budget import step_units
 
 TOLERANCE = 1e-4  # of the overall cost: smaller gains are not worth a step
 _EXACT = 24  # steps evaluated exactly before one is taken
@@ -45,6 +46,7 @@ class HillClimber:
         work: `[T, R+1]`.
         used: `[D]` bytes.
         overall_ms: predicted.
+        step_units: work of one step; see `budget.py`.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class HillClimber:
     ) -> None:
         self.evaluator, self.num_devices, self.limits = evaluator, num_devices, limits
         self.latents, self.table_bytes, self.capacity = latents, table_bytes, capacity_bytes
+        self.step_units = step_units(len(table_bytes), num_devices, evaluator.step_units)
         self.device = device.copy()
         loads = self.evaluator.empty(1, self.num_devices)
         self.sums = loads.sums[0]

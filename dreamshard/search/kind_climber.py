@@ -4,7 +4,7 @@ Each change is costed exactly on the devices that it may make critical, with all
 then settles these. Every change must lower the overall cost.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from dreamshard.cost_model.evaluator import Array, Indices
 from dreamshard.limits import PlacementLimits
+from dreamshard.search.budget import Budget
 from dreamshard.search.device_shards import DeviceShards
 from dreamshard.search.hill_climber import HillClimber
 from dreamshard.search.shard_menu import DATA_PARALLEL, ROW_WISE, SPREADS, ShardMenu
@@ -24,6 +25,7 @@ _TAKEN_BACK = 16  # spread tables considered for a single device at a time, the 
 _GAIN = 1e-3  # of the overall cost: smaller gains are not worth a change
 _SETTLING_STEPS = 24  # of local search after a change
 _MOST_CHANGES = 200
+_CHANGE_STEPS = 8  # of local search, which take as long as costing changes once
 
 
 class Placed(NamedTuple):
@@ -54,17 +56,17 @@ class KindClimber:
     Attributes:
         menu: of the task.
         shards: of all tables on single devices.
-        out_of_time: whether to stop.
+        budget: what may be spent.
     """
 
     menu: ShardMenu
     shards: DeviceShards
-    out_of_time: Callable[[], bool]
+    budget: Budget
 
     def improved(self, placed: Placed) -> Placed:
         """Change tables until nothing helps."""
         for _ in range(_MOST_CHANGES):
-            if self.out_of_time() or (better := self._changed(placed)) is None:
+            if self.budget.is_over() or (better := self._changed(placed)) is None:
                 break
             placed = better
         return placed
@@ -93,9 +95,10 @@ class KindClimber:
         return climber, chosen, limits
 
     def settled(self, mix: ShardingMix, device: Indices, most_steps: int) -> Placed:
-        """The mix after steps of local search that help, whatever the time."""
+        """The mix after steps of local search that help, whatever is left of the budget."""
         climber, chosen, limits = self.climber(mix, device)
         for _ in range(most_steps):
+            self.budget.spend(climber.step_units)
             if not (climber.step(widest=False) or climber.step(widest=True)):
                 break
         result = np.full_like(device, -1)
@@ -105,6 +108,7 @@ class KindClimber:
     def _changed(self, placed: Placed) -> Placed | None:
         """The best change that helps, settled; None where none does."""
         climber, _, _ = self.climber(placed.mix, placed.device)
+        self.budget.spend(_CHANGE_STEPS * climber.step_units)
         changes = list(self._changes(placed, climber))
         if not changes:
             return None

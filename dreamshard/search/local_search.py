@@ -1,5 +1,6 @@
 """Improve a placement by the predicted cost: step by step, and from a few tables moved at random. See `hill_climber.py`."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from dreamshard.cost_model.evaluator import Indices, ShardEvaluator
 from dreamshard.limits import PlacementLimits
 from dreamshard.search.background import Background
+from dreamshard.search.budget import Budget
 from dreamshard.search.hill_climber import TOLERANCE, HillClimber
 
 _NEARLY = 1.02  # of the best cost: placements of column shards up to there may be cheaper once shards are joined
@@ -43,7 +45,7 @@ class LocalSearch:
         self,
         starts: Int[Tensor, "S T"],
         perturbations: int,
-        out_of_time: Callable[[], bool],
+        budget: Budget,
         seed: int = 0,
         visit: Callable[[Int[Tensor, " T"]], None] | None = None,
     ) -> Int[Tensor, " T"]:
@@ -52,24 +54,24 @@ class LocalSearch:
         Args:
             starts: legal placements, the most promising first.
             perturbations: the most random changes of the best placement.
-            out_of_time: whether to stop.
+            budget: what may be spent.
             seed: of the random changes.
-            visit: is called with placements on the way, the same ones however much time there is, and more of them with more
-                time: after 1, 2, 4, ... steps from the first start, and where nothing helps any more, if that is nearly
+            visit: is called with placements on the way, the same ones whatever the budget, and more of them with a larger
+                one: after 1, 2, 4, ... steps from the first start, and where nothing helps any more, if that is nearly
                 as good as the best.
 
         Returns:
             A legal placement that is not predicted to cost more than the first start.
         """
-        best = self._climb(starts[0].numpy(), out_of_time, visit)
+        best = self._climb(starts[0].numpy(), budget, visit)
         generator = np.random.default_rng(seed)
         for i in range(1, len(starts) + perturbations):
-            if out_of_time():
+            if budget.is_over():
                 break
             device = starts[i].numpy() if i < len(starts) else self._perturbed(best.device, generator)
-            if (other := self._climb(device, out_of_time, None)).overall_ms < best.overall_ms:
+            if (other := self._climb(device, budget, None)).overall_ms < best.overall_ms:
                 best = other
-            if visit is not None and not out_of_time() and other.overall_ms < best.overall_ms * _NEARLY:
+            if visit is not None and not budget.is_over() and other.overall_ms < best.overall_ms * _NEARLY:
                 visit(torch.from_numpy(other.device))
         return torch.from_numpy(best.device)
 
@@ -78,14 +80,17 @@ class LocalSearch:
 
         Args:
             device: legal placement to start from.
-            most_steps: the most that are taken, however long they take.
+            most_steps: the most that are taken, whatever a budget says.
         """
-        steps = iter(range(most_steps))
-        climber = self._climb(device.numpy(), lambda: next(steps, None) is None, None)
+        climber = self._climb(device.numpy(), Budget(math.inf), None, most_steps)
         return torch.from_numpy(climber.device), climber.overall_ms
 
     def _climb(
-        self, device: Indices, out_of_time: Callable[[], bool], visit: Callable[[Int[Tensor, " T"]], None] | None
+        self,
+        device: Indices,
+        budget: Budget,
+        visit: Callable[[Int[Tensor, " T"]], None] | None,
+        most_steps: int | None = None,
     ) -> HillClimber:
         """Step until nothing helps; at most `2 D` steps in a row that only relieve a device."""
         climber = HillClimber(
@@ -99,10 +104,11 @@ class LocalSearch:
             self.background,
         )
         plateau = steps = 0
-        while not out_of_time():
+        while steps != most_steps and not budget.is_over():
             before = climber.overall_ms
             stuck = plateau > 2 * self.num_devices or not (climber.step(widest=False) or climber.step(widest=True))
             steps += 1
+            budget.spend(climber.step_units)
             if visit is not None and (stuck or steps & (steps - 1) == 0):
                 visit(torch.from_numpy(climber.device.copy()))
             if stuck:

@@ -1,18 +1,17 @@
-"""Search for the placement of the least predicted cost within a time budget, by any cost model.
+"""Search for the placement of the least predicted cost within a budget of work, by any cost model.
 
 Starting placements are those of the caller and of every rule of thumb. Local search improves the legal ones, cheapest first,
-until time is out. The result is never predicted to be worse than any starting placement.
+until the budget is spent (`budget.py`). The result is never predicted to be worse than any starting placement.
 
 Tables that are a large part of one device's load, or larger than a device, may be split by columns (`column_splits.py`):
 the shards get starting placements too, and the search continues with them where a few steps promise a lower cost. Shards of
 a table that meet on a device are joined, and a placement is priced as it is returned. What is decided does not depend on the
-time, so that more time never gives a placement that is predicted to cost more.
+budget, so that a larger one never gives a placement that is predicted to cost more.
 """
 
 import math
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -24,6 +23,7 @@ from dreamshard.limits import PlacementLimits
 from dreamshard.placement import ColumnShard, Placement, is_legal
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import Episodes
+from dreamshard.search.budget import Budget
 from dreamshard.search.column_splits import allowed_parts, column_limits, fits_together, merged, splits, tight_splits
 from dreamshard.search.local_search import LocalSearch
 from dreamshard.tasks import PlacementTask
@@ -32,12 +32,6 @@ _IMPROVED_STARTS = 3
 _PROMISE_STEPS = 64  # of local search, before it is decided whether to split tables
 _SPLIT_GAIN = 0.03  # of the predicted cost: a smaller gain is within the error of predicting shards
 _PERTURBATIONS = 40  # restarts from the best placement, a few tables moved at random
-
-
-def default_budget_ms(task: PlacementTask) -> float:
-    """40 ms for small tasks, growing with tables and devices: 0.16 s at 200 x 8, 0.8 s at 800 x 128."""
-    tables, devices = len(task.tables), task.num_devices
-    return 40 + 0.8 * max(tables - 50, 0) + 0.002 * tables * devices
 
 
 @dataclass(frozen=True)
@@ -74,39 +68,36 @@ class PlacementSearch:
         episodes: latents and single costs of a task's tables, or of its shards.
         starts: placements of these episodes to start from, besides the rules of thumb; `[B, T]` each.
         columns: whether tables may be split by columns.
-        clock: seconds, for the budget.
     """
 
     costs: CostModel
     episodes: Callable[[PlacementTask], Episodes]
     starts: Callable[[Episodes], Sequence[Int[Tensor, "B T"]]]
     columns: bool = True
-    clock: Callable[[], float] = field(default=time.perf_counter, repr=False)
 
     @torch.no_grad()
-    def place(self, task: PlacementTask, budget_ms: float | None) -> Placement:
-        """The best placement found; `budget_ms` is `default_budget_ms` if None, and starts always finish.
+    def place(self, task: PlacementTask, budget: Budget) -> Placement:
+        """The best placement found; starts always finish.
 
         Raises:
             NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
         """
-        deadline = self.clock() + (default_budget_ms(task) if budget_ms is None else budget_ms) / 1000
         coarse, fine = self._coarse_and_fine(task)
         if fine is not None:
             coarse, coarse_ms = self._promising(coarse)
             fine, fine_ms = self._promising(fine)
             if fine_ms < coarse_ms * (1 - _SPLIT_GAIN):
-                return self._improved(fine, deadline)
-        return self._improved(coarse, deadline)
+                return self._improved(fine, budget)
+        return self._improved(coarse, budget)
 
-    def _improved(self, starts: _StartingPlacements, deadline: float) -> Placement:
-        """The result of local search until `deadline`."""
+    def _improved(self, starts: _StartingPlacements, budget: Budget) -> Placement:
+        """The result of local search until the budget is spent."""
         pricing = _Pricing(self, starts)
         pricing.visit(starts.devices[0])
         device = self._local_search(starts).improve(
             _per_item(starts, starts.devices[:_IMPROVED_STARTS]),
             _PERTURBATIONS,
-            lambda: self.clock() >= deadline,
+            budget,
             visit=None if starts.shards is None else lambda items: pricing.visit(_per_table(starts, items)),
         )
         if starts.shards is None:

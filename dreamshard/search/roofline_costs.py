@@ -130,6 +130,8 @@ class RooflineCosts:
 class RooflineEvaluator:
     """`RooflineCosts` as a `ShardEvaluator`."""
 
+    step_units = 3.0
+
     def __init__(self, costs: RooflineCosts) -> None:
         self.costs = costs
         dims = float(costs.share[DIM]) * costs.num_devices

@@ -14,6 +14,7 @@ from dreamshard.costs import DeviceCosts
 from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.placement import Placement
 from dreamshard.policy.mdp import Episodes
+from dreamshard.search.budget import Budget
 from dreamshard.search.cost_greedy import cost_greedy
 from dreamshard.search.placement_search import PlacementSearch
 from dreamshard.search.roofline_costs import RooflineCosts
@@ -33,7 +34,7 @@ class RooflinePlacer:
 
     Attributes:
         spec: a preset, or hardware of one's own.
-        budget_ms: time for local search, from the call on; None for `default_budget_ms`.
+        budget_ms: limit of the search's time, from the call on; None for a budget of work alone (`budget.py`).
         columns: whether tables may be split by columns.
     """
 
@@ -49,14 +50,19 @@ class RooflinePlacer:
         Raises:
             NoPlacementError: nothing fits the devices' memory.
         """
+        budget = Budget.of(task, self.budget_ms if budget_ms is None else budget_ms)
+        placement = self._place(task, budget)
+        budget.say_if_cut(task)
+        return placement
+
+    def _place(self, task: PlacementTask, budget: Budget) -> Placement:
         costs = self._costs(task)
         additive = replace(costs, exact=False)
 
         def starts(episodes: Episodes) -> list[Int[Tensor, "B T"]]:
             return [cost_greedy(additive, episodes)]
 
-        search = PlacementSearch(costs, costs.episodes, starts, self.columns)
-        return search.place(task, self.budget_ms if budget_ms is None else budget_ms)
+        return PlacementSearch(costs, costs.episodes, starts, self.columns).place(task, budget)
 
     @torch.no_grad()
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
@@ -73,8 +79,11 @@ class RooflinePlacer:
             NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
         """
         costs = RooflineSharding.of(task, self._costs(task))
-        search = ShardedSearch(costs, costs.devices_per_host, self.place, _SPREAD_GAIN)
-        return search.place(task, self.budget_ms if budget_ms is None else budget_ms)
+        search = ShardedSearch(costs, costs.devices_per_host, self._place, _SPREAD_GAIN)
+        budget = Budget.of(task, self.budget_ms if budget_ms is None else budget_ms)
+        placement = search.place(task, budget)
+        budget.say_if_cut(task)
+        return placement
 
     @torch.no_grad()
     def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:

@@ -5,15 +5,14 @@
 3. Tables are spread over all devices, or those of a host, as would pay if the others were balanced perfectly
    (`even_shares.py`). Each such mix is settled by local search, with the spread tables as its background.
 4. From the best one, tables are spread or taken back one by one (`kind_climber.py`), and local search takes the rest of the
-   time.
+   budget.
 
 A spread must lower the predicted cost by more than its uncertainty. The result is never predicted to be worse than the best
 placement of whole tables and columns.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from dreamshard.legality import violation
 from dreamshard.placed_shards import ShardEntry, shards_of
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
+from dreamshard.search.budget import Budget
 from dreamshard.search.cached_shares import cached_shares, with_fuller_caches
 from dreamshard.search.column_splits import FINEST, column_limits
 from dreamshard.search.device_shards import Columns, DeviceShards, columns_and_devices
@@ -33,7 +33,6 @@ from dreamshard.search.even_shares import EvenShares
 from dreamshard.search.forced_mixes import drawn_mixes, ever_more, forced_mix
 from dreamshard.search.kind_climber import KindClimber, Placed
 from dreamshard.search.local_search import LocalSearch
-from dreamshard.search.placement_search import default_budget_ms
 from dreamshard.search.shard_menu import ShardMenu
 from dreamshard.search.sharding_costs import ShardingCosts
 from dreamshard.search.sharding_mix import ON_DEVICES, ShardingMix
@@ -41,7 +40,7 @@ from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement, even_columns
 from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
 
-_COLUMNS_SHARE = 0.3  # of the time, for placements of whole tables and columns
+_COLUMNS_SHARE = 0.3  # of the budget, for placements of whole tables and columns
 _SETTLED_MIXES = 3
 _DRAWN_MIXES = 100  # at random, where no other one finds places for all tables
 _PROMISING = 1.15  # of the least estimate: mixes that are estimated to cost more are not settled
@@ -67,33 +66,29 @@ class ShardedSearch:
     Attributes:
         costs: of the task's shards.
         devices_per_host: devices that share a host.
-        columns: places whole tables and columns within milliseconds.
+        columns: places whole tables and columns.
         gain: of the predicted cost: a smaller gain is within the error of predicting spread tables.
-        clock: seconds, for the budget.
     """
 
     costs: ShardingCosts
     devices_per_host: int
-    columns: Callable[[PlacementTask, float], Placement]
+    columns: Callable[[PlacementTask, Budget], Placement]
     gain: float
-    clock: Callable[[], float] = field(default=time.perf_counter, repr=False)
 
     @torch.no_grad()
-    def place(self, task: PlacementTask, budget_ms: float | None) -> ShardedPlacement:
-        """The best placement found; what must be done for one at all is done whatever the time.
+    def place(self, task: PlacementTask, budget: Budget) -> ShardedPlacement:
+        """The best placement found; what must be done for one at all is done whatever the budget.
 
         Raises:
             NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
         """
-        budget_ms = default_budget_ms(task) if budget_ms is None else budget_ms
-        plain = self._on_devices(task, budget_ms)
-        deadline = self.clock() + (1 - _COLUMNS_SHARE) * budget_ms / 1000
+        plain = self._on_devices(task, budget)
         best = None if plain is None else ShardedPlacement.of(plain, task.tables, self.devices_per_host)
         if best is not None and not self._may_spread(task):
             return _legal(task, best)
         if best is not None and violation(task, best):
             plain = best = None
-        placed_with = cache(partial(self._mixed, task, plain, deadline))  # shares often repeat
+        placed_with = cache(partial(self._mixed, task, plain, budget))  # shares often repeat
         tries = _FILLED if best is None else _FILLED[:1]
         fills = (False, True) if best is None and task.constraints.caching else (False,)
         found = []
@@ -110,14 +105,17 @@ class ShardedSearch:
     def _cost_ms(self, task: PlacementTask, placement: ShardedPlacement) -> float:
         return float(self.costs.predict_sharded(task, placement).overall_ms())
 
-    def _on_devices(self, task: PlacementTask, budget_ms: float) -> Placement | None:
+    def _on_devices(self, task: PlacementTask, budget: Budget) -> Placement | None:
         """The best placement of whole tables and columns in device memory; None where there is none."""
+        part = budget.share(_COLUMNS_SHARE if self._may_spread(task) else 1.0)
         try:
-            return self.columns(task, budget_ms * (_COLUMNS_SHARE if self._may_spread(task) else 1.0))
+            return self.columns(task, part)
         except NoPlacementError:
             if not self._may_spread(task) and not task.constraints.caching and not task.constraints.cached_share_of:
                 raise
             return None
+        finally:
+            budget.take(part)
 
     @staticmethod
     def _may_spread(task: PlacementTask) -> bool:
@@ -129,7 +127,7 @@ class ShardedSearch:
         return any(set(each) - set(ON_ONE_DEVICE) for each in types)
 
     def _mixed(
-        self, task: PlacementTask, plain: Placement | None, deadline: float, shares: tuple[float | None, ...]
+        self, task: PlacementTask, plain: Placement | None, budget: Budget, shares: tuple[float | None, ...]
     ) -> ShardedPlacement | None:
         """The best mix found with these tables cached; None where tables find no room."""
         menu = ShardMenu.of(task, self.costs, self.devices_per_host, shares)
@@ -141,15 +139,12 @@ class ShardedSearch:
         else:
             layouts = [coarse, *(self._columns(task, shares, _ROOM / finer) for finer in (2, 4))]
 
-        def out_of_time() -> bool:
-            return self.clock() >= deadline
-
         settled: list[tuple[KindClimber, Placed]] = []
         estimated: tuple[list[_Estimate], list[_Estimate]] = ([], [])  # the second begin with rows
         layouts = list(dict.fromkeys(layouts))
         for columns in layouts:
             shards = DeviceShards.of(task, self.costs, columns, shares)
-            climber = KindClimber(menu, shards, out_of_time)
+            climber = KindClimber(menu, shards, budget)
             forced, even = forced_mix(menu, shards), EvenShares.of(menu, shards)
             at = devices if columns == first else None
             if plain is None or at is not None:
@@ -223,7 +218,7 @@ class ShardedSearch:
         return best if best is None or not most_steps else climber.settled(mix, best.device, most_steps)
 
     def _searched(self, climber: KindClimber, placed: Placed) -> Placed:
-        """Local search over the shards on single devices for the rest of the time."""
+        """Local search over the shards on single devices for the rest of the budget."""
         if not (placed.device >= 0).any():
             return placed
         hill, chosen, limits = climber.climber(placed.mix, placed.device)
@@ -237,7 +232,7 @@ class ShardedSearch:
             hill.limits,
             placed.mix.background(),
         )
-        device = search.improve(torch.from_numpy(hill.device)[None], _PERTURBATIONS, climber.out_of_time)
+        device = search.improve(torch.from_numpy(hill.device)[None], _PERTURBATIONS, climber.budget)
         result = placed.device.copy()
         result[chosen] = device.numpy()[limits.item]
         return climber.settled(placed.mix, result, 0)

@@ -6,7 +6,6 @@ devices, placed by the rules of thumb and at random, and measured with the testb
 placements, without noise, is over the best rule of thumb's.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -88,7 +87,7 @@ def _samples(dims: Dims, *, as_shards: bool = False) -> list[CostSample]:
 
 
 def _over_rules(state: TrainingState, dims: Dims) -> float:
-    placer = replace(make_placer(state), clock=time.process_time, columns=False)
+    placer = replace(make_placer(state), columns=False)
     return _true_ms([placer.place(task) for task in _tasks(dims)], dims) / _best_rule_ms(dims)
 
 

@@ -28,7 +28,7 @@ EXACT = simulated(noise=0.0)
 def rows(quick: bool = False) -> Iterator[Row]:
     """Mean cost over dreamshard's, above 1 where dreamshard is cheaper; `ratio` is the same."""
     for dims in ALL_DIMS:
-        placer = replace(make_placer(trained(dims, 0)), clock=time.process_time)
+        placer = make_placer(trained(dims, 0))
         whole = replace(placer, columns=False)
         count = QUICK_COUNT if quick else COUNT
         rivals, beside = _rivals(whole, dims)

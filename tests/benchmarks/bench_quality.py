@@ -6,7 +6,6 @@ Annealing keeps tables whole; the default placer may split some by columns, and 
 are the authors' program against annealing, on its own cost oracle.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -133,7 +132,7 @@ def _curve(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
 
 
 def _searching(state: TrainingState) -> DreamShardPlacer:
-    return replace(make_placer(state), clock=time.process_time)
+    return make_placer(state)
 
 
 def _over_annealing(placer: Placer, each: Set) -> float:

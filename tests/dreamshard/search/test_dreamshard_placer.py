@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dreamshard.baselines import baselines
+from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
@@ -90,15 +91,35 @@ def looks_at_the_clock(own_ms, budget_ms):
     return len(looked)
 
 
-def test_the_budget_is_held_against_the_clock():
-    at_once, soon, unhurried = (looks_at_the_clock(None, ms) for ms in (0.0, 3000.0, UNHURRIED_MS))
-    assert at_once < unhurried
-    assert at_once <= soon <= at_once + 3  # a look per second
+def test_a_time_limit_cuts_the_search_and_says_so(caplog):
+    assert looks_at_the_clock(None, None) == 0
+    assert 0 < looks_at_the_clock(None, 3000.0) <= 5  # a look per second, the first to know when the search began
+    assert "the time limit cut the search" in caplog.text
+    caplog.clear()
+    assert looks_at_the_clock(None, UNHURRIED_MS) > 5
+    assert caplog.text == ""
 
 
-def test_the_placers_own_budget_is_used_where_none_is_given():
+def test_the_placers_own_limit_is_used_where_none_is_given():
     assert looks_at_the_clock(0.0, None) == looks_at_the_clock(UNHURRIED_MS, 0.0)
     assert looks_at_the_clock(UNHURRIED_MS, None) > looks_at_the_clock(0.0, None)
+
+
+@pytest.mark.parametrize(("num_tables", "num_devices"), [(20, 4), (120, 16)])
+def test_a_busy_machine_and_more_threads_change_no_bit_of_a_placement(num_tables, num_devices):
+    tasks = [
+        PlacementTask(pool_of(num_tables, seed), num_devices, 2**33, constraints=constraints)
+        for seed in range(2)
+        for constraints in (UNCONSTRAINED, ANY_SHARDING)
+    ]
+    threads, placer = torch.get_num_threads(), learnt_placer()
+    slow = replace(placer, clock=lambda: pytest.fail("a search without a time limit looked at a clock"))
+    expected = [placer.place_sharded(task) for task in tasks]
+    try:
+        torch.set_num_threads(4)
+        assert [slow.place_sharded(task) for task in tasks] == expected
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_predicted_phases_add_up_to_the_predicted_cost():
