@@ -7,7 +7,7 @@
     testbeds/, baselines   where costs come from: real ranks, one device, or a roofline; rules of thumb
     cost_model/            features of tables, and networks that predict a placement's cost
     policy/                the estimated MDP, and a policy that places table after table in it
-    search/                policy + cost network -> the best placement within a time budget
+    search/                policy + cost network -> the best placement within a budget of work
     training, evaluation   Algorithm 1: measure, fit, improve; paired comparisons of placers
     peers/                 published rivals, behind the same interface
     shard_profiling/       a placer learnt from costs of single shards on one GPU

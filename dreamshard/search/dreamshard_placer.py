@@ -1,4 +1,4 @@
-"""Turn a policy and a cost network into the best placement found within a time budget.
+"""Turn a policy and a cost network into the best placement found within a budget of work.
 
 Starting placements are the policy's greedy rollout, sampled rollouts in one batch, greedy on the cost network, and every
 rule of thumb; `placement_search.py` continues from them.
