@@ -54,7 +54,7 @@ figure.savefig(figures / "expensive_tables.png", dpi=120)
 # %%
 phases = ["forward_compute_ms", "forward_comm_ms", "backward_comm_ms", "backward_compute_ms"]
 devices = load.evaluated_devices(home)
-devices = devices[devices["model_version"] == newest["version"]]
+devices = devices[(devices["run_key"] == newest["evaluation"]) & (devices["placer"] == "dreamshard")]
 task = devices["task"].min()
 devices = devices[devices["task"] == task].sort_values("device").set_index("device")
 
