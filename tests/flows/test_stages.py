@@ -172,8 +172,8 @@ def test_the_questions_of_the_readme_are_answered_after_a_run(finished: Path, sh
 
 COSTS = """
     select count_if(origin = 'measured') as measured, count_if(origin = 'estimated') as estimated,
-        count(distinct table_name) as names, (select any_value(tables) from versions) as tables, count_if(error > 0) as errors,
-        count_if(model_version = 1) as of_version from table_costs where is_current
+        count(distinct table_name) as names, (select any_value(tables) from versions) as tables,
+        count_if(error > 0) as errors, count_if(model_version = 1) as of_version from table_costs where is_current
 """
 
 
