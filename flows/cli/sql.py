@@ -24,22 +24,32 @@ def sql(
             "evaluated_devices, shard_costs, exchange_samples; `describe VIEW` lists the columns of one."
         ),
     ],
-    csv: Annotated[Path | None, typer.Option("--csv", help="Write CSV to this file instead; - for stdout.")] = None,
-    parquet: Annotated[Path | None, typer.Option("--parquet", help="Write Parquet to this file instead.")] = None,
+    csv: Annotated[str | None, typer.Option("--csv", help="Write CSV to this file instead; - for stdout.")] = None,
+    parquet: Annotated[
+        str | None, typer.Option("--parquet", help="Write Parquet to this file instead; - for stdout.")
+    ] = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Ask DuckDB over everything that was measured and registered.
 
-    An answer too wide for the terminal is printed as one block per row.
+    An answer too wide for the terminal is folded, or printed as one block per row where columns would be too narrow to read.
     """
-    store = enter(home, existing=True)
     from dreamshard.files import outputs
     from storage import load
 
-    for option, target in (("--csv", csv), ("--parquet", parquet)):
-        if target is not None and str(target) != "-":
-            outputs.check(target, "answer", option)
+    for option, name in (("--csv", csv), ("--parquet", parquet)):
+        if name == "":
+            raise ValueError(
+                f"{option} is given no name, so nothing says where the answer goes; give a file, or - for stdout"
+            )
+        if name is not None and name != "-":
+            outputs.check(Path(name), "answer", option)
+    if csv == parquet == "-":
+        raise ValueError(
+            "--csv and --parquet both write to stdout, where their answers would mix; give one of them a file"
+        )
+    store = enter(home, existing=True)
     with load.answering(store.settings, query) as answer:
         if csv is not None:
             _write(answer, csv, lambda rows, path: rows.write_csv(path, header=True))
@@ -50,16 +60,17 @@ def sql(
             terminal.print_json(named) if as_json else terminal.print_table(named)
 
 
-def _write(answer: "DuckDBPyRelation", target: Path, write: Callable[["DuckDBPyRelation", str], None]) -> None:
+def _write(answer: "DuckDBPyRelation", target: str, write: Callable[["DuckDBPyRelation", str], None]) -> None:
     """Write the answer to a scratch file, and from there to whatever `target` is: a file, a pipe or a device."""
     from dreamshard.files import outputs
 
     with tempfile.TemporaryDirectory() as scratch:
         written = Path(scratch) / "answer"
         write(answer, str(written))
-        if str(target) == "-":
-            sys.stdout.write(written.read_text(encoding="utf-8"))
+        if target == "-":
+            sys.stdout.buffer.write(written.read_bytes())
+            sys.stdout.buffer.flush()
             return
-        with written.open("rb") as source, outputs.writing(target) as file:
+        with written.open("rb") as source, outputs.writing(Path(target)) as file:
             shutil.copyfileobj(source, file)
     terminal.note(f"wrote {target}")

@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -22,11 +23,13 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 _UNBOUNDED = 10_000  # columns
 _WIDEST_IN_PIPE = 200
+_NARROWEST = 12  # characters of a folded column
 _FOUR_DIGITS = 10_000.0  # from here on, four digits would leave out units
-OUT = Console() if sys.stdout.isatty() else Console(width=140)
+OUT = Console() if sys.stdout.isatty() else Console(width=_WIDEST_IN_PIPE)
 ERR = Console(stderr=True)
 
 
@@ -81,7 +84,11 @@ def typed(command: str) -> str:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
-    """Print a table, numbers aligned right; one block per row where it is wider than the terminal, or than a pipe's lines."""
+    """Print a table, numbers aligned right.
+
+    In a terminal that is too narrow its longest columns are folded; where they would be narrower than 12 characters, and in
+    a pipe above 200, one block per row is printed.
+    """
     if not rows:
         OUT.print(f"{title}: none" if title else "no rows")
         return
@@ -89,12 +96,18 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
     names = list(dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row))
     for name in names:
         numeric = all(isinstance(row.get(name), int | float | Decimal | None) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(shown(row.get(name)) for name in names))
+        table.add_row(*(Text(shown(row.get(name))) for name in names))
     needed = Console(width=_UNBOUNDED).measure(table).maximum
-    if needed <= (OUT.width if OUT.is_terminal else _WIDEST_IN_PIPE):
-        OUT.print(table, width=max(needed, OUT.width), soft_wrap=True)
+    if needed <= OUT.width:
+        OUT.print(table, soft_wrap=True)
+        return
+    widest = _widest_column([_width([name, *(shown(row.get(name)) for row in rows)]) for name in names], OUT.width)
+    if widest is not None and OUT.is_terminal:
+        for column in table.columns:
+            column.max_width = widest
+        OUT.print(table)
         return
     if title:
         OUT.print(title, style="bold")
@@ -103,6 +116,18 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
         OUT.print()
         for name in names:
             OUT.print(f"{name:<{width}}  {shown(row.get(name))}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _width(texts: list[str]) -> int:
+    """Of a column, in characters."""
+    return max(cell_len(line) for text in texts for line in text.splitlines() or [""])
+
+
+def _widest_column(widths: Sequence[int], room: int) -> int | None:
+    """How wide columns may be so that all fit into `room` with their borders; None if they would be too narrow to read."""
+    room -= 3 * len(widths) + 1
+    fitting = (most for most in range(_NARROWEST, room + 1) if sum(min(width, most) for width in widths) <= room)
+    return max(fitting, default=None)
 
 
 def shown(value: Any) -> str:

@@ -65,17 +65,24 @@ def write_catalog(settings: Settings) -> None:
 
 @contextmanager
 def answering(settings: Settings, sql: str, versions: pa.Table | None = None) -> Iterator[duckdb.DuckDBPyRelation]:
-    """Yield what one query over the views answers; it is computed when it is read.
+    """Yield what one query over the views answers, repeated names of columns numbered; it is computed when it is read.
 
     Args:
         versions: as for `connect`.
 
     Raises:
-        ValueError: DuckDB cannot run it; the message names the views.
+        ValueError: DuckDB cannot run it, or it asks nothing; the message names the views.
     """
     with connect(settings, versions) as connection:
         try:
-            yield connection.sql(_readable(sql))
+            answer: duckdb.DuckDBPyRelation | None = connection.sql(_readable(sql))
+            if answer is None:
+                raise ValueError(
+                    f"{sql!r} asks for no rows, so there is nothing to answer; write a query over the views "
+                    f'{", ".join(VIEWS)}, for example "select * from versions"'
+                )
+            names = answer.columns
+            yield answer if len(set(names)) == len(names) else answer.project("*")  # which numbers them: a, a_1
         except failures(duckdb.Error) as error:
             reason = str(error).split("\n\n")[0].strip().replace("\n", " ")
             raise ValueError(

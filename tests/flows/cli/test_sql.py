@@ -1,5 +1,6 @@
 """`dreamshard sql` on a small lake: what is printed in a terminal and in a pipe, and what is written."""
 
+import io
 import json
 import subprocess
 import sys
@@ -56,6 +57,17 @@ def test_an_answer_too_wide_is_turned(
     assert len(short.splitlines()) == 5
 
 
+def test_long_columns_are_folded_in_a_terminal(sql: Callable[..., Result], monkeypatch: pytest.MonkeyPatch):
+    query = "select name, 'thirteen words ' || repeat('of a sentence ', 9) as said, '[b]' as text from tables limit 2"
+    whole = sql(query).stdout
+    assert len(whole.splitlines()) == 6
+    monkeypatch.setattr(terminal, "OUT", Console(width=60, force_terminal=True, color_system=None))
+    lines = sql(query).stdout.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert [line.split("│")[1].strip() for line in lines if "thirteen words" in line] == ["a", "b/c"]
+    assert sum("[b]" in line for line in lines) == 2
+
+
 def test_describe_lists_columns(sql: Callable[..., Result]):
     described = json.loads(sql("describe tables", "--json").stdout)
     assert [row["column_name"] for row in described] == schemas.TABLES.names
@@ -70,12 +82,26 @@ def test_answers_are_written_as_csv_and_parquet(sql: Callable[..., Result], tmp_
     assert written["name"].tolist() == pd.read_csv(tmp_path / "a.csv")["name"].tolist() == ["a", "b/c", "d", "e"]
     assert written["both"][0].tolist() == [10, 4]
     assert sql("select 1 as one, 'x,y' as text", "--csv", "-").stdout == 'one,text\n1,"x,y"\n'
+    piped = sql(query, "--parquet", "-").stdout_bytes
+    assert pd.read_parquet(io.BytesIO(piped))["name"].tolist() == ["a", "b/c", "d", "e"]
+
+
+def test_repeated_names_are_numbered(sql: Callable[..., Result], measured: Path):
+    query = "select dim as a, rows as a from tables order by rows limit 1"
+    assert json.loads(sql(query, "--json").stdout) == [{"a": 4, "a_1": 10}]
+    assert load.query(query, measured).to_dict("records") == [{"a": 4, "a_1": 10}]
+    assert sql(query, "--csv", "-").stdout == "a,a_1\n4,10\n"
 
 
 def test_what_cannot_be_written_or_asked_is_one_sentence(sql: Callable[..., Result], tmp_path: Path):
     refused = sql("select 1", "--csv", str(tmp_path / "missing" / "a.csv"))
     assert "missing" in sentence(refused.exception)
     assert "the views are versions, tables" in sentence(sql("from nowhere").exception)
+    for nothing in ("", " -- no query", ";"):
+        assert "asks for no rows" in sentence(sql(nothing).exception)
+    assert "--csv is given no name" in sentence(sql("select 1", "--csv", "").exception)
+    assert "--parquet is given no name" in sentence(sql("select 1", "--parquet", "").exception)
+    assert "both write to stdout" in sentence(sql("select 1", "--csv", "-", "--parquet", "-").exception)
     assert not list(tmp_path.iterdir())
 
 
