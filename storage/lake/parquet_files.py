@@ -87,12 +87,13 @@ def partition(root: AnyPath, **values: str) -> AnyPath:
     """`root/value/...`, with everything but letters, digits and `_.-~` escaped, and a `_` or `.` at the beginning.
 
     The files have these columns themselves. Folders called `name=value`, as earlier releases did, would give readers each
-    column a second time and perhaps as a number, so a new folder has the value alone; where the old one exists, it is used.
+    column a second time and perhaps as a number, so a new folder has the value alone; where the old one exists, it is used
+    (`relocation.former_folders` renames those of a home).
     """
     for name, value in values.items():
         escaped = quote(value, safe="")
         former = root / f"{name}={escaped}"
-        root = former if _exists(former) else root / _visible(escaped)
+        root = former if _exists(former) else root / visible(escaped)
     return root
 
 
@@ -111,8 +112,8 @@ def _exists_remotely(folder: UPath) -> bool:
     return bool(folder.exists())
 
 
-def _visible(name: str) -> str:
-    """Readers skip folders whose names begin with `_` or `.`."""
+def visible(name: str) -> str:
+    """A folder's name without a `_` or `.` at the beginning, since readers skip such folders."""
     return f"%{ord(name[0]):02X}{name[1:]}" if name[:1] in ("_", ".") else name
 
 

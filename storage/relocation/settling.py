@@ -12,7 +12,7 @@ import sqlite3
 from collections import OrderedDict
 from pathlib import Path
 
-from storage.relocation import contents
+from storage.relocation import contents, former_folders
 from storage.relocation.addresses import Relocation
 from storage.settings import Settings
 
@@ -26,6 +26,8 @@ _held: "OrderedDict[tuple[int, int], int]" = OrderedDict()  # device and inode o
 
 def settle(home: Path) -> None:
     """Make what the home's databases and files name the home's present folder, if that is not where it lay before.
+
+    The first opening by a process also renames folders of earlier releases, while no other process uses the home.
 
     Args:
         home: absolute; where there is no such folder yet, nothing is done.
@@ -91,8 +93,10 @@ def _settle(home: Path, names: list[Path], handle: int) -> None:
             raise ValueError(
                 f"the home was moved from {names[0]} to {home} while a program still uses it"
                 f"{f' (process {users})' if users else ''}, so its addresses cannot be rewritten now; end that program "
-                "(`up`, `worker` or a run) and try again"
+                "(`up`, `worker` or a run) and try again, or where both are one folder, mount it under one name everywhere"
             )
+    if not _is_held(handle) and former_folders.found(home) and _locked(handle, fcntl.LOCK_EX):
+        former_folders.rename(home)
     fcntl.flock(handle, fcntl.LOCK_SH)
 
 
@@ -183,6 +187,12 @@ def _hold(handle: int) -> None:
     _held[key] = handle
     if len(_held) > _MOST_HELD:
         os.close(_held.popitem(last=False)[1])
+
+
+def _is_held(handle: int) -> bool:
+    """Whether this process uses the home already, perhaps in another thread."""
+    stat = os.fstat(handle)
+    return (stat.st_dev, stat.st_ino) in _held
 
 
 def _release(handle: int) -> None:
