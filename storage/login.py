@@ -11,19 +11,15 @@ import base64
 import hmac
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+
+from storage.asgi import Application, Message, Receive, Send
 
 LOGIN = "DREAMSHARD_LOGIN"
 OFF = "off"
 FILE = "login"
 _UNAUTHORIZED = 401
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def checked(login: str) -> str:
@@ -54,6 +50,19 @@ def make(home: Path) -> str:
     with os.fdopen(descriptor, "w") as file:
         file.write(login + "\n")
     return login
+
+
+def of_server(environ: Mapping[str, str]) -> str | None:
+    """The login that a server of its own process asks for; None if it lets everyone in.
+
+    Raises:
+        SystemExit: `DREAMSHARD_LOGIN` is neither `off` nor NAME:PASSWORD; the message is for the server's log.
+    """
+    given = environ.get(LOGIN)
+    try:
+        return None if not given or given == OFF else checked(given)
+    except ValueError as error:
+        raise SystemExit(str(error)) from error
 
 
 def client_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -178,8 +178,7 @@ def test_prefects_server_knows_every_setting_that_it_is_given():
     from prefect.settings.legacy import _get_settings_fields
     from prefect.settings.models.root import Settings
 
-    from flows.servers.local_servers import PAGES
-    from flows.servers.prefect_server import CALM
+    from flows.servers.prefect_server import CALM, PAGES
 
     given = {*services()["prefect"]["environment"], *image_environment(), *CALM, *PAGES}
     assert {name for name in given if name.startswith("PREFECT_")} <= set(_get_settings_fields(Settings))

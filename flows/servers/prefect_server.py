@@ -7,12 +7,15 @@ runs. Flow runs, events and automations do not use this queue.
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
+
+from storage import login
 
 POLL_S = 2.0
 CALM: Mapping[str, str] = {
@@ -24,6 +27,12 @@ CALM: Mapping[str, str] = {
     "PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT60S",
 }
 """How often the server's services look at the database, in seconds; Prefect's defaults are 5 to 15."""
+
+PAGES: Mapping[str, str] = {
+    "PREFECT_SERVER_UI_V2_ENABLED": "true",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+}
+"""Prefect's newer pages, without advertisements; `QUIET` turns their analytics off."""
 
 
 def calm(poll_s: float = POLL_S) -> None:
@@ -77,7 +86,14 @@ def keep_pages_to_this_server() -> None:
 
 
 def main() -> None:
-    """Run `prefect server start` with this process's arguments, such as `--port 4200`, until it is ended."""
+    """Run `prefect server start` with this process's arguments, such as `--port 4200`, until it is ended.
+
+    `CALM` and `PAGES` hold unless the environment says otherwise; `DREAMSHARD_LOGIN` is the login.
+    """
+    for name, value in {**CALM, **PAGES}.items():
+        os.environ.setdefault(name, value)
+    if wanted := login.of_server(os.environ):
+        os.environ["PREFECT_SERVER_API_AUTH_STRING"] = wanted
     from prefect.cli import app
 
     calm()

@@ -4,13 +4,7 @@ The mode is kept by each browser. The page gets one line that sets it where a br
 other mode keeps it.
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Message, Receive, Send], Awaitable[None]]
+from storage.asgi import Application, Message, Receive, Send
 
 LINE = b"""<script>localStorage["mlflow.workflowType_v1"] ??= '"machine_learning"'</script>"""
 """As MLflow 3.17's own pages keep the mode."""

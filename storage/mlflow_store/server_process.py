@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from storage.login import LOGIN, guarded
+from storage.login import guarded, of_server
 from storage.mlflow_store.model_training_page import opening_as_model_training
 
 HEALTH = ("/health", "/version")
@@ -31,10 +31,10 @@ def main(arguments: Sequence[str]) -> None:
         "--artifacts-destination", required=True, help="where files that go through the server are kept"
     )
     given = parser.parse_args(arguments)
+    login = of_server(os.environ)
     import uvicorn
 
     app = application(os.environ["MLFLOW_BACKEND_STORE_URI"], given.default_artifact_root, given.artifacts_destination)
-    login = os.environ.get(LOGIN)
     uvicorn.run(guarded(app, login, HEALTH) if login else app, host=given.host, port=given.port, access_log=False)
 
 

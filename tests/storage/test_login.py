@@ -47,6 +47,13 @@ def test_clients_of_both_servers_log_in_with_the_one_that_is_set(tmp_path: Path,
     assert login.client_environment({"DREAMSHARD_LOGIN": "off"}) == login.client_environment({}) == {}
 
 
+def test_a_server_of_its_own_process_lets_everyone_in_where_the_login_is_off():
+    assert login.of_server({"DREAMSHARD_LOGIN": "off"}) is login.of_server({}) is None
+    assert login.of_server({"DREAMSHARD_LOGIN": LOGIN}) == LOGIN
+    with pytest.raises(SystemExit, match=r"neither `off` nor NAME:PASSWORD"):
+        login.of_server({"DREAMSHARD_LOGIN": "team"})
+
+
 def answered(auth: tuple[str, str] | None, path: str = "/api") -> httpx.Response:
     """What an application behind the login answers."""
 
