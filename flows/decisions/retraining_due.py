@@ -1,10 +1,11 @@
 """Which retrainings are the same, and what the last one was trained on: a watch requests none twice.
 
-Two retrainings are the same if they have the same recipe, source of tables (however it is spelt), mode, testbed, devices,
-devices per host, memory, tables per task and batch size; the version of the tables is compared separately.
+Two retrainings are the same if every field of `storage.schedule.Schedule` is (the source of tables however it is spelt); the
+version of the tables is compared separately.
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from dreamshard.recipes import Recipe
@@ -12,22 +13,10 @@ from dreamshard.testbeds.naming import is_testbed
 from dreamshard.workloads.identity import known_as
 from flows.decisions.warm_start import tables_setting
 from storage.run_records import lineage
+from storage.schedule import Schedule
 from storage.store import Store
 
-_COMPARED = (
-    "recipe",
-    "source",
-    "batches",
-    "num_batches",
-    "testbed",
-    "num_devices",
-    "devices_per_host",
-    "memory_gb",
-    "reserve_gb",
-    "tables_per_task",
-    "batch_size",
-    "mode",
-)
+_COMPARED = tuple(field.name for field in fields(Schedule))
 
 
 def last_trained(store: Store, config: Recipe, dataset: str) -> str | None:

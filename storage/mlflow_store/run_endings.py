@@ -97,10 +97,16 @@ def _is_alive(tags: Mapping[str, str]) -> bool:
         return False
 
 
-def _host() -> str:
-    """This host, or the container on it: in another, numbers of processes mean others."""
+def _host(machine: Path = Path("/etc/machine-id")) -> str:
+    """This host, or the container on it: in another, numbers of processes mean others.
+
+    Args:
+        machine: tells hosts of one name apart, whose processes have a namespace of the same number.
+    """
     namespace = Path("/proc/self/ns/pid")
-    return f"{socket.gethostname()} {namespace.stat().st_ino if namespace.exists() else ''}".strip()
+    number = str(namespace.stat().st_ino) if namespace.exists() else ""
+    identity = machine.read_text().strip() if machine.is_file() else ""
+    return " ".join(filter(None, (socket.gethostname(), identity, number)))
 
 
 def _identity(process: psutil.Process) -> str:
