@@ -67,9 +67,18 @@ def read_schedule(home: Path) -> Schedule:
         return TypeAdapter(Schedule).validate_python(parameters, extra="forbid")
     except (ValidationError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"{file} is no setting of the scheduled flows ({str(error).splitlines()[0]}), so what they retrain for is "
-            "unknown; remove it, and give the options of `dreamshard up` again"
+            f"{file} is no setting of the scheduled flows ({_reason(error)}), so what they retrain for is unknown; "
+            "remove it, and give the options of `dreamshard up` again"
         ) from error
+
+
+def _reason(error: ValidationError | UnicodeDecodeError) -> str:
+    """What is wrong with the first wrong field, or with the file."""
+    if isinstance(error, UnicodeDecodeError):
+        return str(error)
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else str(first["msg"])
 
 
 def write_schedule(home: Path, schedule: Schedule) -> None:

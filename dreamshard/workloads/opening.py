@@ -1,6 +1,7 @@
 """Opens a source of tables by its name: a bundled workload, a file, or a folder."""
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 
 from dreamshard.files.digests import json_digest
@@ -70,8 +71,10 @@ def _data_file(source: str) -> str | None:
     if source_files.is_folder(source):
         return newest_data_file(source)
     if not source.endswith(tuple(READERS)):
+        near = get_close_matches(source, bundled_workloads(), n=1, cutoff=0.4)
+        meant = f" (is {near[0]} meant?)" if near else ""
         raise ValueError(
-            f"there is no workload {source!r}, so there are no tables to ingest; name one of "
+            f"there is no workload {source!r}{meant}, so there are no tables to ingest; name one of "
             f"{', '.join(bundled_workloads())}, a file that ends in one of {', '.join(READERS)}, a folder or bucket "
             "of such files, or a function that makes a TorchRec model (model.py:make_model)"
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from flows.cli import terminal
+from flows.cli.checks import Check, check
 from flows.cli.command_options import HomeOption, JsonOption, enter
 from flows.cli.scheduled_check import scheduled
 from flows.servers.processes import LOOPBACK, answers
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from flows.servers.running import Running
 
 PINS = ("torch", "prefect", "mlflow", "duckdb", "pyarrow", "fastapi", "sqlalchemy", "safetensors", "torchrec")
-
-Check = dict[str, str]
-"""`what` was checked, its `state` (ok, other, optional, missing), what was `found`, and what `to do`."""
 
 
 def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
@@ -42,12 +40,8 @@ def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
         terminal.print_json(checks)
     else:
         terminal.print_table(checks)
-    if any(check["state"] == "missing" for check in checks):
+    if any(each["state"] == "missing" for each in checks):
         raise typer.Exit(1)
-
-
-def _check(what: str, state: str, found: str, advice: str = "") -> Check:
-    return {"what": what, "state": state, "found": found, "to do": advice}
 
 
 def _version(package: str) -> str | None:
@@ -60,8 +54,8 @@ def _version(package: str) -> str | None:
 def _python() -> Check:
     version = platform.python_version()
     if version.startswith(("3.11.", "3.12.")):
-        return _check("Python", "ok", version)
-    return _check("Python", "missing", version, "use Python 3.11 or 3.12")
+        return check("Python", "ok", version)
+    return check("Python", "missing", version, "use Python 3.11 or 3.12")
 
 
 def _pins() -> list[Check]:
@@ -72,13 +66,13 @@ def _pins() -> list[Check]:
         version, pin = (_version(name) or "").partition("+")[0], pins.get(name)
         if not version and name == "torchrec":
             advice = "pip install --no-deps torchrec==1.8.0, for --format torchrec"
-            checks.append(_check(name, "optional", "not installed", advice))
+            checks.append(check(name, "optional", "not installed", advice))
         elif not version:
-            checks.append(_check(name, "missing", "not installed", "make run"))
+            checks.append(check(name, "missing", "not installed", "make run"))
         elif pin in (None, version):
-            checks.append(_check(name, "ok", version))
+            checks.append(check(name, "ok", version))
         else:
-            checks.append(_check(name, "other", version, f"tested with {pin}: make run"))
+            checks.append(check(name, "other", version, f"tested with {pin}: make run"))
     return checks
 
 
@@ -86,22 +80,22 @@ def _fbgemm() -> Check:
     try:
         importlib.import_module("fbgemm_gpu")  # only to see whether it loads; the testbeds use it
     except (ImportError, OSError, RuntimeError) as error:
-        return _check("fbgemm", "missing", str(error).splitlines()[0], "make run; fbgemm 1.8 needs torch 2.13")
+        return check("fbgemm", "missing", str(error).splitlines()[0], "make run; fbgemm 1.8 needs torch 2.13")
     for name in ("fbgemm-gpu-cpu", "fbgemm-gpu"):
         if version := _version(name):
-            return _check("fbgemm", "ok", f"{name} {version}")
-    return _check("fbgemm", "other", "loads, but from an unknown package", "make run")
+            return check("fbgemm", "ok", f"{name} {version}")
+    return check("fbgemm", "other", "loads, but from an unknown package", "make run")
 
 
 def _devices() -> Check:
     import torch
 
     if torch.cuda.is_available():
-        return _check("devices", "ok", f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}")
+        return check("devices", "ok", f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}")
     has_driver = shutil.which("nvidia-smi") is not None
     advice = "an NVIDIA driver is installed, but torch sees no GPU: install the cuda extra" if has_driver else ""
     found = f"no GPU; {os.cpu_count()} CPU cores: testbeds cluster (CPU), emulated and simulated"
-    return _check("devices", "ok", found, advice)
+    return check("devices", "ok", found, advice)
 
 
 def _servers(home: Path) -> list[Check]:
@@ -115,23 +109,23 @@ def _servers(home: Path) -> list[Check]:
     ):
         what, address = f"{name} server", os.environ.get(variable)
         if address and not address.startswith("http"):
-            checks.append(_check(what, "ok", f"{variable} is a database"))
+            checks.append(check(what, "ok", f"{variable} is a database"))
         elif address:
             found, state = f"{variable}={address}", answers(f"{address.rstrip('/')}{health}")
             advice = f"nothing answers there: start it, or correct {variable}"
-            checks.append(_check(what, "ok", found) if state else _check(what, "missing", found, advice))
+            checks.append(check(what, "ok", found) if state else check(what, "missing", found, advice))
         elif up is not None and up.alive:
             found = f"{up.prefect if name == 'Prefect' else up.mlflow}, of `up` since {up.since} (process {up.pid})"
-            checks.append(_check(what, "ok", found))
+            checks.append(check(what, "ok", found))
         elif up is not None:
             checks.append(
-                _check(what, "other", f"`up` (process {up.pid}, since {up.since}) was killed", _after_kill(up))
+                check(what, "other", f"`up` (process {up.pid}, since {up.since}) was killed", _after_kill(up))
             )
         elif answers(f"http://{LOOPBACK}:{port}{'/api' if name == 'Prefect' else ''}{health}"):
             found = f"one answers on port {port}, which is not of this home"
-            checks.append(_check(what, "ok", found, f"to use it: {variable}"))
+            checks.append(check(what, "ok", found, f"to use it: {variable}"))
         else:
-            checks.append(_check(what, "optional", "not running", "not needed for `run`; `dreamshard up` starts it"))
+            checks.append(check(what, "optional", "not running", "not needed for `run`; `dreamshard up` starts it"))
     return checks
 
 
@@ -146,8 +140,8 @@ def _home(folder: Path) -> Check:
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     found = f"{folder}, {size / 2**20:.0f} MiB, {free / 2**30:.0f} GiB free"
     if free > 2 * 2**30:
-        return _check("home", "ok", found)
-    return _check("home", "other", found, "less than 2 GiB left on this disk: free some, or use --home elsewhere")
+        return check("home", "ok", found)
+    return check("home", "other", found, "less than 2 GiB left on this disk: free some, or use --home elsewhere")
 
 
 def _addresses(folder: Path) -> Check:
@@ -157,7 +151,7 @@ def _addresses(folder: Path) -> Check:
     is_right, found, advice = relocation.check(
         Settings.from_environment({**os.environ, "DREAMSHARD_HOME": str(folder)})
     )
-    return _check("addresses", "ok" if is_right else "other", found, advice)
+    return check("addresses", "ok" if is_right else "other", found, advice)
 
 
 def _store() -> Check:
@@ -166,9 +160,7 @@ def _store() -> Check:
     try:
         settings = open_store().settings
     except ValueError as error:
-        return _check("store", "missing", str(error), "correct DREAMSHARD_STORE or its credentials")
+        return check("store", "missing", str(error), "correct DREAMSHARD_STORE or its credentials")
     if settings.store_root == settings.home:
-        return _check(
-            "store", "ok", "in the home", "to share it with a team: DREAMSHARD_STORE, e.g. s3://bucket/prefix"
-        )
-    return _check("store", "ok", f"{settings.store_root} can be written; MLflow's files at {settings.artifact_root}")
+        return check("store", "ok", "in the home", "to share it with a team: DREAMSHARD_STORE, e.g. s3://bucket/prefix")
+    return check("store", "ok", f"{settings.store_root} can be written; MLflow's files at {settings.artifact_root}")

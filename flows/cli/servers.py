@@ -1,6 +1,7 @@
 """`dreamshard up`, `deploy`, `worker` and `serve`: servers and workers, on this machine or for a team."""
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,18 +33,27 @@ def up(
 ) -> None:
     """Start Prefect's server, MLflow's server, a worker and all deployments; Ctrl-C ends them.
 
-    What was edited in Prefect's UI stays, unless an option changed since the last start.
+    What was edited in Prefect's UI stays, unless you give its option or its value here changed since the last start.
     """
     settings = enter(home).settings
     schedule, _ = settled(given, settings.home)
     from flows.servers.local_servers import local_servers
-    from flows.servers.processes import stop_signal, wait_for_any
+    from flows.servers.processes import StoppedError, stop_signal, wait_for_any
 
     logs = settings.home / "logs"
     stop = stop_signal()
     terminal.note("starting Prefect, MLflow and a worker; the first time takes half a minute")
     ports = {"prefect_port": prefect_port, "mlflow_port": mlflow_port}
-    with local_servers(settings, schedule, **ports, host=host, worker=run_here, notify=notify) as addresses:
+    typed = [name for name, value in given.items() if value is not None]
+    servers = local_servers(
+        settings, schedule, **ports, host=host, worker=run_here, notify=notify, given=typed, stop=stop
+    )
+    with ExitStack() as running:
+        try:
+            addresses = running.enter_context(servers)
+        except StoppedError:
+            terminal.note("stopped before everything ran; what had started is ended")
+            return
         keep(settings.home, schedule)
         for sentence in addresses.notes:
             terminal.note(sentence)
@@ -79,7 +89,7 @@ def deploy(
 ) -> None:
     """Create the work pool and all deployments on the server at PREFECT_API_URL; `up` does this itself.
 
-    What was edited in Prefect's UI stays, unless an option changed since the last deployment.
+    What was edited in Prefect's UI stays, unless you give its option or its value here changed since the last deployment.
     """
     folder = prepare(home)
     if not os.environ.get("PREFECT_API_URL"):
@@ -93,7 +103,8 @@ def deploy(
 
     work_pool.checked_template(kind, image, gpus, environ)
     notes = deployment.check(schedule, measures_here=False, environ=environ)
-    notes += deployment.deploy(schedule, environ, kind=kind, image=image, gpus=gpus)
+    typed = [name for name, value in given.items() if value is not None]
+    notes += deployment.deploy(schedule, environ, kind=kind, image=image, gpus=gpus, given=typed)
     keep(folder, schedule)
     for sentence in notes:
         terminal.note(sentence)

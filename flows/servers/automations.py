@@ -1,6 +1,7 @@
 """Prefect's automations: what starts a retraining as tables change, and what tells someone that one failed."""
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -10,24 +11,20 @@ from prefect.events.actions import DoNothing, SendNotification
 from prefect.events.schemas.automations import Automation, Posture
 from pydantic import TypeAdapter
 
+from flows.reports.failure_sentence import TEMPLATE
 from flows.servers.edits import Edit, Record, merged, record_of
+from flows.servers.names import FAILURES
 
-FAILURE = "tell someone that a retraining failed"
-"""Name of the automation that sends a notification."""
+ONCE_IN: Mapping[str, timedelta] = {"watch": timedelta(days=1)}
+"""Failures of a flow that runs every 15 minutes are told once in this time; the first at once."""
 
 _FAILED = ("prefect.flow-run.Failed", "prefect.flow-run.Crashed", "prefect.flow-run.TimedOut")
 _COMPARED = ("enabled", "description", "trigger", "actions")
 _UNORDERED = ("after", "expect", "for_each")
 
-# the state's message is `Flow run encountered an exception: ValueError: <sentence>` after an error
-_SENTENCE = (
-    "{% set said = (flow_run.state.message or '').split('encountered an exception: ', 1)[-1] %}"
-    "{% set words = said.split(': ', 1) %}"
-    "{{ words[1] if words | length == 2 and ' ' not in words[0] else said }}"
-)
 _SUBJECT = "dreamshard: {{ deployment.name }} {{ flow_run.state.name | lower }} ({{ flow_run.name }})"
 _BODY = (
-    _SENTENCE + "\n\n"
+    f"{TEMPLATE}\n\n"
     "{{ deployment.name }}{% if flow_run.parameters.source %} of {{ flow_run.parameters.source }}{% endif %}, "
     "{{ flow_run.state.timestamp.strftime('%Y-%m-%d %H:%M UTC') }}\n"
     "{{ flow_run | ui_url }}"
@@ -44,27 +41,33 @@ def starting(triggers: Iterable[Mapping[str, Any]], deployment: UUID) -> list[Au
     return automations
 
 
-def on_failure(deployments: Iterable[UUID], block: UUID | None) -> AutomationCore:
+def on_failure(name: str, deployment: UUID, block: UUID | None) -> AutomationCore:
     """The automation that reacts to failed and crashed runs.
 
     Args:
-        deployments: whose runs it reacts to.
+        name: of the deployment whose runs it reacts to.
         block: sends the message; None to show the failures in Prefect's event feed only.
     """
-    ids = [f"prefect.deployment.{each}" for each in deployments]
+    within = ONCE_IN.get(name, timedelta(0))
+    each = "related:deployment:prefect.resource.id" if within else "prefect.resource.id"
     trigger = EventTrigger(
         expect=set(_FAILED),
         match={"prefect.resource.id": "prefect.flow-run.*"},
-        match_related={"prefect.resource.role": "deployment", "prefect.resource.id": ids},
-        for_each={"prefect.resource.id"},
+        match_related={
+            "prefect.resource.role": "deployment",
+            "prefect.resource.id": [f"prefect.deployment.{deployment}"],
+        },
+        for_each={each},
         posture=Posture.Reactive,
         threshold=1,
+        within=within,
     )
     send = DoNothing() if block is None else SendNotification(block_document_id=block, subject=_SUBJECT, body=_BODY)
     whom = "No notification block is configured" if block is None else "Sends the sentence of the failure and a link"
+    often = ", at most once a day" if within else ""
     return AutomationCore(
-        name=FAILURE,
-        description=f"Runs when `retrain` or `watch` fails or crashes. {whom} (docs/as-tables-change.md).",
+        name=FAILURES[name],
+        description=f"Runs when `{name}` fails or crashes{often}. {whom} (docs/as-tables-change.md).",
         trigger=trigger,
         actions=[send],
     )

@@ -6,15 +6,17 @@ everything is deployed. What it prints otherwise goes to the log.
 
 import json
 import os
+import select
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
+from threading import Event
+from typing import IO, Any
 
-from flows.servers.processes import PROJECT, Process, end, last_lines
+from flows.servers.processes import PROJECT, Process, end, last_lines, raise_if_set
 from storage.schedule import Schedule
 
 READY_S = 600.0
@@ -24,8 +26,8 @@ READY_S = 600.0
 class Deployer:
     """The process: what it found out, step by step."""
 
-    def __init__(self, process: Process, steps: IO[bytes], log: Path) -> None:
-        self._process, self._steps, self._log = process, steps, log
+    def __init__(self, process: Process, steps: IO[bytes], log: Path, stop: Event) -> None:
+        self._process, self._steps, self._log, self._stop = process, steps, log, stop
 
     def checked(self) -> list[str]:
         """Wait until the setting is checked; returns notes on it.
@@ -46,6 +48,8 @@ class Deployer:
         return self._step("deployed")
 
     def _step(self, name: str) -> list[str]:
+        while not select.select([self._steps], [], [], 0.2)[0]:
+            raise_if_set(self._stop)
         line = self._steps.readline()
         if not line:
             self._process.wait()
@@ -58,16 +62,24 @@ class Deployer:
 
 @contextmanager
 def deployer(
-    schedule: Schedule, environment: Mapping[str, str], logs: Path, *, measures_here: bool
+    schedule: Schedule,
+    environment: Mapping[str, str],
+    logs: Path,
+    *,
+    measures_here: bool,
+    given: Collection[str],
+    stop: Event,
 ) -> Iterator[Deployer]:
     """Run the process while the block runs.
 
     Args:
         environment: names the servers, which need not answer yet, and the home.
         measures_here: this machine runs the flows.
+        given: fields of the schedule that somebody typed just now.
+        stop: ends the waiting for steps with `StoppedError` once it is set.
     """
     logs.mkdir(parents=True, exist_ok=True)
-    request = json.dumps({"schedule": asdict(schedule), "measures_here": measures_here})
+    request = json.dumps({"schedule": asdict(schedule), "measures_here": measures_here, "given": list(given)})
     log = logs / "deploy.log"
     receiver, sender = os.pipe()
     with log.open("ab") as stderr, os.fdopen(sender, "wb") as stdout:
@@ -80,14 +92,14 @@ def deployer(
             stderr=stderr,
             start_new_session=True,
         )
-    with os.fdopen(receiver, "rb") as steps:
+    with os.fdopen(receiver, "rb", buffering=0) as steps:
         try:
-            yield Deployer(process, steps, log)
+            yield Deployer(process, steps, log, stop)
         finally:
             end(process)
 
 
-def _run(request: Mapping[str, object]) -> None:
+def _run(request: Mapping[str, Any]) -> None:
     """What the process does."""
     said = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever else prints goes to the log
@@ -96,16 +108,20 @@ def _run(request: Mapping[str, object]) -> None:
         said.write(json.dumps({step: content}) + "\n")
         said.flush()
 
-    schedule = Schedule(**request["schedule"])  # type: ignore[arg-type]
+    schedule = Schedule(**request["schedule"])
     try:
         if schedule == Schedule():
             say("checked", [])  # before torch is loaded
         from flows.servers import deployment
 
-        notes = deployment.check(schedule, measures_here=bool(request["measures_here"]), environ=os.environ)
+        measures_here = bool(request["measures_here"])
+        notes = deployment.check(schedule, measures_here=measures_here, environ=os.environ)
         if schedule != Schedule():
             say("checked", notes)
-        say("deployed", deployment.deploy(schedule, os.environ, patience_s=READY_S))
+        notes = deployment.deploy(
+            schedule, os.environ, given=request["given"], measures_here=measures_here, patience_s=READY_S
+        )
+        say("deployed", notes)
     except ValueError as error:
         say("refused", str(error))
 

@@ -1,18 +1,23 @@
 """One deployment, as `dreamshard up` and `deploy` make it: checked, pool, deployments, automations, champion's setting."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import chain
 
 import httpx
 
 from dreamshard.recipes import recipe
 from flows.servers import deployments, notifications
 from flows.servers.fitting import check_fit
+from flows.servers.names import NOTIFY
+from flows.servers.scheduled_setting import complete
 from flows.servers.work_pool import Kind, ensure_pool
 from storage.mlflow_store.champions import set_home_setting
 from storage.schedule import Schedule
 from storage.settings import Settings
 from storage.store import open_store
+
+_TOPOLOGY = {"recipe", "testbed", "num_devices"}
 
 
 def check(schedule: Schedule, *, measures_here: bool, environ: Mapping[str, str]) -> list[str]:
@@ -21,7 +26,7 @@ def check(schedule: Schedule, *, measures_here: bool, environ: Mapping[str, str]
     Raises:
         ValueError: the scheduled flows could not run with it, or nothing can be sent to `DREAMSHARD_NOTIFY`.
     """
-    if asked := environ.get(notifications.VARIABLE):
+    if asked := environ.get(NOTIFY):
         notifications.check(asked)
     return check_fit(schedule, open_store, measures_here=measures_here)
 
@@ -33,6 +38,8 @@ def deploy(
     kind: Kind | None = None,
     image: str | None = None,
     gpus: int = 0,
+    given: Collection[str] = (),
+    measures_here: bool = False,
     patience_s: float = 0.0,
 ) -> list[str]:
     """Deploy everything on the servers that the environment names; returns notes for the person who deploys.
@@ -40,6 +47,8 @@ def deploy(
     Args:
         schedule: what the scheduled flows train for.
         kind: with image and gpus, of the work pool; see `ensure_pool`.
+        given: fields of the schedule that somebody typed just now; they win over what was edited in Prefect.
+        measures_here: as for `check`.
         patience_s: time for the servers to answer.
 
     Raises:
@@ -48,15 +57,28 @@ def deploy(
     """
     wait_for(f"{environ['PREFECT_API_URL']}/health", patience_s)
     ensure_pool(kind, image, gpus, environ)
-    recipient = notifications.find(environ.get(notifications.VARIABLE))
-    deployed = deployments.deploy_all(schedule, None if recipient is None else recipient.block)
+    recipient = notifications.find(environ.get(NOTIFY))
+    deployed = deployments.deploy_all(schedule, None if recipient is None else recipient.block, given)
     if environ.get("MLFLOW_TRACKING_URI"):  # otherwise whoever deploys has no registry, and should not make one
         tracking = Settings.from_environment(environ)
         if tracking.tracking_uri.startswith("http"):
             wait_for(f"{tracking.tracking_uri}/health", patience_s)
-        set_home_setting(tracking, *_testbed_and_devices(deployed.schedules["retrain"]))
+        topology = _testbed_and_devices(deployed.schedules["retrain"])
+        if topology != (None, None) or _TOPOLOGY & set(given):  # else it is what somebody else set
+            set_home_setting(tracking, *topology)
     told = notifications.HOW if recipient is None else f"failed retrainings are reported to {recipient.name}"
-    return [*filter(None, [deployments.edited_sentence(deployed.edits)]), told]
+    edited = [each for each in deployed.schedules.values() if complete(each) != complete(schedule)]
+    fits = [_fit_as_edited(each, measures_here) for each in dict.fromkeys(edited)]
+    return [*filter(None, [deployments.edited_sentence(deployed.edits), *chain(*fits)]), told]
+
+
+def _fit_as_edited(schedule: Schedule, measures_here: bool) -> list[str]:
+    """Notes on a setting that was edited in Prefect, which is there already: a warning if the flows cannot run with it."""
+    try:
+        notes = check_fit(schedule, open_store, measures_here=measures_here)
+    except ValueError as error:
+        return [f"warning: as edited in Prefect, runs will fail: {error}"]
+    return [f"as edited in Prefect: {note}" for note in notes]
 
 
 def wait_for(url: str, patience_s: float) -> None:

@@ -4,7 +4,7 @@ What was deployed last is kept on the server, as digests in Prefect's variable `
 everyone who deploys. `flows.servers.deploying` runs this beside the starting servers.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -16,7 +16,8 @@ from prefect.client.schemas.responses import DeploymentResponse
 
 from flows.servers import automations
 from flows.servers.edits import Edit, Record, merged, record_of
-from flows.servers.wanted import SCHEDULED, Wanted, declared_deployments
+from flows.servers.names import SCHEDULED
+from flows.servers.wanted import Wanted, declared_deployments
 from storage.schedule import Schedule
 
 VARIABLE = "dreamshard_deployed"
@@ -36,12 +37,13 @@ class Deployed:
     edits: tuple[Edit, ...]
 
 
-def deploy_all(schedule: Schedule, block: UUID | None) -> Deployed:
+def deploy_all(schedule: Schedule, block: UUID | None, given: Collection[str] = ()) -> Deployed:
     """Create or update every deployment of `prefect.yaml` and its automations on the server at `PREFECT_API_URL`.
 
     Args:
         schedule: what `SCHEDULED` train for.
         block: tells someone about failures.
+        given: fields of the schedule that somebody typed just now; they win over what was edited.
 
     Raises:
         PrefectHTTPStatusError: the server refuses a deployment.
@@ -64,6 +66,7 @@ def deploy_all(schedule: Schedule, block: UUID | None) -> Deployed:
             else:
                 ids[name] = current.id
                 record = records.get(name, record_of(wanted.without_setting().facts()))
+                record = _overruling(record, given) if name in SCHEDULED else record
                 parameters, kept = _update(client, wanted, current, record, is_first=name not in records)
             edits += kept
             new_records[name] = record_of(wanted.facts())
@@ -74,10 +77,17 @@ def deploy_all(schedule: Schedule, block: UUID | None) -> Deployed:
                     client, automation, records.get(automation.name)
                 )
                 edits += kept
-        failure = automations.on_failure([ids[name] for name in SCHEDULED], block)
-        new_records[failure.name], kept = automations.deploy_automation(client, failure, records.get(failure.name))
+        for name in SCHEDULED:
+            failure = automations.on_failure(name, ids[name], block)
+            new_records[failure.name], kept = automations.deploy_automation(client, failure, records.get(failure.name))
+            edits += kept
         _write_records(client, {**records, **new_records})
-        return Deployed(schedules=schedules, edits=(*edits, *kept))
+        return Deployed(schedules=schedules, edits=tuple(edits))
+
+
+def _overruling(record: Record, given: Collection[str]) -> Record:
+    """The record with which the fields count as changed since the last deployment."""
+    return {**record, **{f"parameters.{name}": "" for name in given}}
 
 
 def _existing(client: SyncPrefectClient) -> dict[tuple[UUID, str], DeploymentResponse]:
@@ -104,6 +114,7 @@ def _create(client: SyncPrefectClient, wanted: Wanted, flow: UUID) -> UUID:
         concurrency_options=None if strategy is None else ConcurrencyOptions(collision_strategy=strategy),
         description=facts["description"],
         tags=facts["tags"],
+        job_variables=facts["job_variables"],
         work_pool_name=facts["work_pool_name"],
         work_queue_name=facts["work_queue_name"],
         pull_steps=[],
@@ -116,6 +127,8 @@ def _update(
     """Bring a deployment up to date where something changed; returns its parameters and the edits that stay."""
     slugs = _by_slug(client, wanted, current, is_first)
     now = wanted.current_facts(current, slugs)
+    if now["job_variables"] is None:  # earlier versions recorded them without sending them, so nobody deleted them
+        record = {name: value for name, value in record.items() if name != "job_variables"}
     facts, edits = merged(wanted.name, record, now, wanted.facts())
     parameters = {name.partition(".")[2]: value for name, value in facts.items() if name.startswith("parameters.")}
     parameters = {**wanted.declared.get("parameters", {}), **parameters}
@@ -201,4 +214,4 @@ def _write_records(client: SyncPrefectClient, records: Mapping[str, Record]) -> 
 def edited_sentence(edits: Iterable[Edit]) -> str:
     """What stays as it was edited in Prefect, in a sentence; empty if nothing was edited."""
     listed = "; ".join(edit.sentence() for edit in edits)
-    return f"edited in Prefect, and kept: {listed}" if listed else ""
+    return f"edited in Prefect, and kept (an option given again replaces its edit): {listed}" if listed else ""

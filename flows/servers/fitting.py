@@ -13,6 +13,7 @@ from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask, sample_tasks, split_tables
 from dreamshard.testbeds.capacity import Capacity
 from dreamshard.workloads.functions import is_function
+from dreamshard.workloads.opening import change_token
 from dreamshard.workloads.sizes import listed_sizes
 from dreamshard.workloads.source_files import is_file, is_folder
 from dreamshard.workloads.tables_file import fill_missing_columns
@@ -37,7 +38,7 @@ def check_fit(schedule: Schedule, store: Callable[[], Store], *, measures_here: 
         Sentences on what was chosen, or what could not be checked.
 
     Raises:
-        ValueError: the setting contradicts itself, or its tables cannot be placed.
+        ValueError: the setting contradicts itself, there is no such source, or its tables cannot be placed.
     """
     if schedule == Schedule():
         return []  # a recipe's own tables fit its own sizes
@@ -45,7 +46,7 @@ def check_fit(schedule: Schedule, store: Callable[[], Store], *, measures_here: 
     config = configure(options)
     is_known_here = measures_here or config.testbed.startswith("simulated")
     capacity = testbed_pool.check_testbed(store(), config) if is_known_here else _UNKNOWN
-    tables, notes = _tables(config)
+    tables, notes = _tables(config, must_be_here=measures_here)
     if tables is None:
         return notes
     if "memory_bytes" in config.derived and not is_known_here:
@@ -71,18 +72,27 @@ def _chosen(config: Recipe, tasks: TasksConfig, num_tables: int) -> str:
     )
 
 
-def _tables(config: Recipe) -> tuple[Tables | None, list[str]]:
-    """The tables with their sizes, or None and a note why they are not known."""
+def _tables(config: Recipe, *, must_be_here: bool) -> tuple[Tables | None, list[str]]:
+    """The tables with their sizes, or None and a note why they are not known.
+
+    Raises:
+        ValueError: there is no such source on any machine, or not here where it must be.
+    """
     workload = config.workload
     unknown = "so whether its tables fit was not checked"
+    is_model = is_function(workload.source)
+    is_address = workload.source.startswith("/") or "://" in workload.source or "::" in workload.source
     try:
-        if is_function(workload.source):
+        if is_model:
             tables: Tables = torchrec_bridge().tables_of(_made(workload.source)).tables
             return tables, []
-        is_address = workload.source.startswith("/") or "://" in workload.source
+        if must_be_here or not is_address:
+            change_token(workload.source)  # looks for it
         if is_address and not is_file(workload.source) and not is_folder(workload.source):
             return None, [f"{workload.source} is not on this machine, {unknown}; workers have to read it"]
     except ValueError as error:
+        if must_be_here or not (is_model or is_address):
+            raise ValueError(f"the scheduled flows would have no tables: {error}") from error
         return None, [f"{error}; {workload.source} was not read, {unknown}; workers have to read it"]
     listed = listed_sizes(workload)
     if listed is None:

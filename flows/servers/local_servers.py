@@ -3,14 +3,15 @@
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from threading import Event
 
 from flows.servers.deploying import deployer
-from flows.servers.prefect_server import CALM
+from flows.servers.names import NOTIFY
 from flows.servers.processes import (
     EVERYWHERE,
     LOOPBACK,
@@ -34,11 +35,6 @@ TEAM: Mapping[str, str] = {
     "PREFECT_SERVER_CONCURRENCY_MAXIMUM_CONCURRENCY_SLOT_WAIT_SECONDS": "5",
 }
 """Settings of a server for a team: it remembers holders of slots across restarts, and waiting runs ask every 5 s."""
-PAGES: Mapping[str, str] = {
-    "PREFECT_SERVER_UI_V2_ENABLED": "true",
-    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-}
-"""Prefect's newer pages, without advertisements; `QUIET` turns their analytics off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +63,8 @@ def local_servers(
     host: str = LOOPBACK,
     worker: bool = True,
     notify: str | None = None,
+    given: Collection[str] = (),
+    stop: Event | None = None,
 ) -> Iterator[Addresses]:
     """Run all servers, the worker and the deployments while the block runs.
 
@@ -79,11 +77,14 @@ def local_servers(
         mlflow_port: tried first.
         host: interface to listen on; on any but the loopback interface, the servers ask for a login, see `login_for`.
         worker: also run flows on this machine.
-        notify: who is told about failures, see `flows.servers.notifications`.
+        notify: who is told about failures, see `flows.servers.notifications`; only the deployer knows it.
+        given: fields of the schedule that somebody typed just now; they win over what was edited in Prefect.
+        stop: ends the start once it is set.
 
     Raises:
         ValueError: the scheduled flows could not run with the schedule; nothing was started.
         OSError: `host` is not an interface of this machine.
+        StoppedError: `stop` was set before everything ran.
         RuntimeError: a server did not start, or a deployment failed; the message ends with its last lines.
     """
     home, tracking_uri = settings.home, settings.tracking_uri
@@ -94,13 +95,11 @@ def local_servers(
     mlflow = tracking_uri if tracking_uri.startswith("http") else f"http://{name}:{free_port(mlflow_port, host)}"
     environment = {
         **TEAM,
-        **CALM,
-        **PAGES,
         **with_project(os.environ),
         **QUIET,
         **writable_pages(home, os.environ),
         **_logging_in(wanted_login),
-        "DREAMSHARD_NOTIFY": notify or "",
+        NOTIFY: "",
         "DREAMSHARD_HOME": str(home),
         "PREFECT_HOME": str(home / "prefect"),
         "PREFECT_LOCAL_STORAGE_PATH": str(home / "results"),
@@ -116,7 +115,11 @@ def local_servers(
             processes[name] = ending.enter_context(child_process(name, command, {**environment, **more}, logs))
             record(home, prefect, mlflow, {name: process.pid for name, process in processes.items()})
 
-        deploying = ending.enter_context(deployer(schedule, environment, logs, measures_here=worker))
+        stop = stop or Event()
+        environment_of_deployer = {**environment, NOTIFY: notify or ""}
+        deploying = ending.enter_context(
+            deployer(schedule, environment_of_deployer, logs, measures_here=worker, given=given, stop=stop)
+        )
         notes = deploying.checked()
         start("prefect", [*SERVER, "--host", host, "--port", prefect.rpartition(":")[2]])
         if mlflow != tracking_uri:
@@ -125,12 +128,12 @@ def local_servers(
             start("mlflow", server.command(settings, port, host), **more)
         starting = {logs / f"{name}.log": process for name, process in processes.items()}
         for page in (f"{prefect}/api/health", f"{prefect}/v2/"):
-            wait_until_healthy(page, processes["prefect"], logs / "prefect.log", starting)
+            wait_until_healthy(page, processes["prefect"], logs / "prefect.log", starting, stop)
         notes += deploying.deployed()
         if worker:
             start("worker", [sys.executable, "-m", "flows.cli.app", "worker"])
         if mlflow != tracking_uri:
-            wait_until_healthy(f"{mlflow}/health", processes["mlflow"], logs / "mlflow.log", starting)
+            wait_until_healthy(f"{mlflow}/health", processes["mlflow"], logs / "mlflow.log", starting, stop)
         yield Addresses(prefect=prefect, mlflow=mlflow, processes=processes, notes=notes, login=wanted_login)
 
 
@@ -150,8 +153,7 @@ def _logging_in(login_of_servers: str | None) -> dict[str, str]:
     """The environment of servers that ask for the login and of clients that give it."""
     if login_of_servers is None:
         return {login.LOGIN: ""}
-    clients = login.client_environment({login.LOGIN: login_of_servers})
-    return {login.LOGIN: login_of_servers, "PREFECT_SERVER_API_AUTH_STRING": login_of_servers, **clients}
+    return {login.LOGIN: login_of_servers, **login.client_environment({login.LOGIN: login_of_servers})}
 
 
 def writable_pages(home: Path, environ: Mapping[str, str]) -> dict[str, str]:

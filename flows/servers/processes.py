@@ -70,7 +70,23 @@ def child_process(name: str, command: Sequence[str], environment: Mapping[str, s
         end(process)
 
 
-def wait_until_healthy(url: str, process: Process, log: Path, meanwhile: Mapping[Path, Process] | None = None) -> None:
+class StoppedError(Exception):
+    """Somebody ended the start of the servers, by Ctrl-C or SIGTERM."""
+
+
+def raise_if_set(stop: threading.Event | None) -> None:
+    """Raise `StoppedError` once the event is set."""
+    if stop is not None and stop.is_set():
+        raise StoppedError
+
+
+def wait_until_healthy(
+    url: str,
+    process: Process,
+    log: Path,
+    meanwhile: Mapping[Path, Process] | None = None,
+    stop: threading.Event | None = None,
+) -> None:
     """Wait until the server answers `url` with a page.
 
     Args:
@@ -78,12 +94,15 @@ def wait_until_healthy(url: str, process: Process, log: Path, meanwhile: Mapping
         process: the server.
         log: its output.
         meanwhile: other processes that start at the same time, by their logs; one that fails ends the waiting too.
+        stop: ends the waiting once it is set.
 
     Raises:
+        StoppedError: `stop` was set.
         RuntimeError: a process ended, or the server did not answer in time; the message ends with its last lines.
     """
     deadline = time.monotonic() + STARTUP_S
     while time.monotonic() < deadline:
+        raise_if_set(stop)
         if answers(url):
             return
         for its_log, each in {log: process, **(meanwhile or {})}.items():

@@ -14,11 +14,9 @@ from prefect.client.schemas.schedules import SCHEDULE_TYPES, CronSchedule, Inter
 from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
 
+from flows.servers.names import SCHEDULED
 from flows.servers.processes import PROJECT
 from storage.schedule import Schedule
-
-SCHEDULED = ("retrain", "watch")
-"""Deployments that take the setting of the scheduled flows as parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)

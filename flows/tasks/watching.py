@@ -1,6 +1,5 @@
 """Prefect tasks that find out whether a retraining is due: tables compared, runs under way, events of the last day."""
 
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -20,6 +19,7 @@ from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFi
 from dreamshard.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
 from flows.decisions.retraining_due import is_same_retraining
 from flows.forms.options import RetrainingOptions
+from flows.reports.failure_sentence import failure_sentence
 from storage.store import Store
 
 EVENT = "dreamshard.tables.changed"
@@ -29,7 +29,6 @@ PATIENCE = timedelta(days=1)
 UNDER_WAY = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING)
 _PAGE = 50  # the most events that Prefect's server returns at once
 _LATEST = 200  # runs of `retrain` that are looked at for failures
-_PREFIX = re.compile(r"^Flow run encountered an exception: (\w+: )?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +114,7 @@ def find_failures(options: RetrainingOptions) -> Failing | None:
     if not failed:
         return None
     last, first = failed[0], failed[-1]
-    message = _PREFIX.sub("", (last.state.message if last.state else None) or f"it ended {last.state_name}")
+    message = failure_sentence((last.state.message if last.state else None) or f"it ended {last.state_name}")
     since = first.end_time or datetime.now(UTC)
     return Failing(since=since, count=len(failed), run=last.name, message=" ".join(message.split()))
 

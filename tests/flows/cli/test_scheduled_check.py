@@ -1,11 +1,12 @@
 """What doctor says about the scheduled flows."""
 
+import httpx
 import pytest
 
 from flows.cli import scheduled_check
-from flows.servers import automations
+from flows.servers.names import FAILURES
 from flows.servers.scheduled_setting import keep
-from storage.schedule import Schedule
+from storage.schedule import FILE, Schedule
 
 DEPLOYED = {"recipe": "default", "seed": 0, "num_devices": 4, "memory_gb": 1.0}
 
@@ -41,14 +42,29 @@ def test_each_value_is_shown_with_where_it_comes_from_and_what_prefect_has_inste
 
 def test_that_nobody_is_told_about_failures_is_said(tmp_path, prefect):
     prefect["deployments/filter"] = [{"name": "retrain", "parameters": DEPLOYED}]
-    quiet = {"name": automations.FAILURE, "enabled": True, "actions": [{"type": "do-nothing"}]}
-    prefect["automations/filter"] = [quiet]
-    assert found(tmp_path)["failed retrainings"]["found"] == "nobody is told"
+    quiet, watching = (
+        {"name": name, "enabled": True, "actions": [{"type": "do-nothing"}]} for name in FAILURES.values()
+    )
+    telling = {"actions": [{"type": "send-notification"}]}
+    prefect["automations/filter"] = [quiet, watching]
+    assert found(tmp_path)["failed retrainings"]["found"] == "nobody is told of failures of retrain and watch"
     assert "DREAMSHARD_NOTIFY" in found(tmp_path)["failed retrainings"]["to do"]
-    prefect["automations/filter"] = [{**quiet, "actions": [{"type": "send-notification"}]}]
+    prefect["automations/filter"] = [quiet | telling, watching | telling]
     assert found(tmp_path)["failed retrainings"]["state"] == "ok"
-    prefect["automations/filter"] = [{**quiet, "actions": [{"type": "send-notification"}], "enabled": False}]
-    assert found(tmp_path)["failed retrainings"]["state"] == "optional"
+    prefect["automations/filter"] = [quiet | telling | {"enabled": False}, watching | telling]
+    assert found(tmp_path)["failed retrainings"]["found"] == "nobody is told of failures of retrain"
+
+
+def test_a_refused_login_and_a_damaged_setting_are_said_with_what_to_do(tmp_path, monkeypatch):
+    request = httpx.Request("POST", "http://prefect/api")
+    monkeypatch.setattr(scheduled_check.httpx, "post", lambda *_, **__: httpx.Response(401, request=request))
+    check = found(tmp_path, DREAMSHARD_LOGIN="ada:wrong")["Prefect login"]
+    assert (check["state"], "the login of 'ada'" in check["found"]) == ("missing", True)
+    assert check["to do"].startswith("set DREAMSHARD_LOGIN=NAME:PASSWORD")
+    (tmp_path / FILE).write_text('{"devices": 8}')
+    check = found(tmp_path)["scheduled flows"]
+    assert "(devices: " in check["found"]
+    assert check["to do"].startswith("remove it")
 
 
 def test_where_nothing_is_set_it_is_said_how(tmp_path, prefect):

@@ -1,9 +1,15 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
-from flows.servers import local_servers
+import pytest
+
+from flows.servers import local_servers, prefect_server
+from flows.servers.deploying import Deployer
+from flows.servers.processes import StoppedError, wait_until_healthy
 
 HEAVY = ("torch", "numpy", "pyarrow", "prefect", "mlflow", "pandas", "duckdb")
 
@@ -29,3 +35,39 @@ def test_prefects_pages_are_copied_into_the_home_where_its_own_folder_cannot_be_
     assert local_servers.writable_pages(tmp_path, {"PREFECT_SERVER_UI_STATIC_DIRECTORY": "/elsewhere"}) == {}
     monkeypatch.setattr(local_servers.os, "access", lambda path, _: path.endswith("prefect/server"))
     assert local_servers.writable_pages(tmp_path, {}) == {}
+
+
+def test_ctrl_c_ends_the_start_of_the_servers(tmp_path: Path):
+    stop = threading.Event()
+    stop.set()
+    log = tmp_path / "log"
+    receiver, sender = os.pipe()
+    with subprocess.Popen(["sleep", "60"]) as process, os.fdopen(receiver, "rb", buffering=0) as steps:
+        with pytest.raises(StoppedError):
+            wait_until_healthy("http://127.0.0.1:9/", process, log, stop=stop)
+        with pytest.raises(StoppedError):
+            Deployer(process, steps, log, stop).deployed()
+        os.write(sender, b'{"checked": ["fits"]}\n{"deployed": ["done"]}\n')
+        assert [Deployer(process, steps, log, stop).checked(), Deployer(process, steps, log, stop).deployed()] == [
+            ["fits"],
+            ["done"],
+        ]
+        os.close(sender)
+        process.kill()
+
+
+def test_prefects_server_is_calm_and_asks_for_the_login_whoever_starts_it(monkeypatch):
+    seen = []
+    program = SimpleNamespace(app=lambda: seen.append(dict(os.environ)))
+    monkeypatch.setitem(sys.modules, "prefect.cli", program)
+    monkeypatch.setattr(prefect_server, "calm", lambda: None)
+    monkeypatch.setattr(prefect_server, "keep_pages_to_this_server", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["server"])
+    loop = "PREFECT_SERVER_SERVICES_FOREMAN_LOOP_SECONDS"
+    for given in ({"DREAMSHARD_LOGIN": "off"}, {"DREAMSHARD_LOGIN": "ada:s3cret", loop: "7"}):
+        monkeypatch.setattr(os, "environ", given)
+        prefect_server.main()
+    off, on = seen
+    assert off.items() >= {**prefect_server.CALM, **prefect_server.PAGES}.items()
+    assert "PREFECT_SERVER_API_AUTH_STRING" not in off
+    assert (on["PREFECT_SERVER_API_AUTH_STRING"], on[loop]) == ("ada:s3cret", "7")

@@ -51,7 +51,9 @@ def receiving(server):
 
 def test_a_webhook_gets_subject_and_body_as_json():
     with receiving(HTTPServer(("127.0.0.1", 0), Webhook)) as (port, messages):
-        notifications.block_for(f"http://127.0.0.1:{port}/hook").notify(body=BODY, subject=SUBJECT)
+        block = notifications.block_for(f"http://127.0.0.1:{port}/hook?token=s3cret")
+        block.notify(body=BODY, subject=SUBJECT)
+    assert "s3cret" not in str(block.model_dump(mode="json")), "as Prefect's page Blocks shows it"
     assert json.loads(messages[0]) == {"subject": SUBJECT, "body": BODY, "text": f"{SUBJECT}\n{BODY}"}
 
 
@@ -63,6 +65,20 @@ def test_an_address_of_mail_is_written_to():
     mail = message_from_string(messages[0])
     assert (mail["To"], mail["Subject"]) == ("team@example.com", SUBJECT)
     assert mail.get_payload(decode=True).decode().splitlines() == BODY.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("https://hooks.example.com/services/s3cret", "https://hooks.example.com"),
+        ("http://127.0.0.1:8080/hook", "http://127.0.0.1:8080"),
+        ("mailtos://ada:s3cret@smtp.example.com?to=team@example.com", "mailtos://smtp.example.com"),
+        ("mailtos://ada:s3?cret@smtp.example.com", "mailtos://..."),
+        ("discord://webhook/s3cret", "discord://..."),
+    ],
+)
+def test_an_address_is_named_without_its_secrets(address, name):
+    assert notifications._without_secrets(address) == name
 
 
 @pytest.mark.parametrize("asked", ["nobody", "slack-webhook/", "a/b/c", "pigeon://roof"])

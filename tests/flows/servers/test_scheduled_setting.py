@@ -61,7 +61,7 @@ def test_a_wrong_value_is_refused_by_the_name_it_was_given(tmp_path, given, envi
 
 def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / FILE).write_text('{"devices": 8}')
-    with pytest.raises(ValueError, match=rf"{FILE} is no setting of the scheduled flows .* remove it"):
+    with pytest.raises(ValueError, match=rf"{FILE} is no setting of the scheduled flows \(devices: .* remove it"):
         settled({}, tmp_path, {})
 
 
@@ -100,3 +100,11 @@ def test_of_what_only_workers_see_it_is_said_that_it_was_not_checked(tmp_path, t
     (note,) = fit(tmp_path, source=str(tmp_path / "data.pt"), memory_gb=1)
     assert "are known once it is ingested" in note
     assert fit(tmp_path) == []
+
+
+def test_a_source_that_is_nowhere_is_refused_where_the_flows_run_and_a_misspelt_name_everywhere(tmp_path):
+    with pytest.raises(ValueError, match=r"flows would have no tables: there is no file .*absent\.csv"):
+        fit(tmp_path, source=str(tmp_path / "absent.csv"), measures_here=True)
+    for measures_here in (False, True):
+        with pytest.raises(ValueError, match=r"there is no workload 'critoe' \(is criteo-kaggle meant\?\)"):
+            fit(tmp_path, source="critoe", measures_here=measures_here)
