@@ -19,19 +19,20 @@ def prediction_sentence(plan: "Plan", placement: "ShardedPlacement") -> str:
     return f"{plan.placer}: {cost} for {len(placement.tables)} tables on {plan.num_devices} devices{shards}"
 
 
-def plan_page(checked: "CheckedRequest", placed: "Placed", path: str, notes: Sequence[str]) -> str:
+def plan_page(checked: "CheckedRequest", placed: "Placed", path: str, html: str, notes: Sequence[str]) -> str:
     """What the plan costs on each device, how tables are sharded, what moves, and where the plan is.
 
     Args:
         checked: what was asked for.
         placed: its plan.
         path: of the plan's file.
+        html: path of the page of HTML that shows it.
         notes: said on the way.
     """
-    return "\n\n".join(_parts(checked, placed, path, notes))
+    return "\n\n".join(_parts(checked, placed, path, html, notes))
 
 
-def _parts(checked: "CheckedRequest", placed: "Placed", path: str, notes: Sequence[str]) -> Iterator[str]:
+def _parts(checked: "CheckedRequest", placed: "Placed", path: str, html: str, notes: Sequence[str]) -> Iterator[str]:
     from dreamshard.formatting import markdown_table
 
     plan, request = placed.plan, checked.request
@@ -42,6 +43,7 @@ def _parts(checked: "CheckedRequest", placed: "Placed", path: str, notes: Sequen
     if plan.costs_of is not None:
         yield f"Costs of {plan.costs_of}."
     yield f"The plan: `{path}`"
+    yield f"To look at, table by table and device by device, in a browser: `{html}`"
     yield "## Devices"
     yield markdown_table(_device_rows(plan))
     yield "## Ways to shard"

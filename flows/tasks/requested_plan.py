@@ -8,6 +8,7 @@ from prefect.context import FlowRunContext
 
 from dreamshard.files.digests import digest
 from flows.placing.plan_page import plan_page, prediction_sentence
+from flows.placing.plan_view import plan_html
 from flows.placing.request import PlaceRequest, check, place
 from flows.runtime.prefect_tasks import retried_task
 from flows.runtime.progress import announce
@@ -17,7 +18,9 @@ from storage.store import Store
 
 @retried_task("place tables")
 def place_tables(store: Store, request: PlaceRequest) -> dict[str, Any]:
-    """Request -> plan in the store, named by the tables and its own digest, and a page; returns the flow's outcome.
+    """Request -> plan in the store, named by the tables and its own digest, and pages; returns the flow's outcome.
+
+    Beside the plan is a page of HTML of the same name; Prefect shows one in Markdown, which names both.
 
     Raises:
         ValueError: the request is wrong, for example its constraints contradict each other; before anything is placed.
@@ -34,16 +37,19 @@ def place_tables(store: Store, request: PlaceRequest) -> dict[str, Any]:
     plan, text = placed.plan, placed.plan.to_json()
     name = re.sub(r"[^\w.-]+", "-", checked.task.name)
     target = store.plans / f"{name}-{digest(text)}.json"
-    with writing(target) as file:
-        file.write(text.encode())
+    html = target.with_suffix(".html")
+    for path, content in ((html, plan_html(checked, placed)), (target, text)):
+        with writing(path) as file:
+            file.write(content.encode())
     sentence = prediction_sentence(plan, placed.placement)
-    announce(f"{sentence}; wrote {target}")
+    announce(f"{sentence}; wrote {target} and, to look at in a browser, {html}")
     if FlowRunContext.get() is not None:
-        page = plan_page(checked, placed, str(target), notes)
+        page = plan_page(checked, placed, str(target), str(html), notes)
         create_markdown_artifact(page, key="dreamshard-plan", description=sentence)
     moved = {} if placed.way is None else {"moved_bytes": placed.way.schedule.bytes_of("move")}
     return {
         "plan": str(target),
+        "page": str(html),
         "placer": plan.placer,
         "overall_ms": plan.overall_ms,
         "costs_of": None if plan.costs_of is None else str(plan.costs_of),

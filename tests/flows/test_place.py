@@ -61,6 +61,9 @@ def test_constraints_written_in_the_form_hold_in_the_plan_on_disk(placed, home):
     outcome = placed(constraints="pin: {t0: 2}\napart: [[t1, t2]]\nexclude_devices: [3]\n", sharding="whole")
     devices = held(outcome)
     assert Path(outcome["plan"]).parent == home / "plans"
+    page = Path(outcome["page"])
+    assert page == Path(outcome["plan"]).with_suffix(".html")
+    assert all(shown in page.read_text() for shown in ("<html", f"{outcome['overall_ms']:.3f} ms", '"t5"'))
     assert devices["t0"] == {2}
     assert not devices["t1"] & devices["t2"]
     assert not any(3 in where for where in devices.values())
@@ -122,6 +125,7 @@ def test_a_run_publishes_a_page_with_costs_of_each_device_and_what_moves(store, 
     assert again["moved_bytes"] == 0
     (page,) = [each for each in pages if "From the plan in use" in each]
     assert again["plan"] in page
+    assert again["page"] in page
     assert "keep it: no gain is worth its moves" in page
     assert "pin: {t0: [0, 1]}" in page
     assert "Costs of" in page
