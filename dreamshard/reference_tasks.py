@@ -5,12 +5,13 @@ They are small beside the devices' memory: any later version fits, and measuring
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask, sample_tasks
-from dreamshard.workloads import WorkloadConfig
+from dreamshard.workloads import WorkloadConfig, open_workload
 
 RULE = "lookup_greedy"
 """The rule of thumb that is measured beside each version: its placements never change, so its cost shows drift."""
@@ -26,19 +27,24 @@ _CPU_BATCH = 2048
 def reference_workload(num_devices: int, memory_bytes: int, number: int, *, is_gpu: bool) -> WorkloadConfig:
     """The tables that reference tasks are drawn from; no recipe changes them.
 
+    There are half as many again as a task takes, or as many as are small enough: many or small devices get smaller tasks.
+
     Args:
         memory_bytes: room for tables on each device.
         is_gpu: whether devices are GPUs, or models of them, which take larger batches.
         number: of the set, from 1; another number draws other tables.
+
+    Raises:
+        ValueError: no table is small enough.
     """
-    return WorkloadConfig(
+    small = WorkloadConfig(
         source="meta-dlrm-2022",
-        num_tables=3 * _tables_per_task(num_devices) // 2,
-        max_table_bytes=min(_MOST_BYTES, memory_bytes // _MEMORY_SHARE),
+        max_table_bytes=max(1, min(_MOST_BYTES, memory_bytes // _MEMORY_SHARE)),
         batch_size=DEFAULT_BATCH if is_gpu else _CPU_BATCH,
         dim="mixed",
         seed=2_022_000 + number,
     )
+    return replace(small, num_tables=min(3 * _tables_per_task(num_devices) // 2, len(open_workload(small).names)))
 
 
 def reference_tasks(
@@ -57,10 +63,11 @@ def reference_tasks(
         pool: tables of `reference_workload`.
         number: of the set, from 1.
     """
+    drawn = max(1, min(_tables_per_task(num_devices), 2 * len(pool) // 3))  # fewer than there are, so that tasks differ
     return sample_tasks(
         pool,
         _COUNT,
-        _tables_per_task(num_devices),
+        drawn,
         num_devices,
         memory_bytes,
         torch.Generator().manual_seed(number),

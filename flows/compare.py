@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from flows.decisions import comparison, contestants
+from flows.decisions.warm_start import setting_of
 from flows.forms.form import deployed
 from flows.forms.options import CompareOptions
 from flows.reports import report_tables
@@ -12,6 +13,7 @@ from flows.runtime.progress import announce
 from flows.tasks import evaluation
 from flows.tasks.drawing import draw_heldout_tasks
 from flows.tasks.stage_inputs import configured, running
+from storage.mlflow_store.topology import Topology
 from storage.run_records import report_store
 from storage.store import open_store
 
@@ -28,7 +30,7 @@ def compare(options: CompareOptions) -> dict[str, Any]:
     config, sizes, dataset = configured(store, options)
     with running(store, "compare", config, sizes, options.seed, progress="evaluate") as (_, parent):
         bench = testbed_pool.testbed_reference(store, config, dataset, options.seed)
-        other = comparison.other_hardware(store, versions, bench.identity)
+        other = comparison.other_hardware(store, versions, str(Topology.of_setting(setting_of(config, bench))))
         if other:
             announce(other)
         tasks = draw_heldout_tasks(store, dataset, config.tasks, options.seed, versions)

@@ -29,5 +29,6 @@ def promote(options: PromoteOptions) -> dict[str, Any]:
             )
         budget_ms = inputs.config.evaluation.budget_ms
         version = promotion.register(store, inputs.parent, training, report.key, budget_ms)
-        reference.score_version(store, inputs.parent, version, inputs.config, inputs.bench)
-        return promotion.promote(store, inputs.parent, version, training, report.key, tryout=options.no_promote)
+        outcome = promotion.promote(store, inputs.parent, version, training, report.key, tryout=options.no_promote)
+        missing = reference.score_version(store, inputs.parent, version, inputs.config, inputs.bench)
+        return promotion.with_note(outcome, missing)

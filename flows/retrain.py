@@ -52,5 +52,6 @@ def retrain(options: RetrainOptions) -> dict[str, Any]:
             mlflow_tracking.log_evaluation(store, run, report)
         with chain.stage("promote"):
             version = promotion.register(store, chain.run, training, report, config.evaluation.budget_ms)
-            reference.score_version(store, chain.run, version, config, bench, anew=options.new_reference)
-            return promotion.promote(store, chain.run, version, training, report, tryout=options.no_promote)
+            outcome = promotion.promote(store, chain.run, version, training, report, tryout=options.no_promote)
+            missing = reference.score_version(store, chain.run, version, config, bench, anew=options.new_reference)
+            return promotion.with_note(outcome, missing)

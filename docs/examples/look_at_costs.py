@@ -30,12 +30,14 @@ print(f"{len(versions)} versions; the newest is {newest['version']}, of {newest[
 
 # %% [markdown]
 # ## The most expensive tables
-# Alone on a device, on the hardware of the newest version. Measured where a placement had the table alone, else estimated by
-# the version's cost network; the lines show its mean relative error on held-out placements.
+# Alone on a device, on the hardware and at the batch of the newest version. Measured where a placement had the table alone,
+# else estimated by the version's cost network; the lines show its mean relative error on held-out placements.
 
 # %%
 costs = load.table_costs(home)
-costs = costs[(costs["hardware"] == newest["hardware"]) & costs["is_current"]]
+costs = costs[
+    (costs["hardware"] == newest["hardware"]) & (costs["batch_size"] == newest["batch_size"]) & costs["is_current"]
+]
 most = costs.sort_values("compute_ms").tail(15)
 error_ms = (most["compute_ms"] * most["error"]).fillna(0)
 shades = most["origin"].map({"measured": "tab:blue", "estimated": "tab:orange"})
@@ -55,6 +57,7 @@ figure.savefig(figures / "expensive_tables.png", dpi=120)
 phases = ["forward_compute_ms", "forward_comm_ms", "backward_comm_ms", "backward_compute_ms"]
 devices = load.evaluated_devices(home)
 devices = devices[(devices["run_key"] == newest["evaluation"]) & (devices["placer"] == "dreamshard")]
+devices = devices[devices["split"] == "heldout"]
 task = devices["task"].min()
 devices = devices[devices["task"] == task].sort_values("device").set_index("device")
 
@@ -66,17 +69,19 @@ axes.figure.savefig(figures / "cost_by_device.png", dpi=120, bbox_inches="tight"
 
 # %% [markdown]
 # ## Cost over versions
-# On the fixed reference tasks of each hardware where they were scored, else on each version's own held-out tasks, which
-# differ from version to version.
+# On fixed reference tasks, with a line for each set of them, since only costs on the same set are comparable. Versions
+# that were not measured on any are left out.
 
 # %%
-column = "reference_cost_ms" if versions["reference_cost_ms"].notna().any() else "eval_overall_ms"
+scored = versions[versions["reference_cost_ms"].notna()]
 figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-for hardware, group in versions.groupby("hardware"):
-    axes.plot(group["version"], group[column], marker="o", label=hardware)
-tasks = "reference tasks" if column == "reference_cost_ms" else "its own held-out tasks"
-axes.set(xlabel="version", ylabel="ms", xticks=versions["version"], title=f"Mean cost of a step on {tasks}")
-axes.legend()
+for reference_set, group in scored.groupby("reference_set"):
+    first = group.iloc[0]
+    where = f"{first['hardware']}, {first['devices']} devices, set {reference_set}"
+    axes.plot(group["version"], group["reference_cost_ms"], marker="o", label=where)
+axes.set(xlabel="version", ylabel="ms", xticks=versions["version"], title="Mean cost of a step on reference tasks")
+if len(scored):
+    axes.legend(fontsize="small")
 figure.savefig(figures / "cost_over_versions.png", dpi=120)
 
 # %% [markdown]

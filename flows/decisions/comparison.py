@@ -90,14 +90,14 @@ def with_sizes_of_versions(
 
 
 def other_hardware(store: Store, versions: Sequence[str], measured: str) -> str:
-    """Says which versions' costs are of other hardware than what is measured on; empty if none are.
+    """Says which versions' costs are of other hardware, or another number of devices, than is measured on; empty if none are.
 
     Args:
-        measured: hardware of the testbed.
+        measured: topology that is measured on, in words.
     """
     known = registry.tags_by_version(store.settings)
     origins = {version: origin for version in versions if (origin := _origin(known[version])) is not None}
-    others = {version: origin.topology for version, origin in origins.items() if origin.setting["hardware"] != measured}
+    others = {version: origin.topology for version, origin in origins.items() if origin.topology != measured}
     if not others:
         return ""
     of = " and ".join(f"version {version} of {topology}" for version, topology in others.items())

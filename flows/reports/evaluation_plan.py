@@ -33,10 +33,10 @@ def log_placement(store: Store, run: str, report: EvaluationReport) -> None:
     if page is None:
         return
     runs.log_text(store.settings, run, FILE, page)
-    address = runs.run_address(store.settings, run)
-    if address.startswith("http") and FlowRunContext.get() is not None:
+    server = store.settings.tracking_uri.rstrip("/")
+    if server.startswith("http") and FlowRunContext.get() is not None:
         create_link_artifact(
-            f"{address}/artifacts/{FILE}",
+            f"{server}/{runs.artifact_link(store.settings, run, FILE)}",
             link_text="one placement, device by device and table by table",
             key="dreamshard-placement",
             description="The candidate's placement of a held-out task beside the one that it has to beat, on MLflow's pages.",

@@ -17,6 +17,7 @@ from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import get_current_settings
 
+from dreamshard.files.digests import json_digest
 from dreamshard.files.locks import locked
 from storage.store import Store
 
@@ -24,6 +25,7 @@ HOST = "DREAMSHARD_HOST"
 """Names this host among those that measure; containers give the name of their host, not their own."""
 
 REGISTRY = "dreamshard-registry"
+REFERENCE = "dreamshard-reference"
 LEASE_S = 60.0
 """The shortest lease that Prefect's server grants; it looks for expired leases every 15 s."""
 
@@ -44,6 +46,16 @@ def host_lock() -> Iterator[None]:
 def registry_lock(store: Store) -> Iterator[None]:
     """Nobody else in this home or on this Prefect server registers or promotes during the block."""
     with home_lock(store, "registry", "another run registers or promotes"), limit_slot(REGISTRY):
+        yield
+
+
+@contextmanager
+def reference_lock(store: Store, topology: str) -> Iterator[None]:
+    """Nobody else in this home or its store draws reference tasks of `topology` during the block; others may register."""
+    is_shared = store.settings.store_root != store.settings.home
+    between_hosts = limit_slot(REFERENCE) if is_shared else nullcontext()
+    why = f"another run draws the reference tasks of {topology}"
+    with home_lock(store, f"reference-{json_digest(topology)}", why), between_hosts:
         yield
 
 

@@ -82,6 +82,11 @@ def promote(
     return outcome
 
 
+def with_note(outcome: dict[str, Any], note: str) -> dict[str, Any]:
+    """The outcome of `promote` with another note for people; an empty one changes nothing."""
+    return outcome | {"note": "; ".join(filter(None, (outcome["note"], note)))}
+
+
 @retried_task("make champion")
 def make_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
     """Version or alias -> champion, as `replace_champion` does."""

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from statistics import fmean
 
+from prefect import get_run_logger
+from prefect.exceptions import CancelledRun
+
 from dreamshard.baselines import GreedyPlacer
 from dreamshard.costs import CostSample
 from dreamshard.evaluation import EvaluationRow, evaluate, mean_overall_ms, prediction_figures
@@ -19,7 +22,7 @@ from flows.decisions.warm_start import setting_of
 from flows.runtime import testbed_pool
 from flows.runtime.prefect_tasks import measuring_task
 from flows.runtime.progress import announce
-from flows.runtime.run_locks import registry_lock
+from flows.runtime.run_locks import reference_lock, registry_lock
 from flows.runtime.testbed_pool import TestbedReference, in_round, measure, step_lock
 from flows.tasks.ingestion import ingest_reference
 from storage.lake.lake import EVALUATION
@@ -27,7 +30,7 @@ from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import reference_series, registry
 from storage.mlflow_store.reference_series import ReferencePoint
 from storage.mlflow_store.topology import Topology
-from storage.run_records import reference_sets
+from storage.run_records import reference_sets, version_table
 from storage.run_records.reference_sets import ReferenceSet
 from storage.store import Store
 
@@ -40,8 +43,11 @@ _SPLIT = "reference"
 
 def score_version(
     store: Store, run: str, version: str, config: Recipe, testbed: TestbedReference, *, anew: bool = False
-) -> None:
+) -> str:
     """Measure a version on the reference set of its topology, unless that is done or the recipe leaves it out.
+
+    Call it when the version has been decided on: whatever goes wrong here costs it only this figure. The sentence is then a
+    warning in the run's log and the version's tag `reference_series.FAILURE`, which `dreamshard models` shows.
 
     Args:
         run: MLflow run of the chain.
@@ -49,13 +55,31 @@ def score_version(
         testbed: of the training.
         anew: draw another set, once per chain; versions measured on the earlier one stay comparable with each other only.
 
-    Raises:
-        MeasurementError: a rank died or hung, twice; the version is registered by then.
+    Returns:
+        Why the version was not measured; empty if it was, or need not be.
     """
     if not config.has_reference:
-        return
+        return ""
+    try:
+        _score(store, run, version, config, testbed, anew=anew)
+    except CancelledRun:
+        raise
+    except Exception as error:  # noqa: BLE001 - a finished training must not fail for a figure
+        sentence = (
+            f"version {version} was not measured on reference tasks ({str(error) or type(error).__name__}), so it has no "
+            "reference_cost_ms to compare with other versions; it is in use as decided, and later versions are tried again"
+        )
+        get_run_logger().warning("%s", sentence, exc_info=error)
+        with registry_lock(store):
+            registry.tag(store.settings, version, {reference_series.FAILURE: sentence})
+            version_table.write_versions(store)
+        return sentence
+    return ""
+
+
+def _score(store: Store, run: str, version: str, config: Recipe, testbed: TestbedReference, *, anew: bool) -> None:
     topology = str(Topology.of_setting(setting_of(config, testbed)))
-    with registry_lock(store):  # two first trainings of one topology must not draw two sets
+    with reference_lock(store, topology):  # two first trainings of one topology must not draw two sets
         known = reference_sets.reference_sets(store, topology)
         is_due = not known or (anew and known[-1].asked_by != run)
         used = _drawn(store, run, topology, len(known) + 1, config, testbed) if is_due else known[-1]
@@ -90,32 +114,47 @@ def measure_reference(store: Store, version: str, used: ReferenceSet, testbed: T
         dataset_version=used.dataset,
         testbed=testbed.kind,
         hardware=testbed.identity,
+        split=_SPLIT,
     )
-    figures = reference_figures(rows)
+    learnt = placer.cost_network.measured_on
+    is_predicted = learnt is None or learnt.setting.batch_size == used.batch_size
+    figures = reference_figures(rows, is_predicted=is_predicted)
     point = ReferencePoint(
-        key=used.key, name=used.name, dataset=used.dataset, tasks=used.tasks, evaluation=key, metrics=figures
+        key=used.key,
+        name=used.name,
+        dataset=used.dataset,
+        tasks=used.tasks,
+        batch_size=used.batch_size,
+        evaluation=key,
+        metrics=figures,
     )
     with registry_lock(store):  # of two first versions one creates the series
         reference_series.log_point(store.settings, version, point)
+        version_table.write_versions(store)
     return (
         f"{used.name}: version {version} costs {figures[reference_series.COST]:.4g} ms on {len(tasks)} tasks, "
-        f"{figures[reference_series.RATIO]:.4g} times {RULE}"
+        f"{figures[reference_series.RATIO]:.4g} times {RULE}, at batch {used.batch_size}"
+        + ("" if is_predicted else "; it predicts costs of another batch, so its error is not counted here")
     )
 
 
-def reference_figures(rows: list[EvaluationRow]) -> dict[str, float]:
-    """The metrics of `reference_series` from the measured rows of a version and the rule of thumb."""
+def reference_figures(rows: list[EvaluationRow], *, is_predicted: bool = True) -> dict[str, float]:
+    """The metrics of `reference_series` from the measured rows of a version and the rule of thumb.
+
+    Args:
+        is_predicted: the version predicts costs of the batch that was measured; if not, its error is left out.
+    """
     by_placer = {
         name: {row.task.name: row.overall_ms for row in rows if row.placer == name} for name in (VERSION, RULE)
     }
     rule = by_placer[RULE]
     error, _ = prediction_figures([row for row in rows if row.placer == VERSION])
-    return {
+    figures = {
         reference_series.COST: mean_overall_ms(rows, VERSION),
         reference_series.RATIO: fmean(cost / rule[task] for task, cost in by_placer[VERSION].items()),
         reference_series.RULE: mean_overall_ms(rows, RULE),
-        reference_series.ERROR: error,
     }
+    return figures | ({reference_series.ERROR: error} if is_predicted else {})
 
 
 def _drawn(

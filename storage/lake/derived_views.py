@@ -12,7 +12,8 @@ EVALUATIONS = """
     )
     select evaluated.* replace (
         coalesce(try_cast(evaluated.model_version as integer), of_training.version, of_evaluation.version)
-            as model_version
+            as model_version,
+        coalesce(evaluated.split, 'heldout') as split
     )
     from ({rows}) as evaluated
     left join registered as of_training
@@ -21,11 +22,13 @@ EVALUATIONS = """
         on of_evaluation.evaluation = evaluated.run_key and evaluated.training is null
         and evaluated.placer = 'dreamshard'
 """
-"""Evaluations from before they named the training find the version by the evaluation that it was registered with."""
+"""Evaluations from before they named the training find the version by the evaluation that it was registered with; those from
+before there were reference tasks are of held-out ones."""
 
 EVALUATED_DEVICES = """
     select evaluated.evaluation_id, evaluated.run_key, evaluated.dataset_version, evaluated.testbed,
-        evaluated.hardware, evaluated.placer, evaluated.model_version, evaluated.task, devices.device,
+        evaluated.hardware, evaluated.placer, evaluated.model_version, evaluated.split, evaluated.task,
+        devices.device,
         devices.forward_compute_ms, devices.forward_comm_ms, devices.backward_comm_ms, devices.backward_compute_ms,
         devices.device_ms, devices.memory_bytes, devices.num_tables, devices.sum_dim, devices.shard_tables,
         devices.sample_id, evaluated.created_at

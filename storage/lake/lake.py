@@ -173,7 +173,7 @@ class Lake:
         """Write tasks of a dataset, unless they exist, and return their key.
 
         Args:
-            split: `train` or `test`.
+            split: `train`, `test` or `reference`.
             key: name of this set of tasks; by default the hash of its content.
             seed: seed of the draw, for people.
 
@@ -239,6 +239,7 @@ class Lake:
         dataset_version: str,
         testbed: str,
         hardware: str,
+        split: str = "heldout",
         candidates: Mapping[str, tuple[str, int]] = MappingProxyType({}),
     ) -> list[str]:
         """Write the results of an evaluation in one file, replacing earlier ones; returns the id of each row.
@@ -246,9 +247,11 @@ class Lake:
         Args:
             model_versions: version by placer, of the placers that are registered models; a candidate is not one yet.
             run_key: the evaluation's key.
+            split: `heldout`, or `reference` for the fixed tasks that all versions of a topology place.
             candidates: training and iteration by placer, by which the view finds the version once it is registered.
         """
         origin = {"run_key": run_key, "dataset_version": dataset_version, "testbed": testbed, "hardware": hardware}
+        origin["split"] = split
         trained = {
             placer: {"training": training, "iteration": iteration}
             for placer, (training, iteration) in candidates.items()

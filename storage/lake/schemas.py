@@ -53,7 +53,7 @@ SOURCES = pa.schema([*_columns(_TEXT, "name", "fingerprint"), ("created_at", _TI
 TASKS = pa.schema(
     [
         ("dataset_version", _TEXT),
-        ("split", _TEXT),  # train or test
+        ("split", _TEXT),  # train, test or reference
         ("task_set", _TEXT),  # key of the set of tasks
         ("position", _INT),
         ("task", _TEXT),
@@ -115,6 +115,7 @@ EVALUATIONS = pa.schema(
         ("model_version", _TEXT),  # null if the placer is not a registered model; the view fills it in for a candidate
         ("training", _TEXT),  # of the candidate; null for other placers
         ("iteration", _INT),  # of that training
+        ("split", _TEXT),  # heldout, or reference: the fixed tasks of a topology; the view fills in what is null
         ("task", _TEXT),
         ("num_devices", _INT),
         ("overall_ms", _MS),  # mean over the repeats; null if the placement did not fit
@@ -126,7 +127,7 @@ EVALUATIONS = pa.schema(
         ("created_at", _TIME),
     ]
 )
-"""One row per placer and test task."""
+"""One row per placer and held-out or reference task."""
 
 VERSIONS = pa.schema(
     [
@@ -149,7 +150,9 @@ VERSIONS = pa.schema(
         *_columns(pa.float64(), "gain_over_random", "gain_over_best_baseline"),  # share of the cost that it saves
         *_columns(pa.float64(), "gain_over_best_baseline_low", "gain_over_best_baseline_high"),  # 95 % interval
         *_columns(_TEXT, "reason", "decided_by"),
-        *_columns(_TEXT, "training", "evaluation", "reference_set", "commit", "libraries"),
+        *_columns(_TEXT, "training", "evaluation", "reference_set"),
+        ("reference_batch_size", _COUNT),
+        *_columns(_TEXT, "commit", "libraries"),
         *_columns(_TEXT, "prefect_run", "mlflow_run"),
     ]
 )

@@ -21,14 +21,19 @@ RATIO = "reference_cost_ratio"
 RULE = "reference_rule_ms"
 """Mean cost of the rule's placements, which never change: where this moves, the machine has changed."""
 ERROR = "reference_predicted_mape"
-"""Mean relative error of the version's own predictions of these costs."""
+"""Mean relative error of the version's own predictions of these costs; only of a version that learnt costs of their batch."""
 
 SET = "reference_set"
 """Tag of a version and of a series: key of the reference set."""
 MEASURED = "reference_evaluation"
 """Tag of a version: key of the measurements' rows in the lake."""
+BATCH = "reference_batch_size"
+"""Tag of a version: training samples per pass over the reference tasks, whatever batch the version learnt costs of."""
 DATASET = "reference_dataset"
 """Tag of a version: dataset of the reference set's tables."""
+
+FAILURE = "reference_failure"
+"""Tag of a version: why it could not be measured on its reference set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +45,7 @@ class ReferencePoint:
         name: of the set for people.
         dataset: version of its tables.
         tasks: key of its tasks.
+        batch_size: training samples per pass.
         evaluation: key of the rows in the lake.
     """
 
@@ -47,6 +53,7 @@ class ReferencePoint:
     name: str
     dataset: str
     tasks: str
+    batch_size: int
     evaluation: str
     metrics: Mapping[str, float]
 
@@ -66,7 +73,10 @@ def log_point(settings: Settings, version: str, point: ReferencePoint) -> None:
     log_input(settings, run, tasks, "reference")
     log_model_metrics(settings, run, model, point.metrics, on=(point.name[:500], point.key[:36]))
     runs.log_metrics(settings, _series(settings, point), point.metrics, step=int(version))
-    registry.tag(settings, version, {MEASURED: point.evaluation, DATASET: point.dataset, SET: point.key})
+    tags = {MEASURED: point.evaluation, DATASET: point.dataset, BATCH: point.batch_size, SET: point.key}
+    registry.tag(settings, version, tags)
+    if FAILURE in registry.version_tags(settings, version):  # of an earlier attempt
+        runs.client(settings).delete_model_version_tag(registry.MODEL, version, FAILURE)
 
 
 def _series(settings: Settings, point: ReferencePoint) -> str:

@@ -12,7 +12,7 @@ from storage.settings import Settings
 
 WHAT = (
     *("name", "source", "tables", "table_diff", "hardware", "devices", "devices_per_host", "memory_gb"),
-    *("tables_per_task", "mode", "iterations", "warm_from", "reference_set"),
+    *("tables_per_task", "mode", "iterations", "warm_from", "reference_set", "reference_batch_size"),
 )
 """Tags of a version that say what it is; older versions lack some."""
 
@@ -22,13 +22,15 @@ FACTS = (
 )
 """Tags of a version and of its run that state its origin."""
 
+_WARM_START = "warm_start_from"  # what earlier releases called `warm_from`; their origin says it as well
+
 
 def versions(settings: Settings) -> list[dict[str, Any]]:
     """All versions, newest first.
 
     Returns:
-        Of each: version, aliases, standing, created_at (UTC), run, champion_of, `WHAT`, `FACTS`, reason, and every metric by
-        name.
+        Of each: version, aliases, standing, created_at (UTC), run, champion_of, `WHAT`, `FACTS`, reason,
+        reference_failure (why it has no `reference_cost_ms`, or None), and every metric by name.
     """
     found = listing.read(settings)
     champions = champions_among(found.tags, found.aliases.get("champion"))
@@ -55,7 +57,7 @@ def version(settings: Settings, name: str) -> dict[str, Any]:
     found = listing.read(settings)
     entry = found.find(name, settings.tracking_uri)
     row = _row(entry, found.aliases, champions_among(found.tags, found.aliases.get("champion")))
-    tags = {name: value for name, value in sorted(entry.tags.items()) if name not in row}
+    tags = {name: value for name, value in sorted(entry.tags.items()) if name not in (*row, _WARM_START)}
     if CHANGES_TAG in tags:
         tags["history"] = "\n".join(change.sentence for change in history(tags))
         del tags[CHANGES_TAG]
@@ -79,6 +81,7 @@ def _row(entry: VersionEntry, aliases: Any, champions: dict[str, str]) -> dict[s
         **_what(tags),
         **{name: tags.get(name) for name in FACTS},
         "reason": tags.get("reason", ""),
+        "reference_failure": tags.get("reference_failure"),
         **dict(sorted(heldout_metrics.plain(entry.metrics, *measured_on).items())),
     }
 

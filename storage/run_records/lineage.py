@@ -185,8 +185,4 @@ def conditions(measured: MeasuredOn) -> dict[str, str]:
 
 def tags(origin: Origin) -> dict[str, str]:
     """The tags of a version that state its origin."""
-    return {
-        TAG: origin.to_json(),
-        "source": origin.source,
-        "warm_start_from": origin.warm.version if origin.warm else "nothing",
-    }
+    return {TAG: origin.to_json(), "source": origin.source}

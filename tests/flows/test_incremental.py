@@ -121,7 +121,7 @@ def test_the_second_training_goes_on_from_the_first(home: Home):
     assert (second.warm.version, second.warm.training) == ("1", home.tags["1"]["training"])
     assert second.warm.trainings == (home.tags["1"]["training"],)
     assert second.dataset != first.dataset
-    assert home.tags["2"]["warm_start_from"] == "1"
+    assert home.tags["2"]["warm_from"] == "1"
     warm = checkpoints.load(open_store(), home.tags["2"]["training"], "iteration_00")
     champion = home.placer("1")
     assert warm.warm

@@ -180,7 +180,7 @@ COSTS = """
 def test_the_candidate_of_an_evaluation_has_the_version_that_it_became(finished: Path, shared_dreamshard: Dreamshard):
     query = (
         "select placer, model_version, count(*) as n from evaluations "
-        "where model_version is not null and task like 'test-%' group by all"
+        "where model_version is not null and split = 'heldout' group by all"
     )
     assert json.loads(shared_dreamshard("sql", query, "--json", home=finished).stdout) == [
         {"placer": "dreamshard", "model_version": 1, "n": 4}
@@ -200,11 +200,14 @@ def test_every_folder_of_the_lake_of_a_run_opens_in_every_library(finished: Path
 def test_the_example_draws_its_figures(finished: Path, tmp_path: Path):
     environment = os.environ | {"DREAMSHARD_HOME": str(finished), "FIGURES": str(tmp_path)}
     environment |= {"PYTHONPATH": str(PROJECT)}
-    command = [sys.executable, str(PROJECT / "docs/examples/look_at_costs.py")]
+    example = str(PROJECT / "docs/examples/look_at_costs.py")
+    shown = "print('drawn:', drawn['task'], len(drawn['most']), drawn['scored']['reference_set'].nunique())"
+    command = [sys.executable, "-c", f"import runpy; drawn = runpy.run_path({example!r}); {shown}"]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(list(tmp_path.glob("*.png"))) == 4
     assert "1 versions; the newest is 1, of meta-dlrm-2021 on simulated" in done.stdout
+    assert "drawn: test-000 15 1" in done.stdout, "a held-out task, tables, and one line of reference costs"
 
 
 def test_models_shows_versions_side_by_side_under_the_names_of_the_metrics(

@@ -111,7 +111,10 @@ def test_versions_that_do_not_say_leave_the_options_as_they_are(compared):
 def test_predictions_of_other_hardware_than_what_is_measured_are_named(compared, monkeypatch):
     compared(origin(RANKS), origin(MODEL))
     store = SimpleNamespace(settings=None)
-    assert comparison.other_hardware(store, ["1", "2"], "a machine x4") == (
-        "measured on a machine x4, but the predictions are those of version 2 of simulated h100 · 2 devices"
+    assert comparison.other_hardware(store, ["1", "2"], "a machine x4 · 4 devices") == (
+        "measured on a machine x4 · 4 devices, but the predictions are those of version 2 of simulated h100 · 2 devices"
     )
-    assert comparison.other_hardware(store, ["1"], "a machine x4") == ""
+    assert comparison.other_hardware(store, ["1"], "a machine x4 · 4 devices") == ""
+    assert comparison.other_hardware(store, ["1"], "a machine x4 · 8 devices").endswith(
+        "version 1 of a machine x4 · 4 devices"
+    )

@@ -1,0 +1,36 @@
+"""Tasks that all versions of a topology are measured on exist for any number of devices and any memory."""
+
+import pytest
+
+from dreamshard.reference_tasks import reference_tasks, reference_workload
+from dreamshard.workloads import open_workload
+from tests.helpers.tables import tables_of
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "memory_bytes", "tables_in_task"),
+    [
+        (1, 80 * GIB, 10),
+        (8, 80 * GIB, 40),
+        (62, 80 * GIB, 310),
+        (64, 80 * GIB, 312),
+        (128, 80 * GIB, 312),
+        (4096, 80 * GIB, 312),
+        (64, GIB // 8, 43),
+        (8, GIB // 16, 32),
+        (1, 2**20, 3),
+    ],
+)
+def test_there_are_three_tasks_whatever_the_devices(num_devices: int, memory_bytes: int, tables_in_task: int):
+    workload = reference_workload(num_devices, memory_bytes, 1, is_gpu=True)
+    names = open_workload(workload).names
+    assert len(names) == workload.num_tables
+    rows = workload.max_table_bytes // (128 * 4)  # as large as a table may be
+    pool = tables_of([max(1, rows)] * len(names), 128, 1.0, names=names)
+    tasks = reference_tasks(
+        pool, num_devices, memory_bytes, 1, precision="fp32", optimizer="rowwise_adagrad", devices_per_host=None
+    )
+    assert [len(task.tables) for task in tasks] == [tables_in_task] * 3
+    assert len({task.tables.names for task in tasks}) == 3
