@@ -10,19 +10,15 @@ from jinja2 import Environment, Template
 from dreamshard.costs import PHASES
 from dreamshard.formatting import gib
 from flows.reports.plan_view import scripts, styles
+from flows.reports.plan_view.bars import MOVED_COLOUR, OTHER_COLOUR, PALETTE, REST_COLOUR, paler
 from flows.reports.plan_view.charts import (
     CAPACITY_COLOUR,
-    MOVED_COLOUR,
-    OTHER_COLOUR,
-    PALETTE,
-    REST_COLOUR,
     Chart,
     cost_chart,
     device_rows,
     many_devices,
     memory_chart,
     orders,
-    paler,
 )
 from flows.reports.plan_view.data import PlanView, table_columns
 from flows.reports.plan_view.lists import move_list, table_list
