@@ -93,7 +93,9 @@ def open_testbed(name: str, setup: TestbedSetup, launched: RankSource | None = N
         return _emulated(setup, detail)
     if detail and kind not in ("auto", "cluster"):
         return _own_testbed(name, setup)
-    raise ValueError(f"there is no testbed {name!r}, so nothing can be measured; choose one of {testbed_names()}")
+    raise ValueError(
+        f"there is no testbed {name!r}, so nothing can be measured; choose one of {', '.join(testbed_names())}"
+    )
 
 
 def _device_type(num_devices: int) -> Literal["cpu", "cuda"]:

@@ -23,6 +23,7 @@ def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = 
     configure(options)  # fail before the server starts
     started = time.monotonic()
     outcome = run_flow(retrain, options, quiet=as_json)
+    outcome["where"]["MLflow run"] = outcomes.browsable(store.settings, outcome["where"]["MLflow run"])
     report = report_store.load(store.evaluations, outcome["evaluation"])
     if as_json:
         summary = report_tables.summary_json(report)
@@ -34,7 +35,7 @@ def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = 
     terminal.say(f"Done in {time.monotonic() - started:.0f} s. Everything is in {folders}:")
     outcomes.show_fields(outcome["where"])
     query = 'sql "select hardware, avg(overall_ms) from cost_samples group by 1"'
-    own = options.source if report.model is not None and options.source else ""
+    own = options.source or ""
     learnt = Path(own) if is_function(own) else list_file(own) if own else None
     task = store.lake.read_tasks(report.dataset, "test", report.tasks)[0] if learnt else None
     outcomes.show_next("models", query, outcomes.place_example(outcome, learnt, task))

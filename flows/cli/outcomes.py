@@ -9,6 +9,7 @@ from flows.cli import terminal
 
 if TYPE_CHECKING:
     from dreamshard.tasks import PlacementTask
+    from storage.settings import Settings
 
 
 def show_promotion(outcome: Mapping[str, Any]) -> None:
@@ -48,6 +49,19 @@ def show_fields(fields: Mapping[str, Any]) -> None:
         terminal.say(f"  {name.replace('_', ' '):<{width}}  {terminal.shown(value)}")
 
 
+def browsable(settings: "Settings", address: str) -> str:
+    """The address of a run on the pages of the home's own `up`, where one runs and the address is in the home's database."""
+    from flows.servers import running
+    from storage.mlflow_store import runs
+    from storage.settings import home_registry
+
+    database, _, run = address.rpartition(" run ")
+    if database != settings.tracking_uri or database != home_registry(settings.home):
+        return address
+    up = running.find(settings.home)
+    return address if up is None or not up.alive else runs.run_address(settings, run, up.mlflow)
+
+
 def show_next(*commands: str) -> None:
     """Commands to run next."""
     terminal.say("Next:")
@@ -56,7 +70,13 @@ def show_next(*commands: str) -> None:
 
 
 def place_example(outcome: Mapping[str, Any], learnt: Path | None = None, task: "PlacementTask | None" = None) -> str:
-    """A `place` command: of the list that was learnt, on the devices of a task, or of MLPerf's, which everyone has."""
+    """A `place` command: of the list that was learnt, on the devices of a task, or of MLPerf's, which everyone has.
+
+    Args:
+        outcome: of a promotion.
+        learnt: the list or the function that the tables came from, if they are the user's own.
+        task: one that was held out.
+    """
     bundled = Path(__file__).parents[2] / "dreamshard" / "workloads" / "data" / "mlperf-dlrm-dcnv2.csv"
     tables = os.path.relpath(learnt or bundled)
     placer = "" if outcome["alias"] == "champion" else f" --placer {outcome['version']}"

@@ -235,8 +235,8 @@ def _version(store: "Store", name: str) -> Choice:
         placer = registry.load_placer(name, store.settings)
     except ValueError as error:
         raise ValueError(
-            f"{error}; without one, give --hardware (for example h100), or --placer with a rule of thumb, e.g. "
-            "lookup_greedy"
+            f"{error}; to place without a version, give --hardware (for example h100), or --placer with a rule of thumb, "
+            "e.g. lookup_greedy"
         ) from error
     return Choice(placer, f"dreamshard {name}", placer, _origin(store, placer, name))
 

@@ -8,7 +8,7 @@ from dreamshard.fixed_model import MODEL, split_to_fit
 from dreamshard.formatting import gib
 from dreamshard.placer import NoPlacementError
 from dreamshard.recipes import Recipe, TasksConfig
-from dreamshard.sizing import sized
+from dreamshard.sizing import sized, with_batch_size
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask, sample_tasks, split_tables
 from dreamshard.testbeds.capacity import Capacity
@@ -46,6 +46,8 @@ def check_fit(schedule: Schedule, store: Callable[[], Store], *, measures_here: 
     config = configure(options)
     is_known_here = measures_here or config.testbed.startswith("simulated")
     capacity = testbed_pool.check_testbed(store(), config) if is_known_here else _UNKNOWN
+    is_batch_known = is_known_here or "batch_size" not in config.derived
+    batch = f"batches of {with_batch_size(config).workload.batch_size} samples, " if is_batch_known else ""
     tables, notes = _tables(config, must_be_here=measures_here)
     if tables is None:
         return notes
@@ -60,16 +62,41 @@ def check_fit(schedule: Schedule, store: Callable[[], Store], *, measures_here: 
             f"the scheduled flows could not train on {config.workload.source}: {error}; give other --devices, --memory-gb, "
             "--tables-per-task or --mode"
         ) from error
-    return [*notes, _chosen(config, settled.tasks, len(tables))]
+    return [
+        *notes,
+        _chosen(config, settled.tasks, len(tables), batch),
+        *_not_all_at_once(config, settled.tasks, tables),
+    ]
 
 
-def _chosen(config: Recipe, tasks: TasksConfig, num_tables: int) -> str:
+def _chosen(config: Recipe, tasks: TasksConfig, num_tables: int, batch: str) -> str:
     derived = " (derived)" if "memory_bytes" in config.derived else ""
-    what = "one model of all" if tasks.mode == "fixed" else f"tasks of {tasks.tables_per_task} of"
+    if tasks.mode == "fixed":
+        what = f"one model of all {num_tables} tables"
+    else:
+        other = "; --mode fixed if all are one model" if config.tasks.mode == "auto" else ""
+        what = f"a pool (tasks of {tasks.tables_per_task} of {num_tables} tables{other})"
     return (
-        f"scheduled retraining of {config.workload.source}: {what} {num_tables} tables on {tasks.num_devices} devices of "
-        f"{gib(tasks.memory_bytes)}{derived}, recipe {config.name}, testbed {config.testbed}"
+        f"scheduled retraining of {config.workload.source}: {what} on {tasks.num_devices} devices of "
+        f"{gib(tasks.memory_bytes)}{derived}, {batch}recipe {config.name}, testbed "
+        f"{config.testbed}"
     )
+
+
+def _not_all_at_once(config: Recipe, tasks: TasksConfig, tables: Tables) -> list[str]:
+    """A warning where a pool's tables, which may be one model after all, are more than the devices hold together."""
+    if tasks.mode == "fixed" or config.tasks.mode != "auto":
+        return []
+    try:
+        PlacementTask(
+            tables, tasks.num_devices, tasks.memory_bytes, tasks.precision, tasks.optimizer, config.workload.source
+        )
+    except ValueError as error:
+        return [
+            f"warning: {str(error).partition(', so ')[0]}; each task of the pool fits, but if all {len(tables)} tables are "
+            "one model, give --mode fixed and more --devices or --memory-gb"
+        ]
+    return []
 
 
 def _tables(config: Recipe, *, must_be_here: bool) -> tuple[Tables | None, list[str]]:

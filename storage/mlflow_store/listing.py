@@ -92,13 +92,19 @@ def missing(name: str, address: str, aliases: Mapping[str, str], versions: Mappi
         aliases: alias to version.
         versions: tags of each version.
     """
-    existing = [f"{alias} (version {version})" for alias, version in aliases.items()]
+    existing = []
     for version, tags in versions.items():
-        existing.append(f"version {version}" + (f" (champion of {tags[CHAMPION_OF]})" if CHAMPION_OF in tags else ""))
+        named = [alias for alias, number in aliases.items() if number == version]
+        named += [f"champion of {tags[CHAMPION_OF]}"] if CHAMPION_OF in tags else []
+        existing.append(f"version {version}" + (f" ({', '.join(named)})" if named else ""))
     what = f"{name} yet" if name in ALIASES else f"version {name!r}"
-    return f"there is no {what} of {MODEL} at {address}, so it cannot be used; " + (
+    said = f"there is no {what} of {MODEL} at {address}, so it cannot be used; " + (
         f"there are {', '.join(existing)}" if existing else "train one first with `dreamshard run`"
     )
+    if name == "champion" and existing:
+        newest = next(iter(versions))
+        said += f"; name one instead (--placer {newest}), or make it champion with `dreamshard promote {newest}`"
+    return said
 
 
 def read(settings: Settings) -> Listing:

@@ -182,12 +182,17 @@ def set_tags(settings: Settings, run: str, tags: Mapping[str, Any]) -> None:
     client(settings).log_batch(run, tags=[RunTag(name, str(value)) for name, value in tags.items()])
 
 
-def run_address(settings: Settings, run: str) -> str:
-    """Where people find the run: its page if `tracking_uri` is a server, else the database and the run's id."""
-    if not settings.tracking_uri.startswith("http"):
+def run_address(settings: Settings, run: str, server: str = "") -> str:
+    """Where people find the run: its page if there is a server, else the database and the run's id.
+
+    Args:
+        server: address of one that shows the database `tracking_uri`; not needed if that is a server itself.
+    """
+    server = settings.tracking_uri if settings.tracking_uri.startswith("http") else server
+    if not server:
         return f"{settings.tracking_uri} run {run}"
     experiment = client(settings).get_run(run).info.experiment_id
-    return f"{settings.tracking_uri.rstrip('/')}/#/experiments/{experiment}/runs/{run}?{MODEL_TRAINING}"
+    return f"{server.rstrip('/')}/#/experiments/{experiment}/runs/{run}?{MODEL_TRAINING}"
 
 
 @contextmanager

@@ -64,7 +64,9 @@ def check(settings: Settings) -> tuple[bool, str, str]:
     location = contents.experiment_location(settings.home)
     if not settings.tracking_uri.startswith("sqlite") or location is None or location.startswith("mlflow-artifacts:"):
         return True, "holds no address of model files", ""
-    if location == f"{settings.artifact_root}/dreamshard":
+    if location.rpartition("/")[0] == settings.artifact_root.rstrip(
+        "/"
+    ):  # a folder of its own: a name, or MLflow's number
         return True, f"model files are kept in {location}", ""
     return (
         False,
@@ -103,7 +105,8 @@ def _settle(home: Path, names: list[Path], handle: int) -> None:
 def _move(names: list[Path], home: Path) -> None:
     """Rewrite from all names that the folder had to the present one, and record it last."""
     old = [name for name in names if name != home]
-    if names[0].is_dir():  # a copy, whose record of servers is of those of the original
+    is_copy = (names[0] / contents.RECORD).is_file()
+    if names[0].is_dir():  # a copy's record of servers is of those of the original
         (home / _SERVERS).unlink(missing_ok=True)
     try:
         count = contents.rewrite(home, Relocation(old, home))
@@ -113,7 +116,11 @@ def _move(names: list[Path], home: Path) -> None:
             "would write into the old folder; make its files writable, or move it back"
         ) from error
     _record(home, [home])
-    logger.warning("home was moved from %s to %s; %d addresses rewritten", names[0], home, count)
+    if is_copy:
+        said = "home was copied from %s to %s; %d addresses rewritten in the copy, the original was not touched"
+    else:
+        said = "home was moved from %s to %s; %d addresses rewritten"
+    logger.warning(said, names[0], home, count)
 
 
 def _is_at(home: Path, names: list[Path]) -> bool:

@@ -43,7 +43,7 @@ def test_a_copy_trains_promotes_and_places_by_itself_and_so_does_what_is_moved(f
     tables.write_text("name,rows,dim,pooling_factor\nusers,1000000,64,1\nitems,200000,64,12.5\n")
     place = ("place", str(tables), "--devices", "2", "--memory-gb", "1", "--placer")
     done = typed(copy, *place, "1")
-    assert f"home was moved from {finished} to {copy}; " in done.stderr
+    assert f"home was copied from {finished} to {copy}; " in done.stderr
     assert {shard["table"] for shard in json.loads(done.stdout)["shards"]} == {"users", "items"}
     done = typed(copy, "run", "--recipe", "smoke", "--testbed", "simulated", "--seed", "1", "--json")
     assert "home was moved" not in done.stderr

@@ -88,7 +88,18 @@ def test_tables_that_cannot_fit_are_refused_and_those_that_can_are_described(tmp
     (note,) = fit(tmp_path, source=tables, num_devices=4, memory_gb=1, mode="fixed")
     assert "one model of all 60 tables on 4 devices of 1 GiB, recipe default" in note
     (note,) = fit(tmp_path, source=tables, testbed="simulated:a100")
-    assert "tasks of 20 of 60 tables on 2 devices of 70 GiB (derived)" in note
+    assert (
+        "a pool (tasks of 20 of 60 tables; --mode fixed if all are one model) on 2 devices of 70 GiB (derived)" in note
+    )
+    assert "batches of 65536 samples" in note
+    (note,) = fit(tmp_path, source=tables, testbed="simulated:a100", recipe="smoke", batch_size=4096, mode="pool")
+    assert "batches of 4096 samples" in note
+    setting = {"source": tables, "num_devices": 2, "memory_gb": 1, "tables_per_task": 10}
+    _, warning = fit(tmp_path, **setting)
+    assert warning.startswith("warning: ")
+    assert "2.79 GiB, more than the 2 GiB of 2 devices together" in warning
+    assert "if all 60 tables are one model, give --mode fixed" in warning
+    assert len(fit(tmp_path, **setting, mode="pool")) == 1
 
 
 def test_of_what_only_workers_see_it_is_said_that_it_was_not_checked(tmp_path, tables):

@@ -40,11 +40,12 @@ def test_the_database_holds_what_mlflows_client_returns(registered: Settings, mo
     assert direct.aliases == {"champion": "1"}
     monkeypatch.setattr(listing, "LOCAL", "as a server: ")
     assert listing.read(registered) == direct
-    with pytest.raises(
-        ValueError, match=r"no version '2' of dreamshard .* champion \(version 1\), version 3, version 1"
-    ):
+    with pytest.raises(ValueError, match=r"no version '2' of dreamshard .* version 3, version 1 \(champion\)"):
         direct.find("2", "here")
     assert versions.version(registered, "champion")["tables_per_task"] == "8"
+    without = replace(direct, aliases={"challenger": "3"})
+    with pytest.raises(ValueError, match=r"version 3 \(challenger\), version 1; .*--placer 3.*`dreamshard promote 3`"):
+        without.find("champion", "here")
 
 
 def test_before_the_first_version_there_are_none_and_no_database_is_made(tmp_path: Path):

@@ -94,7 +94,7 @@ def test_a_copy_names_itself_once_says_so_and_leaves_the_original_alone(home, tm
     shutil.copytree(home, copy)
     settings = opened(copy)
     check_addresses(copy)
-    said = f"home was moved from {home} to {copy}; 7 addresses rewritten"
+    said = f"home was copied from {home} to {copy}; 7 addresses rewritten in the copy, the original was not touched"
     assert caplog.messages == [said]
     assert (copy / "mlartifacts" / "dreamshard" / "MLmodel").stat().st_mtime == 1
     assert values(copy / "prefect" / "prefect.db", "select message from log") == [f"wrote {home}/x"]
@@ -102,6 +102,9 @@ def test_a_copy_names_itself_once_says_so_and_leaves_the_original_alone(home, tm
     opened(copy)
     assert caplog.messages == [said]
     assert contents(home) == before
+    assert relocation.check(settings)[0]
+    with closing(sqlite3.connect(copy / "mlflow.db")) as database, database:  # as `up` of a new home has it
+        database.execute("update experiments set artifact_location = ?", [f"{settings.artifact_root}/1"])
     assert relocation.check(settings)[0]
     assert not (copy / "up.json").exists()
 
