@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from prefect.artifacts import create_link_artifact
 from prefect.context import FlowRunContext
 from prefect.utilities.urls import url_for
 
@@ -196,38 +195,6 @@ def log_report(store: Store, version: str, report: EvaluationReport, page: str) 
     runs.describe(settings, run, f"{tags.get('name', f'version {version}')}\n\n{about}")
     evaluation_plan.log_placement(store, run, report)
     _log_page(store, run, REPORT, page)
-
-
-def publish_links(store: Store, run: str, version: str) -> None:
-    """MLflow's pages of the run, the version and its report as artifacts of this flow run.
-
-    Does nothing outside of one, or without a server of MLflow.
-    """
-    settings = store.settings
-    if FlowRunContext.get() is None or not settings.tracking_uri.startswith("http"):
-        return
-    server, name = settings.tracking_uri.rstrip("/"), registry.version_tags(settings, version).get("name")
-    report = runs.artifact_link(settings, registry.run_of(settings, version), f"{REPORT}.html")
-    links = {
-        "dreamshard-mlflow-run": (runs.run_address(settings, run), "MLflow run"),
-        "dreamshard-mlflow-version": (f"{server}/{registry.version_link(version)}", name or f"version {version}"),
-        "dreamshard-mlflow-report": (f"{server}/{report}", "Report in MLflow"),
-    }
-    for key, (link, text) in links.items():
-        create_link_artifact(link, text, key=key, description=f"[{text}]({link})")
-
-
-def addresses(store: Store, run: str, evaluation: str, training: str) -> dict[str, str]:
-    """Addresses of everything that a chain has written, for people."""
-    prefect_run = runs.tags(store.settings, run).get(PREFECT_RUN, "")
-    return {
-        "lake": str(store.settings.lake_root),
-        "catalog": str(store.settings.catalog_path),
-        "checkpoints": str(checkpoints.folder(store, training)),
-        "evaluation": str(report_store.path(store.evaluations, evaluation)),
-        "MLflow run": runs.run_address(store.settings, run),
-        **({"Prefect run": prefect_run} if prefect_run.startswith("http") else {}),
-    }
 
 
 def _known_parameters(config: Recipe) -> dict[str, Any]:

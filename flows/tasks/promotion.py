@@ -10,7 +10,7 @@ from flows.decisions import standing
 from flows.decisions.contestants import champion_name
 from flows.decisions.promotion_decision import Decision, decide
 from flows.decisions.promotion_veto import find_veto
-from flows.reports import mlflow_tracking, report_pages
+from flows.reports import mlflow_tracking, report_pages, written_links
 from flows.runtime.prefect_tasks import retried_task
 from flows.runtime.progress import publish_progress
 from flows.runtime.run_locks import registry_lock
@@ -55,7 +55,7 @@ def promote(
     note = f" ({place.note})" if place.note else ""
     get_run_logger().info("version %s is %s: %s%s", version, place.words, decision.reason, note)
     publish_progress("promote", 1, 1, f"version {version} is {place.words}")
-    links = mlflow_tracking.addresses(store, run, evaluation, training)
+    links = written_links.addresses(store, run, evaluation, training)
     outcome = {
         "version": version,
         "alias": place.alias,
@@ -77,7 +77,7 @@ def promote(
         store, version
     ):  # an error may have prevented it
         mlflow_tracking.log_report(store, version, report, page)
-    mlflow_tracking.publish_links(store, run, version)
+    written_links.publish_links(store, run, version)
     report_pages.publish_evaluation(report, page, decision.reason)
     return outcome
 

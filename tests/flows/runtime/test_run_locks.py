@@ -68,7 +68,8 @@ def test_of_two_promotions_at_once_that_both_beat_what_was_in_use_one_becomes_ch
     for part in ("registry", "champions", "standing"):
         monkeypatch.setattr(promotion, part, registry)
     monkeypatch.setattr(promotion, "find_veto", lambda *_: None)
-    for part in ("checkpoints", "training_effort", "mlflow_tracking", "report_pages"):  # which need a whole training
+    parts = ("checkpoints", "training_effort", "mlflow_tracking", "written_links", "report_pages")
+    for part in parts:  # which need a whole training
         monkeypatch.setattr(promotion, part, MagicMock())
 
     def promote(version):
