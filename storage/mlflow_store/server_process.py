@@ -10,15 +10,18 @@ shares one home shares one login, so a check in front of the application is enou
 
 import argparse
 import os
+import signal
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from storage.login import guarded, of_server
 from storage.mlflow_store.model_training_page import opening_as_model_training
 
 HEALTH = ("/health", "/version")
+ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -34,8 +37,25 @@ def main(arguments: Sequence[str]) -> None:
     login = of_server(os.environ)
     import uvicorn
 
-    app = application(os.environ["MLFLOW_BACKEND_STORE_URI"], given.default_artifact_root, given.artifacts_destination)
+    with _uninterrupted():
+        app = application(
+            os.environ["MLFLOW_BACKEND_STORE_URI"], given.default_artifact_root, given.artifacts_destination
+        )
     uvicorn.run(guarded(app, login, HEALTH) if login else app, host=given.host, port=given.port, access_log=False)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """End by a signal only after the block: in SQLite, half a migration would be a database that no server can use."""
+    received: list[int] = []
+    former = {each: signal.signal(each, lambda number, _: received.append(number)) for each in ENDING}
+    try:
+        yield
+    finally:
+        for each, handler in former.items():
+            signal.signal(each, handler)
+    if received:
+        raise SystemExit(0)
 
 
 def application(database: str, artifact_root: str | None, artifacts_destination: str) -> Any:
