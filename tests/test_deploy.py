@@ -136,6 +136,8 @@ def test_the_image_is_built_from_files_and_extras_that_exist_and_runs_as_an_ordi
     (installed,) = re.findall(r'"\.\[\$\{EXTRA\},(.*)\]"', dockerfile)
     assert set(installed.split(",")) <= set(extras)
     assert re.findall(r"^USER (\S+)$", dockerfile, flags=re.MULTILINE) == ["1000"]
+    of_root = dockerfile[: dockerfile.index("USER 1000")]
+    assert of_root.index("chmod --recursive a+rX .") > of_root.rindex("COPY ")
 
 
 def test_passwords_are_in_no_command_and_every_port_is_bound_to_an_address():

@@ -30,7 +30,7 @@ class EvenShares:
         menu: of the task.
         whole: `[T, L]` latents of each table on devices, summed over its column shards.
         whole_bytes: `[T]` of them.
-        dearest: `[T, L]` of the dearest column shard of each, which no balance makes cheaper.
+        costliest: `[T, L]` of the costliest column shard of each, which no balance makes cheaper.
         alone_ms: `[T]` compute of it alone.
         widest: `[T, L]` of the widest column shard of each.
         widths: `[T]` of it.
@@ -39,7 +39,7 @@ class EvenShares:
     menu: ShardMenu
     whole: Array
     whole_bytes: Indices
-    dearest: Array
+    costliest: Array
     alone_ms: Array
     widest: Array
     widths: Array
@@ -52,9 +52,9 @@ class EvenShares:
         np.add.at(whole, shards.table, shards.latents)
         np.add.at(size, shards.table, shards.device_bytes)
         widths = menu.costs.evaluator().table_width(shards.latents)
-        dearest, widest = _largest_of_each(shards.table, shards.alone_ms), _largest_of_each(shards.table, widths)
+        costliest, widest = _largest_of_each(shards.table, shards.alone_ms), _largest_of_each(shards.table, widths)
         latents = shards.latents
-        return cls(menu, whole, size, latents[dearest], shards.alone_ms[dearest], latents[widest], widths[widest])
+        return cls(menu, whole, size, latents[costliest], shards.alone_ms[costliest], latents[widest], widths[widest])
 
     def mixes(self, forced: ShardingMix, *, in_one_way: bool) -> list[tuple[float, ShardingMix]]:
         """Mixes and what they cost by this measure.
@@ -66,7 +66,7 @@ class EvenShares:
         return self._swept_from([forced, *(self._all_in_one_way(forced) if in_one_way else ())], forced)
 
     def mixes_by_rows(self, forced: ShardingMix) -> list[tuple[float, ShardingMix]]:
-        """Mixes that begin with the dearest tables spread by rows, and what they cost by this measure.
+        """Mixes that begin with the costliest tables spread by rows, and what they cost by this measure.
 
         A hot table's rows may pay only together with copies of small tables, which sweeps one way at a time never begin.
         """
@@ -89,12 +89,12 @@ class EvenShares:
         return found
 
     def _dearest_by_rows(self, mix: ShardingMix) -> Iterator[ShardingMix]:
-        """The mix with one, two, four of its dearest tables spread by rows."""
+        """The mix with one, two, four of its costliest tables spread by rows."""
         able = np.flatnonzero((mix.kind == ON_DEVICES) & self.menu.allowed[:, ROW_WISE])
-        dearest = able[np.argsort(-self.alone_ms[able], kind="stable")]
+        costliest = able[np.argsort(-self.alone_ms[able], kind="stable")]
         for count in _DEAREST:
-            if count <= len(dearest):
-                yield mix.with_tables(dearest[:count], ROW_WISE)
+            if count <= len(costliest):
+                yield mix.with_tables(costliest[:count], ROW_WISE)
 
     def _all_in_one_way(self, mix: ShardingMix) -> Iterator[ShardingMix]:
         """The mix with all other tables spread in the same way that can be."""
@@ -147,7 +147,7 @@ class EvenShares:
             everywhere
             + of_table[np.concatenate([left[i] for left in lefts])]
             * (np.concatenate([left[i] for left in lefts]) >= 0)[:, None]
-            for i, of_table in enumerate((self.dearest, self.widest))
+            for i, of_table in enumerate((self.costliest, self.widest))
         ]
         costs = menu.costs.even_ms(np.concatenate([*sums, *floors])).reshape(3, -1).max(axis=0) + others_ms
         costs = np.where(np.concatenate(sizes) > _FULL * float(menu.task.capacity_bytes.double().mean()), np.inf, costs)
@@ -159,10 +159,10 @@ class EvenShares:
         return float(costs[best]), mix.with_tables(tables[order[:number]], kind)
 
     def _orders(self, tables: Indices, kind: int) -> list[Indices]:
-        """Orders in which to spread tables: the dearest first, or by what is paid for a data-parallel one."""
-        dearest = np.argsort(-self.alone_ms[tables], kind="stable")
+        """Orders in which to spread tables: the costliest first, or by what is paid for a data-parallel one."""
+        costliest = np.argsort(-self.alone_ms[tables], kind="stable")
         if kind != DATA_PARALLEL:
-            return [dearest]
+            return [costliest]
         size = self.menu.device_bytes[tables, kind]
         return [np.argsort(size, kind="stable"), np.argsort(size / self.alone_ms[tables], kind="stable")]
 

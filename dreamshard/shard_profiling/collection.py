@@ -172,7 +172,7 @@ def _on_ranks(
         source.end_ranks()
         raise measurement_error(trouble, "shards", len(everyone), source, None) from None
     except BaseException:
-        source.end_ranks()  # interrupted: they would go on measuring
+        source.end_ranks()  # interrupted: they would keep measuring
         raise
 
 

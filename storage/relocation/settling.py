@@ -124,7 +124,7 @@ def _move(names: list[Path], home: Path) -> None:
 
 
 def _is_at(home: Path, names: list[Path]) -> bool:
-    """Whether the home lies where its record says; another name for the same folder is added to the record."""
+    """Whether the home is where its record says; another name for the same folder is added to the record."""
     if names[0] == home:
         return True
     try:
@@ -153,7 +153,7 @@ def _names(home: Path) -> list[Path]:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{home / contents.RECORD} is damaged ({error}), so nobody knows whether this home was moved; remove the file "
-            "if it lies where it always lay"
+            "if it was never moved"
         ) from error
 
 

@@ -145,7 +145,7 @@ def facts(store: Store, name: str) -> list[object]:
 
 
 def is_readable(store: Store) -> None:
-    """Every view answers, every sample has its tables, and each training that is left can go on from its last state."""
+    """Every view answers, every sample has its tables, and each training that is left can continue from its last state."""
     for view in catalog.VIEWS:
         catalog.query(store.settings, f"select * from {view}")
     is_consistent(store)
