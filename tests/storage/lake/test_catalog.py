@@ -9,6 +9,7 @@ import torch
 from dreamshard.costs import CostSample
 from dreamshard.exchange_sample import Exchange
 from dreamshard.tasks import PlacementTask
+from dreamshard.workloads import dataset_version
 from storage.lake import catalog, schemas, write_exchanges
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import write_rows
@@ -45,6 +46,23 @@ def test_the_version_of_a_registered_contestant_is_kept_and_what_did_not_fit_is_
         ("random", None, None),
     ]
     assert catalog.query(settings, "select avg(overall_ms) as mean from evaluations") == [{"mean": 3.0}]
+
+
+def test_reference_tasks_are_a_split_of_their_own_and_their_tables_are_nobodys(
+    lake: Lake, settings: Settings, task: PlacementTask, version: str
+):
+    of_reference = task.tables.select([0, 1])
+    other = dataset_version(of_reference)
+    lake.write_dataset(of_reference, other, "reference set", newest=False)
+    where = {"testbed": "cluster", "hardware": "x"}
+    row = make_evaluation(task, "dreamshard", 2.0)
+    lake.write_evaluation([row], {}, "own", dataset_version=version, **where)
+    lake.write_evaluation([row], {}, "reference-1", dataset_version=other, split="reference", **where)
+    found = catalog.query(settings, "select run_key, split from evaluations order by run_key")
+    assert [tuple(row.values()) for row in found] == [("own", "heldout"), ("reference-1", "reference")]
+    assert catalog.query(settings, "select distinct dataset_version as v from tables") == [{"v": version}]
+    lake.write_dataset(of_reference, other, "their own now")
+    assert len(catalog.query(settings, "select distinct dataset_version from tables")) == 2
 
 
 PLACEMENTS = ["origin", "origin_id", "run_key", "dataset_version", "testbed", "hardware", "task", "placer"]
