@@ -1,7 +1,8 @@
 """`dreamshard models`: versions side by side, or one in full."""
 
 import json
-from typing import Annotated, Any
+import re
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markdown import Markdown
@@ -9,6 +10,9 @@ from rich.table import Table
 
 from flows.cli import terminal
 from flows.cli.command_options import HomeOption, JsonOption, enter
+
+if TYPE_CHECKING:
+    from storage.settings import Settings
 
 KEY_METRICS = (
     "reference_cost_ms",
@@ -47,7 +51,7 @@ def models(
     from storage.mlflow_store import versions
 
     if version is not None:
-        _show_version(versions.version(settings, version), as_json=as_json)
+        _show_version(settings, versions.version(settings, version), as_json=as_json)
         return
     rows = versions.versions(settings)
     if as_json:
@@ -83,12 +87,15 @@ def _show_champions(rows: list[dict[str, Any]]) -> None:
         terminal.say(f"champion of {entry['champion_of']}: version {entry['version']}{used}")
 
 
-def _show_version(version: dict[str, Any], *, as_json: bool) -> None:
+def _show_version(settings: "Settings", version: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         terminal.print_json(version)
         return
     description, tags = version.pop("description"), version.pop("tags")
     history = tags.pop("history", "")
+    if history:  # which says it, as does the description's first line
+        version.pop("reason")
+        description = description.partition("\n\n")[2]
     number, costs_of = version.pop("version"), tags.get("topology") or version["champion_of"]
     terminal.say(", ".join(filter(None, (f"Version {number}", version["standing"]))))
     if costs_of:
@@ -103,7 +110,19 @@ def _show_version(version: dict[str, Any], *, as_json: bool) -> None:
     terminal.say("Decisions:")
     for line in history.splitlines() or ["none yet"]:
         terminal.say(f"  {line}")
-    terminal.OUT.print(Markdown(description, hyperlinks=False))
+    terminal.OUT.print(Markdown(_with_full_links(settings, description), hyperlinks=False))
+
+
+def _with_full_links(settings: "Settings", description: str) -> str:
+    """Links to MLflow's pages with the address of the server; without one, their texts alone."""
+    from flows.servers import running
+
+    up = running.find(settings.home)
+    is_server = settings.tracking_uri.startswith("http")
+    server = settings.tracking_uri if is_server else up.mlflow if up is not None and up.alive else ""
+    if server:
+        return description.replace("](#/", f"]({server.rstrip('/')}/#/")
+    return re.sub(r"\[([^\]]+)\]\(#/[^)]*\)", r"\1 (on MLflow's pages)", description)
 
 
 def _readable(value: Any) -> str:
@@ -120,7 +139,7 @@ def _lines(content: dict[str, Any], indent: str = "") -> list[str]:
     lines = []
     for name, value in content.items():
         if isinstance(value, dict):
-            lines += [f"{indent}{name}:", *_lines(value, indent + "  ")]
-        else:
+            lines += [f"{indent}{name}:", *_lines(value, indent + "  ")] if value else []
+        elif value not in (None, "", []):
             lines.append(f"{indent}{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
     return lines

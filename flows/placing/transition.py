@@ -78,7 +78,12 @@ def _gain_lines(weighed: "Weighed", price: "MovePrice", options: str) -> Iterato
         yield "  GiB moved        ms      gain"
         for point in weighed.curve:
             share = 1 - point.overall_ms / kept.overall_ms if kept.overall_ms else 0.0
-            yield f"  {gib(point.moved_bytes):>11}  {point.overall_ms:8.3f}  {share:8.2%}"
+            free = (
+                "  (without moves: copies dropped, tables cut anew or loaded elsewhere)"
+                if not point.moved_bytes and share > 0
+                else ""
+            )
+            yield f"  {gib(point.moved_bytes):>11}  {point.overall_ms:8.3f}  {share:8.2%}{free}"
 
 
 def _gain(kept: "Point", point: "Point") -> str:
@@ -98,6 +103,9 @@ def _move_lines(task: "PlacementTask", current: "InUse", schedule: "Schedule") -
     parts = f" in {len(moved)} parts" if len(moved) > len(tables) else ""
     others = {"new": current.new, "of another size": current.changed, "gone": current.removed}
     named = [f"{how}: {_listed(names)}" for how, names in others.items() if names]
+    cut = {step.table for step in steps if step.kind == "cut"} - tables
+    if cut:
+        named.insert(0, f"{len(cut)} cut anew where they are, which moves nothing")
     more = f"; {'; '.join(named)}" if named else ""
     total = gib(schedule.bytes_of("move"))
     yield f"{len(tables)} of {len(current.blocks)} tables move{parts}, {total} in all{more}{':' if steps else ''}"

@@ -27,14 +27,14 @@ FILE = "placement_page.html"
 """Name of the page on an evaluation's run and on its version's."""
 
 
-def log_placement(store: Store, run: str, report: EvaluationReport) -> None:
-    """Log the page on a run, if there is one; in a flow run, an artifact links to it on MLflow's pages."""
+def log_placement(store: Store, run: str, report: EvaluationReport, *, linked: bool = True) -> None:
+    """Log the page on a run, if there is one; in a flow run, an artifact links to it, if `linked`, on MLflow's pages."""
     page = placement_html(store, report)
     if page is None:
         return
     runs.log_text(store.settings, run, FILE, page)
     server = store.settings.tracking_uri.rstrip("/")
-    if server.startswith("http") and FlowRunContext.get() is not None:
+    if linked and server.startswith("http") and FlowRunContext.get() is not None:
         create_link_artifact(
             f"{server}/{runs.artifact_link(store.settings, run, FILE)}",
             link_text="one placement, device by device and table by table",
@@ -94,7 +94,7 @@ def _facts(report: EvaluationReport, task: str) -> Mapping[str, str]:
     return {
         "measured on": report.hardware if measured is None else str(measured),
         "training": f"{report.training}, iteration {report.iteration}",
-        "held-out task" if report.model is None else "model": task,
+        **({"held-out task": task} if report.model is None else {}),
         f"gain over {report.reference}, all tasks": report_tables.gain_text(gain),
     }
 

@@ -193,7 +193,7 @@ def log_report(store: Store, version: str, report: EvaluationReport, page: str) 
     links["Version"] = registry.version_link(version)
     about = " · ".join(f"[{name}]({link})" for name, link in links.items())
     runs.describe(settings, run, f"{tags.get('name', f'version {version}')}\n\n{about}")
-    evaluation_plan.log_placement(store, run, report)
+    evaluation_plan.log_placement(store, run, report, linked=False)  # the evaluation's run has one
     _log_page(store, run, REPORT, page)
 
 

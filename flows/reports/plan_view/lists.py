@@ -14,7 +14,7 @@ from bokeh.models import (
 )
 
 from flows.reports.plan_view import scripts
-from flows.reports.plan_view.data import PlanView, TableColumns
+from flows.reports.plan_view.data import MoveLine, PlanView, TableColumns
 from flows.reports.plan_view.styles import CONTROL, LIST
 
 _ROW, _HEAD, _TALLEST = 26, 32, 560  # pixels
@@ -50,7 +50,7 @@ def move_list(view: PlanView) -> tuple[TextInput, DataTable] | None:
             "step": list(range(1, len(view.moves) + 1)),
             "kind": [move.kind for move in view.moves],
             "table": [move.table for move in view.moves],
-            "part": [move.part or "all" for move in view.moves],
+            "part": [_part(view, move) for move in view.moves],
             "source": [move.source for move in view.moves],
             "target": [move.target for move in view.moves],
             "mib": [move.memory_bytes / 2**20 for move in view.moves],
@@ -68,6 +68,15 @@ def move_list(view: PlanView) -> tuple[TextInput, DataTable] | None:
         _number("stay", "a step's ms more if the table stayed", _THREE, 220),
     ]
     return _list(shown, source, "table", "filter moves by table")
+
+
+def _part(view: PlanView, move: MoveLine) -> str:
+    """Rows or columns that move; of a table that is cut anew also how it was sharded, and is now."""
+    part = move.part or "all"
+    if move.kind != "cut" or view.before is None or move.table not in view.before.sharding_of:
+        return part
+    before, after = view.before.way(move.table), view.side.way(move.table)
+    return part if before == after else f"{part}: {before} -> {after}"
 
 
 def _list(shown: list[TableColumn], source: ColumnDataSource, column: str, says: str) -> tuple[TextInput, DataTable]:

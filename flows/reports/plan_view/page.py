@@ -175,8 +175,8 @@ def _subtitle(view: PlanView) -> str:
     text += f", device {slowest} is the slowest" if view.task.num_devices > 1 else ""
     if view.before is not None and view.before.overall_ms is not None and overall is not None:
         saved = 1 - overall / view.before.overall_ms if view.before.overall_ms else 0.0
-        gain = f"{saved:.1%} saved" if saved >= 0 else f"{-saved:.1%} more"
-        text += f"; {view.before.name}: {view.before.overall_ms:.3f} ms, so {gain}"
+        gain = f"costs {abs(saved):.1%} {'less' if saved >= 0 else 'more'}"
+        text += f"; {view.before.name}: {view.before.overall_ms:.3f} ms, so {view.side.name} {gain}"
     return text
 
 
@@ -184,7 +184,8 @@ def _moves_heading(view: PlanView) -> str:
     moved = [move for move in view.moves if move.kind == "move"]
     tables = len({move.table for move in moved})
     gib = sum(move.memory_bytes for move in moved) / 2**30
-    return f"Moves: {_count(tables, 'table')}, {gib:.3g} GiB"
+    cut = len({move.table for move in view.moves if move.kind == "cut"} - {move.table for move in moved})
+    return f"Moves: {_count(tables, 'table')}, {gib:.3g} GiB" + (f"; {_count(cut, 'table')} cut anew" if cut else "")
 
 
 def _legend(view: PlanView, charts: list[Chart]) -> list[tuple[str, str, str]]:

@@ -22,7 +22,7 @@ h2 {{ font-size: 17px; margin: 36px 0 10px; font-weight: 650; }}
 .fact dd {{ margin: 2px 0 0; font-weight: 600; overflow-wrap: anywhere; }}
 .warning {{ background: var(--warn); border-radius: 8px; padding: 10px 14px; margin: 12px 0; }}
 .controls {{ display: flex; flex-wrap: wrap; gap: 8px 28px; align-items: center; margin: 4px 0 10px; }}
-.controls > div {{ display: flex; gap: 8px; align-items: center; color: var(--soft); }}
+.controls > div {{ display: flex; flex-wrap: wrap; max-width: 100%; gap: 8px; align-items: center; color: var(--soft); }}
 .legend {{ display: flex; flex-wrap: wrap; gap: 4px 20px; color: var(--soft); font-size: 13px; margin: 0 0 8px; }}
 .legend i {{ display: inline-block; width: 22px; height: 11px; margin-right: 6px; border-radius: 2px; vertical-align: -1px; }}
 .legend i.strip {{ height: 5px; vertical-align: 2px; }}
@@ -36,7 +36,8 @@ h2 {{ font-size: 17px; margin: 36px 0 10px; font-weight: 650; }}
 """
 
 CONTROL = """
-:host { color: var(--ink); }
+:host { color: var(--ink); max-width: 100%; }
+.bk-btn-group { flex-wrap: wrap; }
 .bk-input { background: var(--page); color: var(--ink); border-color: var(--line); }
 .bk-input::placeholder { color: var(--soft); }
 .bk-btn { background: var(--card); color: var(--ink); border-color: var(--line); }
