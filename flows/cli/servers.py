@@ -42,7 +42,9 @@ def up(
 
     logs = settings.home / "logs"
     stop = stop_signal()
-    terminal.note("starting Prefect, MLflow and a worker; the first time takes half a minute")
+    terminal.note(
+        "checking the setting, then starting Prefect, MLflow and a worker; the first time takes half a minute"
+    )
     ports = {"prefect_port": prefect_port, "mlflow_port": mlflow_port}
     typed = [name for name, value in given.items() if value is not None]
     servers = local_servers(
