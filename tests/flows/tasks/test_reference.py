@@ -1,0 +1,73 @@
+"""The reference tasks: a failure costs a version only that figure, and figures are of the batch that was measured."""
+
+from types import SimpleNamespace
+
+import pytest
+from prefect.logging import disable_run_logger
+
+from dreamshard.model_files import save_placer
+from dreamshard.testbeds.base import MeasurementError
+from flows.tasks import promotion, reference
+from storage.mlflow_store import reference_series, registration, registry, runs, versions
+from storage.mlflow_store.reference_series import ReferencePoint
+from storage.run_records import lineage
+from storage.store import Store, open_store
+from tests.flows.tasks.test_promotion import MODEL, row
+from tests.helpers.trained import learnt_placer
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Store:
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    return open_store()
+
+
+@pytest.fixture
+def version(store: Store, tmp_path) -> str:
+    """The only registered version."""
+    save_placer(learnt_placer(), tmp_path / "placer")
+    origin = lineage.Origin(recipe="smoke", source="t.csv", dataset="d", tasks="t", setting=MODEL, networks=("a", "b"))
+    with runs.chain(store.settings, "retrain") as run:
+        tags = {"training": "t", "iteration": 1, **lineage.tags(origin)}
+        return registration.register_placer(store.settings, tmp_path / "placer", run, tags=tags)
+
+
+def test_a_version_that_cannot_be_measured_says_so_until_it_can(store: Store, version: str, monkeypatch):
+    def hangs(*_given, **_more):
+        raise MeasurementError("rank 3 hung")
+
+    monkeypatch.setattr(reference, "_score", hangs)
+    run, config = registry.run_of(store.settings, version), SimpleNamespace(has_reference=True)
+    with disable_run_logger():
+        sentence = reference.score_version(store, run, version, config, None)
+    assert sentence.startswith(f"version {version} was not measured on reference tasks (rank 3 hung), so it has no ")
+    assert versions.version(store.settings, version)["reference_failure"] == sentence
+    assert promotion.with_note({"note": "a note"}, sentence)["note"] == f"a note; {sentence}"
+    assert promotion.with_note({"note": ""}, "")["note"] == ""
+    point = ReferencePoint(
+        key="k-1",
+        name="a set",
+        dataset="d",
+        tasks="t",
+        batch_size=2048,
+        evaluation="e",
+        metrics={"reference_cost_ms": 2.0},
+    )
+    reference_series.log_point(store.settings, version, point)
+    (measured,) = versions.versions(store.settings)
+    assert (measured["reference_failure"], measured["reference_cost_ms"]) == (None, 2.0)
+    assert (measured["reference_set"], measured["reference_batch_size"]) == ("k-1", "2048")
+
+
+def test_the_error_is_left_out_where_the_version_predicts_costs_of_another_batch():
+    costs = {reference.VERSION: 1.0, reference.RULE: 2.0}
+    rows = [row(f"reference-1-00{t}", placer, ms) for t in range(2) for placer, ms in costs.items()]
+    figures = reference.reference_figures(rows)
+    assert figures == {
+        "reference_cost_ms": 1.0,
+        "reference_cost_ratio": 0.5,
+        "reference_rule_ms": 2.0,
+        "reference_predicted_mape": 0.0,
+    }
+    del figures["reference_predicted_mape"]
+    assert reference.reference_figures(rows, is_predicted=False) == figures
