@@ -64,7 +64,7 @@ with atomic.writing(Path(sys.argv[1])) as file:
         assert writer.stdout.readline() == "wrote\n"
         os.kill(writer.pid, signal.SIGKILL)
     (left,) = tmp_path.iterdir()
-    assert left.name.startswith(f"a.{writer.pid}.")
+    assert left.name.startswith(f".a.{writer.pid}.")
     assert left.suffix == ".tmp"
 
 
