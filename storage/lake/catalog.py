@@ -124,7 +124,7 @@ def _create_views(connection: duckdb.DuckDBPyConnection, settings: Settings, ver
 
 
 _DISTINCT = """
-    qualify row_number() over (partition by testbed, dataset_version, sample_id, device order by created_at) = 1
+    qualify row_number() over (partition by testbed, dataset_version, sample_id, of_device order by of_time) = 1
 """
 """Hosts that do the same run at the same time share no lock, and may write one sample to two files."""
 
@@ -166,7 +166,11 @@ def _rows(connection: duckdb.DuckDBPyConnection, root: AnyPath, name: str) -> st
 
 def _select(columns: dict[str, str], source: str, condition: str, once: str) -> str:
     selected = ", ".join(f'{value} as "{name}"' for name, value in columns.items())
-    return f"select {selected} from {source} {condition} {once}"
+    if not once:
+        return f"select {selected} from {source} {condition}"
+    names = ", ".join(f'"{name}"' for name in columns)
+    within = f"select {selected}, device as of_device, created_at as of_time from {source} {condition}"
+    return f"select {names} from ({within}) {once}"  # of columns by name, so that conditions on folders reach the files
 
 
 def _from_path(folders: tuple[str, ...]) -> dict[str, str]:

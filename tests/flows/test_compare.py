@@ -95,8 +95,8 @@ def test_every_pair_is_compared_on_the_same_tasks_and_the_lake_knows_the_version
     rows = json.loads(shared_dreamshard("sql", query, "--json", home=home).stdout)
     assert rows == [
         {"placer": "dim_greedy", "model_version": None, "n": 4},
-        {"placer": "version 1", "model_version": "1", "n": 4},
-        {"placer": "version 2", "model_version": "2", "n": 4},
+        {"placer": "version 1", "model_version": 1, "n": 4},
+        {"placer": "version 2", "model_version": 2, "n": 4},
     ]
 
 

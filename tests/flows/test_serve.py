@@ -229,4 +229,4 @@ def test_a_version_that_is_not_there_is_one_sentence(home: Path, shared_dreamsha
     done = shared_dreamshard("serve", "--version", "7", home=home)
     assert done.returncode == 1
     assert "there is no version '7' of dreamshard" in done.sentence
-    assert "champion (version 1)" in done.sentence
+    assert "version 1 (champion)" in done.sentence
