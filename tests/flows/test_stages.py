@@ -130,7 +130,8 @@ def test_every_placement_that_was_evaluated_has_its_sample_with_clock_and_spread
 
 
 def test_training_reads_none_of_what_an_evaluation_measured(finished: Path, shared_dreamshard: Dreamshard):
-    query = "select distinct run_key, iteration = 0 as evaluated from cost_samples where run_key not like 'reference-%' order by 2"
+    own = "run_key not like 'reference-%'"
+    query = f"select distinct run_key, iteration = 0 as evaluated from cost_samples where {own} order by 2"
     training, evaluation = json.loads(shared_dreamshard("sql", query, "--json", home=finished).stdout)
     assert (training["evaluated"], evaluation["evaluated"]) == (False, True)
     assert training["run_key"] != evaluation["run_key"]

@@ -80,6 +80,8 @@ def served(registered: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[st
     for name in (BACKEND_STORE_URI_ENV_VAR, REGISTRY_STORE_URI_ENV_VAR):
         monkeypatch.setenv(name, registered.tracking_uri)
     monkeypatch.setenv(ARTIFACT_ROOT_ENV_VAR, registered.artifact_root)
+    monkeypatch.setenv("MLFLOW_REGISTRY_URI", "")  # which the server sets; undone with the rest
+    monkeypatch.delenv("MLFLOW_REGISTRY_URI")
     for store in ("_tracking_store", "_model_registry_store"):
         monkeypatch.setattr(handlers, store, None)
     web = make_server("127.0.0.1", 0, mlflow_app)
