@@ -58,7 +58,7 @@ class Home:
         for table in found:
             open_store().lake.write_table_lookups(table)
         pool = concatenate([statistics(table) for table in found])
-        open_store().lake.write_dataset(pool, dataset_version(pool), "list.csv")
+        open_store().lake.write_dataset(pool, dataset_version(pool), self.config().workload.source)
         return dataset_version(pool)
 
     def start(self, dataset: str, *, full: bool = False, **other) -> warm_start.WarmStart:
@@ -82,10 +82,10 @@ class Home:
         return training
 
     def register(self, training: str) -> None:
-        last = str(checkpoints.last_iteration(open_store(), training))
-        tags = {"training": training, "iteration": last} | lineage.tags(
-            training_effort.read_origin(open_store(), training)
-        )
+        last = checkpoints.last_iteration(open_store(), training)
+        origin = training_effort.read_origin(open_store(), training)
+        facts = version_facts.facts(open_store(), training, origin, last)
+        tags = {"training": training, "iteration": str(last)} | lineage.tags(origin) | facts
         self.tags = {str(len(self.tags) + 1): tags, **self.tags}  # newest first
 
     def placer(self, version: str, _settings: object = None):
@@ -275,13 +275,10 @@ def test_stages_on_their_own_say_of_which_source_the_tables_are_that_they_work_o
     assert configure(RecipeOptions(recipe="smoke")).workload.source == "meta-dlrm-2021"
     options = StageOptions(recipe="smoke", testbed="simulated", dataset=home.origin("2").dataset)
     with disable_run_logger():
-        assert stage_inputs.stage_inputs(open_store(), options).start.source == "list.csv"
+        assert stage_inputs.stage_inputs(open_store(), options).start.source == str(home.path / "list.csv")
 
 
 def test_a_version_says_which_tables_changed_since_the_version_it_trained_on_from(home: Home):
-    found = {
-        version: version_facts.facts(open_store(), home.tags[version]["training"], home.origin(version), 2)
-        for version in "12"
-    }
-    assert (found["2"]["table_diff"], found["2"]["warm_from"], found["2"]["tables"]) == ("+3 -2 ~4", "1", "41")
-    assert (found["1"]["table_diff"], found["1"]["warm_from"], found["1"]["mode"]) == ("", "", "pool")
+    first, second = home.tags["1"], home.tags["2"]
+    assert (second["table_diff"], second["warm_from"], second["tables"]) == ("+3 -2 ~4", "1", "41")
+    assert (first["table_diff"], first["warm_from"], first["mode"]) == ("", "", "pool")
