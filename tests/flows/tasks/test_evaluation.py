@@ -1,5 +1,7 @@
 """Which champion a candidate has to beat, and when an evaluation is measured again."""
 
+from types import SimpleNamespace
+
 import pytest
 from prefect.logging import disable_run_logger
 
@@ -7,8 +9,8 @@ from dreamshard.recipes import EvaluationConfig, MeasureConfig
 from flows.runtime.content_keys import content_key
 from flows.runtime.testbed_pool import TestbedReference
 from flows.tasks import evaluation
-from storage.mlflow_store import registry
-from storage.run_records import report_store
+from storage.mlflow_store import champions, registry
+from storage.run_records import report_store, training_effort
 from storage.store import Store, open_store
 
 TESTBED = TestbedReference(
@@ -34,7 +36,8 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Store:
 def test_a_candidate_does_not_compete_with_the_champion_that_it_already_is(
     store, monkeypatch, iteration, training, rival
 ):
-    monkeypatch.setattr(registry, "champion", lambda _: "1")
+    monkeypatch.setattr(training_effort, "read_origin", lambda *_: SimpleNamespace(topology="a test"))
+    monkeypatch.setattr(champions, "champion_of", lambda *_: "1")
     monkeypatch.setattr(registry, "version_tags", lambda *_: {"training": "t", "iteration": "2"})
     with disable_run_logger():
         assert evaluation.champion_to_beat.fn(store, training, iteration) == rival

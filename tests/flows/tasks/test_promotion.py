@@ -102,7 +102,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DREAMSHARD_HOME", str(home))
         patch.setattr(report_pages, "plots", lambda *_: {})  # a second of every promotion
-        patch.setattr(evaluation_plan, "log_placement", lambda *_: None)  # these trainings have no checkpoints
+        patch.setattr(evaluation_plan, "log_placement", lambda *_, **__: None)  # these trainings have no checkpoints
         yield Team(home)
 
 
