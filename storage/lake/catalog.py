@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dreamshard.files import atomic
 from storage.filesystem import AnyPath, failures, list_files
-from storage.lake import derived_views, rows, schemas
+from storage.lake import derived_views, schemas
 from storage.settings import Settings
 
 VIEWS = (
@@ -130,7 +130,7 @@ _DISTINCT = """
 
 _SOURCES: dict[str, tuple[str, pa.Schema, tuple[str, ...], str]] = {
     "versions": ("versions", schemas.VERSIONS, (), ""),
-    "tables": ("tables", schemas.TABLES, ("dataset_version",), f"where created_at > timestamp '{rows.LONG_AGO}'"),
+    "tables": ("tables", schemas.TABLES, ("dataset_version",), f"where created_at > timestamp '{schemas.LONG_AGO}'"),
     "tasks": ("tasks", schemas.TASKS, ("dataset_version", "split"), ""),
     "cost_samples": ("cost_samples", schemas.COST_SAMPLES, ("testbed", "dataset_version"), "where device = 0"),
     "device_costs": ("cost_samples", schemas.DEVICE_COSTS, ("testbed", "dataset_version"), ""),

@@ -123,7 +123,7 @@ class Lake:
         is_due = version not in self.dataset_versions()[-1:] if newest else not path.exists()
         if is_due:
             lookups = [rows.lookups_file(tables.select([t])) for t in range(len(tables))]
-            created_at = rows.now() if newest else rows.LONG_AGO
+            created_at = rows.now() if newest else schemas.LONG_AGO
             write_parquet(path, rows.tables_to_rows(tables, version, source, lookups, created_at))
         return path
 

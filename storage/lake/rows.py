@@ -22,9 +22,6 @@ from storage.lake.parquet_files import content_id
 
 Row = dict[str, Any]
 
-LONG_AGO = datetime(1970, 1, 1)
-"""When datasets were written that never count as the newest."""
-
 _OF_TABLES = ("rows", "dim", "pooling_factor", "lookups", "unique_rows")
 _OF_TASK = ("num_devices", "precision", "optimizer")
 _OF_SAMPLE = ("testbed", "hardware", "clock", "batch_size", "repeats")

@@ -4,6 +4,8 @@ A measurement is stored as one row per device, so that a sample and its devices 
 device 0 also carries the columns of the whole placement. `COST_SAMPLES` and `DEVICE_COSTS` are the two views of it.
 """
 
+from datetime import datetime
+
 import pyarrow as pa
 
 from dreamshard.names import NUM_BINS, PHASES
@@ -16,6 +18,9 @@ Columns = list[tuple[str, pa.DataType]]
 _TEXT, _INT, _COUNT, _MS = pa.string(), pa.int32(), pa.int64(), pa.float64()
 _TEXTS, _DEVICES = pa.list_(_TEXT), pa.list_(_INT)
 _TIME = pa.timestamp("us")  # UTC without a time zone: DuckDB needs another package to return zones to Python
+
+LONG_AGO = datetime(1970, 1, 1)
+"""When datasets were written that never count as the newest."""
 
 
 def _columns(kind: pa.DataType, *names: str) -> Columns:
