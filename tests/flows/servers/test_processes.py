@@ -126,9 +126,8 @@ def test_a_smoke_run_started_over_the_api_ends_with_a_champion_and_its_artifacts
     assert f"{servers.mlflow}/#/models/dreamshard/versions/1" in artifacts["dreamshard-mlflow-version"]["data"]
     assert {"dreamshard-mlflow-run", "dreamshard-mlflow-report"} <= set(artifacts)
     mlflow = f"{servers.mlflow}/api/2.0/mlflow"
-    named = {"name": "dreamshard", "alias": outcome["alias"]}
-    version = httpx.get(f"{mlflow}/registered-models/alias", params=named, timeout=120).json()["model_version"]
-    assert version["version"] == "1"
+    named = {"name": "dreamshard", "version": outcome["version"]}
+    version = httpx.get(f"{mlflow}/model-versions/get", params=named, timeout=120).json()["model_version"]
     assert {tag["key"] for tag in version["tags"]} >= {"reason", "dataset", "hardware", "testbed", "commit", "seed"}
     run = httpx.get(f"{mlflow}/runs/get", params={"run_id": version["run_id"]}, timeout=120).json()["run"]
     assert {"eval_overall_ms", "eval_predicted_mape"} <= {
