@@ -18,8 +18,9 @@ M members of an ensemble, N lookups or shards, P distinct tables of a data set, 
 milliseconds (`_ms`), memory in bytes (`_bytes`).
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dreamshard import lazy
 
 if TYPE_CHECKING:
     from dreamshard.costs import CostSample, DeviceCosts
@@ -39,11 +40,4 @@ _MODULES = {
     "read_tables": "workloads",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """What this package offers, imported when it is first used: a program that only locks files needs no torch."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy.attributes(__name__, _MODULES)

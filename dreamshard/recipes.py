@@ -7,8 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import torch
+
 from dreamshard.shard_profiling.design import CollectionConfig
-from dreamshard.tables import Optimizer, Precision
+from dreamshard.tables import Optimizer, Precision, Tables
+from dreamshard.tasks import PlacementTask, sample_tasks
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads import META_WORKLOADS
 from dreamshard.workloads.config import WorkloadConfig
@@ -42,6 +45,35 @@ class TasksConfig:
     num_test: int = 10
     precision: Precision = "fp32"
     optimizer: Optimizer = "sgd"
+
+    def drawn_from(
+        self, pool: Tables, count: int, generator: torch.Generator, name: str = "task"
+    ) -> list[PlacementTask]:
+        """Tasks of tables of a pool; raises like `sample_tasks`."""
+        return sample_tasks(
+            pool,
+            count,
+            self.tables_per_task,
+            self.num_devices,
+            self.memory_bytes,
+            generator,
+            precision=self.precision,
+            optimizer=self.optimizer,
+            name=name,
+            devices_per_host=self.devices_per_host,
+        )
+
+    def of_all(self, tables: Tables, name: str) -> PlacementTask:
+        """The task of all tables as one model; raises like `PlacementTask`."""
+        return PlacementTask(
+            tables,
+            self.num_devices,
+            self.memory_bytes,
+            precision=self.precision,
+            optimizer=self.optimizer,
+            name=name,
+            devices_per_host=self.devices_per_host,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,9 @@ lookups          lookups in memory and as Parquet
 table_statistics features of a table from one batch of lookups; a dataset's version
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dreamshard import lazy
 
 if TYPE_CHECKING:
     from dreamshard.workloads.config import META_WORKLOADS, WorkloadConfig, bundled_lists, bundled_workloads
@@ -70,11 +71,4 @@ _MODULES = {
     "write_lookups": "lookups",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """What this package offers, imported when it is first used: a program that only compares sources needs no torch."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy.attributes(__name__, _MODULES)

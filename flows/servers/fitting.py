@@ -10,7 +10,7 @@ from dreamshard.placer import NoPlacementError
 from dreamshard.recipes import Recipe, TasksConfig
 from dreamshard.sizing import sized, with_batch_size
 from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask, sample_tasks, split_tables
+from dreamshard.tasks import split_tables
 from dreamshard.testbeds.capacity import Capacity
 from dreamshard.workloads.functions import is_function
 from dreamshard.workloads.opening import change_token
@@ -88,9 +88,7 @@ def _not_all_at_once(config: Recipe, tasks: TasksConfig, tables: Tables) -> list
     if tasks.mode == "fixed" or config.tasks.mode != "auto":
         return []
     try:
-        PlacementTask(
-            tables, tasks.num_devices, tasks.memory_bytes, tasks.precision, tasks.optimizer, config.workload.source
-        )
+        tasks.of_all(tables, config.workload.source)
     except ValueError as error:
         return [
             f"warning: {str(error).partition(', so ')[0]}; each task of the pool fits, but if all {len(tables)} tables are "
@@ -141,29 +139,9 @@ def _place(tasks: TasksConfig, tables: Tables, seed: int) -> None:
         NoPlacementError: a fixed model fits none.
     """
     if tasks.mode == "fixed":
-        task = PlacementTask(
-            tables,
-            tasks.num_devices,
-            tasks.memory_bytes,
-            precision=tasks.precision,
-            optimizer=tasks.optimizer,
-            name=MODEL,
-            devices_per_host=tasks.devices_per_host,
-        )
-        split_to_fit(task)
+        split_to_fit(tasks.of_all(tables, MODEL))
         return
     generator = torch.Generator().manual_seed(seed)
     counts = {"train": tasks.num_train, "test": tasks.num_test}
     for (name, count), part in zip(counts.items(), split_tables(tables, generator), strict=True):
-        sample_tasks(
-            part,
-            count,
-            tasks.tables_per_task,
-            tasks.num_devices,
-            tasks.memory_bytes,
-            generator,
-            precision=tasks.precision,
-            optimizer=tasks.optimizer,
-            name=name,
-            devices_per_host=tasks.devices_per_host,
-        )
+        tasks.drawn_from(part, count, generator, name)

@@ -6,7 +6,7 @@ import torch
 
 from dreamshard.recipes import TasksConfig
 from dreamshard.tables import Tables
-from dreamshard.tasks import EMPTY_SPLIT, sample_tasks, split_tables
+from dreamshard.tasks import EMPTY_SPLIT, split_tables
 from flows.decisions.heldout import split_by_training
 from flows.runtime.content_keys import content_key
 from flows.runtime.prefect_tasks import retried_task
@@ -91,16 +91,5 @@ def _write_tasks(
 ) -> None:
     counts = {"train": config.num_train, "test": config.num_test}
     for name, pool in parts.items():
-        tasks = sample_tasks(
-            pool,
-            counts[name],
-            config.tables_per_task,
-            config.num_devices,
-            config.memory_bytes,
-            generator,
-            precision=config.precision,
-            optimizer=config.optimizer,
-            name=name,
-            devices_per_host=config.devices_per_host,
-        )
+        tasks = config.drawn_from(pool, counts[name], generator, name)
         store.lake.write_tasks(tasks, dataset, name, key, seed)

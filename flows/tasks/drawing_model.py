@@ -38,15 +38,7 @@ def draw_model(store: Store, dataset: str, config: TasksConfig, seed: int, split
     split = earlier.with_tables(pool, pool.select([]))
     own = [] if split_of is None else [sorted(split.train), sorted(split.test)]
     key = content_key("fixed", dataset, config, seed, *own)
-    model = PlacementTask(
-        pool,
-        config.num_devices,
-        config.memory_bytes,
-        precision=config.precision,
-        optimizer=config.optimizer,
-        name=MODEL,
-        devices_per_host=config.devices_per_host,
-    )
+    model = config.of_all(pool, MODEL)
     num_train, num_test = max(1, config.num_train // 2), max(1, config.num_test - 1)
     train = _tasks(store, dataset, model, num_train, 2 * seed, "train")
     used = [task.whole_tables for task in train]

@@ -64,9 +64,8 @@ def check(settings: Settings) -> tuple[bool, str, str]:
     location = contents.experiment_location(settings.home)
     if not settings.tracking_uri.startswith("sqlite") or location is None or location.startswith("mlflow-artifacts:"):
         return True, "holds no address of model files", ""
-    if location.rpartition("/")[0] == settings.artifact_root.rstrip(
-        "/"
-    ):  # a folder of its own: a name, or MLflow's number
+    folder = location.rpartition("/")[0]  # without the experiment's own part, a name or MLflow's number
+    if folder == settings.artifact_root.rstrip("/"):
         return True, f"model files are kept in {location}", ""
     return (
         False,

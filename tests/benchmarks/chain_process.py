@@ -100,7 +100,7 @@ def straight(recipe: str, testbed: str) -> float:
     from dreamshard.recipes import RECIPES
     from dreamshard.search import GreedyCostPlacer
     from dreamshard.tables import concatenate
-    from dreamshard.tasks import sample_tasks, split_tables
+    from dreamshard.tasks import split_tables
     from dreamshard.testbeds import open_testbed
     from dreamshard.testbeds.base import TestbedSetup
     from dreamshard.workloads import LookupFiles, open_workload, statistics, write_lookups
@@ -115,16 +115,7 @@ def straight(recipe: str, testbed: str) -> float:
         generator = torch.Generator().manual_seed(seed)
         sides, wanted = split_tables(concatenate(described), generator), config.tasks
         train, test = (
-            sample_tasks(
-                half,
-                count,
-                wanted.tables_per_task,
-                wanted.num_devices,
-                wanted.memory_bytes,
-                generator,
-                precision=wanted.precision,
-                optimizer=wanted.optimizer,
-            )
+            wanted.drawn_from(half, count, generator)
             for half, count in zip(sides, (wanted.num_train, wanted.num_test), strict=True)
         )
         setup = TestbedSetup(
