@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 Home = str | os.PathLike[str] | None
 
+_ELSEWHERE = ("DREAMSHARD_STORE", "DREAMSHARD_ARTIFACTS", "MLFLOW_TRACKING_URI")
+
 _OF_VERSIONS = re.compile(r"\b(versions|table_costs|evaluations|evaluated_devices|placements)\b", re.IGNORECASE)
 _OF_ESTIMATES = re.compile(r"\btable_costs\b", re.IGNORECASE)
 
@@ -143,8 +145,11 @@ def evaluated_devices(home: Home = None) -> "DataFrame":
 
 def _settings(home: Home) -> Settings:
     environment = dict(os.environ)
-    if home is not None:
-        environment["DREAMSHARD_STORE" if "://" in str(home) else "DREAMSHARD_HOME"] = str(home)
+    if "://" in str(home):
+        environment["DREAMSHARD_STORE"] = str(home)
+    elif home is not None:  # its own lake and registry, whatever this process works with
+        environment = {name: value for name, value in environment.items() if name not in _ELSEWHERE}
+        environment["DREAMSHARD_HOME"] = str(home)
     settings = Settings.from_environment(environment)
     root = settings.lake_root
     if isinstance(root, Path) and not root.is_dir():

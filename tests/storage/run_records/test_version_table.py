@@ -33,6 +33,12 @@ def registered(mlflow_settings: Settings, placer_folder: Path, version: str, tas
     return Store(mlflow_settings)
 
 
+def test_a_home_that_is_named_is_read_whatever_this_process_works_with(registered: Store, monkeypatch, tmp_path):
+    monkeypatch.setenv("DREAMSHARD_STORE", str(tmp_path / "another"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/another.db")
+    assert load.versions(registered.settings.home)["version"].tolist() == [1, 2]
+
+
 def test_versions_are_rows_that_say_what_they_are(registered: Store):
     first, second = catalog_rows(registered, "from versions order by version")
     assert (first["version"], first["aliases"], first["reason"], first["name"]) == (1, "champion", "the first", None)
