@@ -18,7 +18,7 @@ from dreamshard.search.sharding_costs import CollectiveLoad, Figures
 from dreamshard.search.sharding_mix import ON_DEVICES, ShardingMix
 
 _ORDER = (DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, GRID, DATA_PARALLEL)
-_DEAREST = (1, 2, 4)  # tables that are spread by rows to begin with
+_MOST_EXPENSIVE = (1, 2, 4)  # tables that are spread by rows to begin with
 _FULL = 0.98  # of all memory: placements of whole tables never fill devices evenly
 
 
@@ -70,7 +70,7 @@ class EvenShares:
 
         A hot table's rows may pay only together with copies of small tables, which sweeps one way at a time never begin.
         """
-        return self._swept_from(list(self._dearest_by_rows(forced)), forced)
+        return self._swept_from(list(self._most_expensive_by_rows(forced)), forced)
 
     def _swept_from(self, starts: Sequence[ShardingMix], forced: ShardingMix) -> list[tuple[float, ShardingMix]]:
         found = []
@@ -88,11 +88,11 @@ class EvenShares:
                 found.append((cost_ms, mix))
         return found
 
-    def _dearest_by_rows(self, mix: ShardingMix) -> Iterator[ShardingMix]:
+    def _most_expensive_by_rows(self, mix: ShardingMix) -> Iterator[ShardingMix]:
         """The mix with one, two, four of its costliest tables spread by rows."""
         able = np.flatnonzero((mix.kind == ON_DEVICES) & self.menu.allowed[:, ROW_WISE])
         costliest = able[np.argsort(-self.alone_ms[able], kind="stable")]
-        for count in _DEAREST:
+        for count in _MOST_EXPENSIVE:
             if count <= len(costliest):
                 yield mix.with_tables(costliest[:count], ROW_WISE)
 

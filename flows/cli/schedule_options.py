@@ -18,7 +18,7 @@ NotifyOption = Annotated[
     str | None,
     typer.Option(
         "--notify",
-        help="Who is told about failed retrainings: mailtos://..., https://... or TYPE/NAME of a notification block.",
+        help="Who is notified of failed retrainings: mailtos://..., https://... or TYPE/NAME of a notification block.",
         envvar="DREAMSHARD_NOTIFY",
         show_envvar=True,
     ),

@@ -1,4 +1,4 @@
-"""What `dreamshard doctor` says about the scheduled flows: what they retrain for, where that comes from, who is told."""
+"""What `dreamshard doctor` says about the scheduled flows: what they retrain for, where that comes from, who is notified."""
 
 import os
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ class _Api:
 
 
 def scheduled(home: Path, environ: Mapping[str, str] = os.environ) -> list[Check]:
-    """The setting of the scheduled flows field by field, what Prefect has instead, and who is told about failures."""
+    """The setting of the scheduled flows field by field, what Prefect has instead, and who is notified of failures."""
     try:
         schedule, origins = settled({}, home, environ)
     except ValueError as error:
@@ -62,7 +62,7 @@ def scheduled(home: Path, environ: Mapping[str, str] = os.environ) -> list[Check
 
 
 def _asked(api: _Api) -> tuple[dict[str, dict[str, Any]] | None, list[Check]]:
-    """What Prefect has for the fields, and who is told about failures; or that it refuses the login."""
+    """What Prefect has for the fields, and who is notified of failures; or that it refuses the login."""
     try:
         deployed = _deployed(api)
         return deployed, [] if deployed is None else [_told(api)]
@@ -110,13 +110,13 @@ def _told(api: _Api) -> Check:
     automations = {each["name"]: each for each in api.asked("automations/filter") if each["name"] in FAILURES.values()}
     sending = [each for each in automations.values() if each["enabled"] and _sends(each)]
     if len(sending) == len(FAILURES):
-        return check("failed retrainings", "ok", "somebody is told (Prefect's page Automations)")
+        return check("failed retrainings", "ok", "somebody is notified (Prefect's page Automations)")
     advice = (
         "set DREAMSHARD_NOTIFY to mailtos://USER:PASSWORD@SMTP-HOST?to=team@example.com, https://HOST/WEBHOOK or TYPE/NAME "
         "of a notification block, and start `dreamshard up` again"
     )
     silent = [flow for flow, name in FAILURES.items() if name not in {each["name"] for each in sending}]
-    return check("failed retrainings", "optional", f"nobody is told of failures of {' and '.join(silent)}", advice)
+    return check("failed retrainings", "optional", f"nobody is notified of failures of {' and '.join(silent)}", advice)
 
 
 def _sends(automation: Mapping[str, Any]) -> bool:

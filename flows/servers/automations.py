@@ -1,4 +1,4 @@
-"""Prefect's automations: what starts a retraining as tables change, and what tells someone that one failed."""
+"""Prefect's automations: what starts a retraining as tables change, and what notifies someone that one failed."""
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -16,7 +16,7 @@ from flows.servers.edits import Edit, Record, merged, record_of
 from flows.servers.names import FAILURES
 
 ONCE_IN: Mapping[str, timedelta] = {"watch": timedelta(days=1)}
-"""Failures of a flow that runs every 15 minutes are told once in this time; the first at once."""
+"""Failures of a flow that runs every 15 minutes are reported once in this time; the first at once."""
 
 _FAILED = ("prefect.flow-run.Failed", "prefect.flow-run.Crashed", "prefect.flow-run.TimedOut")
 _COMPARED = ("enabled", "description", "trigger", "actions")

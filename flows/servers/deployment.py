@@ -66,10 +66,10 @@ def deploy(
         topology = _testbed_and_devices(deployed.schedules["retrain"])
         if topology != (None, None) or _TOPOLOGY & set(given):  # else it is what somebody else set
             set_home_setting(tracking, *topology)
-    told = notifications.HOW if recipient is None else f"failed retrainings are reported to {recipient.name}"
+    reported = notifications.HOW if recipient is None else f"failed retrainings are reported to {recipient.name}"
     edited = [each for each in deployed.schedules.values() if complete(each) != complete(schedule)]
     fits = [_fit_as_edited(each, measures_here) for each in dict.fromkeys(edited)]
-    return [*filter(None, [deployments.edited_sentence(deployed.edits), *chain(*fits)]), told]
+    return [*filter(None, [deployments.edited_sentence(deployed.edits), *chain(*fits)]), reported]
 
 
 def _fit_as_edited(schedule: Schedule, measures_here: bool) -> list[str]:

@@ -42,7 +42,7 @@ def deploy_all(schedule: Schedule, block: UUID | None, given: Collection[str] = 
 
     Args:
         schedule: what `SCHEDULED` train for.
-        block: tells someone about failures.
+        block: notifies someone of failures.
         given: fields of the schedule that somebody typed just now; they win over what was edited.
 
     Raises:

@@ -77,7 +77,7 @@ def local_servers(
         mlflow_port: tried first.
         host: interface to listen on; on any but the loopback interface, the servers ask for a login, see `login_for`.
         worker: also run flows on this machine.
-        notify: who is told about failures, see `flows.servers.notifications`; only the deployer knows it.
+        notify: who is notified of failures, see `flows.servers.notifications`; only the deployer knows it.
         given: fields of the schedule that somebody typed just now; they win over what was edited in Prefect.
         stop: ends the start once it is set.
 

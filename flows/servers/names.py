@@ -3,7 +3,7 @@
 SCHEDULED = ("retrain", "watch")
 """Deployments that take the setting of the scheduled flows as parameters."""
 
-FAILURES = {"retrain": "tell someone that a retraining failed", "watch": "tell someone that watching tables failed"}
+FAILURES = {"retrain": "notify someone that a retraining failed", "watch": "notify someone that watching tables failed"}
 """Automations that send a notification, by the deployment whose failures they report."""
 
 NOTIFY = "DREAMSHARD_NOTIFY"

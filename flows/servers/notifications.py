@@ -1,4 +1,4 @@
-"""Who is told about failed retrainings: a notification block of Prefect, found or made from an address.
+"""Who is notified of failed retrainings: a notification block of Prefect, found or made from an address.
 
 `DREAMSHARD_NOTIFY` (or `--notify`) is `TYPE/NAME` of a block that exists, such as `slack-webhook/team`, or an address:
 
@@ -35,7 +35,7 @@ _MAKE = (
     f"set {NOTIFY} to an address such as mailtos://USER:PASSWORD@SMTP-HOST?to=team@example.com or https://HOST/WEBHOOK, or "
     f"make a notification block named {NAME} on Prefect's page Blocks, and deploy again"
 )
-HOW = f"nobody is told when a retraining fails: {_MAKE}"
+HOW = f"nobody is notified when a retraining fails: {_MAKE}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,18 +56,18 @@ def check(asked: str) -> None:
         scheme = asked.partition("://")[0]
         if scheme not in ("http", "https") and not Apprise().add(asked):
             raise ValueError(
-                f"{NOTIFY} is an address {scheme}://... to which nothing can be sent, so nobody would be told when a "
+                f"{NOTIFY} is an address {scheme}://... to which nothing can be sent, so nobody would be notified when a "
                 f"retraining fails; {_MAKE}"
             )
     elif asked.count("/") != 1 or not all(asked.split("/")):
         raise ValueError(
-            f"{NOTIFY} is {asked!r}, neither an address nor TYPE/NAME of a notification block, so nobody would be told "
+            f"{NOTIFY} is {asked!r}, neither an address nor TYPE/NAME of a notification block, so nobody would be notified "
             f"when a retraining fails; {_MAKE}"
         )
 
 
 def find(asked: str | None) -> Recipient | None:
-    """The block that tells someone, on the server at `PREFECT_API_URL`; None if there is none.
+    """The block that notifies someone, on the server at `PREFECT_API_URL`; None if there is none.
 
     Args:
         asked: an address, `TYPE/NAME`, or None or empty for a block named `dreamshard`.
@@ -86,7 +86,7 @@ def find(asked: str | None) -> Recipient | None:
             document = client.read_block_document_by_name(name, kind, include_secrets=False)
         except ObjectNotFound as error:
             raise ValueError(
-                f"{NOTIFY} is {asked}, but Prefect has no block of this type and name, so nobody would be told when a "
+                f"{NOTIFY} is {asked}, but Prefect has no block of this type and name, so nobody would be notified when a "
                 f"retraining fails; {_MAKE}"
             ) from error
     if not _can_notify(document):
@@ -99,8 +99,8 @@ def _by_name() -> Recipient | None:
     if len(recipients) > 1:
         names = ", ".join(each.name for each in recipients)
         raise ValueError(
-            f"Prefect has several notification blocks named {NAME} ({names}), so it is unclear who is told when a retraining "
-            f"fails; set {NOTIFY} to one of them"
+            f"Prefect has several notification blocks named {NAME} ({names}), so it is unclear who is notified when a "
+            f"retraining fails; set {NOTIFY} to one of them"
         )
     return recipients[0] if recipients else None
 

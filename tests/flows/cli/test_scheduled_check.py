@@ -47,12 +47,12 @@ def test_that_nobody_is_told_about_failures_is_said(tmp_path, prefect):
     )
     telling = {"actions": [{"type": "send-notification"}]}
     prefect["automations/filter"] = [quiet, watching]
-    assert found(tmp_path)["failed retrainings"]["found"] == "nobody is told of failures of retrain and watch"
+    assert found(tmp_path)["failed retrainings"]["found"] == "nobody is notified of failures of retrain and watch"
     assert "DREAMSHARD_NOTIFY" in found(tmp_path)["failed retrainings"]["to do"]
     prefect["automations/filter"] = [quiet | telling, watching | telling]
     assert found(tmp_path)["failed retrainings"]["state"] == "ok"
     prefect["automations/filter"] = [quiet | telling | {"enabled": False}, watching | telling]
-    assert found(tmp_path)["failed retrainings"]["found"] == "nobody is told of failures of retrain"
+    assert found(tmp_path)["failed retrainings"]["found"] == "nobody is notified of failures of retrain"
 
 
 def test_a_refused_login_and_a_damaged_setting_are_said_with_what_to_do(tmp_path, monkeypatch):

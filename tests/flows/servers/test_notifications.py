@@ -83,5 +83,5 @@ def test_an_address_is_named_without_its_secrets(address, name):
 
 @pytest.mark.parametrize("asked", ["nobody", "slack-webhook/", "a/b/c", "pigeon://roof"])
 def test_what_nothing_can_be_sent_to_is_refused_and_no_address_is_repeated(asked):
-    with pytest.raises(ValueError, match=r"DREAMSHARD_NOTIFY is .* nobody would be told .*mailtos://"):
+    with pytest.raises(ValueError, match=r"DREAMSHARD_NOTIFY is .* nobody would be notified .*mailtos://"):
         notifications.check(asked)
