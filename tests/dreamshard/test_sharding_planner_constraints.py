@@ -1,0 +1,251 @@
+"""Constraints of `DreamShardPlanner`: each field of TorchRec's and of our own is honoured or refused."""
+
+import pytest
+import torch
+
+torchrec = pytest.importorskip("torchrec")
+
+from torchrec.distributed.planner import ParameterConstraints  # noqa: E402
+from torchrec.distributed.planner.types import PlannerError, PlannerErrorType  # noqa: E402
+from torchrec.distributed.types import BoundsCheckMode, CacheParams, KeyValueParams  # noqa: E402
+from torchrec.types import DataType  # noqa: E402
+
+from dreamshard.constraints import Constraints  # noqa: E402
+from dreamshard.placement import Placement  # noqa: E402
+from dreamshard.torchrec.model_to_plan import model_to_plan  # noqa: E402
+from tests.helpers.planned_model import GIB, SHARDERS, Model, inputs, plan_with, planner, topology  # noqa: E402
+
+
+@pytest.mark.parametrize("way", ["table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel"])
+def test_sharding_types_are_honoured(way):
+    assert inputs(ParameterConstraints(sharding_types=[way])).constraints.sharding_types_of["a"] == (way,)
+
+
+def test_a_table_of_one_allowed_type_is_sharded_so():
+    assert plan_with(ParameterConstraints(sharding_types=["table_wise"])).sharding_type == "table_wise"
+
+
+def test_a_grid_is_planned_only_where_it_is_named_as_by_torchrecs_planner():
+    found = inputs(ParameterConstraints()).constraints.sharding_types_of
+    assert "grid_shard" not in found["a"]
+    named = inputs(ParameterConstraints(sharding_types=["grid_shard"])).constraints.sharding_types_of
+    assert named["a"] == ("grid_shard",)
+
+
+def test_what_a_sharder_does_not_offer_is_not_planned():
+    on_cuda = inputs(ParameterConstraints(), "s").constraints.sharding_types_of["s"]
+    assert set(on_cuda) == {"table_wise", "row_wise", "data_parallel"}
+    on_cpu = inputs(ParameterConstraints(), device="cpu")
+    assert "data_parallel" not in on_cpu.constraints.sharding_types_of["s"], "fbgemm would pool it"
+    assert "row_wise" not in on_cpu.constraints.sharding_types_of["a"]
+    assert not on_cpu.constraints.caching
+    with pytest.raises(ValueError, match=r"'ec.s' cannot be sharded: .* \['table_row_wise'\]"):
+        inputs(ParameterConstraints(sharding_types=["table_row_wise"]), "s")
+
+
+@pytest.mark.parametrize(
+    ("kernels", "types", "cached"),
+    [
+        (["dense"], ("data_parallel",), "never"),
+        (["fused"], ("table_wise", "column_wise", "row_wise", "table_row_wise"), "never"),
+        (["fused_uvm_caching"], ("table_wise", "column_wise", "row_wise", "table_row_wise"), "must"),
+        (["fused", "fused_uvm_caching"], ("table_wise", "column_wise", "row_wise", "table_row_wise"), "may"),
+    ],
+)
+def test_compute_kernels_are_honoured(kernels, types, cached):
+    found = inputs(ParameterConstraints(compute_kernels=kernels)).constraints
+    assert found.sharding_types_of["a"] == types
+    assert found.may_be_cached("a") == (cached != "never")
+    assert found.cached_share_of == ({"a": 0.2} if cached == "must" else {})
+    assert found.may_be_cached("b")
+
+
+@pytest.mark.parametrize("kernel", ["fused_uvm", "key_value", "quant", "customized_kernel"])
+def test_kernels_that_are_not_planned_are_refused(kernel):
+    with pytest.raises(ValueError, match=f"'ebc.a' cannot be sharded: .*'{kernel}'"):
+        inputs(ParameterConstraints(compute_kernels=[kernel]))
+
+
+def test_min_partition_is_the_narrowest_shard():
+    assert inputs(ParameterConstraints(min_partition=32)).constraints.narrowest_columns_of == {"a": 32}
+
+
+@pytest.mark.parametrize(("factors", "total"), [([3.0], 6.0), ([3.0, 4.0], 7.0)])
+def test_pooling_factors_count_each_feature(factors, total):
+    found = model_to_plan(
+        Model(),
+        SHARDERS,
+        constraints={"c": ParameterConstraints(pooling_factors=factors)},
+        compute_device="cuda",
+        batch_size=1024,
+    )
+    assert found.inputs.pooling_factors == (1.0, 1.0, total, 1.0, 1.0)
+    assert found.model.tables.pooling_factor.tolist() == [1.0, 1.0, total, 1.0, 1.0]
+
+
+def test_further_fields_reach_the_plan():
+    given = {"enforce_hbm": True, "stochastic_rounding": False, "bounds_check_mode": BoundsCheckMode.WARNING}
+    made = plan_with(ParameterConstraints(**given, output_dtype=DataType.FP16, sharding_types=["table_wise"]))
+    assert {name: getattr(made, name) for name in given} == given
+    assert made.output_dtype == DataType.FP16
+
+
+def test_what_costs_do_not_count_is_noted():
+    assert "weights" in inputs(ParameterConstraints(is_weighted=True)).notes[0]
+    assert "output_dtype" in inputs(ParameterConstraints(output_dtype=DataType.FP16)).notes[0]
+
+
+def test_tables_of_several_features_are_noted():
+    found = model_to_plan(Model(), SHARDERS, constraints={}, compute_device="cuda", batch_size=8)
+    assert [note for note in found.notes if note.startswith("c have several features")]
+
+
+def test_the_load_factor_of_a_table_that_must_be_cached_is_kept():
+    cache = CacheParams(load_factor=0.3, reserved_memory=1.0)
+    found = inputs(ParameterConstraints(compute_kernels=["fused_uvm_caching"], cache_params=cache))
+    assert found.constraints.cached_share_of == {"a": 0.3}
+    assert found.fields[0]["cache_params"] == cache
+
+
+@pytest.mark.parametrize(
+    ("refused", "text"),
+    [
+        ({"num_poolings": [2.0]}, "num_poolings"),
+        ({"batch_sizes": [512]}, "batch_sizes"),
+        ({"pooling_factors": [1.0, 2.0]}, "pooling_factors"),
+        ({"pooling_factors": [-1.0]}, "not negative"),
+        ({"feature_names": ["other"]}, "feature_names"),
+        ({"device_group": "cpu"}, "device_group"),
+        ({"key_value_params": KeyValueParams()}, "key_value_params"),
+        ({"use_virtual_table": True}, "use_virtual_table"),
+        ({"cache_params": CacheParams(load_factor=0.5)}, "load factor of 0.5"),
+        ({"sharding_types": ["table_column_wise"]}, "sharding_types"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(refused, text):
+    with pytest.raises(ValueError, match=text):
+        planner(constraints={"a": ParameterConstraints(**refused)}).plan(Model(), SHARDERS)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [{"num_poolings": [1.0]}, {"batch_sizes": [1024]}, {"feature_names": ["a"]}, {"device_group": "cuda"}],
+)
+def test_a_constraint_that_says_what_is_so_anyway_is_accepted(same):
+    assert plan_with(ParameterConstraints(**same)) == plan_with()
+
+
+def test_constraints_for_tables_that_do_not_exist_are_refused():
+    with pytest.raises(ValueError, match=r"given for \['z'\]"):
+        planner(constraints={"z": ParameterConstraints()}).plan(Model(), SHARDERS)
+
+
+class EverythingOnOne:
+    """A placer that knows whole tables only and looks at no constraint."""
+
+    name = "everything on one"
+
+    def place(self, task):
+        return Placement(torch.full((len(task.tables),), 3), task.num_devices)
+
+
+def test_any_placer_may_place_but_not_against_constraints():
+    plan = planner(costs=EverythingOnOne()).plan(Model(), SHARDERS)
+    assert {each.ranks[0] for each in plan.plan["ebc"].values()} == {3}
+    elsewhere = Constraints(pinned={"a": (1,)})
+    with pytest.raises(PlannerError, match="'a' has a shard on device 3, which it may not use"):
+        planner(costs=EverythingOnOne(), placement_constraints=elsewhere).plan(Model(), SHARDERS)
+
+
+def test_tables_may_be_pinned():
+    plan = planner(placement_constraints=Constraints(pinned={"a": (2,)})).plan(Model(), SHARDERS)
+    assert plan.plan["ebc"]["a"].ranks == [2]
+
+
+def test_all_of_the_further_constraints_narrow_torchrecs():
+    found = model_to_plan(
+        Model(),
+        SHARDERS,
+        constraints={"b": ParameterConstraints(min_partition=16)},
+        compute_device="cuda",
+        batch_size=8,
+    )
+    further = Constraints(
+        sharding_types_of={"a": ("row_wise", "grid_shard")},
+        cached_share_of={"c": 0.5},
+        never_cached=frozenset({"d"}),
+        narrowest_columns_of={"b": 8, "c": 32},
+        reserve_bytes=7,
+    )
+    both = found.task([GIB] * 4, batch_size=32, devices_per_host=2, further=further).constraints
+    assert both.sharding_types_of["a"] == ("row_wise",), "a grid is only for who names it to TorchRec"
+    assert "column_wise" in both.sharding_types_of["b"]
+    assert [both.may_be_cached(name) for name in "abcd"] == [True, True, True, False]
+    assert both.cached_share_of == {"c": 0.5}
+    assert both.narrowest_columns_of == {"b": 16, "c": 32}
+    assert both.reserve_bytes == 7
+
+
+@pytest.mark.parametrize(
+    ("further", "text"),
+    [
+        (Constraints(pinned={"nope": (0,)}), "name nope, which are no tables of this model"),
+        (
+            Constraints(sharding_types_of={"s": ("table_row_wise",)}),
+            "only table_row_wise, but .* no way to shard it is left",
+        ),
+        (Constraints(cached_share_of={"s": 0.5}), "cache s, but"),
+    ],
+)
+def test_further_constraints_that_would_be_ignored_are_refused(further, text):
+    only = {"s": ParameterConstraints(compute_kernels=["fused"])}
+    with pytest.raises(ValueError, match=text):
+        planner(constraints=only, placement_constraints=further).plan(Model(), SHARDERS)
+
+
+def test_a_contradiction_is_no_shortage_of_memory():
+    for further in (Constraints(pinned={"a": (9,)}), Constraints(pinned={"a": (1,)}, excluded_devices=(1,))):
+        with pytest.raises(PlannerError, match="the constraints cannot be met") as raised:
+            planner(placement_constraints=further).plan(Model(), SHARDERS)
+        assert raised.value.error_type == PlannerErrorType.STRICT_CONSTRAINTS
+    with pytest.raises(PlannerError) as raised:
+        planner(topology=topology(memory=GIB)).plan(Model(rows=2**40), SHARDERS)
+    assert raised.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
+
+
+def test_columns_that_make_a_large_table_unplannable_are_named():
+    with pytest.raises(PlannerError, match=r"'a' has 10 columns, .* a copy needs .* widen it to 12 columns"):
+        planner().plan(Model(rows=10**9, dim=10), SHARDERS)
+
+
+def test_lookups_are_given_in_one_place_only():
+    model = Model()
+    measured = model_to_plan(model, SHARDERS, constraints={}, compute_device="cuda", batch_size=8).model.tables
+    twice = {"a": ParameterConstraints(pooling_factors=[5.0])}
+    with pytest.raises(ValueError, match=r"both the statistics .* pooling factors of a"):
+        planner(constraints=twice, tables=measured).plan(model, SHARDERS)
+    apart = planner(constraints=twice, tables=measured.select([1])).plan(model, SHARDERS)
+    assert "a" in apart.plan["ebc"]
+    columns = measured.columns(torch.tensor([0]))
+    with pytest.raises(ValueError, match="also of other, which are no tables"):
+        planner(tables=type(measured)(("other",), **columns)).plan(model, SHARDERS)
+
+
+@pytest.mark.parametrize("way", ["row_wise", "table_row_wise", "grid_shard", "data_parallel", "column_wise"])
+def test_a_table_may_be_forced_into_each_way(way):
+    assert plan_with(ParameterConstraints(sharding_types=[way])).sharding_type == way
+
+
+def test_tables_are_cached_where_device_memory_is_short():
+    tight = topology(memory=GIB)
+    model = Model(rows=16 * 2**20)  # 4 GiB each, 16 GiB on 4 GiB
+    plan = planner(topology=tight).plan(model, SHARDERS)
+    cached = [each for each in plan.plan["ebc"].values() if each.compute_kernel == "fused_uvm_caching"]
+    assert cached
+    assert all(0 < each.cache_params.load_factor < 1 for each in cached)
+    never = {name: ParameterConstraints(compute_kernels=["fused"]) for name in "abcd"}
+    with pytest.raises(PlannerError):
+        planner(topology=tight, constraints=never).plan(model, SHARDERS)
+    poor = topology(memory=GIB, ddr=GIB // 4)
+    with pytest.raises(PlannerError, match="more ddr_cap"):
+        planner(topology=poor).plan(model, SHARDERS)
