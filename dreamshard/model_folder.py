@@ -1,0 +1,94 @@
+"""A model as a folder: tensors in safetensors, everything else in JSON. Nothing is pickled.
+
+A folder is replaced as a whole, so a killed writer leaves the old model or the new one, never a part of either.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dreamshard.cost_model import FEATURES
+from dreamshard.files import atomic
+
+_FORMAT = 2
+_WEIGHTS = "weights.safetensors"
+_CONFIG = "config.json"
+
+
+def write_model(
+    folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any], notes: Mapping[str, str | bytes]
+) -> None:
+    """Write a model as `folder`, replacing any earlier one; `notes` are further files, name to content."""
+    with atomic.replacing_folder(folder) as temporary:
+        save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary / _WEIGHTS)
+        (temporary / _CONFIG).write_text(
+            json.dumps({"format": _FORMAT, "features": list(FEATURES), **config}, indent=1)
+        )
+        for name, content in notes.items():
+            (temporary / name).write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def read_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the config that `write_model` wrote.
+
+    Raises:
+        ValueError: `folder` holds no readable model, or one of another format or with other features.
+    """
+    folder = atomic.complete_folder(folder)
+    try:
+        config = json.loads((folder / _CONFIG).read_text())
+        tensors = load_file(folder / _WEIGHTS)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ValueError(
+            f"{folder} holds no readable model ({error}), so nothing can be loaded from it; give a folder that has "
+            f"{_CONFIG} and {_WEIGHTS}"
+        ) from error
+    if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("features") != list(FEATURES):
+        raise ValueError(
+            f"the model in {folder} has a format or features other than this version's, so its predictions would be "
+            "wrong; train it again with this version"
+        )
+    return tensors, config
+
+
+@contextmanager
+def complete_model(folder: Path) -> Iterator[None]:
+    """Raise ValueError for a folder whose files can be read but are not those of the expected model."""
+    try:
+        yield
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"{folder} does not hold the complete model that is expected there ({error!r}), so it cannot be used; it was "
+            "changed after it was written, or is of another kind: save it again"
+        ) from error
+
+
+def section(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names start with `prefix` and a dot, without these."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, prefix: str) -> dict[str, Tensor]:
+    """An optimizer's moments by `prefix`, number of the parameter, and name."""
+    return {
+        f"{prefix}.{index}.{name}": value
+        for index, moments in optimizer.state_dict()["state"].items()
+        for name, value in moments.items()
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], prefix: str) -> None:
+    """Give an optimizer the moments of `optimizer_tensors`."""
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, value in section(tensors, prefix).items():
+        index, moment = name.split(".")
+        moments.setdefault(int(index), {})[moment] = value
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
