@@ -36,6 +36,7 @@ def save_placer(placer: DreamShardPlacer, folder: Path, notes: Mapping[str, str 
         "measured_on": _measured_on(placer.cost_network),
         "rollouts": placer.rollouts,
         "budget_ms": placer.budget_ms,
+        "inference": placer.inference,
         **placer.cost_network.arguments(),
     }
     write_model(folder, _tensors(placer.cost_network, placer.policy, placer.normaliser), config, notes or {})
@@ -55,7 +56,10 @@ def load_placer(folder: Path) -> DreamShardPlacer:
         network.load_state_dict(section(tensors, "cost_network"))
         network.measured_on = _known(config)
         policy.load_state_dict(section(tensors, "policy"))
-        return DreamShardPlacer(network, policy, normaliser, config["rollouts"], config["budget_ms"])
+        inference = config.get("inference", "search")  # files written before it could be chosen searched
+        return DreamShardPlacer(
+            network, policy, normaliser, config["rollouts"], config["budget_ms"], inference=inference
+        )
 
 
 def save_state(state: TrainingState, folder: Path) -> None:

@@ -9,10 +9,10 @@ from typing import Literal
 
 import torch
 
+from dreamshard.algorithms import TrainingConfig, with_algorithm
 from dreamshard.shard_profiling.design import CollectionConfig
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask, sample_tasks
-from dreamshard.training import TrainingConfig
 from dreamshard.workloads import META_WORKLOADS
 from dreamshard.workloads.config import WorkloadConfig
 
@@ -167,13 +167,13 @@ def dlrm_50x4() -> Recipe:
 
 
 def paper_50x4() -> Recipe:
-    """`dlrm_50x4` with the paper's own networks, rates and proposals, for comparison."""
+    """DreamShard as published on the paper's setting: 5 GiB per device, the paper's networks, the policy alone."""
+    published = dlrm_50x4()
     return replace(
-        dlrm_50x4(),
+        published,
         name="paper_50x4",
-        training=TrainingConfig(
-            cost_network="paper", policy="paper", exploration=0.0, cost_learning_rate=5e-4, policy_learning_rate=5e-4
-        ),
+        tasks=replace(published.tasks, memory_bytes=5 * 2**30),
+        training=with_algorithm(TrainingConfig(), "paper"),
     )
 
 

@@ -4,16 +4,15 @@ The caller measures placements and saves states. All randomness comes from the s
 so an interrupted run ends with the same bits as an uninterrupted one.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from dreamshard.algorithms import TrainingConfig as TrainingConfig
 from dreamshard.cost_model import (
-    Architecture,
     CostData,
     CostNetwork,
     Normaliser,
@@ -28,70 +27,15 @@ from dreamshard.measured_on import MeasuredOn
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import episodes_of
-from dreamshard.policy.policy_network import PolicyKind, PolicyNetwork
+from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.policy.reinforce import UpdateFigures, update
 from dreamshard.policy.rollout import rollout
-from dreamshard.search import DreamShardPlacer
+from dreamshard.search import DreamShardPlacer, Inference
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
 _UNBALANCED_SPREAD = 1.7  # of the logarithm of a device's share of tables, in exploration
 _DRAWS_PER_PLACEMENT = 8  # before too few legal placements are an error
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
-    """Settings of Algorithm 1 (appendix B.5 of the paper), and those that this implementation adds.
-
-    Attributes:
-        iterations: rounds, each of measuring `placements_per_iteration` placements and learning.
-        cost_steps: optimizer steps of the cost network per round, each on `cost_batch` samples.
-        policy_updates: optimizer steps of the policy per round, each on `episodes` rollouts.
-        entropy_weight: of the entropy bonus.
-        exploration: share of the placements that are unbalanced at random instead of drawn from the policy, rounded to one
-            in a whole number of placements. The paper has 0.
-        cost_network: `paper` is DreamShard's own; so it is for `policy`.
-        cost_learning_rate: initial; falls linearly to a twentieth over the run, as `policy_learning_rate` does.
-        warm_iterations: rounds of a training that starts from an earlier placer.
-        warm_rate: initial learning rates of such a training, as a share of those above.
-    """
-
-    iterations: int = 10
-    placements_per_iteration: int = 10
-    cost_steps: int = 300
-    cost_batch: int = 64
-    policy_updates: int = 10
-    episodes: int = 10
-    entropy_weight: float = 0.001
-    exploration: float = 0.5
-    cost_network: Architecture = "structured"
-    policy: PolicyKind = "lookahead"
-    cost_learning_rate: float = 1e-2
-    policy_learning_rate: float = 1e-3
-    warm_iterations: int = 3
-    warm_rate: float = 0.3
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            zero_allowed = name in ("entropy_weight", "exploration")
-            if not isinstance(value, str) and not (0 < value < math.inf or (value == 0 and zero_allowed)):
-                raise ValueError(f"{name} is {value}, but training needs a number above 0; correct it")
-        if self.exploration > 1:
-            raise ValueError(f"exploration is {self.exploration}, but it is a share of the placements; give 0 to 1")
-
-    @property
-    def measurements(self) -> int:
-        """Placements measured in all rounds together."""
-        return self.iterations * self.placements_per_iteration
-
-    def warm(self) -> "TrainingConfig":
-        """The settings of a training that starts from an earlier placer: fewer rounds, lower learning rates."""
-        return replace(
-            self,
-            iterations=min(self.warm_iterations, self.iterations),
-            cost_learning_rate=self.warm_rate * self.cost_learning_rate,
-            policy_learning_rate=self.warm_rate * self.policy_learning_rate,
-        )
 
 
 @dataclass
@@ -268,5 +212,6 @@ def improve_policy(state: TrainingState, tasks: Sequence[PlacementTask]) -> Upda
 
 
 def make_placer(state: TrainingState) -> DreamShardPlacer:
-    """The placer that the state has learnt so far."""
-    return DreamShardPlacer(state.cost_network, state.policy, state.normaliser)
+    """The placer that the state has learnt so far; that of the algorithm `paper` places by the policy alone."""
+    inference: Inference = "policy" if state.config.algorithm == "paper" else "search"
+    return DreamShardPlacer(state.cost_network, state.policy, state.normaliser, inference=inference)

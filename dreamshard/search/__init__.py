@@ -25,8 +25,8 @@ column_splits      tables worth splitting by columns
 """
 
 from dreamshard.search.cost_greedy import GreedyCostPlacer
-from dreamshard.search.dreamshard_placer import DreamShardPlacer
+from dreamshard.search.dreamshard_placer import DreamShardPlacer, Inference
 from dreamshard.search.estimate_placer import EstimatePlacer
 from dreamshard.search.roofline_placer import RooflinePlacer
 
-__all__ = ["DreamShardPlacer", "EstimatePlacer", "GreedyCostPlacer", "RooflinePlacer"]
+__all__ = ["DreamShardPlacer", "EstimatePlacer", "GreedyCostPlacer", "Inference", "RooflinePlacer"]

@@ -1,12 +1,13 @@
-"""Turn a policy and a cost network into the best placement found within a budget of work.
+"""Turn a policy and a cost network into the best placement found within a budget of work, or the policy alone into one.
 
-Starting placements are the policy's greedy rollout, sampled rollouts in one batch, greedy on the cost network, and every
-rule of thumb; `placement_search.py` continues from them.
+Starting placements of the search are the policy's greedy rollout, sampled rollouts in one batch, greedy on the cost network,
+and every rule of thumb; `placement_search.py` continues from them.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +15,9 @@ from torch import Tensor
 
 from dreamshard.cost_model import CostNetwork, Normaliser, shard_sums
 from dreamshard.costs import PHASES, DeviceCosts
+from dreamshard.legality import violation
 from dreamshard.placement import Placement
+from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import Episodes, episodes_of
 from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.policy.rollout import rollout
@@ -26,6 +29,9 @@ from dreamshard.search.sharded_search import ShardedSearch
 from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
+
+Inference = Literal["search", "policy"]
+"""How a placement is found: by the search, or as in the paper (section 3.3) by the greedy policy alone."""
 
 _SPREAD_GAIN = 0.03  # of the predicted cost that spreading tables must save: the error of predicting shards
 _COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
@@ -42,6 +48,7 @@ class DreamShardPlacer:
             placements always finish.
         columns: whether tables may be split by columns.
         clock: seconds, for that limit.
+        inference: `policy` places whole tables without search, starts or budget.
     """
 
     cost_network: CostNetwork
@@ -51,15 +58,22 @@ class DreamShardPlacer:
     budget_ms: float | None = None
     columns: bool = True
     clock: Callable[[], float] = field(default=time.perf_counter, repr=False)
-    name: str = "dreamshard"
+    inference: Inference = "search"
+
+    @property
+    def name(self) -> str:
+        """`paper` for a placer by the policy alone."""
+        return "paper" if self.inference == "policy" else "dreamshard"
 
     @torch.no_grad()
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """The best placement found; `budget_ms` overrides the placer's own.
 
         Raises:
-            NoPlacementError: nothing fits the devices' memory.
+            NoPlacementError: nothing fits the devices' memory, or the policy alone found nothing legal.
         """
+        if self.inference == "policy":
+            return self._by_policy(task)
         budget = self._budget(task, budget_ms)
         placement = self._place(task, budget)
         budget.say_if_cut(task)
@@ -67,6 +81,18 @@ class DreamShardPlacer:
 
     def _budget(self, task: PlacementTask, budget_ms: float | None) -> Budget:
         return Budget.of(task, self.budget_ms if budget_ms is None else budget_ms, self.clock)
+
+    def _by_policy(self, task: PlacementTask) -> Placement:
+        network = self.cost_network.for_task(task)
+        episodes = episodes_of([task], network, self.normaliser)
+        placement = Placement(rollout(self.policy, network, episodes, None).device[0], task.num_devices)
+        if broken := violation(task, placement):
+            raise NoPlacementError(
+                f"the policy alone found no legal placement of {task.name or 'the tables'}: {broken}; the published method "
+                "knows no constraints beside memory and does not go back, so give the devices more memory, or use a placer "
+                "that searches"
+            )
+        return placement
 
     def _place(self, task: PlacementTask, budget: Budget) -> Placement:
         network = self.cost_network.for_task(task)
@@ -90,10 +116,13 @@ class DreamShardPlacer:
         """The best placement found by every way to shard that the task allows; `budget_ms` overrides the placer's own.
 
         Raises:
-            NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
+            NoPlacementError: nothing fits the devices' memory, the task's constraints cannot be met, or the policy alone
+                does not meet them.
             ValueError: tables must be in host memory, or the network's architecture predicts whole tables and columns only.
         """
         allowed = task.constraints
+        if self.inference == "policy":
+            return ShardedPlacement.of(self._by_policy(task), task.tables, task.devices_per_host)
         if set(allowed.sharding_types) <= set(ON_ONE_DEVICE) and not (allowed.tables_named() or allowed.caching):
             return ShardedPlacement.of(self.place(task, budget_ms), task.tables, task.devices_per_host)
         costs = NetworkSharding.of(task, self.cost_network, self.normaliser)

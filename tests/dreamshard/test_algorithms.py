@@ -1,0 +1,73 @@
+"""Algorithms by name: what each one decides, and that its placer keeps to it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dreamshard.algorithms import ALGORITHMS, with_algorithm
+from dreamshard.model_files import load_placer, load_state, save_placer, save_state
+from dreamshard.placer import NoPlacementError
+from dreamshard.policy.mdp import episodes_of
+from dreamshard.policy.rollout import rollout
+from dreamshard.recipes import recipe
+from dreamshard.tasks import PlacementTask
+from dreamshard.training import TrainingConfig, make_placer, start_training
+from tests.helpers.tables import pool_of
+from tests.helpers.trained import TINY
+
+PAPER = with_algorithm(TINY, "paper")
+
+
+def published():
+    return make_placer(start_training(pool_of(24), PAPER, seed=0))
+
+
+def test_the_published_algorithm_has_the_papers_networks_and_rates_and_keeps_the_numbers_of_rounds_and_steps():
+    assert (PAPER.cost_network, PAPER.policy, PAPER.exploration) == ("paper", "paper", 0)
+    assert (PAPER.cost_learning_rate, PAPER.policy_learning_rate, PAPER.entropy_weight) == (5e-4, 5e-4, 0.001)
+    assert (PAPER.iterations, PAPER.cost_steps) == (TINY.iterations, TINY.cost_steps)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_changing_the_algorithm_and_back_restores_the_default_settings(algorithm):
+    assert with_algorithm(with_algorithm(TINY, algorithm), "dreamshard") == TINY
+
+
+def test_a_setting_changed_on_purpose_survives_naming_the_same_algorithm():
+    changed = replace(PAPER, cost_learning_rate=1e-3)
+    assert with_algorithm(changed, "paper") == changed
+
+
+def test_a_mixture_is_not_called_as_published():
+    with pytest.raises(ValueError, match="use with_algorithm"):
+        TrainingConfig(algorithm="paper", cost_network="paper")
+
+
+def test_the_published_placer_returns_the_greedy_rollout_of_its_policy_also_from_a_file(tmp_path):
+    placer = published()
+    save_placer(placer, tmp_path / "model")
+    task = PlacementTask(pool_of(14), 3, 2**33)
+    greedy = rollout(
+        placer.policy, placer.cost_network, episodes_of([task], placer.cost_network, placer.normaliser), None
+    )
+    for each in (placer, load_placer(tmp_path / "model")):
+        assert (each.name, each.inference) == ("paper", "policy")
+        assert torch.equal(each.place(task).device, greedy.device[0])
+        assert each.place_sharded(task).as_columns().device.tolist() == greedy.device[0].tolist()
+
+
+def test_the_published_placer_says_that_it_found_nothing_legal():
+    roomy = PlacementTask(pool_of(14), 2, 2**33)
+    with pytest.raises(NoPlacementError, match=r"policy alone found no legal placement.*placer that searches"):
+        published().place(replace(roomy, memory_bytes=int(roomy.table_bytes.sum()) // 2 + 1))
+
+
+def test_a_training_state_keeps_its_algorithm(tmp_path):
+    save_state(start_training(pool_of(24), PAPER, seed=0), tmp_path / "state")
+    assert load_state(tmp_path / "state").config == PAPER
+
+
+def test_the_papers_recipe_gives_each_device_5_gib():
+    published_recipe = recipe("paper_50x4")
+    assert (published_recipe.training.algorithm, published_recipe.tasks.memory_bytes) == ("paper", 5 * 2**30)
