@@ -84,7 +84,10 @@ def _show_champions(rows: list[dict[str, Any]]) -> None:
     known = [entry for entry in rows if entry["champion_of"]]
     for entry in sorted(known, key=lambda entry: "champion" not in entry["aliases"]):
         used = " (`champion`: used where no version is named)" if "champion" in entry["aliases"] else ""
-        terminal.say(f"champion of {entry['champion_of']}: version {entry['version']}{used}")
+        note = (
+            ", provisional until shown to be cheaper than a rule of thumb" if "provisional" in entry["standing"] else ""
+        )
+        terminal.say(f"champion of {entry['champion_of']}: version {entry['version']}{note}{used}")
 
 
 def _show_version(settings: "Settings", version: dict[str, Any], *, as_json: bool) -> None:

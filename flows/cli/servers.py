@@ -151,7 +151,7 @@ def serve(
     from flows.servers.processes import stop_signal, wait_for_any
     from flows.servers.scoring_server import scoring_server
     from storage.mlflow_store import registry
-    from storage.mlflow_store.standings import topology_name
+    from storage.mlflow_store.standings import provisional_note, topology_name
 
     model = registry.find(settings, version)
     number, topology = str(model.version), topology_name(model.tags)
@@ -162,7 +162,10 @@ def serve(
         alias = ("" if version == number else f" ({version})") + (
             f", whose costs are of {topology}," if topology else ""
         )
+        note = provisional_note(model.tags)
         terminal.say(f"version {number}{alias} answers at {address}/invocations; health check at {address}/health")
+        if note:
+            terminal.say(f"Note: version {number} is {note}")
         terminal.say("Try it:")
         terminal.say(f"  curl {address}/invocations -H 'Content-Type: application/json' -d '{example}'")
         terminal.say("It keeps serving this version when another becomes champion: restart it then. Ctrl-C ends it.")

@@ -8,6 +8,7 @@ from flows.decisions.promotion_veto import Veto
 
 Code = Literal[
     "beats_champion",
+    "replaces_provisional",
     "not_beyond_doubt",
     "champion_changed",
     "champion_not_compared",
@@ -31,6 +32,8 @@ class Decision:
         unusable: reason why the rival could not be measured; empty where it was, or where there is none.
         already_champion: whether the version was champion before the decision.
         veto: reason not to promote despite the gain.
+        provisional: the figures, if they do not show a champion to be cheaper than the best rule of thumb; empty if they do,
+            or if the version beats a champion of which that was shown.
     """
 
     alias: Literal["champion", "challenger"]
@@ -43,6 +46,7 @@ class Decision:
     unusable: str = ""
     already_champion: bool = False
     veto: Veto | None = None
+    provisional: str = ""
 
     @property
     def reason(self) -> str:
@@ -52,25 +56,30 @@ class Decision:
                 f"not compared with version {self.in_use}, which replaced version {self.rival} in the meantime; "
                 "run `dreamshard evaluate` to compare them, then promote"
             )
-        figures = _in_words(self.gain, self.against)
-        if self.variants is not None:
-            figures += f"; {_on_variants(self.variants)}"
+        figures = self._figures
         outcome = f"{self._outcome}: {figures}"
         if self.already_champion:
             return f"already the champion: {outcome if self.rival else figures}"
         return outcome if self.veto is None else f"{self.veto.sentence}; its figures: {outcome}"
 
     @property
+    def _figures(self) -> str:
+        return "" if self.gain is None else _figures(self.gain, self.variants, self.against)
+
+    @property
     def _outcome(self) -> str:
         if self.code == "beats_champion":
             return "beats the champion"
+        if self.code == "replaces_provisional":
+            return f"replaces version {self.rival}, a provisional champion, without costing more on the mean"
         if self.code == "not_beyond_doubt":
             return "does not beat the champion beyond doubt"
         if self.code == "champion_not_compared":
             return f"not compared with version {self.in_use}, the champion in use"
         why = f"champion version {self.rival} cannot be used ({self.unusable or 'it was not measured'})"
         if self.code == "better_than_baseline":
-            return "first champion" if self.rival is None else f"{why} and counts as beaten"
+            first = "first champion" if self.rival is None else f"{why} and counts as beaten"
+            return f"{first}, provisional until shown to be cheaper than a rule of thumb" if self.provisional else first
         return f"{'no champion of this hardware yet' if self.rival is None else why}, and more expensive than a rule of thumb"
 
 
@@ -84,11 +93,14 @@ def decide(
     unusable: str = "",
     variants_of_rival: PairedComparison | None = None,
     variants_of_baseline: PairedComparison | None = None,
+    is_rival_provisional: bool = False,
 ) -> Decision:
     """Promote a candidate that beats the champion beyond doubt; the first champion need only match a rule of thumb.
 
-    Without a champion, the candidate's mean gain over the best rule of thumb must not be negative. The same holds if
-    the champion can no longer be used, which counts as beaten.
+    Without a champion, the candidate's mean gain over the best rule of thumb must not be negative; until that gain is beyond
+    doubt, the champion is provisional. The same holds if the champion can no longer be used, which counts as beaten. A
+    candidate that beats the best rule of thumb beyond doubt replaces a provisional champion that costs as much or more on the
+    mean.
 
     A fixed model's repeats decide. Where all of them measured the same, so that they have no interval, its variants must be
     cheaper beyond doubt as well.
@@ -102,31 +114,43 @@ def decide(
         unusable: reason why the rival could not be measured.
         variants_of_rival: of a fixed model, the candidate's gain over the champion on its variants.
         variants_of_baseline: the same over the rule of thumb.
+        is_rival_provisional: whether that champion is a provisional one.
     """
     decision = Decision(alias="challenger", code="champion_changed", rival=rival, in_use=in_use, unusable=unusable)
     if rival is not None and in_use not in (None, rival):
         return decision
+    over_rule = f"{best_baseline}, the best rule of thumb"
+    is_shown = _is_shown(against_baseline, variants_of_baseline)
+    doubt = "" if is_shown else _figures(against_baseline, variants_of_baseline, over_rule)
+    of_rule = replace(
+        decision, gain=against_baseline, variants=variants_of_baseline, against=over_rule, provisional=doubt
+    )
     if rival is not None and against_rival is not None:
-        decision = replace(
+        of_rival = replace(
             decision, gain=against_rival, variants=variants_of_rival, against=f"champion version {rival}"
         )
-        exact = against_rival.over == "repeats" and against_rival.low is None and against_rival.is_positive
-        if against_rival.is_beyond_doubt or (
-            exact and variants_of_rival is not None and variants_of_rival.is_beyond_doubt
-        ):
-            return replace(decision, alias="champion", code="beats_champion")
-        return replace(decision, code="not_beyond_doubt")
-    decision = replace(
-        decision,
-        gain=against_baseline,
-        variants=variants_of_baseline,
-        against=f"{best_baseline}, the best rule of thumb",
-    )
+        if _is_shown(against_rival, variants_of_rival):
+            kept = doubt if is_rival_provisional else ""
+            return replace(of_rival, alias="champion", code="beats_champion", provisional=kept)
+        if is_rival_provisional and is_shown and against_rival.is_positive:
+            return replace(of_rule, alias="champion", code="replaces_provisional")
+        return replace(of_rival, code="not_beyond_doubt")
     if rival is None and in_use is not None:
-        return replace(decision, code="champion_not_compared")
+        return replace(of_rule, code="champion_not_compared")
     if against_baseline.is_positive:
-        return replace(decision, alias="champion", code="better_than_baseline")
-    return replace(decision, code="worse_than_baseline")
+        return replace(of_rule, alias="champion", code="better_than_baseline")
+    return replace(of_rule, code="worse_than_baseline")
+
+
+def _is_shown(gain: PairedComparison, variants: PairedComparison | None) -> bool:
+    """Whether the gain is beyond doubt; where every repeat measured the same, whether it is on the variants."""
+    exact = gain.over == "repeats" and gain.low is None and gain.is_positive
+    return gain.is_beyond_doubt or (exact and variants is not None and variants.is_beyond_doubt)
+
+
+def _figures(gain: PairedComparison, variants: PairedComparison | None, other: str) -> str:
+    figures = _in_words(gain, other)
+    return figures if variants is None else f"{figures}; {_on_variants(variants)}"
 
 
 def _in_words(gain: PairedComparison, other: str) -> str:

@@ -7,7 +7,7 @@ from flows.decisions.promotion_decision import Decision
 from flows.decisions.promotion_veto import find_veto
 from storage.mlflow_store import alias_changes, champions, registry
 from storage.mlflow_store.alias_history import BY_EVALUATION, last_chosen
-from storage.mlflow_store.standings import HomeSetting, takes_alias, topology_name
+from storage.mlflow_store.standings import PROVISIONAL, HomeSetting, takes_alias, topology_name
 from storage.store import Store
 
 
@@ -40,10 +40,13 @@ def settle(store: Store, version: str, decision: Decision) -> Standing:
     keeper = version if decision.alias == "champion" else champions.champion_of(settings, topology)
     same_topology = holder is None or topology is None or topology_name(known[holder]) in (topology, None)
     veto = None if keeper is None or same_topology else find_veto(store, keeper, holder, None)
+    named = "provisional champion" if decision.alias == "champion" and decision.provisional else decision.alias
+    if decision.alias == "champion":
+        _mark(store, version, known[version], decision.provisional)
     if decision.alias == "champion" and belongs and veto is None:
         if holder != version:
             alias_changes.set_alias(settings, version, "champion", decision.reason)
-        return Standing(alias="champion", words="champion", note=_took_over(known, version, holder))
+        return Standing(alias="champion", words=named, note=_took_over(known, version, holder))
     alias: Literal["challenger", "none"] = "none"
     if decision.alias == "champion":
         if not decision.already_champion:
@@ -55,8 +58,8 @@ def settle(store: Store, version: str, decision: Decision) -> Standing:
         alias_changes.set_standing(settings, version, "challenger", decision.reason)
     if belongs and veto is None and keeper is not None and keeper != holder:
         alias_changes.set_alias(settings, keeper, "champion", f"champion of {topology}, where `champion` belongs")
-        return Standing(alias=alias, words=decision.alias, note=_took_over(known, keeper, holder))
-    words = decision.alias if alias == "challenger" else f"{decision.alias} of {topology}"
+        return Standing(alias=alias, words=named, note=_took_over(known, keeper, holder))
+    words = named if alias == "challenger" else f"{named} of {topology}"
     if decision.alias == "challenger" and same_topology:
         return Standing(alias=alias, words=words)
     sentence = _stays(known, holder, home) if veto is None else f"{_stays(known, holder, None)}: {veto.sentence}"
@@ -72,6 +75,12 @@ def tried_out(store: Store, version: str, decision: Decision) -> Standing:
     alias_changes.set_reason(store.settings, version, decision.reason)
     command = f"`dreamshard promote {version}`"
     return Standing(alias="none", words="a try-out", note=f"no version's standing changed; {command} makes it champion")
+
+
+def _mark(store: Store, version: str, tags: dict[str, str], provisional: str) -> None:
+    """Keep why a champion is provisional; empty takes that back."""
+    if tags.get(PROVISIONAL, "") != provisional:
+        registry.tag(store.settings, version, {PROVISIONAL: provisional})
 
 
 def _took_over(known: dict[str, dict[str, str]], version: str, holder: str | None) -> str:

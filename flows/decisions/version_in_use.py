@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from dreamshard.recipes import Recipe
 from storage.mlflow_store import registry
 from storage.mlflow_store.alias_history import history
-from storage.mlflow_store.standings import HomeSetting, champions_among
+from storage.mlflow_store.standings import HomeSetting, champions_among, provisional_note
 from storage.mlflow_store.topology import Topology
 from storage.store import Store
 
@@ -17,16 +17,19 @@ class InUse:
     Attributes:
         since: when it became champion, `YYYY-MM-DD HH:MM:SS UTC`; None if its tags do not say.
         topology: hardware and devices in words.
+        note: why it is provisional, for people; empty if it is not.
     """
 
     version: str
     since: str | None
     topology: str
+    note: str = ""
 
     def sentence(self) -> str:
         """The version for people."""
         since = "" if self.since is None else f" since {self.since}"
-        return f"Version {self.version} is in use{since} ({self.topology})."
+        note = f" It is {self.note}." if self.note else ""
+        return f"Version {self.version} is in use{since} ({self.topology}).{note}"
 
 
 def version_in_use(store: Store, config: Recipe) -> InUse | None:
@@ -42,5 +45,12 @@ def version_in_use(store: Store, config: Recipe) -> InUse | None:
         measured = Topology.of_tags(tags[version])
         if measured is not None and wanted.includes(measured):
             chosen = [change for change in history(tags[version]) if change.alias == "champion"]
-            found.append(InUse(version=version, since=chosen[-1].at if chosen else None, topology=topology))
+            found.append(
+                InUse(
+                    version=version,
+                    since=chosen[-1].at if chosen else None,
+                    topology=topology,
+                    note=provisional_note(tags[version]),
+                )
+            )
     return max(found, key=lambda each: (each.version == alias, int(each.version)), default=None)

@@ -6,7 +6,7 @@ from dreamshard.measured_on import MeasuredOn, is_named
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from storage.mlflow_store import registry
-from storage.mlflow_store.standings import TRYOUT, champions_among
+from storage.mlflow_store.standings import TRYOUT, champions_among, provisional_note
 from storage.run_records.lineage import measured_on
 from storage.store import Store
 
@@ -22,6 +22,7 @@ class Found:
         is_champion: whether it is champion of its topology.
         is_tryout: whether it was run without promoting.
         standing: what it was last decided to be.
+        note: why it is provisional, for people; empty if it is not.
     """
 
     version: str
@@ -30,12 +31,14 @@ class Found:
     is_champion: bool
     is_tryout: bool
     standing: str
+    note: str = ""
 
     @property
     def alias_note(self) -> str:
-        """` (champion)`, or what it was last decided to be."""
+        """` (champion)`, or what it was last decided to be; and why it is provisional."""
         standing = "champion" if self.in_use else "a try-out" if self.is_tryout else self.standing
-        return f" ({standing})" if standing else ""
+        said = ", ".join(filter(None, (standing, self.note if self.in_use or self.is_champion else "")))
+        return f" ({said})" if said else ""
 
 
 def find_version(store: Store, spec: AcceleratorSpec, task: PlacementTask) -> Found | None:
@@ -57,6 +60,7 @@ def find_version(store: Store, spec: AcceleratorSpec, task: PlacementTask) -> Fo
                     is_champion=number in champions,
                     is_tryout=TRYOUT in tags,
                     standing=tags.get("alias", ""),
+                    note=provisional_note(tags),
                 )
             )
 

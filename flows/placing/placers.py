@@ -219,6 +219,7 @@ def _version(store: "Store", name: str) -> Choice:
     from dreamshard.recipes import RECIPES
     from dreamshard.shard_profiling.bundled_placers import bundled_names, load_bundled
     from storage.mlflow_store import registry
+    from storage.mlflow_store.standings import provisional_note
 
     own = [store.settings.home / "placers"]
     if f"{name}_costs" in RECIPES or name in bundled_names(own):
@@ -238,7 +239,9 @@ def _version(store: "Store", name: str) -> Choice:
             f"{error}; to place without a version, give --hardware (for example h100), or --placer with a rule of thumb, "
             "e.g. lookup_greedy"
         ) from error
-    return Choice(placer, f"dreamshard {name}", placer, _origin(store, placer, name))
+    note = provisional_note(registry.version_tags(store.settings, name))
+    why = f"dreamshard {name} is {note}" if note else ""
+    return Choice(placer, f"dreamshard {name}", placer, _origin(store, placer, name), why)
 
 
 def _origin(store: "Store", placer: "DreamShardPlacer", name: str) -> "MeasuredOn | None":

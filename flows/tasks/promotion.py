@@ -15,7 +15,7 @@ from flows.runtime.prefect_tasks import retried_task
 from flows.runtime.progress import publish_progress
 from flows.runtime.run_locks import registry_lock
 from storage.mlflow_store import alias_changes, champions, registry
-from storage.mlflow_store.standings import topology_name
+from storage.mlflow_store.standings import PROVISIONAL, topology_name
 from storage.run_records import checkpoints, report_store, table_estimates, training_effort, version_table
 from storage.run_records.report_store import CANDIDATE, EvaluationReport
 from storage.store import Store
@@ -110,6 +110,10 @@ def replace_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
     return {**vars(change), "alias": "champion", "reason": why}
 
 
+def _is_provisional(store: Store, version: str | None) -> bool:
+    return version is not None and bool(registry.tags_by_version(store.settings).get(version, {}).get(PROVISIONAL))
+
+
 def _decide(store: Store, report: EvaluationReport, version: str, in_use: str | None) -> Decision:
     rival, baseline = report.rival, report.reference
     decision = decide(
@@ -121,6 +125,7 @@ def _decide(store: Store, report: EvaluationReport, version: str, in_use: str | 
         unusable=report.rival_unusable,
         variants_of_rival=report.variant_gain(CANDIDATE, champion_name(rival)) if rival else None,
         variants_of_baseline=report.variant_gain(CANDIDATE, baseline),
+        is_rival_provisional=_is_provisional(store, rival),
     )
     if in_use == version:
         return replace(decision, alias="champion", already_champion=True)

@@ -18,6 +18,9 @@ TOPOLOGY = "topology"
 TRYOUT = "tryout"
 """Tag of a version: `yes` if it was run without promoting; absent otherwise."""
 
+PROVISIONAL = "provisional"
+"""Tag of a champion whose evaluation does not show it to be cheaper than the best rule of thumb: its figures."""
+
 _HOME_TESTBED, _HOME_DEVICES, _HOME_SINCE = "home_testbed", "home_devices", "home_since"
 HOME_TAGS = (_HOME_TESTBED, _HOME_DEVICES, _HOME_SINCE)
 """Tags of the registered model: the home's setting."""
@@ -70,6 +73,13 @@ def topology_name(tags: Mapping[str, str]) -> str | None:
         return tags[TOPOLOGY]
     topology = Topology.of_tags(tags)
     return None if topology is None else str(topology)
+
+
+def provisional_note(tags: Mapping[str, str]) -> str:
+    """Why a champion is provisional, for people; empty for a version that is not, or is champion no more."""
+    if CHAMPION_OF not in tags or not tags.get(PROVISIONAL):
+        return ""
+    return f"provisional: not yet shown to be cheaper than a rule of thumb ({tags[PROVISIONAL]})"
 
 
 def champions_among(versions: Mapping[str, Mapping[str, str]], in_use: str | None) -> dict[str, str]:

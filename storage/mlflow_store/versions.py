@@ -7,7 +7,7 @@ from typing import Any
 from storage.mlflow_store import heldout_metrics, listing
 from storage.mlflow_store.alias_history import CHANGES_TAG, history
 from storage.mlflow_store.listing import VersionEntry
-from storage.mlflow_store.standings import TRYOUT, champions_among, topology_name
+from storage.mlflow_store.standings import PROVISIONAL, TRYOUT, champions_among, topology_name
 from storage.settings import Settings
 
 WHAT = (
@@ -71,6 +71,8 @@ def _row(entry: VersionEntry, aliases: Any, champions: dict[str, str]) -> dict[s
     measured_on = [tags[name] for name in ("compared_tasks", "tasks") if name in tags]
     is_champion = topology is not None and champions.get(topology) == number
     standing = ", ".join(own) or (f"champion of {topology}" if is_champion else "try-out" if TRYOUT in tags else "")
+    if tags.get(PROVISIONAL) and (is_champion or "champion" in own):
+        standing += ", provisional"
     return {
         "version": number,
         "aliases": ", ".join(own),

@@ -31,6 +31,33 @@ def test_the_first_version_becomes_champion_unless_a_rule_of_thumb_is_cheaper_on
         assert outcome(decide(None, None, "dim_greedy", gain)) == ("challenger", "worse_than_baseline")
 
 
+def test_a_champion_is_provisional_until_its_gain_over_a_rule_of_thumb_is_beyond_doubt():
+    assert decide(None, None, "dim_greedy", BETTER).provisional == ""
+    unclear = decide(None, None, "dim_greedy", UNCLEAR)
+    assert unclear.provisional == (
+        "+2.0% measured cost saved (95 % interval -1.0% to +5.0%, 10 held-out tasks) against dim_greedy, the best rule of "
+        "thumb"
+    )
+    assert unclear.reason.startswith(
+        "first champion, provisional until shown to be cheaper than a rule of thumb: +2.0%"
+    )
+    assert decide("3", BETTER, "dim_greedy", UNCLEAR).provisional == ""
+    assert decide("3", BETTER, "dim_greedy", UNCLEAR, is_rival_provisional=True).provisional
+    assert not decide("3", BETTER, "dim_greedy", BETTER, is_rival_provisional=True).provisional
+
+
+def test_a_provisional_champion_gives_way_to_a_candidate_that_is_shown_to_beat_a_rule_of_thumb():
+    assert outcome(decide("3", UNCLEAR, "dim_greedy", BETTER)) == ("challenger", "not_beyond_doubt")
+    decision = decide("3", UNCLEAR, "dim_greedy", BETTER, is_rival_provisional=True)
+    assert outcome(decision) == ("champion", "replaces_provisional")
+    assert decision.reason.startswith(
+        "replaces version 3, a provisional champion, without costing more on the mean: +5.0% measured cost saved"
+    )
+    for against_rival, against_rule in ((UNCLEAR, UNCLEAR), (UNCLEAR_LOSS, BETTER)):
+        decision = decide("3", against_rival, "dim_greedy", against_rule, is_rival_provisional=True)
+        assert outcome(decision) == ("challenger", "not_beyond_doubt")
+
+
 def test_the_reason_of_a_challenger_without_a_champion_gives_the_figures():
     reason = decide(None, None, "dim_greedy", UNCLEAR_LOSS).reason
     assert reason == (
@@ -81,7 +108,8 @@ def test_a_single_task_has_no_interval():
     reason = decide(None, None, "dim_greedy", replace(BETTER, low=None, high=None, num_tasks=1)).reason
     assert (
         reason
-        == "first champion: +5.0% measured cost saved (one held-out task) against dim_greedy, the best rule of thumb"
+        == "first champion, provisional until shown to be cheaper than a rule of thumb: +5.0% measured cost saved (one "
+        "held-out task) against dim_greedy, the best rule of thumb"
     )
 
 

@@ -12,13 +12,16 @@ from dreamshard.costs import DeviceCosts
 from dreamshard.evaluation import EvaluationRow
 from dreamshard.model_files import save_placer
 from dreamshard.placement import Placement
+from dreamshard.recipes import RECIPES
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig, make_placer, start_training
 from flows.decisions.contestants import champion_name
+from flows.decisions.version_in_use import version_in_use
+from flows.placing.placers import choose
 from flows.reports import evaluation_plan, report_pages
 from flows.reports.evaluation_report import make_report
 from flows.tasks import evaluation, promotion
-from storage.mlflow_store import alias_changes, champions, registration, registry, runs
+from storage.mlflow_store import alias_changes, champions, registration, registry, runs, versions
 from storage.run_records import lineage, report_store, training_effort
 from storage.run_records.report_store import CANDIDATE
 from storage.settings import Settings
@@ -26,8 +29,9 @@ from storage.store import open_store
 from tests.helpers.tables import tables_of
 
 OWN, NAMED = "meta-dlrm-2021", "s3://bucket/tables/"
-RANKS = {"testbed": "cluster", "hardware": "a machine x2, 2 ranks", "devices": 2}
-MODEL = {"testbed": "simulated", "hardware": "simulated rtx2080ti", "devices": 4}
+STEP = {"precision": "fp32", "optimizer": "sgd", "batch": 512}
+RANKS = {"testbed": "cluster", "hardware": "a machine x2, 2 ranks", "devices": 2} | STEP
+MODEL = {"testbed": "simulated", "hardware": "simulated rtx2080ti", "devices": 4} | STEP
 POOL = tables_of([1000, 2000, 3000, 4000], 16, 1.0, names=("a", "b", "c", "d"))
 
 
@@ -51,20 +55,28 @@ class Team:
             assert registration.register_placer(self.settings, self.placer, run, tags=tags) == number
         return number
 
-    def promote(self, version: str, error: float | None = None, *, tryout: bool = False) -> dict:
-        """As at the end of a retraining: the version is cheaper than all others on each of three tasks.
+    def promote(
+        self,
+        version: str,
+        error: float | None = None,
+        *,
+        tryout: bool = False,
+        candidate_ms: tuple[float, ...] = (1.0, 1.0, 1.0),
+    ) -> dict:
+        """As at the end of a retraining: on each of three tasks, dim_greedy costs 2 ms and the champion 1.5.
 
         Args:
             version: the candidate.
             error: its prediction error.
             tryout: as with `--no-promote`.
+            candidate_ms: its cost on each task.
         """
         training = f"training-{version}"
         with disable_run_logger():
             rival = evaluation.champion_to_beat.fn(open_store(), training, 1)
-        costs = {"random": 3.0, "dim_greedy": 2.0, CANDIDATE: 1.0}
+        costs = {"random": 3.0, "dim_greedy": 2.0, CANDIDATE: 0.0}
         costs |= {} if rival is None else {champion_name(rival): 1.5}
-        rows = [row(f"test-{t}", placer, ms) for t in range(3) for placer, ms in costs.items()]
+        rows = [row(f"test-{t}", placer, ms or candidate_ms[t]) for t in range(3) for placer, ms in costs.items()]
         key = f"{version} over {rival}"
         report = make_report(
             key,
@@ -222,6 +234,30 @@ def test_a_short_run_on_a_simulated_gpu_leaves_the_champion_that_was_measured_on
     outcome = fresh.promote("5")
     assert (outcome["alias"], fresh.aliases["champion"]) == ("champion", "5")
     assert "it was version 3, of simulated rtx2080ti" in outcome["note"]
+
+
+def test_a_first_champion_without_evidence_is_provisional_in_words_that_everyone_sees(fresh: Team):
+    unclear = fresh.promote(fresh.version(NAMED), candidate_ms=(1.5, 2.4, 1.8))
+    assert (unclear["alias"], unclear["standing"]) == ("champion", "provisional champion")
+    figures = "+5.0% measured cost saved (95 % interval -51.9% to +61.9%, 3 held-out tasks) against dim_greedy"
+    note = f"provisional: not yet shown to be cheaper than a rule of thumb ({figures}, the best rule of thumb)"
+    assert figures in unclear["reason"]
+    assert versions.version(fresh.settings, "1")["standing"] == "champion, provisional"
+    chosen = choose(open_store(), None, PlacementTask(POOL, 2, 2**30), None, note=lambda _: None)
+    assert chosen.why == f"dreamshard champion is {note}"
+    config = RECIPES["smoke"]()
+    assert note in version_in_use(open_store(), replace(config, testbed="cluster")).sentence()
+
+    still = fresh.promote(fresh.version(NAMED), candidate_ms=(1.5, 2.4, 1.4))
+    assert still["alias"] == "challenger", "no better shown than the provisional champion is"
+    shown = fresh.promote(fresh.version(NAMED), candidate_ms=(1.1, 1.6, 1.3))
+    assert shown["standing"] == "champion"
+    assert shown["reason"].startswith(
+        "replaces version 1, a provisional champion, without costing more on the mean: +33.3%"
+    )
+    assert versions.version(fresh.settings, "3")["standing"] == "champion"
+    assert versions.version(fresh.settings, "1")["standing"] == "previous"
+    assert choose(open_store(), "1", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None).why == ""
 
 
 def test_a_measured_champion_takes_the_alias_from_a_simulated_one_but_a_recipes_own_tables_do_not(fresh: Team):
