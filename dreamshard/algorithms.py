@@ -7,13 +7,12 @@
 
 import math
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 from dreamshard.cost_model import Architecture
+from dreamshard.names import ALGORITHMS as ALGORITHMS
+from dreamshard.names import Algorithm as Algorithm
 from dreamshard.policy.policy_network import PolicyKind
-
-Algorithm = Literal["dreamshard", "paper", "autoshard"]
-ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 
 @dataclass(frozen=True, kw_only=True)

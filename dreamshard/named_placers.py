@@ -8,6 +8,7 @@ from dreamshard.placer import Placer
 from dreamshard.search import DreamShardPlacer, RooflinePlacer
 from dreamshard.testbeds.accelerators.hardware_file import hardware, is_hardware_file
 from dreamshard.testbeds.accelerators.specs import SPECS
+from dreamshard.version_references import WRITTEN, VersionReference
 
 GROUP = "dreamshard.placers"
 """Entry points that load a placer by the name of a version: a function from `str` to `Placer`."""
@@ -15,16 +16,13 @@ GROUP = "dreamshard.placers"
 _OWN = EntryPoint("mlflow", "storage.mlflow_store.registry:load_placer", GROUP)
 """That of this project's registry, for installations that are older than it."""
 
-_ALIASES = ("champion", "challenger", "previous")
-"""Of versions in this project's registry."""
-
 
 def named_placer(name: str | Path) -> Placer:
     """The placer of a name.
 
     Args:
         name: a preset (`a100`) or a hardware file (`cluster.yaml`), whose figures it places by; a folder that
-            `model_files.save_placer` wrote; or an alias (`champion`) or number of a version in the registry.
+            `model_files.save_placer` wrote; or a version in the registry (`version_references`): `champion`, `3`, `paper:3`.
 
     Raises:
         ValueError: there is no such placer.
@@ -43,10 +41,10 @@ def _registered(version: str) -> DreamShardPlacer:
     """A version of the registry."""
     loaders = entry_points(group=GROUP) or (_OWN,)
     loader = next(iter(loaders))
-    if loader.value == _OWN.value and version not in _ALIASES and not version.isdigit():
+    if loader.value == _OWN.value and not VersionReference.of(version).is_valid:
         raise ValueError(
             f"{version!r} is neither a preset ({', '.join(sorted(SPECS))}), a hardware file nor a folder, nor a version of "
-            f"the registry, which are numbers and {', '.join(_ALIASES)}; name one of these"
+            f"the registry ({WRITTEN}); name one of these"
         )
     try:
         load = loader.load()

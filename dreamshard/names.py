@@ -1,4 +1,13 @@
-"""Names and numbers that the files of tables and costs are made of; without torch, which reading those files does without."""
+"""Names and numbers that files and registries are made of; without torch, which reading those does without."""
+
+from typing import Literal, get_args
+
+Algorithm = Literal["dreamshard", "paper", "autoshard"]
+"""What can be trained: this project's networks and search, DreamShard as published, AutoShard as published."""
+
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+
+DEFAULT_ALGORITHM: Algorithm = "dreamshard"
 
 PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")
 """Of a training step on every device, in the order in which they run; the last axis of a stacked cost tensor."""

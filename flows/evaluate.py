@@ -7,15 +7,14 @@ from flows.forms.form import deployed
 from flows.forms.options import EvaluateOptions
 from flows.reports import mlflow_tracking, report_tables
 from flows.tasks import evaluation
-from flows.tasks.stage_inputs import stage
+from flows.tasks.stage_inputs import open_for, stage
 from storage.run_records import checkpoints, report_store
-from storage.store import open_store
 
 
 @deployed("evaluate")
 def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     """Newest checkpoint -> measured comparison on held-out tasks."""
-    store = open_store()
+    store = open_for(options)
     with stage(store, "evaluate", options, progress="evaluate") as inputs:
         training, last = inputs.training, inputs.last_iteration()
         checkpoints.require_trained(training, last)

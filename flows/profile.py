@@ -9,15 +9,14 @@ from flows.reports import mlflow_tracking
 from flows.runtime import run_locks
 from flows.tasks import exchanges, shard_profiling
 from flows.tasks import training as steps
-from flows.tasks.stage_inputs import stage
+from flows.tasks.stage_inputs import open_for, stage
 from storage.run_records import checkpoints
-from storage.store import open_store
 
 
 @deployed("profile")
 def profile(options: ProfileOptions) -> dict[str, Any]:
     """Policy of the last checkpoint -> placements -> cost samples in the lake; or costs of shards, by the recipe."""
-    config, store = configure(options), open_store()
+    config, store = configure(options), open_for(options)
     if config.collection is not None:
         return shard_profiling.profile_shards(store, config, options.seed, options.seconds, options.device)
     with stage(store, "profile", options) as inputs:

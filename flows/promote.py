@@ -5,7 +5,7 @@ from typing import Any
 from flows.forms.form import deployed
 from flows.forms.options import PromoteOptions
 from flows.tasks import evaluation, promotion, reference
-from flows.tasks.stage_inputs import stage
+from flows.tasks.stage_inputs import open_for, stage
 from storage.run_records import checkpoints, report_store
 from storage.store import open_store
 
@@ -13,9 +13,9 @@ from storage.store import open_store
 @deployed("promote")
 def promote(options: PromoteOptions) -> dict[str, Any]:
     """Newest evaluation -> registered version -> alias champion or challenger; or the version named -> champion."""
-    store = open_store()
     if options.version is not None:
-        return promotion.make_champion(store, options.version, options.reason or "")
+        return promotion.make_champion(open_store(), options.version, options.reason or "")
+    store = open_for(options)
     with stage(store, "promote", options) as inputs:
         training, last = inputs.training, inputs.last_iteration()
         checkpoints.require_trained(training, last)

@@ -18,14 +18,14 @@ from flows.tasks import training as steps
 from flows.tasks.drawing import draw_tasks
 from flows.tasks.ingestion import ingest_workload
 from flows.tasks.sizing import settle
+from flows.tasks.stage_inputs import open_for
 from flows.train import train_placer
-from storage.store import open_store
 
 
 @deployed("retrain")
 def retrain(options: RetrainOptions) -> dict[str, Any]:
     """Tables -> cost samples -> placer -> evaluation -> champion; from the champion on where only tables changed."""
-    config, store = with_batch_size(configure(options)), open_store()
+    config, store = with_batch_size(configure(options)), open_for(options)
     capacity = testbed_pool.check_testbed(store, config)
     with (
         mlflow_tracking.chain(store, "retrain", config, options.seed) as chain,

@@ -14,10 +14,10 @@ from flows.runtime import run_locks
 from flows.runtime.testbed_pool import TestbedReference
 from flows.tasks import exchanges, shard_profiling
 from flows.tasks import training as steps
-from flows.tasks.stage_inputs import stage
+from flows.tasks.stage_inputs import open_for, stage
 from storage.run_records import checkpoints
 from storage.run_records.checkpoints import iteration_name
-from storage.store import Store, open_store
+from storage.store import Store
 
 
 def train_placer(store: Store, run: str, dataset: str, tasks: str, start: WarmStart, bench: TestbedReference) -> str:
@@ -42,7 +42,7 @@ def train_placer(store: Store, run: str, dataset: str, tasks: str, start: WarmSt
 @deployed("train")
 def train(options: StageOptions) -> dict[str, Any]:
     """Cost samples -> cost network -> policy: all iterations that are left."""
-    config, store = configure(options), open_store()
+    config, store = configure(options), open_for(options)
     if config.collection is not None:
         return shard_profiling.train_on_shards(store, config, options.seed)
     with stage(store, "train", options, progress="train") as inputs:

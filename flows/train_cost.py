@@ -6,15 +6,14 @@ from flows.forms.form import deployed
 from flows.forms.options import StageOptions
 from flows.reports import mlflow_tracking
 from flows.tasks import training as steps
-from flows.tasks.stage_inputs import stage
+from flows.tasks.stage_inputs import open_for, stage
 from storage.run_records import checkpoints
-from storage.store import open_store
 
 
 @deployed("train-cost")
 def train_cost(options: StageOptions) -> dict[str, Any]:
     """Cost samples of `profile` -> cost network."""
-    store = open_store()
+    store = open_for(options)
     with stage(store, "train-cost", options) as inputs:
         with inputs.next_iteration() as iteration:
             checkpoints.require(store, inputs.training, "measured", "dreamshard profile")

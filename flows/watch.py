@@ -23,8 +23,8 @@ from flows.forms.options import RetrainingOptions, WatchOptions
 from flows.tasks import watching
 from flows.tasks.ingestion import ingest_workload
 from flows.tasks.sizing import settle
+from flows.tasks.stage_inputs import open_for
 from storage.mlflow_store import runs
-from storage.store import open_store
 
 SHOWN = 100
 """Largest number of changed tables in the artifact and the outcome."""
@@ -33,7 +33,7 @@ SHOWN = 100
 @deployed("watch")
 def watch(options: WatchOptions) -> dict[str, Any]:
     """Source -> what changed since the last training -> an event where it matters."""
-    config, store = with_batch_size(configure(options)), open_store()
+    config, store = with_batch_size(configure(options)), open_for(options)
     runs.end_abandoned(store.settings)
     if options.source is not None:
         options = replace(options, source=config.workload.source, batches=config.workload.batches)

@@ -81,9 +81,10 @@ def columns(name: str, home: Home = None) -> "DataFrame":
 def versions(home: Home = None) -> "DataFrame":
     """One row per registered version.
 
-    `version`, `name`, `aliases`, `champion_of`, `created_at`, `source`, `dataset_version`, `tables` (their number),
-    `table_diff`, `mode`, `hardware`, `devices`, `memory_gb`, `iterations`, `warm_from`, `reference_cost_ms`,
-    `eval_overall_ms`, `prediction_error`, `gain_over_best_baseline`, `reason`, `prefect_run`, `mlflow_run`, ...
+    `version` (number within its `algorithm`), `name`, `aliases`, `champion_of`, `created_at`, `source`, `dataset_version`,
+    `tables` (their number), `table_diff`, `mode`, `hardware`, `devices`, `memory_gb`, `iterations`, `warm_from`,
+    `reference_cost_ms`, `eval_overall_ms`, `prediction_error`, `gain_over_best_baseline`, `reason`, `prefect_run`,
+    `mlflow_run`, ...
     """
     return view("versions", home)
 

@@ -16,9 +16,11 @@ keeps the address that it was created with: change the store before the first ru
 
 import os
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
+from dreamshard.version_references import VersionReference
 from storage.filesystem import AnyPath, parse_address
 
 QUIET: Mapping[str, str] = {
@@ -33,6 +35,14 @@ QUIET: Mapping[str, str] = {
 server instead of fifteen."""
 
 
+REGISTERED_MODELS: Mapping[Algorithm, str] = {
+    "dreamshard": "dreamshard",
+    "paper": "dreamshard-paper",
+    "autoshard": "autoshard",
+}
+"""Algorithm -> its registered model in MLflow, with versions, aliases and champions of its own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Addresses of everything that is kept.
@@ -42,12 +52,14 @@ class Settings:
         store_root: folder shared by a team; the home unless `DREAMSHARD_STORE` names another.
         tracking_uri: MLflow's runs and registry: a database, or a server's address.
         artifact_root: URI below which MLflow keeps files where `tracking_uri` is a database or our own server.
+        algorithm: whose registered model is meant where no version is named; see `of`.
     """
 
     home: Path
     store_root: AnyPath
     tracking_uri: str
     artifact_root: str
+    algorithm: Algorithm = DEFAULT_ALGORITHM
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Settings":
@@ -65,6 +77,19 @@ class Settings:
             tracking_uri=environ.get("MLFLOW_TRACKING_URI") or home_registry(home),
             artifact_root=_uri(artifacts) if artifacts else (store_root / "mlartifacts").as_uri(),
         )
+
+    def of(self, algorithm: Algorithm) -> "Settings":
+        """The same addresses with the registered model of an algorithm."""
+        return replace(self, algorithm=algorithm)
+
+    @property
+    def registered_model(self) -> str:
+        """The name of the algorithm's registered model."""
+        return REGISTERED_MODELS[self.algorithm]
+
+    def reference(self, name: str) -> str:
+        """A number or alias of the algorithm as people write it: `3`, `paper:3`."""
+        return str(VersionReference(self.algorithm, name))
 
     @property
     def lake_root(self) -> AnyPath:

@@ -4,6 +4,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dreamshard.names import Algorithm
 from storage import relocation
 from storage.filesystem import AnyPath, check_writable
 from storage.settings import Settings
@@ -21,6 +22,10 @@ class Store:
     """
 
     settings: Settings
+
+    def of(self, algorithm: Algorithm) -> "Store":
+        """The same store with the versions of an algorithm: those that are champions, trained from and registered."""
+        return Store(self.settings.of(algorithm))
 
     @property
     def lake(self) -> "Lake":

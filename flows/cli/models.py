@@ -8,6 +8,8 @@ import typer
 from rich.markdown import Markdown
 from rich.table import Table
 
+from dreamshard.names import ALGORITHMS, DEFAULT_ALGORITHM
+from dreamshard.version_references import VersionReference
 from flows.cli import terminal
 from flows.cli.command_options import HomeOption, JsonOption, enter
 
@@ -40,7 +42,8 @@ _COMPARABLE = (
 
 def models(
     version: Annotated[
-        str | None, typer.Argument(help="A version or alias: everything about it, and why it was (not) promoted.")
+        str | None,
+        typer.Argument(help="A version or alias (3, paper:3): everything about it, and why it was (not) promoted."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Versions beyond the newest and those with an alias.")] = False,
     home: HomeOption = None,
@@ -80,10 +83,15 @@ def models(
 
 
 def _show_champions(rows: list[dict[str, Any]]) -> None:
-    """The champion of each topology, first the one that commands use by default."""
+    """The champion of each topology and algorithm, first the one that commands use by default."""
     known = [entry for entry in rows if entry["champion_of"]]
-    for entry in sorted(known, key=lambda entry: "champion" not in entry["aliases"]):
-        used = " (`champion`: used where no version is named)" if "champion" in entry["aliases"] else ""
+    for entry in sorted(
+        known, key=lambda entry: (ALGORITHMS.index(entry["algorithm"]), "champion" not in entry["aliases"])
+    ):
+        own = entry["algorithm"]
+        how = "used where no version is named" if own == DEFAULT_ALGORITHM else f"used by `--placer {own}`"
+        alias = VersionReference(own, "champion")
+        used = f" (`{alias}`: {how})" if "champion" in entry["aliases"] else ""
         note = (
             ", provisional until shown to be cheaper than a rule of thumb" if "provisional" in entry["standing"] else ""
         )

@@ -2,9 +2,12 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dreamshard.names import DEFAULT_ALGORITHM
+from dreamshard.version_references import VersionReference
 from flows.cli import terminal
 
 if TYPE_CHECKING:
@@ -39,7 +42,8 @@ def show_champion(change: Mapping[str, Any]) -> None:
             terminal.say(
                 f"Note: its costs are of {own}; those of version {former}, which stays champion of that, of {other}"
             )
-        terminal.say(f"Undo: {terminal.typed('promote previous')}")
+        previous = replace(VersionReference.of(version), name="previous")
+        terminal.say(f"Undo: {terminal.typed(f'promote {previous}')}")
 
 
 def show_fields(fields: Mapping[str, Any]) -> None:
@@ -79,6 +83,9 @@ def place_example(outcome: Mapping[str, Any], learnt: Path | None = None, task: 
     """
     bundled = Path(__file__).parents[2] / "dreamshard" / "workloads" / "data" / "mlperf-dlrm-dcnv2.csv"
     tables = os.path.relpath(learnt or bundled)
-    placer = "" if outcome["alias"] == "champion" else f" --placer {outcome['version']}"
+    version = VersionReference.of(outcome["version"])
+    in_use = outcome["alias"] == "champion"
+    named = str(version) if not in_use else "" if version.algorithm == DEFAULT_ALGORITHM else version.algorithm
+    placer = f" --placer {named}" if named else ""
     devices, memory_gb = (8, 40) if task is None else (task.num_devices, task.memory_bytes / 2**30)
     return f"place {tables} --devices {devices} --memory-gb {memory_gb:g}{placer}"

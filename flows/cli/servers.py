@@ -127,7 +127,9 @@ def worker(
 
 
 def serve(
-    version: Annotated[str, typer.Option("--version", help="champion, challenger, previous or a number.")] = "champion",
+    version: Annotated[
+        str, typer.Option("--version", help="champion, challenger, previous or a number; paper:3 of another algorithm.")
+    ] = "champion",
     port: Port = 5001,
     host: Annotated[
         str, typer.Option(help="Interface to listen on; 0.0.0.0 for all. Anyone who reaches it can use it: no log-in.")
@@ -154,7 +156,7 @@ def serve(
     from storage.mlflow_store.standings import provisional_note, topology_name
 
     model = registry.find(settings, version)
-    number, topology = str(model.version), topology_name(model.tags)
+    number, topology = registry.reference_to(model), topology_name(model.tags)
     example = registry.example_request(settings, number)
     stop = stop_signal()
     terminal.note(f"starting MLflow's scoring server on version {number}; this takes some seconds")

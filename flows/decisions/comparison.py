@@ -9,7 +9,7 @@ from dreamshard.recipes import RECIPES
 from dreamshard.testbeds.accelerators.specs import SPECS
 from flows.decisions.heldout import split_by_training
 from flows.decisions.warm_start import learns_fixed_model
-from flows.forms.options import CompareOptions, StageOptions
+from flows.forms.options import CompareOptions, TaskOptions
 from storage.mlflow_store import registry, runs
 from storage.run_records import lineage
 from storage.run_records.lineage import Origin
@@ -26,6 +26,7 @@ class _Compared:
     version: str
     run: str
     origin: Origin
+    registered_ms: int
 
 
 def with_sizes_of_versions(
@@ -42,11 +43,13 @@ def with_sizes_of_versions(
     Raises:
         ValueError: the versions cannot be compared like this, which is said before anything starts.
     """
-    known = registry.tags_by_version(store.settings)
+    known = {version: registry.find(store.settings, version) for version in versions}
     compared = [
-        _Compared(version=version, run=registry.run_of(store.settings, version), origin=origin)
-        for version in versions
-        if (origin := _origin(known[version])) is not None
+        _Compared(
+            version=version, run=str(model.run_id), origin=origin, registered_ms=int(model.creation_timestamp or 0)
+        )
+        for version, model in known.items()
+        if (origin := _origin(dict(model.tags))) is not None
     ]
     if not compared:
         return options, ""
@@ -61,7 +64,7 @@ def with_sizes_of_versions(
         return values(first)
 
     taken: dict[str, Any] = {}
-    if options.recipe == StageOptions().recipe and first.origin.recipe in RECIPES:
+    if options.recipe == TaskOptions().recipe and first.origin.recipe in RECIPES:
         taken["recipe"] = first.origin.recipe
     if options.testbed is None:
         taken["testbed"] = of_first("the testbed", lambda each: _testbed(store, each))
@@ -74,7 +77,7 @@ def with_sizes_of_versions(
         room = of_first("the room per device", lambda each: each.origin.memory_bytes or 0, gib)
         taken["memory_gb"] = room / 2**30
     if options.dataset is None:
-        newest = max(compared, key=lambda each: int(each.version))
+        newest = max(compared, key=lambda each: each.registered_ms)
         taken["dataset"] = newest.origin.dataset
         if len({each.origin.dataset for each in compared}) > 1:
             notes.append(f"the tables are those of version {newest.version}, the newest")
@@ -95,7 +98,7 @@ def other_hardware(store: Store, versions: Sequence[str], measured: str) -> str:
     Args:
         measured: topology that is measured on, in words.
     """
-    known = registry.tags_by_version(store.settings)
+    known = {version: registry.version_tags(store.settings, version) for version in versions}
     origins = {version: origin for version in versions if (origin := _origin(known[version])) is not None}
     others = {version: origin.topology for version, origin in origins.items() if origin.topology != measured}
     if not others:

@@ -12,9 +12,9 @@ from dreamshard.plan import CurrentPlan, Plan
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
+from dreamshard.version_references import WRITTEN, VersionReference
 from flows.runtime.retries import passing
 from storage.mlflow_store import registry
-from storage.run_records.report_store import CANDIDATE
 from storage.store import Store
 
 IN_USE = "current plan"
@@ -31,13 +31,15 @@ class Contestants:
         placers: by name, in the order in which they are measured.
         model_placers: those that place only the model of a fixed model's tasks, not its variants.
         predictors: placers whose predictions are reported, by name; the first also predicts for all other placers.
-        versions: number of each registered version, by name.
+        versions: reference to each registered version, by name.
+        candidate: name of the placer of the training that is evaluated; None in a comparison of versions.
     """
 
     placers: Mapping[str, Placer]
     predictors: Mapping[str, DreamShardPlacer]
     versions: Mapping[str, str]
     model_placers: Mapping[str, Placer] = field(default_factory=dict)
+    candidate: str | None = None
 
 
 def champion_name(version: str) -> str:
@@ -60,10 +62,12 @@ def of_training(
         train_tasks: training tasks of the published rivals; without any, no rival takes part.
     """
     versions = {} if rival is None else {champion_name(rival): rival}
-    models = {CANDIDATE: candidate} | ({champion_name(rival): champion} if rival and champion else {})
+    models = {candidate.name: candidate} | ({champion_name(rival): champion} if rival and champion else {})
     names = [*baselines(), "cost_greedy", *(installed_peers() if train_tasks else ()), *models]
     placers = _placers(names, models, train_tasks, seed)
-    return Contestants(placers=placers, predictors={CANDIDATE: candidate}, versions=versions)
+    return Contestants(
+        placers=placers, predictors={candidate.name: candidate}, versions=versions, candidate=candidate.name
+    )
 
 
 def of_versions(
@@ -94,7 +98,7 @@ def with_torchrec_planner(
         spec: bandwidths and hosts that the planner assumes; None for its defaults.
     """
     name = "torchrec_planner"
-    if name not in contestants.placers and (CANDIDATE not in contestants.placers or name not in installed_peers()):
+    if name not in contestants.placers and (contestants.candidate is None or name not in installed_peers()):
         return contestants
     planner = TorchRecPlanner() if spec is None else TorchRecPlanner.on(spec)
     if name not in contestants.placers and not _has_room(planner, tasks):
@@ -169,13 +173,13 @@ def resolve(store: Store, names: Sequence[str], *, with_peers: bool) -> dict[str
     for name in [*names, *(installed_peers() if with_peers else ())]:
         if name in others:
             resolved[name] = None
-        elif name in registry.ALIASES or name.isdigit():
+        elif VersionReference.of(name).is_valid:
             number = registry.resolve(store.settings, name)
             resolved[f"version {number}"] = number
         else:
             raise ValueError(
-                f"there is no placer {name!r}, so it cannot be compared; give {', '.join(registry.ALIASES)}, a version's "
-                f"number, or one of {sorted(others)}"
+                f"there is no placer {name!r}, so it cannot be compared; give a version ({WRITTEN}), or one of "
+                f"{sorted(others)}"
             )
     if not any(resolved.values()):
         raise ValueError(

@@ -63,6 +63,9 @@ def trainings_behind(store: Store, training: str) -> set[str]:
 
 def trainings_of_versions(store: Store, versions: Sequence[str]) -> set[str]:
     """The trainings of versions, as far as their cost samples can be known here."""
-    origins = {version.version: version for version in lineage.versions(store) if version.version in versions}
-    trainings = {version.training for version in origins.values()}
-    return trainings.union(*(version.origin.warm.trainings for version in origins.values() if version.origin.warm))
+    trainings: set[str] = set()
+    for version in versions:
+        tags, origin = registry.version_tags(store.settings, version), lineage.origin_of(store, version)
+        if origin is not None:
+            trainings |= {tags["training"], *(origin.warm.trainings if origin.warm else ())}
+    return trainings

@@ -1,7 +1,7 @@
 """Which retrainings are the same, and what the last one was trained on: a watch requests none twice.
 
-Two retrainings are the same if every field of `storage.schedule.Schedule` is (the source of tables however it is spelt); the
-version of the tables is compared separately.
+Two retrainings are the same if every field of `storage.schedule.Schedule` is (the source of tables however it is spelt), and
+the algorithm; the version of the tables is compared separately.
 """
 
 from collections.abc import Mapping
@@ -10,13 +10,14 @@ from typing import Any
 
 from dreamshard.recipes import Recipe
 from dreamshard.testbeds.naming import is_testbed
+from dreamshard.version_references import number_of
 from dreamshard.workloads.identity import known_as
 from flows.decisions.warm_start import tables_setting
 from storage.run_records import lineage
 from storage.schedule import Schedule
 from storage.store import Store
 
-_COMPARED = tuple(field.name for field in fields(Schedule))
+_COMPARED = (*(field.name for field in fields(Schedule)), "algorithm")
 
 
 def last_trained(store: Store, config: Recipe, dataset: str) -> str | None:
@@ -28,8 +29,8 @@ def last_trained(store: Store, config: Recipe, dataset: str) -> str | None:
     versions = [
         version for version in lineage.versions(store) if not version.is_tryout and _is_like(version.origin, config)
     ]
-    champion = max((int(version.version) for version in versions if version.is_champion), default=0)
-    if any(version.origin.dataset == dataset and int(version.version) >= champion for version in versions):
+    champion = max((number_of(version.version) for version in versions if version.is_champion), default=0)
+    if any(version.origin.dataset == dataset and number_of(version.version) >= champion for version in versions):
         return dataset
     return versions[0].origin.dataset if versions else None
 

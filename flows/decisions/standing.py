@@ -1,8 +1,9 @@
 """What a decided candidate becomes: champion or challenger of its topology, and whether it gets the alias as well."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from dreamshard.version_references import VersionReference
 from flows.decisions.promotion_decision import Decision
 from flows.decisions.promotion_veto import find_veto
 from storage.mlflow_store import alias_changes, champions, registry
@@ -62,7 +63,8 @@ def settle(store: Store, version: str, decision: Decision) -> Standing:
     words = named if alias == "challenger" else f"{named} of {topology}"
     if decision.alias == "challenger" and same_topology:
         return Standing(alias=alias, words=words)
-    sentence = _stays(known, holder, home) if veto is None else f"{_stays(known, holder, None)}: {veto.sentence}"
+    stays = _stays(known, _alias(version), holder, home if veto is None else None)
+    sentence = stays if veto is None else f"{stays}: {veto.sentence}"
     how = "" if veto is not None else f"; `dreamshard promote {version}` gives it to this version"
     return Standing(alias=alias, words=words, note=f"{sentence}{how}")
 
@@ -91,14 +93,19 @@ def _took_over(known: dict[str, dict[str, str]], version: str, holder: str | Non
     if own is None or other is None or own == other:
         return ""
     return (
-        f"`champion` is now version {version}, of {own}; it was version {holder}, of {other}, with which it was not compared "
-        "and which is kept as `previous`"
+        f"`{_alias(version)}` is now version {version}, of {own}; it was version {holder}, of {other}, with which it was not "
+        "compared and which is kept as `previous`"
     )
 
 
-def _stays(known: dict[str, dict[str, str]], holder: str | None, home: HomeSetting | None) -> str:
+def _alias(version: str) -> str:
+    """The alias of the version in use of a version's algorithm, as people write it."""
+    return str(replace(VersionReference.of(version), name="champion"))
+
+
+def _stays(known: dict[str, dict[str, str]], alias: str, holder: str | None, home: HomeSetting | None) -> str:
     if holder is None:
-        return f"there is no `champion`, since this home is set to {home}"
+        return f"there is no `{alias}`, since this home is set to {home}"
     chosen = last_chosen(known[holder])
     by_hand = chosen is not None and chosen.by != BY_EVALUATION
     why = ""
@@ -106,4 +113,4 @@ def _stays(known: dict[str, dict[str, str]], holder: str | None, home: HomeSetti
         why = f", which {chosen.by} chose at {chosen.at}"
     elif home is not None:
         why = f"; this home is set to {home}"
-    return f"`champion` stays version {holder}, of {topology_name(known[holder])}{why}"
+    return f"`{alias}` stays version {holder}, of {topology_name(known[holder])}{why}"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dreamshard.recipes import Recipe
+from dreamshard.version_references import number_of
 from storage.mlflow_store import registry
 from storage.mlflow_store.alias_history import history
 from storage.mlflow_store.standings import HomeSetting, champions_among, provisional_note
@@ -53,4 +54,4 @@ def version_in_use(store: Store, config: Recipe) -> InUse | None:
                     note=provisional_note(tags[version]),
                 )
             )
-    return max(found, key=lambda each: (each.version == alias, int(each.version)), default=None)
+    return max(found, key=lambda each: (each.version == alias, number_of(each.version)), default=None)

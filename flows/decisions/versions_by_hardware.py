@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dreamshard.measured_on import MeasuredOn, is_named
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
+from dreamshard.version_references import number_of
 from storage.mlflow_store import registry
 from storage.mlflow_store.standings import TRYOUT, champions_among, provisional_note
 from storage.run_records.lineage import measured_on
@@ -70,7 +71,7 @@ def find_version(store: Store, spec: AcceleratorSpec, task: PlacementTask) -> Fo
         of_topology = one.is_champion and origin.shares_hosts_as(task)
         return (
             *(of_topology, one.in_use, one.is_champion, not one.is_tryout, same_count, measured),
-            int(one.version),
+            number_of(one.version),
         )
 
     ranked = sorted(found, key=preference, reverse=True)

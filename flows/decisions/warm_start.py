@@ -86,6 +86,7 @@ class WarmStart:
             networks=(self.config.cost_network, self.config.policy),
             warm=self.warm,
             memory_bytes=self.memory_bytes,
+            algorithm=self.config.algorithm,
         )
 
 

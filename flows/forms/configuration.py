@@ -3,6 +3,7 @@
 from dataclasses import asdict, replace
 from typing import Any
 
+from dreamshard.algorithms import with_algorithm
 from dreamshard.recipes import Recipe, recipe, with_overrides
 from dreamshard.workloads.identity import known_as
 from flows.forms.options import RecipeOptions
@@ -51,10 +52,11 @@ def configure(options: RecipeOptions, source: str | None = None) -> Recipe:
     workload: dict[str, Any] = {k: filled[k] for k in ("batch_size", "num_batches") if k in filled}
     if "batches" in filled:
         workload["batches"] = known_as(filled["batches"])
+    algorithm = filled.get("algorithm", base.training.algorithm)
     return replace(
         base,
         tasks=replace(base.tasks, **tasks),
-        training=replace(base.training, **training),
+        training=replace(with_algorithm(base.training, algorithm), **training),
         measure=replace(base.measure, **measure),
         workload=replace(base.workload, **workload),
         derived=tuple(name for name in base.derived if name not in tasks.keys() | workload.keys()),

@@ -74,6 +74,19 @@ RecipeName = Annotated[
     SchemaEntry("enum", _recipes),
     typer.Option("--recipe", help="A complete configuration by name."),
 ]
+Algorithm = Annotated[
+    Literal["dreamshard", "paper"] | None,
+    _form(
+        "Algorithm",
+        "dreamshard: this project's networks and search. paper: DreamShard as published, the policy alone. Each has versions "
+        "and champions of its own. Empty: the recipe's.",
+    ),
+    typer.Option(
+        "--algorithm",
+        help="dreamshard, or paper: DreamShard as published; each has versions and champions of its own.",
+        show_default="the recipe's",
+    ),
+]
 Seed = Annotated[
     int,
     _form("Seed", "Seeds every draw: tasks, weights, episodes. The same seed gives the same bits.", ge=0, le=2**31 - 1),
@@ -317,15 +330,14 @@ Versions = Annotated[
     list[str],
     _form(
         "Versions",
-        "Who is compared: numbers of versions, champion, challenger, previous, cost_greedy, rules of thumb (e.g. "
-        "lookup_greedy), published rivals. The first is what gains are over.",
+        "Who is compared: numbers of versions, champion, challenger, previous, those of another algorithm (paper:3), "
+        "cost_greedy, rules of thumb (e.g. lookup_greedy), published rivals. The first is what gains are over.",
         min_length=1,
-        examples=[["champion", "challenger"]],
+        examples=[["champion", "challenger"], ["paper:champion", "champion"]],
     ),
     typer.Argument(
         metavar="VERSION...",
-        help="Versions, champion, challenger, previous, cost_greedy, rules of thumb, published rivals; gains are over "
-        "the first.",
+        help="Versions (3, champion, paper:3, ...), cost_greedy, rules of thumb, published rivals; gains are over the first.",
     ),
 ]
 Version = Annotated[
@@ -334,9 +346,11 @@ Version = Annotated[
         "Version",
         "Makes this version (or alias, e.g. previous) champion at once. Empty: the newest placer of the fields "
         "below becomes champion if its evaluation says so.",
-        examples=["previous", "3"],
+        examples=["previous", "3", "paper:3"],
     ),
-    typer.Argument(help="A version or alias (previous undoes): champion at once, without the options."),
+    typer.Argument(
+        help="A version or alias (3, paper:3; previous undoes): champion of its algorithm at once, without the options."
+    ),
 ]
 Reason = Annotated[
     str | None,

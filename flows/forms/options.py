@@ -8,6 +8,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from dreamshard.version_references import VersionReference
 from flows.forms import fields, place_fields
 
 
@@ -48,8 +49,8 @@ class RetrainingOptions(RunOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageOptions(RunOptions):
-    """One stage, on tables that have been ingested."""
+class TaskOptions(RunOptions):
+    """Tasks of tables that have been ingested."""
 
     dataset: fields.Dataset = None
     num_devices: fields.NumDevices = None
@@ -62,9 +63,17 @@ class StageOptions(RunOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StageOptions(TaskOptions):
+    """One stage of a training."""
+
+    algorithm: fields.Algorithm = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RetrainOptions(RetrainingOptions):
     """The whole chain."""
 
+    algorithm: fields.Algorithm = None
     iterations: fields.Iterations = None
     placements_per_iteration: fields.PlacementsPerIteration = None
     full: fields.Full = False
@@ -117,7 +126,7 @@ class _Contestants:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(StageOptions, _Contestants):
+class CompareOptions(TaskOptions, _Contestants):
     """Any versions, rules of thumb and published rivals against each other."""
 
 
@@ -133,7 +142,15 @@ class PromoteOptions(StageOptions, _Champion):
     """The newest placer by its evaluation, or any version by hand."""
 
     def __post_init__(self) -> None:
-        if self.version is not None and self.no_promote:
+        if self.version is None:
+            return
+        named = VersionReference.of(self.version)
+        if self.algorithm not in (None, named.algorithm):
+            raise ValueError(
+                f"version {self.version} is one of {named.algorithm}, not of {self.algorithm}, so it is not clear which "
+                f"version is meant; give {VersionReference(self.algorithm, named.name)} without --algorithm"
+            )
+        if self.no_promote:
             raise ValueError(
                 f"version {self.version} cannot be made champion and left as it is at once; leave out the version to "
                 "register the newest placer without promoting it, or leave out --no-promote"

@@ -215,9 +215,10 @@ def _with_champion(store: "Store", name: str, note: Callable[[str], None]) -> Ch
 
 
 def _version(store: "Store", name: str) -> Choice:
-    """A shipped placer, or a version by number or alias."""
+    """A shipped placer, or a version by number or alias; an algorithm's name alone stands for its champion."""
     from dreamshard.recipes import RECIPES
     from dreamshard.shard_profiling.bundled_placers import bundled_names, load_bundled
+    from dreamshard.version_references import WRITTEN, VersionReference
     from storage.mlflow_store import registry
     from storage.mlflow_store.standings import provisional_note
 
@@ -226,22 +227,22 @@ def _version(store: "Store", name: str) -> Choice:
         bundled = load_bundled(name, own)
         origin = bundled.placer.cost_network.measured_on
         return Choice(bundled.placer, f"dreamshard {name}", bundled.placer, origin, f"{name}: {bundled}")
-    rules = _without_costs()
-    if name not in registry.ALIASES and not name.isdigit():
+    rules, reference = _without_costs(), VersionReference.of(name)
+    if not reference.is_valid:
         raise ValueError(
-            f"there is no placer {name!r}, so nothing can place the tables; give {', '.join(registry.ALIASES)}, a "
-            f"version's number, h200, or one of {sorted([*rules, PRIOR])}"
+            f"there is no placer {name!r}, so nothing can place the tables; give a version ({WRITTEN}), h200, or one of "
+            f"{sorted([*rules, PRIOR])}"
         )
     try:
-        placer = registry.load_placer(name, store.settings)
+        placer = registry.load_placer(str(reference), store.settings)
     except ValueError as error:
         raise ValueError(
             f"{error}; to place without a version, give --hardware (for example h100), or --placer with a rule of thumb, "
             "e.g. lookup_greedy"
         ) from error
-    note = provisional_note(registry.version_tags(store.settings, name))
-    why = f"dreamshard {name} is {note}" if note else ""
-    return Choice(placer, f"dreamshard {name}", placer, _origin(store, placer, name), why)
+    note = provisional_note(registry.version_tags(store.settings, str(reference)))
+    why = f"{reference.in_words} is {note}" if note else ""
+    return Choice(placer, reference.in_words, placer, _origin(store, placer, str(reference)), why)
 
 
 def _origin(store: "Store", placer: "DreamShardPlacer", name: str) -> "MeasuredOn | None":

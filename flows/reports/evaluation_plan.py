@@ -19,7 +19,7 @@ from flows.reports.plots import rows_of_shown_task
 from flows.reports.timeline import costs_of
 from storage.mlflow_store import runs
 from storage.run_records import checkpoints
-from storage.run_records.report_store import CANDIDATE, EvaluationReport, MeasuredRow
+from storage.run_records.report_store import EvaluationReport, MeasuredRow
 from storage.store import Store
 
 CURRENT = "current plan"
@@ -70,10 +70,12 @@ def placement_view(
     shown = rows_of_shown_task(report)[-1]
     rows = {row.placer: row for row in report.rows if row.task == shown.task}
     task = next(each for each in tasks if each.name == shown.task)
-    side = _side(task, rows[CANDIDATE], f"{CANDIDATE} (candidate)", predictor)
+    side = _side(task, rows[report.candidate], f"{report.candidate} (candidate)", predictor)
     if side is None:
         return None
-    rival = next(name for name in (CURRENT, *report.versions, report.reference) if name in rows and name != CANDIDATE)
+    rival = next(
+        name for name in (CURRENT, *report.versions, report.reference) if name in rows and name != report.candidate
+    )
     return PlanView(
         title=task.name,
         task=task,
@@ -90,7 +92,7 @@ def placement_view(
 
 def _facts(report: EvaluationReport, task: str) -> Mapping[str, str]:
     measured = None if report.measured_on is None else MeasuredOn.from_json(report.measured_on)
-    gain = report.gain(CANDIDATE, report.reference)
+    gain = report.gain(report.candidate, report.reference)
     return {
         "measured on": report.hardware if measured is None else str(measured),
         "training": f"{report.training}, iteration {report.iteration}",

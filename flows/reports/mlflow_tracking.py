@@ -12,6 +12,7 @@ from prefect.utilities.urls import url_for
 
 from dreamshard.formatting import markdown_table
 from dreamshard.model_files import save_placer
+from dreamshard.names import DEFAULT_ALGORITHM
 from dreamshard.recipes import Recipe
 from dreamshard.sizing import Sizes
 from flows.reports import evaluation_plan, plots, report_pages, report_tables, version_facts
@@ -62,7 +63,10 @@ def chain(store: Store, name: str, config: Recipe, seed: int) -> Iterator[Chain]
         "commit": revision,
         "mlflow.source.git.commit": revision.removesuffix("-dirty"),
     }
+    algorithm = store.settings.algorithm
     named = f"{name} {version_facts.source_label(config.workload.source)}"
+    if algorithm != DEFAULT_ALGORITHM:
+        named, tags["algorithm"] = f"{algorithm}: {named}", algorithm
     parameters = {**_known_parameters(config), "seed": seed}
     with runs.chain(store.settings, named, key=key, params=parameters, tags=tags) as run:
         yield Chain(store, run)

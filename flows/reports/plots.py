@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from flows.reports.timeline import PHASE_COLOURS, costs_of, plot_timeline
 from storage.run_records.checkpoints import Metrics
-from storage.run_records.report_store import CANDIDATE, EvaluationReport, MeasuredRow
+from storage.run_records.report_store import EvaluationReport, MeasuredRow
 
 COST, ERROR, REWARD = "#4c72b0", "#dd8452", "#55a868"
 
@@ -30,12 +30,12 @@ def rows_of_shown_task(report: EvaluationReport) -> list[MeasuredRow]:
     rows = {(row.placer, row.task): row for row in report.rows}
 
     def relative_cost(task: str) -> float:
-        candidate, baseline = (rows[placer, task].overall_ms for placer in (CANDIDATE, report.reference))
+        candidate, baseline = (rows[placer, task].overall_ms for placer in (report.candidate, report.reference))
         return math.inf if candidate is None else 0.0 if baseline is None else candidate / baseline
 
     ranked = sorted(report.task_names, key=relative_cost)
     task = report.model or ranked[len(ranked) // 2]
-    return [rows[report.reference, task], rows[CANDIDATE, task]]
+    return [rows[report.reference, task], rows[report.candidate, task]]
 
 
 def plot_placements(report: EvaluationReport) -> Figure:
@@ -72,7 +72,7 @@ def plot_predictions(report: EvaluationReport) -> Figure:
         if row.overall_ms is not None:
             points[row.placer].append((row.overall_ms, row.predicted_ms))
     for number, (placer, costs) in enumerate(points.items()):
-        own = placer == CANDIDATE
+        own = placer == report.candidate
         axis.scatter(
             [measured for measured, _ in costs],
             [predicted for _, predicted in costs],
@@ -88,7 +88,7 @@ def plot_predictions(report: EvaluationReport) -> Figure:
         ends, [0.95 * end for end in ends], [1.05 * end for end in ends], color="#eeeeee", label="5 % off"
     )
     axis.plot(ends, ends, color="grey", linewidth=0.8)
-    error = report.placer(CANDIDATE).predicted_mape
+    error = report.placer(report.candidate).predicted_mape
     axis.set(xlabel="measured ms", ylabel="predicted ms", xlim=ends, ylim=ends, aspect="equal")
     off = "none fits" if error is None else f"{100 * error:.1f} % off on the mean"
     axis.set_title(f"Held-out placements: {off}", fontsize=11)

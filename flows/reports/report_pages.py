@@ -13,7 +13,7 @@ from flows.reports import report_tables
 from flows.reports.plots import plots, rows_of_shown_task
 from flows.reports.report_tables import Table
 from storage.run_records.checkpoints import Metrics
-from storage.run_records.report_store import CANDIDATE, EvaluationReport
+from storage.run_records.report_store import EvaluationReport
 
 
 def evaluation_page(report: EvaluationReport, history: Sequence[Metrics], reason: str, links: Mapping[str, str]) -> str:
@@ -75,7 +75,7 @@ def heldout_sentence(report: EvaluationReport) -> str:
 
 def prediction_sentence(report: EvaluationReport) -> str:
     """How well the candidate predicts placements that it was not trained on."""
-    error = report.placer(CANDIDATE).predicted_mape
+    error = report.placer(report.candidate).predicted_mape
     if error is None:
         return "No placement measured here was held out, so the prediction error is not known."
     return f"Prediction error: {error:.1%} on {report.heldout_placements} placements that were not trained on."

@@ -7,14 +7,14 @@ from typing import Any
 from dreamshard.evaluation import PairedComparison
 from dreamshard.measured_on import MeasuredOn
 from storage.run_records.checkpoints import Metrics
-from storage.run_records.report_store import CANDIDATE, EvaluationReport
+from storage.run_records.report_store import EvaluationReport
 
 Table = list[dict[str, Any]]
 
 
 def title(report: EvaluationReport) -> str:
     """What the tables of a report show, what its intervals are over, and whose network predicts."""
-    by = f"; all predicted by {CANDIDATE}" if report.training is not None else ""
+    by = f"; all predicted by {report.candidate}" if report.training is not None else ""
     if report.model is None:
         return f"Held-out tasks on {report.hardware} ({_setting(report)}95 % intervals, paired by task{by})"
     return f"This model on {report.hardware} ({_setting(report)}95 % intervals over {intervals_over(report)}{by})"
@@ -27,7 +27,7 @@ def predicted_by(report: EvaluationReport, placer: str) -> str:
     that was named first all others, so that predictions of two versions are not of one network.
     """
     if report.training is not None or not report.versions:
-        return CANDIDATE
+        return report.candidate
     return placer if placer in report.versions else next(iter(report.versions))
 
 
@@ -58,8 +58,8 @@ def evaluation_table(report: EvaluationReport) -> Table:
                 "placer": line.placer,
                 "measured ms": milliseconds(line.overall_ms),
                 "predicted ms": f"{line.predicted_ms:.3f}",
-                f"{CANDIDATE} saves": gain_text(report.gain(CANDIDATE, line.placer)),
-                "on variants": gain_text(report.variant_gain(CANDIDATE, line.placer)),
+                f"{report.candidate} saves": gain_text(report.gain(report.candidate, line.placer)),
+                "on variants": gain_text(report.variant_gain(report.candidate, line.placer)),
                 "legal": "yes" if line.fits else "no",
                 "place ms": f"{line.place_ms:.2f}",
             }
@@ -150,13 +150,13 @@ def summary_json(report: EvaluationReport) -> Table:
 
 def evaluation_metrics(report: EvaluationReport) -> Metrics:
     """Figures of the candidate under the names that every version has in MLflow."""
-    candidate = report.placer(CANDIDATE)
+    candidate = report.placer(report.candidate)
     figures = {
         "eval_overall_ms": candidate.overall_ms,
-        "eval_gain_over_random": _mean(report.gain(CANDIDATE, "random")),
-        **_gain_metrics("eval_gain_over_best_baseline", report.gain(CANDIDATE, report.reference)),
-        **_gain_metrics("eval_gain_over_torchrec", report.gains[CANDIDATE].get("torchrec_planner")),
-        **_gain_metrics("eval_gain_on_variants", report.variant_gain(CANDIDATE, report.reference)),
+        "eval_gain_over_random": _mean(report.gain(report.candidate, "random")),
+        **_gain_metrics("eval_gain_over_best_baseline", report.gain(report.candidate, report.reference)),
+        **_gain_metrics("eval_gain_over_torchrec", report.gains[report.candidate].get("torchrec_planner")),
+        **_gain_metrics("eval_gain_on_variants", report.variant_gain(report.candidate, report.reference)),
         "eval_predicted_mape": candidate.predicted_mape,
         "eval_place_ms": candidate.place_ms,
     }
@@ -206,8 +206,8 @@ def _gain_json(gain: PairedComparison | None) -> dict[str, Any] | None:
 
 def _saved_json(report: EvaluationReport, placer: str) -> dict[str, Any]:
     return {
-        "on_model": _gain_json(report.gain(CANDIDATE, placer)),
-        "on_variants": _gain_json(report.variant_gain(CANDIDATE, placer)),
+        "on_model": _gain_json(report.gain(report.candidate, placer)),
+        "on_variants": _gain_json(report.variant_gain(report.candidate, placer)),
     }
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 
 from dreamshard.dataset_diff import DatasetDiff, diff_datasets
+from dreamshard.names import DEFAULT_ALGORITHM
+from dreamshard.version_references import VersionReference, number_of
 from storage.run_records import lineage
 from storage.run_records.lineage import ALL_TABLES, Origin, Version
 from storage.store import Store
@@ -17,14 +19,16 @@ def source_label(source: str) -> str:
 
 
 def version_name(version: str, tags: Mapping[str, str]) -> str:
-    """What a version is, in a few words: `v4 tables.csv +3 -2, warm from v3`.
+    """What a version is, in a few words: `v4 tables.csv +3 -2, warm from v3`; of another algorithm, `paper v1 ...`.
 
     Args:
         tags: of the version, with those of `facts`.
     """
     tables = " ".join(filter(None, [source_label(tags["source"]), tags["table_diff"]]))
-    start = f"warm from v{tags['warm_from']}" if tags["warm_from"] else "from nothing"
-    return f"v{version} {tables}, {start}"
+    own = VersionReference.of(version)
+    start = f"warm from v{number_of(tags['warm_from'])}" if tags["warm_from"] else "from nothing"
+    algorithm = "" if own.algorithm == DEFAULT_ALGORITHM else f"{own.algorithm} "
+    return f"{algorithm}v{own.name} {tables}, {start}"
 
 
 def facts(store: Store, training: str, origin: Origin, iterations: int) -> dict[str, str]:
@@ -40,6 +44,7 @@ def facts(store: Store, training: str, origin: Origin, iterations: int) -> dict[
     is_known = before is not None and before.origin.dataset in store.lake.dataset_versions()
     earlier = store.lake.read_dataset(before.origin.dataset) if before is not None and is_known else None
     return {
+        "algorithm": origin.algorithm,
         "source": origin.source,
         "tables": str(len(tables)),
         "table_diff": diff_label(diff_datasets(earlier, tables)),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flows.servers.processes import EVERYWHERE, LOOPBACK, Process, child_process, free_port, wait_until_healthy
-from storage.mlflow_store.registry import MODEL
+from storage.mlflow_store.registry import model_and_number
 from storage.settings import QUIET, Settings
 
 
@@ -20,7 +20,7 @@ def scoring_server(
 
     Args:
         settings: where the registry and the logs are.
-        version: its number in the registry.
+        version: reference to it, with its number.
         port: tried first.
         host: interface to listen on; the server asks for no password.
         workers: processes, each with the placer in memory.
@@ -29,6 +29,7 @@ def scoring_server(
         RuntimeError: it did not start; the message ends with its last lines.
     """
     logs = settings.home / "logs"
+    model, number = model_and_number(version)
     chosen = free_port(port)
     environment = {
         "OMP_NUM_THREADS": "1",  # a request is many small steps, which threads slow down
@@ -39,7 +40,7 @@ def scoring_server(
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),  # where uvicorn is
     }
     command = [
-        *(sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", f"models:/{MODEL}/{version}"),
+        *(sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", f"models:/{model}/{number}"),
         *("--env-manager", "local", "--host", host, "--port", str(chosen), "--workers", str(workers)),
     ]
     address = f"http://{LOOPBACK if host == EVERYWHERE else host}:{chosen}"

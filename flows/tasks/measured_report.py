@@ -21,7 +21,7 @@ from flows.runtime.progress import publish_progress, report_progress
 from flows.runtime.testbed_pool import TestbedReference, accelerator_of, in_round, measure, step_lock
 from storage.lake.lake import EVALUATION
 from storage.lake.sample_buffer import collecting
-from storage.run_records.report_store import CANDIDATE, EvaluationReport
+from storage.run_records.report_store import EvaluationReport
 from storage.store import Store
 
 FEW_TASKS = 5
@@ -108,7 +108,7 @@ def measure_and_report(
         dataset_version=dataset,
         testbed=testbed.kind,
         hardware=hardware,
-        candidates={CANDIDATE: (facts["training"], facts["iteration"])} if facts.get("training") else {},
+        candidates={contestants.candidate: (facts["training"], facts["iteration"])} if contestants.candidate else {},
     )
     publish_progress("evaluate", 1, 1, f"{len(placers)} placers on {len(heldout)} held-out tasks")
     report = make_report(
@@ -125,6 +125,7 @@ def measure_and_report(
         versions=versions,
         caveat="; ".join(notes),
         measured_on=conditions[0].to_json() if conditions else None,
+        **({"candidate": contestants.candidate} if contestants.candidate else {}),
         **facts,
     )
     if report.caveat:

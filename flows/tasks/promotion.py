@@ -6,6 +6,7 @@ from typing import Any
 
 from prefect import get_run_logger
 
+from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
 from flows.decisions import standing
 from flows.decisions.contestants import champion_name
 from flows.decisions.promotion_decision import Decision, decide
@@ -17,7 +18,7 @@ from flows.runtime.run_locks import registry_lock
 from storage.mlflow_store import alias_changes, champions, registry
 from storage.mlflow_store.standings import PROVISIONAL, topology_name
 from storage.run_records import checkpoints, report_store, table_estimates, training_effort, version_table
-from storage.run_records.report_store import CANDIDATE, EvaluationReport
+from storage.run_records.report_store import EvaluationReport
 from storage.store import Store
 
 
@@ -55,6 +56,7 @@ def promote(
     note = f" ({place.note})" if place.note else ""
     get_run_logger().info("version %s is %s: %s%s", version, place.words, decision.reason, note)
     publish_progress("promote", 1, 1, f"version {version} is {place.words}")
+    among = _among(store.settings.algorithm)
     links = written_links.addresses(store, run, evaluation, training)
     outcome = {
         "version": version,
@@ -62,11 +64,11 @@ def promote(
         "standing": place.words,
         "topology": topology,
         "reason": decision.reason,
-        "note": place.note,
+        "note": "; ".join(filter(None, (place.note, among))),
         "effort": training_effort.read(store, training).sentence,
         "testbed": report.hardware,
         "measured_on": report.measured_on,
-        "prediction_error": report.placer(CANDIDATE).predicted_mape,
+        "prediction_error": report.placer(report.candidate).predicted_mape,
         "training": training,
         "evaluation": evaluation,
         "where": links,
@@ -110,6 +112,13 @@ def replace_champion(store: Store, name: str, reason: str) -> dict[str, Any]:
     return {**vars(change), "alias": "champion", "reason": why}
 
 
+def _among(algorithm: Algorithm) -> str:
+    """Says of which algorithm's champions a version is one, where that is not the default's."""
+    if algorithm == DEFAULT_ALGORITHM:
+        return ""
+    return f"it was compared with champions of {algorithm} only, and versions of other algorithms keep their standing"
+
+
 def _is_provisional(store: Store, version: str | None) -> bool:
     return version is not None and bool(registry.tags_by_version(store.settings).get(version, {}).get(PROVISIONAL))
 
@@ -118,17 +127,17 @@ def _decide(store: Store, report: EvaluationReport, version: str, in_use: str | 
     rival, baseline = report.rival, report.reference
     decision = decide(
         rival,
-        report.gain(CANDIDATE, champion_name(rival)) if rival else None,
+        report.gain(report.candidate, champion_name(rival)) if rival else None,
         baseline,
-        report.gains[CANDIDATE][baseline],
+        report.gains[report.candidate][baseline],
         in_use=rival if rival and in_use == version else in_use,
         unusable=report.rival_unusable,
-        variants_of_rival=report.variant_gain(CANDIDATE, champion_name(rival)) if rival else None,
-        variants_of_baseline=report.variant_gain(CANDIDATE, baseline),
+        variants_of_rival=report.variant_gain(report.candidate, champion_name(rival)) if rival else None,
+        variants_of_baseline=report.variant_gain(report.candidate, baseline),
         is_rival_provisional=_is_provisional(store, rival),
     )
     if in_use == version:
         return replace(decision, alias="champion", already_champion=True)
-    error = report.placer(CANDIDATE).predicted_mape
+    error = report.placer(report.candidate).predicted_mape
     veto = find_veto(store, version, in_use, error) if decision.alias == "champion" else None
     return decision if veto is None else replace(decision, alias="challenger", veto=veto)

@@ -8,7 +8,7 @@ from dreamshard.recipes import Recipe
 from dreamshard.sizing import Sizes, batch_size_of
 from flows.decisions.warm_start import WarmStart
 from flows.forms.configuration import configure
-from flows.forms.options import StageOptions
+from flows.forms.options import RecipeOptions, StageOptions, TaskOptions
 from flows.reports import mlflow_tracking
 from flows.runtime import run_locks, testbed_pool
 from flows.runtime.progress import progress_artifact
@@ -17,7 +17,7 @@ from flows.tasks.drawing import draw_tasks
 from flows.tasks.sizing import settle
 from flows.tasks.training import find_start, training_key
 from storage.run_records import checkpoints
-from storage.store import Store
+from storage.store import Store, open_store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +83,11 @@ class Stage(StageInputs):
             yield self.last_iteration() + 1
 
 
+def open_for(options: RecipeOptions) -> Store:
+    """The store, with the versions of the algorithm that the options train."""
+    return open_store().of(configure(options).training.algorithm)
+
+
 @contextmanager
 def stage(store: Store, name: str, options: StageOptions, *, progress: str = "") -> Iterator[Stage]:
     """Run the block as the stage `name`: with its inputs, an MLflow run, and testbeds that stay open until its end.
@@ -135,7 +140,7 @@ def running(
         yield run, chain.run
 
 
-def configured(store: Store, options: StageOptions) -> tuple[Recipe, Sizes, str]:
+def configured(store: Store, options: TaskOptions) -> tuple[Recipe, Sizes, str]:
     """The recipe of the options, its sizes, and the dataset of the home that it is applied to: by default the newest.
 
     Raises:

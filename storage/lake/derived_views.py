@@ -5,16 +5,23 @@ A version that was registered after its evaluation was written is found here: `v
 
 EVALUATIONS = """
     with registered as (
-        select training, iterations, any_value(evaluation) as evaluation, max(version) as version
+        select training, iterations, any_value(evaluation) as evaluation, max(version) as version,
+            any_value(algorithm) as algorithm
         from versions group by 1, 2
     ), by_evaluation as (
-        select evaluation, max(version) as version from versions where evaluation is not null group by 1
+        select evaluation, max(version) as version, any_value(algorithm) as algorithm
+        from versions where evaluation is not null group by 1
     )
     select evaluated.* replace (
-        coalesce(try_cast(evaluated.model_version as integer), of_training.version, of_evaluation.version)
-            as model_version,
+        coalesce(
+            try_cast(split_part(evaluated.model_version, ':', -1) as integer), of_training.version, of_evaluation.version
+        ) as model_version,
         coalesce(evaluated.split, 'heldout') as split
-    )
+    ), case
+        when contains(evaluated.model_version, ':') then split_part(evaluated.model_version, ':', 1)
+        when evaluated.model_version is not null then 'dreamshard'
+        else coalesce(of_training.algorithm, of_evaluation.algorithm)
+    end as algorithm
     from ({rows}) as evaluated
     left join registered as of_training
         on of_training.training = evaluated.training and of_training.iterations = evaluated.iteration
@@ -74,7 +81,8 @@ TABLE_COSTS = """
         qualify row_number() over (
             partition by lookups_file, estimates.hardware, estimates.precision, estimates.optimizer,
                 estimates.batch_size
-            order by versions.champion_of is null, not contains(coalesce(versions.aliases, ''), 'champion'),
+            order by coalesce(versions.algorithm, 'dreamshard') <> 'dreamshard', versions.champion_of is null,
+                not contains(coalesce(versions.aliases, ''), 'champion'),
                 versions.version desc nulls last, estimates.created_at desc
         ) = 1
     ), costs as (

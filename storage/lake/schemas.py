@@ -117,7 +117,8 @@ COST_SAMPLES = pa.schema([*_MEASURED, *_SAMPLE])
 EVALUATIONS = pa.schema(
     [
         *_columns(_TEXT, "evaluation_id", "run_key", "dataset_version", "testbed", "hardware", "placer"),
-        ("model_version", _TEXT),  # null if the placer is not a registered model; the view fills it in for a candidate
+        # a reference, of which the view makes number and algorithm, also of a candidate; null if it is not a version
+        ("model_version", _TEXT),
         ("training", _TEXT),  # of the candidate; null for other placers
         ("iteration", _INT),  # of that training
         ("split", _TEXT),  # heldout, or reference: the fixed tasks of a topology; the view fills in what is null
@@ -136,7 +137,8 @@ EVALUATIONS = pa.schema(
 
 VERSIONS = pa.schema(
     [
-        ("version", _INT),
+        ("version", _INT),  # number within its algorithm
+        ("algorithm", _TEXT),
         *_columns(_TEXT, "name", "aliases", "champion_of"),  # champion_of: hardware and devices that it is champion of
         ("created_at", _TIME),
         *_columns(_TEXT, "source", "dataset_version"),

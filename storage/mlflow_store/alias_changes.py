@@ -1,7 +1,8 @@
 """Which version is in use: moves aliases and the champions of topologies, and records who changed what, when and why.
 
 Tags of a version: `alias`, `reason`, `decided_by` and `decided_at` of the last change, `champion_of` while it is champion of
-its topology, and `alias_changes`, the JSON of all changes in order (`alias_history`).
+its topology, and `alias_changes`, the JSON of all changes in order (`alias_history`). All of it is among versions of one
+algorithm, that of the settings; only `make_champion` takes a version of any.
 """
 
 import json
@@ -10,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 
 from mlflow.entities.model_registry import ModelVersion
 
+from dreamshard.version_references import VersionReference
 from storage.mlflow_store.alias_history import (
     BY_EVALUATION,
     CHANGES_TAG,
@@ -19,7 +21,17 @@ from storage.mlflow_store.alias_history import (
     last_chosen,
 )
 from storage.mlflow_store.champions import champion_of
-from storage.mlflow_store.registry import MODEL, aliases, champion, find, load_placer, tag, tags_by_version
+from storage.mlflow_store.registry import (
+    aliases,
+    champion,
+    find,
+    load_placer,
+    model_and_number,
+    reference_to,
+    tag,
+    tags_by_version,
+    untag,
+)
 from storage.mlflow_store.runs import client
 from storage.mlflow_store.standings import CHAMPION_OF, TOPOLOGY, TRYOUT, topology_name
 from storage.settings import Settings
@@ -44,19 +56,22 @@ def set_alias(settings: Settings, name: str, alias: Alias, reason: str, *, by: s
         ValueError: there is no such version.
     """
     registry, model, current = client(settings), find(settings, name), aliases(settings)
-    version, former, topology = str(model.version), current.get("champion"), topology_name(model.tags)
+    version, former, topology = reference_to(model), current.get("champion"), topology_name(model.tags)
+    name_of_model = settings.registered_model
     change = AliasChange(at=_now(), alias=alias, by=by, reason=reason)
     if alias == "champion":
         change = replace(change, displaced=_displaced(settings, version, topology))
         if former is not None and former != version:
             lost = AliasChange(at=change.at, alias="previous", by=by, replaced_by=version)
             _record(settings, find(settings, former), lost)
-            registry.set_registered_model_alias(MODEL, "previous", former)
+            registry.set_registered_model_alias(name_of_model, "previous", model_and_number(former)[1])
         if current.get("challenger") == version:
-            registry.delete_registered_model_alias(MODEL, "challenger")
+            registry.delete_registered_model_alias(name_of_model, "challenger")
         _take_topology(settings, version, topology, change, former)
     _decided(settings, model, change)
-    registry.set_registered_model_alias(MODEL, alias, version)  # last: whoever sees the alias finds the reason
+    registry.set_registered_model_alias(
+        name_of_model, alias, str(model.version)
+    )  # last: whoever sees the alias finds the reason
 
 
 def set_standing(settings: Settings, version: str, alias: Alias, reason: str, *, by: str = BY_EVALUATION) -> None:
@@ -90,18 +105,20 @@ def make_champion(settings: Settings, name: str, reason: str, by: str) -> Champi
     """Make a version champion regardless of its evaluation and its topology; the former champion becomes `previous`.
 
     Args:
-        name: a version's number or an alias; `previous` undoes the last change, also of the champion of the topology that
-            the present champion is of.
+        name: a reference to a version of any algorithm; `previous` undoes the last change, also of the champion of the
+            topology that the present champion is of.
         reason: recorded on the version, like the user `by`.
 
     Raises:
         ValueError: there is no such version (the message lists the existing ones), or it cannot place; nothing changes.
     """
+    wanted = VersionReference.of(name)
+    settings = settings.of(wanted.algorithm)
     model, former = find(settings, name), champion(settings)
-    version, former_tags = str(model.version), find(settings, former).tags if former is not None else {}
+    version, former_tags = reference_to(model), find(settings, former).tags if former is not None else {}
     if version != former:
         load_placer(version, settings)  # a version that cannot be read must not come into use
-        undone = last_chosen(former_tags) if name == "previous" else None
+        undone = last_chosen(former_tags) if wanted.name == "previous" else None
         set_alias(settings, version, "champion", reason, by=by)
         displaced = None if undone is None else undone.displaced
         if displaced not in (None, version) and displaced in tags_by_version(settings):
@@ -142,15 +159,15 @@ def _take_topology(
         _record(settings, find(settings, str(change.displaced)), lost)
     for other, tags in tags_by_version(settings).items():
         if other != version and tags.get(CHAMPION_OF) == topology:
-            client(settings).delete_model_version_tag(MODEL, other, CHAMPION_OF)
+            untag(settings, other, CHAMPION_OF)
 
 
 def _decided(settings: Settings, model: ModelVersion, change: AliasChange) -> None:
-    version = str(model.version)
+    version = reference_to(model)
     decision = {"reason": change.reason, "decided_by": change.by, "decided_at": change.at}
     tag(settings, version, decision | _topology_tag(model))
     if TRYOUT in model.tags:
-        client(settings).delete_model_version_tag(MODEL, version, TRYOUT)
+        untag(settings, version, TRYOUT)
     _record(settings, model, change)
 
 
@@ -161,17 +178,17 @@ def _topology_tag(model: ModelVersion) -> dict[str, str]:
 
 def _record(settings: Settings, model: ModelVersion, change: AliasChange) -> None:
     """Set the tags `alias` and `alias_changes`, and the first line of the description; the rest of it stays."""
-    registry, version, past = client(settings), str(model.version), history(model.tags)
+    version, past = reference_to(model), history(model.tags)
     if (
         not past or replace(past[-1], at=change.at, displaced=change.displaced) != change
     ):  # a retried step is recorded once
         changes = json.dumps([asdict(entry) for entry in (*past, change)])
-        registry.set_model_version_tag(MODEL, version, CHANGES_TAG, changes)
-    registry.set_model_version_tag(MODEL, version, "alias", change.standing)
+        tag(settings, version, {CHANGES_TAG: changes})
+    tag(settings, version, {"alias": change.standing})
     _describe(settings, model, f"{change.standing}: {change.why}")
 
 
 def _describe(settings: Settings, model: ModelVersion, decision: str) -> None:
     _, blank, rest = (model.description or "").partition("\n\n")
     named = f"{model.tags['name']}; " if "name" in model.tags else ""
-    client(settings).update_model_version(MODEL, str(model.version), description=f"{named}{decision}{blank}{rest}")
+    client(settings).update_model_version(model.name, str(model.version), description=f"{named}{decision}{blank}{rest}")

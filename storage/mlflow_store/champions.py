@@ -1,7 +1,8 @@
 """One champion per topology, and the topology that the alias `champion` belongs to.
 
-A version is champion of its topology by the tag `champion_of`; the alias `champion` names the one of this home's setting,
-which the registered model keeps in its tags, so that a team shares it. The rules are in `standings`.
+A version is champion of its topology by the tag `champion_of`; the alias `champion` names the one of this home's setting.
+Each algorithm has champions of its own. The setting is one for all of them: the registered model `dreamshard` keeps it in its
+tags, so that a team shares it. The rules are in `standings`.
 """
 
 import time
@@ -11,11 +12,13 @@ from mlflow.exceptions import MlflowException
 from storage.mlflow_store import registry
 from storage.mlflow_store.runs import client
 from storage.mlflow_store.standings import HomeSetting, champions_among
-from storage.settings import Settings
+from storage.settings import REGISTERED_MODELS, Settings
+
+_KEEPS_SETTING = REGISTERED_MODELS["dreamshard"]
 
 
 def champions(settings: Settings) -> dict[str, str]:
-    """The champion of every topology: topology in words to version; empty before the first."""
+    """The algorithm's champion of every topology: topology in words to version; empty before the first."""
     return champions_among(registry.tags_by_version(settings), registry.champion(settings))
 
 
@@ -37,7 +40,7 @@ def champion_of(settings: Settings, topology: str | None) -> str | None:
 def home_setting(settings: Settings) -> HomeSetting | None:
     """The testbed and devices that the alias `champion` belongs to; None if nobody set them."""
     try:
-        model = client(settings).get_registered_model(registry.MODEL)
+        model = client(settings).get_registered_model(_KEEPS_SETTING)
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
@@ -57,7 +60,7 @@ def set_home_setting(settings: Settings, testbed: str | None, num_devices: int |
     former = home_setting(settings)
     if (testbed or None, num_devices) == ((former.testbed, former.num_devices) if former else (None, None)):
         return
-    registry.ensure_model(settings)
+    registry.ensure_model(settings.of("dreamshard"))
     now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     for name, value in HomeSetting(testbed=testbed, num_devices=num_devices, since=now).tags().items():
-        client(settings).set_registered_model_tag(registry.MODEL, name, value)
+        client(settings).set_registered_model_tag(_KEEPS_SETTING, name, value)

@@ -35,6 +35,7 @@ from dreamshard.model_files import load_placer
 from dreamshard.plan import make_plan, with_origin
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
+from dreamshard.version_references import VersionReference
 from dreamshard.workloads import read_tables
 from dreamshard.workloads.table_list import check_records
 from dreamshard.workloads.tables_file import fill_missing_columns
@@ -99,7 +100,7 @@ class PlacerModel(PythonModel):
         pool = context.artifacts.get("pool")
         self.pool = read_tables(pool).tables if pool else None
         version = (context.model_config or {}).get("version", "")
-        self.name = f"dreamshard {version}".strip()
+        self.name = VersionReference.of(version).in_words if version else self.placer.name
 
     def predict(
         self, context: PythonModelContext, model_input: list[dict[str, Any]], params: dict[str, Any] | None = None

@@ -1,12 +1,14 @@
 """Costs of versions on a reference set, as metrics of each version, and as one series over all of them.
 
-The series is a run of its own per reference set, whose steps are the numbers of the versions, so that one chart shows the
-cost over versions.
+The series is a run of its own per reference set and algorithm, whose steps are the numbers of the versions, so that one
+chart shows the cost over versions.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dreamshard.names import DEFAULT_ALGORITHM
+from dreamshard.version_references import number_of
 from storage.mlflow_store import registry, runs
 from storage.mlflow_store.datasets import log_input, make_dataset
 from storage.mlflow_store.evaluation_datasets import COLUMNS
@@ -72,22 +74,24 @@ def log_point(settings: Settings, version: str, point: ReferencePoint) -> None:
     tasks = make_dataset(point.name[:500], point.key[:36], folder, COLUMNS, profile, sql=query)
     log_input(settings, run, tasks, "reference")
     log_model_metrics(settings, run, model, point.metrics, on=(point.name[:500], point.key[:36]))
-    runs.log_metrics(settings, _series(settings, point), point.metrics, step=int(version))
+    runs.log_metrics(settings, _series(settings, point), point.metrics, step=number_of(version))
     tags = {MEASURED: point.evaluation, DATASET: point.dataset, BATCH: point.batch_size, SET: point.key}
     registry.tag(settings, version, tags)
     if FAILURE in registry.version_tags(settings, version):  # of an earlier attempt
-        runs.client(settings).delete_model_version_tag(registry.MODEL, version, FAILURE)
+        registry.untag(settings, version, FAILURE)
 
 
 def _series(settings: Settings, point: ReferencePoint) -> str:
-    """The run of a reference set's series, which is created with its first version."""
+    """The run of a reference set's series of the algorithm, which is created with its first version."""
     tracking = runs.client(settings)
     experiment = experiment_id(tracking, settings)
-    found = tracking.search_runs([experiment], f"tags.`{SET}` = '{point.key}' and tags.series = 'reference'")
-    if found:
-        return str(found[0].info.run_id)
+    for found in tracking.search_runs([experiment], f"tags.`{SET}` = '{point.key}' and tags.series = 'reference'"):
+        if found.data.tags.get("algorithm", DEFAULT_ALGORITHM) == settings.algorithm:
+            return str(found.info.run_id)
     text = f"Steps are versions. `{COST}` is comparable along the series; `{RULE}` shows drift of the machine."
-    tags = {SET: point.key, "series": "reference", "mlflow.note.content": text, "mlflow.source.name": "dreamshard"}
-    run = str(tracking.create_run(experiment, tags=tags, run_name=point.name).info.run_id)
+    tags = {SET: point.key, "series": "reference", "algorithm": settings.algorithm}
+    tags |= {"mlflow.note.content": text, "mlflow.source.name": "dreamshard"}
+    name = point.name if settings.algorithm == DEFAULT_ALGORITHM else f"{settings.algorithm}: {point.name}"
+    run = str(tracking.create_run(experiment, tags=tags, run_name=name).info.run_id)
     tracking.set_terminated(run, "FINISHED")
     return run

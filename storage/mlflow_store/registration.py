@@ -19,7 +19,7 @@ import dreamshard
 from dreamshard import model_files
 from dreamshard.tables import Tables
 from storage.lake.rows import description_columns
-from storage.mlflow_store.registry import MODEL, ensure_model
+from storage.mlflow_store.registry import ensure_model, reference_to
 from storage.mlflow_store.runs import client, finite
 from storage.settings import Settings
 
@@ -61,7 +61,7 @@ def register_placer(
     tags: Mapping[str, Any] | None = None,
     pool: Tables | None = None,
 ) -> str:
-    """Make a saved placer the next version of `dreamshard`.
+    """Make a saved placer the next version of the algorithm of the settings.
 
     Args:
         placer_folder: folder written by `dreamshard.model_files.save_placer`.
@@ -72,15 +72,15 @@ def register_placer(
         pool: training tables; their means replace fields that a served request omits.
 
     Returns:
-        The version's number; MLflow's numbers are strings.
+        The version.
 
     Raises:
         ValueError: the folder holds no placer.
     """
     model_files.load_placer(placer_folder)  # a damaged placer must not become a version
-    registry = client(settings)
+    registry, name = client(settings), settings.registered_model
     experiment = registry.get_run(run).info.experiment_id
-    model = registry.create_logged_model(experiment, MODEL, source_run_id=run)
+    model = registry.create_logged_model(experiment, name, source_run_id=run)
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings(record=True):  # that types are not checked
         placer = shutil.copytree(placer_folder, Path(scratch) / "placer")  # this name is kept in the version
         artifacts = {"placer": str(placer)}
@@ -89,7 +89,7 @@ def register_placer(
             pq.write_table(pa.table(description_columns(pool)), artifacts["pool"])
         logged = Model.log(
             artifact_path=None,
-            name=MODEL,
+            name=name,
             model_id=model.model_id,
             flavor=mlflow.pyfunc,
             run_id=run,
@@ -105,11 +105,10 @@ def register_placer(
         settings, run, model.model_id, metrics or {}, step
     )  # first: a version that exists has its metrics
     ensure_model(settings)
-    labels = {name: str(value) for name, value in (tags or {}).items()}
-    version = registry.create_model_version(
-        MODEL, logged.model_uri, run_id=run, tags=labels, model_id=logged.model_id
-    ).version
-    return str(version)
+    labels = {tag: str(value) for tag, value in (tags or {}).items()}
+    return reference_to(
+        registry.create_model_version(name, logged.model_uri, run_id=run, tags=labels, model_id=logged.model_id)
+    )
 
 
 def log_model_metrics(

@@ -1,8 +1,9 @@
-"""Versions of the placer in MLflow's registry: finding them, their tags, and their files.
+"""Versions of placers in MLflow's registry: finding them, their tags, and their files.
 
-The model is `dreamshard`. Aliases: `champion` is the version in use, `challenger` the newest that did not beat it,
-`previous` the champion before this one; `alias_changes` moves them. Weights are safetensors and configurations JSON;
-nothing is pickled.
+Each algorithm has a registered model. A version is named by a reference (`dreamshard.version_references`): `3`, `paper:3`;
+what names no version is of the algorithm of the settings. Aliases of each model: `champion` is the version in use,
+`challenger` the newest that did not beat it, `previous` the champion before this one; `alias_changes` moves them. Weights are
+safetensors and configurations JSON; nothing is pickled.
 """
 
 import json
@@ -17,68 +18,88 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from dreamshard import model_files
+from dreamshard.names import Algorithm
 from dreamshard.search import DreamShardPlacer
+from dreamshard.version_references import ALIASES as ALIASES
+from dreamshard.version_references import VersionReference
 from storage import relocation
 from storage.filesystem import failures
 from storage.mlflow_store.experiment import MODEL_TRAINING
-from storage.mlflow_store.listing import ALIASES as ALIASES
-from storage.mlflow_store.listing import MODEL as MODEL
 from storage.mlflow_store.listing import missing
 from storage.mlflow_store.runs import client
-from storage.settings import Settings
+from storage.settings import REGISTERED_MODELS, Settings
 
 REFERENCES = ("training", "evaluation", "dataset", "comparison", "reference_evaluation", "reference_dataset")
 """Tags of a version that hold the key of something in the store which must not be removed while the version exists."""
 
+_ABOUT: dict[Algorithm, str] = {
+    "dreamshard": "Places embedding tables on devices.",
+    "paper": "Places embedding tables on devices as DreamShard was published (arXiv 2210.02023): the policy alone.",
+    "autoshard": "Places embedding tables on devices as AutoShard was published (arXiv 2208.06399): balances compute.",
+}
 _PAGE = 200  # versions in one answer
 _MAX_DESCRIPTION = 5000  # characters that MLflow's database accepts
 
 
 def aliases(settings: Settings) -> dict[str, str]:
-    """Alias to version; empty while nothing is registered."""
+    """Alias to version, of the algorithm; empty while nothing is registered."""
     try:
-        model = client(settings).get_registered_model(MODEL)
+        model = client(settings).get_registered_model(settings.registered_model)
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
         return {}
-    return {alias: str(version) for alias, version in model.aliases.items()}
+    return {alias: settings.reference(str(version)) for alias, version in model.aliases.items()}
 
 
 def champion(settings: Settings) -> str | None:
-    """The version in use, or None before the first."""
+    """The version of the algorithm in use, or None before the first."""
     return aliases(settings).get("champion")
 
 
 def find(settings: Settings, name: str) -> ModelVersion:
-    """The version that an alias or a number names at present.
+    """The version that a reference names at present, of whatever algorithm.
 
     Raises:
         ValueError: there is none of that name; the message lists the existing ones.
     """
-    known = aliases(settings)
-    number = known.get(name, name)
-    if number.isdigit():
+    wanted = VersionReference.of(name)
+    own = settings.of(wanted.algorithm)
+    known = aliases(own)
+    number = VersionReference.of(known.get(wanted.name, str(wanted)))
+    if number.is_number:
         try:
-            return client(settings).get_model_version(MODEL, number)
+            return client(own).get_model_version(*model_and_number(str(number)))
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-    raise ValueError(missing(name, settings.tracking_uri, known, tags_by_version(settings)))
+    raise ValueError(missing(wanted, own.tracking_uri, known, tags_by_version(own)))
+
+
+def model_and_number(version: str) -> tuple[str, str]:
+    """The registered model and the number that MLflow knows a version by."""
+    reference = VersionReference.of(version)
+    return REGISTERED_MODELS[reference.algorithm], reference.name
+
+
+def reference_to(version: ModelVersion) -> str:
+    """The reference to a version of MLflow's."""
+    algorithms = {model: algorithm for algorithm, model in REGISTERED_MODELS.items()}
+    return str(VersionReference(algorithms[version.name], str(version.version)))
 
 
 def ensure_model(settings: Settings) -> None:
-    """Create the registered model, unless it exists."""
+    """Create the algorithm's registered model, unless it exists."""
     try:
-        client(settings).create_registered_model(MODEL, description="Places embedding tables on devices.")
+        client(settings).create_registered_model(settings.registered_model, description=_ABOUT[settings.algorithm])
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
 
 
 def resolve(settings: Settings, name: str) -> str:
-    """The number of the version that an alias or a number names at present; raises like `find`."""
-    return str(find(settings, name).version)
+    """The version with its number that a reference names at present; raises like `find`."""
+    return reference_to(find(settings, name))
 
 
 def version_tags(settings: Settings, name: str) -> dict[str, str]:
@@ -99,46 +120,54 @@ def model_of(settings: Settings, name: str) -> str:
 def tag(settings: Settings, version: str, tags: Mapping[str, Any]) -> None:
     """Set tags of a version."""
     for name, value in tags.items():
-        client(settings).set_model_version_tag(MODEL, version, name, str(value))
+        client(settings).set_model_version_tag(*model_and_number(version), name, str(value))
+
+
+def untag(settings: Settings, version: str, name: str) -> None:
+    """Remove a tag of a version, which has it."""
+    client(settings).delete_model_version_tag(*model_and_number(version), name)
 
 
 def describe(settings: Settings, version: str, text: str) -> None:
     """Put `text` (Markdown) below the first line of a version's description, which states the last decision."""
     decision = (find(settings, version).description or "").partition("\n\n")[0]
-    client(settings).update_model_version(MODEL, version, description=f"{decision}\n\n{text}"[:_MAX_DESCRIPTION])
+    described = f"{decision}\n\n{text}"[:_MAX_DESCRIPTION]
+    client(settings).update_model_version(*model_and_number(version), description=described)
 
 
 def version_link(version: str) -> str:
     """Link to a version on MLflow's pages, relative to the address of the server."""
-    return f"#/models/{MODEL}/versions/{version}?{MODEL_TRAINING}"
+    model, number = model_and_number(version)
+    return f"#/models/{model}/versions/{number}?{MODEL_TRAINING}"
 
 
 def all_versions(settings: Settings) -> list[ModelVersion]:
-    """Newest first; without aliases, which MLflow leaves out of search results."""
+    """Of the algorithm, newest first; without aliases, which MLflow leaves out of search results."""
     versions: list[ModelVersion] = []
     page: str | None = ""
+    wanted = f"name='{settings.registered_model}'"
     while page is not None:
-        answer = client(settings).search_model_versions(f"name='{MODEL}'", max_results=_PAGE, page_token=page or None)
+        answer = client(settings).search_model_versions(wanted, max_results=_PAGE, page_token=page or None)
         versions += answer
         page = answer.token or None
     return sorted(versions, key=lambda version: -int(version.version))
 
 
 def tags_by_version(settings: Settings) -> dict[str, dict[str, str]]:
-    """The tags of every version, newest first."""
-    return {str(version.version): dict(version.tags) for version in all_versions(settings)}
+    """The tags of every version of the algorithm, newest first."""
+    return {reference_to(version): dict(version.tags) for version in all_versions(settings)}
 
 
 def find_version(settings: Settings, tags: Mapping[str, Any]) -> str | None:
-    """The newest version that carries all of `tags`, or None."""
+    """The newest version of the algorithm that carries all of `tags`, or None."""
     wanted = {(name, str(value)) for name, value in tags.items()}
     matching = [number for number, own in tags_by_version(settings).items() if wanted <= own.items()]
     return matching[0] if matching else None
 
 
 def referenced_keys(settings: Settings) -> frozenset[str]:
-    """The values of the tags `REFERENCES` of all versions."""
-    versions = tags_by_version(settings).values()
+    """The values of the tags `REFERENCES` of all versions, of all algorithms."""
+    versions = [tags for algorithm in REGISTERED_MODELS for tags in tags_by_version(settings.of(algorithm)).values()]
     return frozenset(tags[name] for tags in versions for name in REFERENCES if name in tags)
 
 
@@ -156,7 +185,7 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Dre
     """The placer of an alias or version.
 
     Args:
-        name: `champion`, `challenger`, `previous`, or a version's number.
+        name: `champion`, `challenger`, `previous`, a version's number, or one of these of another algorithm (`paper:3`).
         settings: addresses of the registry; by default those of this process's environment.
 
     Raises:
@@ -176,7 +205,7 @@ def _download(settings: Settings, version: ModelVersion, part: str) -> Iterator[
     Raises:
         ValueError: it is lost (from FileNotFoundError) or cannot be reached (from the error of the store or registry).
     """
-    tracking, uri = settings.tracking_uri, f"models:/{MODEL}/{version.version}"
+    tracking, uri = settings.tracking_uri, f"models:/{version.name}/{version.version}"
     with tempfile.TemporaryDirectory() as scratch:
         try:
             local = mlflow.artifacts.download_artifacts(
@@ -185,7 +214,7 @@ def _download(settings: Settings, version: ModelVersion, part: str) -> Iterator[
         except failures(MlflowException) as error:
             cause = FileNotFoundError(f"there is no {part}") if _is_lost(tracking, uri, part) else error
             raise ValueError(
-                f"the files of version {version.version} of {MODEL} cannot be read ({cause}), so it cannot place; "
+                f"the files of version {version.version} of {version.name} cannot be read ({cause}), so it cannot place; "
                 f"restore {version.source}, or use another version"
             ) from cause
         yield Path(local)

@@ -1,4 +1,4 @@
-"""All versions with their tags and figures, from MLflow's server in four requests and without importing MLflow.
+"""All versions with their tags and figures, from MLflow's server in a few requests and without importing MLflow.
 
 A server that wants anything but a password or a token is left to MLflow's own client, which knows more ways to log in.
 """
@@ -12,7 +12,10 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
-from storage.mlflow_store.listing import EXPERIMENT, MODEL, Listing, VersionEntry
+from dreamshard.names import Algorithm
+from dreamshard.version_references import VersionReference
+from storage.mlflow_store.listing import EXPERIMENT, Listing, VersionEntry, references
+from storage.settings import REGISTERED_MODELS
 
 _PAGE = 200  # versions, or runs, in one answer
 _PATIENCE_S = 30
@@ -37,10 +40,7 @@ def from_server(address: str, environ: Mapping[str, str]) -> Listing | None:
         return None
     server = _Server(address.rstrip("/"), environ)
     try:
-        return _read(server)
-    except urllib.error.HTTPError as error:
-        is_empty = error.code == HTTPStatus.NOT_FOUND and b"RESOURCE_DOES_NOT_EXIST" in error.read()
-        return Listing(aliases={}, versions=()) if is_empty else None
+        return Listing.merged({algorithm: _read(server, algorithm) for algorithm in REGISTERED_MODELS})
     except (OSError, ValueError, KeyError):  # away, or no server of MLflow
         return None
 
@@ -64,29 +64,36 @@ class _Server:
             return content
 
 
-def _read(server: _Server) -> Listing:
-    model = server.ask("registered-models/get", name=MODEL)["registered_model"]
-    versions = list(_versions(server))
+def _read(server: _Server, algorithm: Algorithm) -> Listing:
+    """The versions of an algorithm; raises `OSError` where the server does not say."""
+    name = REGISTERED_MODELS[algorithm]
+    try:
+        model = server.ask("registered-models/get", name=name)["registered_model"]
+    except urllib.error.HTTPError as error:
+        if error.code == HTTPStatus.NOT_FOUND and b"RESOURCE_DOES_NOT_EXIST" in error.read():
+            return Listing(aliases={}, versions=())
+        raise
+    versions = list(_versions(server, name))
     metrics = _metrics(server, [each["run_id"] for each in versions if each.get("run_id")])
     entries = [
         VersionEntry(
-            version=str(each["version"]),
+            version=str(VersionReference(algorithm, str(each["version"]))),
             run=each.get("run_id") or None,
             created_ms=int(each["creation_timestamp"]),
             description=each.get("description", ""),
             tags=dict(sorted((tag["key"], tag.get("value", "")) for tag in each.get("tags", ()))),
             metrics=metrics.get(each.get("run_id", ""), {}),
         )
-        for each in sorted(versions, key=lambda each: -int(each["version"]))
+        for each in versions
     ]
-    aliases = {each["alias"]: str(each["version"]) for each in model.get("aliases", ())}
-    return Listing(aliases=aliases, versions=tuple(entries))
+    aliases = {each["alias"]: each["version"] for each in model.get("aliases", ())}
+    return Listing(aliases=references(algorithm, aliases), versions=tuple(entries))
 
 
-def _versions(server: _Server) -> Iterator[dict[str, Any]]:
+def _versions(server: _Server, model: str) -> Iterator[dict[str, Any]]:
     page = ""
     while True:
-        answer = server.ask("model-versions/search", filter=f"name='{MODEL}'", max_results=_PAGE, page_token=page)
+        answer = server.ask("model-versions/search", filter=f"name='{model}'", max_results=_PAGE, page_token=page)
         yield from answer.get("model_versions", ())
         page = answer.get("next_page_token", "")
         if not page:

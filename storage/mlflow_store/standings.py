@@ -6,6 +6,7 @@ Nothing here reads or writes the registry (`champions`, `alias_changes`).
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dreamshard.version_references import number_of
 from storage.mlflow_store.alias_history import BY_EVALUATION, last_chosen
 from storage.mlflow_store.topology import Topology
 
@@ -88,7 +89,7 @@ def champions_among(versions: Mapping[str, Mapping[str, str]], in_use: str | Non
     Of versions from before topologies had champions, it is the one that had the alias `champion` last.
 
     Args:
-        versions: tags of all versions.
+        versions: tags of all versions of one algorithm.
         in_use: version that has the alias `champion`.
     """
     claims: dict[str, list[tuple[tuple[bool, bool, str, int], str]]] = {}
@@ -97,7 +98,7 @@ def champions_among(versions: Mapping[str, Mapping[str, str]], in_use: str | Non
         is_tagged = CHAMPION_OF in tags
         if topology is not None and (is_tagged or version == in_use or chosen is not None):
             since = tags.get("decided_at", "") if is_tagged or chosen is None else chosen.at
-            claims.setdefault(topology, []).append(((version == in_use, is_tagged, since, int(version)), version))
+            claims.setdefault(topology, []).append(((version == in_use, is_tagged, since, number_of(version)), version))
     return {topology: max(each)[1] for topology, each in claims.items()}
 
 

@@ -4,6 +4,8 @@ import json
 import time
 from typing import Any
 
+from dreamshard.names import ALGORITHMS, Algorithm
+from dreamshard.version_references import VersionReference
 from storage.mlflow_store import heldout_metrics, listing
 from storage.mlflow_store.alias_history import CHANGES_TAG, history
 from storage.mlflow_store.listing import VersionEntry
@@ -11,7 +13,7 @@ from storage.mlflow_store.standings import PROVISIONAL, TRYOUT, champions_among,
 from storage.settings import Settings
 
 WHAT = (
-    *("name", "source", "tables", "table_diff", "hardware", "devices", "devices_per_host", "memory_gb"),
+    *("algorithm", "name", "source", "tables", "table_diff", "hardware", "devices", "devices_per_host", "memory_gb"),
     *("tables_per_task", "mode", "iterations", "warm_from", "reference_set", "reference_batch_size"),
 )
 """Tags of a version that say what it is; older versions lack some."""
@@ -26,37 +28,36 @@ _WARM_START = "warm_start_from"  # what earlier releases called `warm_from`; the
 
 
 def versions(settings: Settings) -> list[dict[str, Any]]:
-    """All versions, newest first.
+    """All versions of all algorithms, newest first.
 
     Returns:
-        Of each: version, aliases, standing, created_at (UTC), run, champion_of, `WHAT`, `FACTS`, reason,
-        reference_failure (why it has no `reference_cost_ms`, or None), and every metric by name.
+        Of each: version (a reference), aliases (without the algorithm), standing, created_at (UTC), run, champion_of,
+        `WHAT`, `FACTS`, reason, reference_failure (why it has no `reference_cost_ms`, or None), and every metric by name.
     """
     found = listing.read(settings)
-    champions = champions_among(found.tags, found.aliases.get("champion"))
-    rows = [_row(entry, found.aliases, champions) for entry in found.versions]
+    champions = _champions(found)
+    rows = [_row(entry, found.aliases, champions[entry.algorithm]) for entry in found.versions]
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in columns} for row in rows]
 
 
 def champions(settings: Settings) -> dict[str, str]:
-    """The champion of every topology, without importing MLflow: topology in words to version."""
-    found = listing.read(settings)
-    return champions_among(found.tags, found.aliases.get("champion"))
+    """The algorithm's champion of every topology, without importing MLflow: topology in words to version."""
+    return _champions(listing.read(settings))[settings.algorithm]
 
 
 def version(settings: Settings, name: str) -> dict[str, Any]:
     """One version in full: the columns of `versions`, all other tags, and its description.
 
     Args:
-        name: a version's number or an alias.
+        name: a reference to it.
 
     Raises:
         ValueError: there is no such version; the message lists the existing ones.
     """
     found = listing.read(settings)
     entry = found.find(name, settings.tracking_uri)
-    row = _row(entry, found.aliases, champions_among(found.tags, found.aliases.get("champion")))
+    row = _row(entry, found.aliases, _champions(found)[entry.algorithm])
     tags = {name: value for name, value in sorted(entry.tags.items()) if name not in (*row, _WARM_START)}
     if CHANGES_TAG in tags:
         tags["history"] = "\n".join(change.sentence for change in history(tags))
@@ -64,9 +65,18 @@ def version(settings: Settings, name: str) -> dict[str, Any]:
     return row | {"tags": tags, "description": entry.description}
 
 
+def _champions(found: listing.Listing) -> dict[Algorithm, dict[str, str]]:
+    """The champions of each algorithm: topology in words to version."""
+    each = {algorithm: found.of(algorithm) for algorithm in ALGORITHMS}
+    return {
+        algorithm: champions_among(own.tags, own.aliases.get(str(VersionReference(algorithm, "champion"))))
+        for algorithm, own in each.items()
+    }
+
+
 def _row(entry: VersionEntry, aliases: Any, champions: dict[str, str]) -> dict[str, Any]:
     tags, number = entry.tags, entry.version
-    own = [alias for alias, version in aliases.items() if version == number]
+    own = [VersionReference.of(alias).name for alias, version in aliases.items() if version == number]
     topology = topology_name(tags)
     measured_on = [tags[name] for name in ("compared_tasks", "tasks") if name in tags]
     is_champion = topology is not None and champions.get(topology) == number
@@ -81,6 +91,7 @@ def _row(entry: VersionEntry, aliases: Any, champions: dict[str, str]) -> dict[s
         "run": entry.run,
         "champion_of": topology if is_champion else None,
         **_what(tags),
+        "algorithm": entry.algorithm,
         **{name: tags.get(name) for name in FACTS},
         "reason": tags.get("reason", ""),
         "reference_failure": tags.get("reference_failure"),

@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 
 from dreamshard.costs import CostSample
 from dreamshard.measured_on import MeasuredOn, StepSetting
+from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.testbeds.machine import library_versions
 from storage.mlflow_store import registry
@@ -63,6 +64,7 @@ class Origin:
         warm: what it started from; None if it started from nothing.
         measurement_s: median seconds of one of its measurements; None before the first.
         memory_bytes: room on each device in its tasks.
+        algorithm: that was trained; `dreamshard` in origins from before there were others.
     """
 
     recipe: str
@@ -74,6 +76,7 @@ class Origin:
     warm: Warm | None = None
     measurement_s: float | None = None
     memory_bytes: int | None = None
+    algorithm: Algorithm = DEFAULT_ALGORITHM
 
     def to_json(self) -> str:
         """As JSON."""
@@ -113,7 +116,7 @@ class Version:
 
 
 def versions(store: Store) -> Iterator[Version]:
-    """All versions that have an origin, newest first."""
+    """All versions of the store's algorithm that have an origin, newest first."""
     known = registry.tags_by_version(store.settings)
     champions = set(champions_among(known, registry.champion(store.settings)).values())
     for number, tags in known.items():
@@ -185,4 +188,4 @@ def conditions(measured: MeasuredOn) -> dict[str, str]:
 
 def tags(origin: Origin) -> dict[str, str]:
     """The tags of a version that state its origin."""
-    return {TAG: origin.to_json(), "source": origin.source}
+    return {TAG: origin.to_json(), "source": origin.source, "algorithm": origin.algorithm}

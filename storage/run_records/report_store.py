@@ -15,7 +15,7 @@ from storage.filesystem import AnyPath, read_json, write_json
 from storage.store import Store
 
 CANDIDATE = "dreamshard"
-"""The name of the placer of the training that is evaluated; the champion is called `champion VERSION`."""
+"""The placer of the training that is evaluated, in reports from before they named it; the champion is `champion VERSION`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +97,7 @@ class EvaluationReport:
         measured_on: devices, setting and library versions of the measurements, as `MeasuredOn.to_json` has them; None in
             reports from before they were kept.
         unseen_tables: number of tables that no compared version was trained on; None in an evaluation of a training.
+        candidate: the placer of the training, by its algorithm.
     """
 
     key: str
@@ -119,6 +120,7 @@ class EvaluationReport:
     caveat: str = ""
     measured_on: Mapping[str, Any] | None = None
     unseen_tables: int | None = None
+    candidate: str = CANDIDATE
 
     @property
     def task_names(self) -> list[str]:

@@ -72,7 +72,7 @@ def write_missing(store: Store) -> list[str]:
     """
     if not may_have_versions(store.settings):
         return []
-    found = listing.read(store.settings)
+    found = listing.read(store.settings).of(store.settings.algorithm)
     wanted = set(versions.champions(store.settings).values()) or {entry.version for entry in found.versions[:1]}
     missing = [
         entry

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dreamshard.version_references import VersionReference, number_of
 from storage.filesystem import AnyPath
 from storage.lake import schemas
 from storage.lake.parquet_files import read_parquet, write_parquet
@@ -49,7 +50,7 @@ def registered(settings: Settings) -> pa.Table:
     """One row per version in the registry, oldest first, with the columns of `schemas.VERSIONS`."""
     tags = listing.read(settings).tags
     shown = [row for row in versions.versions(settings) if row["version"] in tags]
-    rows = [_row(row, tags[row["version"]]) for row in sorted(shown, key=lambda row: int(row["version"]))]
+    rows = [_row(row, tags[row["version"]]) for row in reversed(shown)]
     return pa.Table.from_pylist(rows, schema=schemas.VERSIONS)
 
 
@@ -62,6 +63,8 @@ def _row(shown: Mapping[str, Any], tags: Mapping[str, str]) -> dict[str, Any]:
     measured = json.loads(tags["measured_on"]) if "measured_on" in tags else {}
     row: dict[str, Any] = {field.name: _typed(field.type, text.get(field.name)) for field in schemas.VERSIONS}
     return row | {
+        "version": number_of(shown["version"]),
+        "warm_from": _typed(pa.int32(), VersionReference.of(text.get("warm_from", "")).name),
         "created_at": datetime.strptime(shown["created_at"], "%Y-%m-%d %H:%M:%S")
         .replace(tzinfo=UTC)
         .replace(tzinfo=None),

@@ -35,8 +35,11 @@ def compared(monkeypatch: pytest.MonkeyPatch):
 
     def fill(*tags: dict[str, str], heldout: int = 8, **options):
         known = {str(number): each for number, each in enumerate(tags, start=1)}
-        monkeypatch.setattr(registry, "tags_by_version", lambda _: known)
-        monkeypatch.setattr(registry, "run_of", lambda _, version: f"run {version}")
+        models = {
+            number: SimpleNamespace(run_id=f"run {number}", creation_timestamp=int(number), tags=each)
+            for number, each in known.items()
+        }
+        monkeypatch.setattr(registry, "find", lambda _, version: models[version])
         pool: Tables = pool_of(20)
         parts = pool.select(range(heldout, 20)), pool.select(range(heldout))
         monkeypatch.setattr(comparison, "split_by_training", lambda *_: parts)

@@ -48,6 +48,7 @@ def test_torchrecs_planner_meets_every_candidate_before_the_candidate_is_measure
     field = Contestants(
         placers={"dim_greedy": GreedyPlacer("dim_greedy"), CANDIDATE: candidate},
         predictors={CANDIDATE: candidate},
+        candidate=CANDIDATE,
         versions={},
     )
     tasks = [roomy_task(tables_of_dims([8, 16, 32]), 2)]

@@ -230,7 +230,7 @@ def test_a_short_run_on_a_simulated_gpu_leaves_the_champion_that_was_measured_on
     assert kept["standing"] == f"champion of {ranks}"
     assert ", which " in kept["note"], "a person chose version 3"
     champions.set_home_setting(fresh.settings, "cluster", 2)
-    registry.client(fresh.settings).set_registered_model_tag(registry.MODEL, "home_since", "9999")
+    registry.client(fresh.settings).set_registered_model_tag(fresh.settings.registered_model, "home_since", "9999")
     outcome = fresh.promote("5")
     assert (outcome["alias"], fresh.aliases["champion"]) == ("champion", "5")
     assert "it was version 3, of simulated rtx2080ti" in outcome["note"]

@@ -13,7 +13,7 @@ from mlflow.server import handlers
 from mlflow.server.constants import ARTIFACT_ROOT_ENV_VAR, BACKEND_STORE_URI_ENV_VAR, REGISTRY_STORE_URI_ENV_VAR
 from werkzeug.serving import make_server
 
-from storage.mlflow_store import listing, registration, registry, runs, versions
+from storage.mlflow_store import listing, registration, runs, versions
 from storage.mlflow_store.alias_changes import set_alias
 from storage.mlflow_store.server_listing import from_server
 from storage.settings import Settings
@@ -23,26 +23,36 @@ TAGS = {"name": "v1 tables.csv", "tables_per_task": "8", "devices": "2", "seed":
 
 @pytest.fixture
 def registered(mlflow_settings: Settings, placer_folder: Path) -> Settings:
-    """Versions 1 (the champion), 2 (deleted) and 3 (whose measurement failed)."""
-    for cost in (3.0, 2.0, 4.0):
-        with runs.chain(mlflow_settings, "retrain") as run:
-            registration.register_placer(
-                mlflow_settings, placer_folder, run, metrics={"eval_overall_ms": cost}, tags=TAGS
-            )
-    runs.client(mlflow_settings).delete_model_version(registry.MODEL, "2")
+    """Versions 1 (the champion), 2 (deleted) and 3 (whose measurement failed), and version 1 of another algorithm."""
+    for algorithm, cost in (("dreamshard", 3.0), ("dreamshard", 2.0), ("dreamshard", 4.0), ("paper", 5.0)):
+        settings = mlflow_settings.of(algorithm)
+        with runs.chain(settings, "retrain") as run:
+            registration.register_placer(settings, placer_folder, run, metrics={"eval_overall_ms": cost}, tags=TAGS)
+    set_alias(mlflow_settings.of("paper"), "paper:1", "champion", "the first as published")
+    runs.client(mlflow_settings).delete_model_version(mlflow_settings.registered_model, "2")
     set_alias(mlflow_settings, "1", "champion", "the first")
     return mlflow_settings
 
 
 def test_the_database_holds_what_mlflows_client_returns(registered: Settings, monkeypatch: pytest.MonkeyPatch):
     direct = listing.read(registered)
-    assert [(entry.version, entry.metrics["eval_overall_ms"]) for entry in direct.versions] == [("3", 4.0), ("1", 3.0)]
-    assert direct.aliases == {"champion": "1"}
+    costs = [(entry.version, entry.metrics["eval_overall_ms"]) for entry in direct.versions]
+    assert costs == [("paper:1", 5.0), ("3", 4.0), ("1", 3.0)]
+    assert direct.aliases == {"champion": "1", "paper:champion": "paper:1"}
+    assert direct.of("dreamshard").aliases == {"champion": "1"}
     monkeypatch.setattr(listing, "LOCAL", "as a server: ")
     assert listing.read(registered) == direct
     with pytest.raises(ValueError, match=r"no version '2' of dreamshard .* version 3, version 1 \(champion\)"):
         direct.find("2", "here")
+    with pytest.raises(ValueError, match=r"no version 'paper:2' of dreamshard-paper .* version paper:1 \(champion\)"):
+        direct.find("paper:2", "here")
+    with pytest.raises(
+        ValueError, match=r"no autoshard:champion yet of autoshard .* `dreamshard run --algorithm autoshard`"
+    ):
+        direct.find("autoshard", "here")
     assert versions.version(registered, "champion")["tables_per_task"] == "8"
+    shown = versions.version(registered, "paper")
+    assert (shown["version"], shown["aliases"], shown["algorithm"]) == ("paper:1", "champion", "paper")
     without = replace(direct, aliases={"challenger": "3"})
     with pytest.raises(ValueError, match=r"version 3 \(challenger\), version 1; .*--placer 3.*`dreamshard promote 3`"):
         without.find("champion", "here")

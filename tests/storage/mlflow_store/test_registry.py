@@ -103,7 +103,7 @@ def test_a_version_that_cannot_place_is_not_made_champion(registered: Settings, 
 
 
 def _model_of(settings: Settings, version: str) -> str:
-    return runs.client(settings).get_model_version(registry.MODEL, version).source.removeprefix("models:/")
+    return runs.client(settings).get_model_version(settings.registered_model, version).source.removeprefix("models:/")
 
 
 def test_versions_compare_side_by_side_under_the_same_names(registered: Settings, placer_folder: Path):
