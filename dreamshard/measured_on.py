@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from dreamshard.costs import CostSample
+from dreamshard.names import is_computed
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 
@@ -34,7 +35,7 @@ class MeasuredOn:
 
     Attributes:
         testbed: name of the testbed, e.g. `cluster`; `preset` for published figures without any measurement.
-        hardware: as in `CostSample`; starts with `simulated` if simulated.
+        hardware: as in `CostSample`; starts with `simulated` or `traced` if computed.
         num_devices: of the newest measurement.
         devices_per_host: devices that shared a host; None for as many as the hardware has.
         setting: of the steps.
@@ -171,8 +172,8 @@ def is_named(name: str, hardware: str) -> bool:
 
     The links of an emulated testbed do not count, only the device that it measured.
     """
-    if hardware.startswith("simulated "):
-        return hardware == f"simulated {name}"
+    if is_computed(hardware):
+        return hardware.partition(" ")[2] == name
     wanted, words = "".join(_words(name)), _words(hardware.partition(" for each device")[0])
     spans = ("".join(words[first:last]) for first in range(len(words)) for last in range(first + 1, len(words) + 1))
     return wanted in spans

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamshard.model_files import load_placer, save_placer
+from dreamshard.names import COMPUTED
 from dreamshard.search import DreamShardPlacer
 
 PACKAGED = Path(__file__).parent / "models"
@@ -39,9 +40,9 @@ class BundledPlacer:
 
 
 def is_of(accelerator: str, hardware: str) -> bool:
-    """Whether a device model, as its driver reports it, is this accelerator; a simulated device is not."""
+    """Whether a device model, as its driver reports it, is this accelerator; a computed one is not."""
     words = hardware.lower().replace("-", " ").split()
-    return accelerator in words and ("simulated" not in words or accelerator == "simulated")
+    return accelerator in words and (accelerator in COMPUTED or not set(COMPUTED) & set(words))
 
 
 def check_name(accelerator: str, hardware: str) -> None:

@@ -1,4 +1,4 @@
-"""Testbeds measure placements: on real ranks, on one device that stands for many, or on a model of an accelerator."""
+"""Testbeds measure placements: on real ranks, on one device that stands for many, or on models of an accelerator."""
 
 import logging
 import pkgutil
@@ -8,6 +8,7 @@ import torch
 
 from dreamshard.costs import CostSample, ShardingSample
 from dreamshard.exchange_sample import Exchange, ExchangeSample
+from dreamshard.names import COMPUTED
 from dreamshard.placement import Placement
 from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
@@ -28,6 +29,7 @@ from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.machine import device_model
 from dreamshard.testbeds.simulated import SimulatedTestbed
+from dreamshard.testbeds.traced import TracedTestbed
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +46,11 @@ __all__ = [
 
 def testbed_names() -> list[str]:
     """Every name that `open_testbed` takes."""
-    presets = [f"{kind}:{name}" for kind in ("simulated", "emulated") for name in SPECS]
+    presets = [f"{kind}:{name}" for kind in (*COMPUTED, "emulated") for name in SPECS]
     ray = ["cluster:ray", "cluster:ray:cpu", "cluster:ray:cuda"]
-    fixed = ["auto", "cluster", "cluster:cpu", "cluster:cuda", *ray, "emulated", "simulated"]
-    return [*fixed, *presets, "simulated:FILE.yaml", "emulated:FILE.yaml", "package.module:factory"]
+    fixed = ["auto", "cluster", "cluster:cpu", "cluster:cuda", *ray, "emulated", *COMPUTED]
+    files = [f"{kind}:FILE.yaml" for kind in (*COMPUTED, "emulated")]
+    return [*fixed, *presets, *files, "package.module:factory"]
 
 
 testbed_names.__test__ = False  # type: ignore[attr-defined]  # not a pytest test
@@ -63,7 +66,8 @@ def open_testbed(name: str, setup: TestbedSetup, launched: RankSource | None = N
       accelerator, by default the GPU's own.
     - `auto`: `cluster` on CUDA if there is a GPU for each device, else `emulated` if there is any, else `cluster` on CPU.
     - `simulated`, `simulated:<accelerator>`: a model, by default of the paper's accelerator.
-    - Instead of an accelerator's name, the last two take a file of one's own hardware (`hardware_file.py`).
+    - `traced`, `traced:<accelerator>`: replays the actual lookups through a model of the accelerator's cache.
+    - Instead of an accelerator's name, the last three take a file of one's own hardware (`hardware_file.py`).
     - `package.module:factory`: calls the factory with the setup; the result needs only `measure(task, placement)`; one
       that has `measure_exchange(exchange)` too is an `ExchangeTestbed`, one that has `measure_sharding(task, placement)`
       a `ShardingTestbed`.
@@ -89,6 +93,8 @@ def open_testbed(name: str, setup: TestbedSetup, launched: RankSource | None = N
         return _on_ranks(name, setup, ray_ranks(setup.most_devices, detail.removeprefix("ray").removeprefix(":")))
     if kind == "simulated":
         return SimulatedTestbed(setup, hardware(detail or DEFAULT_SPEC))
+    if kind == "traced":
+        return TracedTestbed(setup, hardware(detail or DEFAULT_SPEC))
     if kind == "emulated":
         return _emulated(setup, detail)
     if detail and kind not in ("auto", "cluster"):

@@ -19,6 +19,7 @@ from prefect.utilities.timeout import timeout
 from dreamshard.costs import CostSample
 from dreamshard.files.digests import digest
 from dreamshard.files.locks import measuring as host_measuring_lock
+from dreamshard.names import COMPUTED
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.sizing import batch_size_of
@@ -63,7 +64,7 @@ class TestbedReference:
 
 
 SIMULATED = "simulated"
-"""A testbed that measures nothing; its noise follows from its seed."""
+"""A testbed whose noise follows from its seed."""
 START_S = 120.0
 """The longest time that a testbed may take to start before its first measurement."""
 
@@ -174,14 +175,14 @@ def in_round(reference: TestbedReference, number: int) -> TestbedReference:
 def step_lock(reference: TestbedReference) -> AbstractContextManager[None]:
     """Lock for a Prefect task that measures: those that share a Prefect server measure on a host one at a time.
 
-    A simulated testbed measures nothing, so it does not wait.
+    A testbed that computes its costs measures nothing, so it does not wait.
     """
-    return nullcontext() if reference.kind == SIMULATED else run_locks.host_lock()
+    return nullcontext() if reference.kind in COMPUTED else run_locks.host_lock()
 
 
 def measurement_lock(reference: TestbedReference) -> AbstractContextManager[None]:
     """Lock for one measurement: no other process of this host measures, no matter which home it uses."""
-    return nullcontext() if reference.kind == SIMULATED else host_measuring_lock()
+    return nullcontext() if reference.kind in COMPUTED else host_measuring_lock()
 
 
 def measure(
@@ -273,7 +274,7 @@ def _no_lookups(name: str) -> Lookups:
 
 def _source_digest(name: str) -> list[str]:
     """Digest of the source of a custom testbed: another version of it may measure other costs."""
-    if name in testbed_names() or name.partition(":")[0] in ("simulated", "emulated"):
+    if name in testbed_names() or name.partition(":")[0] in (*COMPUTED, "emulated"):
         return []
     source = inspect.getsourcefile(importlib.import_module(name.partition(":")[0]))
     return [] if source is None else [digest(Path(source).read_bytes(), 12)]

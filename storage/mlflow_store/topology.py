@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-MODELLED = ("simulated", "emulated")
+from dreamshard.names import COMPUTED, is_computed
+
+MODELLED = (*COMPUTED, "emulated")
 """Kinds of testbeds that do not measure on as many devices as they stand for."""
 
 
@@ -18,7 +20,7 @@ class Topology:
 
     Attributes:
         testbed: kind of testbed, e.g. `cluster`.
-        hardware: as the testbed states it; starts with `simulated` if simulated.
+        hardware: as the testbed states it; starts with `simulated` or `traced` if computed.
         num_devices: devices of the tasks.
         devices_per_host: devices that share a host; None for as many as the hardware has.
     """
@@ -30,8 +32,8 @@ class Topology:
 
     @property
     def is_measured(self) -> bool:
-        """Whether costs are measured on real devices, rather than simulated or emulated."""
-        return self.testbed not in MODELLED and not self.hardware.startswith("simulated ")
+        """Whether costs are measured on real devices, rather than computed or emulated."""
+        return self.testbed not in MODELLED and not is_computed(self.hardware)
 
     def __str__(self) -> str:
         hosts = f", {self.devices_per_host} per host" if self.devices_per_host else ""

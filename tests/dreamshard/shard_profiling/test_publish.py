@@ -103,7 +103,12 @@ def test_costs_of_another_device_are_not_published_as_an_h200(costs: Path, tmp_p
 
 @pytest.mark.parametrize(
     ("name", "hardware", "may"),
-    [("h200", "NVIDIA H200", True), ("h200", "simulated h200", False), ("simulated", "simulated h200", True)],
+    [
+        ("h200", "NVIDIA H200", True),
+        ("h200", "simulated h200", False),
+        ("h200", "traced h200", False),
+        ("simulated", "simulated h200", True),
+    ],
 )
 def test_only_what_was_measured_on_an_accelerator_is_called_after_it(name: str, hardware: str, may: bool):
     assert is_of(name, hardware) is may
