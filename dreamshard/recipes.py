@@ -100,7 +100,7 @@ class EvaluationConfig:
         model_repeats: the same for a fixed model; they are what its interval is over.
         variant_repeats: the same for each variant of it.
         budget_ms: limit of the time of the placer's search; None for a budget of work alone, which grows with the task.
-        peers: whether to include the published rivals; two of them are trained first.
+        peers: whether to include the published rivals, some of which learn first, one of them by measuring.
     """
 
     repeats: int = 2

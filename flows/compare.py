@@ -38,9 +38,11 @@ def compare(options: CompareOptions) -> dict[str, Any]:
         key = evaluation.compare_placers(store, who, dataset, tasks, measured, bench)
         shown = evaluation.show_comparison(store, parent, key)
     report = report_store.load(store.comparisons, key)
+    learnt = report_tables.learnt_sentence(report)
     return {
         **shown,
-        "notes": "; ".join(filter(None, (taken, other))),
+        **({"learnt_from": learnt} if learnt else {}),
+        "notes": "; ".join(filter(None, (taken, other, report.caveat))),
         "title": report_tables.title(report),
         "table": report_tables.comparison_table(report),
     }

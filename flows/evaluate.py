@@ -26,4 +26,6 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
         mlflow_tracking.log_evaluation(store, inputs.run, key)
     report = report_store.load(store.evaluations, key)
     table, title = report_tables.evaluation_table(report), report_tables.title(report)
-    return {"evaluation": key, "testbed": inputs.bench.identity, "title": title, "table": table}
+    outcome = {"evaluation": key, "testbed": inputs.bench.identity, "title": title, "table": table}
+    learnt = report_tables.learnt_sentence(report)
+    return {**outcome, "learnt_from": learnt} if learnt else outcome

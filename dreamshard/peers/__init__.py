@@ -1,16 +1,47 @@
 """Published rivals, behind the same interface as every other placer.
 
-All but TorchRec's planner place by the cost network that DreamShard has trained, so a comparison is one of placing.
+A rival whose published form needs more than DreamShard's own measurements has two names: one that learns from measured costs
+as published, and a cheaper one that places by the cost network that DreamShard has trained, where a comparison is one of
+placing alone.
 
-    by_name           builds rivals by the names that commands and reports use
-    encoder_decoder   `rnn`: Mirhoseini et al. 2017, an LSTM encoder-decoder with attention
-    autoshard         `autoshard`: Zha et al. 2022, one LSTM shared by all devices
-    lstm_policies     what these two share: rollouts, training by REINFORCE, placing
-    neuroshard        `neuroshard`: Zha et al. 2023, beam search over column splits with a greedy grid search inside
-    torchrec_planner  `torchrec_planner`: TorchRec's planner, which measures and learns nothing
+    by_name             builds rivals by the names that commands and reports use
+    encoder_decoder     `rnn_predicted`: the LSTM encoder-decoder with attention of Mirhoseini et al. 2017, on predicted costs
+    measured_rnn        `rnn`: the same policy, trained on costs that it measures
+    autoshard           `autoshard`: Zha et al. 2022, one LSTM shared by all devices
+    lstm_policies       what these share: rollouts; and training by REINFORCE on predicted costs
+    neuroshard          `neuroshard`, `neuroshard_predicted`: Zha et al. 2023, beam search over column splits
+    neuroshard_models   the three cost models of `neuroshard`
+    neuroshard_fitting  their fit to measured placements
+    torchrec_planner    `torchrec_planner`, `torchrec_planner_columns`: TorchRec's planner, which measures and learns nothing
 """
 
-from dreamshard.peers.by_name import LEARNED, PEERS, TrainedPerTask, installed_peers, peer, peers, trained_peer
+from dreamshard.peers.by_name import (
+    FITTED,
+    LEARNED,
+    MEASURING,
+    OF_TORCHREC,
+    PEERS,
+    TrainedPerTask,
+    installed_peers,
+    peer,
+    peers,
+    trained_peer,
+)
 from dreamshard.peers.lstm_policies import PeerTraining
+from dreamshard.peers.measured_rnn import Measure, RnnTraining
 
-__all__ = ["LEARNED", "PEERS", "PeerTraining", "TrainedPerTask", "installed_peers", "peer", "peers", "trained_peer"]
+__all__ = [
+    "FITTED",
+    "LEARNED",
+    "MEASURING",
+    "OF_TORCHREC",
+    "PEERS",
+    "Measure",
+    "PeerTraining",
+    "RnnTraining",
+    "TrainedPerTask",
+    "installed_peers",
+    "peer",
+    "peers",
+    "trained_peer",
+]

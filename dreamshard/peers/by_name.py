@@ -4,27 +4,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from dreamshard.costs import CostSample
 from dreamshard.peers.autoshard import AUTOSHARD
-from dreamshard.peers.encoder_decoder import ENCODER_DECODER
+from dreamshard.peers.encoder_decoder import RNN_PREDICTED
 from dreamshard.peers.lstm_policies import LstmPlacer, PeerTraining
-from dreamshard.peers.neuroshard import NeuroShardPlacer
-from dreamshard.peers.torchrec_planner import TorchRecPlanner
+from dreamshard.peers.measured_rnn import Measure, MeasuredRnn, RnnTraining, trained_on_measurements
+from dreamshard.peers.neuroshard import NeuroShardPlacer, PredictedCosts
+from dreamshard.peers.neuroshard_fitting import fitted_models
+from dreamshard.peers.torchrec_planner import COLUMNS, WHOLE, TorchRecPlanner
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 
-_METHODS = {method.name: method for method in (ENCODER_DECODER, AUTOSHARD)}
+_METHODS = {method.name: method for method in (RNN_PREDICTED, AUTOSHARD)}
+MEASURING = "rnn"
+"""The rival that measures placements in order to learn."""
+
+FITTED = "neuroshard"
+"""The rival that is fitted to placements that others have measured."""
+
 LEARNED = tuple(_METHODS)
-"""Rivals that are trained."""
+"""Rivals that are trained on predicted costs, without hardware."""
 
-PEERS = (*LEARNED, "neuroshard", "torchrec_planner")
+OF_TORCHREC = (WHOLE, COLUMNS)
+"""TorchRec's planner, which is only there if torchrec is."""
+
+PEERS = (MEASURING, *LEARNED, FITTED, "neuroshard_predicted", *OF_TORCHREC)
 """Names of all rivals."""
 
 
 @dataclass(frozen=True)
 class TrainedPerTask:
-    """A learned rival that trains from scratch on each task before placing it, as Mirhoseini et al. did.
+    """A rival that learns from predicted costs, and trains from scratch on each task before placing it.
 
     Training takes seconds to minutes per task, growing with the number of tables.
     """
@@ -45,38 +58,71 @@ def trained_peer(
     tasks: Sequence[PlacementTask],
     seed: int,
     training: PeerTraining | None = None,
-) -> LstmPlacer:
-    """Train the rival `name` on `tasks`, with the cost network of `placer`.
+    *,
+    measure: Measure | None = None,
+    measurements: int | None = None,
+) -> LstmPlacer | MeasuredRnn:
+    """Train the rival `name` on `tasks`.
+
+    Args:
+        placer: its cost network predicts costs for all but `rnn`, which has only its normaliser.
+        training: of those that learn from predicted costs; None for the default.
+        measure: measures placements for `rnn`, which needs it.
+        measurements: placements that `rnn` measures; None for the default of `RnnTraining`.
 
     Raises:
-        ValueError: there are no tasks; for `rnn` also if they differ in their number of devices.
+        ValueError: there are no tasks, `rnn` has nothing to measure on, or it or `rnn_predicted` got tasks that differ in
+            their number of devices.
     """
+    if name == MEASURING:
+        if measure is None:
+            raise _nothing_to_measure_on()
+        settings = RnnTraining() if measurements is None else RnnTraining(measurements=measurements)
+        return trained_on_measurements(placer.normaliser, tasks, measure, seed, settings)
     return _METHODS[name].trained(placer.cost_network, placer.normaliser, tasks, seed, training or PeerTraining())
 
 
-def peer(name: str, placer: DreamShardPlacer | None, seed: int = 0, training: PeerTraining | None = None) -> Placer:
-    """The rival `name`; a learned one trains anew on each task that it places.
+def peer(
+    name: str,
+    placer: DreamShardPlacer | None,
+    seed: int = 0,
+    training: PeerTraining | None = None,
+    *,
+    samples: Sequence[CostSample] = (),
+    spec: AcceleratorSpec | None = None,
+) -> Placer:
+    """The rival `name`, without training tasks: one that learns from predicted costs trains anew on each task it places.
+
+    Args:
+        placer: whose cost network predicts costs; None if there is none.
+        samples: measured placements that `neuroshard` is fitted to.
+        spec: hardware whose bandwidths TorchRec's planner assumes; None for TorchRec's defaults.
 
     Raises:
-        ValueError: there is no such rival, or it needs a cost network and `placer` is None.
+        ValueError: there is no such rival, or it lacks a cost network, samples, or something to measure on.
     """
     if name not in PEERS:
         raise ValueError(f"there is no rival {name!r}, so nothing can place the tables; give one of {sorted(PEERS)}")
-    if name == "torchrec_planner":
-        return TorchRecPlanner()
+    if name in OF_TORCHREC:
+        return TorchRecPlanner.on(spec, name) if spec is not None else TorchRecPlanner(name=name)
+    if name == MEASURING:
+        raise _nothing_to_measure_on()
+    if name == FITTED:
+        models = fitted_models(samples, seed)
+        return NeuroShardPlacer(models, columns=models.knows_dims)
     if placer is None:
         raise ValueError(
             f"{name} places by a trained cost network and there is none; train one with `dreamshard run`, or give "
             "torchrec_planner, which needs none"
         )
-    if name == "neuroshard":
-        return NeuroShardPlacer(placer.cost_network, placer.normaliser)
+    if name == "neuroshard_predicted":
+        return NeuroShardPlacer(PredictedCosts(placer.cost_network, placer.normaliser), name=name)
     return TrainedPerTask(name, placer, seed, training)
 
 
 def installed_peers() -> list[str]:
-    """All of `PEERS`, without `torchrec_planner` if torchrec is not installed."""
-    return [name for name in PEERS if name != "torchrec_planner" or find_spec("torchrec") is not None]
+    """All of `PEERS`, without those of TorchRec if torchrec is not installed."""
+    return [name for name in PEERS if name not in OF_TORCHREC or find_spec("torchrec") is not None]
 
 
 def peers(
@@ -84,17 +130,40 @@ def peers(
     train_tasks: Sequence[PlacementTask] | None,
     seed: int,
     training: PeerTraining | None = None,
+    *,
+    measure: Measure | None = None,
+    measurements: int | None = None,
+    samples: Sequence[CostSample] = (),
+    spec: AcceleratorSpec | None = None,
 ) -> dict[str, Placer]:
-    """Every installed rival by name, with the cost network of `placer`.
+    """Every installed rival by name, without those that lack what they learn from.
 
     Args:
-        train_tasks: tasks that `rnn` and `autoshard` are trained on in this call. None: they train anew on each task
-            that they place, which counts as time to place.
+        placer: whose cost network predicts costs.
+        train_tasks: tasks that rivals are trained on in this call. None: those that learn from predicted costs train anew on
+            each task that they place, which counts as time to place, and `rnn` is left out.
+        measure: measures placements for `rnn`; without it `rnn` is left out.
+        measurements: placements that `rnn` measures.
+        samples: measured placements that `neuroshard` is fitted to; without any it is left out.
+        spec: hardware whose bandwidths TorchRec's planner assumes.
 
     Raises:
-        ValueError: see `trained_peer`.
+        ValueError: see `trained_peer` and `peer`.
     """
-    rivals = {name: peer(name, placer, seed, training) for name in installed_peers()}
-    if train_tasks is not None:
-        rivals |= {name: trained_peer(name, placer, train_tasks, seed, training) for name in LEARNED}
+    trained = [*LEARNED, *([MEASURING] if measure is not None else [])] if train_tasks is not None else []
+    rivals: dict[str, Placer] = {}
+    for name in installed_peers():
+        if name in trained:
+            rivals[name] = trained_peer(
+                name, placer, train_tasks or [], seed, training, measure=measure, measurements=measurements
+            )
+        elif name != MEASURING and (name != FITTED or samples):
+            rivals[name] = peer(name, placer, seed, training, samples=samples, spec=spec)
     return rivals
+
+
+def _nothing_to_measure_on() -> ValueError:
+    return ValueError(
+        "rnn learns from costs that it measures, and here is nothing to measure on, so it cannot be trained; use "
+        "rnn_predicted, which learns from predicted costs, or measure it with `dreamshard compare champion rnn`"
+    )

@@ -1,14 +1,17 @@
-"""The `rnn` placer: Mirhoseini et al., "Device Placement Optimization with Reinforcement Learning", ICML 2017.
+"""The RNN policy: Mirhoseini et al., "Device Placement Optimization with Reinforcement Learning", ICML 2017.
 
 An LSTM encoder reads the tables. An LSTM decoder with attention over the encoder's outputs emits one device per table;
 its input includes the device it chose last. The last layer has one output per device, so a trained policy places only
-tasks with the number of devices it was trained for. REINFORCE on the cost of the finished placement.
+tasks with the number of devices it was trained for.
+
+Two placers have it. `rnn` learns from measured costs, as the paper's does (`measured_rnn.py`). `rnn_predicted`, built here,
+learns from the overall cost that DreamShard's cost network predicts, which is much cheaper: thousands of placements, none
+of them measured, and no training of its own beyond the measurements of that network.
 
 Differences from the paper, which places the operations of one graph: as in DreamShard's evaluation (arXiv 2210.02023,
-section 4.1) the sequence is a task's tables with their features, and devices without room are masked. The reward is the
-predicted overall cost, not a measured one, so the policy learns from the same measurements as DreamShard; the baseline
-is the mean over the placements sampled together, not a moving average. Training runs across tasks; the paper trains
-anew for every graph, as `TrainedPerTask` does.
+section 4.1) the sequence is a task's tables with their features, and devices without room are masked. The baseline of
+REINFORCE is the mean over the placements sampled together, not a moving average, since tasks differ in their costs.
+Training runs across tasks; the paper trains anew for every graph, as `TrainedPerTask` does.
 """
 
 import torch
@@ -69,6 +72,6 @@ class _Decoding:
         self.last = self.policy.device(device)
 
 
-ENCODER_DECODER = LstmMethod(
-    "rnn", policy=EncoderDecoder, objective=lambda network, sums: network.overall_ms(sums), fixed_devices=True
+RNN_PREDICTED = LstmMethod(
+    "rnn_predicted", policy=EncoderDecoder, objective=lambda network, sums: network.overall_ms(sums), fixed_devices=True
 )

@@ -1,7 +1,8 @@
-"""What the two LSTM rivals share: rollouts through a task's tables, training by REINFORCE, and the trained placer.
+"""What the LSTM rivals share: rollouts through a task's tables; and for those that learn from predicted costs, training by
+REINFORCE and the trained placer.
 
-Costs come from DreamShard's cost network, memory and the order of tables from its MDP, so only the policies differ. Each
-rival's network and objective are in its own module.
+Predicted costs come from DreamShard's cost network, memory and the order of tables from its MDP, so only the policies
+differ. Each rival's network and objective are in its own module; `measured_rnn.py` trains on measured costs instead.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from dreamshard.baselines import pack_by_size
 from dreamshard.cost_model import CostNetwork, Normaliser
+from dreamshard.cost_model.evaluator import ShardEvaluator
 from dreamshard.placement import Placement
 from dreamshard.policy.mdp import Episodes, episodes_of, legal_devices
 from dreamshard.policy.reinforce import gradient_step, policy_gradient_loss
@@ -65,7 +67,7 @@ class LstmRollout:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerTraining:
-    """How an LSTM rival is trained.
+    """How an LSTM rival is trained on predicted costs.
 
     Attributes:
         updates: optimizer steps, each on one task.
@@ -87,7 +89,7 @@ class PeerTraining:
 
 @dataclass(frozen=True)
 class LstmPlacer:
-    """A trained LSTM rival; places by the policy's greedy choices."""
+    """An LSTM rival trained on predicted costs; places by the policy's greedy choices."""
 
     name: str
     policy: nn.Module
@@ -98,7 +100,8 @@ class LstmPlacer:
     def place(self, task: PlacementTask) -> Placement:
         """Raises NoPlacementError where neither the policy nor packing by size finds room."""
         network = self.cost_network.for_task(task)
-        taken = lstm_rollout(self.policy, network, episodes_of([task], network, self.normaliser), None)
+        episodes = episodes_of([task], network, self.normaliser)
+        taken = lstm_rollout(self.policy, episodes, None, network.evaluator())
         return Placement(taken.device[0] if bool(taken.feasible[0]) else pack_by_size(task), task.num_devices)
 
 
@@ -158,7 +161,7 @@ class LstmMethod:
             task = tasks[int(torch.randint(len(tasks), (), generator=generator))]
             network = cost_network.for_task(task)
             episodes = episodes_of([task], network, normaliser).repeat(training.episodes)
-            taken = lstm_rollout(policy, network, episodes, generator)
+            taken = lstm_rollout(policy, episodes, generator, network.evaluator())
             with torch.no_grad():
                 cost_ms = self.objective(network, taken.sums)
             loss = policy_gradient_loss(taken.log_prob, taken.entropy, cost_ms, taken.feasible, training.entropy_weight)
@@ -167,11 +170,15 @@ class LstmMethod:
 
 
 def lstm_rollout(
-    policy: nn.Module, network: CostNetwork, episodes: Episodes, generator: torch.Generator | None
+    policy: nn.Module, episodes: Episodes, generator: torch.Generator | None, evaluator: ShardEvaluator | None
 ) -> LstmRollout:
-    """Place every table; sampled with `generator`, greedy without."""
+    """Place every table.
+
+    Args:
+        generator: samples the devices; None for the most probable ones.
+        evaluator: predicts the compute that the policy sees; None for a policy that sees none, which gets zeros.
+    """
     batch, num_tables = episodes.order.shape
-    evaluator = network.evaluator()
     latents, table_bytes = episodes.latents.numpy(), episodes.table_bytes.numpy()
     sums = np.zeros((batch, episodes.num_devices, latents.shape[-1]), np.float32)
     held_ms = np.zeros((batch, episodes.num_devices), np.float32)
@@ -181,8 +188,10 @@ def lstm_rollout(
     devices, log_probs, entropies, episode = [], [], [], np.arange(batch)
     for t in range(num_tables):
         after = sums + latents[:, t, None]  # [B, D, L]
-        forward, backward, _ = evaluator.compute(after.reshape(-1, after.shape[-1]))
-        after_ms = (forward + backward).reshape(held_ms.shape)
+        after_ms = np.zeros_like(held_ms)
+        if evaluator is not None:
+            forward, backward, _ = evaluator.compute(after.reshape(-1, after.shape[-1]))
+            after_ms = (forward + backward).reshape(held_ms.shape)
         legal = torch.from_numpy(legal_devices(used_bytes, table_bytes[:, t], episodes.capacity_bytes))
         scores = scorer.scores(t, torch.from_numpy(held_ms) / reference, torch.from_numpy(after_ms) / reference)
         log_p = masked_log_softmax(scores, legal)  # [B, D]

@@ -9,15 +9,18 @@ the lowest predicted overall cost is kept.
 The outer loop is a beam search over column splits: from each of the 3 best lists of shards, halve each of the 10
 costliest and 10 largest shards in turn, for up to 10 rounds, and judge every list by the inner loop.
 
-Differences from the paper: costs come from DreamShard's cost network, trained on about 100 measured placements; the
-paper's is pre-trained on many thousands of measured shards. All lists and limits of a round are searched in one batch,
-equal lists once. The grid also includes no limit, since the paper's search finds nothing if one table is wider than the
-widest limit. If no list fits, tables are packed by size, as for every other placer.
+Costs come from NeuroShard's own three models (`neuroshard_models.py`) for the placer `neuroshard`, and from DreamShard's
+cost network for `neuroshard_predicted`, whose placements are judged by that network's overall cost.
+
+Differences from the paper: all lists and limits of a round are searched in one batch, equal lists once. The grid also
+includes no limit, since the paper's search finds nothing if one table is wider than the widest limit. If no list fits,
+tables are packed by size, as for every other placer.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,6 +30,7 @@ from torch import Tensor
 
 from dreamshard.baselines import pack_by_size
 from dreamshard.cost_model import CostNetwork, Normaliser
+from dreamshard.cost_model.evaluator import Array
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.tasks import PlacementTask
 
@@ -37,6 +41,58 @@ _ROUNDS, _BEAM, _HALVED = 10, 3, 10
 _COLUMNS = 4  # the fused operator takes multiples of this
 
 ShardList = tuple[ColumnShard, ...]
+
+
+@runtime_checkable
+class ShardCosts(Protocol):
+    """What the search asks about costs."""
+
+    def for_task(self, task: PlacementTask) -> "ShardCosts":
+        """The same for the devices of `task`; raises NoPlacementError where they are not known."""
+        ...
+
+    def encode(self, pieces: PlacementTask) -> Float[Tensor, "S L"]:
+        """Latents of tables or column shards, which are summed over the shards of a device."""
+        ...
+
+    def compute_ms(self) -> Callable[[Array], Array]:
+        """A function from sums of latents `[N, L]` to forward and backward compute `[N]`."""
+        ...
+
+    def overall_ms(self, sums: Float[Tensor, "B D L"]) -> Float[Tensor, " B"]:
+        """What placements cost."""
+        ...
+
+
+@dataclass(frozen=True)
+class PredictedCosts:
+    """The costs that DreamShard's cost network predicts."""
+
+    cost_network: CostNetwork
+    normaliser: Normaliser
+
+    def for_task(self, task: PlacementTask) -> "PredictedCosts":
+        """With the communication of the task's devices."""
+        return replace(self, cost_network=self.cost_network.for_task(task))
+
+    def encode(self, pieces: PlacementTask) -> Float[Tensor, "S L"]:
+        """By the network."""
+        ratios = self.cost_network.ratios([pieces])
+        return self.cost_network.encode(self.normaliser(pieces.tables), None if ratios is None else ratios[0])
+
+    def compute_ms(self) -> Callable[[Array], Array]:
+        """By the network in NumPy."""
+        evaluator = self.cost_network.evaluator()
+
+        def predicted(sums: Array) -> Array:
+            forward, backward, _ = evaluator.compute(sums)
+            return forward + backward
+
+        return predicted
+
+    def overall_ms(self, sums: Float[Tensor, "B D L"]) -> Float[Tensor, " B"]:
+        """By the network."""
+        return self.cost_network.overall_ms(sums)
 
 
 @dataclass(frozen=True)
@@ -50,30 +106,29 @@ class EncodedShards:
 
 @dataclass(frozen=True)
 class NeuroShardPlacer:
-    """Beam search over splits, greedy grid search over placements, on the cost network.
+    """Beam search over splits, greedy grid search over placements.
 
     Attributes:
         columns: whether tables may be split by columns; if not, only the grid search runs, on whole tables.
     """
 
-    cost_network: CostNetwork
-    normaliser: Normaliser
+    costs: ShardCosts
     columns: bool = True
     name: str = "neuroshard"
 
     @torch.no_grad()
     def place(self, task: PlacementTask) -> Placement:
-        """Raises NoPlacementError where neither the search nor packing by size finds room."""
+        """Raises NoPlacementError where neither the search nor packing by size finds room, or for unknown devices."""
         lists: list[ShardList] = [tuple(ColumnShard(t, 0, dim) for t, dim in enumerate(task.tables.dim.tolist()))]
-        network = self.cost_network.for_task(task)
+        costs = self.costs.for_task(task)
         best, best_ms = None, float("inf")
         for _ in range(1 + _ROUNDS * self.columns):
-            shards = _encode(task, lists, network, self.normaliser)
-            device, cost_ms = grid_search(network, shards, task.num_devices, task.memory_bytes)
+            shards = _encode(task, lists, costs)
+            device, cost_ms = grid_search(costs, shards, task.num_devices, task.memory_bytes)
             beam = torch.argsort(cost_ms, stable=True)[:_BEAM].tolist()
             if float(cost_ms[beam[0]]) < best_ms:
                 best, best_ms = (lists[beam[0]], device[beam[0]]), float(cost_ms[beam[0]])
-            compute = single_compute_ms(network, shards)  # [C, S]
+            compute = single_compute_ms(costs, shards)  # [C, S]
             halved = (_halved(lists[c], compute[c], shards.shard_bytes[c].numpy()) for c in beam)
             lists = list(dict.fromkeys(shard_list for group in halved for shard_list in group))
             if not lists:
@@ -86,21 +141,21 @@ class NeuroShardPlacer:
 
 @torch.no_grad()
 def grid_search(
-    network: CostNetwork, shards: EncodedShards, num_devices: int, capacity_bytes: int
+    costs: ShardCosts, shards: EncodedShards, num_devices: int, capacity_bytes: int
 ) -> tuple[Int[Tensor, "C S"], Float[Tensor, " C"]]:
     """The cheapest of the greedy placements under each limit, for each alternative.
 
     Returns:
         Device of each shard, and predicted overall milliseconds, infinite where nothing fits under any limit.
     """
-    evaluator = network.evaluator()
+    compute_ms = costs.compute_ms()
     (alternatives, num_shards), grid = shards.dim.shape, len(LIMITS)
     batch = alternatives * grid
     episode, alternative = np.arange(batch), np.repeat(np.arange(alternatives), grid)
     latents, dims, shard_bytes = shards.latents.numpy(), shards.dim.numpy(), shards.shard_bytes.numpy()
     mean = dims.sum(axis=1)[alternative] / num_devices
     limit = (np.tile(LIMITS, alternatives) * mean * (1 + 1e-9))[:, None]  # [B, 1]
-    order = np.argsort(-single_compute_ms(network, shards), axis=1, kind="stable")  # [C, S]
+    order = np.argsort(-single_compute_ms(costs, shards), axis=1, kind="stable")  # [C, S]
     used_bytes, used_dims = np.zeros((2, batch, num_devices), np.int64)
     held_ms = np.zeros((batch, num_devices), np.float32)
     sums = np.zeros((batch, num_devices, latents.shape[-1]), np.float32)
@@ -114,21 +169,18 @@ def grid_search(
         used_bytes[episode, chosen] += size
         used_dims[episode, chosen] += dim
         sums[episode, chosen] += latents[alternative, shard]
-        forward, backward, _ = evaluator.compute(sums[episode, chosen])
-        held_ms[episode, chosen] = forward + backward
+        held_ms[episode, chosen] = compute_ms(sums[episode, chosen])
         device[episode, shard] = chosen
-    cost = network.overall_ms(torch.from_numpy(sums))  # [B]
+    cost = costs.overall_ms(torch.from_numpy(sums))  # [B]
     cost = cost.masked_fill(torch.from_numpy(~complete), torch.inf).reshape(alternatives, grid)
     best = cost.argmin(dim=1)  # [C]
     chosen_limit = torch.arange(alternatives), best
     return torch.from_numpy(device).reshape(alternatives, grid, num_shards)[chosen_limit], cost[chosen_limit]
 
 
-def single_compute_ms(network: CostNetwork, shards: EncodedShards) -> NDArray[np.float32]:
+def single_compute_ms(costs: ShardCosts, shards: EncodedShards) -> NDArray[np.float32]:
     """`[C, S]` predicted compute of each shard alone on a device."""
-    forward, backward, _ = network.evaluator().compute(shards.latents.flatten(0, 1).numpy())
-    alone: NDArray[np.float32] = (forward + backward).reshape(shards.dim.shape)
-    return alone
+    return costs.compute_ms()(shards.latents.flatten(0, 1).numpy()).reshape(shards.dim.shape)
 
 
 def _halved(parts: ShardList, compute_ms: NDArray[np.float32], shard_bytes: NDArray[np.int64]) -> list[ShardList]:
@@ -145,15 +197,12 @@ def _halved(parts: ShardList, compute_ms: NDArray[np.float32], shard_bytes: NDAr
     return lists
 
 
-def _encode(
-    task: PlacementTask, lists: Sequence[ShardList], network: CostNetwork, normaliser: Normaliser
-) -> EncodedShards:
+def _encode(task: PlacementTask, lists: Sequence[ShardList], costs: ShardCosts) -> EncodedShards:
     """All lists' shards; each distinct shard is encoded once."""
     distinct = {part: i for i, part in enumerate(dict.fromkeys(part for parts in lists for part in parts))}
     unlimited = replace(task, memory_bytes=sys.maxsize)  # the shards overlap, so together they need not fit
     placement = Placement(torch.zeros(len(distinct), dtype=torch.int64), task.num_devices, tuple(distinct))
     pieces, _ = unlimited.sharded(placement)
     index = torch.tensor([[distinct[part] for part in parts] for parts in lists])  # [C, S]
-    ratios = network.ratios([pieces])
-    latents = network.encode(normaliser(pieces.tables), None if ratios is None else ratios[0])
+    latents = costs.encode(pieces)
     return EncodedShards(latents[index], pieces.tables.dim[index], pieces.table_bytes[index])

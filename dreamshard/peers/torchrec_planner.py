@@ -1,8 +1,13 @@
-"""TorchRec's planner (torchrec 1.8.0, `EmbeddingShardingPlanner`): whole tables, or every way to shard that it considers.
+"""TorchRec's planner (torchrec 1.8.0, `EmbeddingShardingPlanner`): whole tables, column shards, or every way to shard that
+it considers.
 
 It rates a table by its lookups, row bytes and the bandwidths of its `Topology`, and partitions greedily. It measures
 nothing and is not trained. Each device offers exactly the task's memory; nothing is reserved for the planner's own
 estimates of dense parameters and inputs.
+
+TorchRec splits no table into columns narrower than its `min_partition`, 128 by default, which leaves most tables whole, and
+it considers one width per table. `torchrec_planner_columns` therefore lets it plan three times, with halves, quarters and
+eighths of each table allowed beside the whole one, and takes the plan that TorchRec rates best.
 """
 
 from dataclasses import dataclass
@@ -12,6 +17,9 @@ from dreamshard.placement import Placement
 from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
+
+WHOLE, COLUMNS = "torchrec_planner", "torchrec_planner_columns"
+"""Names of the placer that keeps tables whole, and of the one that may split them by columns."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,8 @@ class TorchRecPlanner:
         network_bytes_per_s: bandwidth of each device between hosts.
         host_bytes_per_s: bandwidth to the host's memory.
         devices_per_host: where a task does not say; None for all devices on one host.
-        timeout_s: after which it returns its best plan so far by every way to shard; None for no limit.
+        timeout_s: after which it returns its best plan so far, unless of whole tables; None for no limit.
+        name: `torchrec_planner_columns` lets `place` split tables by columns.
     """
 
     memory_bytes_per_s: float | None = None
@@ -33,10 +42,10 @@ class TorchRecPlanner:
     host_bytes_per_s: float | None = None
     devices_per_host: int | None = None
     timeout_s: int | None = None
-    name: str = "torchrec_planner"
+    name: str = WHOLE
 
     @classmethod
-    def on(cls, spec: AcceleratorSpec) -> "TorchRecPlanner":
+    def on(cls, spec: AcceleratorSpec, name: str = WHOLE) -> "TorchRecPlanner":
         """With the bandwidths and the hosts of a preset."""
         return cls(
             spec.memory_bytes_per_s,
@@ -44,17 +53,22 @@ class TorchRecPlanner:
             spec.network_bytes_per_s,
             spec.host_bytes_per_s,
             spec.devices_per_node,
+            name=name,
         )
 
     def place(self, task: PlacementTask) -> Placement:
-        """Place the tables whole, as TorchRec would.
+        """Place the tables as TorchRec would: whole, or where the name says so in columns.
 
         Raises:
             NoPlacementError: the planner finds no plan.
             ValueError: torchrec is not installed.
         """
         planner = self._planner()
-        placement: Placement = planner.place(task, self.bandwidths(), self.devices_per_host)
+        placement: Placement
+        if self.name == COLUMNS:
+            placement = planner.place_columns(task, self.bandwidths(), self.devices_per_host, self.timeout_s)
+        else:
+            placement = planner.place(task, self.bandwidths(), self.devices_per_host)
         return placement
 
     def place_sharded(self, task: PlacementTask) -> ShardedPlacement:

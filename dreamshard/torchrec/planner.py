@@ -1,6 +1,8 @@
 """TorchRec's planner as a rival, and its estimate of compute times."""
 
+import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -10,13 +12,14 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.estimator.estimator import EmbeddingPerfEstimatorFactory
+from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import PlannerError, ShardEstimator, ShardingOption, Storage
 from torchrec.distributed.types import ParameterSharding
 
 from dreamshard.formatting import gib
 from dreamshard.placed_shards import ShardEntry, shards_of
-from dreamshard.placement import Placement
+from dreamshard.placement import ColumnShard, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.sharding import ON_EVERY_DEVICE, ON_ONE_HOST, ShardedPlacement, ShardingType, TableSharding
 from dreamshard.tables import Precision, Tables
@@ -31,6 +34,7 @@ from dreamshard.torchrec.planner_inputs import (
 )
 
 _SAME_AS: Mapping[str, ShardingType] = {"table_column_wise": "column_wise"}  # which also keeps the columns on one host
+_COLUMN_PARTS = (2, 4, 8)
 _CACHED = "fused_uvm_caching"
 _DEFAULT_SHARE = 0.2  # TorchRec's load factor where a plan gives none
 
@@ -48,8 +52,36 @@ def place(task: PlacementTask, bandwidths: Bandwidths, devices_per_host: int | N
     Raises:
         NoPlacementError: the planner finds no plan.
     """
-    parameters = _planned(task, bandwidths, devices_per_host, ["table_wise"], ["fused"])
+    parameters, _ = _planned(task, bandwidths, devices_per_host, ["table_wise"], ["fused"])
     return Placement(torch.tensor([(each.ranks or [0])[0] for each in parameters]), task.num_devices)
+
+
+def place_columns(
+    task: PlacementTask, bandwidths: Bandwidths, devices_per_host: int | None = None, timeout_s: int | None = None
+) -> Placement:
+    """Place tables by TorchRec's planner, each whole or in columns of equal width: halves, quarters or eighths.
+
+    The planner considers one width per table, so it plans once for each of them; the plan that it rates best is taken. After
+    `timeout_s` it ends each with the best plan so far.
+
+    Raises:
+        NoPlacementError: the planner finds no plan.
+    """
+    plans: list[tuple[list[ParameterSharding], float]] = []
+    for parts in _COLUMN_PARTS:
+        with suppress(NoPlacementError):
+            types = ["table_wise", "column_wise"]
+            plans.append(_planned(task, bandwidths, devices_per_host, types, ["fused"], timeout_s, parts))
+    if not plans:
+        raise _no_plan(task, "of whole tables and columns ")
+    parameters, _ = min(plans, key=lambda plan: plan[1])
+    shards: list[ColumnShard] = []
+    devices: list[int] = []
+    for t, (parameter, dim) in enumerate(zip(parameters, task.tables.dim.tolist(), strict=True)):
+        sharding = _sharding_of(parameter, dim, task.num_devices)
+        shards += [ColumnShard(t, start, end) for start, end in sharding.columns]
+        devices += sharding.where
+    return Placement(torch.tensor(devices), task.num_devices, tuple(shards) if len(shards) > len(parameters) else None)
 
 
 def place_sharded(
@@ -64,7 +96,7 @@ def place_sharded(
         NoPlacementError: the planner finds no plan.
     """
     kernels = ["fused", "dense", *([_CACHED] if task.constraints.caching else [])]
-    parameters = _planned(task, bandwidths, devices_per_host, None, kernels, timeout_s)
+    parameters, _ = _planned(task, bandwidths, devices_per_host, None, kernels, timeout_s)
     per_host = _per_host(task, devices_per_host)
     return ShardedPlacement(
         tuple(
@@ -83,18 +115,21 @@ def _planned(
     sharding_types: list[str] | None,
     kernels: list[str],
     timeout_s: int | None = None,
-) -> list[ParameterSharding]:
-    """How TorchRec's planner shards each table."""
+    column_parts: int | None = None,
+) -> tuple[list[ParameterSharding], float]:
+    """How TorchRec's planner shards each table, and its estimate of the slowest device's milliseconds."""
     per_host = _per_host(task, devices_per_host)
     devices = topology(task.num_devices, per_host, task.memory_bytes, bandwidths)
-    names, constraints = planner_constraints(task.tables, sharding_types, kernels)
+    names, constraints = planner_constraints(task.tables, sharding_types, kernels, column_parts)
     batch_size = local_batch_size(task)
     speed = EmbeddingPerfEstimatorFactory.create("default_estimator", topology=devices, constraints=constraints)
+    rating = _Rating(topology=devices)
     planner = EmbeddingShardingPlanner(
         topology=devices,
         batch_size=batch_size,
         enumerator=EmbeddingEnumerator(devices, batch_size, constraints, [speed, _ShardBytes(task, names)]),
         storage_reservation=FixedPercentageStorageReservation(0.0),
+        performance_model=rating,
         stats=[],
         constraints=constraints,
         debug=False,
@@ -103,14 +138,17 @@ def _planned(
     try:
         plan = planner.plan(planner_module(task, names), [EmbeddingBagCollectionSharder()])
     except PlannerError as error:
-        what = "of whole tables " if sharding_types == ["table_wise"] else ""
-        raise NoPlacementError(
-            f"TorchRec's planner found no plan {what}for the {len(names)} tables of {task.name} on "
-            f"{task.num_devices} devices of {gib(task.memory_bytes)}; give the devices more memory, add one, or choose "
-            "another placer"
-        ) from error
+        raise _no_plan(task, "of whole tables " if sharding_types == ["table_wise"] else "") from error
     parameters = plan.plan[""]
-    return [parameters[name] for name in names]
+    return [parameters[name] for name in names], rating.best
+
+
+def _no_plan(task: PlacementTask, what: str) -> NoPlacementError:
+    return NoPlacementError(
+        f"TorchRec's planner found no plan {what}for the {len(task.tables)} tables of {task.name} on "
+        f"{task.num_devices} devices of {gib(task.memory_bytes)}; give the devices more memory, add one, or choose "
+        "another placer"
+    )
 
 
 def _per_host(task: PlacementTask, devices_per_host: int | None) -> int:
@@ -168,6 +206,18 @@ def estimated_compute_ms(
     )
     perfs = {option.name: option.shards[0].perf for option in options}
     return torch.tensor([perfs[name].fwd_compute + perfs[name].bwd_compute for name in names], dtype=torch.float64)
+
+
+class _Rating(NoopPerfModel):  # type: ignore[misc]  # torchrec is untyped here
+    """TorchRec's rating of plans, the estimated time of the slowest device, which remembers the best one."""
+
+    best = math.inf
+
+    def rate(self, plan: list[ShardingOption]) -> float:
+        """Rate a plan."""
+        value = float(super().rate(plan))
+        self.best = min(self.best, value)
+        return value
 
 
 class _ShardBytes(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped here

@@ -50,15 +50,23 @@ def topology(num_devices: int, devices_per_host: int, memory_bytes: int, bandwid
 
 
 def planner_constraints(
-    tables: Tables, sharding_types: list[str] | None, kernels: list[str]
+    tables: Tables, sharding_types: list[str] | None, kernels: list[str], column_parts: int | None = None
 ) -> tuple[list[str], dict[str, ParameterConstraints]]:
-    """Names for the tables, and what each may be; None for the ways to shard that TorchRec considers by default."""
+    """Names for the tables, and what each may be.
+
+    Args:
+        sharding_types: None for the ways to shard that TorchRec considers by default.
+        column_parts: of how many parts the columns of a table may be; None for parts of at least 128 columns, as by default.
+    """
     names = [f"t{t}" for t in range(len(tables))]
     return names, {
         name: ParameterConstraints(
-            sharding_types=sharding_types, compute_kernels=kernels, pooling_factors=[max(pooling, 1e-6)]
+            sharding_types=sharding_types,
+            compute_kernels=kernels,
+            pooling_factors=[max(pooling, 1e-6)],
+            min_partition=None if column_parts is None else 4 * -(-dim // (4 * column_parts)),
         )
-        for name, pooling in zip(names, tables.pooling_factor.tolist(), strict=True)
+        for name, pooling, dim in zip(names, tables.pooling_factor.tolist(), tables.dim.tolist(), strict=True)
     }
 
 

@@ -1,20 +1,21 @@
 """Which placers take part in an evaluation, and under which names."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dreamshard.baselines import baselines
-from dreamshard.peers import PEERS, installed_peers, peer, peers
-from dreamshard.peers.torchrec_planner import TorchRecPlanner
+from dreamshard.peers import FITTED, LEARNED, MEASURING, OF_TORCHREC, PEERS, installed_peers, peer, trained_peer
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.plan import CurrentPlan, Plan
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.version_references import WRITTEN, VersionReference
+from flows.decisions.rivals import RivalInputs
 from flows.runtime.retries import passing
 from storage.mlflow_store import registry
+from storage.run_records.report_store import LearntFrom
 from storage.store import Store
 
 IN_USE = "current plan"
@@ -33,6 +34,9 @@ class Contestants:
         predictors: placers whose predictions are reported, by name; the first also predicts for all other placers.
         versions: reference to each registered version, by name.
         candidate: name of the placer of the training that is evaluated; None in a comparison of versions.
+        learnt_from: measured placements that a placer has learnt from, by name, where any and known.
+        notes: sentences about placers that were left out.
+        has_default_bandwidths: whether TorchRec's planner takes part and nothing is known about the testbed's bandwidths.
     """
 
     placers: Mapping[str, Placer]
@@ -40,6 +44,9 @@ class Contestants:
     versions: Mapping[str, str]
     model_placers: Mapping[str, Placer] = field(default_factory=dict)
     candidate: str | None = None
+    learnt_from: Mapping[str, LearntFrom] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    has_default_bandwidths: bool = False
 
 
 def champion_name(version: str) -> str:
@@ -51,7 +58,7 @@ def of_training(
     candidate: DreamShardPlacer,
     champion: DreamShardPlacer | None,
     rival: str | None,
-    train_tasks: Sequence[PlacementTask],
+    inputs: RivalInputs,
     seed: int,
 ) -> Contestants:
     """Rules of thumb, greedy search on the cost network, published rivals, the candidate, and the champion in use.
@@ -59,53 +66,53 @@ def of_training(
     Args:
         champion: placer of the champion; None where there is none, or where it cannot be used.
         rival: version of the champion.
-        train_tasks: training tasks of the published rivals; without any, no rival takes part.
+        inputs: of the published rivals, with the candidate's samples; without training tasks, no rival takes part.
     """
     versions = {} if rival is None else {champion_name(rival): rival}
     models = {candidate.name: candidate} | ({champion_name(rival): champion} if rival and champion else {})
-    names = [*baselines(), "cost_greedy", *(installed_peers() if train_tasks else ()), *models]
-    placers = _placers(names, models, train_tasks, seed)
-    return Contestants(
-        placers=placers, predictors={candidate.name: candidate}, versions=versions, candidate=candidate.name
-    )
+    names = [*baselines(), "cost_greedy", *(installed_peers() if inputs.train_tasks else ()), *models]
+    predictors = {candidate.name: candidate}
+    contestants = Contestants(placers={}, predictors=predictors, versions=versions, candidate=candidate.name)
+    return _with_placers(contestants, names, models, inputs, seed)
 
 
-def of_versions(
-    store: Store, names: Mapping[str, str | None], train_tasks: Sequence[PlacementTask], seed: int
-) -> Contestants:
+def of_versions(store: Store, names: Mapping[str, str | None], inputs: RivalInputs, seed: int) -> Contestants:
     """The placers that `resolve` names.
 
     Args:
         names: version of each placer; None where it is not a registered version.
-        train_tasks: training tasks of the rivals that learn; without any, they train for each task that they place.
+        inputs: of the rivals, with the samples of the first version; without training tasks, those that learn from predicted
+            costs train for each task that they place.
 
     Raises:
-        ValueError: the files of a version cannot be read, or torchrec is not installed.
+        ValueError: the files of a version cannot be read, a rival has nothing to learn from, or torchrec is not installed.
     """
     versions = {name: version for name, version in names.items() if version is not None}
     models = {name: registry.load_placer(version, store.settings) for name, version in versions.items()}
-    return Contestants(placers=_placers(names, models, train_tasks, seed), predictors=models, versions=versions)
+    contestants = Contestants(placers={}, predictors=models, versions=versions)
+    return _with_placers(contestants, list(names), models, inputs, seed)
 
 
 def with_torchrec_planner(
     contestants: Contestants, tasks: Sequence[PlacementTask], spec: AcceleratorSpec | None
 ) -> Contestants:
-    """The contestants; with a candidate also TorchRec's planner, wherever torchrec is installed.
+    """The contestants, in which TorchRec's planner assumes the testbed's bandwidths; it meets every candidate.
 
-    It is left out if it finds no placement for a task, unless it was asked for by name.
+    It is added to a candidate's evaluation wherever torchrec is installed, unless it finds no placement for a task.
 
     Args:
         spec: bandwidths and hosts that the planner assumes; None for its defaults.
     """
-    name = "torchrec_planner"
-    if name not in contestants.placers and (contestants.candidate is None or name not in installed_peers()):
-        return contestants
-    planner = TorchRecPlanner() if spec is None else TorchRecPlanner.on(spec)
-    if name not in contestants.placers and not _has_room(planner, tasks):
+    names = [name for name in OF_TORCHREC if name in contestants.placers]
+    whole = OF_TORCHREC[0]
+    if whole not in names and contestants.candidate is not None and whole in installed_peers():
+        names += [whole] if _has_room(peer(whole, None, spec=spec), tasks) else []
+    if not names:
         return contestants
     models = {each: placer for each, placer in contestants.placers.items() if each in contestants.predictors}
     others = {each: placer for each, placer in contestants.placers.items() if each not in models}
-    return replace(contestants, placers={**others, name: planner, **models})
+    planners = {name: peer(name, None, spec=spec) for name in names}
+    return replace(contestants, placers={**others, **planners, **models}, has_default_bandwidths=spec is None)
 
 
 def of_fixed_model(
@@ -207,11 +214,37 @@ def _has_room(placer: Placer, tasks: Sequence[PlacementTask]) -> bool:
     return True
 
 
-def _placers(
-    names: Iterable[str], models: Mapping[str, DreamShardPlacer], train_tasks: Sequence[PlacementTask], seed: int
-) -> dict[str, Placer]:
-    base, rules = next(iter(models.values())), baselines(seed)
-    learned = peers(base, train_tasks, seed) if train_tasks else {}
-    greedy = GreedyCostPlacer(base.cost_network, base.normaliser)
-    known: dict[str, Placer] = {**rules, "cost_greedy": greedy, **learned, **models}
-    return {name: known[name] if name in known else peer(name, base, seed) for name in names}
+def _with_placers(
+    contestants: Contestants,
+    names: Sequence[str],
+    models: Mapping[str, DreamShardPlacer],
+    inputs: RivalInputs,
+    seed: int,
+) -> Contestants:
+    """With the placers of these names, in this order."""
+    base_name, base = next(iter(models.items()))
+    known: dict[str, Placer] = {**baselines(seed), **models}
+    known["cost_greedy"] = GreedyCostPlacer(base.cost_network, base.normaliser)
+    learnt_from = {base_name: LearntFrom(measurements=len(inputs.samples))} if inputs.samples else {}
+    placers: dict[str, Placer] = {}
+    notes = []
+    for name in names:
+        num_devices = inputs.train_tasks[0].num_devices if inputs.train_tasks else None
+        reason = inputs.why_not(name, num_devices) if num_devices is not None and inputs.may_leave_out else ""
+        if reason:
+            notes.append(reason)
+            continue
+        if name in known:
+            placers[name] = known[name]
+        elif inputs.train_tasks and name in (MEASURING, *LEARNED):
+            budget = inputs.measurements
+            placers[name] = trained_peer(
+                name, base, inputs.train_tasks, seed, measure=inputs.measure, measurements=budget
+            )
+        else:
+            placers[name] = peer(name, base, seed, samples=inputs.samples)
+        if name == MEASURING:
+            learnt_from[name] = LearntFrom(measurements=inputs.measurements)
+        elif name == FITTED:
+            learnt_from[name] = LearntFrom(measurements=len(inputs.samples), shared_with=base_name)
+    return replace(contestants, placers=placers, learnt_from=learnt_from, notes=tuple(notes))

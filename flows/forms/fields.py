@@ -370,6 +370,6 @@ Delete = Annotated[
 ]
 Peers = Annotated[
     bool,
-    _form("Published rivals", "Compare the published rivals as well; two of them are trained first."),
-    typer.Option("--peers", help="Compare the published rivals as well; two of them are trained first, in seconds."),
+    _form("Published rivals", "Compare the published rivals as well; some learn first, one by measuring placements."),
+    typer.Option("--peers", help="Compare the published rivals as well; some learn first, and `rnn` measures."),
 ]

@@ -29,6 +29,7 @@ class Choice:
         costs_of: what the predicted costs were measured on; None where that is unknown.
         why: why this one was chosen, for people; empty where the user named it.
         predicted_by: what the predictor is called; None where it is the placer itself.
+        version: of the predictor in the registry; None where it has none.
     """
 
     placer: "Placer"
@@ -37,9 +38,10 @@ class Choice:
     costs_of: "MeasuredOn | None"
     why: str = ""
     predicted_by: str | None = None
+    version: str | None = None
 
     def place(self, task: "PlacementTask", budget_ms: float | None = None) -> "ShardedPlacement":
-        """A legal placement; rules of thumb and rivals place whole tables.
+        """A legal placement; rules of thumb place whole tables, rivals whole tables or columns.
 
         Raises:
             NoPlacementError: none was found, or the placer's violates a constraint.
@@ -62,7 +64,7 @@ class Choice:
 
 
 def is_without_costs(name: str | None) -> bool:
-    """Whether a placer is a rule of thumb or a rival, which places whole tables."""
+    """Whether a placer is a rule of thumb or a rival, which places whole tables, or some of them columns."""
     return name is not None and name in _without_costs()
 
 
@@ -107,7 +109,7 @@ def choose(
     best = for_hardware(store, task, spec, called)
     learnt = best.predictor if isinstance(best.predictor, DreamShardPlacer) else None
     return Choice(
-        _rule_or_rival(name, learnt, note, spec),
+        _rule_or_rival(store, name, learnt, best.version, note, spec),
         name,
         best.predictor,
         best.costs_of,
@@ -131,7 +133,8 @@ def for_hardware(store: "Store", task: "PlacementTask", spec: "AcceleratorSpec",
 
         placer = registry.load_placer(found.version, store.settings)
         why = f"version {found.version}{found.alias_note} places: its costs are of {found.measured_on}"
-        return Choice(placer, f"dreamshard {found.version}", placer, found.measured_on, why)
+        name = f"dreamshard {found.version}"
+        return Choice(placer, name, placer, found.measured_on, why, version=found.version)
     own = [store.settings.home / "placers"]
     if spec.name in bundled_names(own):
         bundled = load_bundled(spec.name, own)
@@ -166,19 +169,25 @@ def _without_costs() -> list[str]:
 
 
 def _rule_or_rival(
+    store: "Store",
     name: str,
     learnt: "DreamShardPlacer | None",
+    version: str | None,
     note: Callable[[str], None],
-    spec: "AcceleratorSpec | None" = None,
+    spec: "AcceleratorSpec | None",
 ) -> "Placer":
-    """The placer of `_without_costs`; `learnt` predicts for those that place by costs, TorchRec's planner assumes `spec`.
+    """The placer of `_without_costs`.
+
+    Args:
+        learnt: predicts for those that place by costs; None where there is no such placer.
+        version: its version, to whose measured placements `neuroshard` is fitted; None where it has none.
+        spec: hardware that TorchRec's planner assumes.
 
     Raises:
-        ValueError: it places by learnt costs, and there are none.
+        ValueError: it places by learnt costs or measured placements and there are none, or it would have to measure some.
     """
     from dreamshard.baselines import baselines
-    from dreamshard.peers import LEARNED, peer
-    from dreamshard.peers.torchrec_planner import TorchRecPlanner
+    from dreamshard.peers import FITTED, LEARNED, OF_TORCHREC, peer
     from dreamshard.search import GreedyCostPlacer
 
     rules = baselines()
@@ -191,9 +200,17 @@ def _rule_or_rival(
                 "a rule of thumb, which needs none"
             )
         return GreedyCostPlacer(learnt.cost_network, learnt.normaliser)
-    if name == "torchrec_planner" and spec is not None:
-        return TorchRecPlanner.on(spec)
-    rival = peer(name, learnt)
+    if name in OF_TORCHREC and spec is None:
+        note(f"{name}: assumes TorchRec's default bandwidths; say --hardware for those of the devices")
+    if name == FITTED and version is not None:
+        from flows.decisions.rivals import samples_of_version
+
+        samples = samples_of_version(store, version)
+        note(
+            f"{name}: its cost models are fitted to the {len(samples)} placements measured for version {version}; seconds"
+        )
+        return peer(name, learnt, samples=samples)
+    rival = peer(name, learnt, spec=spec)
     if name in LEARNED:
         note(f"{name}: trains on these tables alone, by predicted costs; seconds to minutes")
     return rival
@@ -210,8 +227,16 @@ def _with_champion(store: "Store", name: str, note: Callable[[str], None]) -> Ch
             raise
         note(f"no cost is predicted: the champion cannot be loaded: {error}")
         champion = None
-    origin = _origin(store, champion, "champion") if champion else None
-    return Choice(_rule_or_rival(name, champion, note), name, champion, origin, predicted_by="dreamshard champion")
+    if champion is None:
+        rival = _rule_or_rival(store, name, None, None, note, None)
+        return Choice(rival, name, None, None, predicted_by="dreamshard champion")
+    from dreamshard.testbeds.accelerators.specs import spec_named_in
+    from storage.mlflow_store import registry
+
+    origin, version = _origin(store, champion, "champion"), registry.champion(store.settings)
+    spec = spec_named_in(origin.hardware) if origin else None
+    rival = _rule_or_rival(store, name, champion, version, note, spec)
+    return Choice(rival, name, champion, origin, predicted_by="dreamshard champion", version=version)
 
 
 def _version(store: "Store", name: str) -> Choice:

@@ -28,6 +28,7 @@ def evaluation_page(report: EvaluationReport, history: Sequence[Metrics], reason
         f"**{reason}**",
         f"## {report_tables.title(report)}",
         markdown_table(report_tables.evaluation_table(report)),
+        *filter(None, [report_tables.learnt_sentence(report)]),
         *([f"Note: {report.caveat}."] if report.caveat else []),
         "## One placement, device by device (measured ms)",
         markdown_table(_device_table(report)),
@@ -48,6 +49,8 @@ def comparison_page(report: EvaluationReport) -> str:
         f"# {', '.join(report.gains)}",
         f"{report_tables.title(report)}; {heldout_sentence(report)}.",
         markdown_table(report_tables.comparison_table(report)),
+        *filter(None, [report_tables.learnt_sentence(report)]),
+        *([f"Note: {report.caveat}."] if report.caveat else []),
         "Prediction error and rank correlation are those of a version's cost network on all placements measured here; "
         "predictions of two versions are not of one network and are not set side by side.",
         f"## Every pair: measured cost saved (95 % interval, {_paired_by(report)})",

@@ -6,6 +6,7 @@ from typing import Any
 
 from dreamshard.evaluation import PairedComparison
 from dreamshard.measured_on import MeasuredOn
+from dreamshard.peers import MEASURING
 from storage.run_records.checkpoints import Metrics
 from storage.run_records.report_store import EvaluationReport
 
@@ -60,6 +61,7 @@ def evaluation_table(report: EvaluationReport) -> Table:
                 "predicted ms": f"{line.predicted_ms:.3f}",
                 f"{report.candidate} saves": gain_text(report.gain(report.candidate, line.placer)),
                 "on variants": gain_text(report.variant_gain(report.candidate, line.placer)),
+                "tables": "split" if report.splits_columns(line.placer) else "whole",
                 "legal": "yes" if line.fits else "no",
                 "place ms": f"{line.place_ms:.2f}",
             }
@@ -72,6 +74,7 @@ def evaluation_table(report: EvaluationReport) -> Table:
             "predicted ms": f"{line.predicted_ms:.3f}",
             "gain over random": gain_text(report.gain(line.placer, "random")),
             f"gain over {report.reference}": gain_text(report.gain(line.placer, report.reference)),
+            "tables": "split" if report.splits_columns(line.placer) else "whole",
             "legal": "yes" if line.fits else "no",
             "place ms": f"{line.place_ms:.2f}",
         }
@@ -93,11 +96,28 @@ def comparison_table(report: EvaluationReport) -> Table:
             ),
             "prediction error": "-" if line.predicted_mape is None else f"{line.predicted_mape:.1%}",
             "rank correlation": "-" if line.predicted_spearman is None else f"{line.predicted_spearman:.3f}",
+            "tables": "split" if report.splits_columns(line.placer) else "whole",
             "legal": "yes" if line.fits else "no",
             "place ms": f"{line.place_ms:.2f}",
         }
         for line in report.placers
     ]
+
+
+def learnt_sentence(report: EvaluationReport) -> str:
+    """What placers have learnt from, and what TorchRec's planner assumed; empty where there is nothing to say."""
+    parts = []
+    for placer, learnt in report.learnt_from.items():
+        count = f"{learnt.measurements} measured placements"
+        if learnt.shared_with is not None:
+            parts.append(f"{placer} was fitted to the {count} of {learnt.shared_with}")
+        elif placer == MEASURING:
+            parts.append(f"{placer} measured {learnt.measurements} placements of its own")
+        else:
+            parts.append(f"{placer} learnt from {count}")
+    if report.has_default_bandwidths:
+        parts.append("TorchRec's planner assumed its default bandwidths, for those of this hardware are not known")
+    return f"{'; '.join(parts)}." if parts else ""
 
 
 def pairs_table(report: EvaluationReport) -> Table:
@@ -141,6 +161,7 @@ def summary_json(report: EvaluationReport) -> Table:
             "over_random": _gain_json(report.gain(line.placer, "random")),
             "over_best_baseline": _gain_json(report.gain(line.placer, report.reference)),
             **({} if report.model is None else {"saved_by_candidate": _saved_json(report, line.placer)}),
+            "splits_columns": report.splits_columns(line.placer),
             "legal": line.fits,
             "place_ms": line.place_ms,
         }

@@ -1,20 +1,28 @@
 """Prefect tasks that measure placers on held-out tasks: a training against the champion, or any versions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
+from dreamshard.peers import FITTED, LEARNED, MEASURING
 from dreamshard.plan import read_plan
 from dreamshard.recipes import EvaluationConfig
-from flows.decisions import contestants, heldout
+from flows.decisions import contestants, heldout, rivals
+from flows.decisions.rivals import RivalInputs
 from flows.reports import mlflow_tracking, report_pages
 from flows.runtime.content_keys import content_key, flows_hash
 from flows.runtime.prefect_tasks import measuring_task, retried_task
 from flows.runtime.run_locks import training_lock
 from flows.runtime.testbed_pool import TestbedReference
 from flows.tasks.measured_report import measure_and_report
+from flows.tasks.rival_measurements import measuring_for_rnn
 from storage.mlflow_store import champions, registry
 from storage.run_records import checkpoints, report_store, training_effort
 from storage.store import Store
+
+NEED_TRAINING = (MEASURING, *LEARNED, FITTED)
+"""Rivals that learn before they place."""
 
 
 @retried_task("find the champion")
@@ -61,11 +69,19 @@ def evaluate_placers(
         if not report_store.path(store.evaluations, key).is_file():
             candidate = checkpoints.placer(store, training, iteration, config.budget_ms)
             champion, unusable = contestants.champion_placer(store, rival)
-            train = store.lake.read_tasks(dataset, "train", tasks) if config.peers else []
+            inputs = RivalInputs()
+            if config.peers:
+                inputs = RivalInputs(
+                    train_tasks=store.lake.read_tasks(dataset, "train", tasks),
+                    samples=rivals.samples_of_training(store, training),
+                    may_leave_out=True,
+                )
+            with _learning(store, testbed, tasks, inputs, learns=config.peers) as learning:
+                placers = contestants.of_training(candidate, champion, rival, learning, testbed.seed)
             report = measure_and_report(
                 store,
                 key,
-                contestants.of_training(candidate, champion, rival, train, testbed.seed),
+                placers,
                 dataset,
                 tasks,
                 config,
@@ -104,9 +120,16 @@ def compare_placers(
     key = content_key("compare", contestants.identities(store, names), dataset, tasks, config, testbed, flows_hash())
     if report_store.path(store.comparisons, key).exists():
         return key
-    learns = config.peers or {"rnn", "autoshard"} & set(names)
-    train = store.lake.read_tasks(dataset, "train", tasks) if learns else []
-    placers = contestants.of_versions(store, names, train, testbed.seed)
+    inputs = RivalInputs(may_leave_out=config.peers)
+    if config.peers or not set(NEED_TRAINING).isdisjoint(names):
+        first = next(version for version in names.values() if version is not None)
+        inputs = replace(
+            inputs,
+            train_tasks=store.lake.read_tasks(dataset, "train", tasks),
+            samples=rivals.samples_of_version(store, first),
+        )
+    with _learning(store, testbed, tasks, inputs, learns=MEASURING in names) as learning:
+        placers = contestants.of_versions(store, names, learning, testbed.seed)
     _, unseen = heldout.split_by_training(store, dataset, list(placers.versions.values()))
     report = measure_and_report(
         store,
@@ -122,6 +145,18 @@ def compare_placers(
     )
     report_store.save(store.comparisons, report)
     return key
+
+
+@contextmanager
+def _learning(
+    store: Store, testbed: TestbedReference, tasks: str, inputs: RivalInputs, *, learns: bool
+) -> Iterator[RivalInputs]:
+    """The inputs, with the testbed to measure on if a rival learns by that."""
+    if not learns:
+        yield inputs
+        return
+    with measuring_for_rnn(store, testbed, tasks, inputs.measurements) as measure:
+        yield replace(inputs, measure=measure)
 
 
 @retried_task("show comparison")

@@ -59,7 +59,7 @@ def measure_and_report(
         ValueError: the plan in use is not one of these tasks' model.
     """
     heldout = store.lake.read_tasks(dataset, "test", tasks)
-    model, notes = None, [caveat] if caveat else []
+    model, notes = None, [*([caveat] if caveat else []), *contestants.notes]
     contestants = with_torchrec_planner(contestants, heldout, accelerator_of(store, testbed))
     if is_fixed_model(heldout):
         model = heldout[0].name
@@ -126,6 +126,8 @@ def measure_and_report(
         caveat="; ".join(notes),
         measured_on=conditions[0].to_json() if conditions else None,
         **({"candidate": contestants.candidate} if contestants.candidate else {}),
+        learnt_from=contestants.learnt_from,
+        has_default_bandwidths=contestants.has_default_bandwidths,
         **facts,
     )
     if report.caveat:

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dreamshard.evaluation import PairedComparison
+from dreamshard.tables import parent_name
 from storage.filesystem import AnyPath, read_json, write_json
 from storage.store import Store
 
@@ -72,6 +73,18 @@ class PlacerFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LearntFrom:
+    """Measured placements that a placer has learnt from.
+
+    Attributes:
+        shared_with: placer whose training measured them; None where they were measured for this one.
+    """
+
+    measurements: int
+    shared_with: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluationReport:
     """Placers measured on the same held-out tasks.
 
@@ -98,6 +111,8 @@ class EvaluationReport:
             reports from before they were kept.
         unseen_tables: number of tables that no compared version was trained on; None in an evaluation of a training.
         candidate: the placer of the training, by its algorithm.
+        learnt_from: measured placements behind a placer, by name; of those where any are known.
+        has_default_bandwidths: whether TorchRec's planner took part with its default bandwidths, not those of the testbed.
     """
 
     key: str
@@ -121,11 +136,17 @@ class EvaluationReport:
     measured_on: Mapping[str, Any] | None = None
     unseen_tables: int | None = None
     candidate: str = CANDIDATE
+    learnt_from: Mapping[str, LearntFrom] = field(default_factory=dict)
+    has_default_bandwidths: bool = False
 
     @property
     def task_names(self) -> list[str]:
         """Names of the held-out tasks, in order."""
         return list(dict.fromkeys(row.task for row in self.rows))
+
+    def splits_columns(self, placer: str) -> bool:
+        """Whether a placer split a table by columns in any task."""
+        return any(parent_name(table) != table for row in self.rows if row.placer == placer for table in row.tables)
 
     def placer(self, name: str) -> PlacerFigures:
         """Figures of one placer."""

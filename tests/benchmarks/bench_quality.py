@@ -1,7 +1,7 @@
 """Quality of placements: true cost over that of long annealing, on tasks of unseen tables.
 
 Trained at 50x4 only, from 100 placements and 30 all-to-alls of 4, 8 and 128 devices measured with noise on the simulated
-testbed; placed within the default time budget, counted in CPU time so that a busy machine does not shorten the search.
+testbed; placed within the default budget, which is counted in work, so that a busy machine finds the same placements.
 Annealing keeps tables whole; the default placer may split some by columns, and separate rows show the gain. The references
 are the authors' program against annealing, on its own cost oracle.
 """

@@ -80,10 +80,13 @@ def tasks(pool: Tables, size: Size, count: int, seed: int, memory: Memory = "gen
 
 def large_task(size: Size, dims: Dims = "mixed") -> PlacementTask:
     """One task of any size: the unseen tables repeated under new names."""
-    pool = pools(dims)[1]
-    times = -(-size.tables // len(pool))
-    tables = concatenate([_renamed(pool, copy) for copy in range(times)])
-    return tasks(tables, size, 1, seed=0)[0]
+    return tasks(repeated(pools(dims)[1], size.tables), size, 1, seed=0)[0]
+
+
+def repeated(pool: Tables, count: int) -> Tables:
+    """At least `count` tables: the pool as often as that takes, under new names where it is more than once."""
+    times = -(-count // len(pool))
+    return pool if times == 1 else concatenate([_renamed(pool, copy) for copy in range(times)])
 
 
 def _renamed(pool: Tables, copy: int) -> Tables:

@@ -14,6 +14,7 @@ from dreamshard.tasks import PlacementTask, split_tables
 from dreamshard.training import TrainingConfig, make_placer, start_training
 from dreamshard.workloads import dataset_version
 from flows.decisions import contestants, heldout
+from flows.decisions.rivals import RivalInputs
 from flows.reports.html import html_page
 from storage.lake.lake import Lake
 from storage.mlflow_store import alias_changes, registration, registry, runs
@@ -148,8 +149,13 @@ def test_published_rivals_take_part_where_they_are_asked_for(home, compared, sha
     done = shared_dreamshard("compare", "champion", "2", *SMALL, "--peers", "--json", home=home)
     assert done.returncode == 0, done.sentence
     found = {row["placer"]: row for row in json.loads(done.stdout)["table"]}
-    assert set(found) == {"version 1", "version 2", *installed_peers()}
+    left_out = {"neuroshard"}  # these versions were registered by hand, without measured placements
+    assert set(found) == {"version 1", "version 2", *installed_peers()} - left_out
     assert all(row["legal"] for row in found.values())
+    outcome = json.loads(done.stdout)
+    assert "neuroshard was left out: the lake has no measured placements" in outcome["notes"]
+    assert "rnn measured 100 placements of its own" in outcome["learnt_from"]
+    assert "version 1" not in outcome["learnt_from"]
 
 
 def test_versions_of_the_half_that_evaluate_trains_on_are_compared_on_the_tasks_of_evaluate(home, monkeypatch):
@@ -188,11 +194,13 @@ def test_wrong_comparisons_are_one_sentence(home, shared_dreamshard):
 def test_published_rivals_learn_from_tables_that_are_not_held_out(home, monkeypatch):
     monkeypatch.setenv("DREAMSHARD_HOME", str(home))
     who = contestants.resolve(open_store(), ["1"], with_peers=True)
-    assert {"version 1", "rnn", "autoshard", "neuroshard"} <= set(who)
+    assert {"version 1", "rnn", "rnn_predicted", "autoshard", "neuroshard", "neuroshard_predicted"} <= set(who)
     tasks = [PlacementTask(pool_of(4), 2, 2**30)]
-    names = {"version 1": "1", "neuroshard": None, "cost_greedy": None, "random": None}
-    placers = contestants.of_versions(open_store(), names, [], 0).placers
+    names = {"version 1": "1", "neuroshard_predicted": None, "cost_greedy": None, "random": None}
+    placers = contestants.of_versions(open_store(), names, RivalInputs(), 0).placers
     assert all(tasks[0].is_legal(placer.place(tasks[0])) for placer in placers.values())
+    with pytest.raises(ValueError, match=r"measured placements and there are 0, so.*neuroshard_predicted"):
+        contestants.of_versions(open_store(), {"version 1": "1", "neuroshard": None}, RivalInputs(), 0)
 
 
 def test_models_shows_the_facts_and_one_version_in_full(home, shared_dreamshard):

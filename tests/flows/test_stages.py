@@ -266,3 +266,21 @@ def test_doctor_finds_everything_that_is_needed(finished: Path, shared_dreamshar
     states = {check["what"]: check["state"] for check in json.loads(done.stdout)}
     assert states["fbgemm"] == "ok"
     assert states["home"] == "ok"
+
+
+def test_rivals_learn_from_as_many_measurements_as_the_version_and_measure_no_placement_twice(
+    finished: Path, shared_dreamshard: Dreamshard
+):
+    rivals = ("champion", "rnn", "neuroshard", "torchrec_planner_columns", "lookup_greedy")
+    done = shared_dreamshard("compare", *rivals, "--recipe", "smoke", "--testbed", "simulated", "--json", home=finished)
+    assert done.returncode == 0, done.sentence
+    outcome = json.loads(done.stdout)
+    assert {row["placer"] for row in outcome["table"]} == {"version 1", *rivals[1:]}
+    assert next(row for row in outcome["table"] if row["placer"] == "rnn")["tables"] == "whole"
+    counted = "select count(*) as n from cost_samples where {}"
+    (own,) = json.loads(shared_dreamshard("sql", counted.format("iteration > 0"), "--json", home=finished).stdout)
+    of_run = counted.format("run_key like 'rnn-%'")
+    (of_rnn,) = json.loads(shared_dreamshard("sql", of_run, "--json", home=finished).stdout)
+    assert f"rnn measured {own['n']} placements of its own" in outcome["learnt_from"]
+    assert f"neuroshard was fitted to the {own['n']} measured placements of version 1" in outcome["learnt_from"]
+    assert 0 < of_rnn["n"] <= own["n"]  # a placement that was drawn again was not measured again

@@ -1,4 +1,4 @@
-"""The two rivals that are trained: what they optimise, what they learn, and that seeds decide it."""
+"""The two rivals that are trained on predicted costs: what they optimise, what they learn, and that seeds decide it."""
 
 from dataclasses import replace
 
@@ -6,9 +6,20 @@ import pytest
 import torch
 
 from dreamshard.cost_model import shard_sums
-from dreamshard.peers import LEARNED, PEERS, PeerTraining, TrainedPerTask, peer, peers, trained_peer
+from dreamshard.peers import (
+    FITTED,
+    LEARNED,
+    MEASURING,
+    OF_TORCHREC,
+    PEERS,
+    PeerTraining,
+    TrainedPerTask,
+    peer,
+    peers,
+    trained_peer,
+)
 from dreamshard.peers.autoshard import AUTOSHARD, compute_ms
-from dreamshard.peers.encoder_decoder import ENCODER_DECODER
+from dreamshard.peers.encoder_decoder import RNN_PREDICTED
 from dreamshard.peers.lstm_policies import lstm_rollout
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.policy.mdp import episodes_of
@@ -20,7 +31,7 @@ from tests.helpers.trained import learnt, learnt_placer, tiny_tasks
 SHORT = PeerTraining(updates=3, episodes=4)
 LONG = PeerTraining(updates=50, episodes=16)
 EACH = pytest.mark.parametrize("name", LEARNED)
-METHODS = {"rnn": ENCODER_DECODER, "autoshard": AUTOSHARD}
+METHODS = {"rnn_predicted": RNN_PREDICTED, "autoshard": AUTOSHARD}
 
 
 def untrained(name, num_devices=2, seed=0):
@@ -64,9 +75,9 @@ def test_autoshard_is_blind_to_communication_and_the_rnn_is_not():
     compute = 2 * 0.64  # forward and backward of pooling x dim = 64
     assert float(compute_ms(free, sums)) == pytest.approx(compute, rel=2e-3)
     assert float(compute_ms(expensive, sums)) == pytest.approx(compute, rel=2e-3)
-    assert float(ENCODER_DECODER.objective(free, sums)) == pytest.approx(compute, rel=2e-3)
+    assert float(RNN_PREDICTED.objective(free, sums)) == pytest.approx(compute, rel=2e-3)
     both_ways = 2 * 10.0 * 0.64 / 2  # half of the 64 dims leave the device
-    assert float(ENCODER_DECODER.objective(expensive, sums)) == pytest.approx(compute + both_ways, rel=2e-3)
+    assert float(RNN_PREDICTED.objective(expensive, sums)) == pytest.approx(compute + both_ways, rel=2e-3)
 
 
 @EACH
@@ -87,7 +98,7 @@ def test_sampled_placements_stay_within_memory_wherever_they_say_so(name):
     placer = untrained(name)
     episodes = episodes_of([task], placer.cost_network, placer.normaliser).repeat(64)
     with torch.no_grad():
-        taken = lstm_rollout(placer.policy, placer.cost_network, episodes, torch.Generator().manual_seed(0))
+        taken = lstm_rollout(placer.policy, episodes, torch.Generator().manual_seed(0), placer.cost_network.evaluator())
     rows = task.tables.rows.expand(64, -1)
     held = torch.stack([(rows * (taken.device == device)).sum(1) for device in range(2)], dim=1)
     assert torch.equal((held <= 12).all(1), taken.feasible)
@@ -102,7 +113,7 @@ def test_probabilities_of_choices_are_those_of_a_uniform_policy_where_all_weight
         for parameter in placer.policy.parameters():
             parameter.zero_()
     episodes = episodes_of([task_of([1, 1, 1], 2, 2)], placer.cost_network, placer.normaliser).repeat(32)
-    taken = lstm_rollout(placer.policy, placer.cost_network, episodes, torch.Generator().manual_seed(0))
+    taken = lstm_rollout(placer.policy, episodes, torch.Generator().manual_seed(0), placer.cost_network.evaluator())
     together = taken.device[:, episodes.order[0, 0]] == taken.device[:, episodes.order[0, 1]]
     half = torch.tensor(0.5).log()
     assert torch.allclose(taken.log_prob[:, :2], half.expand(32, 2))
@@ -123,10 +134,10 @@ def test_greedy_placements_are_legal_packed_where_memory_is_tight_and_refused_wh
 def test_the_rnn_has_one_output_per_device_and_autoshard_does_not_mind():
     task = task_of([2, 2, 2, 2], 4, 8)
     with pytest.raises(NoPlacementError, match="trained for 2 devices"):
-        untrained("rnn").place(task)
+        untrained("rnn_predicted").place(task)
     assert task.is_legal(untrained("autoshard").place(task))
     with pytest.raises(ValueError, match=r"one number of devices; got \[2, 4\]"):
-        trained_peer("rnn", learnt_placer(), [*tiny_tasks(), task], 0, SHORT)
+        trained_peer("rnn_predicted", learnt_placer(), [*tiny_tasks(), task], 0, SHORT)
 
 
 @EACH
@@ -139,18 +150,21 @@ def test_all_rivals_are_there_with_training_tasks_or_without():
     with_tasks = peers(learnt_placer(), tiny_tasks(), 0, SHORT)
     without = peers(learnt_placer(), None, 0, SHORT)
     assert set(with_tasks) == set(without) <= set(PEERS)
-    assert set(PEERS) - set(with_tasks) <= {"torchrec_planner"}
+    assert set(PEERS) - set(with_tasks) - set(OF_TORCHREC) == {
+        MEASURING,
+        FITTED,
+    }  # nothing measured, nothing to measure on
     assert all(placer.name == name and isinstance(placer, Placer) for name, placer in with_tasks.items())
     task = tiny_tasks(num_devices=3)[0]  # trained anew, so three devices will do
-    assert isinstance(without["rnn"], TrainedPerTask)
-    assert task.is_legal(without["rnn"].place(task))
+    assert isinstance(without["rnn_predicted"], TrainedPerTask)
+    assert task.is_legal(without["rnn_predicted"].place(task))
 
 
 def test_a_rival_that_is_unknown_or_lacks_a_cost_network_is_refused_by_name():
     with pytest.raises(ValueError, match=r"no rival 'rnnn'.*'torchrec_planner'"):
         peer("rnnn", learnt_placer())
-    with pytest.raises(ValueError, match="neuroshard places by a trained cost network"):
-        peer("neuroshard", None)
+    with pytest.raises(ValueError, match="neuroshard_predicted places by a trained cost network"):
+        peer("neuroshard_predicted", None)
     assert peer("torchrec_planner", None).name == "torchrec_planner"
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dreamshard.baselines import RandomPlacer
-from dreamshard.peers.neuroshard import EncodedShards, NeuroShardPlacer, grid_search
+from dreamshard.peers.neuroshard import EncodedShards, NeuroShardPlacer, PredictedCosts, grid_search
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.tasks import PlacementTask
 from tests.dreamshard.peers.plain_network import plain
@@ -19,7 +19,12 @@ PLENTY = 2**30
 
 
 def learnt_rival():
-    return NeuroShardPlacer(learnt().cost_network, learnt().normaliser)
+    return NeuroShardPlacer(PredictedCosts(learnt().cost_network, learnt().normaliser))
+
+
+def costs_of(tables, ms_per_widest_hundred_dims=0.0):
+    """The plain network, as the search asks for it."""
+    return PredictedCosts(*plain(tables, ms_per_widest_hundred_dims))
 
 
 def narrow_and_two_wide():
@@ -29,49 +34,49 @@ def narrow_and_two_wide():
 
 def alternatives(tables, shard_bytes):
     """The plain network, and the same tables once for each list of sizes."""
-    network, normaliser = plain(tables)
+    costs = costs_of(tables)
     times = len(shard_bytes)
-    latents = network.encode(normaliser(tables)).detach().expand(times, -1, -1)
-    return network, EncodedShards(latents, tables.dim.expand(times, -1), torch.tensor(shard_bytes))
+    latents = costs.encode(PlacementTask(tables, 1, PLENTY)).detach().expand(times, -1, -1)
+    return costs, EncodedShards(latents, tables.dim.expand(times, -1), torch.tensor(shard_bytes))
 
 
 def test_compute_alone_is_balanced_where_communication_is_free():
     task = PlacementTask(narrow_and_two_wide(), 2, PLENTY)
-    narrow, wide, other = NeuroShardPlacer(*plain(task.tables), columns=False).place(task).device.tolist()
+    narrow, wide, other = NeuroShardPlacer(costs_of(task.tables), columns=False).place(task).device.tolist()
     assert wide == other != narrow  # 128 | 64 + 64, dims 4 | 128
 
 
 def test_a_limit_on_dims_separates_wide_tables_where_communication_is_expensive():
     task = PlacementTask(narrow_and_two_wide(), 2, PLENTY)
-    placed = NeuroShardPlacer(*plain(task.tables, 20.0), columns=False).place(task)
+    placed = NeuroShardPlacer(costs_of(task.tables, 20.0), columns=False).place(task)
     _, wide, other = placed.device.tolist()
     assert wide != other  # 128 + 64 | 64 at dims 68 | 64, within 1.5 times the mean of 66
 
 
 def test_the_cost_found_is_the_predicted_cost_of_the_placement():
-    network, shards = alternatives(narrow_and_two_wide(), [[1, 1, 1]])
-    _, cost_ms = grid_search(network, shards, 2, 3)
+    costs, shards = alternatives(narrow_and_two_wide(), [[1, 1, 1]])
+    _, cost_ms = grid_search(costs, shards, 2, 3)
     assert float(cost_ms) == pytest.approx(2 * 1.28, rel=1e-3)  # forward and backward of pooling x dim = 128
 
 
 def test_a_table_wider_than_the_widest_limit_is_placed_all_the_same():
     tables = tables_of([100, 100, 100], [64, 4, 4], 1.0)  # mean sum of dims on 3 devices: 24
-    placed = NeuroShardPlacer(*plain(tables), columns=False).place(PlacementTask(tables, 3, PLENTY))
+    placed = NeuroShardPlacer(costs_of(tables), columns=False).place(PlacementTask(tables, 3, PLENTY))
     assert sorted(placed.device.tolist()) == [0, 1, 2]
 
 
 def test_alternatives_are_searched_side_by_side_and_those_that_do_not_fit_cost_infinitely_much():
-    network, shards = alternatives(tables_of([100, 100, 100]), [[1, 1, 1], [2, 2, 2], [2, 1, 1]])
-    device, cost_ms = grid_search(network, shards, 2, 3)  # room for one of two bytes on each of two devices
+    costs, shards = alternatives(tables_of([100, 100, 100]), [[1, 1, 1], [2, 2, 2], [2, 1, 1]])
+    device, cost_ms = grid_search(costs, shards, 2, 3)  # room for one of two bytes on each of two devices
     assert cost_ms.isfinite().tolist() == [True, False, True]
-    alone, _ = grid_search(network, alternatives(tables_of([100, 100, 100]), [[2, 1, 1]])[1], 2, 3)
+    alone, _ = grid_search(costs, alternatives(tables_of([100, 100, 100]), [[2, 1, 1]])[1], 2, 3)
     assert torch.equal(alone[0], device[2])
 
 
 def test_a_table_that_is_all_the_work_is_split_by_columns_and_shared():
     task = PlacementTask(tables_of([100, 100], [64, 4], [50.0, 0.1]), 4, PLENTY)
-    network, normaliser = plain(task.tables)
-    placed = NeuroShardPlacer(network, normaliser).place(task)
+    costs = costs_of(task.tables)
+    placed = NeuroShardPlacer(costs).place(task)
     assert placed.shards is not None
     wide = [
         (part.end - part.start, device)
@@ -81,7 +86,7 @@ def test_a_table_that_is_all_the_work_is_split_by_columns_and_shared():
     assert [columns for columns, _ in wide] == [16, 16, 16, 16]
     assert sorted(device for _, device in wide) == [0, 1, 2, 3]
     assert task.is_legal(placed)
-    assert NeuroShardPlacer(network, normaliser, columns=False).place(task).shards is None
+    assert NeuroShardPlacer(costs, columns=False).place(task).shards is None
 
 
 def test_a_table_that_no_device_can_hold_is_split_and_placed():

@@ -23,11 +23,34 @@ def test_torchrecs_planner_needs_no_champion(place):
     assert device["items"] != device["words"]
 
 
-@pytest.mark.parametrize("rival", ["neuroshard", "rnn", "autoshard", "cost_greedy"])
+@pytest.mark.parametrize("rival", ["neuroshard_predicted", "rnn_predicted", "autoshard", "cost_greedy"])
 def test_rivals_that_place_by_predicted_costs_say_that_there_is_no_champion(place, rival):
     done = place(rival)
     assert done.exit_code == 1
     assert f"{rival} places by a trained cost network and there is none" in str(done.exception)
+
+
+def test_a_rival_that_has_to_measure_is_refused_and_the_one_on_predicted_costs_is_named(place):
+    done = place("rnn")
+    assert done.exit_code == 1
+    assert "nothing to measure on" in str(done.exception)
+    assert "rnn_predicted" in str(done.exception)
+
+
+def test_a_rival_that_is_fitted_to_measured_placements_says_that_there_are_none(place):
+    done = place("neuroshard")
+    assert done.exit_code == 1
+    assert "fitted to measured placements and there are 0" in str(done.exception)
+    assert "neuroshard_predicted" in str(done.exception)
+
+
+def test_torchrecs_planner_says_which_bandwidths_it_assumes(place_tables):
+    pytest.importorskip("torchrec")
+    shape = ("--devices", "2", "--memory-gb", "1", "--placer", "torchrec_planner_columns")
+    done = place_tables(TABLES, *shape)
+    assert done.exit_code == 0, done.exception
+    assert "assumes TorchRec's default bandwidths; say --hardware" in done.stderr
+    assert "default bandwidths" not in place_tables(TABLES, *shape, "--hardware", "h100").stderr
 
 
 def test_a_name_that_is_none_is_told_of_the_rivals_too(place):
@@ -72,7 +95,7 @@ def test_a_damaged_champion_is_said_by_a_rule_of_thumb_which_places_all_the_same
     assert "no cost is predicted: the champion cannot be loaded: version 1 cannot be read" in done.stderr
 
 
-@pytest.mark.parametrize("rival", ["neuroshard", "autoshard", "cost_greedy"])
+@pytest.mark.parametrize("rival", ["neuroshard_predicted", "autoshard", "cost_greedy"])
 def test_with_a_champion_rivals_place_by_its_predicted_costs_and_training_is_said(place, rival, monkeypatch, tmp_path):
     from dreamshard.training import TrainingConfig, make_placer, start_training
     from dreamshard.workloads import read_tables
@@ -86,6 +109,7 @@ def test_with_a_champion_rivals_place_by_its_predicted_costs_and_training_is_sai
     done = place(rival)
     assert done.exit_code == 0, done.exception
     plan = json.loads(done.stdout)
+    assert plan["placer"] == rival
     assert {shard["table"] for shard in plan["shards"]} == {"users", "items", "words"}
     assert plan["predicted"]["overall_ms"] > 0
     assert ("trains on these tables alone" in done.stderr) == (rival == "autoshard")

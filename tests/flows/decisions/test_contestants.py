@@ -1,17 +1,26 @@
 """Who takes part in an evaluation, and a champion that cannot be read."""
 
+from dataclasses import replace
+
 import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 
-from dreamshard.baselines import GreedyPlacer
+from dreamshard.baselines import GreedyPlacer, RandomPlacer
+from dreamshard.peers import neuroshard_fitting
+from dreamshard.peers.neuroshard_fitting import NeuroShardTraining
+from dreamshard.placer import NoPlacementError
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import accelerator
+from flows.decisions import contestants as field_of
 from flows.decisions.contestants import Contestants, champion_placer, with_torchrec_planner
+from flows.decisions.rivals import RivalInputs
 from storage.mlflow_store import registry
-from storage.run_records.report_store import CANDIDATE
+from storage.run_records.report_store import CANDIDATE, LearntFrom
 from storage.store import open_store
 from tests.helpers.tables import roomy_task, tables_of_dims
+from tests.helpers.testbeds import simulated
+from tests.helpers.trained import learnt_placer, tiny_tasks
 
 GONE = MlflowException("no such model", error_code=RESOURCE_DOES_NOT_EXIST)
 
@@ -63,3 +72,60 @@ def test_torchrecs_planner_meets_every_candidate_before_the_candidate_is_measure
     assert with_torchrec_planner(versions, tasks, spec) is versions
     tight = [PlacementTask(tables_of_dims([8, 8, 8], rows=100), 2, 4900)]
     assert "torchrec_planner" not in with_torchrec_planner(field, tight, None).placers
+
+
+def measured(num_devices: int):
+    """Twelve random placements of tasks of so many devices, measured."""
+    tasks = tiny_tasks(num_devices)
+    return [simulated().measure(tasks[i % 4], RandomPlacer(i).place(tasks[i % 4])) for i in range(12)]
+
+
+def compared(store, monkeypatch, inputs: RivalInputs, *names: str) -> Contestants:
+    """Version 1 and others; the models of neuroshard are hardly fitted."""
+    short = NeuroShardTraining(steps=2)
+    monkeypatch.setattr(neuroshard_fitting, "NeuroShardTraining", lambda: short)
+    monkeypatch.setattr(registry, "load_placer", lambda *_: learnt_placer())
+    return field_of.of_versions(store, {"version 1": "1"} | dict.fromkeys(names), inputs, 0)
+
+
+def test_rivals_learn_from_as_many_measurements_as_the_version_and_that_is_recorded(store, monkeypatch):
+    samples, calls = measured(2), []
+
+    def measure(task, placement):
+        calls.append(placement)
+        return simulated().measure(task, placement)
+
+    inputs = RivalInputs(train_tasks=tiny_tasks(), samples=samples, measure=measure)
+    contestants = compared(store, monkeypatch, inputs, "rnn", "neuroshard", "lookup_greedy")
+    assert list(contestants.placers) == ["version 1", "rnn", "neuroshard", "lookup_greedy"]
+    assert len(calls) == contestants.placers["rnn"].num_measurements == 12
+    assert contestants.placers["neuroshard"].costs.num_measurements == 12
+    assert contestants.learnt_from == {
+        "version 1": LearntFrom(measurements=12),
+        "rnn": LearntFrom(measurements=12),
+        "neuroshard": LearntFrom(measurements=12, shared_with="version 1"),
+    }
+
+
+def test_a_rival_that_cannot_learn_is_left_out_if_all_were_asked_for_and_refused_by_name(store, monkeypatch):
+    inputs = RivalInputs(train_tasks=tiny_tasks(), samples=measured(3), may_leave_out=True)
+    contestants = compared(store, monkeypatch, inputs, "neuroshard", "random")
+    assert list(contestants.placers) == ["version 1", "random"]
+    assert contestants.notes[0].startswith(
+        "neuroshard was left out: the placements that the version was trained on are of [3]"
+    )
+    placer = compared(store, monkeypatch, replace(inputs, may_leave_out=False), "neuroshard").placers["neuroshard"]
+    with pytest.raises(NoPlacementError, match="fitted to placements on 3 devices"):
+        placer.place(tiny_tasks()[0])
+
+
+def test_every_planner_of_torchrec_assumes_the_bandwidths_of_the_testbed(store, monkeypatch):
+    pytest.importorskip("torchrec")
+    contestants = compared(store, monkeypatch, RivalInputs(), "torchrec_planner", "torchrec_planner_columns")
+    spec = accelerator("a100")
+    known = with_torchrec_planner(contestants, tiny_tasks(), spec)
+    assert {placer.link_bytes_per_s for name, placer in known.placers.items() if name != "version 1"} == {
+        spec.link_bytes_per_s
+    }
+    assert not known.has_default_bandwidths
+    assert with_torchrec_planner(contestants, tiny_tasks(), None).has_default_bandwidths

@@ -7,10 +7,12 @@ import torch
 from dreamshard.costs import DeviceCosts
 from dreamshard.evaluation import EvaluationRow
 from dreamshard.measured_on import MeasuredOn, StepSetting
-from dreamshard.placement import Placement
+from dreamshard.placement import ColumnShard, Placement
 from dreamshard.tasks import PlacementTask
 from flows.reports.evaluation_report import make_report
-from flows.reports.report_tables import predicted_by, title
+from flows.reports.report_pages import comparison_page
+from flows.reports.report_tables import comparison_table, learnt_sentence, predicted_by, title
+from storage.run_records.report_store import LearntFrom
 from tests.helpers.samples import four_tables
 
 FACTS = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a machine"}
@@ -69,3 +71,41 @@ def test_it_is_said_whose_network_predicts():
     assert {predicted_by(trained, line.placer) for line in trained.placers} == {"dreamshard"}
     compared = make_report("key", ROWS, "dim_greedy", {}, **FACTS, versions={"version 1": "1", "version 2": "2"})
     assert [predicted_by(compared, name) for name in ("version 2", "random")] == ["version 2", "version 1"]
+
+
+def test_a_line_below_the_table_says_how_many_measurements_placers_have_learnt_from():
+    learnt_from = {
+        "version 1": LearntFrom(measurements=40),
+        "rnn": LearntFrom(measurements=40),
+        "neuroshard": LearntFrom(measurements=40, shared_with="version 1"),
+    }
+    facts = FACTS | {"learnt_from": learnt_from, "has_default_bandwidths": True, "versions": {"version 1": "1"}}
+    report = make_report("key", ROWS, "dim_greedy", {}, **facts)
+    sentence = learnt_sentence(report)
+    assert sentence == (
+        "version 1 learnt from 40 measured placements; rnn measured 40 placements of its own; neuroshard was fitted to the "
+        "40 measured placements of version 1; TorchRec's planner assumed its default bandwidths, for those of this hardware "
+        "are not known."
+    )
+    assert sentence in comparison_page(report)
+    assert learnt_sentence(make_report("key", ROWS, "dim_greedy", {}, **FACTS)) == ""
+
+
+def test_placers_that_split_tables_by_columns_are_marked():
+    task = PlacementTask(four_tables(), 2, 2**30, name="a")
+    whole = [ColumnShard(t, 0, dim) for t, dim in enumerate(task.tables.dim.tolist())]
+    halves = (*whole[:3], ColumnShard(3, 0, 16), ColumnShard(3, 16, 32))
+    split = task.sharded(Placement(torch.tensor([0, 1, 0, 1, 1]), 2, halves))
+    rows = [
+        replace(each, task=split[0], placement=split[1])
+        if (each.placer, each.task.name) == ("dreamshard", "a")
+        else each
+        for each in ROWS
+    ]
+    table = comparison_table(make_report("key", rows, "dim_greedy", {}, **FACTS))
+    assert {line["placer"]: line["tables"] for line in table} == {
+        "random": "whole",
+        "size_greedy": "whole",
+        "dim_greedy": "whole",
+        "dreamshard": "split",
+    }

@@ -1,0 +1,94 @@
+"""The policy that learns from measured costs: what it measures, what it learns, and what it refuses."""
+
+import pytest
+import torch
+
+from dreamshard.peers import RnnTraining, peer, peers, trained_peer
+from dreamshard.peers.measured_rnn import trained_on_measurements, untrained_rnn
+from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.tasks import PlacementTask
+from tests.helpers.samples import sample_of_phases
+from tests.helpers.tables import tables_of, task_of
+from tests.helpers.testbeds import simulated
+from tests.helpers.trained import learnt, learnt_placer, tiny_tasks
+
+
+class Recording:
+    """Measures by a law of the numbers of tables per device, and keeps what it measured."""
+
+    def __init__(self, cost_of):
+        self.cost_of, self.measured = cost_of, []
+
+    def __call__(self, task, placement):
+        self.measured.append((task, placement))
+        counts = torch.bincount(placement.device, minlength=task.num_devices).float()
+        return sample_of_phases(task, placement, self.cost_of(counts)[:, None].expand(-1, 4))
+
+
+def quadratic(counts):
+    return counts**2
+
+
+def test_it_measures_exactly_its_budget_of_legal_placements_and_says_how_many():
+    measure = Recording(quadratic)
+    placer = trained_peer("rnn", learnt_placer(), tiny_tasks(), 0, measure=measure, measurements=13)
+    assert len(measure.measured) == placer.num_measurements == 13
+    assert all(task.is_legal(placement) for task, placement in measure.measured)
+    assert isinstance(placer, Placer)
+    assert placer.name == "rnn"
+
+
+def test_it_learns_from_what_is_measured_and_from_nothing_else():
+    task = PlacementTask(tables_of([100] * 6, 16), 2, 2**30)
+    training = RnnTraining(measurements=300, episodes=10, learning_rate=3e-2)
+    spread = trained_on_measurements(learnt().normaliser, [task], Recording(quadratic), 0, training).place(task)
+    together = Recording(lambda counts: (1 + counts.prod()).expand(len(counts)))
+    gathered = trained_on_measurements(learnt().normaliser, [task], together, 0, training).place(task)
+    assert sorted(torch.bincount(spread.device, minlength=2).tolist()) == [3, 3]
+    assert sorted(torch.bincount(gathered.device, minlength=2).tolist()) == [0, 6]
+
+
+def test_the_same_seed_measures_the_same_placements_and_leaves_the_global_generator_alone():
+    before = torch.get_rng_state()
+    runs = [Recording(quadratic) for _ in range(3)]
+    for measure, seed in zip(runs, (0, 0, 1), strict=True):
+        trained_peer("rnn", learnt_placer(), tiny_tasks(), seed, measure=measure, measurements=10)
+    first, second, other = ([placement.device.tolist() for _, placement in run.measured] for run in runs)
+    assert first == second != other
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_placements_that_run_out_of_room_are_not_measured_and_do_not_count():
+    measure = Recording(quadratic)
+    task = task_of([5, 5, 5, 3, 3, 1], 2, 11)  # 5 + 5 + 1 | 5 + 3 + 3 is about all that fits
+    placer = trained_peer("rnn", learnt_placer(), [task], 0, measure=measure, measurements=9)
+    assert placer.num_measurements == 9
+    assert all(task.is_legal(placement) for _, placement in measure.measured)
+    assert task.is_legal(placer.place(task))
+
+
+def test_another_number_of_devices_and_training_tasks_of_several_are_refused():
+    placer = trained_peer("rnn", learnt_placer(), tiny_tasks(), 0, measure=Recording(quadratic), measurements=2)
+    with pytest.raises(NoPlacementError, match="trained for 2 devices"):
+        placer.place(task_of([2, 2, 2, 2], 4, 8))
+    with pytest.raises(ValueError, match=r"one number of devices; got \[2, 4\]"):
+        untrained_rnn([*tiny_tasks(), task_of([2, 2, 2, 2], 4, 8)], 0)
+    with pytest.raises(ValueError, match="no tasks to train rnn on"):
+        untrained_rnn([], 0)
+
+
+def test_without_anything_to_measure_on_it_names_the_variant_on_predicted_costs():
+    with pytest.raises(ValueError, match=r"nothing to measure on.*rnn_predicted"):
+        trained_peer("rnn", learnt_placer(), tiny_tasks(), 0)
+    with pytest.raises(ValueError, match=r"nothing to measure on.*rnn_predicted"):
+        peer("rnn", learnt_placer())
+    with pytest.raises(ValueError, match="measurements is 0"):
+        trained_peer("rnn", learnt_placer(), tiny_tasks(), 0, measure=Recording(quadratic), measurements=0)
+
+
+def test_it_is_among_the_rivals_where_there_is_something_to_measure_on():
+    from dreamshard.peers import PeerTraining
+
+    short = PeerTraining(updates=1, episodes=2)
+    rivals = peers(learnt_placer(), tiny_tasks(), 0, short, measure=simulated().measure, measurements=3)
+    assert rivals["rnn"].num_measurements == 3
