@@ -22,6 +22,8 @@ from dreamshard.tasks import PlacementTask
 RULES_OF_THUMB = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
 """Names of the greedy rules; a placer has to beat the best of them on a set of tasks."""
 
+_SPREAD = 0x9E3779B1  # odd, so that no two seeds give one generator
+
 
 @dataclass(frozen=True)
 class RandomPlacer:
@@ -33,7 +35,7 @@ class RandomPlacer:
     def place(self, task: PlacementTask) -> Placement:
         """Raises NoPlacementError where neither random order nor the order by size meets room and constraints."""
         key = sum(ord(letter) * 31**i for i, letter in enumerate(task.name)) % 2**31
-        generator = torch.Generator().manual_seed(self.seed * 2**31 + key)
+        generator = torch.Generator().manual_seed((key + self.seed * _SPREAD) % 2**32)  # it reads 32 bits of a seed
         priority = torch.rand(len(task.tables), task.num_devices, generator=generator).double().numpy()  # [T, D]
         order = torch.randperm(len(task.tables), generator=generator)
         device = _fill(task, order, lambda _loads, t: priority[t], torch.ones(len(task.tables)))
