@@ -32,7 +32,7 @@ class EvaluationRow:
         task: in whole tables; where the placer split some by columns, their shards are tables here.
         overall_ms: slowest device's sum, mean over the repeats; infinite where a shard did not fit.
         repeats_ms: of each repeat; repeat `r` of all placers was measured in the same round.
-        predicted_ms: by the candidate's cost network.
+        predicted_ms: by the candidate's cost network; NaN where nothing predicts what steps cost.
         legal: whether the placement fit the devices when it was measured.
         place_ms: time to find the placement.
         costs: `[D]` of the first repeat.
@@ -91,7 +91,7 @@ def evaluate(
     tasks: Sequence[PlacementTask],
     measure: Measure,
     *,
-    predict_ms: Callable[[PlacementTask, Placement], float],
+    predict_ms: Callable[[PlacementTask, Placement], float] | None,
     repeats: int,
     seed: int,
     clock: Callable[[], float] = time.perf_counter,
@@ -105,7 +105,7 @@ def evaluate(
         placers: by name.
         tasks: held out.
         measure: one placement, as a testbed does.
-        predict_ms: overall cost of a placement.
+        predict_ms: overall cost of a placement; None where nothing predicts it.
         repeats: measurements of each placement.
         seed: of the order of measuring.
         clock: seconds, for the time to place.
@@ -137,7 +137,7 @@ def evaluate(
             name,
             *tasks[i].sharded(placement),
             sum(sample.overall_ms for sample in samples[name, i]) / repeats,
-            predict_ms(tasks[i], placement),
+            predict_ms(tasks[i], placement) if predict_ms else math.nan,
             all(sample.infeasible is None for sample in samples[name, i]),
             place_ms,
             samples[name, i][0].costs,

@@ -3,11 +3,12 @@
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from dreamshard import model_files
+from dreamshard import trained
 from dreamshard.placer import Placer
-from dreamshard.search import DreamShardPlacer, RooflinePlacer
+from dreamshard.search import RooflinePlacer
 from dreamshard.testbeds.accelerators.hardware_file import hardware, is_hardware_file
 from dreamshard.testbeds.accelerators.specs import SPECS
+from dreamshard.trained import TrainedPlacer
 from dreamshard.version_references import WRITTEN, VersionReference
 
 GROUP = "dreamshard.placers"
@@ -22,7 +23,7 @@ def named_placer(name: str | Path) -> Placer:
 
     Args:
         name: a preset (`a100`) or a hardware file (`cluster.yaml`), whose figures it places by; a folder that
-            `model_files.save_placer` wrote; or a version in the registry (`version_references`): `champion`, `3`, `paper:3`.
+            `trained.save_placer` wrote; or a version in the registry (`version_references`): `champion`, `3`, `paper:3`.
 
     Raises:
         ValueError: there is no such placer.
@@ -31,13 +32,13 @@ def named_placer(name: str | Path) -> Placer:
     if text in SPECS or is_hardware_file(text):
         return RooflinePlacer(hardware(text))
     if Path(text).is_dir():
-        return model_files.load_placer(Path(text))
+        return trained.load_placer(Path(text))
     if len(Path(text).parts) > 1:
         raise ValueError(f"there is no folder {text}, so no placer can be loaded from it; check the path")
     return _registered(text)
 
 
-def _registered(version: str) -> DreamShardPlacer:
+def _registered(version: str) -> TrainedPlacer:
     """A version of the registry."""
     loaders = entry_points(group=GROUP) or (_OWN,)
     loader = next(iter(loaders))
@@ -53,5 +54,5 @@ def _registered(version: str) -> DreamShardPlacer:
             f"{version!r} is neither a preset ({', '.join(sorted(SPECS))}), a hardware file nor a folder, and the registry "
             f"of versions cannot be imported ({error}); install dreamshard with its storage package, or name another"
         ) from error
-    placer: DreamShardPlacer = load(version)
+    placer: TrainedPlacer = load(version)
     return placer

@@ -5,6 +5,7 @@
 
 from typing import Any
 
+from dreamshard.names import DEFAULT_ALGORITHM
 from flows.decisions.warm_start import WarmStart
 from flows.forms.configuration import configure
 from flows.forms.form import deployed
@@ -44,6 +45,11 @@ def train(options: StageOptions) -> dict[str, Any]:
     """Cost samples -> cost network -> policy: all iterations that are left."""
     config, store = configure(options), open_for(options)
     if config.collection is not None:
+        if config.training.algorithm != DEFAULT_ALGORITHM:
+            raise ValueError(
+                f"recipe {config.name!r} trains on costs of single shards, from which only {DEFAULT_ALGORITHM} learns, not "
+                f"{config.training.algorithm}; leave out --algorithm, or give another recipe"
+            )
         return shard_profiling.train_on_shards(store, config, options.seed)
     with stage(store, "train", options, progress="train") as inputs:
         training = train_placer(store, inputs.run, inputs.dataset, inputs.tasks, inputs.start, inputs.bench)

@@ -23,7 +23,11 @@ def show_promotion(outcome: Mapping[str, Any]) -> None:
     terminal.say(f"Trained {outcome['effort']}")
     error = outcome["prediction_error"]
     held_out = "not known: no placement was held out" if error is None else f"{error:.1%} on held-out placements"
-    terminal.say(f"Prediction error: {held_out}")
+    terminal.say(
+        f"Prediction error: {held_out}"
+        if outcome["is_predicted"]
+        else "It predicts compute only, and no cost of a step"
+    )
     if outcome["alias"] != "champion":
         terminal.say(f"It can still be used: --placer {outcome['version']}")
 

@@ -11,6 +11,7 @@ from dreamshard.plan import CurrentPlan, Plan
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
+from dreamshard.trained import TrainedPlacer
 from dreamshard.version_references import WRITTEN, VersionReference
 from flows.decisions.rivals import RivalInputs
 from flows.runtime.retries import passing
@@ -31,7 +32,8 @@ class Contestants:
     Attributes:
         placers: by name, in the order in which they are measured.
         model_placers: those that place only the model of a fixed model's tasks, not its variants.
-        predictors: placers whose predictions are reported, by name; the first also predicts for all other placers.
+        predictors: placers whose predictions are reported, by name; the first also predicts for all other placers. Empty
+            where none predicts what steps cost, as AutoShard does not.
         versions: reference to each registered version, by name.
         candidate: name of the placer of the training that is evaluated; None in a comparison of versions.
         learnt_from: measured placements that a placer has learnt from, by name, where any and known.
@@ -55,8 +57,8 @@ def champion_name(version: str) -> str:
 
 
 def of_training(
-    candidate: DreamShardPlacer,
-    champion: DreamShardPlacer | None,
+    candidate: TrainedPlacer,
+    champion: TrainedPlacer | None,
     rival: str | None,
     inputs: RivalInputs,
     seed: int,
@@ -67,11 +69,15 @@ def of_training(
         champion: placer of the champion; None where there is none, or where it cannot be used.
         rival: version of the champion.
         inputs: of the published rivals, with the candidate's samples; without training tasks, no rival takes part.
+
+    Raises:
+        ValueError: rivals are to take part that place by predicted costs of steps, which the candidate does not predict.
     """
     versions = {} if rival is None else {champion_name(rival): rival}
     models = {candidate.name: candidate} | ({champion_name(rival): champion} if rival and champion else {})
-    names = [*baselines(), "cost_greedy", *(installed_peers() if inputs.train_tasks else ()), *models]
-    predictors = {candidate.name: candidate}
+    predictors = _predictors({candidate.name: candidate})
+    by_costs = ["cost_greedy"] if predictors else []
+    names = [*baselines(), *by_costs, *(installed_peers() if inputs.train_tasks else ()), *models]
     contestants = Contestants(placers={}, predictors=predictors, versions=versions, candidate=candidate.name)
     return _with_placers(contestants, names, models, inputs, seed)
 
@@ -85,11 +91,12 @@ def of_versions(store: Store, names: Mapping[str, str | None], inputs: RivalInpu
             costs train for each task that they place.
 
     Raises:
-        ValueError: the files of a version cannot be read, a rival has nothing to learn from, or torchrec is not installed.
+        ValueError: the files of a version cannot be read, a rival has nothing to learn from, torchrec is not installed, or a
+            placer places by predicted costs of steps and no version predicts them.
     """
     versions = {name: version for name, version in names.items() if version is not None}
     models = {name: registry.load_placer(version, store.settings) for name, version in versions.items()}
-    contestants = Contestants(placers={}, predictors=models, versions=versions)
+    contestants = Contestants(placers={}, predictors=_predictors(models), versions=versions)
     return _with_placers(contestants, list(names), models, inputs, seed)
 
 
@@ -109,7 +116,8 @@ def with_torchrec_planner(
         names += [whole] if _has_room(peer(whole, None, spec=spec), tasks) else []
     if not names:
         return contestants
-    models = {each: placer for each, placer in contestants.placers.items() if each in contestants.predictors}
+    last = {*contestants.predictors, contestants.candidate}
+    models = {each: placer for each, placer in contestants.placers.items() if each in last}
     others = {each: placer for each, placer in contestants.placers.items() if each not in models}
     planners = {name: peer(name, None, spec=spec) for name in names}
     return replace(contestants, placers={**others, **planners, **models}, has_default_bandwidths=spec is None)
@@ -137,7 +145,7 @@ def of_fixed_model(
         ValueError: the plan in use is not one of this model.
     """
     placers = dict(contestants.placers)
-    required = contestants.predictors.keys() | contestants.versions.keys() | {reference}
+    required = contestants.predictors.keys() | contestants.versions.keys() | {reference, contestants.candidate}
     left_out = [name for name in placers.keys() - required if not _has_room(placers[name], tasks)]
     kept = {name: placer for name, placer in placers.items() if name not in left_out}
     last = {name: kept.pop(name) for name in [*kept] if name in required}
@@ -148,7 +156,7 @@ def of_fixed_model(
     return replace(contestants, placers=kept | last, model_placers=in_use), sentence
 
 
-def champion_placer(store: Store, rival: str | None) -> tuple[DreamShardPlacer | None, str]:
+def champion_placer(store: Store, rival: str | None) -> tuple[TrainedPlacer | None, str]:
     """The champion in use, or None and the reason: a champion that is lost or too old must not stop all retraining.
 
     Raises:
@@ -178,11 +186,11 @@ def resolve(store: Store, names: Sequence[str], *, with_peers: bool) -> dict[str
     others = [*baselines(), "cost_greedy", *PEERS]
     resolved: dict[str, str | None] = {}
     for name in [*names, *(installed_peers() if with_peers else ())]:
-        if name in others:
-            resolved[name] = None
-        elif VersionReference.of(name).is_valid:
+        if VersionReference.of(name).is_valid:
             number = registry.resolve(store.settings, name)
             resolved[f"version {number}"] = number
+        elif name in others:
+            resolved[name] = None
         else:
             raise ValueError(
                 f"there is no placer {name!r}, so it cannot be compared; give a version ({WRITTEN}), or one of "
@@ -214,18 +222,30 @@ def _has_room(placer: Placer, tasks: Sequence[PlacementTask]) -> bool:
     return True
 
 
+def _predictors(models: Mapping[str, TrainedPlacer]) -> dict[str, DreamShardPlacer]:
+    """Those that predict what steps cost; AutoShard predicts compute only."""
+    return {name: model for name, model in models.items() if isinstance(model, DreamShardPlacer)}
+
+
 def _with_placers(
     contestants: Contestants,
     names: Sequence[str],
-    models: Mapping[str, DreamShardPlacer],
+    models: Mapping[str, TrainedPlacer],
     inputs: RivalInputs,
     seed: int,
 ) -> Contestants:
-    """With the placers of these names, in this order."""
-    base_name, base = next(iter(models.items()))
+    """With the placers of these names, in this order.
+
+    Args:
+        models: trained placers by name; the samples of `inputs` are of the first.
+    """
     known: dict[str, Placer] = {**baselines(seed), **models}
-    known["cost_greedy"] = GreedyCostPlacer(base.cost_network, base.normaliser)
-    learnt_from = {base_name: LearntFrom(measurements=len(inputs.samples))} if inputs.samples else {}
+    base = next(iter(contestants.predictors.values()), None)
+    if base is not None:
+        known["cost_greedy"] = GreedyCostPlacer(base.cost_network, base.normaliser)
+    _require_costs([name for name in names if name not in (*known, *OF_TORCHREC)], base)
+    first = next(iter(models))
+    learnt_from = {first: LearntFrom(measurements=len(inputs.samples))} if inputs.samples else {}
     placers: dict[str, Placer] = {}
     notes = []
     for name in names:
@@ -236,7 +256,7 @@ def _with_placers(
             continue
         if name in known:
             placers[name] = known[name]
-        elif inputs.train_tasks and name in (MEASURING, *LEARNED):
+        elif base is not None and inputs.train_tasks and name in (MEASURING, *LEARNED):
             budget = inputs.measurements
             placers[name] = trained_peer(
                 name, base, inputs.train_tasks, seed, measure=inputs.measure, measurements=budget
@@ -246,5 +266,14 @@ def _with_placers(
         if name == MEASURING:
             learnt_from[name] = LearntFrom(measurements=inputs.measurements)
         elif name == FITTED:
-            learnt_from[name] = LearntFrom(measurements=len(inputs.samples), shared_with=base_name)
+            learnt_from[name] = LearntFrom(measurements=len(inputs.samples), shared_with=first)
     return replace(contestants, placers=placers, learnt_from=learnt_from, notes=tuple(notes))
+
+
+def _require_costs(names: Sequence[str], base: DreamShardPlacer | None) -> None:
+    """Raise ValueError if placers need a network that predicts what steps cost, or its features, and there is none."""
+    if names and base is None:
+        raise ValueError(
+            f"{', '.join(names)} would use a network that predicts what steps cost, but AutoShard predicts compute only, so "
+            "they cannot take part; name a version of another algorithm as well, e.g. champion, or leave them out"
+        )

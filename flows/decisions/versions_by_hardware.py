@@ -92,7 +92,7 @@ def _serves(store: Store, found: Found, spec: AcceleratorSpec, task: PlacementTa
     )
     if hosts == (1, 1) or (hosts[0] == hosts[1] and origin.num_devices == task.num_devices):
         return True
-    return registry.load_placer(found.version, store.settings).cost_network.knows_topology(task)
+    return registry.load_predictor(found.version, store.settings).cost_network.knows_topology(task)
 
 
 def _hosts(num_devices: int, devices_per_host: int | None, spec: AcceleratorSpec) -> int:

@@ -12,6 +12,7 @@ import torch
 
 from dreamshard.recipes import Recipe, TasksConfig
 from dreamshard.tasks import split_tables
+from dreamshard.trained import networks_of
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads.identity import known_as
 from flows.runtime.retries import passing
@@ -83,7 +84,7 @@ class WarmStart:
             dataset=dataset,
             tasks=tasks,
             setting=self.setting,
-            networks=(self.config.cost_network, self.config.policy),
+            networks=networks_of(self.config),
             warm=self.warm,
             memory_bytes=self.memory_bytes,
             algorithm=self.config.algorithm,
@@ -166,7 +167,7 @@ def _warm(
         return None, StartReason(code="first")
     if full:
         return None, StartReason(code="full")
-    wanted = (config.training.cost_network, config.training.policy)
+    wanted = networks_of(config.training)
     if base.origin.networks != wanted:
         detail = f"{' and '.join(base.origin.networks)}, not {' and '.join(wanted)}"
         return None, StartReason(code="other_networks", version=base.version, detail=detail)

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 import typer
 from pydantic import Field
 
+from dreamshard import names
+
 REQUIRED = object()
 """Marks an option that may be empty in the form but not on the command line."""
 
@@ -75,15 +77,15 @@ RecipeName = Annotated[
     typer.Option("--recipe", help="A complete configuration by name."),
 ]
 Algorithm = Annotated[
-    Literal["dreamshard", "paper"] | None,
+    names.Algorithm | None,
     _form(
         "Algorithm",
-        "dreamshard: this project's networks and search. paper: DreamShard as published, the policy alone. Each has versions "
-        "and champions of its own. Empty: the recipe's.",
+        "dreamshard: this project's networks and search. paper: DreamShard as published, the policy alone. autoshard: "
+        "AutoShard as published, which balances compute. Each has versions and champions of its own. Empty: the recipe's.",
     ),
     typer.Option(
         "--algorithm",
-        help="dreamshard, or paper: DreamShard as published; each has versions and champions of its own.",
+        help="dreamshard, or as published: paper (DreamShard), autoshard; each has versions and champions of its own.",
         show_default="the recipe's",
     ),
 ]

@@ -64,8 +64,10 @@ class Choice:
 
 
 def is_without_costs(name: str | None) -> bool:
-    """Whether a placer is a rule of thumb or a rival, which places whole tables, or some of them columns."""
-    return name is not None and name in _without_costs()
+    """Whether a placer is a rule of thumb, a rival or a version of AutoShard: without the ways to shard that others have."""
+    from dreamshard.version_references import VersionReference
+
+    return name is not None and (name in _without_costs() or VersionReference.of(name).algorithm == "autoshard")
 
 
 def choose(
@@ -131,7 +133,7 @@ def for_hardware(store: "Store", task: "PlacementTask", spec: "AcceleratorSpec",
     if found is not None:
         from storage.mlflow_store import registry
 
-        placer = registry.load_placer(found.version, store.settings)
+        placer = registry.load_predictor(found.version, store.settings)
         why = f"version {found.version}{found.alias_note} places: its costs are of {found.measured_on}"
         name = f"dreamshard {found.version}"
         return Choice(placer, name, placer, found.measured_on, why, version=found.version)
@@ -163,9 +165,10 @@ def _prior(spec: "AcceleratorSpec", task: "PlacementTask", why: str) -> Choice:
 def _without_costs() -> list[str]:
     """Rules of thumb and rivals: placers that need another one's prediction of costs, if any."""
     from dreamshard.baselines import baselines
+    from dreamshard.names import ALGORITHMS
     from dreamshard.peers import PEERS
 
-    return [*baselines(), *PEERS, "cost_greedy"]
+    return [*baselines(), *(name for name in PEERS if name not in ALGORITHMS), "cost_greedy"]
 
 
 def _rule_or_rival(
@@ -242,6 +245,7 @@ def _with_champion(store: "Store", name: str, note: Callable[[str], None]) -> Ch
 def _version(store: "Store", name: str) -> Choice:
     """A shipped placer, or a version by number or alias; an algorithm's name alone stands for its champion."""
     from dreamshard.recipes import RECIPES
+    from dreamshard.search import DreamShardPlacer
     from dreamshard.shard_profiling.bundled_placers import bundled_names, load_bundled
     from dreamshard.version_references import WRITTEN, VersionReference
     from storage.mlflow_store import registry
@@ -267,6 +271,10 @@ def _version(store: "Store", name: str) -> Choice:
         ) from error
     note = provisional_note(registry.version_tags(store.settings, str(reference)))
     why = f"{reference.in_words} is {note}" if note else ""
+    if not isinstance(placer, DreamShardPlacer):
+        champion = _champion(store)
+        origin = _origin(store, champion, "champion") if champion else None
+        return Choice(placer, reference.in_words, champion, origin, why, "dreamshard champion" if champion else None)
     return Choice(placer, reference.in_words, placer, _origin(store, placer, str(reference)), why)
 
 
@@ -290,4 +298,4 @@ def _champion(store: "Store") -> "DreamShardPlacer | None":
         return None
     from storage.mlflow_store import registry
 
-    return None if registry.champion(store.settings) is None else registry.load_placer("champion", store.settings)
+    return None if registry.champion(store.settings) is None else registry.load_predictor("champion", store.settings)

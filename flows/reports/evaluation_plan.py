@@ -44,10 +44,10 @@ def log_placement(store: Store, run: str, report: EvaluationReport, *, linked: b
 
 
 def placement_html(store: Store, report: EvaluationReport) -> str | None:
-    """The page of the shown task; None where there is nothing to show, as in `placement_view`."""
+    """The page of the shown task; None where nothing is to be shown, as in `placement_view`, or no step is predicted."""
     tasks = store.lake.read_tasks(report.dataset, "test", report.tasks)
     predictor = checkpoints.placer(store, str(report.training), int(report.iteration or 0), None)
-    view = placement_view(report, tasks, predictor)
+    view = placement_view(report, tasks, predictor) if isinstance(predictor, DreamShardPlacer) else None
     if view is None:
         return None
     from flows.reports.plan_view.page import plan_html

@@ -77,7 +77,7 @@ def _figures(
     return PlacerFigures(
         placer=name,
         overall_ms=_finite(mean_overall_ms(rows, name)),
-        predicted_ms=sum(row.predicted_ms for row in own) / len(own),
+        predicted_ms=_finite(sum(row.predicted_ms for row in own) / len(own)),
         place_ms=sum(row.place_ms for row in own) / len(own),
         predicted_mape=mape,
         predicted_spearman=spearman,
@@ -91,7 +91,7 @@ def _measured(row: EvaluationRow) -> MeasuredRow:
         task=row.task.name,
         device=tuple(row.placement.device.tolist()),
         overall_ms=row.overall_ms if row.legal else None,
-        predicted_ms=row.predicted_ms,
+        predicted_ms=_finite(row.predicted_ms),
         place_ms=row.place_ms,
         devices=tuple(dict(zip(PHASES, device, strict=True)) for device in phases),
         tables=row.task.tables.names,

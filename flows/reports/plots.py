@@ -20,7 +20,7 @@ def plots(report: EvaluationReport, history: Sequence[Metrics]) -> dict[str, Fig
     timelines = {"timeline": plot_timeline(costs)} if costs else {}
     return timelines | {
         "placement": plot_placements(report),
-        "predicted_vs_measured": plot_predictions(report),
+        **({"predicted_vs_measured": plot_predictions(report)} if report.is_predicted else {}),
         "learning_curve": plot_learning(history),
     }
 
@@ -69,7 +69,7 @@ def plot_predictions(report: EvaluationReport) -> Figure:
     axis = figure.subplots()
     points: dict[str, list[tuple[float, float]]] = {line.placer: [] for line in report.placers}
     for row in report.rows:
-        if row.overall_ms is not None:
+        if row.overall_ms is not None and row.predicted_ms is not None:
             points[row.placer].append((row.overall_ms, row.predicted_ms))
     for number, (placer, costs) in enumerate(points.items()):
         own = placer == report.candidate

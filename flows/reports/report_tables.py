@@ -15,7 +15,7 @@ Table = list[dict[str, Any]]
 
 def title(report: EvaluationReport) -> str:
     """What the tables of a report show, what its intervals are over, and whose network predicts."""
-    by = f"; all predicted by {report.candidate}" if report.training is not None else ""
+    by = f"; all predicted by {report.candidate}" if report.training is not None and report.is_predicted else ""
     if report.model is None:
         return f"Held-out tasks on {report.hardware} ({_setting(report)}95 % intervals, paired by task{by})"
     return f"This model on {report.hardware} ({_setting(report)}95 % intervals over {intervals_over(report)}{by})"
@@ -58,7 +58,7 @@ def evaluation_table(report: EvaluationReport) -> Table:
             {
                 "placer": line.placer,
                 "measured ms": milliseconds(line.overall_ms),
-                "predicted ms": f"{line.predicted_ms:.3f}",
+                "predicted ms": predicted(line.predicted_ms),
                 f"{report.candidate} saves": gain_text(report.gain(report.candidate, line.placer)),
                 "on variants": gain_text(report.variant_gain(report.candidate, line.placer)),
                 "tables": "split" if report.splits_columns(line.placer) else "whole",
@@ -71,7 +71,7 @@ def evaluation_table(report: EvaluationReport) -> Table:
         {
             "placer": line.placer,
             "measured ms": milliseconds(line.overall_ms),
-            "predicted ms": f"{line.predicted_ms:.3f}",
+            "predicted ms": predicted(line.predicted_ms),
             "gain over random": gain_text(report.gain(line.placer, "random")),
             f"gain over {report.reference}": gain_text(report.gain(line.placer, report.reference)),
             "tables": "split" if report.splits_columns(line.placer) else "whole",
@@ -143,7 +143,7 @@ def measured_rows(report: EvaluationReport) -> Table:
             "placer": row.placer,
             "overall_ms": math.inf if row.overall_ms is None else row.overall_ms,
             "predicted_ms": row.predicted_ms,
-            "predicted_by": predicted_by(report, row.placer),
+            "predicted_by": None if row.predicted_ms is None else predicted_by(report, row.placer),
             "legal": row.fits,
             "place_ms": row.place_ms,
         }
@@ -203,6 +203,11 @@ def comparison_metrics(report: EvaluationReport, placer: str) -> Metrics:
 def milliseconds(value: float | None) -> str:
     """A measured cost."""
     return "did not fit" if value is None else f"{value:.3f}"
+
+
+def predicted(value: float | None) -> str:
+    """A predicted cost; blank where nothing predicts it."""
+    return "" if value is None else f"{value:.3f}"
 
 
 def gain_text(gain: PairedComparison | None) -> str:

@@ -71,7 +71,10 @@ def measure_and_report(
         )
     elif len(heldout) < FEW_TASKS:
         notes.append(f"only {len(heldout)} distinct held-out tasks could be drawn, too few for a firm conclusion")
-    placers, first = {**contestants.model_placers, **contestants.placers}, next(iter(contestants.predictors.values()))
+    placers, first = (
+        {**contestants.model_placers, **contestants.placers},
+        next(iter(contestants.predictors.values()), None),
+    )
     total, done = config.repeats * len(placers) * len(heldout), 0
     if model is not None:
         variants = config.variant_repeats * len(contestants.placers) * (len(heldout) - 1)
@@ -90,7 +93,7 @@ def measure_and_report(
         return sample
 
     def rows_of(placers: Mapping[str, Placer], tasks: Sequence[PlacementTask], repeats: int) -> list[EvaluationRow]:
-        predict_ms = first.predict_overall_ms
+        predict_ms = None if first is None else first.predict_overall_ms
         return evaluate(placers, tasks, measured, predict_ms=predict_ms, repeats=repeats, seed=testbed.seed)
 
     with step_lock(testbed), collecting(store.lake, key, EVALUATION, testbed.dataset) as keep:

@@ -69,6 +69,7 @@ def promote(
         "testbed": report.hardware,
         "measured_on": report.measured_on,
         "prediction_error": report.placer(report.candidate).predicted_mape,
+        "is_predicted": report.is_predicted,
         "training": training,
         "evaluation": evaluation,
         "where": links,

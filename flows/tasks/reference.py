@@ -17,6 +17,7 @@ from dreamshard.evaluation import EvaluationRow, evaluate, mean_overall_ms, pred
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.reference_tasks import RULE, reference_tasks, reference_workload
+from dreamshard.search import DreamShardPlacer
 from dreamshard.tasks import PlacementTask
 from flows.decisions.warm_start import setting_of
 from flows.runtime import testbed_pool
@@ -103,7 +104,7 @@ def measure_reference(store: Store, version: str, used: ReferenceSet, testbed: T
             {VERSION: placer, RULE: GreedyPlacer(RULE)},
             tasks,
             _measuring(store, bench, keep),
-            predict_ms=placer.predict_overall_ms,
+            predict_ms=placer.predict_overall_ms if isinstance(placer, DreamShardPlacer) else None,
             repeats=_ROUNDS,
             seed=used.number,
         )
@@ -117,7 +118,8 @@ def measure_reference(store: Store, version: str, used: ReferenceSet, testbed: T
         split=_SPLIT,
     )
     learnt = placer.cost_network.measured_on
-    is_predicted = learnt is None or learnt.setting.batch_size == used.batch_size
+    predicts = isinstance(placer, DreamShardPlacer)
+    is_predicted = predicts and (learnt is None or learnt.setting.batch_size == used.batch_size)
     figures = reference_figures(rows, is_predicted=is_predicted)
     point = ReferencePoint(
         key=used.key,
@@ -134,7 +136,11 @@ def measure_reference(store: Store, version: str, used: ReferenceSet, testbed: T
     return (
         f"{used.name}: version {version} costs {figures[reference_series.COST]:.4g} ms on {len(tasks)} tasks, "
         f"{figures[reference_series.RATIO]:.4g} times {RULE}, at batch {used.batch_size}"
-        + ("" if is_predicted else "; it predicts costs of another batch, so its error is not counted here")
+        + (
+            "; it predicts costs of another batch, so its error is not counted here"
+            if predicts and not is_predicted
+            else ""
+        )
     )
 
 
@@ -142,7 +148,7 @@ def reference_figures(rows: list[EvaluationRow], *, is_predicted: bool = True) -
     """The metrics of `reference_series` from the measured rows of a version and the rule of thumb.
 
     Args:
-        is_predicted: the version predicts costs of the batch that was measured; if not, its error is left out.
+        is_predicted: the version predicts costs of steps of the batch that was measured; if not, its error is left out.
     """
     by_placer = {
         name: {row.task.name: row.overall_ms for row in rows if row.placer == name} for name in (VERSION, RULE)

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from prefect import get_run_logger
 
-from dreamshard import training as algorithm
+from dreamshard import trained as algorithm
 from dreamshard.costs import CostSample
 from dreamshard.recipes import Recipe
 from flows.decisions.warm_start import WarmStart, find_warm_start

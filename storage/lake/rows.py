@@ -163,7 +163,7 @@ def evaluation_to_row(row: EvaluationRow, model_version: str | None, origin: Row
         "task": row.task.name,
         "num_devices": row.task.num_devices,
         "overall_ms": row.overall_ms if math.isfinite(row.overall_ms) else None,
-        "predicted_ms": row.predicted_ms,
+        "predicted_ms": row.predicted_ms if math.isfinite(row.predicted_ms) else None,
         "legal": row.legal,
         "place_ms": row.place_ms,
         "table_names": list(row.task.tables.names),

@@ -31,10 +31,11 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from pydantic import BaseModel, Field, TypeAdapter
 
-from dreamshard.model_files import load_placer
 from dreamshard.plan import make_plan, with_origin
+from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
+from dreamshard.trained import load_placer
 from dreamshard.version_references import VersionReference
 from dreamshard.workloads import read_tables
 from dreamshard.workloads.table_list import check_records
@@ -144,14 +145,18 @@ class PlacerModel(PythonModel):
         )
 
     def _plan(self, task: PlacementTask, request: PlacementRequest) -> dict[str, Any]:
-        placement, network = self.placer.place(task, request.budget_ms), self.placer.cost_network
-        plan = with_origin(
-            make_plan(task, placement, self.name, self.placer.predict(task, placement)),
-            task,
-            network.measured_on,
-            hardware=request.hardware,
-            knows_topology=network.knows_topology(task),
-        )
+        placer = self.placer
+        placement = placer.place(task, request.budget_ms)
+        if isinstance(placer, DreamShardPlacer):
+            plan = with_origin(
+                make_plan(task, placement, self.name, placer.predict(task, placement)),
+                task,
+                placer.cost_network.measured_on,
+                hardware=request.hardware,
+                knows_topology=placer.cost_network.knows_topology(task),
+            )
+        else:  # AutoShard, which predicts compute only
+            plan = make_plan(task, placement, self.name, None)
         content: dict[str, Any] = json.loads(plan.to_json())
         return content
 

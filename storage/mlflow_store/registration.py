@@ -16,7 +16,7 @@ from mlflow.entities import LoggedModelStatus, Metric
 from mlflow.models import Model
 
 import dreamshard
-from dreamshard import model_files
+from dreamshard import trained
 from dreamshard.tables import Tables
 from storage.lake.rows import description_columns
 from storage.mlflow_store.registry import ensure_model, reference_to
@@ -64,7 +64,7 @@ def register_placer(
     """Make a saved placer the next version of the algorithm of the settings.
 
     Args:
-        placer_folder: folder written by `dreamshard.model_files.save_placer`.
+        placer_folder: folder written by `dreamshard.trained.save_placer`.
         run: MLflow run of the training; MLflow's comparison of versions shows its metrics and parameters.
         metrics: of this version; see `log_model_metrics`.
         step: iteration of the metrics.
@@ -77,7 +77,7 @@ def register_placer(
     Raises:
         ValueError: the folder holds no placer.
     """
-    model_files.load_placer(placer_folder)  # a damaged placer must not become a version
+    trained.load_placer(placer_folder)  # a damaged placer must not become a version
     registry, name = client(settings), settings.registered_model
     experiment = registry.get_run(run).info.experiment_id
     model = registry.create_logged_model(experiment, name, source_run_id=run)

@@ -17,9 +17,10 @@ import mlflow.artifacts
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from dreamshard import model_files
+from dreamshard import trained
 from dreamshard.names import Algorithm
 from dreamshard.search import DreamShardPlacer
+from dreamshard.trained import TrainedPlacer
 from dreamshard.version_references import ALIASES as ALIASES
 from dreamshard.version_references import VersionReference
 from storage import relocation
@@ -181,7 +182,7 @@ def example_request(settings: Settings, version: str) -> str:
         return json.dumps(json.loads(file.read_text(encoding="utf-8")))
 
 
-def load_placer(name: str = "champion", settings: Settings | None = None) -> DreamShardPlacer:
+def load_placer(name: str = "champion", settings: Settings | None = None) -> TrainedPlacer:
     """The placer of an alias or version.
 
     Args:
@@ -195,7 +196,22 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Dre
     home = settings or Settings.from_environment()
     relocation.settle(home.home)
     with _download(home, find(home, name), "artifacts/placer") as folder:
-        return model_files.load_placer(folder)
+        return trained.load_placer(folder)
+
+
+def load_predictor(name: str, settings: Settings) -> DreamShardPlacer:
+    """The placer of an alias or version that predicts what steps cost; raises like `load_placer`.
+
+    Raises:
+        ValueError: also if it is one of AutoShard, which predicts compute only.
+    """
+    placer = load_placer(name, settings)
+    if not isinstance(placer, DreamShardPlacer):
+        raise ValueError(
+            f"version {name} is one of {placer.name}, which predicts compute and no communication, so it cannot predict what "
+            "steps cost; name a version of another algorithm"
+        )
+    return placer
 
 
 @contextmanager

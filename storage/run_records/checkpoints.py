@@ -1,7 +1,7 @@
 """Checkpoints of training runs: `<store>/checkpoints/<key>/iteration_NN.zip`, each complete or absent.
 
 The key identifies everything that shapes the training, so a run with the same key resumes after the last iteration of an
-earlier one. A checkpoint is one file (the zipped folder of `model_files.save_state`), so it appears completely or not at
+earlier one. A checkpoint is one file (the zipped folder of `trained.save_state`), so it appears completely or not at
 all, on a disk as on an object store.
 """
 
@@ -15,9 +15,8 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from dreamshard.model_files import load_state, save_state
 from dreamshard.search import DreamShardPlacer
-from dreamshard.training import TrainingState, make_placer
+from dreamshard.trained import State, TrainedPlacer, load_state, make_placer, save_state
 from storage.filesystem import AnyPath, list_files, read_json, remove, write_json, writing
 from storage.store import Store
 
@@ -39,7 +38,7 @@ def last_iteration(store: Store, key: str) -> int | None:
     return max((int(match[1]) for match in names if match), default=None)
 
 
-def save(store: Store, key: str, name: str, state: TrainingState, metrics: Metrics) -> None:
+def save(store: Store, key: str, name: str, state: State, metrics: Metrics) -> None:
     """Save the state as `name`, after its metrics: every checkpoint has them."""
     target = folder(store, key)
     _sweep(target)
@@ -51,7 +50,7 @@ def save(store: Store, key: str, name: str, state: TrainingState, metrics: Metri
                 archive.write(part, part.name)
 
 
-def load(store: Store, key: str, name: str) -> TrainingState:
+def load(store: Store, key: str, name: str) -> State:
     """The state saved as `name`.
 
     Raises:
@@ -93,9 +92,10 @@ def require_trained(key: str, iteration: int) -> None:
         )
 
 
-def placer(store: Store, key: str, iteration: int, budget_ms: float | None) -> DreamShardPlacer:
-    """The placer at the end of the iteration, with `budget_ms` for its search."""
-    return replace(make_placer(load(store, key, iteration_name(iteration))), budget_ms=budget_ms)
+def placer(store: Store, key: str, iteration: int, budget_ms: float | None) -> TrainedPlacer:
+    """The placer at the end of the iteration, with `budget_ms` for its search if it searches."""
+    found = make_placer(load(store, key, iteration_name(iteration)))
+    return replace(found, budget_ms=budget_ms) if isinstance(found, DreamShardPlacer) else found
 
 
 def iteration_name(iteration: int) -> str:

@@ -26,7 +26,7 @@ class MeasuredRow:
     Attributes:
         device: `[T]` device of each table or column shard.
         overall_ms: mean cost of the slowest device; None where a shard did not fit.
-        predicted_ms: cost of the placement as a cost network predicts it.
+        predicted_ms: cost of the placement as a cost network predicts it; None where none predicts what steps cost.
         place_ms: time to find the placement.
         devices: `[D]` measured milliseconds by phase.
         tables: `[T]` names of what `device` places, as `shard_name` has them; empty in reports from before they were kept.
@@ -36,7 +36,7 @@ class MeasuredRow:
     task: str
     device: tuple[int, ...]
     overall_ms: float | None
-    predicted_ms: float
+    predicted_ms: float | None
     place_ms: float
     devices: tuple[dict[str, float], ...]
     tables: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class PlacerFigures:
 
     Attributes:
         overall_ms: mean measured cost; None where a placement did not fit.
-        predicted_ms: mean predicted cost.
+        predicted_ms: mean predicted cost; None where nothing predicts what steps cost.
         place_ms: mean time to find a placement.
         predicted_mape: mean relative error of this placer's own cost network over all rows; None without one.
         predicted_spearman: its mean rank correlation within a task; None without one.
@@ -61,7 +61,7 @@ class PlacerFigures:
 
     placer: str
     overall_ms: float | None
-    predicted_ms: float
+    predicted_ms: float | None
     place_ms: float
     predicted_mape: float | None = None
     predicted_spearman: float | None = None
@@ -138,6 +138,11 @@ class EvaluationReport:
     candidate: str = CANDIDATE
     learnt_from: Mapping[str, LearntFrom] = field(default_factory=dict)
     has_default_bandwidths: bool = False
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether a placer of the report predicts what steps cost; AutoShard predicts compute only."""
+        return any(figures.predicted_ms is not None for figures in self.placers)
 
     @property
     def task_names(self) -> list[str]:

@@ -31,11 +31,14 @@ def write_estimates(store: Store, version: str, tags: Mapping[str, str]) -> None
     path = _path(store, tags)
     if path.exists():
         return
+    from dreamshard.search import DreamShardPlacer
     from storage.lake import rows
     from storage.mlflow_store.registry import load_placer
     from storage.run_records import lineage
 
     placer = load_placer(version, store.settings)
+    if not isinstance(placer, DreamShardPlacer):  # AutoShard predicts forward and backward compute as one
+        return
     measured = placer.cost_network.measured_on or lineage.measured_on(tags)
     if measured is None:  # a version of an early release, which does not say what its costs are of
         return

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dreamshard.names import ALGORITHMS
 from storage.mlflow_store import champions, registry, runs
 from storage.settings import Settings
 from tests.flows.commands import Dreamshard, failed_with
@@ -18,18 +19,16 @@ TOPOLOGY = "simulated rtx2080ti · 2 devices"
 
 @pytest.fixture(scope="module")
 def home(shared_dreamshard: Dreamshard, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Version 1, the champion, then version 1 of paper, made champion of its own by hand."""
+    """Version 1 of every algorithm, each made champion of its own by hand."""
     folder = tmp_path_factory.mktemp("algorithms")
     rows = [f"t{number:02},{1000 * number},16,{number % 7 + 1}" for number in range(1, 25)]
     (folder / "tables.csv").write_text("\n".join(["name,rows,dim,pooling_factor", *rows]) + "\n")
-    for more in ((), ("--algorithm", "paper")):
-        done = shared_dreamshard(*RUN, "--source", str(folder / "tables.csv"), *more, home=folder)
+    for algorithm in ALGORITHMS:
+        chosen = ("--source", str(folder / "tables.csv"), "--algorithm", algorithm)
+        done = shared_dreamshard(*RUN, *chosen, home=folder)
         assert done.returncode == 0, done.sentence
-    outcome = json.loads(done.stdout)
-    assert outcome["version"] == "paper:1"
-    assert "compared with champions of paper only" in outcome["note"]
-    assert {"paper", "random"} <= {row["placer"] for row in outcome["summary"]}, "and not dreamshard's champion"
-    for version in ("1", "paper:1"):
+        (folder / f"{algorithm}.json").write_text(done.stdout)
+    for version in ("1", "paper:1", "autoshard:1"):
         done = shared_dreamshard("promote", version, home=folder)
         assert done.returncode == 0, done.sentence
     return folder
@@ -38,6 +37,18 @@ def home(shared_dreamshard: Dreamshard, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture
 def settings(home: Path) -> Settings:
     return Settings.from_environment({"DREAMSHARD_HOME": str(home)})
+
+
+@pytest.mark.parametrize("algorithm", ["paper", "autoshard"])
+def test_a_training_meets_the_champions_of_its_own_algorithm_only(home: Path, algorithm: str):
+    outcome = json.loads((home / f"{algorithm}.json").read_text())
+    assert outcome["version"] == f"{algorithm}:1"
+    assert f"compared with champions of {algorithm} only" in outcome["note"]
+    placers = {row["placer"]: row for row in outcome["summary"]}
+    assert {algorithm, "random"} <= placers.keys()
+    assert not [name for name in placers if name.startswith("champion")], "version 1 is not one of this algorithm"
+    predicted = [row["predicted_ms"] for row in placers.values()]
+    assert (None in predicted) == (algorithm == "autoshard"), "AutoShard predicts no cost of a step"
 
 
 def test_each_algorithm_has_its_champion(home: Path, settings: Settings, shared_dreamshard: Dreamshard):
@@ -51,6 +62,7 @@ def test_each_algorithm_has_its_champion(home: Path, settings: Settings, shared_
     assert f"champion of {TOPOLOGY}: version paper:1 (`paper:champion`: used by `--placer paper`)" in shown
     query = "select algorithm, version from versions order by 1"
     assert json.loads(shared_dreamshard("sql", query, "--json", home=home).stdout) == [
+        {"algorithm": "autoshard", "version": 1},
         {"algorithm": "dreamshard", "version": 1},
         {"algorithm": "paper", "version": 1},
     ]
@@ -58,7 +70,8 @@ def test_each_algorithm_has_its_champion(home: Path, settings: Settings, shared_
 
 def test_a_plan_is_by_the_algorithm_that_is_named(home: Path, shared_dreamshard: Dreamshard):
     words = [word.format(home=home) for word in PLACE]
-    for placer, name in (("champion", "dreamshard champion"), ("paper", "paper champion"), ("paper:1", "paper 1")):
+    names = {"champion": "dreamshard champion", "paper": "paper champion", "paper:1": "paper 1"}
+    for placer, name in {**names, "autoshard": "autoshard champion"}.items():
         done = shared_dreamshard(*words, placer, home=home)
         assert done.returncode == 0, done.sentence
         plan = json.loads(done.stdout)
@@ -67,13 +80,15 @@ def test_a_plan_is_by_the_algorithm_that_is_named(home: Path, shared_dreamshard:
     failed_with(shared_dreamshard(*words, "paper:7", home=home), "no version 'paper:7' of dreamshard-paper", "paper:1")
 
 
-def test_versions_of_two_algorithms_are_compared(home: Path, settings: Settings, shared_dreamshard: Dreamshard):
-    done = shared_dreamshard("compare", "paper:1", "1", "lookup_greedy", "--json", home=home)
+def test_versions_of_several_algorithms_are_compared(home: Path, settings: Settings, shared_dreamshard: Dreamshard):
+    done = shared_dreamshard("compare", "autoshard:1", "paper:1", "1", "lookup_greedy", "--json", home=home)
     assert done.returncode == 0, done.sentence
-    table = json.loads(done.stdout)["table"]
-    assert {row["placer"] for row in table} == {"version paper:1", "version 1", "lookup_greedy"}
+    errors = {row["placer"]: row["prediction error"] for row in json.loads(done.stdout)["table"]}
+    assert errors.keys() == {"version autoshard:1", "version paper:1", "version 1", "lookup_greedy"}
+    assert errors["version autoshard:1"] == "-"
     query = "select distinct algorithm, model_version from evaluations where placer like 'version%' order by 1"
     assert json.loads(shared_dreamshard("sql", query, "--json", home=home).stdout) == [
+        {"algorithm": "autoshard", "model_version": 1},
         {"algorithm": "dreamshard", "model_version": 1},
         {"algorithm": "paper", "model_version": 1},
     ]
