@@ -1,7 +1,7 @@
 """Rules of thumb: place tables in descending order of one figure, each on the legal device with the least of it.
 
-The four greedy rules are those of DreamShard's evaluation (section 4.1 of the paper); `random` draws a legal device. Tables
-that are to be together count as one.
+The four greedy rules are those of DreamShard's evaluation (section 4.1 of the paper, `sharders.py` of the authors' program),
+ties included; `random` draws a legal device. Tables that are to be together count as one.
 """
 
 from collections.abc import Callable
@@ -44,18 +44,21 @@ class RandomPlacer:
 
 @dataclass(frozen=True)
 class GreedyPlacer:
-    """Descending by one figure per table, each to the legal device with the least of it."""
+    """Descending by one figure per table, each to the legal device with the least of it.
+
+    Of tables with the same figure the largest comes first, then the last one; of such devices the emptiest, then the first.
+    """
 
     name: str
 
     def place(self, task: PlacementTask) -> Placement:
         """Raises NoPlacementError where neither this order nor the order by size meets room and constraints."""
-        size = (task.tables.rows * task.tables.dim).double()
-        lookup = task.tables.dim * task.tables.pooling_factor.double()
-        figures = (size, task.tables.dim.double(), lookup, lookup * size)
+        rows, dim = task.tables.rows.numpy(), task.tables.dim.numpy()
+        lookup = dim * task.tables.pooling_factor.double().numpy()
+        figures = ((rows * dim).astype(np.float64), dim.astype(np.float64), lookup, lookup * np.log10(rows))
         figure = dict(zip(RULES_OF_THUMB, figures, strict=True))[self.name]  # [T]
-        order = torch.argsort(figure, descending=True, stable=True)
-        device = _fill(task, order, lambda loads, _t: loads, figure)
+        order = np.lexsort((np.arange(len(figure)), task.table_bytes.numpy(), figure))[::-1].copy()
+        device = _fill(task, torch.from_numpy(order), lambda loads, _t: loads, torch.from_numpy(figure))
         return Placement(device if device is not None else pack_by_size(task), task.num_devices)
 
 
@@ -106,7 +109,10 @@ def _fill(
     rank: Callable[[NDArray[np.float64], int], NDArray[np.float64]],
     load: Float[Tensor, " T"],
 ) -> Int[Tensor, " T"] | None:
-    """Put each table in `order` on the device with the least `rank` that has room; None where none has."""
+    """Put each table in `order` on the device with the least `rank` that has room; None where none has.
+
+    Of devices of the same rank the one with the most room is taken.
+    """
     if not task.constraints.places_freely:
         return _fill_within(PlacementLimits.of(task), order, rank, load)
     table_bytes, added = task.table_bytes.numpy(), load.double().numpy()
@@ -114,7 +120,8 @@ def _fill(
     loads = np.zeros(task.num_devices)
     left = np.full(task.num_devices, task.memory_bytes, np.int64)
     for t in order.tolist():
-        choice = int(np.where(left >= table_bytes[t], rank(loads, t), np.inf).argmin())
+        ranks = np.where(left >= table_bytes[t], rank(loads, t), np.inf)
+        choice = int(np.where(ranks == ranks.min(), left, -1).argmax())
         if left[choice] < table_bytes[t]:
             return None
         device[t] = choice

@@ -11,7 +11,7 @@ from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import ROW_BYTES, tables_of, task_of
 
-# size 400, 160, 200, 240; dim x pooling 40, 20, 4, 24; their product 16000, 3200, 800, 5760
+# size 400, 160, 200, 240; dim x pooling 40, 20, 4, 24; that x log10(rows) 80, 20, 6.8, 35.5
 FOUR = tables_of([100, 10, 50, 30], dim=[4, 16, 4, 8], pooling=[10.0, 1.25, 1.0, 3.0])
 
 
@@ -21,7 +21,7 @@ FOUR = tables_of([100, 10, 50, 30], dim=[4, 16, 4, 8], pooling=[10.0, 1.25, 1.0,
         ("size_greedy", [0, 0, 1, 1]),  # 400 | 240 + 200, then 160 to 400
         ("dim_greedy", [1, 0, 1, 1]),  # 16 | 8 + 4 + 4
         ("lookup_greedy", [0, 1, 0, 1]),  # 40 | 24 + 20, then 4 to 40
-        ("size_lookup_greedy", [0, 1, 1, 1]),  # 16000 | 5760 + 3200 + 800
+        ("size_lookup_greedy", [0, 1, 1, 1]),  # 80 | 35.5 + 20 + 6.8
     ],
 )
 def test_a_rule_gives_the_largest_to_the_least_loaded(rule, device):
