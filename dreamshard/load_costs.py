@@ -90,6 +90,7 @@ class NetworkLoads:
 
     def __init__(self, placer: DreamShardPlacer, task: PlacementTask) -> None:
         self.placer, self.network = placer, placer.cost_network.for_task(task)
+        self.normaliser = placer.normaliser.of_task(task.tables)
         self.every_way = isinstance(self.network, StructuredCostNetwork)
         self._sharding = NetworkSharding.of(task, placer.cost_network, placer.normaliser) if self.every_way else None
 
@@ -98,7 +99,7 @@ class NetworkLoads:
         if self._sharding is not None:
             return self._sharding.shard_latents(shards).double()
         ratios = self.network.ratios([replace(task, tables=shards.tables, constraints=UNCONSTRAINED)])
-        normalised = self.placer.normaliser(shards.tables)
+        normalised = self.normaliser(shards.tables)
         return self.network.encode(normalised, None if ratios is None else ratios[0]).double()
 
     def compute_ms(self, sums: Float[Tensor, "N L"]) -> Float[Tensor, "N 2"]:

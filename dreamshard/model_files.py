@@ -33,6 +33,7 @@ def save_placer(placer: DreamShardPlacer, folder: Path, notes: Mapping[str, str 
     config = {
         "cost_network": placer.cost_network.architecture,
         "policy": placer.policy.kind,
+        "normalised_by": placer.normaliser.scope,
         "measured_on": _measured_on(placer.cost_network),
         "rollouts": placer.rollouts,
         "budget_ms": placer.budget_ms,
@@ -50,7 +51,7 @@ def load_placer(folder: Path) -> DreamShardPlacer:
     """
     tensors, config = read_model(folder)
     with complete_model(folder):
-        normaliser = Normaliser(**section(tensors, "normaliser"))
+        normaliser = _normaliser(tensors, config)
         network = new_cost_network(config["cost_network"], normaliser, config)
         policy = PolicyNetwork(config["policy"])
         network.load_state_dict(section(tensors, "cost_network"))
@@ -69,7 +70,7 @@ def save_state(state: TrainingState, folder: Path) -> None:
     for prefix, optimizer in _optimizers(state).items():
         tensors |= optimizer_tensors(optimizer, prefix)
     config = {"iteration": state.iteration, "warm": state.warm, "training": asdict(state.config)}
-    config["measured_on"] = _measured_on(state.cost_network)
+    config |= {"measured_on": _measured_on(state.cost_network), "normalised_by": state.normaliser.scope}
     write_model(folder, tensors, config, {})
 
 
@@ -81,7 +82,7 @@ def load_state(folder: Path) -> TrainingState:
     """
     tensors, config = read_model(folder)
     with complete_model(folder):
-        normaliser = Normaliser(**section(tensors, "normaliser"))
+        normaliser = _normaliser(tensors, config)
         state = untrained(normaliser, TrainingConfig(**config["training"]), seed=0)
         state.cost_network.load_state_dict(section(tensors, "cost_network"))
         state.cost_network.measured_on = _known(config)
@@ -97,6 +98,11 @@ def _tensors(network: nn.Module, policy: nn.Module, normaliser: Normaliser) -> d
     tensors = {f"cost_network.{name}": value for name, value in network.state_dict().items()}
     tensors |= {f"policy.{name}": value for name, value in policy.state_dict().items()}
     return tensors | {"normaliser.mean": normaliser.mean, "normaliser.std": normaliser.std}
+
+
+def _normaliser(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Normaliser:
+    """That of files written before its scope was kept is of the pool."""
+    return Normaliser(**section(tensors, "normaliser"), scope=config.get("normalised_by", "pool"))
 
 
 def _measured_on(network: CostNetwork) -> dict[str, Any] | None:

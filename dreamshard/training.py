@@ -35,6 +35,7 @@ from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
 _UNBALANCED_SPREAD = 1.7  # of the logarithm of a device's share of tables, in exploration
+_LEAST_RATE = 0.05  # of the initial learning rates
 _DRAWS_PER_PLACEMENT = 8  # before too few legal placements are an error
 
 
@@ -71,12 +72,15 @@ class CostFit:
 def start_training(
     pool: Tables, config: TrainingConfig, seed: int, exchanges: Sequence[ExchangeSample] = ()
 ) -> TrainingState:
-    """The state before the first round, with the normaliser of `pool`; `seed` decides everything random that follows.
+    """The state before the first round, with the normaliser of `pool`, or with the one that `paper` has for any tables.
+
+    `seed` decides everything random that follows.
 
     `exchanges` are all-to-alls measured on the hardware by themselves: with them the placer serves other numbers of devices
     than those of the measured placements.
     """
-    state = untrained(Normaliser.fit(pool), config, seed)
+    normaliser = Normaliser.per_task() if config.algorithm == "paper" else Normaliser.fit(pool)
+    state = untrained(normaliser, config, seed)
     state.cost_network.learn_exchanges(exchanges)
     return state
 
@@ -108,13 +112,18 @@ def continue_from(
     `TrainingConfig.warm`. `exchanges`, if any, replace those that the placer knows.
 
     Raises:
-        ValueError: the placer's networks are of another kind than those of `config`.
+        ValueError: the placer's networks, or its features, are of another kind than those of `config`.
     """
     kinds = (placer.cost_network.architecture, placer.policy.kind)
     if kinds != (config.cost_network, config.policy):
         raise ValueError(
             f"the placer's networks are {kinds[0]!r} and {kinds[1]!r}, but the training needs {config.cost_network!r} and "
             f"{config.policy!r}, so it cannot start from this placer; start without one"
+        )
+    if (placer.normaliser.scope == "task") != (config.algorithm == "paper"):
+        raise ValueError(
+            f"the placer's features are normalised by {placer.normaliser.scope}, but the algorithm {config.algorithm!r} "
+            "normalises them otherwise, so its networks would read them wrongly; start without this placer"
         )
     state = untrained(placer.normaliser, config, seed)
     state.cost_network.load_state_dict(placer.cost_network.state_dict())
@@ -177,7 +186,8 @@ def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
         TrainingDivergedError: the loss is not finite.
     """
     config, network = state.config, state.cost_network
-    remaining = max(1 - state.iteration / config.iterations, 0.05)
+    least = 0 if config.algorithm == "paper" else _LEAST_RATE
+    remaining = max(1 - state.iteration / config.iterations, least)
     state.cost_optimizer.param_groups[0]["lr"] = config.cost_learning_rate * remaining
     state.policy_optimizer.param_groups[0]["lr"] = config.policy_learning_rate * remaining
     fitted = feasible(samples)

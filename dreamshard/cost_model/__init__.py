@@ -33,7 +33,7 @@ from dreamshard.cost_model.cost_network import (
     shard_sums,
 )
 from dreamshard.cost_model.features import FEATURES, NUM_PAPER_FEATURES, Normaliser
-from dreamshard.cost_model.paper import PaperCostNetwork
+from dreamshard.cost_model.paper import OverallEvaluator, PaperCostNetwork, TableNetwork
 from dreamshard.cost_model.structured import StructuredCostNetwork
 
 __all__ = [
@@ -44,7 +44,10 @@ __all__ = [
     "CostModel",
     "CostNetwork",
     "Normaliser",
+    "OverallEvaluator",
+    "PaperCostNetwork",
     "PredictionError",
+    "TableNetwork",
     "TrainingDivergedError",
     "fit",
     "mlp",

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dreamshard.cost_model.features import Normaliser, features
+from dreamshard.cost_model.features import Normaliser
 from dreamshard.cost_model.work_ratios import work_ratios
 from dreamshard.costs import PHASES, CostSample
 from dreamshard.measured_on import MeasuredOn, StepSetting
@@ -49,6 +50,11 @@ class CostData:
         """`[S]` the slowest device's sum."""
         return self.phases_ms.sum(-1).max(-1).values
 
+    @cached_property
+    def placed(self) -> Int[Tensor, "N 3"]:
+        """Sample, device and table of everything placed."""
+        return self.assignment.nonzero()
+
     def by_layout(self) -> dict[Layout, Int[Tensor, " N"]]:
         """Samples of each layout, the layout with the most samples first."""
         count = Counter(self.layouts or [(self.assignment.shape[1], None)] * len(self.task_names))
@@ -60,7 +66,7 @@ class CostData:
 
     @classmethod
     def of(cls, samples: Sequence[CostSample], normaliser: Normaliser, fitted: StepSetting | None = None) -> "CostData":
-        """The samples as tensors; a table that has changed between two samples is two tables.
+        """The samples as tensors; a table whose features differ between two samples is two tables.
 
         Args:
             samples: placements on any devices.
@@ -76,7 +82,7 @@ class CostData:
         columns = [
             [
                 tables.setdefault((name, row.tobytes()), (len(tables), row))[0]
-                for name, row in zip(sample.task.tables.names, _rows(sample, fitted), strict=True)
+                for name, row in zip(sample.task.tables.names, _rows(sample, normaliser, fitted), strict=True)
             ]
             for sample in samples
         ]
@@ -86,11 +92,11 @@ class CostData:
         for s, sample in enumerate(samples):
             assignment[s, sample.placement.device, columns[s]] = 1.0
             phases_ms[s, : sample.task.num_devices] = sample.costs.phases_ms()
-        raw = torch.from_numpy(np.stack([row for _, row in tables.values()]))
+        rows = torch.from_numpy(np.stack([row for _, row in tables.values()]))
         num_features = len(normaliser.mean)
-        ratios = raw[:, num_features:]
+        ratios = rows[:, num_features:]
         return cls(
-            normaliser.normalised(raw[:, :num_features].contiguous()),
+            rows[:, :num_features].contiguous(),
             assignment,
             phases_ms,
             tuple(sample.task.name for sample in samples),
@@ -105,8 +111,8 @@ class CostData:
         return assignment @ encode(self.features, self.ratios)
 
 
-def _rows(sample: CostSample, fitted: StepSetting | None) -> NDArray[np.float32]:
-    """`[T, F+4]` features and `work_ratios` of the sample's tables."""
+def _rows(sample: CostSample, normaliser: Normaliser, fitted: StepSetting | None) -> NDArray[np.float32]:
+    """`[T, F+4]` normalised features and `work_ratios` of the sample's tables."""
     tables, setting = sample.task.tables, MeasuredOn.of(sample).setting
     ratios = torch.ones(len(tables), 4) if fitted is None or fitted == setting else work_ratios(tables, fitted, setting)
-    return torch.cat([features(tables), ratios], dim=1).numpy()
+    return torch.cat([normaliser(tables), ratios], dim=1).numpy()

@@ -103,9 +103,18 @@ class CostNetwork(nn.Module, ABC):
         """The slowest device's sum of phases."""
         return self.phases_ms(sums).sum(dim=-1).max(dim=-1).values
 
+    def single_ms(self, latents: Float[Tensor, "*B L"]) -> Float[Tensor, "*B"]:
+        """Cost of each table alone on one device, in whose descending order the MDP places them."""
+        return self.phases_ms(latents[..., None, :]).sum((-1, -2))
+
+    def draw(self, data: CostData, batch: int, generator: torch.Generator) -> Int[Tensor, "..."]:
+        """What one step of the fit uses, in the form that `loss` takes: indices of samples, each at most once."""
+        size = len(data.task_names)
+        return torch.randperm(size, generator=generator)[: min(batch, size)]
+
     @abstractmethod
-    def loss(self, data: CostData, chosen: Int[Tensor, " B"]) -> Float[Tensor, ""]:
-        """The training loss on the chosen samples."""
+    def loss(self, data: CostData, chosen: Int[Tensor, "..."]) -> Float[Tensor, ""]:
+        """The training loss on what `draw` chose."""
 
     @abstractmethod
     def evaluator(self) -> ShardEvaluator:
@@ -154,9 +163,9 @@ class CostNetwork(nn.Module, ABC):
             )
 
     def fit_steps(
-        self, optimizer: torch.optim.Optimizer, data: CostData, batches: Sequence[Int[Tensor, " B"]]
+        self, optimizer: torch.optim.Optimizer, data: CostData, batches: Sequence[Int[Tensor, "..."]]
     ) -> float:
-        """Take one optimizer step per batch of samples; returns the sum of the losses."""
+        """Take one optimizer step per batch that `draw` chose; returns the sum of the losses."""
         total = torch.zeros(())
         for chosen in batches:
             value = self.loss(data, chosen)
@@ -186,8 +195,7 @@ def fit(
     Raises:
         TrainingDivergedError: the loss is not finite.
     """
-    size = len(data.task_names)
-    batches = [torch.randperm(size, generator=generator)[: min(batch, size)] for _ in range(steps)]
+    batches = [network.draw(data, batch, generator) for _ in range(steps)]
     mean_loss = network.fit_steps(optimizer, data, batches) / max(steps, 1)
     if not math.isfinite(mean_loss):
         raise TrainingDivergedError(

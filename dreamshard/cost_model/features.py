@@ -1,11 +1,12 @@
 """Features of tables, the inputs of all networks.
 
 The first 21 columns are DreamShard's (dim, rows, pooling factor, size, 17 access-count bins); the others are logarithms
-and figures of reuse. One `Normaliser` is fitted on the training pool and saved with the model, so that a table has the
-same features in every task. (The authors' code normalises per task, so that it has not.)
+and figures of reuse. A `Normaliser` is fitted on the training pool and saved with the model, so that a table has the same
+features in every task; DreamShard as published normalises per task, so that it has not.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -18,6 +19,9 @@ PHYSICAL_FEATURES = ("log_dim", "log_rows", "log_pooling", "log_reuse", "log_uni
 FEATURES = PAPER_FEATURES + PHYSICAL_FEATURES
 NUM_PAPER_FEATURES = len(PAPER_FEATURES)
 
+NormaliserScope = Literal["pool", "task"]
+
+_RAW = [0, *range(4, len(FEATURES))]  # columns that the authors' program leaves as they are: dim and the bins
 _LEAST_POOLING = 1e-3  # keeps the logarithm of a table without lookups finite
 _HOT_BIN = 6  # rows looked up more than 32 times in a batch
 
@@ -38,15 +42,18 @@ def features(tables: Tables) -> Float[Tensor, "T F"]:
 
 @dataclass(frozen=True)
 class Normaliser:
-    """Global mean and spread of each feature over the training pool.
+    """Mean and spread of each feature.
 
     Attributes:
         mean: `[F]`.
         std: `[F]`, 1 where a feature is constant.
+        scope: `pool` for the statistics of the training pool; `task` where each task is normalised by its own, as in the
+            authors' program (`utils.py`: rows, pooling factor and size; dim and bins stay as they are).
     """
 
     mean: Float[Tensor, " F"]
     std: Float[Tensor, " F"]
+    scope: NormaliserScope = "pool"
 
     @classmethod
     def fit(cls, pool: Tables) -> "Normaliser":
@@ -56,10 +63,20 @@ class Normaliser:
         constant = std < 1e-9 * (1 + raw.mean(dim=0).abs())
         return cls(raw.mean(dim=0).float(), torch.where(constant, 1.0, std).float())
 
-    def __call__(self, tables: Tables) -> Float[Tensor, "T F"]:
-        """Normalised features of any tables, in the pool or not."""
-        return self.normalised(features(tables))
+    @classmethod
+    def per_task(cls) -> "Normaliser":
+        """As in the authors' program."""
+        return cls(torch.zeros(len(FEATURES)), torch.ones(len(FEATURES)), "task")
 
-    def normalised(self, raw: Float[Tensor, "T F"]) -> Float[Tensor, "T F"]:
-        """Normalised values of raw features."""
-        return (raw - self.mean) / self.std
+    def of_task(self, tables: Tables) -> "Normaliser":
+        """The normaliser of a task of these tables, for them and their shards."""
+        if self.scope == "pool":
+            return self
+        own = Normaliser.fit(tables)
+        own.mean[_RAW], own.std[_RAW] = 0.0, 1.0
+        return own
+
+    def __call__(self, tables: Tables) -> Float[Tensor, "T F"]:
+        """Normalised features of any tables, in the pool or not; with the scope `task`, of the tables of one task."""
+        own = self.of_task(tables)
+        return (features(tables) - own.mean) / own.std

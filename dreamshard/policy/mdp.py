@@ -18,6 +18,7 @@ from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.evaluator import Array, Indices, Loads, ShardEvaluator
 from dreamshard.tasks import PlacementTask
 
+_LEAST_REFERENCE_MS = 1e-3  # a microsecond: less than any operator takes
 _OWN_SHARE = np.float32(0.1)  # weight of a device's own cost, beside the overall cost
 
 
@@ -31,8 +32,8 @@ class Episodes:
         latents: `[B, T, L]` of the cost network.
         table_bytes: `[B, T]`.
         single_ms: `[B, T]` predicted cost of each table alone on one device.
-        reference_ms: `[B]` sum of `single_ms` over the number of devices. A policy sees costs relative to it, so that they
-            mean the same in a small task and in a large one.
+        reference_ms: `[B]` sum of the magnitudes of `single_ms` over the number of devices, above 0. The policy
+            `lookahead` sees costs relative to it, so that they mean the same in a small task and in a large one.
         num_devices: `D`.
         capacity_bytes: per device.
     """
@@ -59,7 +60,7 @@ class Episodes:
             ordered,
             task.table_bytes[order][None],
             single_ms[order][None],
-            (single_ms.sum() / task.num_devices).clamp(min=1e-6)[None],
+            _reference_ms(single_ms[None], task.num_devices),
             task.num_devices,
             task.memory_bytes,
         )
@@ -104,14 +105,19 @@ def episodes_of(tasks: Sequence[PlacementTask], network: CostNetwork, normaliser
         )
     normalised = torch.stack([normaliser(task.tables) for task in tasks])  # [B, T, F]
     latents = network.encode(normalised, network.ratios(tasks))  # [B, T, L]
-    single_ms = network.phases_ms(latents[:, :, None, :]).sum((-1, -2))  # [B, T]: each table alone on one device
+    single_ms = network.single_ms(latents)  # [B, T]
     order = torch.argsort(single_ms, dim=1, descending=True, stable=True)  # [B, T]
     table_bytes = torch.stack([task.table_bytes for task in tasks])
     [(_, num_devices, capacity_bytes)] = shapes
-    reference_ms = (single_ms.sum(dim=1) / num_devices).clamp(min=1e-6)
+    reference_ms = _reference_ms(single_ms, num_devices)
     normalised, latents = (values.gather(1, order[:, :, None].expand_as(values)) for values in (normalised, latents))
     table_bytes, single_ms = (values.gather(1, order) for values in (table_bytes, single_ms))
     return Episodes(order, normalised, latents, table_bytes, single_ms, reference_ms, num_devices, capacity_bytes)
+
+
+def _reference_ms(single_ms: Float[Tensor, "B T"], num_devices: int) -> Float[Tensor, " B"]:
+    """See `Episodes`; an untrained network may predict negative costs, whose sum could be nearly 0."""
+    return (single_ms.abs().sum(dim=1) / num_devices).clamp(min=_LEAST_REFERENCE_MS)
 
 
 def start(evaluator: ShardEvaluator, batch: int, num_devices: int) -> State:

@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dreamshard.cost_model import CostNetwork
-from dreamshard.cost_model.evaluator import Array, Indices, Loads, mlp_arrays, run_mlp
+from dreamshard.cost_model.evaluator import Array, Indices, Loads, ShardEvaluator, mlp_arrays, run_mlp
+from dreamshard.cost_model.paper import TableNetwork, device_latents
 from dreamshard.policy import mdp
 from dreamshard.policy.mdp import Episodes, State
 from dreamshard.policy.policy_network import COST_COLUMNS, DeviceView, PolicyNetwork
@@ -60,13 +61,13 @@ def rollout(
     num_devices = episodes.num_devices
     evaluator = network.evaluator()
     state = mdp.start(evaluator, batch, num_devices)
-    scorer = _DeviceScorer(policy, episodes, state.loads)
+    scorer = _DeviceScorer(policy, episodes, evaluator, state.loads)
     latents, table_bytes = episodes.latents.numpy(), episodes.table_bytes.numpy()
     noise = None if generator is None else _gumbel((num_tables, batch, num_devices), generator)
     actions = np.empty((batch, num_tables), np.int64)
     seen = []
     for t in range(num_tables):
-        cost_if_placed = mdp.cost_if_placed_ms(evaluator, state, latents[:, t]) / scorer.reference_ms
+        cost_if_placed = scorer.cost_if_placed(evaluator, state, latents[:, t])
         legal = mdp.legal_devices(state.used_bytes, table_bytes[:, t], episodes.capacity_bytes)
         if record:
             memory = (state.used_bytes / max(episodes.capacity_bytes, 1)).astype(np.float32)
@@ -128,26 +129,39 @@ class _DeviceScorer:
     """The policy in NumPy, with the current codes of all devices.
 
     Attributes:
-        costs: `[B, D, 3]` relative predicted costs of each device; compute of a device without tables is 0.
-        reference_ms: `[B, 1]`.
+        costs: `[B, D, 3]` predicted costs of each device as the policy sees them; compute of a device without tables is 0,
+            except that the policy `paper` sees what the paper's cost network predicts for it.
+        reference_ms: `[B, 1]` what costs are divided by.
+        all_to_alls: share of the communication that the policy sees.
     """
 
-    def __init__(self, policy: PolicyNetwork, episodes: Episodes, loads: Loads) -> None:
+    def __init__(self, policy: PolicyNetwork, episodes: Episodes, evaluator: ShardEvaluator, loads: Loads) -> None:
         batch, num_tables = episodes.order.shape
         self.paper = policy.kind == "paper"
         self.encoded = policy.encode(episodes.features).numpy()
         self.table_codes = policy.table_codes(episodes.features).numpy()
         self.cost_weight = np.float32(float(policy.cost_weight()))
-        self.reference_ms = episodes.reference_ms.numpy()[:, None]
+        reference_ms = torch.ones_like(episodes.reference_ms) if self.paper else episodes.reference_ms
+        self.reference_ms = reference_ms.numpy()[:, None]
+        self.all_to_alls = np.float32(0.5 if self.paper else 1)
         self.capacity = np.float32(max(episodes.capacity_bytes, 1))
         self.tables_per_device = np.float32(num_tables / episodes.num_devices)
         self.sums = np.zeros((batch, episodes.num_devices, self.encoded.shape[-1]), np.float32)
         self.costs = np.zeros((batch, episodes.num_devices, COST_COLUMNS), np.float32)
-        if self.paper:
-            self.cost = mlp_arrays(policy.cost)
+        if isinstance(policy.table, TableNetwork):
+            self.cost, self.empty = mlp_arrays(policy.cost), policy.table.empty()
+        if self.paper and loads.compute_ms.any():
+            self.costs[..., 0], self.costs[..., 1], _ = evaluator.compute(loads.sums[0, :1])
         self.score = mlp_arrays(policy.score if self.paper else policy.device)
-        self.costs[..., 2] = loads.comm_ms / self.reference_ms
+        self.costs[..., 2] = self.all_to_alls * loads.comm_ms / self.reference_ms
         self.codes = self._codes(self.sums, self.costs, np.zeros(self.costs.shape[:2], np.float32))  # [B, D, K]
+
+    def cost_if_placed(self, evaluator: ShardEvaluator, state: State, latent: Array) -> Array:
+        """`[B, D]` relative cost of placing a table on each device; 0 for a policy that does not see it."""
+        if self.paper:
+            return np.zeros_like(state.loads.compute_ms)
+        relative: Array = mdp.cost_if_placed_ms(evaluator, state, latent) / self.reference_ms
+        return relative
 
     def logits(self, t: int, cost_if_placed: Array) -> Array:
         """`[B, D]` of table `t`."""
@@ -160,7 +174,7 @@ class _DeviceScorer:
         self.sums[changed] += self.encoded[:, t]
         costs = np.empty((len(action), COST_COLUMNS), np.float32)
         costs[:, 0], costs[:, 1] = compute
-        costs[:, 2] = state.loads.comm_ms[changed]
+        costs[:, 2] = self.all_to_alls * state.loads.comm_ms[changed]
         costs /= self.reference_ms
         self.costs[changed] = costs
         memory = (state.used_bytes[changed] / self.capacity).astype(np.float32)
@@ -168,7 +182,8 @@ class _DeviceScorer:
 
     def _codes(self, sums: Array, costs: Array, memory: Array) -> Array:
         if self.paper:
-            return run_mlp(self.score, np.concatenate([sums, run_mlp(self.cost, costs)], axis=-1))
+            held, paid = device_latents(sums, self.empty), np.maximum(run_mlp(self.cost, costs), 0)
+            return run_mlp(self.score, np.concatenate([held, paid], axis=-1))
         return run_mlp(self.score, np.concatenate([sums / self.tables_per_device, costs, memory[..., None]], axis=-1))
 
 

@@ -20,6 +20,7 @@ cost_greedy        greedy on the cost network
 local_search       climbs from several placements within a budget
 budget             how much a search may do, counted in work; a limit of time only cuts it
 hill_climber       moves and swaps off the critical devices
+overall_climber    the same by an overall cost that is no sum of the devices' costs
 background         shards that stay where they are while others are placed
 column_splits      tables worth splitting by columns
 """

@@ -97,8 +97,10 @@ class DreamShardPlacer:
     def _place(self, task: PlacementTask, budget: Budget) -> Placement:
         network = self.cost_network.for_task(task)
 
+        normaliser = self.normaliser.of_task(task.tables)
+
         def episodes(part: PlacementTask) -> Episodes:
-            return episodes_of([part], network, self.normaliser)
+            return episodes_of([part], network, normaliser)
 
         def starts(of: Episodes) -> list[Int[Tensor, "B T"]]:
             return [*self._rollouts(network, of), cost_greedy(network, of)]
@@ -161,16 +163,18 @@ class DreamShardPlacer:
 
         None for a cost network without such a bound; see `cost_model/lower_bound.py`.
         """
-        latents = self._latents(task.sharded(placement)[0])
+        latents = self._latents(task.sharded(placement)[0], task.tables)
         return self.cost_network.for_task(task).lower_bound_ms(latents, task.num_devices)
 
     def _sums(self, task: PlacementTask, placement: Placement) -> Float[Tensor, "1 D L"]:
-        task, placement = task.sharded(placement)
-        return shard_sums(self._latents(task), placement.device[None], task.num_devices)
+        sharded, placement = task.sharded(placement)
+        return shard_sums(self._latents(sharded, task.tables), placement.device[None], task.num_devices)
 
-    def _latents(self, task: PlacementTask) -> Float[Tensor, "T L"]:
-        ratios = self.cost_network.ratios([task])
-        return self.cost_network.encode(self.normaliser(task.tables), None if ratios is None else ratios[0])
+    def _latents(self, sharded: PlacementTask, whole: Tables) -> Float[Tensor, "T L"]:
+        """Latents of the shards of a task of these whole tables."""
+        ratios = self.cost_network.ratios([sharded])
+        normalised = self.normaliser.of_task(whole)(sharded.tables)
+        return self.cost_network.encode(normalised, None if ratios is None else ratios[0])
 
     def _rollouts(self, network: CostNetwork, episodes: Episodes) -> list[Int[Tensor, "B T"]]:
         """The policy's greedy rollout, and sampled ones as far as their number is limited."""

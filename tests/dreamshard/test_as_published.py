@@ -1,0 +1,117 @@
+"""The algorithm `paper` computes what the authors' program computes (docs/as-published.md lists what differs)."""
+
+import pytest
+import torch
+
+from dreamshard.algorithms import with_algorithm
+from dreamshard.cost_model import CostData, Normaliser
+from dreamshard.placement import Placement
+from dreamshard.policy.mdp import episodes_of
+from dreamshard.policy.rollout import log_probs, rollout
+from dreamshard.search import DreamShardPlacer
+from dreamshard.tasks import PlacementTask
+from dreamshard.training import continue_from, fit_costs, improve_policy, make_placer, propose, start_training
+from tests.helpers.published_dreamshard import PublishedDreamShard, ours, published_features, random_weights
+from tests.helpers.samples import sample_of_phases
+from tests.helpers.tables import pool_of
+from tests.helpers.trained import TINY, learnt_placer
+
+DEVICES = 4
+TASK = PlacementTask(pool_of(18), DEVICES, 2**33)
+PAPER = with_algorithm(TINY, "paper")
+SEEDS = pytest.mark.parametrize("seed", range(4))
+
+
+def placer(seed: int) -> DreamShardPlacer:
+    return DreamShardPlacer(*ours(random_weights(seed)), Normaliser.per_task(), inference="policy")
+
+
+def placement_with_an_empty_device(seed: int) -> Placement:
+    return Placement(torch.randint(DEVICES - 1, (18,), generator=torch.Generator().manual_seed(seed)), DEVICES)
+
+
+def held(placement: Placement) -> list[torch.Tensor]:
+    features = published_features(TASK.tables)
+    return [features[placement.device == device] for device in range(DEVICES)]
+
+
+@SEEDS
+def test_the_three_heads_and_the_overall_head_agree_also_where_a_device_is_empty(seed):
+    published, placement = PublishedDreamShard(random_weights(seed)), placement_with_an_empty_device(seed)
+    expected = torch.stack([published.heads_ms(on) for on in held(placement)])  # [D, 3]
+    sums = placer(seed)._sums(TASK, placement)
+    torch.testing.assert_close(placer(seed).cost_network.heads_ms(sums)[0], expected, rtol=1e-4, atol=1e-4)
+    found = placer(seed).predict_overall_ms(TASK, placement)
+    assert found == pytest.approx(published.overall_ms(held(placement)), rel=1e-4)
+
+
+@SEEDS
+def test_tables_are_placed_in_the_published_order(seed):
+    network, _ = ours(random_weights(seed))
+    order = episodes_of([TASK], network, Normaliser.per_task()).order[0].tolist()
+    assert order == PublishedDreamShard(random_weights(seed)).order(published_features(TASK.tables))
+
+
+@SEEDS
+def test_each_steps_probabilities_are_those_of_the_published_logits(seed):
+    network, policy = ours(random_weights(seed))
+    episodes = episodes_of([TASK], network, Normaliser.per_task())
+    taken = rollout(policy, network, episodes, torch.Generator().manual_seed(seed), record=True)
+    with torch.no_grad():
+        found, _ = log_probs(policy, episodes, taken)  # [1, T]
+    published, features = PublishedDreamShard(random_weights(seed)), published_features(TASK.tables)
+    on: list[list[int]] = [[] for _ in range(DEVICES)]
+    for step, (table, device) in enumerate(zip(episodes.order[0].tolist(), taken.actions[0].tolist(), strict=True)):
+        logits = torch.tensor([published.logit(features[tables]) for tables in on])
+        assert float(found[0, step]) == pytest.approx(float(logits.log_softmax(0)[device]), rel=1e-3, abs=1e-3)
+        on[device].append(table)
+
+
+@SEEDS
+@pytest.mark.parametrize("room", [3.0, 1.3])
+def test_the_placement_is_that_of_the_published_greedy_policy(seed, room):
+    table_bytes = TASK.table_bytes.tolist()
+    memory_bytes = max(int(room * sum(table_bytes) / DEVICES), max(table_bytes))
+    task = PlacementTask(TASK.tables, DEVICES, memory_bytes)
+    published = PublishedDreamShard(random_weights(seed))
+    expected = published.place(published_features(TASK.tables), table_bytes, DEVICES, memory_bytes)
+    assert placer(seed).place(task).device.tolist() == expected
+
+
+def test_the_loss_is_the_sum_of_four_squared_errors_on_two_draws():
+    network, _ = ours(random_weights(0))
+    phases = torch.rand(3, DEVICES, 4, generator=torch.Generator().manual_seed(0))
+    samples = [sample_of_phases(TASK, placement_with_an_empty_device(s), phases[s]) for s in range(3)]
+    data = CostData.of(samples, Normaliser.per_task())
+    chosen = torch.tensor([[0, 2, 2], [1, 3, 10]])  # placements, and devices 1 and 3 of the first, 2 of the last
+    published = PublishedDreamShard(random_weights(0))
+    expected = 0.0
+    for s in (0, 2, 2):
+        overall_ms = published.overall_ms(held(samples[s].placement))
+        expected += (overall_ms - float(phases[s].sum(-1).max())) ** 2 / 3
+    for s, device in ((0, 1), (0, 3), (2, 2)):
+        heads = published.heads_ms(held(samples[s].placement)[device])
+        expected += float((heads - phases[s, device, [0, 2, 3]]).square().sum()) / 3
+    assert float(network.loss(data, chosen).detach()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_learning_rates_fall_linearly_to_one_step_before_zero():
+    state, seen, samples = start_training(TASK.tables, PAPER, seed=0), [], []
+    for _ in range(PAPER.iterations):
+        samples += [
+            sample_of_phases(task, placement, torch.rand(DEVICES, 4)) for task, placement in propose(state, [TASK])
+        ]
+        fit_costs(state, samples)
+        seen.append([optimizer.param_groups[0]["lr"] for optimizer in (state.cost_optimizer, state.policy_optimizer)])
+        improve_policy(state, [TASK])
+    assert seen == [[5e-4 * (1 - i / 3)] * 2 for i in range(3)]
+
+
+def test_training_as_published_does_not_start_from_a_placer_with_other_features():
+    with pytest.raises(ValueError, match="start without"):
+        continue_from(learnt_placer(), PAPER, seed=0)
+    mixture = make_placer(start_training(TASK.tables, TINY.__class__(cost_network="paper", policy="paper"), seed=0))
+    with pytest.raises(ValueError, match="normalised by pool"):
+        continue_from(mixture, PAPER, seed=0)
+    warm = continue_from(make_placer(start_training(TASK.tables, PAPER, seed=0)), PAPER.warm(), seed=1)
+    assert warm.normaliser.scope == "task"
