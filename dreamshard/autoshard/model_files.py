@@ -42,7 +42,7 @@ def load_placer(folder: Path) -> AutoShardPlacer:
     with complete_model(folder):
         network, policy = ComputeCostNetwork(), AutoShardPolicy()
         _restore(network, policy, tensors, config)
-        return AutoShardPlacer(network, policy, Normaliser(**section(tensors, "normaliser")))
+        return AutoShardPlacer(network, policy, Normaliser(tensors["normaliser.mean"], tensors["normaliser.std"]))
 
 
 def save_state(state: AutoShardState, folder: Path) -> None:
@@ -63,7 +63,7 @@ def load_state(folder: Path) -> AutoShardState:
     """
     tensors, config = _read(folder)
     with complete_model(folder):
-        normaliser = Normaliser(**section(tensors, "normaliser"))
+        normaliser = Normaliser(tensors["normaliser.mean"], tensors["normaliser.std"])
         state = untrained(normaliser, AutoShardConfig(**config["training"]), seed=0)
         _restore(state.cost_network, state.policy, tensors, config)
         restore_optimizer(state.cost_optimizer, tensors, "cost_optimizer")
