@@ -7,7 +7,6 @@ placing alone.
     by_name             builds rivals by the names that commands and reports use
     encoder_decoder     `rnn_predicted`: the LSTM encoder-decoder with attention of Mirhoseini et al. 2017, on predicted costs
     measured_rnn        `rnn`: the same policy, trained on costs that it measures
-    autoshard           `autoshard`: Zha et al. 2022, one LSTM shared by all devices
     lstm_policies       what these share: rollouts; and training by REINFORCE on predicted costs
     neuroshard          `neuroshard`, `neuroshard_predicted`: Zha et al. 2023, beam search over column splits
     neuroshard_models   the three cost models of `neuroshard`

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from dreamshard.costs import CostSample
-from dreamshard.peers.autoshard import AUTOSHARD
 from dreamshard.peers.encoder_decoder import RNN_PREDICTED
 from dreamshard.peers.lstm_policies import LstmPlacer, PeerTraining
 from dreamshard.peers.measured_rnn import Measure, MeasuredRnn, RnnTraining, trained_on_measurements
@@ -18,7 +17,7 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 
-_METHODS = {method.name: method for method in (RNN_PREDICTED, AUTOSHARD)}
+_METHODS = {RNN_PREDICTED.name: RNN_PREDICTED}
 MEASURING = "rnn"
 """The rival that measures placements in order to learn."""
 

@@ -23,8 +23,8 @@ PlacerOption = Annotated[
     str | None,
     typer.Option(
         "--placer",
-        help="champion, challenger, previous, a version, paper (its champion) or paper:3, prior, cost_greedy, a rule of "
-        "thumb, or a rival.",
+        help="champion, challenger, previous, a version, paper or autoshard (their champions), paper:3, prior, "
+        "cost_greedy, a rule of thumb, or a rival.",
         show_default="the champion, or the best for --hardware",
     ),
 ]

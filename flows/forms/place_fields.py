@@ -37,9 +37,9 @@ PlacerName = Annotated[
     str | None,
     Field(
         title="Placer",
-        description="champion, challenger, previous, a version's number, paper (DreamShard as published: its champion) or "
-        "paper:3, prior, cost_greedy, a rule of thumb (e.g. lookup_greedy), or a published rival. Empty: the best for the "
-        "hardware, or the champion.",
+        description="champion, challenger, previous, a version's number, paper or autoshard (as published: their "
+        "champions), paper:3, prior, cost_greedy, a rule of thumb (e.g. lookup_greedy), or a published rival. Empty: the "
+        "best for the hardware, or the champion.",
         examples=["champion", "paper", "prior", "lookup_greedy"],
     ),
 ]

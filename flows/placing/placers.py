@@ -165,10 +165,9 @@ def _prior(spec: "AcceleratorSpec", task: "PlacementTask", why: str) -> Choice:
 def _without_costs() -> list[str]:
     """Rules of thumb and rivals: placers that need another one's prediction of costs, if any."""
     from dreamshard.baselines import baselines
-    from dreamshard.names import ALGORITHMS
     from dreamshard.peers import PEERS
 
-    return [*baselines(), *(name for name in PEERS if name not in ALGORITHMS), "cost_greedy"]
+    return [*baselines(), *PEERS, "cost_greedy"]
 
 
 def _rule_or_rival(

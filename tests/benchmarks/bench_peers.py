@@ -1,9 +1,9 @@
 """The published rivals against dreamshard: true simulated cost of the same unseen tasks, and time to place, at two sizes.
 
-dreamshard is trained at 50x4 from 100 placements measured with noise, and serves 800x128 too. `autoshard`, `rnn_predicted`
-and `neuroshard_predicted` place by its cost network; `autoshard` is trained at 50x4 too. `neuroshard` is fitted to the same
-100 placements. What serves only one number of devices is trained anew at 800x128: `neuroshard` is fitted to 100 placements
-measured there, `rnn` measures 100 there, and `rnn_predicted` takes 10 updates instead of 300, which would take an hour.
+dreamshard is trained at 50x4 from 100 placements measured with noise, and serves 800x128 too. `rnn_predicted` and
+`neuroshard_predicted` place by its cost network. `neuroshard` is fitted to the same 100 placements. What serves only one
+number of devices is trained anew at 800x128: `neuroshard` is fitted to 100 placements measured there, `rnn` measures 100
+there, and `rnn_predicted` takes 10 updates instead of 300, which would take an hour.
 TorchRec's planner gets the bandwidths of the simulated accelerator, and at 800x128 a minute for each plan in columns.
 
 Tables stay whole, except in the rows of placers that split them by columns, where dreamshard does so too; those are of mixed
@@ -66,13 +66,12 @@ def _rivals(placer: DreamShardPlacer, dims: Dims, size: Size, samples: list[Cost
     rivals: dict[str, Rival] = {}
     for name in (MEASURING, *LEARNED):
         began = time.process_time()
-        at = TRAINED if name == "autoshard" else size  # the others have one output per device
-        training = PeerTraining() if at == TRAINED else AT_LARGE
-        learning = tasks(repeated(pools(dims)[0], at.tables), at, 50 if at == TRAINED else 5, seed=5)
+        training = PeerTraining() if size == TRAINED else AT_LARGE  # both have one output per device
+        learning = tasks(repeated(pools(dims)[0], size.tables), size, 50 if size == TRAINED else 5, seed=5)
         rival = trained_peer(
             name, placer, learning, 0, training, measure=simulated().measure, measurements=MEASUREMENTS
         )
-        by = f"{MEASUREMENTS} measurements" if name == MEASURING else f"{training.updates} updates at {at}"
+        by = f"{MEASUREMENTS} measurements" if name == MEASURING else f"{training.updates} updates at {size}"
         rivals[name] = Rival(rival, f", {by}, trained in {time.process_time() - began:.0f} s CPU")
     began = time.process_time()
     fitted = peer("neuroshard", placer, samples=samples)

@@ -194,7 +194,7 @@ def test_wrong_comparisons_are_one_sentence(home, shared_dreamshard):
 def test_published_rivals_learn_from_tables_that_are_not_held_out(home, monkeypatch):
     monkeypatch.setenv("DREAMSHARD_HOME", str(home))
     who = contestants.resolve(open_store(), ["1"], with_peers=True)
-    assert {"version 1", "rnn", "rnn_predicted", "autoshard", "neuroshard", "neuroshard_predicted"} <= set(who)
+    assert {"version 1", "rnn", "rnn_predicted", "neuroshard", "neuroshard_predicted"} <= set(who)
     tasks = [PlacementTask(pool_of(4), 2, 2**30)]
     names = {"version 1": "1", "neuroshard_predicted": None, "cost_greedy": None, "random": None}
     placers = contestants.of_versions(open_store(), names, RivalInputs(), 0).placers

@@ -23,7 +23,7 @@ def test_torchrecs_planner_needs_no_champion(place):
     assert device["items"] != device["words"]
 
 
-@pytest.mark.parametrize("rival", ["neuroshard_predicted", "rnn_predicted", "autoshard", "cost_greedy"])
+@pytest.mark.parametrize("rival", ["neuroshard_predicted", "rnn_predicted", "cost_greedy"])
 def test_rivals_that_place_by_predicted_costs_say_that_there_is_no_champion(place, rival):
     done = place(rival)
     assert done.exit_code == 1
@@ -95,7 +95,7 @@ def test_a_damaged_champion_is_said_by_a_rule_of_thumb_which_places_all_the_same
     assert "no cost is predicted: the champion cannot be loaded: version 1 cannot be read" in done.stderr
 
 
-@pytest.mark.parametrize("rival", ["neuroshard_predicted", "autoshard", "cost_greedy"])
+@pytest.mark.parametrize("rival", ["neuroshard_predicted", "rnn_predicted", "cost_greedy"])
 def test_with_a_champion_rivals_place_by_its_predicted_costs_and_training_is_said(place, rival, monkeypatch, tmp_path):
     from dreamshard.training import TrainingConfig, make_placer, start_training
     from dreamshard.workloads import read_tables
@@ -112,4 +112,4 @@ def test_with_a_champion_rivals_place_by_its_predicted_costs_and_training_is_sai
     assert plan["placer"] == rival
     assert {shard["table"] for shard in plan["shards"]} == {"users", "items", "words"}
     assert plan["predicted"]["overall_ms"] > 0
-    assert ("trains on these tables alone" in done.stderr) == (rival == "autoshard")
+    assert ("trains on these tables alone" in done.stderr) == (rival == "rnn_predicted")
