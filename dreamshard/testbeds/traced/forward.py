@@ -7,6 +7,9 @@ From `embedding_forward_split_kernel_v2_template.cu` (pytorch/FBGEMM at 07f84df8
 - A row is read by a group of 8, 16 or 32 lanes, 4 elements a lane, by the width of the table itself (not of the widest table
   of the shard); a warp of 32 bags always reads whole rows by all its lanes. A group has 4 rows in flight.
 - All warps that a multiprocessor can hold are resident (the kernel's launch bounds).
+
+This is the kernel of `use_experimental_tbe`. The default one has a single row in flight per group of lanes, and is slower for
+narrow rows.
 """
 
 from dataclasses import dataclass
