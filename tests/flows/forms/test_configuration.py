@@ -1,5 +1,6 @@
 import pytest
 
+from dreamshard.names import ALGORITHMS
 from dreamshard.recipes import smoke
 from flows.forms.configuration import configure
 from flows.forms.options import RecipeOptions, RetrainOptions
@@ -19,6 +20,14 @@ def test_options_that_are_filled_in_override_the_recipe_and_empty_ones_do_not():
     assert chosen.tasks.memory_bytes == 3 * 2**29
     assert chosen.training.iterations == chosen.training.warm_iterations == 3
     assert chosen.tasks.tables_per_task == smoke().tasks.tables_per_task
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_algorithm_replaces_the_recipes_and_keeps_its_numbers(algorithm: str):
+    chosen = configure(RetrainOptions(recipe="smoke", algorithm=algorithm, iterations=3)).training
+    assert (chosen.algorithm, chosen.iterations) == (algorithm, 3)
+    assert chosen.placements_per_iteration == smoke().training.placements_per_iteration
+    assert configure(RetrainOptions(recipe="paper_50x4")).training.algorithm == "paper"
 
 
 def test_what_is_kept_free_of_each_device_comes_from_the_options():

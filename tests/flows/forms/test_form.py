@@ -6,6 +6,7 @@ from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
+from dreamshard.names import ALGORITHMS
 from dreamshard.recipes import RECIPES
 from flows.forms import fields
 from flows.forms.form import deployed, field_schema
@@ -44,6 +45,8 @@ def test_the_form_says_choices_and_bounds():
     properties = FORM["properties"]
     assert properties["recipe"]["enum"] == sorted(RECIPES)
     assert properties["recipe"]["default"] == "default"
+    assert properties["algorithm"]["enum"] == list(ALGORITHMS)
+    assert "algorithm" in refused(algorithm="magic")
     assert properties["num_devices"]["title"] == "Devices"
     assert properties["num_devices"]["description"].endswith("At least 1, at most 4096.")
     assert properties["memory_gb"]["description"].endswith("More than 0, at most 100000.")
@@ -68,7 +71,7 @@ def test_a_flow_is_called_with_the_fields_of_its_options_and_an_empty_text_is_no
     assert echo.fn(seed=3, testbed="") == StageOptions(seed=3)
     assert list(echo.parameters.properties) == [
         *("recipe", "seed", "testbed", "dataset", "num_devices", "devices_per_host", "memory_gb", "reserve_gb"),
-        *("tables_per_task", "mode", "exchange_devices"),
+        *("tables_per_task", "mode", "exchange_devices", "algorithm"),
     ]
 
 

@@ -23,6 +23,11 @@ from tests.helpers.tables import tables_of
             {"source": "s3://team/tables/", "table_diff": "unchanged", "warm_from": ""},
             "v2 tables unchanged, from nothing",
         ),
+        (
+            "paper:2",
+            {"source": "tables.csv", "table_diff": "", "warm_from": "paper:1"},
+            "paper v2 tables.csv, warm from v1",
+        ),
     ],
 )
 def test_a_version_is_named_for_what_it_is(version, tags, name):
