@@ -23,6 +23,7 @@ from flows.cli import (
     servers,
     sql,
     stages,
+    sweep,
     terminal,
     what_if,
 )
@@ -48,6 +49,7 @@ for command in (
     *(servers.up, servers.deploy, servers.worker),
     *(chain.run, chain.watch),
     *(stages.ingest, stages.profile, stages.train, stages.evaluate, stages.compare, stages.promote),
+    sweep.sweep,
 ):
     app.command()(command)
 

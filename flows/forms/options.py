@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dreamshard.version_references import VersionReference
-from flows.forms import fields, place_fields
+from flows.forms import fields, place_fields, sweep_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +175,15 @@ class PlaceOptions:
     steps_until_next: place_fields.StepsUntilNext = 100_000
     move_gb_per_s: place_fields.MoveGbPerS = 10
     budget_ms: place_fields.BudgetMs = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """A sweep over sizes, dims and seeds."""
+
+    recipe: sweep_fields.SweepName = "paper_table"
+    short: sweep_fields.Short = False
+    split: sweep_fields.SweptTables = "validation"
 
 
 @dataclass(frozen=True, kw_only=True)

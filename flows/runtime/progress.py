@@ -15,6 +15,9 @@ Listener = Callable[[str, int, int, str], None]
 STAGES = {"ingest": 5, "tasks": 1, "train": 70, "evaluate": 20, "register": 3, "promote": 1}
 """The stages of the whole chain, and the share of its time that each usually takes, in percent."""
 
+_ALONE = 1
+"""The share of a stage that is not of the chain, and so is the only one of its flow."""
+
 ANNOUNCEMENT = ""
 """The stage of sentences that belong to none."""
 
@@ -75,6 +78,6 @@ def publish_progress(stage: str, done: int, total: int, note: str = "") -> None:
 
 def overall_percent(stage: str, done: int, total: int, stages: Sequence[str] = tuple(STAGES)) -> float:
     """Percentage of `stages` that is finished when `done` of `total` parts of `stage` are."""
-    before = sum(STAGES[name] for name in stages[: stages.index(stage)])
-    whole = sum(STAGES[name] for name in stages)
-    return 100 * (before + STAGES[stage] * done / max(total, 1)) / whole
+    shares = {name: STAGES.get(name, _ALONE) for name in stages}
+    before = sum(shares[name] for name in stages[: stages.index(stage)])
+    return 100 * (before + shares[stage] * done / max(total, 1)) / sum(shares.values())

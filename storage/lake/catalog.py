@@ -34,6 +34,7 @@ VIEWS = (
     "placements",
     "evaluations",
     "evaluated_devices",
+    "sweep_results",
 )
 
 _NO_DOWNLOADS: dict[str, Any] = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
@@ -114,7 +115,10 @@ def _create_views(connection: duckdb.DuckDBPyConnection, settings: Settings, ver
     if not isinstance(root, Path):
         connection.register_filesystem(root.fs)
     rows = {name: versions if name == "versions" and versions else _rows(connection, root, name) for name in _SOURCES}
-    for name in ("versions", "tables", "tasks", "cost_samples", "device_costs", "shard_costs", "exchange_samples"):
+    for name in (
+        *("versions", "tables", "tasks", "cost_samples", "device_costs", "shard_costs", "exchange_samples"),
+        "sweep_results",
+    ):
         connection.execute(f"create view {name} as {rows[name]}")
     connection.execute(f"create view evaluations as {derived_views.EVALUATIONS.format(rows=rows['evaluations'])}")
     connection.execute(f"create view evaluated_devices as {derived_views.EVALUATED_DEVICES}")
@@ -138,6 +142,7 @@ _SOURCES: dict[str, tuple[str, pa.Schema, tuple[str, ...], str]] = {
     "exchange_samples": ("exchange_samples", schemas.EXCHANGE_SAMPLES, (), ""),
     "evaluations": ("evaluations", schemas.EVALUATIONS, ("testbed", "dataset_version"), ""),
     "table_estimates": ("table_estimates", schemas.TABLE_ESTIMATES, (), ""),
+    "sweep_results": ("sweeps", schemas.SWEEP_RESULTS, ("sweep",), ""),
 }
 """Name -> dataset, columns, those that its folders are named by, and condition on its rows.
 

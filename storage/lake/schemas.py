@@ -213,3 +213,20 @@ EXCHANGE_SAMPLES = pa.schema(
     ]
 )
 """One row per all-to-all measured by itself."""
+
+SWEEP_RESULTS = pa.schema(
+    [
+        *_columns(_TEXT, "sweep", "cell", "experiment", "source", "dims", "trained", "placed", "split", "testbed"),
+        *_columns(_INT, "budget", "seed"),
+        *_columns(_TEXT, "placer", "task"),
+        *_columns(
+            _MS, "overall_ms", "compute_ms", "predicted_ms", "place_ms"
+        ),  # null: did not fit, or predicts nothing
+        ("has_shards", pa.bool_()),
+        ("learning_s", _MS),
+        ("measurements", _INT),
+        ("commit", _TEXT),
+        ("created_at", _TIME),
+    ]
+)
+"""One row per placer and task of a cell of a sweep."""

@@ -27,6 +27,7 @@ STAGES = [
     "retrain",
     "watch",
     "prune",
+    "sweep",
 ]
 
 

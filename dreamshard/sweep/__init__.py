@@ -1,0 +1,17 @@
+"""Sweeps: every placer at many sizes, on tables that none has seen, with intervals over tasks and seeds.
+
+design     the cells of a sweep: what is trained where, and placed where
+tables     Meta's tables by their published statistics: for training, for choices, for the test
+systems    every placer by name, trained within a cell
+cell       trains and places in one cell
+summary    figures with intervals from the results of all cells
+page       the figures as a page of Markdown
+"""
+
+from dreamshard.sweep.cell import CellResult, run_cell
+from dreamshard.sweep.design import SWEEPS, Cell, Sweep, sweep
+from dreamshard.sweep.page import page
+from dreamshard.sweep.summary import Figure, summarise
+from dreamshard.sweep.tables import Size
+
+__all__ = ["SWEEPS", "Cell", "CellResult", "Figure", "Size", "Sweep", "page", "run_cell", "summarise", "sweep"]

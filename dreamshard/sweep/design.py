@@ -1,0 +1,147 @@
+"""The cells of a sweep. A cell trains once and places at one or more sizes, and is the unit of resuming."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal, get_args
+
+from dreamshard.sweep.tables import Dims, Size, Split
+from dreamshard.workloads import META_WORKLOADS
+
+Experiment = Literal["sizes", "transfer", "measurements", "workloads"]
+"""`sizes`: trained and placed at each size. `transfer`: trained at one size, placed at others. `measurements`: by number of
+measurements. `workloads`: one public model and its drifted variants."""
+
+META = META_WORKLOADS[0]
+"""Source of the cells that draw tasks of Meta's tables (2021 and 2022, see `tables`)."""
+
+RULES = ("random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
+OTHERS = (
+    *("cost_greedy", "dreamshard", "dreamshard_columns", "paper", "autoshard", "rnn"),
+    *("neuroshard", "neuroshard_columns", "neuroshard_predicted", "neuroshard_predicted_columns"),
+    *("torchrec_planner", "torchrec_planner_columns"),
+)
+SLOW = ("rnn_predicted",)  # trains for a minute and more
+LEARNED = ("dreamshard", "paper", "autoshard")
+"""Systems that train once and place at any size."""
+
+SIZES = (Size(20, 4), Size(50, 4), Size(80, 4), Size(40, 8), Size(80, 8), Size(160, 8), Size(200, 8))
+LARGE = Size(800, 128)
+MODELS = ("mlperf-dlrm-dcnv2", "nvidia-synthetic-tiny", "nvidia-synthetic-small", "nvidia-synthetic-medium")
+_ALL_DIMS: tuple[Dims, ...] = get_args(Dims)
+_FEW_TABLES, _TASKS_FEW, _TASKS_MANY = 100, 30, 10  # tasks up to so many tables, and beyond
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One training of every system, and what it places.
+
+    Attributes:
+        source: a bundled workload; `META` for tasks of Meta's tables.
+        trained: size of the training tasks.
+        placed: sizes of the tasks to place.
+        systems: names of placers (`systems.SYSTEMS`).
+        measurements: placements that each trained system measures.
+        num_tasks: of each size; None for 30 up to 100 tables and 10 beyond.
+    """
+
+    experiment: Experiment
+    source: str = META
+    dims: Dims = "dim16"
+    trained: Size
+    placed: tuple[Size, ...]
+    systems: tuple[str, ...]
+    seed: int
+    split: Split
+    testbed: str = "simulated"
+    measurements: int = 100
+    num_tasks: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Unique in its sweep; a file name."""
+        source = "" if self.source == META else f"{self.source}-"
+        return f"{self.experiment}-{source}{self.dims}-{self.trained}-m{self.measurements}-{self.split}-s{self.seed}"
+
+    def tasks_of(self, size: Size) -> int:
+        """Tasks to draw of a size."""
+        return self.num_tasks or (_TASKS_FEW if size.tables <= _FEW_TABLES else _TASKS_MANY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """A named set of cells."""
+
+    name: str
+    cells: tuple[Cell, ...]
+
+
+def paper_table(*, short: bool, split: Split) -> Sweep:
+    """The paper's tables and figures: all placers by size, transfer, number of measurements; public models besides.
+
+    The short form has two sizes, one transfer and one model, and no system that trains for a minute or more.
+    """
+    seeds, systems = (0, 1, 2), (*RULES, *OTHERS, *(() if short else SLOW))
+    sizes = (Size(20, 4), Size(50, 4)) if short else SIZES
+    cells = [
+        Cell(experiment="sizes", dims=dims, trained=size, placed=(size,), systems=systems, seed=seed, split=split)
+        for dims, size, seed in product(_ALL_DIMS, sizes, seeds)
+    ]
+    targets = (Size(100, 8),) if short else (*(size for size in SIZES if size != Size(50, 4)), LARGE)
+    learned = (*RULES, *LEARNED)
+    cells += [
+        Cell(
+            experiment="transfer",
+            dims=dims,
+            trained=Size(50, 4),
+            placed=targets,
+            systems=learned,
+            seed=seed,
+            split=split,
+        )
+        for dims, seed in product(_ALL_DIMS, seeds)
+    ]
+    cells += [
+        replace(cell, experiment="measurements", measurements=count)
+        for count in ((10,) if short else (10, 30, 300))
+        for cell in cells
+        if cell.experiment == "sizes" and cell.trained == Size(50, 4)
+    ]
+    models = MODELS[:1] if short else MODELS
+    cells += [_model(model, systems, seed, split) for model, seed in product(models, seeds)]
+    return Sweep(name="paper_table", cells=tuple(cells))
+
+
+def _model(source: str, systems: Sequence[str], seed: int, split: Split) -> Cell:
+    """All tables of a public list on eight A100s, and drifted variants of them."""
+    size = Size(0, 8)  # as many tables as there are
+    return Cell(
+        experiment="workloads",
+        source=source,
+        dims="mixed",
+        trained=size,
+        placed=(size,),
+        systems=tuple(systems),
+        seed=seed,
+        split=split,
+        testbed="simulated:a100",
+        num_tasks=10,
+    )
+
+
+SWEEPS: dict[str, Callable[..., Sweep]] = {function.__name__: function for function in (paper_table,)}
+
+
+def sweep(name: str, *, short: bool = False, split: Split = "validation") -> Sweep:
+    """The sweep called `name`.
+
+    Args:
+        short: a form of it that takes minutes.
+        split: tables to place. Choices are made on `validation`; `test` is looked at once, at the end.
+
+    Raises:
+        ValueError: there is no such sweep; the message lists all.
+    """
+    if name not in SWEEPS:
+        raise ValueError(f"there is no sweep {name!r}, so there is nothing to run; choose one of {sorted(SWEEPS)}")
+    return SWEEPS[name](short=short, split=split)

@@ -1,0 +1,53 @@
+"""A sweep's figures in MLflow and Prefect."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from prefect.artifacts import create_markdown_artifact
+from prefect.context import FlowRunContext
+
+from dreamshard.sweep import CellResult, Sweep, page, summarise
+from flows.reports.html import html_page
+from flows.runtime.source_revision import source_revision
+from storage.mlflow_store import runs
+from storage.store import Store
+
+_PAGE = "sweep"
+
+
+@contextmanager
+def run_of(store: Store, sweep: Sweep, **options: object) -> Iterator[str]:
+    """Open the MLflow run of a sweep, or reopen it if the same Prefect run was interrupted; yields its id."""
+    context = FlowRunContext.get()
+    flow_run = None if context is None else context.flow_run
+    key = None if flow_run is None else str(flow_run.id)
+    params = {"sweep": sweep.name, "cells": len(sweep.cells), **options}
+    with runs.chain(
+        store.settings, f"sweep {sweep.name}", key=key, params=params, tags={"commit": source_revision()}
+    ) as run:
+        yield run
+
+
+def publish(store: Store, run: str, sweep: Sweep, results: Sequence[CellResult]) -> dict[str, Any]:
+    """The page and the figures; returns the outcome of the flow."""
+    markdown = f"Sweep `{sweep.name}`, {len(sweep.cells)} cells, at `{source_revision()}`.\n\n{page(results)}"
+    figures: dict[str, float | None] = {}
+    for each in summarise(results):
+        setting = each.setting
+        name = (
+            f"{setting.experiment}.{setting.source}.{setting.dims}.{setting.trained}.{setting.placed}.{setting.budget}"
+        )
+        figures[f"gain.{name}.{each.placer}"] = each.gain.mean
+        figures[f"cost_ms.{name}.{each.placer}"] = each.mean_ms
+    runs.log_metrics(store.settings, run, figures)
+    runs.log_text(store.settings, run, f"{_PAGE}.md", markdown)
+    runs.log_text(store.settings, run, f"{_PAGE}.html", html_page(markdown, "dreamshard"))
+    if FlowRunContext.get() is not None:
+        create_markdown_artifact(markdown, key="dreamshard-sweep", description=f"Sweep {sweep.name}")
+    return {
+        "sweep": sweep.name,
+        "cells": len(sweep.cells),
+        "page": runs.run_address(store.settings, run),
+        "markdown": markdown,
+    }

@@ -1,0 +1,132 @@
+"""Sweeps: what is trained and placed where, and figures with intervals over tasks and seeds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dreamshard.baselines import RULES_OF_THUMB, baselines
+from dreamshard.sweep import SWEEPS, Cell, CellResult, Size, page, run_cell, summarise, sweep
+from dreamshard.sweep.design import SLOW
+from dreamshard.sweep.summary import gain_over
+from dreamshard.sweep.systems import SYSTEMS
+from dreamshard.sweep.tables import draw_tasks, pool_of
+
+SMALL = Size(8, 2)
+CELL = Cell(
+    experiment="sizes",
+    trained=SMALL,
+    placed=(SMALL, Size(12, 4)),
+    systems=(*RULES_OF_THUMB, "dreamshard"),
+    seed=0,
+    split="validation",
+    measurements=2,
+    num_tasks=3,
+)
+
+
+@pytest.fixture(scope="module")
+def results() -> list[CellResult]:
+    return [result for seed in (0, 1) for result in run_cell(replace(CELL, seed=seed))]
+
+
+def test_a_cell_places_every_task_of_every_size_with_every_system(results):
+    assert len(results) == 2 * 2 * 3 * 5
+    ours = [each for each in results if each.placer == "dreamshard"]
+    assert {each.placed for each in ours} == {"8x2", "12x4"}
+    assert {each.measurements for each in ours} == {2}
+    assert all(each.overall_ms and each.predicted_ms and each.compute_ms < each.overall_ms for each in ours)
+    assert all(each.measurements == 0 and each.predicted_ms is None for each in results if each.placer == "dim_greedy")
+    assert not any(each.has_shards for each in results)
+
+
+def test_seeds_place_the_same_tasks_and_the_same_cell_gives_the_same_placements(results):
+    assert len({each.task for each in results if each.placed == "8x2"}) == 3
+    again = run_cell(replace(CELL, systems=("dim_greedy", "dreamshard"), placed=(SMALL,)))
+    known = {(each.placer, each.task): each.overall_ms for each in results if each.seed == 0}
+    assert {(each.placer, each.task): each.overall_ms for each in again}.items() <= known.items()
+
+
+def test_figures_name_the_best_rule_and_the_page_says_whom_to_trust(results):
+    figures = {(each.placer, each.setting.placed): each for each in summarise(results)}
+    best = figures["dreamshard", "8x2"].best_rule
+    assert figures[best, "8x2"].gain.mean == 0
+    assert figures[best, "8x2"].mean_ms == min(figures[rule, "8x2"].mean_ms for rule in RULES_OF_THUMB)
+    text = page(results)
+    assert "### Which placer to trust" in text
+    assert "| placer | 8x2 | 12x4 | own error | learning |" in text
+
+
+def test_a_task_that_did_not_fit_stays_in_the_mean_as_infinitely_expensive(results):
+    lost = [
+        replace(each, overall_ms=None) if each.placer == "dreamshard" and each.seed == 1 else each for each in results
+    ]
+    figure = next(each for each in summarise(lost) if each.placer == "dreamshard")
+    assert (figure.mean_ms, figure.gain.mean, figure.failures) == (None, None, 3)
+    assert "no room in 3 of 6" in page(lost)
+
+
+def test_results_that_seeds_do_not_share_are_refused(results):
+    with pytest.raises(ValueError, match=r"has no result of task .* with seed 1, so its seeds did not place the same"):
+        summarise(
+            [each for each in results if not (each.seed == 1 and each.placer == "dreamshard" and "000" in each.task)]
+        )
+
+
+def test_the_interval_covers_tasks_and_seeds():
+    generator = np.random.default_rng(0)
+    reference = np.broadcast_to(generator.uniform(1, 3, 40), (3, 40))
+    same = gain_over(0.9 * reference, reference)
+    assert (same.mean, same.low, same.high) == pytest.approx((0.1, 0.1, 0.1))
+    by_seed = gain_over(reference * np.array([[0.8], [0.9], [1.0]]), reference)
+    assert by_seed.low < 0.03 < 0.17 < by_seed.high, "seeds that differ widen it"
+    by_task = gain_over(reference * generator.uniform(0.8, 1.0, 40), reference)
+    assert 0.07 < by_task.low < by_task.mean < by_task.high < 0.13
+
+
+def test_training_validation_and_test_share_no_table():
+    names = [set(pool_of("dim16", split).names) for split in ("train", "validation", "test")]
+    assert sum(map(len, names)) == len(set.union(*names))
+    (task,) = draw_tasks("mixed", "validation", Size(800, 128), 1, seed=0)
+    assert len(set(task.tables.names)) == 800
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("short", [True, False])
+def test_cells_have_names_of_their_own_and_systems_that_there_are(name, short):
+    cells = sweep(name, short=short).cells
+    assert len({cell.name for cell in cells}) == len(cells)
+    assert {system for cell in cells for system in cell.systems} <= SYSTEMS.keys()
+    assert {cell.seed for cell in cells} == {0, 1, 2}
+
+
+def test_every_system_that_trains_within_a_minute_places_a_task_from_two_measurements():
+    quick = [name for name in SYSTEMS if name not in SLOW]
+    results = run_cell(replace(CELL, systems=tuple(quick), placed=(SMALL,), num_tasks=1))
+    assert [each.placer for each in results] == quick
+    assert all(each.overall_ms for each in results)
+    learnt = {each.placer: each.measurements for each in results}
+    assert {name for name, count in learnt.items() if count == 0} == {
+        *baselines(),
+        "torchrec_planner",
+        "torchrec_planner_columns",
+    }
+    assert {count for count in learnt.values() if count} == {2}
+
+
+def test_a_public_model_is_placed_with_variants_that_no_training_saw():
+    cell = next(cell for cell in sweep("paper_table", short=True).cells if cell.experiment == "workloads")
+    results = run_cell(replace(cell, systems=("dim_greedy", "size_greedy"), num_tasks=2))
+    assert [each.task for each in results] == ["model", "variant-000"] * 2
+    assert {each.testbed for each in results} == {"simulated a100"}
+
+
+def test_wrong_names_are_refused_in_a_sentence():
+    with pytest.raises(
+        ValueError, match=r"there is no sweep 'none', so there is nothing to run; choose one of \['paper"
+    ):
+        sweep("none")
+    with pytest.raises(ValueError, match="there is no system 'none'"):
+        run_cell(replace(CELL, systems=("none",)))
+    with pytest.raises(ValueError, match="is of testbed 'cluster', but sweeps judge placements by exact costs"):
+        run_cell(replace(CELL, testbed="cluster"))

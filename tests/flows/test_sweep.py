@@ -1,0 +1,78 @@
+"""`dreamshard sweep`: figures in the lake, MLflow and a file; what was done before is not done again."""
+
+import json
+
+import pytest
+
+from dreamshard.sweep import SWEEPS, Cell, Size, Sweep
+from flows.cli.sweep import replaced_section
+from tests.flows.commands import failed_with, runner
+
+pytestmark = pytest.mark.flow
+
+
+def tiny(*, short: bool, split: str) -> Sweep:
+    size = Size(6, 2)
+    rules = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
+    cells = [
+        Cell(
+            experiment="sizes",
+            trained=size,
+            placed=(size,),
+            systems=(*rules, "torchrec_planner"),
+            seed=seed,
+            split=split,
+            num_tasks=2,
+        )
+        for seed in ((0,) if short else (0, 1))
+    ]
+    return Sweep(name="tiny", cells=tuple(cells))
+
+
+@pytest.fixture(scope="module")
+def dreamshard():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SWEEPS, "tiny", tiny)
+        yield runner(patch)
+
+
+def test_a_sweep_goes_on_where_it_ended_and_its_figures_are_everywhere(dreamshard, tmp_path):
+    short = dreamshard("sweep", "--recipe", "tiny", "--short", "--json", home=tmp_path)
+    assert short.returncode == 0, short.sentence
+    assert json.loads(short.stdout)["cells"] == 1
+
+    page = tmp_path / "RESULTS.md"
+    page.write_text("before\n<!-- sweep -->\nold\n<!-- /sweep -->\nafter\n")
+    done = dreamshard("sweep", "--recipe", "tiny", "--write", str(page), home=tmp_path)
+    assert done.returncode == 0, done.sentence
+    assert "1 of 2 cells were done before" in done.stderr
+    text = page.read_text()
+    assert text.startswith("before\n<!-- sweep -->\n\nSweep `tiny`, 2 cells, at ")
+    assert text.endswith("<!-- /sweep -->\nafter\n")
+    assert "old" not in text
+    assert "(tasks: 6x2 2 x 2 seeds" in text
+
+    query = "select placer, count(*) as n, count(overall_ms) as fits from sweep_results group by 1 order by 1"
+    rows = json.loads(dreamshard("sql", query, "--json", home=tmp_path).stdout)
+    assert {row["placer"]: (row["n"], row["fits"]) for row in rows}["torchrec_planner"] == (4, 4)
+
+    from storage.mlflow_store import runs
+    from storage.store import open_store
+
+    settings = open_store().settings
+    found = runs.client(settings).search_runs([runs.experiment_id(runs.client(settings), settings)])
+    names = {name for run in found for name in run.data.metrics}
+    assert "gain.sizes.meta-dlrm-2021.dim16.6x2.6x2.100.torchrec_planner" in names
+
+
+def test_what_cannot_be_done_is_refused_before_hours_of_work(dreamshard, tmp_path):
+    failed_with(dreamshard("sweep", "--recipe", "none", home=tmp_path), "there is no sweep 'none'")
+    page = tmp_path / "page.md"
+    page.write_text("no place")
+    failed_with(dreamshard("sweep", "--recipe", "tiny", "--write", str(page), home=tmp_path), "<!-- sweep -->")
+
+
+def test_only_the_section_between_the_comments_is_replaced(tmp_path):
+    assert replaced_section("a <!-- sweep -->b<!-- /sweep --> c", "new", tmp_path).split() == [
+        *("a", "<!--", "sweep", "-->", "new", "<!--", "/sweep", "-->", "c")
+    ]
