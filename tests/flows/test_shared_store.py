@@ -41,7 +41,8 @@ def outcome(dreamshard_on_s3: Dreamshard, tmp_path_factory: pytest.TempPathFacto
 def test_the_store_has_all_of_the_chain_and_the_home_no_part_of_it(outcome):
     files = fsspec.filesystem("s3", use_listings_cache=False)
     kept = {path.removeprefix("team/flows/store/") for path in files.find("team/flows/store")}
-    assert {path.partition("/")[0] for path in kept} == {"lake", "checkpoints", "evaluations", "mlartifacts"}
+    folders = {"lake", "checkpoints", "evaluations", "reference_sets", "mlartifacts"}
+    assert {path.partition("/")[0] for path in kept} == folders
     assert f"checkpoints/{outcome['training']}/iteration_02.zip" in kept
     assert f"evaluations/{outcome['evaluation']}.json" in kept
     assert any(path.endswith("artifacts/placer/weights.safetensors") for path in kept), "of the registered version"
@@ -49,7 +50,7 @@ def test_the_store_has_all_of_the_chain_and_the_home_no_part_of_it(outcome):
     assert not [path for path in kept if path.startswith("lake/sample_buffer") or path.endswith(".tmp")]
     assert outcome["where"]["lake"] == f"{STORE}/lake"
     local = {path.relative_to(outcome["home"]).parts[0] for path in Path(outcome["home"]).rglob("*") if path.is_file()}
-    assert not local & {"lake", "checkpoints", "evaluations", "mlartifacts"}
+    assert not local & folders
 
 
 def test_the_champion_places_from_there(dreamshard_on_s3, outcome):
