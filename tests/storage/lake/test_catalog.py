@@ -101,7 +101,8 @@ def test_a_view_has_the_same_columns_before_and_after_the_first_file(
 
     empty = described()
     if view in OF_FILES:
-        assert [name for name, _ in empty] == getattr(schemas, view.upper()).names
+        derived = ["algorithm"] if view == "evaluations" else []
+        assert [name for name, _ in empty] == [*getattr(schemas, view.upper()).names, *derived]
     if view == "placements":
         assert [name for name, _ in empty] == PLACEMENTS
     assert catalog.query(settings, f"select * from {view}") == []
