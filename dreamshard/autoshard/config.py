@@ -33,15 +33,15 @@ class AutoShardConfig:
     random_sets: float = 0.5
     cost_steps: int = 300
     cost_batch: int = 128
-    policy_updates: int = 60
-    updates_per_behaviour: int = 4
-    episodes: int = 8
+    policy_updates: int = 30
+    updates_per_behaviour: int = 2
+    episodes: int = 24
     entropy_weight: float = 0.001
     value_weight: float = 0.5
     discount: float = 1.0
     max_gradient_norm: float = 40.0
     cost_learning_rate: float = 1e-3
-    policy_learning_rate: float = 1e-3
+    policy_learning_rate: float = 2e-3
     warm_iterations: int = 3
     warm_rate: float = 0.3
 

@@ -17,6 +17,9 @@ from dreamshard.legality import allowed_devices
 from dreamshard.policy.rollout import masked_log_softmax
 from dreamshard.tasks import PlacementTask
 
+_LEAST_REFERENCE = 0.01
+"""Of `ComputeCostNetwork.unit_ms`: an untrained network predicts next to nothing, which must not blow up relative costs."""
+
 
 @dataclass(frozen=True)
 class Episodes:
@@ -27,7 +30,8 @@ class Episodes:
         features: normalised.
         latents: of the cost network.
         table_bytes: of each table.
-        reference_ms: predicted compute of a device with an even share of the tables, each counted alone.
+        reference_ms: sum of the tables' predicted compute alone, over the number of devices. A policy sees costs relative to
+            it, so that they mean the same in a small task and in a large one.
         capacity_bytes: of each device.
         allowed: devices that may hold each table.
     """
@@ -40,7 +44,7 @@ class Episodes:
     capacity_bytes: Int[Tensor, "B D"]
     allowed: Bool[Tensor, "B T D"]
 
-    def __getitem__(self, chosen: slice) -> "Episodes":
+    def __getitem__(self, chosen: slice | Int[Tensor, " N"]) -> "Episodes":
         return Episodes(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
@@ -100,7 +104,7 @@ def episodes_of(tasks: Sequence[PlacementTask], network: ComputeCostNetwork, nor
         features,
         latents,
         torch.stack([task.table_bytes for task in tasks]).gather(1, order),
-        (single_ms.sum(dim=1) / tasks[0].num_devices).clamp(min=1e-9),
+        (single_ms.sum(dim=1) / tasks[0].num_devices).clamp(min=_LEAST_REFERENCE * float(network.unit_ms)),
         torch.stack([task.capacity_bytes for task in tasks]),
         allowed,
     )

@@ -175,21 +175,18 @@ def improve_policy(state: AutoShardState, tasks: Sequence[PlacementTask]) -> Upd
         TrainingDivergedError: the loss is not finite.
     """
     config, generator = state.config, state.generator
+    by_shape = {
+        shape: episodes_of([task for task in tasks if shape_of(task) == shape], state.cost_network, state.normaliser)
+        for shape in {shape_of(task) for task in tasks}
+    }
     figures: list[UpdateFigures] = []
     while len(figures) < config.policy_updates:
         count = min(config.updates_per_behaviour, config.policy_updates - len(figures))
-        drawn = _drawn_alike(tasks, count * config.episodes, generator)
-        episodes = episodes_of(drawn, state.cost_network, state.normaliser)
-        figures += updates(state.policy, state.policy_optimizer, state.cost_network, episodes, config, generator)
+        alike = by_shape[shape_of(tasks[int(torch.randint(len(tasks), (), generator=generator))])]
+        drawn = torch.randint(len(alike.order), (count * config.episodes,), generator=generator)
+        figures += updates(state.policy, state.policy_optimizer, state.cost_network, alike[drawn], config, generator)
     state.iteration += 1
     return UpdateFigures(*(sum(values) / len(figures) for values in zip(*figures, strict=True)))
-
-
-def _drawn_alike(tasks: Sequence[PlacementTask], count: int, generator: torch.Generator) -> list[PlacementTask]:
-    """Tasks drawn from those of one shape, which is drawn first."""
-    shape = shape_of(tasks[int(torch.randint(len(tasks), (), generator=generator))])
-    alike = [task for task in tasks if shape_of(task) == shape]
-    return [alike[i] for i in torch.randint(len(alike), (count,), generator=generator).tolist()]
 
 
 def make_placer(state: AutoShardState) -> AutoShardPlacer:
