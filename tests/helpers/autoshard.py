@@ -21,7 +21,13 @@ from tests.helpers.testbeds import simulated
 from tests.helpers.trained import tiny_tasks
 
 TINY_AUTOSHARD = AutoShardConfig(
-    iterations=3, placements_per_iteration=4, cost_steps=20, cost_batch=16, policy_updates=3, updates_per_behaviour=2
+    iterations=3,
+    placements_per_iteration=4,
+    cost_steps=20,
+    cost_batch=16,
+    policy_updates=3,
+    updates_per_behaviour=2,
+    episodes=6,
 )
 
 
