@@ -23,10 +23,10 @@ def measured(count, num_devices=4, dim=None):
     if dim is not None:
         pool.dim.fill_(dim)
     tasks = sample_tasks(pool, 8, 12, num_devices, 2**40, torch.Generator().manual_seed(3))
-    testbed, samples = simulated(noise=0.0), []
+    testbed, generator, samples = simulated(noise=0.0), torch.Generator().manual_seed(4), []
     for i in range(count):
-        task = tasks[i % len(tasks)]
-        samples.append(testbed.measure(task, RandomPlacer(seed=i).place(task)))
+        device = torch.randint(num_devices, (12,), generator=generator)
+        samples.append(testbed.measure(tasks[i % len(tasks)], Placement(device, num_devices)))
     return samples
 
 
