@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from dreamshard.baselines import RandomPlacer
 from dreamshard.costs import CostSample
 from dreamshard.peers import LEARNED, MEASURING, PeerTraining, peer, trained_peer
 from dreamshard.peers.neuroshard import NeuroShardPlacer
@@ -63,7 +64,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
 def _rivals(placer: DreamShardPlacer, dims: Dims, size: Size, samples: list[CostSample]) -> dict[str, Rival]:
     """Every rival, with the CPU time of its training."""
     spec = accelerator(DEFAULT_SPEC)
-    rivals: dict[str, Rival] = {}
+    rivals = {"random": Rival(RandomPlacer())}
     for name in (MEASURING, *LEARNED):
         began = time.process_time()
         training = PeerTraining() if size == TRAINED else AT_LARGE  # both have one output per device
