@@ -40,7 +40,8 @@ def measuring_for_rnn(store: Store, testbed: TestbedReference, tasks: str, measu
                 known[identity] = measure(store, testbed, task, placement)
                 keep(known[identity])
             done += 1
-            report_progress("evaluate", done, measurements, f"rnn learns from {task.name}")
+            if done < measurements:
+                report_progress("evaluate", done, measurements, f"rnn learns from {task.name}")
             return known[identity]
 
         yield measured
