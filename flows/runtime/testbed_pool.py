@@ -63,8 +63,6 @@ class TestbedReference:
     measure: MeasureConfig
 
 
-SIMULATED = "simulated"
-"""A testbed whose noise follows from its seed."""
 START_S = 120.0
 """The longest time that a testbed may take to start before its first measurement."""
 
@@ -168,8 +166,8 @@ def capacity(store: Store, reference: TestbedReference) -> Capacity:
 
 
 def in_round(reference: TestbedReference, number: int) -> TestbedReference:
-    """The testbed for one round of repeated measurements: a simulated one draws its noise anew."""
-    return replace(reference, seed=reference.seed + number) if reference.kind == SIMULATED else reference
+    """The testbed for one round of repeated measurements: one that computes costs draws its error anew."""
+    return replace(reference, seed=reference.seed + number) if reference.kind in COMPUTED else reference
 
 
 def step_lock(reference: TestbedReference) -> AbstractContextManager[None]:

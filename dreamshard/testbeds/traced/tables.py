@@ -13,7 +13,7 @@ from dreamshard.testbeds.traced.work import KernelWork
 from dreamshard.workloads.lookups import Lookups
 
 KERNELS = ("forward", "long_segments", "short_segments")
-KEPT_BYTES = 2**30
+KEPT_BYTES = 2**29
 
 
 @dataclass(frozen=True)
