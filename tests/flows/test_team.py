@@ -81,7 +81,7 @@ def finished(team):
     return runs
 
 
-def test_of_retrainings_at_once_each_training_is_one_version_and_one_is_champion(team, finished):
+def test_of_retrainings_at_once_each_training_is_one_version_and_at_most_one_is_champion(team, finished):
     registry = MlflowClient(team.mlflow, team.mlflow)
     versions = registry.search_model_versions("name='dreamshard'")
     assert len(versions) == 2, "seeds 0 and 1; the same training on both workers is one version"
@@ -90,7 +90,9 @@ def test_of_retrainings_at_once_each_training_is_one_version_and_one_is_champion
     assert runs == {"0", "1"}
     aliases = registry.get_registered_model("dreamshard").aliases
     said = {str(version.version): version.tags["alias"] for version in versions}
-    assert [version for version, alias in said.items() if alias == "champion"] == [str(aliases["champion"])]
+    champions = [str(aliases["champion"])] if "champion" in aliases else []  # none where both lost to a rule of thumb
+    assert [version for version, alias in said.items() if alias == "champion"] == champions
+    assert len(champions) + list(said.values()).count("challenger") == 2
     assert "previous" not in aliases, "nobody took the champion's place"
     for version in versions:
         assert registry.get_run(version.run_id).info.artifact_uri.startswith("mlflow-artifacts:"), (
