@@ -185,6 +185,16 @@ class PaperEvaluator:
         overall: Array = run_mlp(self.overall, largest)[..., 0]
         return overall
 
+    def overall_with_table(self, sums: Array, latent: Array) -> Array:
+        """`[B, D]` overall cost once each device of `sums` `[B, D, L]` also holds the table of `latent` `[B, L]`."""
+        grown = self.device_latents(sums + latent[:, None])  # [B, D, L2]
+        if sums.shape[1] > 1:
+            held = self.device_latents(sums)
+            second, largest = np.moveaxis(np.partition(held, (-2, -1), axis=1)[:, -2:], 1, 0)  # [B, L2] each
+            others = np.where(held == largest[:, None], second[:, None], largest[:, None])  # [B, D, L2]
+            np.maximum(grown, others, out=grown)
+        return self.overall_ms(grown)
+
     def overall_gradient(self, largest: Array) -> Array:
         (weight, bias), (last, _) = self.overall
         gradient: Array = weight @ (last[:, 0] * (largest @ weight + bias > 0))

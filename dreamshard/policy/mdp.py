@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.evaluator import Array, Indices, Loads, ShardEvaluator
+from dreamshard.cost_model.paper import PaperEvaluator
 from dreamshard.tasks import PlacementTask
 
 _LEAST_REFERENCE_MS = 1e-3  # a microsecond: less than any operator takes
@@ -174,7 +175,10 @@ def cost_if_placed_ms(evaluator: ShardEvaluator, state: State, latent: Array) ->
     most compute and the most dims end on different devices, and everyone waits for the sum of both.
     """
     compute, comm = evaluator.with_table(state.loads, latent)  # [B, D] each
-    cost: Array = np.maximum(compute, state.slowest_ms) + np.maximum(comm, state.widest_ms)
+    if isinstance(evaluator, PaperEvaluator):
+        cost = evaluator.overall_with_table(state.loads.sums, latent)
+    else:
+        cost = np.maximum(compute, state.slowest_ms) + np.maximum(comm, state.widest_ms)
     compute += comm
     compute *= _OWN_SHARE
     cost += compute

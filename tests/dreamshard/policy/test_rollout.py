@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dreamshard.cost_model import PaperCostNetwork
 from dreamshard.placement import Placement, device_memory_bytes
 from dreamshard.policy.mdp import episodes_of, legal_devices
 from dreamshard.policy.policy_network import PolicyNetwork
@@ -161,3 +162,17 @@ def test_tasks_of_different_shape_cannot_share_a_batch():
     tasks = [task_of([1, 2], 2, 5), task_of([1, 2, 3], 2, 5)]
     with pytest.raises(ValueError, match="cannot share one batch"):
         episodes_of(tasks, learnt().cost_network, learnt().normaliser)
+
+
+@KINDS
+def test_a_policy_sees_costs_of_an_untrained_network_in_their_own_size(kind):
+    """A sum of single costs near 0, which untrained networks predict, must not scale a policy's inputs a million times."""
+    task = PlacementTask(pool_of(20), 4, 2**30)
+    for seed in range(6):
+        torch.manual_seed(seed)
+        network = PaperCostNetwork()
+        start = episodes_of([task], network, learnt().normaliser)
+        taken = rollout(policy(kind), network, start, torch.Generator().manual_seed(0), record=True)
+        with torch.no_grad():
+            largest_ms = float(network.phases_ms(torch.zeros(1, network.latent_size)).abs().max())
+        assert float(taken.view.costs.abs().max()) < 100 * max(largest_ms, 1)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from dreamshard.baselines import pack_by_size
-from dreamshard.cost_model import Normaliser, predict_ms
+from dreamshard.cost_model import Normaliser, predict_ms, shard_sums
 from dreamshard.search import DreamShardPlacer
 from dreamshard.search.overall_climber import OverallClimber
 from dreamshard.tasks import PlacementTask
@@ -84,3 +84,16 @@ def test_the_search_with_the_papers_network_ends_near_the_least_overall_head_of_
         costs = overall_ms(network, every)
         found = placer.predict_overall_ms(TASK, placer.place(TASK))
         assert (costs < found - 1e-3 * np.ptp(costs)).mean() < 0.001  # among the best of 6,561
+
+
+@torch.no_grad()
+def test_the_cost_of_placing_a_table_is_the_overall_head_with_it_on_each_device():
+    network, _ = ours(random_weights(2))
+    latents = network.encode(NORMALISER(TASK.tables))
+    for num_devices in (1, 2, 3):
+        sums = shard_sums(latents[:5], torch.arange(5)[None] % max(num_devices - 1, 1), num_devices)  # one may be empty
+        found = network.evaluator().overall_with_table(sums.numpy(), latents[5:6].numpy())[0]
+        for device in range(num_devices):
+            with_table = sums.clone()
+            with_table[0, device] += latents[5]
+            np.testing.assert_allclose(found[device], float(network.overall_ms(with_table)[0]), rtol=1e-4)
