@@ -55,7 +55,7 @@ class OverallClimber:
         moves = self._moves_ms(inside, source, others)  # [I, D]
         swaps = self._swaps_ms(inside, source, others)  # [I, T]
         best_move, best_swap = int(moves.argmin()), int(swaps.argmin())
-        if min(moves.flat[best_move], swaps.flat[best_swap]) >= self.overall_ms * (1 - TOLERANCE):
+        if min(moves.flat[best_move], swaps.flat[best_swap]) >= self.overall_ms - TOLERANCE * abs(self.overall_ms):
             return False
         if moves.flat[best_move] <= swaps.flat[best_swap]:
             row, target = divmod(best_move, self.num_devices)
