@@ -31,6 +31,9 @@ class Registry:
     def version_tags(self, _settings, _version):
         return {}
 
+    def tags_by_version(self, _settings):
+        return {}
+
     def champion_of(self, _settings, _topology):
         found = self.aliases.get("champion")
         with suppress(threading.BrokenBarrierError):  # the other one is kept out: as it should be
