@@ -56,7 +56,8 @@ def test_each_stage_says_what_came_of_it(staged: dict[str, str], shared_dreamsha
     assert "cost_heldout_mape" in staged["train"]
     assert "Held-out tasks on simulated rtx2080ti" in staged["evaluate"]
     assert "size_lookup_greedy" in staged["evaluate"]
-    assert staged["promote"].startswith(f"Version 1 is {version['aliases']}: ")
+    named = "provisional champion" if version["standing"] == "champion, provisional" else version["aliases"]
+    assert staged["promote"].startswith(f"Version 1 is {named}: ")
 
 
 def test_what_profile_measured_is_not_measured_again_by_train(staged: dict[str, str], shared_dreamshard: Dreamshard):
