@@ -90,9 +90,8 @@ def test_of_retrainings_at_once_each_training_is_one_version_and_at_most_one_is_
     assert runs == {"0", "1"}
     aliases = registry.get_registered_model("dreamshard").aliases
     said = {str(version.version): version.tags["alias"] for version in versions}
-    champions = [str(aliases["champion"])] if "champion" in aliases else []  # none where both lost to a rule of thumb
-    assert [version for version, alias in said.items() if alias == "champion"] == champions
-    assert len(champions) + list(said.values()).count("challenger") == 2
+    standings = sorted(alias.partition(" of ")[0] for alias in said.values())
+    assert standings in (["challenger", "champion"], ["challenger", "challenger"]), said  # both may lose to a rule of thumb
     assert "previous" not in aliases, "nobody took the champion's place"
     for version in versions:
         assert registry.get_run(version.run_id).info.artifact_uri.startswith("mlflow-artifacts:"), (
