@@ -4,7 +4,7 @@ The caller measures placements and saves states. All randomness comes from the s
 so an interrupted run ends with the same bits as an uninterrupted one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -142,19 +142,40 @@ def propose(state: TrainingState, tasks: Sequence[PlacementTask]) -> list[tuple[
         NoPlacementError: too few of eight times as many draws are legal.
     """
     config, generator = state.config, state.generator
-    proposals: list[tuple[PlacementTask, Placement]] = []
-    most_draws = _DRAWS_PER_PLACEMENT * config.placements_per_iteration
-    for draw in range(most_draws):
-        task = _drawn(tasks, generator)
-        if config.exploration and draw % round(1 / config.exploration) == 0:
+
+    def draw(task: PlacementTask, number: int) -> tuple[PlacementTask, Placement]:
+        if config.exploration and number % round(1 / config.exploration) == 0:
             device = _unbalanced(task, generator)
         else:
             network = state.cost_network.for_task(task)
             episodes = episodes_of([task], network, state.normaliser)
             device = rollout(state.policy, network, episodes, generator).device[0]
-        if task.is_legal(placement := Placement(device, task.num_devices)):
+        return task, Placement(device, task.num_devices)
+
+    return legal_proposals(tasks, config.placements_per_iteration, draw, generator)
+
+
+def legal_proposals(
+    tasks: Sequence[PlacementTask],
+    count: int,
+    draw: Callable[[PlacementTask, int], tuple[PlacementTask, Placement]],
+    generator: torch.Generator,
+) -> list[tuple[PlacementTask, Placement]]:
+    """The first `count` legal placements among those that are drawn.
+
+    Args:
+        draw: a placement, given a task drawn from `tasks` and the number of the draw; it may be of a part of the task.
+
+    Raises:
+        NoPlacementError: too few of eight times as many draws are legal.
+    """
+    proposals: list[tuple[PlacementTask, Placement]] = []
+    most_draws = _DRAWS_PER_PLACEMENT * count
+    for number in range(most_draws):
+        task, placement = draw(_drawn(tasks, generator), number)
+        if task.is_legal(placement):
             proposals.append((task, placement))
-        if len(proposals) == config.placements_per_iteration:
+        if len(proposals) == count:
             return proposals
     raise NoPlacementError(
         f"only {len(proposals)} of {most_draws} sampled placements fit the devices, so there is too little to learn "

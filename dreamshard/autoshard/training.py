@@ -19,17 +19,13 @@ from dreamshard.autoshard.proposals import random_sets
 from dreamshard.cost_model import Normaliser
 from dreamshard.costs import CostSample, feasible
 from dreamshard.exchange_sample import ExchangeSample
-from dreamshard.formatting import gib
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.placement import Placement
-from dreamshard.placer import NoPlacementError
 from dreamshard.policy.reinforce import UpdateFigures
 from dreamshard.prediction_metrics import mean_relative_error, rank_correlation
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import CostFit
-
-_DRAWS_PER_PLACEMENT = 8  # before too few legal placements are an error
+from dreamshard.training import CostFit, legal_proposals
 
 
 @dataclass
@@ -107,24 +103,15 @@ def propose(state: AutoShardState, tasks: Sequence[PlacementTask]) -> list[tuple
         NoPlacementError: too few of eight times as many draws are legal.
     """
     config, generator = state.config, state.generator
-    proposals: list[tuple[PlacementTask, Placement]] = []
-    most_draws = _DRAWS_PER_PLACEMENT * config.placements_per_iteration
-    for draw in range(most_draws):
-        task = tasks[int(torch.randint(len(tasks), (), generator=generator))]
-        if config.random_sets and draw % round(1 / config.random_sets) == 0:
-            task, placement = random_sets(task, f"{task.name}.{state.iteration + 1}.{draw}", generator)
-        else:
-            episodes = episodes_of([task], state.cost_network, state.normaliser)
-            taken = rollout(state.policy, state.cost_network, episodes, generator)
-            placement = Placement(taken.device[0], task.num_devices)
-        if task.is_legal(placement):
-            proposals.append((task, placement))
-        if len(proposals) == config.placements_per_iteration:
-            return proposals
-    raise NoPlacementError(
-        f"only {len(proposals)} of {most_draws} sampled placements fit the devices, so there is too little to learn "
-        f"from; give the devices of the tasks more than {gib(tasks[0].memory_bytes)}"
-    )
+
+    def draw(task: PlacementTask, number: int) -> tuple[PlacementTask, Placement]:
+        if config.random_sets and number % round(1 / config.random_sets) == 0:
+            return random_sets(task, f"{task.name}.{state.iteration + 1}.{number}", generator)
+        episodes = episodes_of([task], state.cost_network, state.normaliser)
+        taken = rollout(state.policy, state.cost_network, episodes, generator)
+        return task, Placement(taken.device[0], task.num_devices)
+
+    return legal_proposals(tasks, config.placements_per_iteration, draw, generator)
 
 
 def fit_costs(state: AutoShardState, samples: Sequence[CostSample]) -> CostFit:

@@ -11,6 +11,7 @@ placing alone.
     neuroshard          `neuroshard`, `neuroshard_predicted`: Zha et al. 2023, beam search over column splits
     neuroshard_models   the three cost models of `neuroshard`
     neuroshard_fitting  their fit to measured placements
+    settings            checks training settings
     torchrec_planner    `torchrec_planner`, `torchrec_planner_columns`: TorchRec's planner, which measures and learns nothing
 """
 

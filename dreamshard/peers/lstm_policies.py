@@ -6,7 +6,7 @@ differ. Each rival's network and objective are in its own module; `measured_rnn.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dreamshard.baselines import pack_by_size
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.evaluator import ShardEvaluator
+from dreamshard.peers.settings import require_positive
 from dreamshard.placement import Placement
 from dreamshard.policy.mdp import Episodes, episodes_of, legal_devices
 from dreamshard.policy.reinforce import gradient_step, policy_gradient_loss
@@ -81,10 +82,7 @@ class PeerTraining:
     entropy_weight: float = 0.001
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value <= 0 and field.name != "entropy_weight":
-                raise ValueError(f"{field.name} is {value}, but training needs it above 0; raise it")
+        require_positive(self, zero_allowed=("entropy_weight",))
 
 
 @dataclass(frozen=True)

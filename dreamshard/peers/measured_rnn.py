@@ -14,7 +14,7 @@ rewards are divided by their spread in the update.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 
@@ -23,6 +23,7 @@ from dreamshard.cost_model import Normaliser
 from dreamshard.costs import CostSample
 from dreamshard.peers.encoder_decoder import EncoderDecoder
 from dreamshard.peers.lstm_policies import LstmRollout, lstm_rollout
+from dreamshard.peers.settings import require_positive
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import Episodes
@@ -51,10 +52,7 @@ class RnnTraining:
     entropy_weight: float = 0.001
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value <= 0 and field.name != "entropy_weight":
-                raise ValueError(f"{field.name} is {value}, but training needs it above 0; raise it")
+        require_positive(self, zero_allowed=("entropy_weight",))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +19,7 @@ from dreamshard.peers.neuroshard_models import (
     NeuroShardModels,
     starts_ms,
 )
+from dreamshard.peers.settings import require_positive
 
 _DIM = FEATURES.index("dim")
 _COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
@@ -42,9 +43,7 @@ class NeuroShardTraining:
     learning_rate: float = 1e-3
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if getattr(self, field.name) <= 0:
-                raise ValueError(f"{field.name} is {getattr(self, field.name)}, but fitting needs it above 0; raise it")
+        require_positive(self)
 
 
 def fitted_models(

@@ -75,7 +75,7 @@ def draw_tasks(dims: Dims, split: Split, size: Size, count: int, seed: int) -> l
 
     Devices have the paper's 5 GiB, or more where a legal placement would otherwise hardly exist.
     """
-    pool = _at_least(pool_of(dims, split), size.tables)
+    pool = repeated(pool_of(dims, split), size.tables)
     generator = torch.Generator().manual_seed(seed)
     tasks = []
     for number in range(count):
@@ -87,8 +87,8 @@ def draw_tasks(dims: Dims, split: Split, size: Size, count: int, seed: int) -> l
     return tasks
 
 
-def _at_least(pool: Tables, count: int) -> Tables:
-    copies = [
-        replace(pool, names=tuple(f"{name}#{copy}" for name in pool.names)) for copy in range(-(-count // len(pool)))
-    ]
-    return pool if len(copies) == 1 else concatenate(copies)
+def repeated(pool: Tables, count: int) -> Tables:
+    """At least `count` tables: the pool as often as that takes, under new names where it is more than once."""
+    times = -(-count // len(pool))
+    copies = [replace(pool, names=tuple(f"{name}#{copy}" for name in pool.names)) for copy in range(times)]
+    return pool if times == 1 else concatenate(copies)

@@ -28,6 +28,7 @@ from dreamshard.testbeds.base import TestbedSetup, check_placement, check_shardi
 from dreamshard.testbeds.clocks import CLOCKS, interquartile_range
 from dreamshard.testbeds.cluster.sharded.device_times import device_times
 from dreamshard.testbeds.cluster.sharded.job import require_shards
+from dreamshard.testbeds.exchange_by_links import exchange_by_links
 from dreamshard.testbeds.fused_op import require_fbgemm, require_operator
 from dreamshard.testbeds.machine import device_model, library_versions
 from dreamshard.testbeds.shard_cache import MemoryShardCache, ShardCache, ShardKey, ShardTiming
@@ -141,18 +142,8 @@ class EmulatedTestbed:
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         """See `ExchangeTestbed`: from the links of the target, so nothing is measured."""
-        comm_ms = (1e3 * all_to_all_s(exchange.sent_bytes.double(), self.target, exchange.devices_per_host)).float()
-        return ExchangeSample(
-            exchange=exchange,
-            forward_ms=comm_ms,
-            backward_ms=comm_ms,
-            spread_ms=0.0,
-            repeats=1,
-            clock="model",
-            testbed=self.name,
-            hardware=self.hardware,
-            host_devices=self.target.devices_per_node,
-            versions=self._versions,
+        return exchange_by_links(
+            exchange, self.target, testbed=self.name, hardware=self.hardware, versions=self._versions
         )
 
     def shard(self, tables: Tables, precision: Precision, optimizer: Optimizer) -> ShardTiming:

@@ -21,24 +21,7 @@ from dreamshard.training import (
 )
 from tests.helpers.tables import pool_of
 from tests.helpers.testbeds import simulated
-from tests.helpers.trained import TINY, learnt, run_round, tiny_tasks
-
-
-def rounds(state, count, samples=()):
-    samples = list(samples)
-    for _ in range(count):
-        samples = run_round(state, tiny_tasks(), samples)
-    return state, samples
-
-
-def bits(state):
-    named = {f"cost.{name}": value for name, value in state.cost_network.state_dict().items()}
-    named |= {f"policy.{name}": value for name, value in state.policy.state_dict().items()}
-    return named | {"generator": state.generator.get_state()}
-
-
-def same(one, other):
-    return all(torch.equal(value, bits(other)[name]) for name, value in bits(one).items())
+from tests.helpers.trained import TINY, bits, learnt, rounds, run_round, same, tiny_tasks
 
 
 def begin(seed=0, config=TINY):

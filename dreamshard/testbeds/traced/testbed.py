@@ -16,6 +16,7 @@ from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
 from dreamshard.testbeds.accelerators.links import all_to_all_s, vector_bytes
 from dreamshard.testbeds.base import TestbedSetup, check_exchange, check_placement
 from dreamshard.testbeds.clocks import interquartile_range
+from dreamshard.testbeds.exchange_by_links import exchange_by_links
 from dreamshard.testbeds.traced.accesses import LINE_BYTES, Floats, SetSampler
 from dreamshard.testbeds.traced.cache import WAYS
 from dreamshard.testbeds.traced.forward import RowLayout
@@ -101,18 +102,7 @@ class TracedTestbed:
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         """See `ExchangeTestbed`: from the curves of the preset's links."""
         check_exchange(exchange, self.max_devices)
-        comm_ms = (1e3 * all_to_all_s(exchange.sent_bytes.double(), self.spec, exchange.devices_per_host)).float()
-        return ExchangeSample(
-            exchange=exchange,
-            forward_ms=comm_ms,
-            backward_ms=comm_ms,
-            spread_ms=0.0,
-            repeats=1,
-            clock="model",
-            testbed=self.name,
-            hardware=self.hardware,
-            host_devices=self.spec.devices_per_node,
-        )
+        return exchange_by_links(exchange, self.spec, testbed=self.name, hardware=self.hardware)
 
     def close(self) -> None:
         """Forget all traces."""

@@ -21,27 +21,10 @@ from dreamshard.autoshard.proposals import random_sets
 from dreamshard.recipes import recipe
 from dreamshard.tasks import sample_tasks
 from dreamshard.training import TrainingConfig
-from tests.helpers.autoshard import TINY_AUTOSHARD, autoshard_round, learnt_autoshard
+from tests.helpers.autoshard import TINY_AUTOSHARD, learnt_autoshard
 from tests.helpers.tables import pool_of, task_of
 from tests.helpers.testbeds import simulated
-from tests.helpers.trained import tiny_tasks
-
-
-def rounds(state, count, samples=()):
-    samples = list(samples)
-    for _ in range(count):
-        samples = autoshard_round(state, tiny_tasks(), samples)
-    return state, samples
-
-
-def bits(state):
-    named = {f"cost.{name}": value for name, value in state.cost_network.state_dict().items()}
-    named |= {f"policy.{name}": value for name, value in state.policy.state_dict().items()}
-    return named | {"generator": state.generator.get_state()}
-
-
-def same(one, other):
-    return all(torch.equal(value, bits(other)[name]) for name, value in bits(one).items())
+from tests.helpers.trained import bits, rounds, same, tiny_tasks
 
 
 def begin(seed=0, config=TINY_AUTOSHARD):
@@ -141,9 +124,7 @@ def test_a_short_run_places_unseen_tasks_of_another_size_better_than_chance():
     config = replace(
         TINY_AUTOSHARD, iterations=2, cost_steps=80, policy_updates=24, episodes=8, policy_learning_rate=3e-3
     )
-    state, samples = begin(config=config), []
-    for _ in range(2):
-        samples = autoshard_round(state, tiny_tasks(), samples)
+    state, _ = rounds(begin(config=config), 2)
     placer, testbed, generator = make_placer(state), simulated(noise=0.0), torch.Generator().manual_seed(0)
     placed, drawn = [], []
     for task in sample_tasks(pool_of(40, seed=9), 6, 20, 4, 2**33, generator):
