@@ -23,8 +23,10 @@ def sweep(
     as_json: JsonOption = False,
 ) -> None:
     """Compare every placer at many sizes, dims and seeds; an interrupted sweep continues where it ended."""
-    if write is not None:
-        replaced_section(write.read_text(encoding="utf-8"), "", write)  # fail before hours of work
+    if write is not None:  # fail before hours of work
+        if not write.is_file():
+            raise ValueError(f"there is no file {write}, so its section of figures cannot be replaced; check the path")
+        replaced_section(write.read_text(encoding="utf-8"), "", write)
     enter(home)
     from flows.cli.in_process import run_flow
     from flows.sweep import sweep

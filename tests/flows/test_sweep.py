@@ -67,6 +67,9 @@ def test_a_sweep_goes_on_where_it_ended_and_its_figures_are_everywhere(dreamshar
 
 def test_what_cannot_be_done_is_refused_before_hours_of_work(dreamshard, tmp_path):
     failed_with(dreamshard("sweep", "--recipe", "none", home=tmp_path), "there is no sweep 'none'")
+    failed_with(
+        dreamshard("sweep", "--write", str(tmp_path / "no.md"), home=tmp_path), "there is no file", "check the path"
+    )
     page = tmp_path / "page.md"
     page.write_text("no place")
     failed_with(dreamshard("sweep", "--recipe", "tiny", "--write", str(page), home=tmp_path), "<!-- sweep -->")
