@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.search import DreamShardPlacer
 from dreamshard.sweep import models
+from dreamshard.sweep.bench import Bench
 from dreamshard.sweep.design import META, Cell
-from dreamshard.sweep.systems import SYSTEMS, Bench
+from dreamshard.sweep.systems import SYSTEMS
 from dreamshard.sweep.tables import BATCH, Size, draw_tasks, pool_of
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.hardware_file import hardware
@@ -84,6 +85,7 @@ def run_cell(cell: Cell) -> list[CellResult]:
         else draw_tasks(cell.dims, "train", cell.trained, _TRAINING_TASKS, _TRAINING_SEED)
     )
     bench = Bench(
+        builders=SYSTEMS,
         testbed=testbed,
         pool=models.tables_of(cell.source) if is_model else pool_of(cell.dims, "train"),
         tasks=training,
