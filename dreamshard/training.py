@@ -172,7 +172,7 @@ def legal_proposals(
     proposals: list[tuple[PlacementTask, Placement]] = []
     most_draws = _DRAWS_PER_PLACEMENT * count
     for number in range(most_draws):
-        task, placement = draw(_drawn(tasks, generator), number)
+        task, placement = draw(drawn(tasks, generator), number)
         if task.is_legal(placement):
             proposals.append((task, placement))
         if len(proposals) == count:
@@ -183,7 +183,8 @@ def legal_proposals(
     )
 
 
-def _drawn(tasks: Sequence[PlacementTask], generator: torch.Generator) -> PlacementTask:
+def drawn(tasks: Sequence[PlacementTask], generator: torch.Generator) -> PlacementTask:
+    """One of the tasks, all equally likely."""
     return tasks[int(torch.randint(len(tasks), (), generator=generator))]
 
 
@@ -197,6 +198,15 @@ def _unbalanced(task: PlacementTask, generator: torch.Generator) -> Int[Tensor, 
     return torch.multinomial(weights, len(task.tables), replacement=True, generator=generator)
 
 
+def set_learning_rates(state: TrainingState) -> None:
+    """The rates of the state's round."""
+    config = state.config
+    least = 0 if config.algorithm == "paper" else _LEAST_RATE
+    remaining = max(1 - state.iteration / config.iterations, least)
+    state.cost_optimizer.param_groups[0]["lr"] = config.cost_learning_rate * remaining
+    state.policy_optimizer.param_groups[0]["lr"] = config.policy_learning_rate * remaining
+
+
 def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
     """Fit the state's cost network to the samples of all rounds, of which the last `placements_per_iteration` are new.
 
@@ -207,10 +217,7 @@ def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
         TrainingDivergedError: the loss is not finite.
     """
     config, network = state.config, state.cost_network
-    least = 0 if config.algorithm == "paper" else _LEAST_RATE
-    remaining = max(1 - state.iteration / config.iterations, least)
-    state.cost_optimizer.param_groups[0]["lr"] = config.cost_learning_rate * remaining
-    state.policy_optimizer.param_groups[0]["lr"] = config.policy_learning_rate * remaining
+    set_learning_rates(state)
     fitted = feasible(samples)
     if network.measured_on is None and fitted:
         network.measured_on = MeasuredOn.of(fitted[-1])
@@ -234,7 +241,7 @@ def improve_policy(state: TrainingState, tasks: Sequence[PlacementTask]) -> Upda
     config, generator = state.config, state.generator
     policy, optimizer, updates = state.policy, state.policy_optimizer, []
     for _ in range(config.policy_updates):
-        task = _drawn(tasks, generator)
+        task = drawn(tasks, generator)
         network = state.cost_network.for_task(task)
         episodes = episodes_of([task], network, state.normaliser).repeat(config.episodes)
         updates.append(update(policy, optimizer, network, episodes, config.entropy_weight, generator))

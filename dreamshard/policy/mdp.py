@@ -20,7 +20,8 @@ from dreamshard.cost_model.paper import PaperEvaluator
 from dreamshard.tasks import PlacementTask
 
 _LEAST_REFERENCE_MS = 1e-3  # a microsecond: less than any operator takes
-_OWN_SHARE = np.float32(0.1)  # weight of a device's own cost, beside the overall cost
+OWN_SHARE = np.float32(0.1)
+"""Weight of a device's own cost beside the overall cost, in `cost_if_placed_ms`."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,6 @@ def cost_if_placed_ms(evaluator: ShardEvaluator, state: State, latent: Array) ->
     else:
         cost = np.maximum(compute, state.slowest_ms) + np.maximum(comm, state.widest_ms)
     compute += comm
-    compute *= _OWN_SHARE
+    compute *= OWN_SHARE
     cost += compute
     return cost

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dreamshard.cost_model import CostNetwork, TrainingDivergedError
 from dreamshard.policy.mdp import Episodes
 from dreamshard.policy.policy_network import PolicyNetwork
-from dreamshard.policy.rollout import log_probs, rollout
+from dreamshard.policy.rollout import Rollout, log_probs, rollout
 
 
 class UpdateFigures(NamedTuple):
@@ -93,6 +93,21 @@ def update(
         TrainingDivergedError: the loss is not finite.
     """
     sampled = rollout(policy, network, episodes, generator, record=True)
+    return learn_from(policy, optimizer, episodes, sampled, entropy_weight)
+
+
+def learn_from(
+    policy: PolicyNetwork,
+    optimizer: torch.optim.Optimizer,
+    episodes: Episodes,
+    sampled: Rollout,
+    entropy_weight: float,
+) -> UpdateFigures:
+    """Take one optimizer step towards the cheaper ones of recorded rollouts.
+
+    Raises:
+        TrainingDivergedError: the loss is not finite.
+    """
     log_prob, entropy = log_probs(policy, episodes, sampled)
     published = policy.kind == "paper"
     of_episodes = published_policy_gradient_loss if published else policy_gradient_loss

@@ -63,7 +63,7 @@ def rollout(
     state = mdp.start(evaluator, batch, num_devices)
     scorer = _DeviceScorer(policy, episodes, evaluator, state.loads)
     latents, table_bytes = episodes.latents.numpy(), episodes.table_bytes.numpy()
-    noise = None if generator is None else _gumbel((num_tables, batch, num_devices), generator)
+    noise = None if generator is None else gumbel((num_tables, batch, num_devices), generator)
     actions = np.empty((batch, num_tables), np.int64)
     seen = []
     for t in range(num_tables):
@@ -187,7 +187,8 @@ class _DeviceScorer:
         return run_mlp(self.score, np.concatenate([sums / self.tables_per_device, costs, memory[..., None]], axis=-1))
 
 
-def _gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Array:
+def gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Array:
+    """Noise that turns the largest logit into a sample of the softmax."""
     uniform = torch.rand(shape, generator=generator).clamp(min=1e-20)
     noise: Array = (-(-uniform.log()).log()).numpy()
     return noise

@@ -7,7 +7,7 @@ and every rule of thumb; `placement_search.py` continues from them.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -33,6 +33,9 @@ from dreamshard.tasks import PlacementTask
 Inference = Literal["search", "policy"]
 """How a placement is found: by the search, or as in the paper (section 3.3) by the greedy policy alone."""
 
+Start = Literal["policy", "cost_greedy", "rules"]
+"""Where the search starts: the policy's rollouts, greedy on the cost network, the rules of thumb."""
+
 _SPREAD_GAIN = 0.03  # of the predicted cost that spreading tables must save: the error of predicting shards
 _COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
 _SAMPLED_CELLS = 40_000  # limit of sampled rollouts x tables x devices
@@ -49,6 +52,7 @@ class DreamShardPlacer:
         columns: whether tables may be split by columns.
         clock: seconds, for that limit.
         inference: `policy` places whole tables without search, starts or budget.
+        starts: of the search; fewer only to show what each is worth.
     """
 
     cost_network: CostNetwork
@@ -59,6 +63,7 @@ class DreamShardPlacer:
     columns: bool = True
     clock: Callable[[], float] = field(default=time.perf_counter, repr=False)
     inference: Inference = "search"
+    starts: tuple[Start, ...] = get_args(Start)
 
     @property
     def name(self) -> str:
@@ -103,9 +108,11 @@ class DreamShardPlacer:
             return episodes_of([part], network, normaliser)
 
         def starts(of: Episodes) -> list[Int[Tensor, "B T"]]:
-            return [*self._rollouts(network, of), cost_greedy(network, of)]
+            by_policy = self._rollouts(network, of) if "policy" in self.starts else []
+            return [*by_policy, *([cost_greedy(network, of)] if "cost_greedy" in self.starts else ())]
 
-        return PlacementSearch(network, episodes, starts, self.columns).place(task, budget)
+        rules = "rules" in self.starts
+        return PlacementSearch(network, episodes, starts, self.columns, rules).place(task, budget)
 
     @torch.no_grad()
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:

@@ -68,12 +68,14 @@ class PlacementSearch:
         episodes: latents and single costs of a task's tables, or of its shards.
         starts: placements of these episodes to start from, besides the rules of thumb; `[B, T]` each.
         columns: whether tables may be split by columns.
+        rules: whether to start from the rules of thumb.
     """
 
     costs: CostModel
     episodes: Callable[[PlacementTask], Episodes]
     starts: Callable[[Episodes], Sequence[Int[Tensor, "B T"]]]
     columns: bool = True
+    rules: bool = True
 
     @torch.no_grad()
     def place(self, task: PlacementTask, budget: Budget) -> Placement:
@@ -173,11 +175,11 @@ class PlacementSearch:
     def _starting_placements(
         self, whole_task: PlacementTask, task: PlacementTask, shards: tuple[ColumnShard, ...] | None = None
     ) -> _StartingPlacements:
-        """The legal ones among the caller's and the rules of thumb; where constraints name places, they are repaired."""
+        """The legal ones among the caller's and those of the rules; where constraints name places, they are repaired."""
         limits = None if task.constraints.places_freely else PlacementLimits.of(task)
         episodes = self.episodes(task)
         devices = list(self.starts(episodes))
-        for placer in baselines().values():
+        for placer in baselines().values() if self.rules else ():
             try:
                 devices.append(placer.place(task).device[None])
             except NoPlacementError:

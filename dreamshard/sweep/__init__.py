@@ -3,6 +3,8 @@
 design     the cells of a sweep: what is trained where, and placed where
 tables     Meta's tables by their published statistics: for training, for choices, for the test
 bench      what the systems of a cell are built from
+ablations  DreamShard with one part left out
+real_mdp   the policy's training on measured costs, at every step
 systems    every placer by name, trained within a cell
 cell       trains and places in one cell
 summary    figures with intervals from the results of all cells

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from dreamshard import autoshard, training
@@ -63,21 +64,40 @@ class Bench:
             self._ready[name] = self.builders[name](self)
         return self._ready[name]
 
-    def trained(self, algorithm: Algorithm) -> System:
-        """A placer after as many rounds as in the paper, or one per measurement where these are fewer."""
+    def config(self, algorithm: Algorithm) -> TrainingConfig:
+        """As many rounds as in the paper, or one per measurement where these are fewer."""
         rounds = min(_ROUNDS, self.measurements)
-        config: Any = with_algorithm(
-            TrainingConfig(iterations=rounds, placements_per_iteration=self.measurements // rounds), algorithm
-        )
+        numbers = TrainingConfig(iterations=rounds, placements_per_iteration=self.measurements // rounds)
+        return with_algorithm(numbers, algorithm)
+
+    def trained(
+        self,
+        algorithm: Algorithm,
+        *,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+        exchanges: bool = True,
+        prepare: Callable[[Any], None] | None = None,
+    ) -> System:
+        """A placer that has measured and learnt.
+
+        Args:
+            algorithm: what to train.
+            settings: of its `TrainingConfig`, in place of the algorithm's own.
+            exchanges: whether all-to-alls are measured by themselves.
+            prepare: changes the state before the first round.
+        """
+        config: Any = replace(self.config(algorithm), **settings)
         steps: Any = training
         if algorithm == "autoshard":
             steps, config = autoshard, AutoShardConfig.of(config)
         designed = exchanges_for(self.tasks, self.batch_size, (self.most_devices,))
-        exchanges = [self.testbed.measure_exchange(exchange) for exchange in designed]
-        state = steps.start_training(self.pool, config, self.seed, exchanges)
+        measured = [self.testbed.measure_exchange(exchange) for exchange in designed] if exchanges else []
+        state = steps.start_training(self.pool, config, self.seed, measured)
+        if prepare is not None:
+            prepare(state)
         samples: list[CostSample] = []
         learning_s = 0.0
-        for _ in range(rounds):
+        for _ in range(config.iterations):
             began = time.process_time()
             proposals = steps.propose(state, self.tasks)
             learning_s += time.process_time() - began

@@ -1,16 +1,17 @@
 """The cells of a sweep. A cell trains once and places at one or more sizes, and is the unit of resuming."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal, get_args
 
+from dreamshard.sweep.ablations import ABLATIONS
 from dreamshard.sweep.tables import Dims, Size, Split
 from dreamshard.workloads import META_WORKLOADS
 
-Experiment = Literal["sizes", "transfer", "measurements", "workloads"]
+Experiment = Literal["sizes", "transfer", "measurements", "ablations", "workloads"]
 """`sizes`: trained and placed at each size. `transfer`: trained at one size, placed at others. `measurements`: by number of
-measurements. `workloads`: one public model and its drifted variants."""
+measurements. `ablations`: DreamShard with one part left out. `workloads`: one public model and its drifted variants."""
 
 META = META_WORKLOADS[0]
 """Source of the cells that draw tasks of Meta's tables (2021 and 2022, see `tables`)."""
@@ -22,6 +23,9 @@ OTHERS = (
     *("torchrec_planner", "torchrec_planner_columns"),
 )
 SLOW = ("rnn_predicted",)  # trains for a minute and more
+COMPLETE = ("cost_greedy", "dreamshard", "dreamshard_policy", "paper")
+"""Systems that ablations are compared with."""
+
 LEARNED = ("dreamshard", "paper", "autoshard")
 """Systems that train once and place at any size."""
 
@@ -107,9 +111,26 @@ def paper_table(*, short: bool, split: Split) -> Sweep:
         for cell in cells
         if cell.experiment == "sizes" and cell.trained == Size(50, 4)
     ]
+    cells += _ablations(split, short=short)
     models = MODELS[:1] if short else MODELS
     cells += [_model(model, systems, seed, split) for model, seed in product(models, seeds)]
     return Sweep(name="paper_table", cells=tuple(cells))
+
+
+def _ablations(split: Split, *, short: bool) -> Iterator[Cell]:
+    """Complete systems and those with a part left out, trained and placed at the paper's size."""
+    size = Size(50, 4)
+    systems = ("paper", "paper_without_costs", "paper_real_mdp") if short else (*COMPLETE, *ABLATIONS)
+    for dims, seed in product(_ALL_DIMS[-1:] if short else _ALL_DIMS, (0, 1, 2)):
+        yield Cell(
+            experiment="ablations",
+            dims=dims,
+            trained=size,
+            placed=(size,),
+            systems=(*RULES, *systems),
+            seed=seed,
+            split=split,
+        )
 
 
 def _model(source: str, systems: Sequence[str], seed: int, split: Split) -> Cell:

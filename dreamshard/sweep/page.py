@@ -14,6 +14,7 @@ _TITLES = {
     "sizes": "By size: trained on tasks of each size",
     "transfer": "Transfer: trained at one size, placed at another",
     "measurements": "By number of measurements",
+    "ablations": "Ablations: one part left out",
     "workloads": "Public models: all tables of a list, and drifted variants",
 }
 
@@ -104,6 +105,8 @@ def _verdicts(figures: Sequence[Figure], results: Sequence[CellResult]) -> Itera
     for figure in figures:
         by_setting[figure.setting].append(figure)
     for setting, own in by_setting.items():
+        if setting.experiment == "ablations":  # nobody chooses among these
+            continue
         whole = [each for each in own if each.mean_ms is not None and not each.placer.endswith("_columns")]
         ours = next((each for each in whole if each.placer == OURS[0]), None)
         others = sorted((each for each in whole if each.placer != OURS[0]), key=lambda each: each.mean_ms or np.inf)

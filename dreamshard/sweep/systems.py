@@ -15,6 +15,7 @@ from dreamshard.peers.neuroshard_fitting import fitted_models
 from dreamshard.peers.torchrec_planner import TorchRecPlanner
 from dreamshard.placer import Placer
 from dreamshard.search import GreedyCostPlacer
+from dreamshard.sweep.ablations import ABLATIONS
 from dreamshard.sweep.bench import Bench, Build, System
 
 _RNN = {"rnn": True, "rnn_predicted": False}  # whether it measures by itself
@@ -60,6 +61,7 @@ SYSTEMS: dict[str, Build] = {
     **{name: _rule(name) for name in baselines()},
     "dreamshard_columns": lambda bench: bench.trained("dreamshard"),
     "dreamshard": _on_dreamshard(lambda placer: replace(placer, columns=False)),
+    "dreamshard_policy": _on_dreamshard(lambda placer: replace(placer, inference="policy")),
     "cost_greedy": _on_dreamshard(lambda placer: GreedyCostPlacer(placer.cost_network, placer.normaliser)),
     "paper": lambda bench: bench.trained("paper"),
     "autoshard": lambda bench: bench.trained("autoshard"),
@@ -77,5 +79,6 @@ SYSTEMS: dict[str, Build] = {
     "torchrec_planner_columns": lambda bench: System(
         placer=TorchRecPlanner.on(bench.testbed.spec, "torchrec_planner_columns")
     ),
+    **ABLATIONS,
 }
 """Builds a placer by name."""
