@@ -72,8 +72,13 @@ class PredictedCosts:
     normaliser: Normaliser
 
     def for_task(self, task: PlacementTask) -> "PredictedCosts":
-        """With the communication of the task's devices."""
-        return replace(self, cost_network=self.cost_network.for_task(task))
+        """With the communication of the task's devices, and the statistics of its tables where a version normalises per task.
+
+        The search encodes pieces of many alternative splits together, which are no task to take statistics of.
+        """
+        return replace(
+            self, cost_network=self.cost_network.for_task(task), normaliser=self.normaliser.of_task(task.tables)
+        )
 
     def encode(self, pieces: PlacementTask) -> Float[Tensor, "S L"]:
         """By the network."""

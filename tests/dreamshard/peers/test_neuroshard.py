@@ -7,13 +7,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dreamshard.algorithms import with_algorithm
 from dreamshard.baselines import RandomPlacer
 from dreamshard.peers.neuroshard import EncodedShards, NeuroShardPlacer, PredictedCosts, grid_search
+from dreamshard.placement import ColumnShard, Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.tasks import PlacementTask
+from dreamshard.training import make_placer, start_training
 from tests.dreamshard.peers.plain_network import plain
-from tests.helpers.tables import pool_of, tables_of, task_of
-from tests.helpers.trained import learnt, learnt_placer
+from tests.helpers.tables import pool_of, roomy_task, tables_of, task_of
+from tests.helpers.trained import TINY, learnt, learnt_placer
 
 PLENTY = 2**30
 
@@ -126,3 +129,16 @@ def test_the_same_task_gets_the_same_placement():
     task = PlacementTask(pool_of(12), 3, 2**32)
     assert isinstance(learnt_rival(), Placer)
     assert torch.equal(learnt_rival().place(task).device, learnt_rival().place(task).device)
+
+
+def test_pieces_are_normalised_by_the_tables_of_their_task_where_the_version_is_one_of_the_paper():
+    placer = make_placer(start_training(pool_of(24), with_algorithm(TINY, "paper"), seed=0))
+    task = roomy_task(tables_of([100, 5000, 900], [16, 64, 8], [5.0, 20.0, 1.0]))
+    parts = ColumnShard(0, 0, 16), ColumnShard(1, 0, 32), ColumnShard(1, 32, 64), ColumnShard(2, 0, 8)
+    placement = Placement(torch.tensor([0, 0, 1, 1]), 2, parts)
+    costs = PredictedCosts(placer.cost_network, placer.normaliser).for_task(task)
+    pieces, placed = task.sharded(placement)
+    sums = torch.nn.functional.one_hot(placed.device).float().T @ costs.encode(pieces)  # [D, L]
+    assert float(costs.overall_ms(sums[None]).detach()[0]) == pytest.approx(
+        placer.predict_overall_ms(task, placement), rel=1e-5
+    )
