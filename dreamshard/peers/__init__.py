@@ -21,6 +21,7 @@ from dreamshard.peers.by_name import (
     MEASURING,
     OF_TORCHREC,
     PEERS,
+    PREDICTING,
     TrainedPerTask,
     installed_peers,
     peer,
@@ -28,7 +29,7 @@ from dreamshard.peers.by_name import (
     trained_peer,
 )
 from dreamshard.peers.lstm_policies import PeerTraining
-from dreamshard.peers.measured_rnn import Measure, RnnTraining
+from dreamshard.peers.measured_rnn import Measure, RnnTraining, trained_on_measurements
 
 __all__ = [
     "FITTED",
@@ -36,6 +37,7 @@ __all__ = [
     "MEASURING",
     "OF_TORCHREC",
     "PEERS",
+    "PREDICTING",
     "Measure",
     "PeerTraining",
     "RnnTraining",
@@ -43,5 +45,6 @@ __all__ = [
     "installed_peers",
     "peer",
     "peers",
+    "trained_on_measurements",
     "trained_peer",
 ]

@@ -30,6 +30,9 @@ LEARNED = tuple(_METHODS)
 OF_TORCHREC = (WHOLE, COLUMNS)
 """TorchRec's planner, which is only there if torchrec is."""
 
+PREDICTING = (*LEARNED, "neuroshard_predicted")
+"""Rivals that use a network which predicts what steps cost."""
+
 PEERS = (MEASURING, *LEARNED, FITTED, "neuroshard_predicted", *OF_TORCHREC)
 """Names of all rivals."""
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dreamshard.baselines import baselines
-from dreamshard.peers import FITTED, LEARNED, MEASURING, OF_TORCHREC, PEERS, installed_peers, peer, trained_peer
+from dreamshard.peers import FITTED, MEASURING, OF_TORCHREC, PEERS, installed_peers, peer
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.plan import CurrentPlan, Plan
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
@@ -68,10 +68,8 @@ def of_training(
     Args:
         champion: placer of the champion; None where there is none, or where it cannot be used.
         rival: version of the champion.
-        inputs: of the published rivals, with the candidate's samples; without training tasks, no rival takes part.
-
-    Raises:
-        ValueError: rivals are to take part that place by predicted costs of steps, which the candidate does not predict.
+        inputs: of the published rivals, with the candidate's samples; without training tasks, no rival takes part. Those that
+            use predicted costs of steps are left out where the candidate predicts none.
     """
     versions = {} if rival is None else {champion_name(rival): rival}
     models = {candidate.name: candidate} | ({champion_name(rival): champion} if rival and champion else {})
@@ -243,37 +241,14 @@ def _with_placers(
     base = next(iter(contestants.predictors.values()), None)
     if base is not None:
         known["cost_greedy"] = GreedyCostPlacer(base.cost_network, base.normaliser)
-    _require_costs([name for name in names if name not in (*known, *OF_TORCHREC)], base)
+    names, notes = inputs.taking_part(names, predicts=base is not None)
     first = next(iter(models))
     learnt_from = {first: LearntFrom(measurements=len(inputs.samples))} if inputs.samples else {}
     placers: dict[str, Placer] = {}
-    notes = []
     for name in names:
-        num_devices = inputs.train_tasks[0].num_devices if inputs.train_tasks else None
-        reason = inputs.why_not(name, num_devices) if num_devices is not None and inputs.may_leave_out else ""
-        if reason:
-            notes.append(reason)
-            continue
-        if name in known:
-            placers[name] = known[name]
-        elif base is not None and inputs.train_tasks and name in (MEASURING, *LEARNED):
-            budget = inputs.measurements
-            placers[name] = trained_peer(
-                name, base, inputs.train_tasks, seed, measure=inputs.measure, measurements=budget
-            )
-        else:
-            placers[name] = peer(name, base, seed, samples=inputs.samples)
+        placers[name] = known.get(name) or inputs.rival(name, base, (base or models[first]).normaliser, seed)
         if name == MEASURING:
             learnt_from[name] = LearntFrom(measurements=inputs.measurements)
         elif name == FITTED:
             learnt_from[name] = LearntFrom(measurements=len(inputs.samples), shared_with=first)
-    return replace(contestants, placers=placers, learnt_from=learnt_from, notes=tuple(notes))
-
-
-def _require_costs(names: Sequence[str], base: DreamShardPlacer | None) -> None:
-    """Raise ValueError if placers need a network that predicts what steps cost, or its features, and there is none."""
-    if names and base is None:
-        raise ValueError(
-            f"{', '.join(names)} would use a network that predicts what steps cost, but AutoShard predicts compute only, so "
-            "they cannot take part; name a version of another algorithm as well, e.g. champion, or leave them out"
-        )
+    return replace(contestants, placers=placers, learnt_from=learnt_from, notes=notes)

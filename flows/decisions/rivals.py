@@ -1,18 +1,34 @@
 """What the published rivals of an evaluation learn from, so that they are compared with a version at equal expense.
 
 `rnn` measures as many placements as the version that it is compared with had learnt from, and `neuroshard` is fitted to those
-very placements.
+very placements. `rnn_predicted`, `neuroshard_predicted` and `cost_greedy` use a network that predicts what steps cost, so
+they take part only beside a version that has one.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dreamshard.cost_model import Normaliser
 from dreamshard.costs import CostSample, feasible
-from dreamshard.peers import FITTED, Measure, RnnTraining
+from dreamshard.peers import (
+    FITTED,
+    LEARNED,
+    MEASURING,
+    PREDICTING,
+    Measure,
+    RnnTraining,
+    peer,
+    trained_on_measurements,
+    trained_peer,
+)
+from dreamshard.placer import Placer
+from dreamshard.search import DreamShardPlacer
 from dreamshard.tasks import PlacementTask
 from storage.mlflow_store import registry
 from storage.run_records import lineage, training_effort
 from storage.store import Store
+
+_BY_COSTS = ("cost_greedy", *PREDICTING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +52,56 @@ class RivalInputs:
         """Placements that `rnn` measures: as many as the version has learnt from, or the default where that is not known."""
         return len(self.samples) or RnnTraining().measurements
 
-    def why_not(self, name: str, num_devices: int) -> str:
-        """The reason why a rival cannot take part on so many devices; empty where it can."""
-        if name != FITTED:
+    def taking_part(self, names: Sequence[str], *, predicts: bool) -> tuple[list[str], tuple[str, ...]]:
+        """Those of `names` that take part, and sentences about rivals that were left out.
+
+        Args:
+            predicts: whether a version among them predicts what steps cost.
+
+        Raises:
+            ValueError: a placer was named that uses predicted costs of steps, and no version predicts them.
+        """
+        by_costs = [] if predicts else [name for name in names if name in _BY_COSTS]
+        if by_costs and not (self.may_leave_out and set(by_costs) <= set(PREDICTING)):
+            raise ValueError(
+                f"{', '.join(by_costs)} would use a network that predicts what steps cost, but AutoShard predicts compute "
+                "only, so they cannot take part; name a version of another algorithm as well, e.g. champion, or leave them "
+                "out"
+            )
+        left_out, notes = by_costs, []
+        if by_costs:
+            notes.append(
+                f"{' and '.join(by_costs)} were left out: they use a network that predicts what steps cost, but AutoShard "
+                "predicts compute only"
+            )
+        if FITTED in names and self.may_leave_out and (reason := self._why_not_fitted()):
+            left_out = [*left_out, FITTED]
+            notes.append(reason)
+        return [name for name in names if name not in left_out], tuple(notes)
+
+    def rival(self, name: str, base: DreamShardPlacer | None, normaliser: Normaliser, seed: int) -> Placer:
+        """The rival `name`, after learning from these inputs.
+
+        Args:
+            base: predicts costs for those that use predicted ones; None where nothing does.
+            normaliser: of the features that `rnn` sees.
+            seed: of its training.
+
+        Raises:
+            ValueError: it lacks what it learns from; see `dreamshard.peers.peer`.
+        """
+        if name == MEASURING and self.train_tasks and self.measure is not None:
+            budget = RnnTraining(measurements=self.measurements)
+            return trained_on_measurements(normaliser, self.train_tasks, self.measure, seed, budget)
+        if name in LEARNED and base is not None and self.train_tasks:
+            return trained_peer(name, base, self.train_tasks, seed)
+        return peer(name, base, seed, samples=self.samples)
+
+    def _why_not_fitted(self) -> str:
+        """The reason why `neuroshard` cannot take part on the devices of the training tasks; empty where it can."""
+        if not self.train_tasks:
             return ""
+        num_devices = self.train_tasks[0].num_devices
         measured_on = {sample.task.num_devices for sample in feasible(self.samples)}
         if not measured_on:
             return "neuroshard was left out: the lake has no measured placements that the version was trained on"

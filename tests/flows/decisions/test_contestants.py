@@ -1,26 +1,29 @@
 """Who takes part in an evaluation, and a champion that cannot be read."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 
+from dreamshard.algorithms import with_algorithm
 from dreamshard.baselines import GreedyPlacer, RandomPlacer
 from dreamshard.peers import neuroshard_fitting
 from dreamshard.peers.neuroshard_fitting import NeuroShardTraining
 from dreamshard.placer import NoPlacementError
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import accelerator
+from dreamshard.trained import make_placer, start_training
 from flows.decisions import contestants as field_of
 from flows.decisions.contestants import Contestants, champion_placer, with_torchrec_planner
 from flows.decisions.rivals import RivalInputs
 from storage.mlflow_store import registry
 from storage.run_records.report_store import CANDIDATE, LearntFrom
 from storage.store import open_store
-from tests.helpers.tables import roomy_task, tables_of_dims
+from tests.helpers.tables import pool_of, roomy_task, tables_of_dims
 from tests.helpers.testbeds import simulated
-from tests.helpers.trained import learnt_placer, tiny_tasks
+from tests.helpers.trained import TINY, learnt_placer, tiny_tasks
 
 GONE = MlflowException("no such model", error_code=RESOURCE_DOES_NOT_EXIST)
 
@@ -117,6 +120,37 @@ def test_a_rival_that_cannot_learn_is_left_out_if_all_were_asked_for_and_refused
     placer = compared(store, monkeypatch, replace(inputs, may_leave_out=False), "neuroshard").placers["neuroshard"]
     with pytest.raises(NoPlacementError, match="fitted to placements on 3 devices"):
         placer.place(tiny_tasks()[0])
+
+
+@cache
+def autoshard_placer():
+    """AutoShard before its first round; what it places by does not matter here."""
+    config = with_algorithm(replace(TINY, iterations=1), "autoshard")
+    return make_placer(start_training(pool_of(24), config, seed=0))
+
+
+def test_rivals_that_need_no_predicted_costs_meet_a_training_of_autoshard(monkeypatch):
+    short = NeuroShardTraining(steps=2)
+    monkeypatch.setattr(neuroshard_fitting, "NeuroShardTraining", lambda: short)
+    inputs = RivalInputs(train_tasks=tiny_tasks(), samples=measured(2), measure=simulated().measure, may_leave_out=True)
+    contestants = field_of.of_training(autoshard_placer(), None, None, inputs, seed=0)
+    assert {"rnn", "neuroshard", "lookup_greedy", "autoshard"} <= contestants.placers.keys()
+    assert {"rnn_predicted", "neuroshard_predicted", "cost_greedy"}.isdisjoint(contestants.placers)
+    assert contestants.notes == (
+        "rnn_predicted and neuroshard_predicted were left out: they use a network that predicts what steps cost, but "
+        "AutoShard predicts compute only",
+    )
+    for name in ("rnn", "neuroshard"):
+        assert contestants.placers[name].place(tiny_tasks()[0]).num_devices == 2
+    assert contestants.learnt_from["neuroshard"] == LearntFrom(measurements=12, shared_with="autoshard")
+
+
+@pytest.mark.parametrize("name", ["rnn_predicted", "neuroshard_predicted", "cost_greedy"])
+def test_a_rival_that_is_named_and_lacks_predicted_costs_is_refused(store, monkeypatch, name):
+    monkeypatch.setattr(registry, "load_placer", lambda *_: autoshard_placer())
+    versions = {"version autoshard:1": "autoshard:1", name: None, "lookup_greedy": None}
+    with pytest.raises(ValueError, match=f"^{name} would use a network that predicts what steps cost"):
+        field_of.of_versions(store, versions, RivalInputs(may_leave_out=name == "cost_greedy"), 0)
 
 
 def test_every_planner_of_torchrec_assumes_the_bandwidths_of_the_testbed(store, monkeypatch):
