@@ -1,4 +1,5 @@
-"""Every placer by name, trained within a cell. All that learn from measurements learn from equally many.
+"""Every placer by name, trained within a cell. All that learn from measurements learn from equally many,
+except those of a real MDP, which measure every step.
 
 A name that ends in `_columns` may split tables by columns; all others place whole tables.
 """
