@@ -16,7 +16,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from dreamshard.shard_profiling.collection import collect, default_device
-from dreamshard.shard_profiling.design import CollectionConfig, small_collection
+from dreamshard.shard_profiling.design import ALONE_DIMS, CollectionConfig, small_collection
 from dreamshard.testbeds.cluster.launched import KEY, LaunchedRanks, drive, keep, own_key
 from dreamshard.testbeds.cluster.launcher_variables import launched_process
 
@@ -39,7 +39,15 @@ how to use half an hour of a GPU (torch 2.11, CUDA 13, Python 3.12, no network):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; prints the result as JSON."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        _run(options)
+    except ValueError as error:
+        parser.exit(1, f"{error}\n")
+
+
+def _run(options: argparse.Namespace) -> None:
     process = launched_process(os.environ)
     if process is None or process.num_ranks == 1:
         _collect(options, None)
@@ -56,6 +64,10 @@ def _collect(options: argparse.Namespace, ranks: LaunchedRanks | None) -> None:
     given = {name: value for name, value in vars(options).items() if value is not None and hasattr(config, name)}
     if options.memory_gb is not None:
         given["memory_bytes"] = round(options.memory_gb * 2**30)
+    if options.sources:
+        given["sources"] = tuple(options.sources)
+    if options.alone:
+        given["alone_dims"] = ALONE_DIMS
     config = replace(config, **given)
     with tqdm(total=config.num_shards, unit="shard", disable=options.quiet) as bar:
 
@@ -90,6 +102,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--max-shards", dest="num_shards", metavar="N", type=int, help="size of the complete collection"
     )
+    parser.add_argument("--sources", nargs="+", metavar="LIST", help="bundled lists whose tables are measured")
+    parser.add_argument(
+        "--alone",
+        action="store_true",
+        help=f"first measure every table alone, {ALONE_DIMS[0]} to {ALONE_DIMS[-1]} columns wide",
+    )
+    parser.add_argument("--max-tables", type=int, help="most tables in one shard")
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--memory-gb", type=float, help="largest shard, GiB")
     parser.add_argument("--precision", choices=["fp16", "fp32"])

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,8 @@ from dreamshard.workloads.meta_statistics import count_laws
 
 Vector = npt.NDArray[np.float64]
 
+ALONE_DIMS = (4, 8, 16, 32, 64, 128, 256)
+"""Widths at which a collection may measure every table alone."""
 DIMS = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _NVIDIA = ("tiny", "small", "medium", "large", "jumbo", "colossal", "criteo")
 SOURCES = ("meta-dlrm-2021", *(f"nvidia-synthetic-{size}" for size in _NVIDIA))
@@ -45,6 +48,7 @@ class CollectionConfig:
         memory_bytes: memory limit of one shard; the largest tables are dropped to meet it.
         warmups: passes before the timed ones.
         repeats: timed passes per shard.
+        alone_dims: widths at which every table is measured alone, before the shards of the design.
         seed: of the design and of the lookups.
 
     Raises:
@@ -62,6 +66,7 @@ class CollectionConfig:
     memory_bytes: int = 100 * 2**30
     warmups: int = 2
     repeats: int = 9
+    alone_dims: tuple[int, ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -72,7 +77,7 @@ class CollectionConfig:
     @property
     def design(self) -> str:
         """Twelve hexadecimal digits, equal for collections that measure the same shards in the same order."""
-        left_out = ("num_shards", "warmups", "repeats")
+        left_out = ("num_shards", "warmups", "repeats", *(() if self.alone_dims else ("alone_dims",)))
         return digest(repr(sorted(item for item in asdict(self).items() if item[0] not in left_out)), 12)
 
 
@@ -140,10 +145,12 @@ def collection_pool(config: CollectionConfig) -> list[PoolTable]:
 
 def planned_shards(pool: list[PoolTable], config: CollectionConfig) -> Iterator[PlannedShard]:
     """The shards in the order of measuring; an infinite sequence that pool and config determine."""
+    alone = _every_table_alone(pool, config)
+    yield from alone
     pooling = _ranks(np.asarray([table.pooling_factor for table in pool]))  # [P] in 0..1
     reuse = _ranks(np.asarray([table.reuse for table in pool]))
     used = np.zeros(len(pool))
-    index, eligible = 0, 0
+    index, eligible = len(alone), 0
     for point in _points():
         generator = np.random.default_rng([config.seed, 5, index])
         count = min(int((config.max_tables + 1) ** point[0]), len(pool))
@@ -161,6 +168,17 @@ def planned_shards(pool: list[PoolTable], config: CollectionConfig) -> Iterator[
                 for t, dim in zip(shard.tables, shard.dims, strict=True):
                     yield PlannedShard(index, (t,), (dim,), shard.index)
                     index += 1
+
+
+def _every_table_alone(pool: list[PoolTable], config: CollectionConfig) -> list[PlannedShard]:
+    """Each table in each of the asked widths that fits, in random order, so that any prefix is spread evenly."""
+    pairs = [
+        (t, dim)
+        for t, dim in product(range(len(pool)), config.alone_dims)
+        if _bytes(pool[t], dim, config) <= config.memory_bytes
+    ]
+    order = np.random.default_rng([config.seed, 7]).permutation(len(pairs)).tolist()
+    return [PlannedShard(index, (pairs[i][0],), (pairs[i][1],)) for index, i in enumerate(order)]
 
 
 def _points() -> Iterator[Vector]:

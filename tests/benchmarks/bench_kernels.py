@@ -1,12 +1,12 @@
 """Evidence from real kernels: fbgemm's fused operators and gloo's all-to-all, 20 tables on two CPU ranks.
 
 Three seeds train the default configuration on 100 placements measured here, on tasks of half of the tables. The 50 held-out
-tasks are of the other half. Of each, 20 placements are measured: those of the rules of thumb, seven random ones, and those of
-every seed's placers. A quarter of them is measured a second time. All are measured in one random order, so that a drift of the
-machine meets all alike.
+tasks are of the other half. Of each, 20 placements are measured: those of the rules of thumb, seven random ones, and those
+of every seed's placers. A quarter of them is measured a second time. All are measured in one random order, so that a drift
+of the machine meets all alike.
 
-The noise floor is how far two measurements of one placement differ. A model without any error would still seem to err by about
-0.7 of it (one over the root of two), since it is judged by one measurement.
+The noise floor is how far two measurements of one placement differ. A model without any error would still seem to err by
+about 0.7 of it (one over the root of two), since it is judged by one measurement.
 
 The machine must be idle otherwise. Set DREAMSHARD_KERNEL_COSTS to a file to keep what was measured: an interrupted benchmark
 continues from there.

@@ -7,17 +7,19 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import wait
-from itertools import islice
+from dataclasses import replace
+from itertools import islice, product
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from dreamshard.shard_profiling.collect import ON_A_GPU_MACHINE
+from dreamshard.shard_profiling.collect import ON_A_GPU_MACHINE, main
 from dreamshard.shard_profiling.collection import collect
 from dreamshard.shard_profiling.dataset import known_indices, read_shards, samples_of
 from dreamshard.shard_profiling.design import (
+    ALONE_DIMS,
     DIMS,
     CollectionConfig,
     _bytes,
@@ -102,6 +104,18 @@ def test_the_design_is_the_same_every_time_and_another_with_another_seed():
     assert other.design != TINY.design
 
 
+def test_every_table_can_be_measured_alone_first_at_each_width():
+    config = replace(CONFIG, sources=("meta-dlrm-2021",), alone_dims=ALONE_DIMS)
+    pool = collection_pool(config)
+    plan = list(islice(planned_shards(pool, config), len(pool) * len(ALONE_DIMS) + 10))
+    alone, sets = plan[:-10], plan[-10:]
+    assert {(shard.tables[0], shard.dims[0]) for shard in alone} == set(product(range(len(pool)), ALONE_DIMS))
+    assert len({shard.dims for shard in alone[:50]}) == len(ALONE_DIMS), "any prefix has all widths"
+    assert max(len(shard.tables) for shard in sets) > 1
+    assert [shard.index for shard in plan] == list(range(len(plan)))
+    assert config.design != CONFIG.design
+
+
 def test_memory_for_no_table_at_all_is_refused():
     with pytest.raises(ValueError, match=r"none of the .* tables fits into 9\.31e-10 GiB"):
         collection_pool(CollectionConfig(memory_bytes=1))
@@ -176,6 +190,13 @@ def test_a_collection_that_is_killed_loses_nothing_and_resumes(tmp_path):
     assert [s.forward_ms for s in after[: len(before)]] == [s.forward_ms for s in before]
     assert not (Path(parts) / "part-00002.parquet").exists()
     assert known_indices(parts, after[0].design) == set(range(len(after)))
+
+
+def test_an_unknown_list_is_one_sentence(tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--out", str(tmp_path), *OPTIONS, "--sources", "nobody"])
+    assert end.value.code == 1
+    assert capsys.readouterr().err.startswith("no bundled workload is called nobody")
 
 
 def test_what_is_no_collection_is_refused(tmp_path):
