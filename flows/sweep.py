@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dreamshard.sweep import check_cells
 from dreamshard.sweep import sweep as design
 from flows.forms.form import deployed
 from flows.forms.options import SweepOptions
@@ -13,16 +14,26 @@ from storage.store import open_store
 
 @deployed("sweep")
 def sweep(options: SweepOptions) -> dict[str, Any]:
-    """Cells -> results in the lake -> figures and a page in MLflow and Prefect."""
-    store, designed = open_store(), design(options.recipe, short=options.short, split=options.split)
+    """Cells -> results in the lake -> figures, plots and a page in MLflow and Prefect."""
+    designed = design(options.recipe, short=options.short, split=options.split, real_ranks=not options.no_real_ranks)
+    store = open_store()
     left = [cell for cell in designed.cells if not sweeping.is_done(store, designed.name, cell)]
+    check_cells(left)
     if len(left) < len(designed.cells):
         announce(f"{len(designed.cells) - len(left)} of {len(designed.cells)} cells were done before")
+    workers = sweeping.num_workers(options.workers, left)
     with (
-        sweep_page.run_of(store, designed, short=options.short, split=options.split) as run,
+        sweep_page.run_of(store, designed, short=options.short, split=options.split, workers=workers) as run,
         progress_artifact("sweep"),
     ):
-        for done, cell in enumerate(left, start=1):
-            sweeping.run(store, designed.name, cell)
-            publish_progress("sweep", done, len(left), cell.name)
-        return sweeping.publish(store, run, designed)
+        done = 0
+
+        def finished(name: str) -> None:
+            nonlocal done
+            done += 1
+            publish_progress("sweep", done, len(left), name)
+
+        failed = sweeping.run_all(store, designed.name, left, workers, finished)
+        outcome = sweeping.publish(store, run, designed)
+        sweeping.require_all(failed, len(designed.cells))
+        return outcome

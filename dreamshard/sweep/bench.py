@@ -13,6 +13,7 @@ from dreamshard.costs import CostSample
 from dreamshard.exchange_design import exchanges_for
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.simulated import SimulatedTestbed
 
 _ROUNDS = 10  # as in the paper
@@ -49,7 +50,7 @@ class Bench:
     """
 
     builders: Mapping[str, "Build"]
-    testbed: SimulatedTestbed
+    testbed: SimulatedTestbed | ClusterTestbed
     pool: Tables
     tasks: Sequence[PlacementTask]
     measurements: int

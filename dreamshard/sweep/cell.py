@@ -1,25 +1,22 @@
-"""Trains and places in one cell. Placements are judged by the testbed's costs without noise."""
+"""Trains and places in one cell, and has the placements judged."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from dreamshard.names import COMPUTED
+from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.search import DreamShardPlacer
-from dreamshard.sweep import models
 from dreamshard.sweep.bench import Bench
-from dreamshard.sweep.design import META, Cell
+from dreamshard.sweep.design import Cell
+from dreamshard.sweep.inputs import CellInputs, simulated
+from dreamshard.sweep.judges import Judge, Placed
+from dreamshard.sweep.real_ranks import TESTBED, on_real_ranks
 from dreamshard.sweep.systems import SYSTEMS
-from dreamshard.sweep.tables import BATCH, Size, draw_tasks, pool_of
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.hardware_file import hardware
-from dreamshard.testbeds.accelerators.specs import DEFAULT_SPEC
-from dreamshard.testbeds.base import TestbedSetup
-from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.workloads import Lookups
 
-_TRAINING_TASKS = 50  # as in the paper
-_TRAINING_SEED, _PLACED_SEED = 5, 200
+_NETWORK_OF = "dreamshard"  # whose network also predicts the placements of all others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +24,15 @@ class CellResult:
     """One placer on one task.
 
     Attributes:
+        testbed: the hardware that was simulated or measured.
+        is_exact: whether costs are the simulator's without noise; else measured, twice.
         budget: placements that a system of this cell may measure.
-        overall_ms: cost of the placement; None where it did not fit the devices, or none was found.
+        overall_ms: cost of the placement, or the mean of its measurements; None where it did not fit, or none was found.
         compute_ms: largest forward and backward compute of a device; None likewise.
+        first_ms: overall cost by the earlier measurement; None likewise, and for an exact cost.
+        second_ms: by the later measurement.
         predicted_ms: what the placer itself predicts; None for one that does not.
+        dreamshard_ms: what `dreamshard`'s cost network predicts; None for a cell without it.
         place_ms: CPU time to place.
         has_shards: whether the placement splits tables by columns.
         learning_s: CPU time of learning, without measuring; 0 for a placer that learns nothing.
@@ -44,17 +46,21 @@ class CellResult:
     placed: str
     split: str
     testbed: str
+    is_exact: bool
     budget: int
     seed: int
     placer: str
     task: str
-    overall_ms: float | None
-    compute_ms: float | None
-    predicted_ms: float | None
-    place_ms: float
-    has_shards: bool
-    learning_s: float
-    measurements: int
+    overall_ms: float | None = None
+    compute_ms: float | None = None
+    first_ms: float | None = None
+    second_ms: float | None = None
+    predicted_ms: float | None = None
+    dreamshard_ms: float | None = None
+    place_ms: float = 0.0
+    has_shards: bool = False
+    learning_s: float = 0.0
+    measurements: int = 0
 
     def row(self) -> dict[str, object]:
         """As a row of a table."""
@@ -65,87 +71,84 @@ def run_cell(cell: Cell) -> list[CellResult]:
     """Train every system of the cell, and place all of its tasks.
 
     Raises:
-        ValueError: the testbed has no costs without noise, or a name is not a system's.
+        ValueError: the testbed is neither `simulated` nor real CPU ranks, or a name is not a system's.
+        MeasurementError: a rank died or hung.
     """
-    kind, _, preset = cell.testbed.partition(":")
-    if kind != "simulated":
-        raise ValueError(
-            f"the cell {cell.name} is of testbed {cell.testbed!r}, but sweeps judge placements by exact costs, which only "
-            "`simulated` has; compare versions on other testbeds with `dreamshard compare`"
-        )
     if unknown := [name for name in cell.systems if name not in SYSTEMS]:
         raise ValueError(f"there is no system {unknown[0]!r}, so it cannot be placed by; choose from {sorted(SYSTEMS)}")
-    spec = hardware(preset or DEFAULT_SPEC)
-    setup = TestbedSetup(num_devices=cell.trained.devices, batch_size=BATCH, lookups=_no_lookups, seed=cell.seed)
-    testbed = SimulatedTestbed(setup, spec)
-    is_model = cell.source != META
-    training = (
-        models.training_tasks(cell.source, spec, cell.trained.devices, _TRAINING_TASKS, cell.seed)
-        if is_model
-        else draw_tasks(cell.dims, "train", cell.trained, _TRAINING_TASKS, _TRAINING_SEED)
-    )
-    bench = Bench(
-        builders=SYSTEMS,
-        testbed=testbed,
-        pool=models.tables_of(cell.source) if is_model else pool_of(cell.dims, "train"),
-        tasks=training,
-        measurements=cell.measurements,
-        most_devices=max(size.devices for size in cell.placed),
-        batch_size=BATCH,
-        seed=cell.seed,
-    )
-    return list(_placed(cell, bench, SimulatedTestbed(setup, spec, noise=0.0)))
+    kind = cell.testbed.partition(":")[0]
+    if kind != COMPUTED[0] and cell.testbed != TESTBED:
+        raise ValueError(
+            f"the cell {cell.name} is of testbed {cell.testbed!r}, but sweeps judge placements by the exact costs of "
+            f"{COMPUTED[0]!r} or by measurements on {TESTBED!r}; compare versions on other testbeds with `dreamshard compare`"
+        )
+    with on_real_ranks(cell) if cell.is_measured else simulated(cell) as inputs:
+        bench = Bench(
+            builders=SYSTEMS,
+            testbed=inputs.testbed,
+            pool=inputs.pool,
+            tasks=inputs.training,
+            measurements=cell.measurements,
+            most_devices=max(size.devices for size in cell.placed),
+            batch_size=inputs.batch_size,
+            seed=cell.seed,
+        )
+        lines, placed = _place(cell, bench, inputs)
+        return _judged(lines, placed, inputs.judge)
 
 
-def _placed(cell: Cell, bench: Bench, exact: SimulatedTestbed) -> Iterator[CellResult]:
+def _place(cell: Cell, bench: Bench, inputs: CellInputs) -> tuple[list[CellResult], list[Placed | None]]:
+    """A line for each placer and task, not judged yet, and its placement if there is a legal one."""
+    lines, placed = [], []
     for size in cell.placed:
-        tasks = _tasks(cell, size, exact)
+        tasks = inputs.heldout(size)
         for name in cell.systems:
             system = bench.system(name)
-            common = CellResult(
-                experiment=cell.experiment,
-                source=cell.source,
-                dims=cell.dims,
-                trained=str(cell.trained),
-                placed=str(size),
-                split=cell.split,
-                testbed=exact.hardware,
-                budget=cell.measurements,
-                seed=cell.seed,
-                placer=name,
-                task="",
-                overall_ms=None,
-                compute_ms=None,
-                predicted_ms=None,
-                place_ms=0.0,
-                has_shards=False,
-                learning_s=system.learning_s,
-                measurements=system.measurements,
-            )
+            network = bench.system(_NETWORK_OF).placer if _NETWORK_OF in cell.systems else None
             for task in tasks:
-                yield _judged(replace(common, task=task.name), system.placer, task, exact)
+                line = CellResult(
+                    experiment=cell.experiment,
+                    source=cell.source,
+                    dims=cell.dims,
+                    trained=str(cell.trained),
+                    placed=str(size),
+                    split=cell.split,
+                    testbed=inputs.judge.hardware,
+                    is_exact=inputs.judge.is_exact,
+                    budget=cell.measurements,
+                    seed=cell.seed,
+                    placer=name,
+                    task=task.name,
+                    learning_s=system.learning_s,
+                    measurements=system.measurements,
+                )
+                line, placement = _placement(line, system.placer, network, task)
+                lines.append(line)
+                placed.append(None if placement is None else (task, placement))
+    return lines, placed
 
 
-def _tasks(cell: Cell, size: Size, exact: SimulatedTestbed) -> list[PlacementTask]:
-    if cell.source != META:
-        return models.heldout_tasks(cell.source, exact.spec, size.devices, cell.tasks_of(size), _PLACED_SEED)
-    return draw_tasks(cell.dims, cell.split, size, cell.tasks_of(size), _PLACED_SEED)
-
-
-def _judged(line: CellResult, placer: Placer, task: PlacementTask, exact: SimulatedTestbed) -> CellResult:
+def _placement(
+    line: CellResult, placer: Placer, network: DreamShardPlacer | None, task: PlacementTask
+) -> tuple[CellResult, Placement | None]:
     began = time.process_time()
     try:
         placement = placer.place(task)
     except NoPlacementError:
-        return replace(line, place_ms=1e3 * (time.process_time() - began))
+        return replace(line, place_ms=1e3 * (time.process_time() - began)), None
     line = replace(line, place_ms=1e3 * (time.process_time() - began), has_shards=placement.shards is not None)
     if not task.is_legal(placement):
-        return line
-    costs = exact.measure(task, placement).costs
-    compute = costs.forward_compute_ms + costs.backward_compute_ms
-    predicted = placer.predict_overall_ms(task, placement) if isinstance(placer, DreamShardPlacer) else None
-    return replace(line, overall_ms=float(costs.overall_ms()), compute_ms=float(compute.max()), predicted_ms=predicted)
+        return line, None
+    own = placer.predict_overall_ms(task, placement) if isinstance(placer, DreamShardPlacer) else None
+    by_network = None if network is None else network.predict_overall_ms(task, placement)
+    return replace(line, predicted_ms=own, dreamshard_ms=by_network), placement
 
 
-def _no_lookups(name: str) -> Lookups:
-    raise AssertionError(f"the simulated testbed asked for the lookups of {name}, which it does not need")
+def _judged(lines: Sequence[CellResult], placed: Sequence[Placed | None], judge: Judge) -> list[CellResult]:
+    """The lines with what their placements cost; one without a legal placement, or that did not fit, has none."""
+    verdicts = iter(judge.verdicts([each for each in placed if each is not None]))
+    judged = []
+    for line, each in zip(lines, placed, strict=True):
+        verdict = None if each is None else next(verdicts)
+        judged.append(line if verdict is None else replace(line, **asdict(verdict)))
+    return judged

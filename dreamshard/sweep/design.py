@@ -5,20 +5,22 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal, get_args
 
+from dreamshard.names import COMPUTED
 from dreamshard.sweep.ablations import ABLATIONS
 from dreamshard.sweep.tables import Dims, Size, Split
 from dreamshard.workloads import META_WORKLOADS
 
-Experiment = Literal["sizes", "transfer", "measurements", "ablations", "workloads"]
-"""`sizes`: trained and placed at each size. `transfer`: trained at one size, placed at others. `measurements`: by number of
-measurements. `ablations`: DreamShard with one part left out. `workloads`: one public model and its drifted variants."""
+Experiment = Literal["sizes", "transfer", "measurements", "ablations", "workloads", "real_ranks"]
+"""`sizes`: trained and placed at each size. `transfer`: trained at one size, placed at all. `measurements`: by number of
+measurements. `ablations`: DreamShard with one part left out. `workloads`: one public model and its drifted variants.
+`real_ranks`: learnt from and judged by measurements on real CPU ranks."""
 
 META = META_WORKLOADS[0]
 """Source of the cells that draw tasks of Meta's tables (2021 and 2022, see `tables`)."""
 
 RULES = ("random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
 OTHERS = (
-    *("cost_greedy", "dreamshard", "dreamshard_columns", "paper", "autoshard", "rnn"),
+    *("cost_greedy", "dreamshard", "dreamshard_policy", "dreamshard_columns", "paper", "autoshard", "rnn"),
     *("neuroshard", "neuroshard_columns", "neuroshard_predicted", "neuroshard_predicted_columns"),
     *("torchrec_planner", "torchrec_planner_columns"),
 )
@@ -29,11 +31,16 @@ COMPLETE = ("cost_greedy", "dreamshard", "dreamshard_policy", "paper")
 LEARNED = ("dreamshard", "paper", "autoshard")
 """Systems that train once and place at any size."""
 
+ON_RANKS = ("cost_greedy", "dreamshard", "dreamshard_policy", "paper", "neuroshard", "torchrec_planner")
+"""Systems of the short cell on real ranks, where a measurement takes most of a second; the full ones have two more."""
+
 SIZES = (Size(20, 4), Size(50, 4), Size(80, 4), Size(40, 8), Size(80, 8), Size(160, 8), Size(200, 8))
 LARGE = Size(800, 128)
 MODELS = ("mlperf-dlrm-dcnv2", "nvidia-synthetic-tiny", "nvidia-synthetic-small", "nvidia-synthetic-medium")
 _ALL_DIMS: tuple[Dims, ...] = get_args(Dims)
+_MODEL_TABLES = 200  # of a public model, roughly
 _FEW_TABLES, _TASKS_FEW, _TASKS_MANY = 100, 30, 10  # tasks up to so many tables, and beyond
+_TASKS_SHORT = 4  # on real ranks, in the short form
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +69,16 @@ class Cell:
     num_tasks: int | None = None
 
     @property
+    def is_measured(self) -> bool:
+        """Whether costs are measured on real devices, so that nothing else may run beside it."""
+        return self.testbed.partition(":")[0] not in COMPUTED
+
+    @property
+    def work(self) -> int:
+        """A rough measure of its time, to start long cells first: systems x tables to train on and to place."""
+        return len(self.systems) * sum(size.tables or _MODEL_TABLES for size in (self.trained, *self.placed))
+
+    @property
     def name(self) -> str:
         """Unique in its sweep; a file name."""
         source = "" if self.source == META else f"{self.source}-"
@@ -83,7 +100,7 @@ class Sweep:
 def paper_table(*, short: bool, split: Split) -> Sweep:
     """The paper's tables and figures: all placers by size, transfer, number of measurements; public models besides.
 
-    The short form has two sizes, one transfer and one model, and no system that trains for a minute or more.
+    The short form has two sizes, one transfer and one model, and no system that trains or measures for a minute or more.
     """
     seeds, systems = (0, 1, 2), (*RULES, *OTHERS, *(() if short else SLOW))
     sizes = (Size(20, 4), Size(50, 4)) if short else SIZES
@@ -91,19 +108,20 @@ def paper_table(*, short: bool, split: Split) -> Sweep:
         Cell(experiment="sizes", dims=dims, trained=size, placed=(size,), systems=systems, seed=seed, split=split)
         for dims, size, seed in product(_ALL_DIMS, sizes, seeds)
     ]
-    targets = (Size(100, 8),) if short else (*(size for size in SIZES if size != Size(50, 4)), LARGE)
+    origins = (Size(50, 4),) if short else (Size(20, 4), Size(50, 4), Size(80, 8))
+    targets = (Size(100, 8),) if short else (*SIZES, LARGE)
     learned = (*RULES, *LEARNED)
     cells += [
         Cell(
             experiment="transfer",
             dims=dims,
-            trained=Size(50, 4),
+            trained=origin,
             placed=targets,
             systems=learned,
             seed=seed,
             split=split,
         )
-        for dims, seed in product(_ALL_DIMS, seeds)
+        for dims, origin, seed in product(_ALL_DIMS, origins, seeds)
     ]
     cells += [
         replace(cell, experiment="measurements", measurements=count)
@@ -114,6 +132,7 @@ def paper_table(*, short: bool, split: Split) -> Sweep:
     cells += _ablations(split, short=short)
     models = MODELS[:1] if short else MODELS
     cells += [_model(model, systems, seed, split) for model, seed in product(models, seeds)]
+    cells += [_on_ranks(seed, split, short=short) for seed in (seeds[:1] if short else seeds)]
     return Sweep(name="paper_table", cells=tuple(cells))
 
 
@@ -150,14 +169,31 @@ def _model(source: str, systems: Sequence[str], seed: int, split: Split) -> Cell
     )
 
 
+def _on_ranks(seed: int, split: Split, *, short: bool) -> Cell:
+    """Twenty tables on two real CPU ranks."""
+    size = Size(20, 2)
+    return Cell(
+        experiment="real_ranks",
+        dims="mixed",
+        trained=size,
+        placed=(size,),
+        systems=(*RULES, *ON_RANKS) if short else (*RULES, *ON_RANKS, "autoshard", "rnn"),
+        seed=seed,
+        split=split,
+        testbed="cluster:cpu",
+        num_tasks=_TASKS_SHORT if short else _TASKS_MANY,
+    )
+
+
 SWEEPS: dict[str, Callable[..., Sweep]] = {function.__name__: function for function in (paper_table,)}
 
 
-def sweep(name: str, *, short: bool = False, split: Split = "validation") -> Sweep:
+def sweep(name: str, *, short: bool = False, split: Split = "validation", real_ranks: bool = True) -> Sweep:
     """The sweep called `name`.
 
     Args:
         short: a form of it that takes minutes.
+        real_ranks: with the cells that measure.
         split: tables to place. Choices are made on `validation`; `test` is looked at once, at the end.
 
     Raises:
@@ -165,4 +201,5 @@ def sweep(name: str, *, short: bool = False, split: Split = "validation") -> Swe
     """
     if name not in SWEEPS:
         raise ValueError(f"there is no sweep {name!r}, so there is nothing to run; choose one of {sorted(SWEEPS)}")
-    return SWEEPS[name](short=short, split=split)
+    designed = SWEEPS[name](short=short, split=split)
+    return replace(designed, cells=tuple(cell for cell in designed.cells if real_ranks or not cell.is_measured))

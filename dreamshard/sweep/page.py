@@ -1,127 +1,206 @@
-"""A sweep as a page of Markdown: which placer to trust at which size, and every figure behind it."""
+"""A sweep as a page of Markdown: which placer to trust at which size, then one compact table per experiment and dims."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-
-import numpy as np
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dreamshard.formatting import markdown_table
 from dreamshard.sweep.cell import CellResult
-from dreamshard.sweep.summary import Figure, Gain, Setting, costs_of, gain_over, summarise
+from dreamshard.sweep.summary import Figure, Gain, Setting, summarise
+from dreamshard.sweep.verdicts import compare, label, sentences
 
-OURS = ("dreamshard", "dreamshard_columns")
 _TITLES = {
     "sizes": "By size: trained on tasks of each size",
-    "transfer": "Transfer: trained at one size, placed at another",
-    "measurements": "By number of measurements",
+    "transfer": "Transfer: trained at one size (rows), placed at another (columns)",
+    "measurements": "By number of measurements: 50 tables on 4 devices",
     "ablations": "Ablations: one part left out",
     "workloads": "Public models: all tables of a list, and drifted variants",
+    "real_ranks": "Real ranks: learnt from and judged by measurements",
 }
-
-
-def page(results: Sequence[CellResult]) -> str:
-    """All figures, by experiment."""
-    figures = summarise(results)
-    parts = ["### Which placer to trust", "", *_verdicts(figures, results), ""]
-    for experiment, title in _TITLES.items():
-        own = [figure for figure in figures if figure.setting.experiment == experiment]
-        if own:
-            parts += [f"### {title}", "", _HEADER, "", *_tables(own)]
-    return "\n".join(parts)
-
-
+_LEARNED = ("dreamshard", "paper", "autoshard")
+_NOTES = {
+    "real_ranks": "Each placement was measured twice, in random order; `again` is the mean difference of the two: the noise.",
+}
 _HEADER = (
-    "Cost saved over the best rule of thumb of the same tasks (95 % interval over tasks and seeds), and CPU milliseconds to "
-    "place. `*`: some placements split tables by columns, which whole-table placers cannot."
+    "A cell is the cost saved over the best rule of thumb of the same tasks, in percent, with its 95 % interval over tasks "
+    "and seeds. `*`: some placements split tables by columns, which whole-table placers cannot. `predicted/true`: what "
+    "dreamshard's network predicts of these placements over their true cost; that of a search that exploits its errors is "
+    "below the others'. `own error`: of the placer's own predictions of its placements. `cost_greedy`, `dreamshard_policy` "
+    "and `neuroshard_predicted` place by dreamshard's networks. Every task is a row of the view `sweep_results`."
+)
+_COMPUTE = (
+    "The largest compute of a device alone, which AutoShard minimises: saved over the rule of thumb with the least."
 )
 
 
+def page(results: Sequence[CellResult], pictures: Mapping[str, str] | None = None) -> str:
+    """All figures, by experiment.
+
+    Args:
+        pictures: addresses of plots to show, by the experiment that they belong to, or `times`.
+    """
+    figures, pictures = summarise(results), pictures or {}
+    parts = ["### Which placer to trust", "", *sentences(compare(results)), _HEADER, ""]
+    experiments = dict.fromkeys([*_TITLES, *(figure.setting.experiment for figure in figures)])
+    for experiment in experiments:
+        own = [figure for figure in figures if figure.setting.experiment == experiment]
+        if not own:
+            continue
+        parts += [f"### {_TITLES.get(experiment, experiment.capitalize())}", ""]
+        parts += [_NOTES[experiment], ""] if _NOTES.get(experiment) else []
+        parts += [f"![{experiment}]({pictures[experiment]})", ""] if experiment in pictures else []
+        parts += _transfer(own) if experiment == "transfer" else _tables(_with_reference(experiment, own, figures))
+        if experiment == "sizes":
+            parts += _computes(own)
+            parts += [f"![times]({pictures['times']})", ""] if "times" in pictures else []
+            parts += _times(own)
+    return "\n".join(parts)
+
+
+def with_all_budgets(figures: Sequence[Figure]) -> list[Figure]:
+    """The figures by number of measurements, with those of `sizes` of the same tasks, which learnt from the usual number."""
+    own = [figure for figure in figures if figure.setting.experiment == "measurements"]
+    tasks = {(figure.setting.dims, figure.setting.trained, figure.setting.placed) for figure in own}
+    usual = [
+        figure
+        for figure in figures
+        if figure.setting.experiment == "sizes"
+        and (figure.setting.dims, figure.setting.trained, figure.setting.placed) in tasks
+    ]
+    return sorted([*own, *usual], key=lambda figure: figure.setting.budget)
+
+
+def _with_reference(experiment: str, own: list[Figure], figures: Sequence[Figure]) -> list[Figure]:
+    return with_all_budgets(figures) if experiment == "measurements" else own
+
+
 def _tables(figures: Sequence[Figure]) -> Iterable[str]:
-    """One table per source, dims, training size and budget: placers down, sizes across."""
-    groups: dict[tuple[str, ...], list[Figure]] = defaultdict(list)
-    for figure in figures:
-        setting = figure.setting
-        across: tuple[str, ...] = (setting.source, setting.dims)
-        if setting.experiment in ("transfer", "workloads"):
-            across += (setting.trained,)
-        if setting.experiment == "measurements":
-            across += (str(setting.budget),)
-        groups[across].append(figure)
-    for group in groups.values():
-        settings = list(dict.fromkeys(figure.setting for figure in group))
-        known = {(figure.placer, figure.setting): figure for figure in group}
-        rows = []
-        for placer in dict.fromkeys(figure.placer for figure in group):
-            row: dict[str, object] = {"placer": placer}
-            for setting in settings:
-                found = known.get((placer, setting))
-                row[setting.placed] = "" if found is None else _cell(found)
-            error = [found.error for s in settings if (found := known.get((placer, s))) and found.error is not None]
-            row["own error"] = f"{np.mean(error):.1%}" if error else ""
-            learnt = [known[placer, s] for s in settings if (placer, s) in known]
-            row["learning"] = _learning(learnt)
-            rows.append(row)
-        first = settings[0]
-        trained = f", trained at {first.trained}" if first.experiment == "transfer" else ""
-        budget = f", {first.budget} measurements" if first.experiment == "measurements" else ""
-        tasks = ", ".join(f"{s.placed} {_num_tasks(group, s)}" for s in settings)
-        rules = ", ".join(sorted({figure.best_rule for figure in group}))
-        yield f"**{first.source}, {first.dims}{trained}{budget}** (tasks: {tasks}; best rules: {rules})"
+    """One table per dims: placers down, settings across."""
+    by_budget = len({figure.setting.budget for figure in figures}) > 1
+
+    def column(setting: Setting) -> str:
+        return f"from {setting.budget}" if by_budget else label(setting)
+
+    for dims in dict.fromkeys(figure.setting.dims for figure in figures):
+        group = [figure for figure in figures if figure.setting.dims == dims]
+        yield f"**{dims}** ({_tasks(group, column)})"
         yield ""
+        rows = _rows(group, column, _gain_cell)
+        for row in rows:
+            own = [figure for figure in group if figure.placer == row["placer"]]
+            row["predicted/true"] = _mean([figure.predicted_over_true for figure in own], "{:.3f}")
+            row["own error"] = _mean([_percent(figure.error) for figure in own], "{:.1f} %")
+            if any(figure.noise is not None for figure in group):
+                row["again"] = _mean([_percent(figure.noise) for figure in own], "{:.1f} %")
         yield markdown_table(rows)
         yield ""
 
 
-def _num_tasks(group: Sequence[Figure], setting: Setting) -> str:
-    """`30 x 3 seeds`."""
-    figure = next(each for each in group if each.setting == setting)
-    return f"{figure.num_tasks} x {figure.num_seeds} seeds"
+def _transfer(figures: Sequence[Figure]) -> Iterable[str]:
+    """A matrix per dims and algorithm; for AutoShard also of the compute that it minimises."""
+    for dims in dict.fromkeys(figure.setting.dims for figure in figures):
+        group = [figure for figure in figures if figure.setting.dims == dims]
+        yield f"**{dims}** ({_tasks(group, lambda setting: setting.placed)})"
+        yield ""
+        rows: list[dict[str, object]] = []
+        for placer in _LEARNED:
+            own = [figure for figure in group if figure.placer == placer]
+            rows += _matrix(own, f"{placer}", _gain_cell)
+            if placer == "autoshard":
+                rows += _matrix(own, f"{placer}, compute", lambda figure: _interval(figure.compute_gain))
+        yield markdown_table(rows)
+        yield ""
 
 
-def _cell(figure: Figure) -> str:
+def _matrix(figures: Sequence[Figure], name: str, cell: Callable[[Figure], str]) -> list[dict[str, object]]:
+    columns = dict.fromkeys(figure.setting.placed for figure in figures)
+    rows: list[dict[str, object]] = []
+    for trained in dict.fromkeys(figure.setting.trained for figure in figures):
+        known = {figure.setting.placed: figure for figure in figures if figure.setting.trained == trained}
+        cells = {placed: cell(known[placed]) if placed in known else "" for placed in columns}
+        rows.append({"placer": name, "trained at": trained, **cells})
+    return rows
+
+
+def _computes(figures: Sequence[Figure]) -> Iterable[str]:
+    """The largest compute of a device, which AutoShard minimises, beside the overall cost."""
+    if not any(figure.placer == "autoshard" for figure in figures):
+        return
+    yield _COMPUTE
+    yield ""
+    for dims in dict.fromkeys(figure.setting.dims for figure in figures):
+        group = [figure for figure in figures if figure.setting.dims == dims and figure.placer in _LEARNED]
+        yield f"**{dims}, compute**"
+        yield ""
+        yield markdown_table(_rows(group, label, lambda figure: _interval(figure.compute_gain)))
+        yield ""
+
+
+def _times(figures: Sequence[Figure]) -> Iterable[str]:
+    """CPU seconds to learn and milliseconds to place, of one of the dims."""
+    dims = figures[-1].setting.dims
+    group = [figure for figure in figures if figure.setting.dims == dims]
+    yield f"**CPU time, {dims}**: seconds to learn, without measuring, and milliseconds to place a task, with one thread."
+    yield ""
+    yield markdown_table(_rows(group, label, _time_cell))
+    yield ""
+
+
+def _rows(
+    figures: Sequence[Figure], column: Callable[[Setting], str], cell: Callable[[Figure], str]
+) -> list[dict[str, object]]:
+    """Placers down, settings across."""
+    known = {(figure.placer, column(figure.setting)): figure for figure in figures}
+    columns = dict.fromkeys(column(figure.setting) for figure in figures)
+    rows: list[dict[str, object]] = []
+    for placer in dict.fromkeys(figure.placer for figure in figures):
+        cells = {name: cell(known[placer, name]) if (placer, name) in known else "" for name in columns}
+        rows.append({"placer": placer, **cells})
+    return rows
+
+
+def _tasks(figures: Sequence[Figure], column: Callable[[Setting], str]) -> str:
+    """How many tasks and seeds, and which rule of thumb is best where."""
+    by_tasks: dict[str, list[str]] = {}
+    by_rule: dict[str, list[str]] = {}
+    for setting in dict.fromkeys(figure.setting for figure in figures):
+        figure = next(each for each in figures if each.setting == setting)
+        name = column(setting)
+        for group, key in (
+            (by_tasks, f"{figure.num_tasks} tasks x {figure.num_seeds} seeds"),
+            (by_rule, figure.best_rule),
+        ):
+            if name not in group.setdefault(key, []):
+                group[key].append(name)
+    tasks = next(iter(by_tasks)) if len(by_tasks) == 1 else _listed(by_tasks)
+    rules = next(iter(by_rule)) if len(by_rule) == 1 else _listed(by_rule)
+    return f"{tasks}; best rule: {rules}"
+
+
+def _listed(groups: Mapping[str, Sequence[str]]) -> str:
+    return ", ".join(f"{key} at {' '.join(names)}" for key, names in groups.items())
+
+
+def _gain_cell(figure: Figure) -> str:
     if figure.failures:
         return f"no room in {figure.failures} of {figure.num_tasks * figure.num_seeds}"
-    return f"{_gain(figure.gain)}{'*' if figure.shared else ''}, {figure.place_ms:.3g} ms"
+    return f"{_interval(figure.gain)}{'*' if figure.shared else ''}"
 
 
-def _learning(figures: Sequence[Figure]) -> str:
-    seconds = max(figure.learning_s for figure in figures)
-    return f"{seconds:.3g} s, {max(figure.measurements for figure in figures)} measured" if seconds else ""
-
-
-def _gain(gain: Gain) -> str:
+def _interval(gain: Gain) -> str:
     if gain.mean is None or gain.low is None or gain.high is None:
         return "no mean"
-    return f"{gain.mean:+.1%} ({gain.low:+.1%} to {gain.high:+.1%})"
+    return f"{100 * gain.mean:+.1f} ({100 * gain.low:.1f} to {100 * gain.high:.1f})"
 
 
-def _verdicts(figures: Sequence[Figure], results: Sequence[CellResult]) -> Iterable[str]:
-    """For each setting, the cheapest placer of whole tables, and how ours compares with the cheapest other one."""
-    costs: dict[tuple[Setting, str], list[CellResult]] = defaultdict(list)
-    for each in results:
-        setting = Setting(each.experiment, each.source, each.dims, each.trained, each.placed, each.budget)
-        costs[setting, each.placer].append(each)
-    by_setting: dict[Setting, list[Figure]] = defaultdict(list)
-    for figure in figures:
-        by_setting[figure.setting].append(figure)
-    for setting, own in by_setting.items():
-        if setting.experiment == "ablations":  # nobody chooses among these
-            continue
-        whole = [each for each in own if each.mean_ms is not None and not each.placer.endswith("_columns")]
-        ours = next((each for each in whole if each.placer == OURS[0]), None)
-        others = sorted((each for each in whole if each.placer != OURS[0]), key=lambda each: each.mean_ms or np.inf)
-        if ours is None or not others:
-            continue
-        rival = others[0]
-        saved = gain_over(*(costs_of(costs[setting, each.placer]) for each in (ours, rival)))
-        where = f"{setting.experiment}, {setting.source}, {setting.dims}, {setting.placed}"
-        where += f", {setting.budget} measurements" if setting.experiment == "measurements" else ""
-        if saved.is_beyond_doubt:
-            word = f"**dreamshard**: saves {_gain(saved)} over {rival.placer}, the cheapest other placer"
-        elif saved.mean is not None and saved.low is not None and saved.high is not None and saved.high < 0:
-            word = (
-                f"**{rival.placer}**: dreamshard costs {-saved.mean:.1%} more ({-saved.high:.1%} to {-saved.low:.1%})"
-            )
-        else:
-            word = f"dreamshard or {rival.placer}, no clear difference: dreamshard saves {_gain(saved)}"
-        yield f"- {where}: {word}."
+def _time_cell(figure: Figure) -> str:
+    place = f"{figure.place_ms:.3g} ms"
+    return f"{figure.learning_s:.3g} s, {place}" if figure.learning_s else place
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _mean(values: Iterable[float | None], form: str) -> str:
+    """The mean of those there are."""
+    known = [value for value in values if value is not None]
+    return form.format(sum(known) / len(known)) if known else ""

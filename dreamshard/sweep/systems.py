@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from dreamshard.baselines import baselines
-from dreamshard.peers import trained_peer
+from dreamshard.peers import OF_TORCHREC, trained_peer
 from dreamshard.peers.neuroshard import NeuroShardPlacer, PredictedCosts
 from dreamshard.peers.neuroshard_fitting import fitted_models
 from dreamshard.peers.torchrec_planner import TorchRecPlanner
@@ -18,6 +18,7 @@ from dreamshard.placer import Placer
 from dreamshard.search import GreedyCostPlacer
 from dreamshard.sweep.ablations import ABLATIONS
 from dreamshard.sweep.bench import Bench, Build, System
+from dreamshard.testbeds.simulated import SimulatedTestbed
 
 _RNN = {"rnn": True, "rnn_predicted": False}  # whether it measures by itself
 
@@ -53,6 +54,16 @@ def _neuroshard(*, columns: bool) -> Build:
     return build
 
 
+def _torchrec(name: str) -> Build:
+    """With the bandwidths of the simulated accelerator; on real CPU ranks with TorchRec's own."""
+
+    def build(bench: Bench) -> System:
+        spec = bench.testbed.spec if isinstance(bench.testbed, SimulatedTestbed) else None
+        return System(placer=TorchRecPlanner(name=name) if spec is None else TorchRecPlanner.on(spec, name))
+
+    return build
+
+
 def _on_dreamshard(make: Callable[[Any], Placer]) -> Build:
     """A placer on the networks of `dreamshard`."""
     return lambda bench: replace(base := bench.system("dreamshard_columns"), placer=make(base.placer))
@@ -76,10 +87,7 @@ SYSTEMS: dict[str, Build] = {
     "neuroshard_predicted_columns": _on_dreamshard(
         lambda placer: NeuroShardPlacer(PredictedCosts(placer.cost_network, placer.normaliser))
     ),
-    "torchrec_planner": lambda bench: System(placer=TorchRecPlanner.on(bench.testbed.spec)),
-    "torchrec_planner_columns": lambda bench: System(
-        placer=TorchRecPlanner.on(bench.testbed.spec, "torchrec_planner_columns")
-    ),
+    **{name: _torchrec(name) for name in OF_TORCHREC},
     **ABLATIONS,
 }
 """Builds a placer by name."""

@@ -28,17 +28,23 @@ def sweep(
             raise ValueError(f"there is no file {write}, so its section of figures cannot be replaced; check the path")
         replaced_section(write.read_text(encoding="utf-8"), "", write)
     enter(home)
+    from dreamshard.sweep import sweep as design
     from flows.cli.in_process import run_flow
+    from flows.reports import sweep_page
     from flows.sweep import sweep
+    from flows.tasks.sweeping import done_results
     from storage.store import open_store
 
     outcome = run_flow(sweep, options, quiet=as_json)
-    outcome["page"] = outcomes.browsable(open_store().settings, outcome["page"])
+    store = open_store()
+    outcome["page"] = outcomes.browsable(store.settings, outcome["page"])
     if write is not None:
-        write.write_text(
-            replaced_section(write.read_text(encoding="utf-8"), outcome["markdown"], write), encoding="utf-8"
-        )
-        terminal.note(f"wrote the figures to {write}")
+        real_ranks = not options.no_real_ranks
+        designed = design(options.recipe, short=options.short, split=options.split, real_ranks=real_ranks)
+        results = done_results(store, designed)
+        markdown = sweep_page.markdown_of(designed, results, sweep_page.write_pictures(results, write))
+        write.write_text(replaced_section(write.read_text(encoding="utf-8"), markdown, write), encoding="utf-8")
+        terminal.note(f"wrote the figures to {write}, and plots to {write.parent / 'docs' / 'pictures'}")
     if as_json:
         terminal.print_json(outcome)
         return

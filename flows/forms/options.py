@@ -184,6 +184,8 @@ class SweepOptions:
     recipe: sweep_fields.SweepName = "paper_table"
     short: sweep_fields.Short = False
     split: sweep_fields.SweptTables = "validation"
+    workers: sweep_fields.Workers = None
+    no_real_ranks: sweep_fields.NoRealRanks = False
 
 
 @dataclass(frozen=True, kw_only=True)

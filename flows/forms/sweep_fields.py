@@ -25,6 +25,23 @@ Short = Annotated[
     Field(title="Short", description="Two sizes and one public model, in minutes; the whole sweep takes hours."),
     typer.Option("--short", help="Two sizes and one public model, in minutes; the whole sweep takes hours."),
 ]
+Workers = Annotated[
+    int | None,
+    Field(
+        ge=1,
+        title="Workers",
+        description="Cells run at once, each in a process with one thread. All cores if empty. Figures do not depend on it.",
+    ),
+    typer.Option("--workers", min=1, help="Cells run at once, each with one thread; all cores by default."),
+]
+NoRealRanks = Annotated[
+    bool,
+    Field(
+        title="No real ranks",
+        description="Leave out the cells that measure on real CPU ranks, which need fbgemm and an otherwise idle machine.",
+    ),
+    typer.Option("--no-real-ranks", help="Leave out the cells that measure on real CPU ranks."),
+]
 SweptTables = Annotated[
     Literal["validation", "test"],
     Field(

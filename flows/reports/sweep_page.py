@@ -1,7 +1,8 @@
 """A sweep's figures in MLflow and Prefect."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from prefect.artifacts import create_markdown_artifact
@@ -9,6 +10,7 @@ from prefect.context import FlowRunContext
 
 from dreamshard.sweep import CellResult, Sweep, page, summarise
 from flows.reports.html import html_page
+from flows.reports.sweep_plots import plots, svg
 from flows.runtime.source_revision import source_revision
 from storage.mlflow_store import runs
 from storage.store import Store
@@ -30,19 +32,22 @@ def run_of(store: Store, sweep: Sweep, **options: object) -> Iterator[str]:
 
 
 def publish(store: Store, run: str, sweep: Sweep, results: Sequence[CellResult]) -> dict[str, Any]:
-    """The page and the figures; returns the outcome of the flow."""
-    markdown = f"Sweep `{sweep.name}`, {len(sweep.cells)} cells, at `{source_revision()}`.\n\n{page(results)}"
-    figures: dict[str, float | None] = {}
-    for each in summarise(results):
+    """The page, the plots and the figures; returns the outcome of the flow."""
+    figures, markdown = summarise(results), markdown_of(sweep, results)
+    metrics: dict[str, float | None] = {}
+    for each in figures:
         setting = each.setting
         name = (
             f"{setting.experiment}.{setting.source}.{setting.dims}.{setting.trained}.{setting.placed}.{setting.budget}"
         )
-        figures[f"gain.{name}.{each.placer}"] = each.gain.mean
-        figures[f"cost_ms.{name}.{each.placer}"] = each.mean_ms
-    runs.log_metrics(store.settings, run, figures)
+        metrics[f"gain.{name}.{each.placer}"] = each.gain.mean
+        metrics[f"cost_ms.{name}.{each.placer}"] = each.mean_ms
+    drawn = plots(figures)
+    runs.log_metrics(store.settings, run, metrics)
+    runs.log_figures(store.settings, run, drawn)
     runs.log_text(store.settings, run, f"{_PAGE}.md", markdown)
-    runs.log_text(store.settings, run, f"{_PAGE}.html", html_page(markdown, "dreamshard"))
+    shown = {name: f"plots/{name}.png" for name in drawn}
+    runs.log_text(store.settings, run, f"{_PAGE}.html", html_page(markdown_of(sweep, results, shown), "dreamshard"))
     if FlowRunContext.get() is not None:
         create_markdown_artifact(markdown, key="dreamshard-sweep", description=f"Sweep {sweep.name}")
     return {
@@ -51,3 +56,20 @@ def publish(store: Store, run: str, sweep: Sweep, results: Sequence[CellResult])
         "page": runs.run_address(store.settings, run),
         "markdown": markdown,
     }
+
+
+def markdown_of(sweep: Sweep, results: Sequence[CellResult], pictures: Mapping[str, str] | None = None) -> str:
+    """The page with the commit that it is of; `pictures` are addresses of plots."""
+    return f"Sweep `{sweep.name}`, {len(sweep.cells)} cells, at `{source_revision()}`.\n\n{page(results, pictures)}"
+
+
+def write_pictures(results: Sequence[CellResult], beside: Path) -> dict[str, str]:
+    """Write the plots as `docs/pictures/sweep-NAME.svg` in the folder of a file; returns their addresses in that file."""
+    addresses = {}
+    for name, picture in plots(summarise(results)).items():
+        address = f"docs/pictures/sweep-{name}.svg"
+        file = beside.parent / address
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(svg(picture))
+        addresses[name] = address
+    return addresses

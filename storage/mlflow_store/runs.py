@@ -26,6 +26,7 @@ CHAIN_KEY = "dreamshard.chain"
 STAGE = "dreamshard.stage"
 _PARENT = "mlflow.parentRunId"
 _BATCH = 100  # parameters that MLflow accepts at once
+_MOST_METRICS = 1000  # likewise
 
 
 def client(settings: Settings) -> MlflowClient:
@@ -113,7 +114,7 @@ def log_params(settings: Settings, run: str, params: Mapping[str, Any], *, only_
 
 
 def log_metrics(settings: Settings, run: str, metrics: Mapping[str, float | None], step: int | None = None) -> None:
-    """Log metrics in one batch, except those that are None or not finite.
+    """Log metrics in batches, except those that are None or not finite.
 
     Args:
         step: the iteration; metrics logged before for this step stay, so that a resumed chain may log all of them again.
@@ -130,7 +131,9 @@ def log_metrics(settings: Settings, run: str, metrics: Mapping[str, float | None
         }
     if values:
         now_ms = int(time.time() * 1000)
-        tracking.log_batch(run, [Metric(name, value, now_ms, step or 0) for name, value in values.items()])
+        batch = [Metric(name, value, now_ms, step or 0) for name, value in values.items()]
+        for start in range(0, len(batch), _MOST_METRICS):
+            tracking.log_batch(run, batch[start : start + _MOST_METRICS])
 
 
 def finite(metrics: Mapping[str, float | None]) -> dict[str, float]:

@@ -55,7 +55,8 @@ def test_figures_name_the_best_rule_and_the_page_says_whom_to_trust(results):
     assert figures[best, "8x2"].mean_ms == min(figures[rule, "8x2"].mean_ms for rule in RULES_OF_THUMB)
     text = page(results)
     assert "### Which placer to trust" in text
-    assert "| placer | 8x2 | 12x4 | own error | learning |" in text
+    assert "**Whole tables.** Of 2 settings, `dreamshard` is the cheapest beyond doubt in " in text
+    assert "| placer | 8x2 | 8x2 to 12x4 | predicted/true | own error |" in text
 
 
 def test_a_task_that_did_not_fit_stays_in_the_mean_as_infinitely_expensive(results):
@@ -129,5 +130,5 @@ def test_wrong_names_are_refused_in_a_sentence():
         sweep("none")
     with pytest.raises(ValueError, match="there is no system 'none'"):
         run_cell(replace(CELL, systems=("none",)))
-    with pytest.raises(ValueError, match="is of testbed 'cluster', but sweeps judge placements by exact costs"):
+    with pytest.raises(ValueError, match="is of testbed 'cluster', but sweeps judge placements by the exact"):
         run_cell(replace(CELL, testbed="cluster"))

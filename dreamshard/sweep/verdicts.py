@@ -1,0 +1,133 @@
+"""Which placer to trust: this project's against the cheapest other one of each setting, in words."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dreamshard.sweep.cell import CellResult
+from dreamshard.sweep.summary import Costs, Gain, Setting, costs_of, gain_over
+
+WHOLE, COLUMNS = "dreamshard", "dreamshard_columns"
+"""This project's placer of whole tables, and the one that may split them by columns."""
+
+_SUFFIX = "_columns"
+_JUDGED = ("sizes", "transfer", "measurements", "workloads", "real_ranks")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """This project's placer against the cheapest other one in a setting.
+
+    Attributes:
+        rival: the cheapest other placer, chosen on these very tasks; None where none has a mean.
+        saved: what `ours` saves over it; all None where ours has no mean.
+    """
+
+    setting: Setting
+    ours: str
+    rival: str | None
+    saved: Gain
+
+
+def compare(results: Sequence[CellResult]) -> list[Comparison]:
+    """One comparison for each setting and each of `WHOLE` and `COLUMNS` that was placed in it."""
+    rows: dict[Setting, dict[str, list[CellResult]]] = defaultdict(lambda: defaultdict(list))
+    for each in results:
+        if each.experiment in _JUDGED:
+            rows[Setting.of(each)][each.placer].append(each)
+    return [
+        _comparison(setting, ours, {name: costs_of(own) for name, own in placers.items()})
+        for ours in (WHOLE, COLUMNS)
+        for setting, placers in rows.items()
+        if ours in placers
+    ]
+
+
+def sentences(comparisons: Sequence[Comparison]) -> Iterable[str]:
+    """How often ours is cheapest; then, for each experiment and dims, where it is and where not."""
+    for ours in dict.fromkeys(each.ours for each in comparisons):
+        own = [each for each in comparisons if each.ours == ours]
+        counted = Counter(_standing(each) for each in own)
+        what = "whole tables" if ours == WHOLE else "tables split by columns"
+        yield (
+            f"**{what.capitalize()}.** Of {len(own)} settings, `{ours}` is the cheapest beyond doubt in {counted['ours']}, "
+            f"as good as the cheapest other placer of {what} in {counted['equal']}, and beaten in {counted['rival']}"
+            + (f", and without a placement for some task in {counted['no room']}." if counted["no room"] else ".")
+        )
+        yield ""
+        for experiment, dims in dict.fromkeys((each.setting.experiment, each.setting.dims) for each in own):
+            part = [each for each in own if (each.setting.experiment, each.setting.dims) == (experiment, dims)]
+            yield f"- {experiment}, {dims}: {'; '.join(_clauses(part))}."
+        yield ""
+
+
+def label(setting: Setting) -> str:
+    """What distinguishes a setting from others of the same experiment and dims."""
+    if setting.experiment == "measurements":
+        return f"{setting.budget} measurements"
+    if setting.experiment == "workloads":
+        return setting.source
+    return setting.placed if setting.trained == setting.placed else f"{setting.trained} to {setting.placed}"
+
+
+def percent(gain: Gain, *, sign: int = 1) -> str:
+    """`4.3 % (3.1 to 5.2)`.
+
+    Args:
+        sign: -1 for what is lost instead of gained.
+    """
+    if gain.mean is None or gain.low is None or gain.high is None:
+        return "no mean"
+    low, high = sorted((100 * sign * gain.low, 100 * sign * gain.high))
+    return f"{100 * sign * gain.mean:.1f} % ({low:.1f} to {high:.1f})"
+
+
+def _comparison(setting: Setting, ours: str, costs: dict[str, Costs]) -> Comparison:
+    others = {
+        name: cost
+        for name, cost in costs.items()
+        if name != ours and name.endswith(_SUFFIX) == ours.endswith(_SUFFIX) and np.isfinite(cost).all()
+    }
+    rival = min(others, key=lambda name: float(others[name].mean()), default=None)
+    nothing = Gain(mean=None, low=None, high=None)
+    return Comparison(
+        setting=setting,
+        ours=ours,
+        rival=rival,
+        saved=nothing if rival is None else gain_over(costs[ours], others[rival]),
+    )
+
+
+def _standing(comparison: Comparison) -> str:
+    saved = comparison.saved
+    if saved.low is None or saved.high is None:
+        return "alone" if comparison.rival is None else "no room"
+    return "ours" if saved.low > 0 else "rival" if saved.high < 0 else "equal"
+
+
+def _clauses(comparisons: Sequence[Comparison]) -> Iterable[str]:
+    by_standing: dict[str, list[Comparison]] = defaultdict(list)
+    for each in comparisons:
+        by_standing[_standing(each)].append(each)
+    name = comparisons[0].ours
+    if own := by_standing["rival"]:
+        yield "**a rival is cheaper** at " + ", ".join(
+            f"{label(each.setting)} (trust {each.rival}; {name} costs {percent(each.saved, sign=-1)} more)"
+            for each in own
+        )
+    if own := by_standing["no room"]:
+        yield f"**{name} found no placement for some task** at " + ", ".join(
+            f"{label(each.setting)} (trust {each.rival})" for each in own
+        )
+    if own := by_standing["ours"]:
+        yield f"{name} is the cheapest at " + ", ".join(
+            f"{label(each.setting)} (saves {percent(each.saved)} over {each.rival})" for each in own
+        )
+    if own := by_standing["equal"]:
+        yield "no clear difference at " + ", ".join(
+            f"{label(each.setting)} (saves {percent(each.saved)} over {each.rival})" for each in own
+        )
+    if own := by_standing["alone"]:
+        yield "no other placer fits all tasks at " + ", ".join(label(each.setting) for each in own)
