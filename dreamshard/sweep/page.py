@@ -52,7 +52,7 @@ def page(results: Sequence[CellResult], pictures: Mapping[str, str] | None = Non
             parts += _computes(own)
             parts += [f"![times]({pictures['times']})", ""] if "times" in pictures else []
             parts += _times(own)
-    return "\n".join(parts)
+    return "\n".join(parts).rstrip()
 
 
 def with_all_budgets(figures: Sequence[Figure]) -> list[Figure]:
@@ -192,8 +192,12 @@ def _interval(gain: Gain) -> str:
 
 
 def _time_cell(figure: Figure) -> str:
-    place = f"{figure.place_ms:.3g} ms"
-    return f"{figure.learning_s:.3g} s, {place}" if figure.learning_s else place
+    place = f"{_digits(figure.place_ms)} ms"
+    return f"{_digits(figure.learning_s)} s, {place}" if figure.learning_s else place
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def _percent(share: float | None) -> float | None:

@@ -50,7 +50,9 @@ def test_a_sweep_goes_on_where_it_ended_and_its_figures_are_everywhere(dreamshar
     assert text.startswith("before\n<!-- sweep -->\n\nSweep `tiny`, 2 cells, at ")
     assert text.endswith("<!-- /sweep -->\nafter\n")
     assert "old" not in text
-    assert "(tasks: 6x2 2 x 2 seeds" in text
+    assert "**dim16** (2 tasks x 2 seeds; best rule: " in text
+    assert "![sizes](docs/pictures/sweep-sizes.svg)" in text
+    assert (tmp_path / "docs" / "pictures" / "sweep-times.svg").read_text().startswith("<?xml")
 
     query = "select placer, count(*) as n, count(overall_ms) as fits from sweep_results group by 1 order by 1"
     rows = json.loads(dreamshard("sql", query, "--json", home=tmp_path).stdout)
