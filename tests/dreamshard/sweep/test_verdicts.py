@@ -1,0 +1,56 @@
+"""Which placer to trust, in words: it is said where a rival is cheaper, and where ours finds nothing."""
+
+from dataclasses import replace
+
+from dreamshard.sweep import CellResult
+from dreamshard.sweep.verdicts import compare, sentences
+
+BASE = CellResult(
+    experiment="sizes",
+    source="meta",
+    dims="dim16",
+    trained="8x2",
+    placed="8x2",
+    split="validation",
+    testbed="simulated",
+    is_exact=True,
+    budget=2,
+    seed=0,
+    placer="",
+    task="",
+)
+
+
+def results(**costs: float | None) -> list[CellResult]:
+    """The same cost of a placer for each of two seeds and four tasks."""
+    return [
+        replace(BASE, placer=placer, seed=seed, task=f"task-{task}", overall_ms=cost, compute_ms=cost)
+        for placer, cost in {"dim_greedy": 10.0, **costs}.items()
+        for seed in (0, 1)
+        for task in range(4)
+    ]
+
+
+def said(*rows: CellResult) -> str:
+    return "\n".join(sentences(compare(rows)))
+
+
+def test_a_rival_that_is_cheaper_is_named_with_its_interval():
+    text = said(*results(dreamshard=9.0, neuroshard=8.0, neuroshard_columns=1.0))
+    assert "the cheapest beyond doubt in 0, " in text
+    assert "**a rival is cheaper** at 8x2 (trust neuroshard; dreamshard costs 12.5 % (12.5 to 12.5) more)" in text
+    assert "neuroshard_columns" not in text, "whole tables are compared with whole tables"
+
+
+def test_settings_are_counted_by_their_standing():
+    cheaper = results(dreamshard=5.0)
+    no_room = [replace(each, placed="12x4") for each in results(dreamshard=None)]
+    alike = [replace(each, experiment="transfer", placed="16x4") for each in results(dreamshard=10.0)]
+    text = said(*cheaper, *no_room, *alike)
+    assert "Of 3 settings, `dreamshard` is the cheapest beyond doubt in 1, as good" in text
+    assert "found no placement for some task** at 8x2 to 12x4 (trust dim_greedy)" in text
+    assert "- transfer, dim16: no clear difference at 8x2 to 16x4 (saves 0.0 % (0.0 to 0.0) over dim_greedy)." in text
+
+
+def test_ablations_are_no_placers_to_choose_from():
+    assert compare([replace(each, experiment="ablations") for each in results(dreamshard=9.0)]) == []
