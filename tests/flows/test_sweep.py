@@ -1,6 +1,7 @@
 """`dreamshard sweep`: figures in the lake, MLflow and a file; what was done before is not done again."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -33,6 +34,7 @@ def tiny(*, short: bool, split: str) -> Sweep:
 def dreamshard():
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SWEEPS, "tiny", tiny)
+        patch.setitem(SWEEPS, "failing", failing)
         yield runner(patch)
 
 
@@ -65,6 +67,24 @@ def test_a_sweep_goes_on_where_it_ended_and_its_figures_are_everywhere(dreamshar
     found = runs.client(settings).search_runs([runs.experiment_id(runs.client(settings), settings)])
     names = {name for run in found for name in run.data.metrics}
     assert "gain.sizes.meta-dlrm-2021.dim16.6x2.6x2.100.torchrec_planner" in names
+
+
+def failing(*, short: bool, split: str) -> Sweep:
+    """One cell whose system there is not, and one that works."""
+    (works,) = tiny(short=True, split=split).cells
+    return Sweep(name="failing", cells=(replace(works, seed=7, systems=("size_greedy", "none")), works))
+
+
+def test_a_cell_that_fails_is_named_at_the_end_and_loses_no_other(dreamshard, tmp_path):
+    for _ in range(2):
+        failed_with(
+            dreamshard("sweep", "--recipe", "failing", "--workers", "2", home=tmp_path),
+            "1 of 2 cells failed",
+            "sizes-dim16-6x2-m100-validation-s7: there is no system 'none'",
+            "the same command tries only these again",
+        )
+    query = "select count(distinct cell) as cells, count(*) as n from sweep_results"
+    assert json.loads(dreamshard("sql", query, "--json", home=tmp_path).stdout) == [{"cells": 1, "n": 10}]
 
 
 def test_what_cannot_be_done_is_refused_before_hours_of_work(dreamshard, tmp_path):
