@@ -63,13 +63,18 @@ class MeasuredCosts:
         self.seconds += time.process_time() - began
         return exact * noise.clamp(min=0)
 
-    def single_ms(self, task: PlacementTask) -> Float[Tensor, " T"]:
-        """What each table costs alone on the first device; a table is measured when it is first met."""
+    def single_ms(self, task: PlacementTask, kind: PolicyKind) -> Float[Tensor, " T"]:
+        """What each table costs alone; a table is measured when it is first met.
+
+        As `CostNetwork.single_ms` predicts it for the policy: of `lookahead` compute, since nothing leaves a single device;
+        of `paper` with one all-to-all.
+        """
         names = task.tables.names
         new = torch.tensor([t for t, name in enumerate(names) if name not in self._single_ms], dtype=torch.int64)
         if len(new):
             alone = torch.full((len(new), len(names)), -1).scatter_(1, new[:, None], 0)
-            measured_ms = self.phases_ms(task, alone)[:, 0].sum(dim=-1).tolist()
+            counted = [_FORWARD, _BACKWARD, *([_BACKWARD_COMM] if kind == "paper" else [])]
+            measured_ms = self.phases_ms(task, alone)[:, 0, counted].sum(dim=-1).tolist()
             self._single_ms |= {names[t]: cost_ms for t, cost_ms in zip(new.tolist(), measured_ms, strict=True)}
         return torch.tensor([self._single_ms[name] for name in names])
 
@@ -85,7 +90,7 @@ def train_on_measured_costs(state: TrainingState, tasks: Sequence[PlacementTask]
         set_learning_rates(state)
         for _ in range(config.policy_updates):
             task = drawn(tasks, generator)
-            episodes = episodes_of(task, state.normaliser, costs).repeat(config.episodes)
+            episodes = episodes_of(task, state.policy.kind, state.normaliser, costs).repeat(config.episodes)
             sampled = measured_rollout(state.policy, task, episodes, costs, generator)
             learn_from(state.policy, state.policy_optimizer, episodes, sampled, config.entropy_weight)
         state.iteration += 1
@@ -108,7 +113,7 @@ class MeasuringPlacer:
 
     def place(self, task: PlacementTask) -> Placement:
         """Raises NoPlacementError where the policy's placement is not legal."""
-        episodes = episodes_of(task, self.normaliser, self.costs)
+        episodes = episodes_of(task, self.policy.kind, self.normaliser, self.costs)
         finished = measured_rollout(self.policy, task, episodes, self.costs, None)
         placement = Placement(finished.device[0], task.num_devices)
         if broken := violation(task, placement):
@@ -119,9 +124,9 @@ class MeasuringPlacer:
         return placement
 
 
-def episodes_of(task: PlacementTask, normaliser: Normaliser, costs: MeasuredCosts) -> Episodes:
+def episodes_of(task: PlacementTask, kind: PolicyKind, normaliser: Normaliser, costs: MeasuredCosts) -> Episodes:
     """One episode, in descending measured cost of each table alone; without latents, since nothing is predicted."""
-    single_ms = costs.single_ms(task)
+    single_ms = costs.single_ms(task, kind)
     order = torch.argsort(single_ms, descending=True, stable=True)
     features = normaliser(task.tables)[order][None]
     return Episodes(

@@ -177,7 +177,7 @@ def test_the_real_mdp_sees_what_the_testbed_measures(bench, algorithm):
     exact = simulated(noise=0.0)
     costs = real_mdp.MeasuredCosts(exact, torch.Generator().manual_seed(0))
     state = training.start_training(bench.pool, bench.config(algorithm), 0)
-    episodes = real_mdp.episodes_of(TASK, state.normaliser, costs).repeat(4)
+    episodes = real_mdp.episodes_of(TASK, state.policy.kind, state.normaliser, costs).repeat(4)
     finished = real_mdp.measured_rollout(state.policy, TASK, episodes, costs, torch.Generator().manual_seed(1))
     measured = [exact.measure(TASK, Placement(device, DEVICES)) for device in finished.device]
     assert finished.overall_ms.tolist() == pytest.approx([sample.overall_ms for sample in measured], rel=1e-5)
