@@ -4,6 +4,7 @@ design     the cells of a sweep: what is trained where, and placed where
 tables     Meta's tables by their published statistics: for training, for choices, for the test
 bench      what the systems of a cell are built from
 ablations  DreamShard with one part left out
+ablation_table   what each part is worth
 real_mdp   the policy's training on measured costs, at every step
 systems    every placer by name, trained within a cell
 inputs     what a cell trains and is judged on, on the simulator; real_ranks: on real CPU ranks

@@ -155,3 +155,13 @@ ABLATIONS: Mapping[str, Build] = MappingProxyType(
     }
 )
 """Builds a variant by name."""
+
+
+def reference_of(name: str) -> str:
+    """The system that has the part which the variant `name` leaves out."""
+    if name.startswith("paper_"):
+        return "paper"
+    if name.startswith("dreamshard_policy_"):
+        return "dreamshard_policy"
+    features = {f"dreamshard_without_{group}" for group in FEATURE_GROUPS}
+    return "dreamshard_without_rules" if name in features else "dreamshard"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dreamshard.formatting import markdown_table
+from dreamshard.sweep.ablation_table import ablation_table
 from dreamshard.sweep.cell import CellResult
 from dreamshard.sweep.summary import Figure, Gain, Setting, summarise
 from dreamshard.sweep.verdicts import compare, label, sentences
@@ -48,6 +49,8 @@ def page(results: Sequence[CellResult], pictures: Mapping[str, str] | None = Non
         parts += [_NOTES[experiment], ""] if _NOTES.get(experiment) else []
         parts += [f"![{experiment}]({pictures[experiment]})", ""] if experiment in pictures else []
         parts += _transfer(own) if experiment == "transfer" else _tables(_with_reference(experiment, own, figures))
+        if experiment == "ablations":
+            parts += ablation_table([each for each in results if each.experiment == experiment])
         if experiment == "sizes":
             parts += _computes(own)
             parts += [f"![times]({pictures['times']})", ""] if "times" in pictures else []

@@ -11,7 +11,7 @@ from dreamshard import training
 from dreamshard.algorithms import TrainingConfig, with_algorithm
 from dreamshard.cost_model import FEATURES
 from dreamshard.placement import Placement
-from dreamshard.sweep import Size, real_mdp
+from dreamshard.sweep import CellResult, Size, page, real_mdp
 from dreamshard.sweep.ablations import ABLATIONS, FEATURE_GROUPS, without_costs
 from dreamshard.sweep.bench import Bench
 from dreamshard.sweep.systems import SYSTEMS
@@ -187,6 +187,34 @@ def test_the_real_mdp_sees_what_the_testbed_measures(bench, algorithm):
     partial = exact.device_costs(TASK.tables, before_last, DEVICES, TASK.precision, TASK.optimizer)
     share = 1 if algorithm == "paper" else 1 / episodes.reference_ms[:, None]
     assert torch.allclose(finished.view.costs[:, -1, :, 0], (partial.forward_compute_ms * share).float(), rtol=1e-4)
+
+
+def test_the_page_compares_each_variant_with_the_system_that_has_the_part():
+    base = CellResult(
+        experiment="ablations",
+        source="meta",
+        dims="mixed",
+        trained="8x2",
+        placed="8x2",
+        split="validation",
+        testbed="simulated",
+        is_exact=True,
+        budget=100,
+        seed=0,
+        placer="",
+        task="",
+    )
+    costs = {"dim_greedy": 10.0, "paper": 8.0, "paper_real_mdp": 6.0, "dreamshard_without_rules": 4.0}
+    costs |= {"dreamshard": 2.0, "dreamshard_without_dim": 5.0}
+    rows = [
+        replace(base, placer=name, task=task, overall_ms=cost, compute_ms=cost, learning_s=2.5, measurements=50_422)
+        for name, cost in costs.items()
+        for task in ("a", "b")
+    ]
+    text = page(rows)
+    assert "| paper_real_mdp | paper | -25.0 (-25.0 to -25.0) | 50,422 | 2.5 | 2.5 |" in text
+    assert "| dreamshard_without_dim | dreamshard_without_rules | +25.0 (25.0 to 25.0) |" in text
+    assert "| dreamshard_without_rules | dreamshard | +100.0 (100.0 to 100.0) |" in text
 
 
 def test_the_real_mdp_is_refused_where_it_would_take_days(bench):
