@@ -34,6 +34,9 @@ SHOWN = 100
 def watch(options: WatchOptions) -> dict[str, Any]:
     """Source -> what changed since the last training -> an event where it matters."""
     config, store = with_batch_size(configure(options)), open_for(options)
+    options = replace(
+        options, algorithm=config.training.algorithm
+    )  # the event's automation cannot pass an empty one on
     runs.end_abandoned(store.settings)
     if options.source is not None:
         options = replace(options, source=config.workload.source, batches=config.workload.batches)

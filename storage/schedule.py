@@ -41,6 +41,7 @@ class Schedule:
     batch_size: int | None = None
     mode: str | None = None
     exchange_devices: str | None = None
+    algorithm: str | None = None
 
     def parameters(self) -> dict[str, Any]:
         """The fields that are set, as parameters of the flows."""

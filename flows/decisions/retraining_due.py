@@ -1,23 +1,25 @@
 """Which retrainings are the same, and what the last one was trained on: a watch requests none twice.
 
-Two retrainings are the same if every field of `storage.schedule.Schedule` is (the source of tables however it is spelt), and
-the algorithm; the version of the tables is compared separately.
+Two retrainings are the same if every field of `storage.schedule.Schedule` is: the source of tables however it is spelt, the
+algorithm whether it is named or the recipe's. The version of the tables is compared separately.
 """
 
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from dreamshard.recipes import Recipe
+from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
+from dreamshard.recipes import RECIPES, Recipe, recipe
 from dreamshard.testbeds.naming import is_testbed
 from dreamshard.version_references import number_of
 from dreamshard.workloads.identity import known_as
 from flows.decisions.warm_start import tables_setting
+from flows.forms.options import RetrainingOptions
 from storage.run_records import lineage
 from storage.schedule import Schedule
 from storage.store import Store
 
-_COMPARED = (*(field.name for field in fields(Schedule)), "algorithm")
+_COMPARED = tuple(field.name for field in fields(Schedule))
 
 
 def last_trained(store: Store, config: Recipe, dataset: str) -> str | None:
@@ -42,9 +44,16 @@ def is_same_retraining(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool
 
 def _compared(parameters: Mapping[str, Any], name: str) -> Any:
     value = parameters.get(name) or None
+    if name == "algorithm" and value is None:
+        return _algorithm_of_recipe(parameters.get("recipe") or RetrainingOptions().recipe)
     if name == "mode" and value == "auto":  # what every recipe has
         return None
     return known_as(str(value)) if name in ("source", "batches") and value is not None else value
+
+
+def _algorithm_of_recipe(name: str) -> Algorithm:
+    """The algorithm that a retraining has where none is named; a recipe of an earlier release may not exist any more."""
+    return recipe(name).training.algorithm if name in RECIPES else DEFAULT_ALGORITHM
 
 
 def _is_like(origin: lineage.Origin, config: Recipe) -> bool:

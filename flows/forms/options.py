@@ -42,6 +42,7 @@ class RetrainingOptions(RunOptions):
     batch_size: fields.BatchSize = None
     mode: fields.LearntMode = None
     exchange_devices: fields.ExchangeDevices = None
+    algorithm: fields.Algorithm = None
 
     def parameters(self) -> dict[str, Any]:
         """These options as parameters of a flow run, without those that a subclass adds."""
@@ -73,7 +74,6 @@ class StageOptions(TaskOptions):
 class RetrainOptions(RetrainingOptions):
     """The whole chain."""
 
-    algorithm: fields.Algorithm = None
     iterations: fields.Iterations = None
     placements_per_iteration: fields.PlacementsPerIteration = None
     full: fields.Full = False

@@ -6,7 +6,7 @@ import torch
 
 from dreamshard.fixed_model import MODEL, split_to_fit
 from dreamshard.formatting import gib
-from dreamshard.names import COMPUTED
+from dreamshard.names import COMPUTED, DEFAULT_ALGORITHM
 from dreamshard.placer import NoPlacementError
 from dreamshard.recipes import Recipe, TasksConfig
 from dreamshard.sizing import sized, with_batch_size
@@ -77,10 +77,12 @@ def _chosen(config: Recipe, tasks: TasksConfig, num_tables: int, batch: str) -> 
     else:
         other = "; --mode fixed if all are one model" if config.tasks.mode == "auto" else ""
         what = f"a pool (tasks of {tasks.tables_per_task} of {num_tables} tables{other})"
+    own = config.training.algorithm
+    algorithm = "" if own == DEFAULT_ALGORITHM else f", algorithm {own}"
     return (
         f"scheduled retraining of {config.workload.source}: {what} on {tasks.num_devices} devices of "
         f"{gib(tasks.memory_bytes)}{derived}, {batch}recipe {config.name}, testbed "
-        f"{config.testbed}"
+        f"{config.testbed}{algorithm}"
     )
 
 
