@@ -119,7 +119,7 @@ def missing(
         named = [VersionReference.of(alias).name for alias, number in aliases.items() if number == version]
         named += [f"champion of {tags[CHAMPION_OF]}"] if CHAMPION_OF in tags else []
         existing.append(f"version {version}" + (f" ({', '.join(named)})" if named else ""))
-    what = f"{wanted} yet" if wanted.name in ALIASES else f"version {str(wanted)!r}"
+    what = f"{wanted.name} yet" if wanted.name in ALIASES else f"version {str(wanted)!r}"
     option = "" if wanted.algorithm == DEFAULT_ALGORITHM else f" --algorithm {wanted.algorithm}"
     said = f"there is no {what} of {REGISTERED_MODELS[wanted.algorithm]} at {address}, so it cannot be used; " + (
         f"there are {', '.join(existing)}" if existing else f"train one first with `dreamshard run{option}`"

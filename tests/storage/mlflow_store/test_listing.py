@@ -46,9 +46,7 @@ def test_the_database_holds_what_mlflows_client_returns(registered: Settings, mo
         direct.find("2", "here")
     with pytest.raises(ValueError, match=r"no version 'paper:2' of dreamshard-paper .* version paper:1 \(champion\)"):
         direct.find("paper:2", "here")
-    with pytest.raises(
-        ValueError, match=r"no autoshard:champion yet of autoshard .* `dreamshard run --algorithm autoshard`"
-    ):
+    with pytest.raises(ValueError, match=r"no champion yet of autoshard .* `dreamshard run --algorithm autoshard`"):
         direct.find("autoshard", "here")
     assert versions.version(registered, "champion")["tables_per_task"] == "8"
     shown = versions.version(registered, "paper")
