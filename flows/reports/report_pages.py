@@ -15,6 +15,18 @@ from flows.reports.report_tables import Table
 from storage.run_records.checkpoints import Metrics
 from storage.run_records.report_store import EvaluationReport
 
+_ABOUT = {
+    "dreamshard": "Algorithm `dreamshard`: this project's networks and search. It lowers the predicted cost of a step, which "
+    "is that of the slowest device.",
+    "paper": "Algorithm `paper`: DreamShard as published, whose policy places without a search. It is trained to lower the "
+    "predicted cost of a step, which is that of the slowest device.",
+    "autoshard": "Algorithm `autoshard`: AutoShard as published. It balances predicted compute (least over largest of any "
+    "device) and knows nothing of all-to-alls, so compare compute below as well as the cost of a step. In the learning "
+    "curve, the reward is that balance, the errors are of the devices' compute, and the measured cost is the mean of "
+    "placements of whole tasks and of random sets of their tables.",
+}
+"""What a training's algorithm is and optimises, by the candidate's name; reports of early releases have none of these."""
+
 
 def evaluation_page(report: EvaluationReport, history: Sequence[Metrics], reason: str, links: Mapping[str, str]) -> str:
     """The evaluation of a training: outcome, table, one placement in figures, learning curve, pictures, links."""
@@ -26,6 +38,7 @@ def evaluation_page(report: EvaluationReport, history: Sequence[Metrics], reason
     parts = [
         "# dreamshard",
         f"**{reason}**",
+        *filter(None, [_ABOUT.get(report.candidate)]),
         f"## {report_tables.title(report)}",
         markdown_table(report_tables.evaluation_table(report)),
         *filter(None, [report_tables.learnt_sentence(report)]),
