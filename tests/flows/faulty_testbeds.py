@@ -46,6 +46,23 @@ def interrupted(setup):
     return Faulty(setup, fault)
 
 
+def interrupted_once(setup):
+    """Raises what a Ctrl-C raises, at the 8th measurement of the first run in this home."""
+    mark = Path(os.environ["DREAMSHARD_HOME"]) / "interrupted"
+
+    def fault(count, task):
+        if count == 8 and not mark.exists():
+            mark.touch()
+            raise KeyboardInterrupt
+
+    return Faulty(setup, fault)
+
+
+def undisturbed(setup):
+    """The same without a fault."""
+    return Faulty(setup, lambda count, task: None)
+
+
 def dying(setup):
     """Loses a rank at the 4th measurement, and at every one after a restart."""
     mark = Path(os.environ["DREAMSHARD_HOME"]) / "died"

@@ -11,10 +11,16 @@ import pytest
 from dreamshard import training
 from dreamshard.cost_model import TrainingDivergedError
 from storage.lake.parquet_files import read_parquet
+from storage.run_records import checkpoints
+from storage.settings import Settings
+from storage.store import open_store
+from tests.flows.commands import Dreamshard
+from tests.helpers.trained import same
 
 pytestmark = pytest.mark.flow
 
 RUN = ("run", "--recipe", "smoke", "--json")
+INTERRUPTED_ONCE, UNDISTURBED = (f"tests.flows.faulty_testbeds:{name}" for name in ("interrupted_once", "undisturbed"))
 
 
 def start(home: Path, testbed: str) -> "subprocess.Popen[str]":
@@ -74,6 +80,35 @@ def test_a_run_killed_in_its_second_iteration_goes_on_from_the_first(tmp_path):
     assert set(measured) < set(samples(tmp_path))
     assert len(samples(tmp_path)) == 10, "nothing that was measured is measured again, and nothing is there twice"
     assert '"version": "1"' in out
+
+
+@pytest.fixture(scope="module")
+def ingested(shared_dreamshard: Dreamshard, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with tables, for trainings of several algorithms."""
+    home = tmp_path_factory.mktemp("ingested")
+    done = shared_dreamshard("ingest", "meta-dlrm-2021", "--recipe", "smoke", home=home)
+    assert done.returncode == 0, done.sentence
+    return home
+
+
+@pytest.mark.parametrize("algorithm", ["paper", "autoshard"])
+def test_an_interrupted_training_of_a_published_algorithm_ends_with_the_bits_of_an_undisturbed_one(
+    ingested: Path, shared_dreamshard: Dreamshard, algorithm: str
+):
+    train = ("train", "--recipe", "smoke", "--algorithm", algorithm, "--testbed")
+    (ingested / "interrupted").unlink(missing_ok=True)
+    before, trainings = len(samples(ingested)), {*(ingested / "checkpoints").glob("*")}
+    assert shared_dreamshard(*train, INTERRUPTED_ONCE, home=ingested).returncode == 130
+    assert len(samples(ingested)) == before + 7
+    (stopped,) = {*(ingested / "checkpoints").glob("*")} - trainings
+    for testbed in (INTERRUPTED_ONCE, UNDISTURBED):
+        done = shared_dreamshard(*train, testbed, home=ingested)
+        assert done.returncode == 0, done.sentence
+    (other,) = {*(ingested / "checkpoints").glob("*")} - trainings - {stopped}
+    assert len(samples(ingested)) == before + 20, "ten for each training, and nothing is measured again"
+    store = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(ingested)}))
+    ends = [checkpoints.load(store, folder.name, "iteration_02") for folder in (stopped, other)]
+    assert same(*ends)
 
 
 def test_a_rank_that_dies_twice_is_one_sentence_and_what_was_measured_stays(tmp_path, dreamshard):
