@@ -61,7 +61,9 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     }
     publish(diff, outcome)
     if emitted:
-        emit_changed(outcome, replace(options, algorithm=config.training.algorithm))  # Prefect refuses null for a choice
+        emit_changed(
+            outcome, replace(options, algorithm=config.training.algorithm)
+        )  # Prefect refuses null for a choice
     return {**outcome, "table": diff.rows(SHOWN)}
 
 

@@ -122,12 +122,21 @@ def _clauses(comparisons: Sequence[Comparison]) -> Iterable[str]:
             f"{label(each.setting)} (trust {each.rival})" for each in own
         )
     if own := by_standing["ours"]:
-        yield f"{name} is the cheapest at " + ", ".join(
-            f"{label(each.setting)} (saves {percent(each.saved)} over {each.rival})" for each in own
-        )
+        yield f"{name} is the cheapest at {_by_rival(own)}"
     if own := by_standing["equal"]:
-        yield "no clear difference at " + ", ".join(
-            f"{label(each.setting)} (saves {percent(each.saved)} over {each.rival})" for each in own
-        )
+        yield f"no clear difference at {_by_rival(own)}"
     if own := by_standing["alone"]:
         yield "no other placer fits all tasks at " + ", ".join(label(each.setting) for each in own)
+
+
+def _by_rival(comparisons: Sequence[Comparison]) -> str:
+    """`20x4, 50x4 (saves 1.2 to 3.4 % over paper)`: the settings of each rival, with the range of means over them."""
+    groups: dict[str | None, list[Comparison]] = defaultdict(list)
+    for each in comparisons:
+        groups[each.rival].append(each)
+    parts = []
+    for rival, own in groups.items():
+        means = sorted(100 * each.saved.mean for each in own if each.saved.mean is not None)
+        saved = percent(own[0].saved) if len(own) == 1 else f"{means[0]:.1f} to {means[-1]:.1f} %"
+        parts.append(f"{', '.join(label(each.setting) for each in own)} (saves {saved} over {rival})")
+    return ", ".join(parts)

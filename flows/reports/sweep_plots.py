@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from dreamshard.sweep import Figure, with_all_budgets
 
@@ -21,6 +22,7 @@ _COLOURS = {
 }
 """The placers that are drawn, in order; every other one is in the tables."""
 
+_WITH_DREAMSHARD = ("dreamshard_policy", "cost_greedy")  # learnt with it
 _LEARNED = ("dreamshard", "paper", "autoshard")
 _OFFSET = 0.09  # between the placers of a size
 
@@ -69,7 +71,7 @@ def _quality(figures: Sequence[Figure]) -> Picture:
         axes.set_xticks(range(len(sizes)), sizes)
         axes.set(title=name, xlabel="tables x devices")
         _tidy(axes)
-    panels[0].set_ylabel("cost saved over the best rule of thumb, %")
+    panels[0].set_ylabel("saved over the best rule, %")
     _legend(picture, panels)
     return picture
 
@@ -115,12 +117,13 @@ def _measurements(figures: Sequence[Figure]) -> Picture:
             if known:
                 errors.plot(*zip(*known, strict=True), "o-", markersize=4, linewidth=1.2, color=colour)
         gains.set_title(name)
-        errors.set(xscale="log", yscale="log", xlabel="measured placements")
+        errors.set(xscale="log", xlabel="measured placements")
         errors.set_xticks(budgets, [str(budget) for budget in budgets])
-        errors.minorticks_off()
+        errors.xaxis.set_minor_locator(NullLocator())
+        errors.set_ylim(bottom=0)
         for axes in (gains, errors):
             _tidy(axes)
-    rows[0][0].set_ylabel("cost saved over the best rule of thumb, %")
+    rows[0][0].set_ylabel("saved over the best rule, %")
     rows[1][0].set_ylabel("error of own predictions, %")
     _legend(picture, rows[0])
     return picture
@@ -171,11 +174,14 @@ def _times(figures: Sequence[Figure]) -> Picture:
         found = [own[size] for size in sizes if size in own]
         style = {"color": colour, "markersize": 4, "linewidth": 1.2}
         placing.plot(x, [figure.place_ms for figure in found], "o-", label=placer, **style)
-        if found and found[0].learning_s and placer != "dreamshard_policy":  # learnt with dreamshard
+        if found and found[0].learning_s and placer not in _WITH_DREAMSHARD:
             learning.plot(x, [figure.learning_s for figure in found], "o-", **style)
-    for axes, what in ((learning, "CPU seconds to learn, without measuring"), (placing, "CPU ms to place a task")):
+    for axes, what in ((learning, "CPU seconds to learn"), (placing, "CPU ms to place a task")):
         axes.set(yscale="log", ylabel=what, xlabel="tables x devices", title=dims)
         axes.set_xticks(range(len(sizes)), sizes)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
         _tidy(axes)
     _legend(picture, [placing])
     return picture

@@ -52,5 +52,10 @@ def test_settings_are_counted_by_their_standing():
     assert "- transfer, dim16: no clear difference at 8x2 to 16x4 (saves 0.0 % (0.0 to 0.0) over dim_greedy)." in text
 
 
+def test_settings_with_the_same_rival_are_named_together():
+    rows = [*results(dreamshard=5.0), *(replace(each, placed="12x4") for each in results(dreamshard=8.0))]
+    assert "dreamshard is the cheapest at 8x2, 8x2 to 12x4 (saves 20.0 to 50.0 % over dim_greedy)." in said(*rows)
+
+
 def test_ablations_are_no_placers_to_choose_from():
     assert compare([replace(each, experiment="ablations") for each in results(dreamshard=9.0)]) == []
