@@ -77,6 +77,8 @@ def explain(
     chosen = choose(store, placer, task, spec, hardware or "", note=terminal.note)
     if chosen.predictor is None:
         raise ValueError("no cost is predicted, so nothing can be explained; name --hardware, or train a placer")
+    if chosen.predicted_by is not None:
+        terminal.note(f"{chosen.name} predicts no cost of a step; these are predicted by {chosen.predicted_by}")
     placement = found.sharded_placement(listed).on_hosts_of(
         task.devices_per_host or (spec.devices_per_node if spec else None)
     )

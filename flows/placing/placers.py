@@ -273,7 +273,9 @@ def _version(store: "Store", name: str) -> Choice:
     if not isinstance(placer, DreamShardPlacer):
         champion = _champion(store)
         origin = _origin(store, champion, "champion") if champion else None
-        return Choice(placer, reference.in_words, champion, origin, why, "dreamshard champion" if champion else None)
+        by = "dreamshard champion" if champion else None
+        said = f"{reference.in_words} predicts no cost of a step; {by} does" if by else ""
+        return Choice(placer, reference.in_words, champion, origin, "; ".join(filter(None, (why, said))), by)
     return Choice(placer, reference.in_words, placer, _origin(store, placer, str(reference)), why)
 
 

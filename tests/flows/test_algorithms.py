@@ -76,6 +76,8 @@ def test_a_plan_is_by_the_algorithm_that_is_named(home: Path, shared_dreamshard:
         assert done.returncode == 0, done.sentence
         plan = json.loads(done.stdout)
         assert plan["placer"] == name
+        said = "autoshard champion predicts no cost of a step; dreamshard champion does"
+        assert (said in done.stderr) == (placer == "autoshard")
         assert {shard["table"] for shard in plan["shards"]} == {f"t{number:02}" for number in range(1, 25)}
     failed_with(shared_dreamshard(*words, "paper:7", home=home), "no version 'paper:7' of dreamshard-paper", "paper:1")
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from prefect.logging import disable_run_logger
 
+from dreamshard.names import Algorithm
 from dreamshard.recipes import Recipe
 from dreamshard.tables import concatenate
+from dreamshard.version_references import VersionReference
 from dreamshard.workloads import dataset_version, open_workload, statistics
 from flows.decisions import warm_start
 from flows.forms.configuration import configure
@@ -41,13 +43,24 @@ def changed() -> dict[str, tuple[int, int, int]]:
 class Home:
     """A home in which trainings are run step by step, and the versions that came of them."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, patch: pytest.MonkeyPatch, algorithm: Algorithm = "dreamshard"):
+        self.path, self.algorithm = path, algorithm
         self.tags: dict[str, dict[str, str]] = {}
+        patch.setenv("DREAMSHARD_HOME", str(path))
+        patch.setattr(registry, "tags_by_version", lambda _: self.tags)
+        patch.setattr(registry, "champion", lambda _: self.version(1) if self.tags else None)
+        patch.setattr(registry, "load_placer", self.placer)
+
+    def version(self, number: int) -> str:
+        return str(VersionReference(self.algorithm, str(number)))
 
     def config(self, **other) -> Recipe:
         config = configure(
-            RetrainOptions(**{"recipe": "smoke", "testbed": "simulated", "source": str(self.path / "list.csv")} | other)
+            RetrainOptions(
+                **{"recipe": "smoke", "testbed": "simulated", "source": str(self.path / "list.csv")}
+                | {"algorithm": self.algorithm}
+                | other
+            )
         )
         return replace(config, training=replace(config.training, iterations=3, warm_iterations=2, cost_steps=20))
 
@@ -86,7 +99,7 @@ class Home:
         origin = training_effort.read_origin(open_store(), training)
         facts = version_facts.facts(open_store(), training, origin, last)
         tags = {"training": training, "iteration": str(last)} | lineage.tags(origin) | facts
-        self.tags = {str(len(self.tags) + 1): tags, **self.tags}  # newest first
+        self.tags = {self.version(len(self.tags) + 1): tags, **self.tags}  # newest first
 
     def placer(self, version: str, _settings: object = None):
         return checkpoints.placer(
@@ -103,12 +116,8 @@ class Home:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     """A list was trained on (version 1, the champion), changed, and trained on again (version 2)."""
-    found = Home(tmp_path_factory.mktemp("incremental"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DREAMSHARD_HOME", str(found.path))
-        patch.setattr(registry, "tags_by_version", lambda _: found.tags)
-        patch.setattr(registry, "champion", lambda _: "1" if found.tags else None)
-        patch.setattr(registry, "load_placer", found.placer)
+        found = Home(tmp_path_factory.mktemp("incremental"), patch)
         for tables in (BEFORE, changed()):
             found.register(found.train(found.dataset(tables)))
         yield found
@@ -127,6 +136,27 @@ def test_the_second_training_goes_on_from_the_first(home: Home):
     assert warm.warm
     for name, value in champion.cost_network.state_dict().items():
         assert value.equal(warm.cost_network.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "networks"), [("paper", "paper and paper"), ("autoshard", "autoshard and autoshard")]
+)
+def test_a_published_algorithm_goes_on_from_its_own_champion_and_no_other_from_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: Algorithm, networks: str
+):
+    own = Home(tmp_path, monkeypatch, algorithm)
+    for tables in (BEFORE, changed()):
+        own.register(own.train(own.dataset(tables)))
+    one, two = own.version(1), own.version(2)
+    effort = training_effort.read(open_store(), own.tags[two]["training"])
+    assert effort.sentence.startswith(f"warm from version {one}: 15 of 15 cost samples re-used, 5 of ")
+    champion, warm = own.placer(one), checkpoints.load(open_store(), own.tags[two]["training"], "iteration_00")
+    for kind in ("cost_network", "policy"):
+        kept = getattr(warm, kind).state_dict()
+        assert all(value.equal(kept[name]) for name, value in getattr(champion, kind).state_dict().items())
+    start = own.start(own.origin(two).dataset, algorithm="dreamshard")
+    assert start.warm is None
+    assert f"the networks of version {one} are {networks}, not structured and lookahead" in start.reason.sentence
 
 
 def test_no_table_that_was_trained_on_is_ever_held_out_and_tables_stay_on_their_side_of_the_split(home: Home):
