@@ -104,8 +104,17 @@ class CostNetwork(nn.Module, ABC):
         return self.phases_ms(sums).sum(dim=-1).max(dim=-1).values
 
     def single_ms(self, latents: Float[Tensor, "*B L"]) -> Float[Tensor, "*B"]:
-        """Cost of each table alone on one device, in whose descending order the MDP places them."""
+        """Cost of each table alone on a single device."""
         return self.phases_ms(latents[..., None, :]).sum((-1, -2))
+
+    def first_ms(self, latents: Float[Tensor, "*B L"], num_devices: int) -> Float[Tensor, "*B"]:
+        """Cost of each table on the first of empty devices, in whose descending order the MDP places them.
+
+        Unlike `single_ms` it has the all-to-all, by which a wide table comes early, while there is still a choice.
+        """
+        alone = latents[..., None, :]
+        empty = torch.zeros_like(alone).expand(*alone.shape[:-2], num_devices - 1, alone.shape[-1])
+        return self.phases_ms(torch.cat([alone, empty], dim=-2))[..., 0, :].sum(-1)
 
     def draw(self, data: CostData, batch: int, generator: torch.Generator) -> Int[Tensor, "..."]:
         """What one step of the fit uses, in the form that `loss` takes: indices of samples, each at most once."""

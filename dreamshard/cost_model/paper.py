@@ -109,6 +109,10 @@ class PaperCostNetwork(CostNetwork):
         """The sum of the three heads."""
         return self.heads_ms(latents).sum(-1)
 
+    def first_ms(self, latents: Float[Tensor, "*B L"], num_devices: int) -> Float[Tensor, "*B"]:
+        """`single_ms`, as published: the heads know nothing of the other devices."""
+        return self.single_ms(latents)
+
     def overall_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B"]:
         """The overall head on the largest latents."""
         overall: Tensor = self.overall(self.table.of_devices(sums).max(dim=-2).values).squeeze(-1)

@@ -29,7 +29,7 @@ class Episodes:
     """`B` episodes before their first step; tables in the order in which they are placed.
 
     Attributes:
-        order: `[B, T]` index of each table in its task: descending predicted single cost.
+        order: `[B, T]` index of each table in its task: descending predicted cost on the first of empty devices.
         features: `[B, T, F]` normalised.
         latents: `[B, T, L]` of the cost network.
         table_bytes: `[B, T]`.
@@ -108,9 +108,9 @@ def episodes_of(tasks: Sequence[PlacementTask], network: CostNetwork, normaliser
     normalised = torch.stack([normaliser(task.tables) for task in tasks])  # [B, T, F]
     latents = network.encode(normalised, network.ratios(tasks))  # [B, T, L]
     single_ms = network.single_ms(latents)  # [B, T]
-    order = torch.argsort(single_ms, dim=1, descending=True, stable=True)  # [B, T]
-    table_bytes = torch.stack([task.table_bytes for task in tasks])
     [(_, num_devices, capacity_bytes)] = shapes
+    order = torch.argsort(network.first_ms(latents, num_devices), dim=1, descending=True, stable=True)  # [B, T]
+    table_bytes = torch.stack([task.table_bytes for task in tasks])
     reference_ms = _reference_ms(single_ms, num_devices)
     normalised, latents = (values.gather(1, order[:, :, None].expand_as(values)) for values in (normalised, latents))
     table_bytes, single_ms = (values.gather(1, order) for values in (table_bytes, single_ms))

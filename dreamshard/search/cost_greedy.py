@@ -1,4 +1,4 @@
-"""Greedy on the cost network: tables in descending predicted single cost, each on the device where it costs least."""
+"""Greedy on the cost network: tables in descending predicted cost, each on the device where it costs least."""
 
 from dataclasses import dataclass
 

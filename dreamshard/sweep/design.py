@@ -28,7 +28,7 @@ SLOW = ("rnn_predicted",)  # trains for a minute and more
 COMPLETE = ("cost_greedy", "dreamshard", "dreamshard_policy", "paper")
 """Systems that ablations are compared with."""
 
-LEARNED = ("dreamshard", "paper", "autoshard")
+LEARNED = ("dreamshard", "paper", "autoshard", "neuroshard_predicted")
 """Systems that train once and place at any size."""
 
 ON_RANKS = ("cost_greedy", "dreamshard", "dreamshard_policy", "paper", "neuroshard", "torchrec_planner")

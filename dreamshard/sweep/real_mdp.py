@@ -51,7 +51,7 @@ class MeasuredCosts:
     generator: torch.Generator
     measurements: int = 0
     seconds: float = 0.0
-    _single_ms: dict[str, float] = field(default_factory=dict)
+    _first_ms: dict[str, list[float]] = field(default_factory=dict)
 
     def phases_ms(self, task: PlacementTask, device: Int[Tensor, "B T"]) -> Float[Tensor, "B D 4"]:
         """Measured milliseconds per device and phase; tables on a negative device are not placed."""
@@ -63,20 +63,15 @@ class MeasuredCosts:
         self.seconds += time.process_time() - began
         return exact * noise.clamp(min=0)
 
-    def single_ms(self, task: PlacementTask, kind: PolicyKind) -> Float[Tensor, " T"]:
-        """What each table costs alone; a table is measured when it is first met.
-
-        As `CostNetwork.single_ms` predicts it for the policy: of `lookahead` compute, since nothing leaves a single device;
-        of `paper` with one all-to-all.
-        """
+    def first_phases_ms(self, task: PlacementTask) -> Float[Tensor, "T 4"]:
+        """What each table costs on the first of empty devices; a table is measured when it is first met."""
         names = task.tables.names
-        new = torch.tensor([t for t, name in enumerate(names) if name not in self._single_ms], dtype=torch.int64)
+        new = torch.tensor([t for t, name in enumerate(names) if name not in self._first_ms], dtype=torch.int64)
         if len(new):
             alone = torch.full((len(new), len(names)), -1).scatter_(1, new[:, None], 0)
-            counted = [_FORWARD, _BACKWARD, *([_BACKWARD_COMM] if kind == "paper" else [])]
-            measured_ms = self.phases_ms(task, alone)[:, 0, counted].sum(dim=-1).tolist()
-            self._single_ms |= {names[t]: cost_ms for t, cost_ms in zip(new.tolist(), measured_ms, strict=True)}
-        return torch.tensor([self._single_ms[name] for name in names])
+            measured_ms = self.phases_ms(task, alone)[:, 0].tolist()
+            self._first_ms |= {names[t]: cost_ms for t, cost_ms in zip(new.tolist(), measured_ms, strict=True)}
+        return torch.tensor([self._first_ms[name] for name in names])
 
 
 def train_on_measured_costs(state: TrainingState, tasks: Sequence[PlacementTask], costs: MeasuredCosts) -> None:
@@ -125,9 +120,17 @@ class MeasuringPlacer:
 
 
 def episodes_of(task: PlacementTask, kind: PolicyKind, normaliser: Normaliser, costs: MeasuredCosts) -> Episodes:
-    """One episode, in descending measured cost of each table alone; without latents, since nothing is predicted."""
-    single_ms = costs.single_ms(task, kind)
-    order = torch.argsort(single_ms, descending=True, stable=True)
+    """One episode, in descending measured cost of each table; without latents, since nothing is predicted.
+
+    The order and `single_ms` are of what `CostNetwork.first_ms` and `single_ms` predict for the policy: of `lookahead` all
+    phases, and compute, since nothing leaves a single device; of `paper` its three heads, which know one all-to-all.
+    """
+    phases_ms = costs.first_phases_ms(task)
+    if kind == "paper":
+        first_ms = single_ms = phases_ms[:, [_FORWARD, _BACKWARD, _BACKWARD_COMM]].sum(dim=1)
+    else:
+        first_ms, single_ms = phases_ms.sum(dim=1), phases_ms[:, [_FORWARD, _BACKWARD]].sum(dim=1)
+    order = torch.argsort(first_ms, descending=True, stable=True)
     features = normaliser(task.tables)[order][None]
     return Episodes(
         order[None],

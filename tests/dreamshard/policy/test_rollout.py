@@ -93,11 +93,16 @@ def test_actions_come_in_the_order_of_placing_and_devices_in_the_tasks_order():
     assert torch.equal(taken.device[0][start.order[0]], taken.actions[0])
 
 
-def test_tables_are_placed_in_descending_order_of_their_predicted_cost_alone():
-    task = PlacementTask(pool_of(10), 3, 2**30)
-    latents = learnt().cost_network.encode(learnt().normaliser(task.tables))
-    alone = learnt().cost_network.phases_ms(latents[:, None]).sum((1, 2))
-    assert (alone[episodes(task).order[0]].diff() <= 0).all()
+def test_tables_are_placed_in_descending_order_of_their_predicted_cost_with_the_all_to_all():
+    task, network = PlacementTask(pool_of(10), 3, 2**30), learnt().cost_network
+    latents = network.encode(learnt().normaliser(task.tables))  # [T, L]
+    on_first = torch.zeros(len(latents), 3, latents.shape[1])
+    on_first[:, 0] = latents
+    cost_ms = network.phases_ms(on_first)[:, 0].sum(dim=-1)  # [T]
+    order = episodes(task).order[0]
+    assert (cost_ms[order].diff() <= 0).all()
+    alone = network.single_ms(latents)
+    assert not (alone[order].diff() <= 0).all(), "wide tables come earlier than by compute"
 
 
 def test_the_summed_cost_of_an_episode_is_the_prediction_recomputed_from_its_placement():

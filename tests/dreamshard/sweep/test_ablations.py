@@ -167,7 +167,7 @@ def test_every_step_of_the_real_mdp_is_a_measurement(bench, name, placements_per
     names = {table for task in bench.tasks for table in task.tables.names}
     singles = system.measurements - placements_per_step * steps
     assert TABLES <= singles <= len(names), "each table is measured alone, once"
-    costs = replace(system.placer.costs, measurements=0, _single_ms={})
+    costs = replace(system.placer.costs, measurements=0, _first_ms={})
     replace(system.placer, costs=costs).place(TASK)
     assert costs.measurements == TABLES + placements_per_step * TABLES
 
