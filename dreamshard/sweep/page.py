@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dreamshard.formatting import markdown_table
 from dreamshard.sweep.ablation_table import ablation_table
 from dreamshard.sweep.cell import CellResult
+from dreamshard.sweep.design import LEARNED
 from dreamshard.sweep.summary import Figure, Gain, Setting, summarise
 from dreamshard.sweep.verdicts import compare, label, sentences
 
@@ -16,7 +17,6 @@ _TITLES = {
     "workloads": "Public models: all tables of a list, and drifted variants",
     "real_ranks": "Real ranks: learnt from and judged by measurements",
 }
-_LEARNED = ("dreamshard", "paper", "autoshard")
 _NOTES = {
     "real_ranks": "Each placement was measured twice, in random order; `again` is the mean difference of the two: the noise.",
 }
@@ -104,7 +104,7 @@ def _transfer(figures: Sequence[Figure]) -> Iterable[str]:
         yield f"**{dims}** ({_tasks(group, lambda setting: setting.placed)})"
         yield ""
         rows: list[dict[str, object]] = []
-        for placer in _LEARNED:
+        for placer in LEARNED:
             own = [figure for figure in group if figure.placer == placer]
             rows += _matrix(own, f"{placer}", _gain_cell)
             if placer == "autoshard":
@@ -130,7 +130,7 @@ def _computes(figures: Sequence[Figure]) -> Iterable[str]:
     yield _COMPUTE
     yield ""
     for dims in dict.fromkeys(figure.setting.dims for figure in figures):
-        group = [figure for figure in figures if figure.setting.dims == dims and figure.placer in _LEARNED]
+        group = [figure for figure in figures if figure.setting.dims == dims and figure.placer in LEARNED]
         yield f"**{dims}, compute**"
         yield ""
         yield markdown_table(_rows(group, label, lambda figure: _interval(figure.compute_gain)))

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from dreamshard.sweep import Figure, with_all_budgets
+from dreamshard.sweep.design import LEARNED
 
 _COLOURS = {
     "dreamshard": "#4c72b0",
@@ -23,7 +24,6 @@ _COLOURS = {
 """The placers that are drawn, in order; every other one is in the tables."""
 
 _WITH_DREAMSHARD = ("dreamshard_policy", "cost_greedy")  # learnt with it
-_LEARNED = ("dreamshard", "paper", "autoshard")
 _OFFSET = 0.09  # between the placers of a size
 
 
@@ -134,11 +134,11 @@ def _transfer(figures: Sequence[Figure]) -> Picture:
     dims = _all_dims(figures)
     trained = list(dict.fromkeys(figure.setting.trained for figure in figures))
     placed = list(dict.fromkeys(figure.setting.placed for figure in figures))
-    size = ((1.6 + 0.62 * len(placed)) * len(dims), (1.1 + 0.4 * len(trained)) * len(_LEARNED))
+    size = ((1.6 + 0.62 * len(placed)) * len(dims), (1.1 + 0.4 * len(trained)) * len(LEARNED))
     picture = Picture(figsize=size, layout="constrained")
-    panels = picture.subplots(len(_LEARNED), len(dims), sharex=True, sharey=True, squeeze=False)
+    panels = picture.subplots(len(LEARNED), len(dims), sharex=True, sharey=True, squeeze=False)
     most = max([abs(100 * figure.gain.mean) for figure in figures if figure.gain.mean is not None], default=1.0)
-    for row, placer in enumerate(_LEARNED):
+    for row, placer in enumerate(LEARNED):
         for column, name in enumerate(dims):
             axes = panels[row][column]
             gains = {

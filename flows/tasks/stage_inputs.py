@@ -67,8 +67,9 @@ class Stage(StageInputs):
         if last is None:
             raise ValueError(
                 f"there is no training of recipe {self.config.name!r} with seed {self.bench.seed} on "
-                f"{self.bench.identity} in this home, so there is nothing to continue from; run `dreamshard train` with "
-                "the same options first"
+                f"{self.bench.identity} in this home that starts {self.start.reason.sentence}, so there is nothing to "
+                "continue from; run `dreamshard train` with the same options first, or compare versions with "
+                "`dreamshard compare`"
             )
         return last
 
