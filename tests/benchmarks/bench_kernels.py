@@ -9,7 +9,8 @@ The noise floor is how far two measurements of one placement differ. A model wit
 about 0.7 of it (one over the root of two), since it is judged by one measurement.
 
 The machine must be idle otherwise. Set DREAMSHARD_KERNEL_COSTS to a file to keep what was measured: an interrupted benchmark
-continues from there.
+continues from there. `data/kernels_amd_epyc.jsonl.gz` is that file of the measurements in RESULTS.md: unpacked and named, it gives
+the same table without measuring, as long as training proposes the same placements.
 """
 
 import os
