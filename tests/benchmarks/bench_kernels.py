@@ -9,8 +9,8 @@ The noise floor is how far two measurements of one placement differ. A model wit
 about 0.7 of it (one over the root of two), since it is judged by one measurement.
 
 The machine must be idle otherwise. Set DREAMSHARD_KERNEL_COSTS to a file to keep what was measured: an interrupted benchmark
-continues from there. `data/kernels_amd_epyc.jsonl.gz` is that file of the measurements in RESULTS.md: unpacked and named, it gives
-the same table without measuring, as long as training proposes the same placements.
+continues from there. `data/kernels_amd_epyc.jsonl.gz` is that file of the measurements in RESULTS.md: unpacked and named, it
+gives the same table without measuring, as long as training proposes the same placements.
 """
 
 import os
@@ -142,19 +142,20 @@ def _measured(
 
 
 def _noise_rows(found: Sequence[Measured], hardware: str) -> Iterator[Row]:
-    """How far two measurements of a placement differ, relative to their mean, and how they rank placements."""
-    pairs = [(each.sample, each.again) for each in found if each.again is not None]
+    """How far two measurements of a placement differ, relative to their mean, and how the second ranks what the first did.
+
+    Of the rules of thumb's and random placements, by which the models are judged too.
+    """
+    pairs = [(each.sample, each.again) for each in found if each.seed is None and each.again is not None]
     first, second = (_overall([pair[side] for pair in pairs]) for side in (0, 1))
     compute, again = (np.stack([_compute(pair[side]) for pair in pairs]) for side in (0, 1))  # [S, D]
     num_tasks = len({each.sample.task.name for each in found})
     yield row(f"{len(found)} placements of {num_tasks} held-out tasks on {hardware}: mean cost", _mean(found), "ms")
-    counted = f"of {len(pairs)} placements"
-    yield row(f"noise floor {counted}: difference of measuring again, overall cost", _difference(first, second), "%")
-    yield row(
-        f"noise floor {counted}: difference of measuring again, compute of a device", _difference(compute, again), "%"
-    )
+    counted = f"{len(pairs)} of the rules' and random placements measured again"
+    yield row(f"noise: {counted}, difference of the overall cost", _difference(first, second), "%")
+    yield row(f"noise: {counted}, difference of the compute of a device", _difference(compute, again), "%")
     names = [sample.task.name for sample, _ in pairs]
-    yield row("noise floor: rank correlation within a task of measuring again", rank(first, second, names), "")
+    yield row(f"noise: {counted}, rank correlation within a task", rank(first, second, names), "")
 
 
 def _difference(first: Vector, second: Vector) -> float:
