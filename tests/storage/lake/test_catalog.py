@@ -27,8 +27,7 @@ SWEPT = CellResult(
     **dict.fromkeys(("experiment", "source", "dims", "trained", "placed", "split", "testbed", "placer", "task"), "x"),
     **dict.fromkeys(("budget", "seed", "measurements"), 1),
     **dict.fromkeys(("compute_ms", "place_ms", "learning_s"), 0.5),
-    **dict.fromkeys(("overall_ms", "predicted_ms"), None),
-    has_shards=False,
+    is_exact=True,
 )
 """A task of a sweep that did not fit."""
 

@@ -44,5 +44,5 @@ def test_a_version_made_champion_by_hand_replaces_that_of_its_own_algorithm_only
     assert registry.aliases(settings.of("paper")) == {"champion": "paper:2", "previous": "paper:1"}
     assert registry.aliases(settings) == {"champion": "1"}
     assert make_champion(settings, "paper:previous", "", "ann").version == "paper:1"
-    with pytest.raises(ValueError, match="no autoshard:champion yet"):
+    with pytest.raises(ValueError, match="no champion yet of autoshard"):
         registry.load_placer("autoshard:champion", settings)
