@@ -23,8 +23,6 @@ from dreamshard.tables import NUM_BINS, Optimizer, Precision, Tables, concatenat
 from dreamshard.tasks import PlacementTask
 
 SHARDS_PER_PART = 32
-BUNDLED = Path(__file__).parent / "measurements"
-"""Measured shards that come with the package, a Parquet file each; its README.md says how they were measured."""
 SCHEMA = pa.schema(
     [
         ("design", pa.string()),
