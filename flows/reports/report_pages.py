@@ -20,10 +20,10 @@ _ABOUT = {
     "is that of the slowest device.",
     "paper": "Algorithm `paper`: DreamShard as published, whose policy places without a search. It is trained to lower the "
     "predicted cost of a step, which is that of the slowest device.",
-    "autoshard": "Algorithm `autoshard`: AutoShard as published. It balances predicted compute (the least over the largest of any "
-    "device) and knows nothing of all-to-alls, so compare compute below as well as the cost of a step. In the learning "
-    "curve, the reward is that balance, the errors are of the devices' compute, and the measured cost is the mean of "
-    "placements of whole tasks and of random sets of their tables.",
+    "autoshard": "Algorithm `autoshard`: AutoShard as published. It balances predicted compute (the least over the largest "
+    "of a device) and knows nothing of all-to-alls, so compare compute below as well as the cost of a step. In the "
+    "learning curve, the reward is that balance, the errors are of the devices' compute, and the measured cost is the mean "
+    "of placements of whole tasks and of random sets of their tables.",
 }
 """What a training's algorithm is and optimises, by the candidate's name; reports of early releases have none of these."""
 
