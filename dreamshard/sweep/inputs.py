@@ -30,7 +30,8 @@ class CellInputs:
         judge: of the placements.
         pool: all tables that training may use.
         training: tasks to train on.
-        heldout: the tasks to place, by size; their tables are not in `pool`.
+        heldout: the tasks to place, by size; their tables are not in `pool`, except those of a public model, whose variants
+            no training sees.
         batch_size: samples of a step.
     """
 

@@ -22,8 +22,8 @@ SweepName = Annotated[
 ]
 Short = Annotated[
     bool,
-    Field(title="Short", description="Two sizes and one public model, in minutes; the whole sweep takes hours."),
-    typer.Option("--short", help="Two sizes and one public model, in minutes; the whole sweep takes hours."),
+    Field(title="Short", description="Two sizes and one public model; the whole sweep takes hours."),
+    typer.Option("--short", help="Two sizes and one public model; the whole sweep takes hours."),
 ]
 Workers = Annotated[
     int | None,

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from dreamshard.sweep import SWEEPS, Cell, Size, Sweep
+from dreamshard.sweep import SWEEPS, Cell, CellResult, Size, Sweep, run_cell
 from flows.cli.sweep import replaced_section
+from flows.runtime.own_processes import OwnProcesses
 from tests.flows.commands import failed_with, runner
 
 pytestmark = pytest.mark.flow
@@ -67,6 +68,18 @@ def test_a_sweep_goes_on_where_it_ended_and_its_figures_are_everywhere(dreamshar
     found = runs.client(settings).search_runs([runs.experiment_id(runs.client(settings), settings)])
     names = {name for run in found for name in run.data.metrics}
     assert "gain.sizes.meta-dlrm-2021.dim16.6x2.6x2.100.torchrec_planner" in names
+
+
+def test_a_cell_gives_the_same_in_a_process_of_its_own():
+    (cell,) = tiny(short=True, split="validation").cells
+    cell = replace(cell, systems=(*cell.systems, "cost_greedy"), measurements=2)
+    with OwnProcesses() as processes:
+        elsewhere = processes.run(run_cell, cell)
+    assert [costs(each) for each in elsewhere] == [costs(each) for each in run_cell(cell)]
+
+
+def costs(result: CellResult) -> tuple[object, ...]:
+    return result.placer, result.task, result.overall_ms, result.dreamshard_ms, result.measurements
 
 
 def failing(*, short: bool, split: str) -> Sweep:

@@ -11,7 +11,7 @@ from dreamshard import training
 from dreamshard.algorithms import TrainingConfig, with_algorithm
 from dreamshard.cost_model import FEATURES
 from dreamshard.placement import Placement
-from dreamshard.sweep import CellResult, Size, page, real_mdp
+from dreamshard.sweep import Size, page, real_mdp
 from dreamshard.sweep.ablations import ABLATIONS, FEATURE_GROUPS, without_costs
 from dreamshard.sweep.bench import Bench
 from dreamshard.sweep.systems import SYSTEMS
@@ -19,6 +19,7 @@ from dreamshard.sweep.tables import BATCH, draw_tasks, pool_of
 from dreamshard.testbeds.accelerators.specs import V100
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
+from tests.helpers.sweep import cell_result
 
 TABLES, DEVICES = 8, 2
 ROUNDS, UPDATES, EPISODES = 2, 2, 3
@@ -190,24 +191,18 @@ def test_the_real_mdp_sees_what_the_testbed_measures(bench, algorithm):
 
 
 def test_the_page_compares_each_variant_with_the_system_that_has_the_part():
-    base = CellResult(
-        experiment="ablations",
-        source="meta",
-        dims="mixed",
-        trained="8x2",
-        placed="8x2",
-        split="validation",
-        testbed="simulated",
-        is_exact=True,
-        budget=100,
-        seed=0,
-        placer="",
-        task="",
-    )
     costs = {"dim_greedy": 10.0, "paper": 8.0, "paper_real_mdp": 6.0, "dreamshard_without_rules": 4.0}
     costs |= {"dreamshard": 2.0, "dreamshard_without_dim": 5.0}
     rows = [
-        replace(base, placer=name, task=task, overall_ms=cost, compute_ms=cost, learning_s=2.5, measurements=50_422)
+        cell_result(
+            experiment="ablations",
+            placer=name,
+            task=task,
+            overall_ms=cost,
+            compute_ms=cost,
+            learning_s=2.5,
+            measurements=50_422,
+        )
         for name, cost in costs.items()
         for task in ("a", "b")
     ]

@@ -4,27 +4,13 @@ from dataclasses import replace
 
 from dreamshard.sweep import CellResult
 from dreamshard.sweep.verdicts import compare, sentences
-
-BASE = CellResult(
-    experiment="sizes",
-    source="meta",
-    dims="dim16",
-    trained="8x2",
-    placed="8x2",
-    split="validation",
-    testbed="simulated",
-    is_exact=True,
-    budget=2,
-    seed=0,
-    placer="",
-    task="",
-)
+from tests.helpers.sweep import cell_result
 
 
 def results(**costs: float | None) -> list[CellResult]:
     """The same cost of a placer for each of two seeds and four tasks."""
     return [
-        replace(BASE, placer=placer, seed=seed, task=f"task-{task}", overall_ms=cost, compute_ms=cost)
+        cell_result(placer=placer, seed=seed, task=f"task-{task}", overall_ms=cost, compute_ms=cost)
         for placer, cost in {"dim_greedy": 10.0, **costs}.items()
         for seed in (0, 1)
         for task in range(4)

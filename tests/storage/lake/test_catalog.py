@@ -9,7 +9,6 @@ import torch
 
 from dreamshard.costs import CostSample
 from dreamshard.exchange_sample import Exchange
-from dreamshard.sweep import CellResult
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import dataset_version
 from storage.lake import catalog, schemas, write_exchanges
@@ -20,15 +19,11 @@ from storage.lake.sweep_results import read_results, result_path, write_results
 from storage.settings import Settings
 from tests.helpers.lake import append_samples
 from tests.helpers.samples import make_evaluation, make_sample
+from tests.helpers.sweep import cell_result
 from tests.helpers.testbeds import simulated
 from tests.storage.lake.test_shard_cost_cache import COSTS, KEY
 
-SWEPT = CellResult(
-    **dict.fromkeys(("experiment", "source", "dims", "trained", "placed", "split", "testbed", "placer", "task"), "x"),
-    **dict.fromkeys(("budget", "seed", "measurements"), 1),
-    **dict.fromkeys(("compute_ms", "place_ms", "learning_s"), 0.5),
-    is_exact=True,
-)
+SWEPT = cell_result(placer="dim_greedy", task="task", measurements=1)
 """A task of a sweep that did not fit."""
 
 
