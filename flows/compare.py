@@ -39,6 +39,8 @@ def compare(options: CompareOptions) -> dict[str, Any]:
         shown = evaluation.show_comparison(store, parent, key)
     report = report_store.load(store.comparisons, key)
     learnt = report_tables.learnt_sentence(report)
+    if report.caveat:
+        announce(report.caveat)
     return {
         **shown,
         **({"learnt_from": learnt} if learnt else {}),

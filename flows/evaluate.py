@@ -6,6 +6,7 @@ from typing import Any
 from flows.forms.form import deployed
 from flows.forms.options import EvaluateOptions
 from flows.reports import mlflow_tracking, report_tables
+from flows.runtime.progress import announce
 from flows.tasks import evaluation
 from flows.tasks.stage_inputs import open_for, stage
 from storage.run_records import checkpoints, report_store
@@ -28,4 +29,7 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
     table, title = report_tables.evaluation_table(report), report_tables.title(report)
     outcome = {"evaluation": key, "testbed": inputs.bench.identity, "title": title, "table": table}
     learnt = report_tables.learnt_sentence(report)
-    return {**outcome, "learnt_from": learnt} if learnt else outcome
+    if report.caveat:
+        announce(report.caveat)
+    said = {"learnt_from": learnt, "notes": report.caveat}
+    return {**outcome, **{name: sentence for name, sentence in said.items() if sentence}}

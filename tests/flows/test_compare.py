@@ -153,7 +153,10 @@ def test_published_rivals_take_part_where_they_are_asked_for(home, compared, sha
     assert set(found) == {"version 1", "version 2", *installed_peers()} - left_out
     assert all(row["legal"] for row in found.values())
     outcome = json.loads(done.stdout)
-    assert "neuroshard was left out: the lake has no measured placements" in outcome["notes"]
+    why = "neuroshard was left out: the lake has no measured placements"
+    assert why in outcome["notes"]
+    seen = shared_dreamshard("compare", "champion", "2", *SMALL, "--peers", home=home)
+    assert why in " ".join(seen.stderr.split()), "people see it too"
     assert "rnn measured 100 placements of its own" in outcome["learnt_from"]
     assert "version 1" not in outcome["learnt_from"]
 
