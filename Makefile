@@ -41,7 +41,7 @@ lint: install-test ## check format, lint, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: lint ## run everything: lint and all tests, about 30 minutes
+test: lint ## run everything: lint and all tests, 30 to 45 minutes on two cores
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
 bench: install-test ## measure quality and speed, and write the tables of RESULTS.md
