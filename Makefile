@@ -20,7 +20,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # Both cores; whole files per worker, because the tests of a file share fixtures.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help run up check lint test bench pictures format install install-test clean
+.PHONY: help run up check lint test bench chaos pictures format lock audit install install-test clean
 .DEFAULT_GOAL := run
 
 help: ## list the targets
@@ -47,6 +47,9 @@ test: lint ## run everything: lint and all tests, 30 to 45 minutes on two cores
 bench: install-test ## measure quality and speed, and write the tables of RESULTS.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks --write RESULTS.md $(ARGS)
 
+chaos: install-test ## break things at random, which takes more than half an hour, and write docs/survived.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos --write docs/survived.md $(ARGS)
+
 pictures: install-test ## take the pictures of Prefect's and MLflow's pages in docs/pictures; needs chromium
 	DREAMSHARD_PICTURES=docs/pictures $(PYTEST) tests/flows/test_browser.py $(ARGS)
 
@@ -54,28 +57,42 @@ format: install-test ## format the code and apply the linter's fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+lock: $(BIN)/python ## write the lock files anew after a change of pyproject.toml or constraints.txt
+	$(BIN)/python -m pip install --quiet uv==0.13.9
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python lock/renew.py
+
+audit: ## look the locked packages up in PyPI's list of known vulnerabilities; needs pypi.org's JSON pages
+	$(PYTHON) -m venv $(VENV)-audit && $(VENV)-audit/bin/pip install --quiet pip-audit==2.10.1
+	$(VENV)-audit/bin/pip-audit --strict --disable-pip --no-deps $(foreach file,$(wildcard lock/*.txt),--requirement $(file)) || \
+		{ echo "a package is vulnerable, or PyPI's list could not be read: see above" >&2; exit 1; }
+
 clean: ## remove the environment; the home folder with your results stays
 	rm -rf $(VENV)
 
 install: $(VENV)/.installed-$(EXTRA)
 install-test: $(VENV)/.installed-$(EXTRA)-test
 
-# Runs pip with $(1); its output goes to $(LOG) and is shown only if it fails.
-pip = $(BIN)/python -m pip install --constraint constraints.txt $(1) >>$(LOG) 2>&1 || \
+# Runs pip install with $(1); its output goes to $(LOG) and is shown only if it fails.
+pip = $(BIN)/python -m pip install $(1) >>$(LOG) 2>&1 || \
 	{ tail -n 30 $(LOG) >&2; echo "the installation failed; pip's whole output is in $(LOG)" >&2; exit 1; }
+# The packages of a file of lock/, each only if it has one of the hashes there.
+locked = $(call pip,--require-hashes --no-deps $(foreach name,$(1),--requirement lock/$(name).txt))
 
-# torchrec requires any version of `fbgemm-gpu`, which would install the GPU build over the CPU one, so it is installed
-# without dependencies. torch is the same package on a machine without a GPU; its CUDA libraries stay unused.
-$(VENV)/.installed-$(EXTRA): pyproject.toml constraints.txt | $(BIN)/python
+# torch for CPUs has no hash in lock/, since its builds differ by index; with CUDA it comes from lock/cuda.txt. torch of PyPI
+# also runs on a machine without a GPU; its CUDA libraries stay unused.
+$(VENV)/.installed-$(EXTRA): pyproject.toml constraints.txt $(wildcard lock/*.txt) | $(BIN)/python
 	@echo "installing into $(VENV) (once, about 5 minutes; pip's output is in $(LOG))"
-	@$(call pip,pip setuptools)
-	@$(call pip,--editable '.[$(EXTRA)]' tensordict torchmetrics pyre-extensions)
-	@$(call pip,--no-deps torchrec)
+	@$(call locked,base)
+	@$(call locked,$(EXTRA))
+	@$(call pip,--constraint constraints.txt torch)
+	@$(call pip,--no-deps --no-build-isolation --editable .)
 	@touch $@
 
 $(VENV)/.installed-$(EXTRA)-test: $(VENV)/.installed-$(EXTRA)
 	@echo "installing the test tools (once, less than a minute)"
-	@$(call pip,--editable '.[$(EXTRA)$(comma)test$(comma)dask$(comma)ray]')
+	@$(call locked,test)
+	@$(call locked,dask)
+	@$(call locked,ray)
 	@touch $@
 
 $(BIN)/python:

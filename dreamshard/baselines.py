@@ -15,8 +15,10 @@ from torch import Tensor
 
 from dreamshard.formatting import gib
 from dreamshard.limits import PlacementLimits
+from dreamshard.packing import pack_whole
 from dreamshard.placement import Placement
-from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.placer import NoPlacementError
+from dreamshard.table_order import in_one_order
 from dreamshard.tasks import PlacementTask
 
 RULES_OF_THUMB = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
@@ -32,14 +34,19 @@ class RandomPlacer:
     seed: int = 0
     name: str = "random"
 
+    @in_one_order
     def place(self, task: PlacementTask) -> Placement:
-        """Raises NoPlacementError where neither random order nor the order by size meets room and constraints."""
+        """Where random order finds no room, as `packed` does, whose error it raises."""
+        device = self.filled(task)
+        return Placement(device if device is not None else packed(task), task.num_devices)
+
+    def filled(self, task: PlacementTask) -> Int[Tensor, " T"] | None:
+        """The device of each table; None where a table finds no room or no place within the constraints."""
         key = sum(ord(letter) * 31**i for i, letter in enumerate(task.name)) % 2**31
         generator = torch.Generator().manual_seed((key + self.seed * _SPREAD) % 2**32)  # it reads 32 bits of a seed
         priority = torch.rand(len(task.tables), task.num_devices, generator=generator).double().numpy()  # [T, D]
         order = torch.randperm(len(task.tables), generator=generator)
-        device = _fill(task, order, lambda _loads, t: priority[t], torch.ones(len(task.tables)))
-        return Placement(device if device is not None else pack_by_size(task), task.num_devices)
+        return _fill(task, order, lambda _loads, t: priority[t], torch.ones(len(task.tables)))
 
 
 @dataclass(frozen=True)
@@ -52,54 +59,84 @@ class GreedyPlacer:
     name: str
 
     def place(self, task: PlacementTask) -> Placement:
-        """Raises NoPlacementError where neither this order nor the order by size meets room and constraints."""
+        """Where this order finds no room, as `packed` does, whose error it raises."""
+        device = self.filled(task)
+        return Placement(device if device is not None else packed(task), task.num_devices)
+
+    def filled(self, task: PlacementTask) -> Int[Tensor, " T"] | None:
+        """The device of each table; None where a table finds no room or no place within the constraints."""
         rows, dim = task.tables.rows.numpy(), task.tables.dim.numpy()
         lookup = dim * task.tables.pooling_factor.double().numpy()
         figures = ((rows * dim).astype(np.float64), dim.astype(np.float64), lookup, lookup * np.log10(rows))
         figure = dict(zip(RULES_OF_THUMB, figures, strict=True))[self.name]  # [T]
         order = np.lexsort((np.arange(len(figure)), task.table_bytes.numpy(), figure))[::-1].copy()
-        device = _fill(task, torch.from_numpy(order), lambda loads, _t: loads, torch.from_numpy(figure))
-        return Placement(device if device is not None else pack_by_size(task), task.num_devices)
+        return _fill(task, torch.from_numpy(order), lambda loads, _t: loads, torch.from_numpy(figure))
 
 
-def baselines(seed: int = 0) -> dict[str, Placer]:
+def baselines(seed: int = 0) -> dict[str, RandomPlacer | GreedyPlacer]:
     """Random and the four rules of thumb, by name."""
-    placers: list[Placer] = [RandomPlacer(seed), *(GreedyPlacer(name) for name in RULES_OF_THUMB)]
+    placers: list[RandomPlacer | GreedyPlacer] = [RandomPlacer(seed), *(GreedyPlacer(name) for name in RULES_OF_THUMB)]
     return {placer.name: placer for placer in placers}
 
 
-def pack_by_size(task: PlacementTask) -> Int[Tensor, " T"]:
-    """Largest table first, each on the emptiest device that has room, or else on the fullest.
+def rule_placements(task: PlacementTask) -> list[Int[Tensor, " T"]]:
+    """Those of random and of the rules of thumb, to start a search from; by size for each that finds no room."""
+    found = [placer.filled(task) for placer in baselines().values()]
+    by_size = packed_by_size(task) if any(device is None for device in found) else None
+    placed = [by_size if device is None else device for device in found]
+    return [device for device in placed if device is not None]
+
+
+def packed(task: PlacementTask) -> Int[Tensor, " T"]:
+    """The device of each table: by size, or else by an exact search (`packing.py`).
 
     Raises:
-        NoPlacementError: neither finds room for every table.
+        NoPlacementError: no placement of whole tables exists, or none was found within the limit of the search.
     """
+    device = packed_by_size(task)
+    if device is not None:
+        return device
+    limits = PlacementLimits.of(task)
+    packing = pack_whole(limits)
+    if packing.device is None:
+        raise no_room(task, is_proved=packing.is_impossible)
+    return limits.per_table(torch.from_numpy(packing.device))
+
+
+def packed_by_size(task: PlacementTask) -> Int[Tensor, " T"] | None:
+    """Largest table first, each on the emptiest device that has room, or else on the fullest; None where neither has."""
     size = task.table_bytes
     order = torch.argsort(size, descending=True, stable=True)
     device = _fill(task, order, lambda loads, _t: loads, size.double())
     if device is None:
         device = _fill(task, order, lambda loads, _t: -loads, size.double())
-    if device is None:
-        raise no_room(task)
     return device
 
 
-def no_room(task: PlacementTask) -> NoPlacementError:
-    """The error that no placement was found."""
+def no_room(task: PlacementTask, *, is_proved: bool = False, columns: bool = False) -> NoPlacementError:
+    """The error that no placement was found.
+
+    Args:
+        is_proved: whether none exists.
+        columns: whether tables could be split by columns.
+    """
     size, room = task.table_bytes, task.capacity_bytes
     largest = int(size.argmax())
     devices = (
         gib(int(room.max())) if bool((room == room[0]).all()) else f"{gib(int(room.min()))} to {gib(int(room.max()))}"
     )
+    what = "whole tables or columns" if columns else "whole tables"
     free = task.constraints.places_freely
-    splitting = "or use a placer that splits tables by columns"
+    within = "" if free else " within its constraints"
+    known = "and none exists" if is_proved else "though one may exist"
+    loosen = "" if free else "loosen the constraints, "
+    otherwise = "or allow other ways to shard" if columns else "or use a placer that splits tables by columns"
     if int(size.sum()) > sum(room.tolist()):
-        splitting = f"since all devices together have {gib(sum(room.tolist()))}"
+        otherwise = f"since all devices together have {gib(sum(room.tolist()))}"
     return NoPlacementError(
-        f"found no placement of whole tables for the {len(task.tables)} tables of {task.name} on {task.num_devices} devices "
-        f"of {devices}{'' if free else ' within its constraints'}: they need {gib(int(size.sum()))} in all, the largest "
-        f"({task.tables.names[largest]!r}) {gib(int(size[largest]))}; give the devices more memory, add one, "
-        f"{'' if free else 'loosen the constraints, '}{splitting}"
+        f"found no placement of {what} for the {len(task.tables)} tables of {task.name} on {task.num_devices} devices of "
+        f"{devices}{within}, {known}: they need {gib(int(size.sum()))} in all, the largest ({task.tables.names[largest]!r}) "
+        f"{gib(int(size[largest]))}; give the devices more memory, add one, {loosen}{otherwise}"
     )
 
 

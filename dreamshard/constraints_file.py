@@ -18,10 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.contradictions import contradiction
+from dreamshard.files.bounds import LONGEST_NAME, MOST_COLUMNS, MOST_MEMORY_GB, MOST_YAML_BYTES
+from dreamshard.files.foreign import brief, file_text, yaml_content
 from dreamshard.sharding import SHARDING_TYPES, ShardingType
 
 KEYS = (
@@ -37,6 +37,7 @@ KEYS = (
     "cache",
 )
 """Of a file of constraints."""
+_PROBLEM, _ADVICE = "is neither YAML nor JSON", "so the placement would ignore it; correct it"
 _DEFAULT = "default"  # in `sharding_types`: of tables that are not named
 
 
@@ -56,7 +57,8 @@ def read_constraints(
     """
     if not Path(path).is_file():
         raise ValueError(f"there is no file of constraints {path}, so the placement would ignore them; check the path")
-    return parse_constraints(Path(path).read_text(encoding="utf-8"), tables, num_devices, base, source=str(path))
+    text = file_text(Path(path), _PROBLEM, _ADVICE, MOST_YAML_BYTES)
+    return parse_constraints(text, tables, num_devices, base, source=str(path))
 
 
 def parse_constraints(
@@ -72,23 +74,20 @@ def parse_constraints(
     Raises:
         ValueError: as in `read_constraints`.
     """
-    try:
-        content = yaml.safe_load(text) or {}  # JSON is YAML
-    except yaml.YAMLError as error:
-        raise ValueError(f"{source} is neither YAML nor JSON ({' '.join(str(error).split())}); correct it") from error
+    content = yaml_content(text, source, _PROBLEM, _ADVICE) or {}  # JSON is YAML
     if not isinstance(content, dict):
         raise ValueError(f"{source} holds no constraints; give one per line, for example `reserve_gb: 8`")
     for key in content:
         if key not in KEYS:
             raise ValueError(
-                f"{source} has the unknown key {key!r}, which would be ignored{_meant(str(key), KEYS)}; the keys are "
+                f"{source} has the unknown key {brief(key)}, which would be ignored{_meant(str(key), KEYS)}; the keys are "
                 f"{', '.join(KEYS)}"
             )
     constraints = replace(base, **_Content(source, content, num_devices).fields())
     for name in sorted(constraints.tables_named() - base.tables_named()):
         if name not in tables:
             raise ValueError(
-                f"{source} names a table {name!r}, but there is none{_meant(name, tables)}, so its constraint would be "
+                f"{source} names a table {brief(name)}, but there is none{_meant(name, tables)}, so its constraint would be "
                 "ignored; correct the name, or leave it out"
             )
     if reason := contradiction(constraints, tuple(tables), num_devices):
@@ -111,7 +110,7 @@ def parse_sharding(text: str) -> tuple[ShardingType, ...]:
     unknown = [name for name in names if name not in short and name not in SHARDING_TYPES]
     if unknown or not names:
         raise ValueError(
-            f"{text!r} names no way to shard that exists, so none could be chosen; give {', '.join(short)}, or a list "
+            f"{brief(text)} names no way to shard that exists, so none could be chosen; give {', '.join(short)}, or a list "
             f"of {', '.join(SHARDING_TYPES)}"
         )
     chosen = {each for name in names for each in short.get(name, (name,))}
@@ -207,20 +206,22 @@ class _Content:
         yield "cached_share_of", shares
 
     def _number(self, key: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            raise self._wrong(key, value, "give a number that is not negative")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_MEMORY_GB:
+            raise self._wrong(key, value, f"give a number that is not negative, at most {MOST_MEMORY_GB:,}")
         return float(value)
 
     def _count(self, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_COLUMNS:
             raise self._wrong("narrowest_columns", value, "give a whole number of columns, at least 1")
         return value
 
     def _wrong(self, key: str, value: Any, advice: str) -> ValueError:
-        return ValueError(f"{self.source} gives {key}: {value!r}, which is no value for it; {advice}")
+        return ValueError(f"{self.source} gives {key}: {brief(value)}, which is no value for it; {advice}")
 
 
 def _meant(name: str, known: Collection[str]) -> str:
     """A question for the name that was perhaps meant."""
+    if len(name) > LONGEST_NAME:  # of which the comparison would take long
+        return ""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dreamshard.baselines import pack_by_size
-from dreamshard.formatting import gib
+from dreamshard.baselines import packed_by_size
 from dreamshard.placer import NoPlacementError
+from dreamshard.search.column_packing import packed_columns
 from dreamshard.search.column_splits import fits_together, tight_splits
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
@@ -120,20 +120,13 @@ def split_to_fit(task: PlacementTask) -> PlacementTask:
     """The task with the coarsest column splits by which its tables can be packed; itself where whole tables can.
 
     Raises:
-        NoPlacementError: no split can be packed.
+        NoPlacementError: no split can be packed, as far as is known.
     """
     for parts in tight_splits(task):
         split = task if int(parts.max()) == 1 else task.split(parts)[0]
-        try:
-            pack_by_size(split)
-        except NoPlacementError:
-            continue
-        return split
-    raise NoPlacementError(
-        f"found no placement of the {len(task.tables)} tables of {task.name} on {task.num_devices} devices of "
-        f"{gib(task.memory_bytes)}, not even split by columns: they need {gib(int(task.table_bytes.sum()))} in all; give the "
-        "devices more memory, or add one"
-    )
+        if packed_by_size(split) is not None:
+            return split
+    return task.sharded(packed_columns(task))[0]
 
 
 def _draw_variant(model: Tables, drift: DriftedTables, generator: torch.Generator) -> tuple[list[str], list[str], int]:

@@ -13,6 +13,15 @@ Difference = Literal["hardware", "num_devices", "devices_per_host", "precision",
 """In what a task can differ from what was measured."""
 
 
+_KINDS = {
+    **dict.fromkeys(("testbed", "hardware", "precision", "optimizer"), str),
+    **dict.fromkeys(("num_devices", "batch_size"), int),
+    "devices_per_host": int | None,
+    "versions": dict,
+}
+"""Types of the fields in JSON."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepSetting:
     """What a training step's cost depends on besides tables, placement and hardware."""
@@ -111,6 +120,9 @@ class MeasuredOn:
         Raises:
             KeyError, TypeError, ValueError: a field is missing or wrong.
         """
+        for name, kind in _KINDS.items():
+            if isinstance(content[name], bool) or not isinstance(content[name], kind):
+                raise TypeError(f"{name} is of type {type(content[name]).__name__}, which says nothing about it")
         setting = StepSetting(**{name: content[name] for name in ("precision", "optimizer", "batch_size")})
         others = ("testbed", "hardware", "num_devices", "devices_per_host", "versions")
         return cls(setting=setting, **{name: content[name] for name in others})

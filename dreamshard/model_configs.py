@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+from dreamshard.files.bounds import LONGEST_NAME, MOST_COLUMNS
+from dreamshard.files.foreign import brief
 from dreamshard.model_tables import ModelTable, ModelTables, Pooling, model_tables, shown
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.workloads.table_list import BIN_COLUMNS, Record, check_records, json_objects
@@ -56,7 +58,7 @@ def _table(where: str, entry: Mapping[str, Any]) -> ModelTable:
     listed = check_records([(where, {"dim": 4, **{key: entry.get(key) for key in ("name", "rows")}})])[0]
     features = entry.get("feature_names") or [listed.name]
     if not isinstance(features, list) or not all(isinstance(feature, str) for feature in features):
-        raise ValueError(f"{where}: feature_names is {features!r}, not a list of names; correct that value")
+        raise ValueError(f"{where}: feature_names is {brief(features)}, not a list of names; correct that value")
     precision: Precision = _choice(where, entry, "data_type", "fp32", get_args(Precision))
     pooling: Pooling = _choice(where, entry, "pooling", "sum", get_args(Pooling))
     optimizer: Optimizer | None = None
@@ -67,7 +69,7 @@ def _table(where: str, entry: Mapping[str, Any]) -> ModelTable:
         rows=listed.rows,
         dim=_dim(where, entry),
         features=tuple(features),
-        module_path=str(entry.get("module_path") or ""),
+        module_path=_module_path(where, entry),
         precision=precision,
         pooling=pooling,
         is_weighted=bool(entry.get("is_weighted")),
@@ -75,17 +77,26 @@ def _table(where: str, entry: Mapping[str, Any]) -> ModelTable:
     )
 
 
+def _module_path(where: str, entry: Mapping[str, Any]) -> str:
+    path = entry.get("module_path") or ""
+    if not isinstance(path, str) or not path.isprintable() or len(path) > LONGEST_NAME:
+        raise ValueError(f"{where}: module_path is {brief(path)}, not a path such as `sparse.ebc`; correct that value")
+    return path
+
+
 def _dim(where: str, entry: Mapping[str, Any]) -> int:
     """The table's columns, which need not be a multiple of 4."""
     dim = entry.get("dim")
-    if not isinstance(dim, int) or isinstance(dim, bool) or dim < 1:
-        raise ValueError(f"{where}: embedding_dim is {dim!r}, not a number of columns; give at least 1")
+    if not isinstance(dim, int) or isinstance(dim, bool) or not 1 <= dim <= MOST_COLUMNS:
+        raise ValueError(f"{where}: embedding_dim is {brief(dim)}, not a number of columns; give 1 to {MOST_COLUMNS:,}")
     return dim
 
 
 def _choice(where: str, entry: Mapping[str, Any], name: str, default: str, choices: tuple[str, ...]) -> Any:
     """A value as TorchRec prints it: `FP16` or `DataType.FP16`."""
-    value = str(entry.get(name) or default).rpartition(".")[2].lower()
+    value = str(entry.get(name) or default)[:LONGEST_NAME].rpartition(".")[2].lower()
     if value not in choices:
-        raise ValueError(f"{where}: {name} is {entry[name]!r}, for which no costs are known; use {', '.join(choices)}")
+        raise ValueError(
+            f"{where}: {name} is {brief(entry[name])}, for which no costs are known; use {', '.join(choices)}"
+        )
     return value

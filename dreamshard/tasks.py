@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.contradictions import contradiction
+from dreamshard.files.bounds import MOST_DEVICES
 from dreamshard.formatting import gib
 from dreamshard.placement import ColumnShard, Placement, device_memory_bytes
 from dreamshard.sharding import SHARDING_TYPES, SPLIT_BY_COLUMNS, ShardingType
@@ -28,6 +29,14 @@ from dreamshard.tables import (
 _NARROWEST = 4  # columns of a shard; the fused operator takes multiples of 4
 _UNCACHED_ROW_BYTES = 4  # of a table in host memory, on the device: see `placed_shards`
 _DRAWS_PER_TASK = 20  # before a pool counts as having no more distinct tasks
+
+
+def check_devices(name: str, num_devices: int, devices_per_host: int | None = None) -> None:
+    """Raise a ValueError for numbers of devices and of devices per host that `name` cannot have."""
+    if not 1 <= num_devices <= MOST_DEVICES:
+        raise ValueError(f"{name} asks for {num_devices} devices; a placement has 1 to {MOST_DEVICES}")
+    if devices_per_host is not None and not 1 <= devices_per_host <= MOST_DEVICES:
+        raise ValueError(f"{name} has {devices_per_host} devices per host; a host has 1 to {MOST_DEVICES}")
 
 
 @dataclass(frozen=True)
@@ -66,10 +75,7 @@ class PlacementTask:
     def __post_init__(self) -> None:
         if len(self.tables) == 0:
             raise ValueError(f"{self.name} has no tables, so there is nothing to place; give at least one")
-        if self.num_devices < 1:
-            raise ValueError(f"{self.name} asks for {self.num_devices} devices; a placement needs at least 1")
-        if self.devices_per_host is not None and self.devices_per_host < 1:
-            raise ValueError(f"{self.name} has {self.devices_per_host} devices per host; a host has at least 1")
+        check_devices(self.name, self.num_devices, self.devices_per_host)
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"{self.name} has a batch of {self.batch_size} samples; a step needs at least 1")
         if self.constraints is not UNCONSTRAINED:

@@ -13,7 +13,7 @@ from dreamshard.algorithms import TrainingConfig
 from dreamshard.autoshard import AutoShardConfig, AutoShardPlacer, AutoShardState
 from dreamshard.costs import CostSample
 from dreamshard.exchange_sample import ExchangeSample
-from dreamshard.model_folder import read_model
+from dreamshard.model_folder import read_config
 from dreamshard.placement import Placement
 from dreamshard.policy.reinforce import UpdateFigures
 from dreamshard.search import DreamShardPlacer
@@ -114,5 +114,4 @@ def load_placer(folder: Path) -> TrainedPlacer:
 
 
 def _is_autoshard(folder: Path) -> bool:
-    _, config = read_model(folder)
-    return config.get("algorithm") == "autoshard"
+    return read_config(folder).get("algorithm") == "autoshard"

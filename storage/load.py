@@ -19,13 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.lake import catalog
+from storage.lake import catalog, confined
 from storage.run_records import table_estimates, version_table
 from storage.settings import Settings
 from storage.store import Store
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyRelation
     from pandas import DataFrame  # type: ignore[import-untyped]
 
 Home = str | os.PathLike[str] | None
@@ -37,27 +36,33 @@ _OF_ESTIMATES = re.compile(r"\btable_costs\b", re.IGNORECASE)
 
 
 @contextmanager
-def answering(settings: Settings, sql: str) -> Iterator["DuckDBPyRelation"]:
+def answering(settings: Settings, sql: str, memory_gb: float = confined.MEMORY_GB) -> Iterator[catalog.Answer]:
     """Yield what one query answers, with the registry and the estimates of tables as they are now where it needs them.
 
+    Args:
+        memory_gb: GiB that it may use.
+
     Raises:
-        ValueError: DuckDB cannot run it; the message names the views.
+        ValueError: DuckDB cannot run it, or it may do more than read; the message names the views.
     """
     if _OF_ESTIMATES.search(sql):
         table_estimates.write_missing(Store(settings))
     versions = version_table.current_versions(settings) if _OF_VERSIONS.search(sql) else None
-    with catalog.answering(settings, sql, versions) as answer:
+    with catalog.answering(settings, sql, versions, memory_gb) as answer:
         yield answer
 
 
-def query(sql: str, home: Home = None) -> "DataFrame":
-    """The answer of one query over the views.
+def query(sql: str, home: Home = None, memory_gb: float = confined.MEMORY_GB) -> "DataFrame":
+    """The answer of one query over the views, which reads nothing but the lake.
+
+    Args:
+        memory_gb: GiB that the query may use, without the data frame.
 
     Raises:
-        ValueError: there is no such home, or DuckDB cannot run the query.
+        ValueError: there is no such home, or DuckDB cannot run the query, or it may do more than read.
     """
-    with answering(_settings(home), sql) as answer:
-        return answer.df()
+    with answering(_settings(home), sql, memory_gb) as answer:
+        return answer.rows.df()
 
 
 def view(name: str, home: Home = None) -> "DataFrame":

@@ -2,9 +2,10 @@
 
 Kept regardless of age: whatever the tags of a registered version refer to (`registry.REFERENCES`), and whatever a kept
 training or report refers to in turn. A training or evaluation is removed completely or not at all, and stays while any file
-of it is young, so a running one is never touched. Lookups stay while a kept dataset contains their table: that of a version,
-one in use, or the one ingested last. Rows of tables and tasks and costs of single shards always stay: they are small, and
-other rows refer to them. MLflow and Prefect manage their own data.
+of it is young, so a running one is never touched. A file that compaction merged stays while one of its runs does. Lookups
+stay while a kept dataset contains their table: that of a version, one in use, or the one ingested last. Rows of tables and
+tasks and costs of single shards always stay: they are small, and other rows refer to them. MLflow and Prefect manage their
+own data.
 """
 
 import re
@@ -15,11 +16,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from storage.filesystem import FileInfo, list_file_infos, read_json, remove
 from storage.lake import catalog, drifted_tables
+from storage.lake.merged_samples import is_merged, runs_of
 from storage.lake.parquet_files import partition_value, read_parquet
+from storage.lake.readers import reading
 from storage.mlflow_store import registry
 from storage.run_records import training_effort
 from storage.settings import Settings, home_registry
@@ -68,7 +70,8 @@ def find_removable(store: Store, before: datetime) -> list[StoredFile]:
         ValueError: a file that refers to others cannot be read, or the registry does not know all versions of the store.
     """
     _check_registry(store.settings)
-    stored = list(_stored_files(store))
+    with reading(store.lake.root):
+        stored = list(_stored_files(store))
     referenced = registry.referenced_keys(store.settings)
     runs = _kept_runs(store, stored, referenced, before)
     lookups = _kept_lookups(store, stored, runs | referenced, before)
@@ -78,7 +81,9 @@ def find_removable(store: Store, before: datetime) -> list[StoredFile]:
             return file.run not in runs
         return file.info.modified < before and file.info.path.name not in lookups
 
-    return sorted(filter(is_removable, stored), key=_order)
+    shared = {file.info.path for file in stored if is_merged(file.info.path) and not is_removable(file)}
+    removable = {file.info.path: file for file in stored if is_removable(file) and file.info.path not in shared}
+    return sorted(removable.values(), key=_order)
 
 
 def remove_files(removals: Sequence[StoredFile]) -> None:
@@ -119,7 +124,8 @@ def _stored_files(store: Store) -> Iterator[StoredFile]:
             yield StoredFile(kind="checkpoints", run=info.path.parent.name, info=info)
     for kind in ("evaluations", "cost samples", "sample buffer"):
         for info in list_file_infos(lake / kind.replace(" ", "_"), "**/*.parquet"):
-            yield StoredFile(kind=kind, run=unquote(info.path.name.split(".")[0]), info=info)
+            for run in runs_of(info.path):
+                yield StoredFile(kind=kind, run=run, info=info)
     for info in list_file_infos(lake / "lookups", "*.parquet"):
         yield StoredFile(kind="lookups", run="", info=info)
     for root in (store.evaluations, store.comparisons, store.checkpoints, lake):

@@ -39,8 +39,9 @@ def test_the_image_is_built_from_files_and_extras_that_exist_and_runs_as_an_ordi
         assert set(given) == arguments or name == "worker-gpu", name
         assert given["EXTRA"] in extras
         assert (DEPLOY / service["build"]["context"]).resolve() == PROJECT
-    (installed,) = re.findall(r'"\.\[\$\{EXTRA\},(.*)\]"', dockerfile)
-    assert set(installed.split(",")) <= set(extras)
+    locks = re.findall(r"--requirement \"?lock/([^.]+)\.txt", dockerfile)
+    assert locks == ["base", "${EXTRA}", "team"]
+    assert all((PROJECT / "lock" / f"{name}.txt").is_file() for name in ("base", "cpu", "cuda", "team"))
     assert re.findall(r"^USER (\S+)$", dockerfile, flags=re.MULTILINE) == ["1000"]
     of_root = dockerfile[: dockerfile.index("USER 1000")]
     assert of_root.index("chmod --recursive a+rX .") > of_root.rindex("COPY ")

@@ -9,10 +9,11 @@ from torch import Tensor
 from dreamshard.autoshard.cost_network import ComputeCostNetwork
 from dreamshard.autoshard.episodes import episodes_of, rollout
 from dreamshard.autoshard.policy_network import AutoShardPolicy
-from dreamshard.baselines import no_room, pack_by_size
+from dreamshard.baselines import packed
 from dreamshard.cost_model import Normaliser
 from dreamshard.limits import PlacementLimits
 from dreamshard.placement import Placement
+from dreamshard.table_order import in_one_order
 from dreamshard.tasks import PlacementTask
 
 
@@ -26,11 +27,12 @@ class AutoShardPlacer:
     name: str = "autoshard"
 
     @torch.no_grad()
+    @in_one_order
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """The policy's placement of whole tables; there is no search, so `budget_ms` has no effect.
 
-        Where the policy runs out of room, tables are packed by size. Constraints that it does not know (tables to be
-        together or apart) are met by moving as few tables as are in the way.
+        Where the policy runs out of room, tables are packed (`baselines.packed`). Constraints that it does not know
+        (tables to be together or apart) are met by moving as few tables as are in the way.
 
         Raises:
             NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
@@ -39,13 +41,11 @@ class AutoShardPlacer:
         episodes = episodes_of([task], self.cost_network, self.normaliser)
         taken = rollout(self.policy, self.cost_network, episodes, None)
         if task.constraints.places_freely:
-            return Placement(taken.device[0] if float(taken.reward[0]) >= 0 else pack_by_size(task), task.num_devices)
+            return Placement(taken.device[0] if float(taken.reward[0]) >= 0 else packed(task), task.num_devices)
         limits = PlacementLimits.of(task)
         alone_ms = self.cost_network.compute_ms(self._latents(task)).clamp(min=0)
         repaired = limits.repaired(limits.per_item(taken.device)[0], limits.summed(alone_ms))
-        if repaired is None:
-            raise no_room(task)
-        return Placement(limits.per_table(repaired), task.num_devices)
+        return Placement(packed(task) if repaired is None else limits.per_table(repaired), task.num_devices)
 
     @torch.no_grad()
     def predict_compute_ms(self, task: PlacementTask, placement: Placement) -> Float[Tensor, " D"]:

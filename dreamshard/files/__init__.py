@@ -1,1 +1,1 @@
-"""Files on this machine and in stores: atomic writing, content digests, locks, and errors of unreachable stores."""
+"""Files on this machine and in stores: atomic writing, digests, locks, and errors of unreachable stores and full disks."""

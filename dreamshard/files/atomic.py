@@ -34,7 +34,7 @@ def replacing(target: Path) -> Iterator[Path]:
         yield temporary
         if mode is not None:
             temporary.chmod(mode)
-        _sync(temporary)
+        sync(temporary)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
@@ -45,7 +45,7 @@ def writing(target: Path) -> Iterator[BinaryIO]:
     """Yield a binary file that becomes `target` when the block ends without an error, and survives a power cut."""
     with replacing(target) as temporary, temporary.open("wb") as file:
         yield file
-    _sync(Path(os.path.realpath(target)).parent)  # the rename is an entry of the folder
+    sync(Path(os.path.realpath(target)).parent)  # the rename is an entry of the folder
 
 
 def write(target: Path, content: str | bytes) -> None:
@@ -65,9 +65,13 @@ def replacing_folder(target: Path) -> Iterator[Path]:
     replaced = target.with_name(f"{target.name}.{os.getpid()}.replaced.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
-    yield temporary
-    for file in temporary.iterdir():
-        _sync(file)
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            sync(file)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)  # on a full disk, others need its space
+        raise
     if target.exists():
         target.rename(replaced)
     temporary.rename(target)
@@ -93,7 +97,8 @@ def _mode(target: Path) -> int | None:
     return stat.S_IMODE(mode)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Put a file, or the entries of a folder, on the disk before this returns."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -31,6 +31,11 @@ def failures(*others: type[BaseException]) -> tuple[type[BaseException], ...]:
     return (*others, OSError, *_loaded(_ALL))
 
 
+def is_of_store(error: object) -> bool:
+    """Whether a library behind fsspec raised an error of the store itself, rather than of a file's content."""
+    return isinstance(error, tuple(_loaded(_ALL)))
+
+
 def may_pass(error: object) -> bool:
     """Whether a disk, a network or a store raised an error that a retry may avoid."""
     if isinstance(error, tuple(_loaded(_NETWORK))):

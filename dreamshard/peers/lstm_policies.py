@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from dreamshard.baselines import pack_by_size
+from dreamshard.baselines import packed
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.evaluator import ShardEvaluator
 from dreamshard.peers.settings import require_positive
@@ -22,6 +22,7 @@ from dreamshard.placement import Placement
 from dreamshard.policy.mdp import Episodes, episodes_of, legal_devices
 from dreamshard.policy.reinforce import gradient_step, policy_gradient_loss
 from dreamshard.policy.rollout import masked_entropy, masked_log_softmax
+from dreamshard.table_order import in_one_order
 from dreamshard.tasks import PlacementTask
 
 Objective = Callable[[CostNetwork, Tensor], Tensor]
@@ -95,12 +96,13 @@ class LstmPlacer:
     normaliser: Normaliser
 
     @torch.no_grad()
+    @in_one_order
     def place(self, task: PlacementTask) -> Placement:
-        """Raises NoPlacementError where neither the policy nor packing by size finds room."""
+        """Raises NoPlacementError where neither the policy nor packing finds room."""
         network = self.cost_network.for_task(task)
         episodes = episodes_of([task], network, self.normaliser)
         taken = lstm_rollout(self.policy, episodes, None, network.evaluator())
-        return Placement(taken.device[0] if bool(taken.feasible[0]) else pack_by_size(task), task.num_devices)
+        return Placement(taken.device[0] if bool(taken.feasible[0]) else packed(task), task.num_devices)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dreamshard.baselines import pack_by_size
+from dreamshard.baselines import packed
 from dreamshard.cost_model import Normaliser
 from dreamshard.costs import CostSample
 from dreamshard.peers.encoder_decoder import EncoderDecoder
@@ -28,6 +28,7 @@ from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import Episodes
 from dreamshard.policy.reinforce import gradient_step, policy_gradient_loss
+from dreamshard.table_order import in_one_order
 from dreamshard.tasks import PlacementTask
 
 Measure = Callable[[PlacementTask, Placement], CostSample]
@@ -71,12 +72,13 @@ class MeasuredRnn:
     name: str = "rnn"
 
     @torch.no_grad()
+    @in_one_order
     def place(self, task: PlacementTask) -> Placement:
-        """Raises NoPlacementError for another number of devices, or where neither policy nor packing by size finds room."""
+        """Raises NoPlacementError for another number of devices, or where neither policy nor packing finds room."""
         generator = torch.Generator().manual_seed(self.seed)
         taken = _sampled(self.policy, episodes_by_size(task, self.normaliser), 1, generator)
         fitting = taken.feasible.nonzero()[:, 0].tolist()
-        return Placement(taken.device[fitting[0]] if fitting else pack_by_size(task), task.num_devices)
+        return Placement(taken.device[fitting[0]] if fitting else packed(task), task.num_devices)
 
 
 def trained_on_measurements(

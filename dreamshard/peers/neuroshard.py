@@ -28,10 +28,11 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dreamshard.baselines import pack_by_size
+from dreamshard.baselines import packed
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.evaluator import Array
 from dreamshard.placement import ColumnShard, Placement
+from dreamshard.table_order import in_one_order
 from dreamshard.tasks import PlacementTask
 
 LIMITS = (*np.linspace(1.0, 1.5, 11).tolist(), float("inf"))
@@ -122,8 +123,9 @@ class NeuroShardPlacer:
     name: str = "neuroshard"
 
     @torch.no_grad()
+    @in_one_order
     def place(self, task: PlacementTask) -> Placement:
-        """Raises NoPlacementError where neither the search nor packing by size finds room, or for unknown devices."""
+        """Raises NoPlacementError where neither the search nor packing finds room, or for unknown devices."""
         lists: list[ShardList] = [tuple(ColumnShard(t, 0, dim) for t, dim in enumerate(task.tables.dim.tolist()))]
         costs = self.costs.for_task(task)
         best, best_ms = None, float("inf")
@@ -139,7 +141,7 @@ class NeuroShardPlacer:
             if not lists:
                 break
         if best is None:
-            return Placement(pack_by_size(task), task.num_devices)
+            return Placement(packed(task), task.num_devices)
         parts, best_device = best
         return Placement(best_device, task.num_devices, parts if len(parts) > len(task.tables) else None)
 

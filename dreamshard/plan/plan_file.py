@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from dreamshard.sharding import (
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
+_MOST_SHARDS = 2**20  # of which a placement lists each
 _NUMBERS = ("device", "column_start", "column_end")  # fields of a shard of whole columns besides its table
 
 
@@ -152,6 +152,11 @@ class Plan:
         if missing:
             raise ValueError(_missing_text(missing, len(tables)))
         shardings = tuple(_sharding_of(by_table[name], per_host) for name in tables.names)
+        if sum(sharding.sharding_type in ON_EVERY_DEVICE for sharding in shardings) * self.num_devices > _MOST_SHARDS:
+            raise ValueError(
+                f"the plan has more than {_MOST_SHARDS:,} shards of tables on every device, more than can be compared; "
+                "if it is a plan in use, leave it out"
+            )
         placement = ShardedPlacement(shardings, self.num_devices, per_host)
         task = PlacementTask(tables, self.num_devices, 2**62, name=self.placer, devices_per_host=per_host)
         expected = {(name, device, *rows, *columns) for name, device, rows, columns in shard_fields(task, placement)}
@@ -260,52 +265,3 @@ def _missing_text(missing: list[str], num_tables: int) -> str:
         f"the plan does not place tables {missing[:5]} ({len(missing)} of {num_tables}), so they would have no device; use "
         "the plan that was made for these tables"
     )
-
-
-def parse_plan(text: str | bytes, source: str = "the plan") -> Plan:
-    """Read the text of a PLAN.json; `source` names it in errors.
-
-    Raises:
-        ValueError: the text is not JSON, or not a plan.
-    """
-    try:
-        content = json.loads(text)
-        predicted = content.get("predicted") or {}
-        return Plan(
-            num_devices=int(content["num_devices"]),
-            placer=str(content.get("placer", "unknown")),
-            shards=tuple(
-                Shard(
-                    table=str(entry["table"]),
-                    **{name: int(entry[name]) for name in _NUMBERS},
-                    row_start=int(entry.get("row_start", 0)),
-                    row_end=None if entry.get("row_end") is None else int(entry["row_end"]),
-                    sharding_type=entry.get("sharding_type"),
-                    cached_share=None if entry.get("cached_share") is None else float(entry["cached_share"]),
-                )
-                for entry in content["shards"]
-            ),
-            devices_per_host=None if content.get("devices_per_host") is None else int(content["devices_per_host"]),
-            rows={str(name): int(rows) for name, rows in (content.get("rows") or {}).items()},
-            overall_ms=predicted.get("overall_ms"),
-            devices=tuple(predicted.get("devices", ())),
-            costs_of=MeasuredOn.from_json(content["costs_of"]) if content.get("costs_of") else None,
-            differs_in=tuple(content.get("differs_in", ())),
-            warning=content.get("warning") or "",
-        )
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{source} is not a plan ({type(error).__name__}: {error}), so it cannot be used; give the JSON "
-            'that `dreamshard place --format json` writes: {"num_devices", "placer", "predicted", "shards"}'
-        ) from error
-
-
-def read_plan(path: str | Path) -> Plan:
-    """Read a PLAN.json.
-
-    Raises:
-        ValueError: the file is missing or not a plan.
-    """
-    if not Path(path).is_file():
-        raise ValueError(f"there is no plan at {path}, so nothing can be compared with it; check the path")
-    return parse_plan(Path(path).read_bytes(), str(path))

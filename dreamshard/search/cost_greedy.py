@@ -6,11 +6,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dreamshard.baselines import pack_by_size
+from dreamshard.baselines import packed
 from dreamshard.cost_model import CostModel, CostNetwork, Normaliser
 from dreamshard.placement import Placement
 from dreamshard.policy import mdp
 from dreamshard.policy.mdp import Episodes, episodes_of
+from dreamshard.table_order import in_one_order
 from dreamshard.tasks import PlacementTask
 
 
@@ -23,12 +24,13 @@ class GreedyCostPlacer:
     name: str = "cost_greedy"
 
     @torch.no_grad()
+    @in_one_order
     def place(self, task: PlacementTask) -> Placement:
-        """Raises NoPlacementError where neither this order nor the order by size finds room."""
+        """Raises NoPlacementError where neither this order nor packing finds room."""
         network = self.cost_network.for_task(task)
         device = cost_greedy(network, episodes_of([task], network, self.normaliser))
         placement = Placement(device[0], task.num_devices)
-        return placement if task.is_legal(placement) else Placement(pack_by_size(task), task.num_devices)
+        return placement if task.is_legal(placement) else Placement(packed(task), task.num_devices)
 
 
 @torch.no_grad()

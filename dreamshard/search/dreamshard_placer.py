@@ -27,6 +27,7 @@ from dreamshard.search.network_sharding import NetworkSharding
 from dreamshard.search.placement_search import PlacementSearch
 from dreamshard.search.sharded_search import ShardedSearch
 from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement
+from dreamshard.table_order import in_one_order
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
@@ -71,6 +72,7 @@ class DreamShardPlacer:
         return "paper" if self.inference == "policy" else "dreamshard"
 
     @torch.no_grad()
+    @in_one_order
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """The best placement found; `budget_ms` overrides the placer's own.
 
@@ -121,6 +123,7 @@ class DreamShardPlacer:
         return DeviceCosts.from_phases(network.phases_ms(self._sums(task, placement)[0]).clamp(min=0))
 
     @torch.no_grad()
+    @in_one_order
     def place_sharded(self, task: PlacementTask, budget_ms: float | None = None) -> ShardedPlacement:
         """The best placement found by every way to shard that the task allows; `budget_ms` overrides the placer's own.
 

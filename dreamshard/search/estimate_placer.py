@@ -16,6 +16,7 @@ from dreamshard.search.estimate_costs import EstimateCosts
 from dreamshard.search.placement_search import PlacementSearch
 from dreamshard.search.sharded_search import ShardedSearch
 from dreamshard.sharding import ShardedPlacement
+from dreamshard.table_order import in_one_order
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 
@@ -38,6 +39,7 @@ class EstimatePlacer:
     name: str = "torchrec_costs"
 
     @torch.no_grad()
+    @in_one_order
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """The best placement found of whole tables and columns.
 
@@ -59,6 +61,7 @@ class EstimatePlacer:
         return PlacementSearch(costs, costs.episodes, starts, self.columns).place(task, budget)
 
     @torch.no_grad()
+    @in_one_order
     def place_sharded(self, task: PlacementTask, budget_ms: float | None = None) -> ShardedPlacement:
         """The best placement found by every way to shard that the task allows; errors as for `place`."""
         search = ShardedSearch(self._costs(task), self._per_host(task), self._place, _SPREAD_GAIN)

@@ -17,13 +17,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dreamshard.baselines import baselines, pack_by_size
+from dreamshard.baselines import packed, rule_placements
 from dreamshard.cost_model import CostModel, predict_ms
 from dreamshard.limits import PlacementLimits
 from dreamshard.placement import ColumnShard, Placement, is_legal
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import Episodes
 from dreamshard.search.budget import Budget
+from dreamshard.search.column_packing import packed_columns
 from dreamshard.search.column_splits import allowed_parts, column_limits, fits_together, merged, splits, tight_splits
 from dreamshard.search.local_search import LocalSearch
 from dreamshard.tasks import PlacementTask
@@ -147,7 +148,7 @@ class PlacementSearch:
                 )
             whole = replace(whole, devices=whole.devices[:0], cost_ms=math.inf)
         if not self.columns:
-            return (whole if len(whole.devices) else replace(whole, devices=pack_by_size(task)[None])), None
+            return (whole if len(whole.devices) else replace(whole, devices=packed(task)[None])), None
         proposals = splits(task, whole.single_ms)
         coarse = whole
         if int(proposals[0].max()) > 1 and fits_together(task, proposals[0]):
@@ -164,13 +165,17 @@ class PlacementSearch:
         return episodes.latents[0][episodes.order[0].argsort()]
 
     def _coarsest_that_fits(self, whole: _StartingPlacements) -> _StartingPlacements:
-        """Starts of the coarsest split by size that has a legal one."""
-        starts = whole
-        for parts in tight_splits(whole.task):
-            starts = self._starting_placements(whole.task, *whole.task.split(parts))
+        """Starts of the coarsest split by size that has a legal one, or else what an exact search finds."""
+        task = whole.task
+        for parts in tight_splits(task):
+            starts = self._starting_placements(task, *task.split(parts))
             if len(starts.devices):
                 return starts
-        return replace(starts, devices=pack_by_size(starts.task)[None])  # the error names what does not fit
+        placement = packed_columns(task)
+        if placement.shards is None:
+            return replace(whole, devices=placement.device[None])
+        starts = self._starting_placements(task, task.sharded(placement)[0], placement.shards)
+        return replace(starts, devices=placement.device[None])
 
     def _starting_placements(
         self, whole_task: PlacementTask, task: PlacementTask, shards: tuple[ColumnShard, ...] | None = None
@@ -179,11 +184,7 @@ class PlacementSearch:
         limits = None if task.constraints.places_freely else PlacementLimits.of(task)
         episodes = self.episodes(task)
         devices = list(self.starts(episodes))
-        for placer in baselines().values() if self.rules else ():
-            try:
-                devices.append(placer.place(task).device[None])
-            except NoPlacementError:
-                continue
+        devices += [device[None] for device in rule_placements(task)] if self.rules else []
         together = torch.cat(devices)
         task_order = episodes.order[0].argsort()
         latents, single_ms = episodes.latents[0][task_order], episodes.single_ms[0][task_order]

@@ -21,6 +21,7 @@ from dreamshard.search.roofline_costs import RooflineCosts
 from dreamshard.search.roofline_sharding import RooflineSharding
 from dreamshard.search.sharded_search import ShardedSearch
 from dreamshard.sharding import ShardedPlacement
+from dreamshard.table_order import in_one_order
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
@@ -44,6 +45,7 @@ class RooflinePlacer:
     name: str = "prior"
 
     @torch.no_grad()
+    @in_one_order
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """The best placement found; `budget_ms` overrides the placer's own.
 
@@ -72,6 +74,7 @@ class RooflinePlacer:
         return costs.device_costs(shard_sums(costs.latents(task), placement.device[None], task.num_devices)[0])
 
     @torch.no_grad()
+    @in_one_order
     def place_sharded(self, task: PlacementTask, budget_ms: float | None = None) -> ShardedPlacement:
         """The best placement found by every way to shard that the task allows; `budget_ms` overrides the placer's own.
 

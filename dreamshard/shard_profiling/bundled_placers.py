@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dreamshard.files.foreign import file_bytes, json_content
 from dreamshard.model_files import load_placer, save_placer
+from dreamshard.model_folder import check_files, folder_digest
 from dreamshard.names import COMPUTED
 from dreamshard.search import DreamShardPlacer
 
@@ -94,9 +96,22 @@ def load_bundled(accelerator: str, folders: Sequence[Path] = ()) -> BundledPlace
     for folder in (*folders, PACKAGED):
         file = folder / accelerator / MEASUREMENTS
         if file.is_file():
-            return BundledPlacer(load_placer(file.parent), json.loads(file.read_text(encoding="utf-8")))
+            check_files(file.parent, folder_digest(file.parent))
+            problem, advice = (
+                "does not say what the placer was learnt from",
+                "so its costs cannot be named; save it again",
+            )
+            return BundledPlacer(load_placer(file.parent), _measurements(file, problem, advice))
     raise ValueError(
         f"there is no placer learnt from costs of {accelerator}, because none have been measured yet; on a machine that "
         f"has one run `dreamshard profile --recipe {accelerator}_costs` and `dreamshard train --recipe "
         f"{accelerator}_costs`, or place with `--placer champion` or a rule of thumb"
     )
+
+
+def _measurements(file: Path, problem: str, advice: str) -> dict[str, Any]:
+    content = json_content(file_bytes(file, problem, advice), file, problem, advice)
+    wanted = {"shards", "hardware", "measured", "batch_size", "precision", "optimizer", "versions"}
+    if not isinstance(content, dict) or not wanted <= content.keys() or not isinstance(content["versions"], dict):
+        raise ValueError(f"{file} {problem}: it has not all of {', '.join(sorted(wanted))}, {advice}")
+    return content

@@ -17,12 +17,15 @@ import torch
 
 from dreamshard.costs import CostSample, DeviceCosts
 from dreamshard.files import atomic
-from dreamshard.files.parquet import parquet_errors
+from dreamshard.files.bounds import MOST_COLUMNS, MOST_COUNT, MOST_ROWS
+from dreamshard.files.foreign import brief
+from dreamshard.files.parquet import parquet_errors, read_columns
 from dreamshard.placement import Placement
-from dreamshard.tables import NUM_BINS, Optimizer, Precision, Tables, concatenate
+from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, NUM_BINS, Optimizer, Precision, Tables, concatenate
 from dreamshard.tasks import PlacementTask
 
 SHARDS_PER_PART = 32
+_MOST_SHARDS = 1_000_000  # of one file
 SCHEMA = pa.schema(
     [
         ("design", pa.string()),
@@ -142,17 +145,22 @@ def read_shards(source: Path) -> list[MeasuredShard]:
         ValueError: there are no shards, or a file is not in this format.
     """
     files = _parts(source) if source.is_dir() else [source]
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    rows: dict[tuple[str, int], tuple[Path, dict[str, Any]]] = {}
     advice = "so it is not part of a collection; name the output of `python -m dreamshard.shard_profiling.collect`"
     for file in files:
+        found = read_columns(file, SCHEMA.names, advice, most_rows=_MOST_SHARDS)
         with parquet_errors(file, advice):
-            part = pq.read_table(file, schema=SCHEMA, partitioning=None).to_pylist()
-        rows.update(((row["design"], row["index"]), row) for row in part)
+            rows |= {(row["design"], row["index"]): (file, row) for row in found.cast(SCHEMA).to_pylist()}
     if not rows:
         raise ValueError(
             f"there are no measured shards in {source}; run `python -m dreamshard.shard_profiling.collect --out {source}`"
         )
-    return [_from_row(rows[key]) for key in sorted(rows)]
+    shards = []
+    for key in sorted(rows):
+        file, row = rows[key]
+        with parquet_errors(file, advice):
+            shards.append(_from_row(row))
+    return shards
 
 
 def known_indices(folder: Path, design: str) -> set[int]:
@@ -163,7 +171,8 @@ def known_indices(folder: Path, design: str) -> set[int]:
     """
     indices: set[int] = set()
     for file in _parts(folder):
-        part = pq.read_table(file, columns=["design", "index"], partitioning=None)
+        advice = "so it is not known which shards it has; remove it to measure its shards again"
+        part = read_columns(file, ["design", "index"], advice, most_rows=_MOST_SHARDS)
         others = set(part["design"].to_pylist()) - {design}
         if others:
             raise ValueError(
@@ -246,6 +255,11 @@ def _to_row(shard: MeasuredShard) -> dict[str, Any]:
 
 
 def _from_row(row: dict[str, Any]) -> MeasuredShard:
+    if row["precision"] not in BYTES_PER_WEIGHT or row["optimizer"] not in BYTES_PER_ROW_STATE:
+        raise TypeError(f"a shard is in {brief(row['precision'])} with {brief(row['optimizer'])}, which are unknown")
+    for name, most in (("rows", MOST_ROWS), ("dims", MOST_COLUMNS), ("lookups", MOST_COUNT)):
+        if not all(isinstance(each, int) and 0 <= each <= most for each in row[name]):
+            raise TypeError(f"{name} of a shard are {brief(row[name])}, not all from 0 to {most}")
     tables = Tables(
         tuple(row["table_names"]),
         rows=torch.tensor(row["rows"]),

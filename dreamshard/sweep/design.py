@@ -6,6 +6,7 @@ from itertools import product
 from typing import Literal, get_args
 
 from dreamshard.names import COMPUTED
+from dreamshard.peers import OF_TORCHREC
 from dreamshard.sweep.ablations import ABLATIONS
 from dreamshard.sweep.tables import Dims, Size, Split
 from dreamshard.workloads import META_WORKLOADS
@@ -22,9 +23,10 @@ RULES = ("random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_gr
 OTHERS = (
     *("cost_greedy", "dreamshard", "dreamshard_policy", "dreamshard_columns", "paper", "autoshard", "rnn"),
     *("neuroshard", "neuroshard_columns", "neuroshard_predicted", "neuroshard_predicted_columns"),
-    *("torchrec_planner", "torchrec_planner_columns"),
+    *OF_TORCHREC,
 )
-SLOW = ("rnn_predicted",)  # trains for a minute and more
+SLOW = ("rnn_predicted",)
+"""Systems that train for a minute and more: at the paper's size, and not in the short form."""
 COMPLETE = ("cost_greedy", "dreamshard", "dreamshard_policy", "paper")
 """Systems that ablations are compared with."""
 
@@ -36,6 +38,7 @@ ON_RANKS = ("cost_greedy", "dreamshard", "dreamshard_policy", "paper", "neurosha
 
 SIZES = (Size(20, 4), Size(50, 4), Size(80, 4), Size(40, 8), Size(80, 8), Size(160, 8), Size(200, 8))
 LARGE = Size(800, 128)
+_PAPER_SIZE = Size(50, 4)  # of most of the paper's figures
 MODELS = ("mlperf-dlrm-dcnv2", "nvidia-synthetic-tiny", "nvidia-synthetic-small", "nvidia-synthetic-medium")
 _ALL_DIMS: tuple[Dims, ...] = get_args(Dims)
 _MODEL_TABLES = 200  # of a public model, roughly
@@ -102,13 +105,21 @@ def paper_table(*, short: bool, split: Split) -> Sweep:
 
     The short form has two sizes, one transfer and one model, and no system that trains or measures for a minute or more.
     """
-    seeds, systems = (0, 1, 2), (*RULES, *OTHERS, *(() if short else SLOW))
+    seeds, systems = (0, 1, 2), (*RULES, *OTHERS)
     sizes = (Size(20, 4), Size(50, 4)) if short else SIZES
     cells = [
-        Cell(experiment="sizes", dims=dims, trained=size, placed=(size,), systems=systems, seed=seed, split=split)
+        Cell(
+            experiment="sizes",
+            dims=dims,
+            trained=size,
+            placed=(size,),
+            systems=(*systems, *SLOW) if size == _PAPER_SIZE and not short else systems,
+            seed=seed,
+            split=split,
+        )
         for dims, size, seed in product(_ALL_DIMS, sizes, seeds)
     ]
-    origins = (Size(50, 4),) if short else (Size(20, 4), Size(50, 4), Size(80, 8))
+    origins = (_PAPER_SIZE,) if short else (Size(20, 4), _PAPER_SIZE, Size(80, 8))
     targets = (Size(100, 8),) if short else (*SIZES, LARGE)
     learned = (*RULES, *LEARNED)
     cells += [
@@ -123,11 +134,12 @@ def paper_table(*, short: bool, split: Split) -> Sweep:
         )
         for dims, origin, seed in product(_ALL_DIMS, origins, seeds)
     ]
+    learning = tuple(name for name in systems if name not in OF_TORCHREC)  # which learn nothing
     cells += [
-        replace(cell, experiment="measurements", measurements=count)
+        replace(cell, experiment="measurements", measurements=count, systems=learning)
         for count in ((10,) if short else (10, 30, 300))
         for cell in cells
-        if cell.experiment == "sizes" and cell.trained == Size(50, 4)
+        if cell.experiment == "sizes" and cell.trained == _PAPER_SIZE
     ]
     cells += _ablations(split, short=short)
     models = MODELS[:1] if short else MODELS
@@ -138,7 +150,7 @@ def paper_table(*, short: bool, split: Split) -> Sweep:
 
 def _ablations(split: Split, *, short: bool) -> Iterator[Cell]:
     """Complete systems and those with a part left out, trained and placed at the paper's size."""
-    size = Size(50, 4)
+    size = _PAPER_SIZE
     systems = ("paper", "paper_without_costs", "paper_real_mdp") if short else (*COMPLETE, *ABLATIONS)
     for dims, seed in product(_ALL_DIMS[-1:] if short else _ALL_DIMS, (0, 1, 2)):
         yield Cell(

@@ -2,11 +2,14 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 from torchrec.distributed.types import ParameterSharding, ShardingPlan
 
-from dreamshard.plan import Plan, Shard
+from dreamshard.files.bounds import LONGEST_NAME
+from dreamshard.files.foreign import reading
+from dreamshard.plan import Plan, Shard, checked_shard
 from dreamshard.sharding import ON_ONE_DEVICE, SHARDING_TYPES
 from dreamshard.tables import Tables
 from dreamshard.torchrec.plan_file import PlanFile, parse_plan_file
@@ -50,10 +53,11 @@ def current_plan(
     counts = Counter(table for _, table, _ in entries)
     dims = _dims(file, tables)
     shards: list[Shard] = []
-    for path, table, parameter in entries:
-        full = f"{path}.{table}" if path else table
-        called = full if counts[table] > 1 else table
-        shards += _shards(called, parameter, dims.get(full, dims.get(table)), name)
+    with reading(name, "is not a TorchRec sharding plan", "so nothing can be compared with it; give the plan in use"):
+        for path, table, parameter in entries:
+            full = f"{path}.{table}" if path else table
+            called = full if counts[table] > 1 else table
+            shards += _shards(called, parameter, dims.get(full, dims.get(table)), name)
     highest = max((shard.device for shard in shards), default=0)
     otherwise = any(shard.sharding_type or shard.cached_share for shard in shards)
     per_host = devices_per_host or file.ranks_per_host
@@ -76,9 +80,10 @@ def _dims(file: PlanFile, tables: Tables | Sequence[PlannedTable] | None) -> dic
 def _shards(table: str, parameter: ParameterSharding, dim: int | None, name: str) -> list[Shard]:
     sharding_type = _SAME_AS.get(parameter.sharding_type, parameter.sharding_type)
     if sharding_type not in SHARDING_TYPES or parameter.compute_kernel not in ("fused", "dense", _CACHED):
+        way, kernel = (str(each)[:LONGEST_NAME] for each in (parameter.sharding_type, parameter.compute_kernel))
         raise ValueError(
-            f"{name} shards table {table!r} by {parameter.sharding_type} with kernel {parameter.compute_kernel}, whose cost "
-            f"is unknown here; known are {', '.join(SHARDING_TYPES)} with kernels fused, dense and {_CACHED}"
+            f"{name} shards table {table!r} by {way} with kernel {kernel}, "
+            f"whose cost is unknown here; known are {', '.join(SHARDING_TYPES)} with kernels fused, dense and {_CACHED}"
         )
     cached = None
     if parameter.compute_kernel == _CACHED:
@@ -93,7 +98,7 @@ def _shards(table: str, parameter: ParameterSharding, dim: int | None, name: str
             )
         columns = -(-dim // _MULTIPLE) * _MULTIPLE
         return [
-            Shard(table=table, device=rank, column_start=0, column_end=columns, sharding_type="data_parallel")
+            checked_shard(_fields(table, rank, 0, columns) | {"sharding_type": "data_parallel"})
             for rank in parameter.ranks or ()
         ]
     if not isinstance(spec, EnumerableShardingSpec):
@@ -108,16 +113,16 @@ def _shards(table: str, parameter: ParameterSharding, dim: int | None, name: str
         if not num_rows:
             continue
         end = column + num_columns
-        shards.append(
-            Shard(
-                table=table,
-                device=rank,
-                column_start=column,
-                column_end=-(-end // _MULTIPLE) * _MULTIPLE if end == last else end,
-                row_start=row,
-                row_end=None if num_rows == rows else row + num_rows,
-                sharding_type=None if sharding_type in ON_ONE_DEVICE else sharding_type,
-                cached_share=cached,
-            )
-        )
+        last_column = -(-end // _MULTIPLE) * _MULTIPLE if end == last else end
+        placed = _fields(table, rank, column, last_column) | {
+            "row_start": row,
+            "row_end": None if num_rows == rows else row + num_rows,
+            "sharding_type": None if sharding_type in ON_ONE_DEVICE else sharding_type,
+            "cached_share": cached,
+        }
+        shards.append(checked_shard(placed))
     return shards
+
+
+def _fields(table: str, rank: int, column_start: int, column_end: int) -> dict[str, Any]:
+    return {"table": table, "device": rank, "column_start": column_start, "column_end": column_end}

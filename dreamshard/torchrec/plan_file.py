@@ -19,10 +19,15 @@ from typing import Any
 from torch import nn
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
+from dreamshard.files.bounds import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS
+from dreamshard.files.foreign import brief, file_bytes, json_content, reading
+from dreamshard.plan.parsing import whole
 from dreamshard.torchrec.parameter_json import modules_to_json, plan_from_json
 from dreamshard.torchrec.plan_checks import check_ranks, check_shards
 from dreamshard.torchrec.planned_tables import PlannedTable, planned_tables, tables_digest
 
+_PROBLEM = "is not a TorchRec sharding plan"
+_ADVICE = "so no model can use it; give what `dreamshard place --format torchrec` wrote"
 logger = logging.getLogger(__name__)
 _SHOWN = 5  # tables in a message
 
@@ -79,19 +84,16 @@ def parse_plan_file(text: str | bytes, source: str = "this") -> PlanFile:
     Raises:
         ValueError: the text is something else, or was changed after it was written.
     """
-    try:
-        content: dict[str, Any] = json.loads(text)
+    content = json_content(text, source, _PROBLEM, _ADVICE)
+    with reading(source, _PROBLEM, _ADVICE):
         is_file = "plan" in content and not any("sharding_type" in value for value in content["plan"].values())
         modules = content["plan"] if is_file else content
         plan = plan_from_json(modules)
         about = content if is_file else {}
         listed = about.get("tables")
-        tables = None if listed is None else tuple(PlannedTable(**table) for table in listed)
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{source} is not a TorchRec sharding plan ({type(error).__name__}: {error}), so no model can use it; "
-            "give what `dreamshard place --format torchrec` wrote"
-        ) from error
+        tables = None if listed is None else tuple(_table(table) for table in listed)
+        counts = {name: about.get(name) for name in ("world_size", "ranks_per_host")}
+        ranks = {name: None if count is None else whole(count, name, MOST_DEVICES, 1) for name, count in counts.items()}
     if tables is not None and about.get("tables_sha256") != tables_digest(tables):
         raise ValueError(
             f"{source} lists tables that do not have the SHA-256 it gives, so it was changed after it was written; write "
@@ -100,10 +102,20 @@ def parse_plan_file(text: str | bytes, source: str = "this") -> PlanFile:
     return PlanFile(
         plan=plan,
         tables=tables,
-        world_size=about.get("world_size"),
-        ranks_per_host=about.get("ranks_per_host"),
+        world_size=ranks["world_size"],
+        ranks_per_host=ranks["ranks_per_host"],
         device_type=about.get("device_type"),
     )
+
+
+def _table(content: Any) -> PlannedTable:
+    table = PlannedTable(**content)
+    for text in (table.module_path, table.name, table.data_type):
+        if not isinstance(text, str):
+            raise TypeError(f"a table is named or typed {brief(text)}, not by a text")
+    whole(table.rows, f"rows of {brief(table.name)}", MOST_ROWS, 1)
+    whole(table.dim, f"dim of {brief(table.name)}", MOST_COLUMNS, 1)
+    return table
 
 
 def load_plan(
@@ -122,7 +134,7 @@ def load_plan(
     """
     if not Path(path).is_file():
         raise ValueError(f"there is no plan at {path}, so nothing can be sharded by it; check the path")
-    file = parse_plan_file(Path(path).read_bytes(), str(path))
+    file = parse_plan_file(file_bytes(Path(path), _PROBLEM, _ADVICE), str(path))
     if file.tables is None:
         raise ValueError(
             f"{path} does not say which tables it is for, so it cannot be checked against the model; write it again with "

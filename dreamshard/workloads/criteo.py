@@ -16,7 +16,7 @@ import pyarrow.csv
 import torch
 
 from dreamshard.files.digests import json_digest
-from dreamshard.formatting import first_line
+from dreamshard.files.foreign import brief, reading
 from dreamshard.workloads.config import WorkloadConfig, bundled_lists
 from dreamshard.workloads.lookups import Lookups, WorkloadTable
 from dreamshard.workloads.source import Workload, choose_tables, table_dims
@@ -59,7 +59,8 @@ def _read(path: Path, num_samples: int, columns: Sequence[str]) -> list[npt.NDAr
     """`[B]` values of each column, -1 where missing."""
     parts: list[list[npt.NDArray[np.int64]]] = [[] for _ in columns]
     done = 0
-    try:
+    advice = "each line has a label, 13 integers and 26 hexadecimal values, separated by tabs: download it again"
+    with reading(path, "is not a Criteo log or is truncated", advice):
         for block in _blocks(path):
             take = block.slice(0, num_samples - done)
             for part, name in zip(parts, columns, strict=True):
@@ -67,11 +68,6 @@ def _read(path: Path, num_samples: int, columns: Sequence[str]) -> list[npt.NDAr
             done += take.num_rows
             if done >= num_samples:
                 break
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(
-            f"{path} is not a Criteo log or is truncated ({first_line(error)}); each line has a label, "
-            "13 integers and 26 hexadecimal values, separated by tabs: download it again"
-        ) from error
     if not done:
         raise ValueError(f"{path} is empty, so there are no lookups to ingest; download it again")
     return [np.concatenate(part) for part in parts]
@@ -101,7 +97,7 @@ def _values(column: pa.StringArray, where: str, lines_before: int) -> npt.NDArra
         if len(text) > 8 or not HEXADECIMAL.issuperset(text):
             line = lines_before + column.index(text).as_py() + 1
             raise ValueError(
-                f"{where}, line {line}: {text!r} is not a hexadecimal number of up to 8 digits, so it names no "
+                f"{where}, line {line}: {brief(text)} is not a hexadecimal number of up to 8 digits, so it names no "
                 "category; correct or remove that line"
             )
         known.append(int(text, 16))

@@ -7,22 +7,20 @@ time; only tensors are unpickled, so a file from the internet cannot run code.
 import gzip
 import hashlib
 import os
-import pickle
-import shutil
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from dreamshard.files.bounds import MOST_UNPACKED_BYTES
 from dreamshard.files.digests import json_digest
-from dreamshard.formatting import first_line
+from dreamshard.files.foreign import reading
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
 from dreamshard.workloads.source import Workload, choose_tables, table_dims
@@ -115,31 +113,35 @@ def _load(path: Path) -> DlrmFile:
         return _checked(path.name, _tensors(path, path.name))
     folder = path.parent if os.access(path.parent, os.W_OK) else None  # None: the system's temporary folder
     with NamedTemporaryFile(prefix=f"{path.name}.", suffix=".tmp", dir=folder) as unpacked:
-        try:
-            with gzip.open(path, "rb") as source:
-                shutil.copyfileobj(source, unpacked, CHUNK_BYTES)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(
-                f"{path} is truncated or not gzipped ({error}), so its lookups are incomplete; download it again"
-            ) from error
+        with reading(path, "is truncated or not gzipped", "so its lookups are incomplete; download it again"):
+            _unpack(path, unpacked)
         unpacked.flush()
         return _checked(path.name, _tensors(Path(unpacked.name), path.name))  # the memory map keeps the content alive
 
 
 def _tensors(path: Path, name: str) -> Any:
     """Content of the file; only tensors and containers are unpickled."""
-    if not zipfile.is_zipfile(path):
-        raise ValueError(
-            f"{name} is truncated or not a file of torch.save, so no lookups can be read from it; download it again, "
-            f"or save {FORMAT} with torch 1.6 or newer"
-        )
-    try:
+    advice = f"objects that could run code are not loaded, so give a file that holds {FORMAT}"
+    with reading(name, "holds something other than tensors, or is damaged", advice):
+        if not zipfile.is_zipfile(path):
+            raise ValueError(
+                f"{name} is truncated or not a file of torch.save, so no lookups can be read from it; download it again, "
+                f"or save {FORMAT} with torch 1.6 or newer"
+            )
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError) as error:
-        raise ValueError(
-            f"{name} holds something other than tensors, or is damaged ({first_line(error)}); objects that could run "
-            f"code are not loaded, so give a file that holds {FORMAT}"
-        ) from error
+
+
+def _unpack(path: Path, target: IO[bytes]) -> None:
+    with gzip.open(path, "rb") as source:
+        done = 0
+        while part := source.read(CHUNK_BYTES):
+            done += len(part)
+            if done > MOST_UNPACKED_BYTES:
+                raise ValueError(
+                    f"{path} unpacks to more than {MOST_UNPACKED_BYTES:,} bytes, more than lookups of any batch; if it holds "
+                    "lookups, save fewer samples"
+                )
+            target.write(part)
 
 
 def _checked(name: str, content: Any) -> DlrmFile:
@@ -159,6 +161,11 @@ def _checked(name: str, content: Any) -> DlrmFile:
                 f"{name} has {label} of type {tensor.dtype}, but they count and name rows, so they must be integers; "
                 f"save {FORMAT}"
             )
+        if tensor.layout != torch.strided or tensor.device.type != "cpu" or not _is_held(tensor):
+            raise ValueError(
+                f"{name} has {label} that are sparse, elsewhere or repeat what is stored, so the file is damaged or made to "
+                f"fill memory; save {FORMAT} as plain tensors"
+            )
         if tensor.dim() != axes:
             raise ValueError(f"{name} has {label} of shape {list(tensor.shape)}, not as in {FORMAT}; reshape and save")
     num_tables, batch_size = lengths.shape
@@ -175,6 +182,11 @@ def _checked(name: str, content: Any) -> DlrmFile:
     for t in range(num_tables):
         _check_lengths(name, t, lengths[t], offsets[t * batch_size : (t + 1) * batch_size + 1])
     return DlrmFile(name, indices, offsets, lengths)
+
+
+def _is_held(tensor: Tensor) -> bool:
+    """Whether a file holds as many values as the tensor has, rather than one that stands for all."""
+    return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
 
 
 def _check_lengths(name: str, t: int, lengths: Int[Tensor, " B"], offsets: Int[Tensor, " O"]) -> None:

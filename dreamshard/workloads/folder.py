@@ -14,10 +14,8 @@ import re
 from collections.abc import Mapping
 from urllib.parse import quote
 
-import pyarrow.parquet as pq
-
+from dreamshard.files import parquet
 from dreamshard.files.digests import json_digest
-from dreamshard.files.parquet import parquet_errors
 from dreamshard.workloads import source_files
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.lookups import WorkloadTable, read_lookups
@@ -103,8 +101,8 @@ def _recorded(folder: str, files: Mapping[str, str], listed: list[ListedTable]) 
 def _num_samples(file: str) -> int:
     """Training samples in a file of recorded lookups."""
     with source_files.local_copy(file) as path:
-        with parquet_errors(path, "so its lookups are unknown; it may be truncated: write it again"):
-            num_samples = int(pq.read_metadata(path).num_rows)
+        advice = "so its lookups are unknown; it may be truncated: write it again"
+        num_samples = parquet.num_rows(path, advice)
         if not num_samples:
             raise ValueError(f"{path} holds no samples, so its table has no statistics; record lookups of a batch")
     return num_samples

@@ -16,7 +16,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.files import atomic
-from dreamshard.files.parquet import parquet_errors
+from dreamshard.files.foreign import brief
+from dreamshard.files.parquet import parquet_errors, read_columns
 
 
 @dataclass(frozen=True)
@@ -149,19 +150,20 @@ def read_lookups(path: str | Path, rows: int | None = None) -> Lookups:
     if not Path(path).is_file():
         raise ValueError(f"there is no lookups file {path}; ingest the workload again to make it")
     advice = "so its table cannot be measured; it may be truncated: remove it and ingest again"
-    with parquet_errors(path, advice):
-        table = pq.read_table(path, memory_map=True, partitioning=None)
+    table = read_columns(path, None, advice, memory_map=True)
     kinds = (pa.int32(), pa.int64())
     column = table.column("indices") if table.column_names == ["indices"] else None
     if column is None or not pa.types.is_list(column.type) or column.type.value_type not in kinds:
         raise ValueError(
-            f"{path} has columns {[f'{f.name}: {f.type}' for f in table.schema][:5]}, not the one column "
+            f"{path} has columns {brief([f'{f.name}: {f.type}' for f in table.schema])}, not the one column "
             "`indices: list<int32 or int64>` of lookups; name a file that ingest wrote"
         )
-    samples = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    if samples.null_count or samples.values.null_count:
-        raise ValueError(f"{path} has missing values where lookups should be; ingest the table again")
-    lookups = Lookups(_tensor(samples.values), _tensor(samples.offsets))
+    with parquet_errors(path, advice):
+        samples = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        samples.validate()
+        if samples.null_count or samples.values.null_count:
+            raise ValueError(f"{path} has missing values where lookups should be; ingest the table again")
+        lookups = Lookups(_tensor(samples.values), _tensor(samples.offsets))
     check_indices(lookups.indices, rows, str(path))
     return lookups
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dreamshard.files.bounds import MOST_DRAWN
 from dreamshard.files.digests import json_digest
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, index_dtype
@@ -55,8 +56,16 @@ def zipf_table(table: ListedTable, batch_size: int, seed: int) -> WorkloadTable:
     """A table of a list with Zipf lookups.
 
     Samples have `pooling_factor` lookups, rounded so that the mean holds; one if the list gives none.
+
+    Raises:
+        ValueError: these are more lookups than are drawn.
     """
     pooling, rows = 1.0 if table.pooling_factor is None else table.pooling_factor, table.rows
+    if pooling * batch_size > MOST_DRAWN:
+        raise ValueError(
+            f"table {table.name!r} has {pooling:.4g} lookups per sample, {pooling * batch_size:.3g} in a batch of "
+            f"{batch_size:,}, more than the {MOST_DRAWN:,} that are drawn; correct pooling_factor, or use a smaller batch"
+        )
     generator = np.random.default_rng([seed, 3, name_seed(table.name)])
     offsets = np.floor(np.arange(batch_size + 1) * pooling + 1e-9).astype(np.int64)
     indices = torch.from_numpy(scatter(draw_ranks(rows, int(offsets[-1]), generator, ALPHA), rows, generator))

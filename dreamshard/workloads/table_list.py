@@ -4,18 +4,32 @@
 """
 
 import csv
-import json
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from dreamshard.files.parquet import parquet_errors
+from dreamshard.files.bounds import (
+    LONGEST_NAME,
+    LONGEST_TEXT,
+    MOST_COLUMNS,
+    MOST_COUNT,
+    MOST_POOLING,
+    MOST_ROWS,
+    MOST_TABLES,
+    MOST_WEIGHTS,
+)
+from dreamshard.files.foreign import brief, file_bytes, file_text, json_content, reading
+from dreamshard.files.parquet import read_columns
 from dreamshard.tables import NUM_BINS
 
 BIN_COLUMNS = tuple(f"bin_{i}" for i in range(NUM_BINS))
+
+_BY_FEATURE = "lookups_per_sample_by_feature"
+_COLUMNS = ("name", "rows", "dim", "pooling_factor", _BY_FEATURE, "lookups", "unique_rows", *BIN_COLUMNS)
+_MOST = {"rows": MOST_ROWS, "dim": MOST_COLUMNS, "lookups": MOST_COUNT, "unique_rows": MOST_COUNT}
+_CONTROL = range(0x20), range(0x7F, 0xA0)  # characters that a terminal obeys
 
 _JSON_NAMES = {"num_embeddings": "rows", "embedding_dim": "dim"}
 """TorchRec's names for columns."""
@@ -64,8 +78,7 @@ def unused_fields(path: Path) -> list[str]:
     Raises:
         ValueError: the file is not a JSON list of objects.
     """
-    used = {*_JSON_NAMES, *_JSON_NAMES.values(), "name", "pooling_factor", "lookups_per_sample_by_feature"}
-    used |= {"lookups", "unique_rows", *BIN_COLUMNS}
+    used = {*_JSON_NAMES, *_COLUMNS}
     entries = json_objects(path) if path.suffix == ".json" else []
     return sorted({field for entry in entries for field in entry} - used)
 
@@ -74,7 +87,8 @@ def check_records(records: Sequence[Record]) -> list[ListedTable]:
     """Check records from any origin.
 
     Raises:
-        ValueError: a record is wrong or a name occurs twice; the message names the position.
+        ValueError: a record is wrong or a name occurs twice, of which the message names the position; or all tables together
+            are too large to be counted.
     """
     tables: list[ListedTable] = []
     first_at: dict[str, str] = {}
@@ -85,34 +99,41 @@ def check_records(records: Sequence[Record]) -> list[ListedTable]:
             raise ValueError(
                 f"{where}: table {name!r} is also at {first_at[name]}; a placement names each table, so rename one of them"
             )
+    weights = sum(table.rows * table.dim for table in tables)
+    if weights > MOST_WEIGHTS:
+        where = records[0][0].partition(",")[0]
+        raise ValueError(
+            f"{where}: the tables have {weights:.3g} weights together, more than any cluster holds; correct rows and dims"
+        )
     return tables
 
 
 def _csv_records(file: Path) -> list[Record]:
     records: list[Record] = []
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as lines:
-            reader = csv.DictReader(lines, strict=True)
-            header = reader.fieldnames or []
-            _require_columns(header, file)
-            for record in reader:
-                where = f"{file}, line {reader.line_num}"
-                if None in record or None in record.values():
-                    raise ValueError(
-                        f"{where} does not have the {len(header)} fields of the header, so its values would be read "
-                        "as the wrong columns; correct that line"
-                    )
-                records.append((where, record))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{file} is not a CSV text file ({error}); export the table list as UTF-8 CSV") from error
+    problem, advice = "is not a CSV text file", "so its tables are unknown; export the table list as UTF-8 CSV"
+    text = file_text(file, problem, advice)
+    with reading(file, problem, advice):
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        header = reader.fieldnames or []
+        _require_columns(header, file)
+        for record in reader:
+            where = f"{file}, line {reader.line_num}"
+            if None in record or None in record.values():
+                raise ValueError(
+                    f"{where} does not have the {len(header)} fields of the header, so its values would be read "
+                    "as the wrong columns; correct that line"
+                )
+            records.append((where, record))
+            _check_count(len(records), file)
     return records
 
 
 def _parquet_records(file: Path) -> list[Record]:
-    with parquet_errors(file, "so its tables are unknown; it may be truncated: write it again"):
-        table = pq.read_table(file, partitioning=None)
+    advice = "so its tables are unknown; it may be truncated: write it again"
+    table = read_columns(file, _COLUMNS, advice, most_rows=MOST_TABLES)
     _require_columns(table.column_names, file)
-    return [(f"{file}, row {i + 1}", record) for i, record in enumerate(table.to_pylist())]
+    with reading(file, "cannot be read as Parquet", advice):
+        return [(f"{file}, row {i + 1}", record) for i, record in enumerate(table.to_pylist())]
 
 
 def json_objects(file: Path) -> list[dict[str, Any]]:
@@ -121,10 +142,8 @@ def json_objects(file: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: the file is not such JSON.
     """
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{file} is not JSON ({error}); write a list of EmbeddingBagConfig fields") from error
+    problem, advice = "is not JSON", "so no tables can be read from it; write a list of EmbeddingBagConfig fields"
+    content = json_content(file_bytes(file, problem, advice), file, problem, advice)
     if isinstance(content, dict) and isinstance(content.get("tables"), list):
         content = content["tables"]
     if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
@@ -132,6 +151,7 @@ def json_objects(file: Path) -> list[dict[str, Any]]:
             f"{file} is not a list of objects, so no tables can be read from it; give "
             '[{"name": ..., "num_embeddings": ..., "embedding_dim": ..., "feature_names": [...]}, ...]'
         )
+    _check_count(len(content), file)
     return content
 
 
@@ -142,19 +162,24 @@ def _json_records(file: Path) -> list[Record]:
     ]
 
 
+def _check_count(num_tables: int, file: Path) -> None:
+    if num_tables > MOST_TABLES:
+        raise ValueError(
+            f"{file} lists more than {MOST_TABLES:,} tables, more than any model has; if it is a list of tables, give a part"
+        )
+
+
 def _require_columns(columns: Sequence[str], file: Path) -> None:
     missing = [column for column in ("name", "rows", "dim") if column not in columns]
     if missing:
         raise ValueError(
-            f"{file} has no column {', '.join(missing)} (it has {', '.join(columns) or 'none'}); a list of tables "
+            f"{file} has no column {', '.join(missing)} (it has {brief(list(columns))}); a list of tables "
             "needs name, rows and dim, and pooling_factor for a sensible prediction"
         )
 
 
 def _check_record(where: str, record: Mapping[str, Any]) -> ListedTable:
-    name = "" if record.get("name") is None else str(record["name"]).strip()
-    if not name:
-        raise ValueError(f"{where}: the table has no name, so a placement cannot name it; fill in `name`")
+    name = _name(where, record.get("name"))
     rows, dim = _integer(record, "rows", where), _integer(record, "dim", where)
     if rows is None or dim is None:
         raise ValueError(f"{where}: rows or dim of table {name!r} is empty, so its size is unknown; fill both in")
@@ -170,14 +195,31 @@ def _check_record(where: str, record: Mapping[str, Any]) -> ListedTable:
     return ListedTable(name, rows, dim, _pooling(record, where), lookups, unique, _bins(record, where))
 
 
+def _name(where: str, value: object) -> str:
+    """The table's name, which plans, file names and terminals show."""
+    name = str(value).strip() if isinstance(value, str | int | float) else ""
+    if not name:
+        raise ValueError(f"{where}: the table has no name, so a placement cannot name it; fill in `name`")
+    if len(name) > LONGEST_NAME or any(ord(each) in span for each in name for span in _CONTROL):
+        raise ValueError(
+            f"{where}: the name {brief(name)} is longer than {LONGEST_NAME} characters or has control characters, which "
+            "plans and terminals cannot show; rename the table"
+        )
+    return name
+
+
 def _pooling(record: Mapping[str, Any], where: str) -> float | None:
     """The pooling factor, or the sum over the features that look the table up, as in `1+30`."""
-    by_feature = "lookups_per_sample_by_feature"
     pooling = _number(record, "pooling_factor", where)
-    if pooling is not None or record.get(by_feature) in (None, ""):
-        return pooling
-    parts = str(record[by_feature]).split("+")
-    return sum(_number({by_feature: part}, by_feature, where) or 0.0 for part in parts)
+    if pooling is None and record.get(_BY_FEATURE) not in (None, ""):
+        parts = str(record[_BY_FEATURE])[:LONGEST_TEXT].split("+")
+        pooling = sum(_number({_BY_FEATURE: part}, _BY_FEATURE, where) or 0.0 for part in parts)
+    if pooling is not None and pooling > MOST_POOLING:
+        raise ValueError(
+            f"{where}: {pooling:.3g} lookups per sample are more than the {MOST_POOLING:,.0f} that any feature has; correct "
+            "pooling_factor"
+        )
+    return pooling
 
 
 def _bins(record: Mapping[str, Any], where: str) -> tuple[float, ...] | None:
@@ -202,11 +244,13 @@ def _number(record: Mapping[str, Any], column: str, where: str, kind: str = "a n
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{where}: {column} is {value!r}, not {kind}; correct that value") from None
+        number = float("nan") if isinstance(value, bool | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = float("nan")
+    if number != number:
+        raise ValueError(f"{where}: {column} is {brief(value)}, not {kind}; correct that value")
     if not 0 <= number < float("inf"):
-        raise ValueError(f"{where}: {column} is {value!r}; it must be {kind}, finite and not negative")
+        raise ValueError(f"{where}: {column} is {brief(value)}; it must be {kind}, finite and not negative")
     return number
 
 
@@ -216,6 +260,11 @@ def _integer(record: Mapping[str, Any], column: str, where: str) -> int | None:
     if number is None:
         return None
     if number != int(number):
-        raise ValueError(f"{where}: {column} is {record[column]!r}, not a whole number; correct that value")
+        raise ValueError(f"{where}: {column} is {brief(record[column])}, not a whole number; correct that value")
     digits = str(record[column]).strip()
-    return int(digits) if digits.isdigit() else int(number)
+    exact = int(digits) if digits.isdecimal() else int(number)
+    if exact > _MOST[column]:
+        raise ValueError(
+            f"{where}: {column} is {brief(record[column])}, more than the {_MOST[column]:,} that can be placed; correct it"
+        )
+    return exact

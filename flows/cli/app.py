@@ -3,14 +3,17 @@
 Prefect, MLflow and torch are imported inside the commands: `--help` answers at once, and the environment comes first.
 """
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Annotated
 
 import typer
 
+from dreamshard.files import full_disk
 from dreamshard.formatting import FOR_PEOPLE, error_sentence
 from flows.cli import (
     chain,
@@ -45,6 +48,7 @@ for command in (
         doctor.doctor,
         servers.serve,
         home.prune,
+        home.compact,
     ),
     *(servers.up, servers.deploy, servers.worker),
     *(chain.run, chain.watch),
@@ -83,6 +87,8 @@ def sentence(error: BaseException) -> str:
     """The error's message on one line; for an unexpected error, with how to report it."""
     if refused := refusal(error):
         return refused
+    if full := full_disk.sentence(error, [Path(os.environ.get("DREAMSHARD_HOME") or ".dreamshard")]):
+        return full
     advice = "" if isinstance(error, FOR_PEOPLE) else "; run again with --debug and report what it shows"
     return f"{error_sentence(error)}{advice}"
 

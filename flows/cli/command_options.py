@@ -17,6 +17,7 @@ from flows.forms.options import RecipeOptions, StageOptions
 from flows.runtime.environment import prepare
 
 if TYPE_CHECKING:
+    from storage.settings import Settings
     from storage.store import Store
 
 Result = TypeVar("Result")
@@ -31,7 +32,13 @@ HardwareOption = Annotated[
 ]
 BatchOption = Annotated[
     int | None,
-    typer.Option("--batch-size", min=1, help="Training samples per step of all devices.", show_default="as measured"),
+    typer.Option(
+        "--batch-size",
+        min=1,
+        max=2**31 - 1,
+        help="Training samples per step of all devices.",
+        show_default="as measured",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for programs.")]
 TraceOption = Annotated[
@@ -77,7 +84,19 @@ def enter(home: Path | None, *, existing: bool = False, shared: bool = True) -> 
             f"there is no home {folder}, so there is nothing to look at; check --home or DREAMSHARD_HOME, or make it with "
             "`dreamshard run`"
         )
-    return open_store(Settings.from_environment(os.environ if shared else {**os.environ, "DREAMSHARD_STORE": ""}))
+    store = open_store(Settings.from_environment(os.environ if shared else {**os.environ, "DREAMSHARD_STORE": ""}))
+    _end_abandoned(store.settings)
+    return store
+
+
+def _end_abandoned(settings: "Settings") -> None:
+    """End runs in MLflow that a killed command left running, if there are any: only then is MLflow imported."""
+    from storage.mlflow_store import process_tags
+
+    if process_tags.any_abandoned(settings):
+        from storage.mlflow_store import runs
+
+        runs.end_abandoned(settings)
 
 
 def _on_command_line(field: inspect.Parameter) -> inspect.Parameter | None:

@@ -6,10 +6,19 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dreamshard.files import full_disk
 from flows.cli import terminal
+from flows.runtime.ending_with_us import ending_with_us
+from storage.settings import Settings
+
+if TYPE_CHECKING:
+    from prefect.server.api.server import SubprocessASGIServer
+
+NEEDED_BYTES = 16 * 2**20  # Prefect's and MLflow's new databases take about 6 MiB
 
 
 def run_flow(flow: Callable[..., dict[str, Any]], options: object, *, quiet: bool, **progress: bool) -> dict[str, Any]:
@@ -24,6 +33,7 @@ def run_flow(flow: Callable[..., dict[str, Any]], options: object, *, quiet: boo
 @contextmanager
 def in_process() -> Iterator[None]:
     """Let flows run in this process: a temporary server unless one is configured, no heartbeats, Ctrl-C ends at once."""
+    full_disk.check(Settings.from_environment().home, NEEDED_BYTES, "a run with its databases")
     from prefect.client.orchestration import get_client
     from prefect.server.api.server import SubprocessASGIServer
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
@@ -37,10 +47,8 @@ def in_process() -> Iterator[None]:
         "APILogWorker",
     ):  # Prefect is quiet already
         logging.getLogger(name).setLevel(logging.ERROR)
+    _keep_from_outliving_us(SubprocessASGIServer)
     get_client(sync_client=True)  # starts the temporary server now: its environment cannot hold the setting below
-    server = SubprocessASGIServer().server_process
-    if server is not None:
-        _end_with_us(server.pid)
     before = signal.signal(signal.SIGINT, _stop_at_once)
     try:
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
@@ -59,12 +67,13 @@ def _stop_at_once(_signal: int, _frame: FrameType | None) -> None:
     os._exit(130)
 
 
-def _end_with_us(pid: int) -> None:
-    """End that process when this one ends, even by `kill -9`: a shell waits until our end of a pipe closes."""
-    subprocess.Popen(
-        ["sh", "-c", 'read -r _; kill "$0" 2>/dev/null', str(pid)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # a Ctrl-C in the terminal must not end the watcher first
-    )
+def _keep_from_outliving_us(server: type["SubprocessASGIServer"]) -> None:
+    """End Prefect's temporary server with this process, also while it starts, and when Prefect starts it on another port."""
+    start = server._run_uvicorn_command
+    if not hasattr(start, "__wrapped__"):
+
+        @wraps(start)
+        def watched(self: "SubprocessASGIServer") -> "subprocess.Popen[Any]":
+            return ending_with_us(lambda: start(self))
+
+        setattr(server, "_run_uvicorn_command", watched)  # noqa: B010 - a method of Prefect's

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from dreamshard.files.bounds import MOST_DEVICES, MOST_MEMORY_GB
+
 TablesArgument = Annotated[
     Path,
     typer.Argument(
@@ -12,11 +14,14 @@ TablesArgument = Annotated[
         "or a shipped list, e.g. mlperf-dlrm-dcnv2."
     ),
 ]
-DevicesOption = Annotated[int, typer.Option("--devices", min=1, help="Number of devices.")]
+DevicesOption = Annotated[int, typer.Option("--devices", min=1, max=MOST_DEVICES, help="Number of devices.")]
 MemoryOption = Annotated[
     float | None,
     typer.Option(
-        "--memory-gb", min=0.001, help="Room for tables on each device, GiB; seven eighths of --hardware's if omitted."
+        "--memory-gb",
+        min=0.001,
+        max=MOST_MEMORY_GB,
+        help="Room for tables on each device, GiB; seven eighths of --hardware's if omitted.",
     ),
 ]
 PlacerOption = Annotated[
@@ -45,7 +50,9 @@ ShardingOption = Annotated[
 ]
 ReserveOption = Annotated[
     float | None,
-    typer.Option("--reserve-gb", min=0, help="Of each device's room, kept free for dense parameters, GiB."),
+    typer.Option(
+        "--reserve-gb", min=0, max=MOST_MEMORY_GB, help="Of each device's room, kept free for dense parameters, GiB."
+    ),
 ]
 CacheOption = Annotated[
     bool, typer.Option("--cache", help="Tables may be in host memory with a cache on the device, if room is short.")
@@ -67,7 +74,8 @@ OptimizerOption = Annotated[
     typer.Option("--optimizer", help="Optimizer, whose state takes room.", show_default="the model's, or sgd"),
 ]
 PerHostOption = Annotated[
-    int | None, typer.Option("--devices-per-host", min=1, help="Devices on one host; the hardware's if omitted.")
+    int | None,
+    typer.Option("--devices-per-host", min=1, max=MOST_DEVICES, help="Devices on one host; the hardware's if omitted."),
 ]
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Exit with 3 where costs are of another setting than the plan's.")

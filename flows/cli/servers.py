@@ -132,9 +132,13 @@ def serve(
     ] = "champion",
     port: Port = 5001,
     host: Annotated[
-        str, typer.Option(help="Interface to listen on; 0.0.0.0 for all. Anyone who reaches it can use it: no log-in.")
+        str, typer.Option(help="Interface to listen on; all but this machine's own ask for a login; 0.0.0.0 for all.")
     ] = "127.0.0.1",
     workers: Annotated[int, typer.Option(min=1, max=64, help="Processes; each answers one request at a time.")] = 1,
+    max_body_mb: Annotated[int, typer.Option(min=1, max=1024, help="Of a body; larger ones get a 413.")] = 16,
+    max_requests: Annotated[int, typer.Option(min=1, help="In one body; more get a 422.")] = 16,
+    max_tables: Annotated[int, typer.Option(min=1, max=100_000, help="Of a request; more get a 422.")] = 5_000,
+    docs: Annotated[bool, typer.Option("--docs", help="Also serve the pages /docs and /redoc about the API.")] = False,
     home: HomeOption = None,
 ) -> None:
     """Answer placement requests over HTTP, from MLflow's scoring server, until Ctrl-C.
@@ -146,11 +150,14 @@ def serve(
     optionally lookups, unique_rows, bins (17 shares); beside them optionally precision (fp32, fp16), optimizer (sgd,
     rowwise_adagrad) and budget_ms.
 
-    Wrong requests are answered with 400 and a message that names the field. GET /health answers 200. The version is
+    Wrong requests are answered with 400 and a message that names the field, and what exceeds a limit with 413 or 422. GET
+    /health answers 200. The version is
     chosen at the start: to serve another champion, start again.
     """
     settings = enter(home, existing=True).settings
+    from flows.servers.local_servers import login_for
     from flows.servers.processes import stop_signal, wait_for_any
+    from flows.servers.scoring_limits import RequestLimits
     from flows.servers.scoring_server import scoring_server
     from storage.mlflow_store import registry
     from storage.mlflow_store.standings import provisional_note, topology_name
@@ -160,7 +167,12 @@ def serve(
     example = registry.example_request(settings, number)
     stop = stop_signal()
     terminal.note(f"starting MLflow's scoring server on version {number}; this takes some seconds")
-    with scoring_server(settings, number, port=port, host=host, workers=workers) as (address, process):
+    limits = RequestLimits(body_bytes=max_body_mb * 2**20, requests=max_requests, tables=max_tables)
+    login = login_for(settings.home, host, os.environ)
+    serving = scoring_server(
+        settings, number, port=port, host=host, workers=workers, limits=limits, pages=docs, login=login
+    )
+    with serving as (address, process):
         alias = ("" if version == number else f" ({version})") + (
             f", whose costs are of {topology}," if topology else ""
         )
@@ -168,8 +180,11 @@ def serve(
         terminal.say(f"version {number}{alias} answers at {address}/invocations; health check at {address}/health")
         if note:
             terminal.say(f"Note: version {number} is {note}")
+        if login is not None:
+            terminal.say(f"login {_how_to_log_in(settings.home, login)}")
         terminal.say("Try it:")
-        terminal.say(f"  curl {address}/invocations -H 'Content-Type: application/json' -d '{example}'")
+        user = "" if login is None else "-u NAME:PASSWORD "
+        terminal.say(f"  curl {user}{address}/invocations -H 'Content-Type: application/json' -d '{example}'")
         terminal.say("It keeps serving this version when another becomes champion: restart it then. Ctrl-C ends it.")
         ended = wait_for_any({"serve": process}, stop)
     if ended is not None:

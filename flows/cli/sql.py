@@ -1,11 +1,13 @@
 """`dreamshard sql`: one query over the views, printed, or written as a file."""
 
+import json
 import shutil
 import sys
-import tempfile
-from collections.abc import Callable
+import textwrap
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +15,7 @@ from flows.cli import terminal
 from flows.cli.command_options import HomeOption, JsonOption, enter
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyRelation
+    from storage.lake.catalog import Answer
 
 
 def sql(
@@ -28,15 +30,21 @@ def sql(
     parquet: Annotated[
         str | None, typer.Option("--parquet", help="Write Parquet to this file instead; - for stdout.")
     ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Rows to print; --json, --csv and --parquet give all.")] = 1000,
+    memory_gb: Annotated[
+        float,
+        typer.Option("--memory-gb", min=0.1, help="GiB of memory that the query may use, and four times that of disk."),
+    ] = 2.0,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask DuckDB over everything that was measured and registered.
+    """Ask DuckDB over everything that was measured and registered. A query reads the lake and no other file.
 
     An answer too wide for the terminal is folded, or printed as one block per row where columns would be too narrow to read.
     """
     from dreamshard.files import outputs
     from storage import load
+    from storage.lake import confined
 
     for option, name in (("--csv", csv), ("--parquet", parquet)):
         if name == "":
@@ -50,27 +58,56 @@ def sql(
             "--csv and --parquet both write to stdout, where their answers would mix; give one of them a file"
         )
     store = enter(home, existing=True)
-    with load.answering(store.settings, query) as answer:
+    with confined.bounded_process(memory_gb), load.answering(store.settings, query, memory_gb) as answer:
         if csv is not None:
-            _write(answer, csv, lambda rows, path: rows.write_csv(path, header=True))
+            written = answer.scratch / "answer.csv"
+            answer.rows.write_csv(str(written), header=True)
+            _copy(written, csv)
         if parquet is not None:
-            _write(answer, parquet, lambda rows, path: rows.write_parquet(path, compression="zstd"))
+            written = answer.scratch / "answer.parquet"
+            answer.rows.write_parquet(str(written), compression="zstd")
+            _copy(written, parquet)
         if csv is None and parquet is None:
-            named = [dict(zip(answer.columns, row, strict=True)) for row in answer.fetchall()]
-            terminal.print_json(named) if as_json else terminal.print_table(named)
+            _print_json(answer) if as_json else _print(answer, rows)
 
 
-def _write(answer: "DuckDBPyRelation", target: str, write: Callable[["DuckDBPyRelation", str], None]) -> None:
-    """Write the answer to a scratch file, and from there to whatever `target` is: a file, a pipe or a device."""
+def _named(answer: "Answer") -> Iterator[dict[str, Any]]:
+    """The rows one by one, of which a batch at a time is in memory."""
+    names = answer.rows.columns
+    return (dict(zip(names, row, strict=True)) for row in answer.rows.iter_rows())
+
+
+def _print(answer: "Answer", most: int) -> None:
+    shown = list(islice(_named(answer), most + 1))
+    terminal.print_table(shown[:most])
+    if len(shown) > most:
+        ((number,),) = answer.rows.aggregate("count(*)").fetchall()
+        terminal.note(
+            f"{number - most} more rows are not printed, of {number}; --rows prints more, and --csv FILE, --parquet FILE and "
+            "--json give all"
+        )
+
+
+def _print_json(answer: "Answer") -> None:
+    """Print what `terminal.print_json` prints of a list, row by row."""
+    separator = "[\n"
+    for row in _named(answer):
+        finite = json.loads(json.dumps(row, default=str), parse_constant=lambda _: None)
+        sys.stdout.write(separator + textwrap.indent(json.dumps(finite, indent=2), "  "))
+        separator = ",\n"
+    sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
+
+
+def _copy(written: Path, target: str) -> None:
+    """Copy a file to whatever `target` is: a file, a pipe or a device."""
     from dreamshard.files import outputs
 
-    with tempfile.TemporaryDirectory() as scratch:
-        written = Path(scratch) / "answer"
-        write(answer, str(written))
+    with written.open("rb") as source:
         if target == "-":
-            sys.stdout.buffer.write(written.read_bytes())
+            shutil.copyfileobj(source, sys.stdout.buffer)
             sys.stdout.buffer.flush()
             return
-        with written.open("rb") as source, outputs.writing(Path(target)) as file:
+        with outputs.writing(Path(target)) as file:
             shutil.copyfileobj(source, file)
+    written.unlink()
     terminal.note(f"wrote {target}")

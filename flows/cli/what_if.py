@@ -26,7 +26,9 @@ def what_if(
     optimizer: OptimizerOption = None,
     batch_size: Annotated[
         int | None,
-        typer.Option("--batch-size", min=1, help="Training samples per step of all devices.", show_default="65536"),
+        typer.Option(
+            "--batch-size", min=1, max=2**31 - 1, help="Training samples per step of all devices.", show_default="65536"
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="File for a picture: .png, .svg or .html.")] = None,
     home: HomeOption = None,

@@ -1,6 +1,5 @@
 """The plan that is in use, dreamshard's or TorchRec's."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -52,15 +51,14 @@ def read_any_plan(
     Raises:
         ValueError: the file is missing, or no plan.
     """
+    from dreamshard.files.foreign import file_bytes, json_content
     from dreamshard.plan import parse_plan, read_plan
 
     if not path.is_file():
         read_plan(path)  # says so
-    text = path.read_text(encoding="utf-8")
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError:
-        content = None
+    problem, advice = "is not a plan", "so nothing can be compared with it; give the plan in use as JSON"
+    text = file_bytes(path, problem, advice)
+    content = json_content(text, path, problem, advice)
     if not isinstance(content, dict) or not content or "shards" in content:
         return parse_plan(text, str(path)), {}
     try:
@@ -73,4 +71,4 @@ def read_any_plan(
     plan = current_plan(text, tables, devices_per_host=devices_per_host, name=str(path))
     if content.get("world_size") is None:
         plan = replace(plan, num_devices=max(plan.num_devices, num_devices))
-    return plan, {str(each["name"]): int(each["rows"]) for each in content.get("tables") or ()}
+    return plan, {each["name"]: each["rows"] for each in content.get("tables") or ()}

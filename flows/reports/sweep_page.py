@@ -58,9 +58,21 @@ def publish(store: Store, run: str, sweep: Sweep, results: Sequence[CellResult])
     }
 
 
-def markdown_of(sweep: Sweep, results: Sequence[CellResult], pictures: Mapping[str, str] | None = None) -> str:
-    """The page with the commit that it is of; `pictures` are addresses of plots."""
-    return f"Sweep `{sweep.name}`, {len(sweep.cells)} cells, at `{source_revision()}`.\n\n{page(results, pictures)}"
+def markdown_of(
+    sweep: Sweep,
+    results: Sequence[CellResult],
+    pictures: Mapping[str, str] | None = None,
+    commit: str | None = None,
+) -> str:
+    """The page with the commit that it is of, and how many cells it lacks.
+
+    Args:
+        pictures: addresses of plots.
+        commit: of the source that computed the results; None for the one that runs.
+    """
+    done = len({(each.experiment, each.source, each.dims, each.trained, each.budget, each.seed) for each in results})
+    cells = f"{len(sweep.cells)} cells" if done == len(sweep.cells) else f"{done} of {len(sweep.cells)} cells"
+    return f"Sweep `{sweep.name}`, {cells}, at `{commit or source_revision()}`.\n\n{page(results, pictures)}"
 
 
 def write_pictures(results: Sequence[CellResult], beside: Path) -> dict[str, str]:

@@ -24,6 +24,7 @@ _COLOURS = {
 """The placers that are drawn, in order; every other one is in the tables."""
 
 _WITH_DREAMSHARD = ("dreamshard_policy", "cost_greedy")  # learnt with it
+_FULL_COLOUR = 15.0  # percent of a gain or loss; larger ones would leave all others pale
 _OFFSET = 0.09  # between the placers of a size
 
 
@@ -137,7 +138,6 @@ def _transfer(figures: Sequence[Figure]) -> Picture:
     size = ((1.6 + 0.62 * len(placed)) * len(dims), (1.1 + 0.4 * len(trained)) * len(LEARNED))
     picture = Picture(figsize=size, layout="constrained")
     panels = picture.subplots(len(LEARNED), len(dims), sharex=True, sharey=True, squeeze=False)
-    most = max([abs(100 * figure.gain.mean) for figure in figures if figure.gain.mean is not None], default=1.0)
     for row, placer in enumerate(LEARNED):
         for column, name in enumerate(dims):
             axes = panels[row][column]
@@ -147,14 +147,15 @@ def _transfer(figures: Sequence[Figure]) -> Picture:
                 if figure.placer == placer and figure.setting.dims == name
             }
             values = [[100 * (gains.get((a, b)) or 0.0) for b in placed] for a in trained]
-            axes.imshow(values, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
+            axes.imshow(values, cmap="RdBu", vmin=-_FULL_COLOUR, vmax=_FULL_COLOUR, aspect="auto")
             for y, a in enumerate(trained):
                 for x, b in enumerate(placed):
                     gain = gains.get((a, b))
-                    text = "-" if gain is None else f"{100 * gain:+.0f}"
-                    dark = gain is not None and abs(100 * gain) > 0.6 * most
+                    text = "-" if gain is None else f"{round(100 * gain):+d}" if round(100 * gain) else "0"
+                    dark = gain is not None and abs(100 * gain) > 0.6 * _FULL_COLOUR
                     axes.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if dark else "#222222")
-            axes.set_title(f"{placer}, {name}", fontsize=9)
+            aim = " (minimises compute alone)" if placer == "autoshard" else ""
+            axes.set_title(f"{placer}, {name}{aim}", fontsize=9)
             axes.set_yticks(range(len(trained)), trained, fontsize=8)
             axes.set_xticks(range(len(placed)), placed, fontsize=8, rotation=45)
     picture.supxlabel("placed at: cost saved over the best rule of thumb, %", fontsize=9)

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from flows.runtime.ending_with_us import ending_with_us, has_ended
+
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
 PROJECT = Path(__file__).resolve().parents[2]
@@ -52,22 +54,27 @@ def with_project(environ: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def child_process(name: str, command: Sequence[str], environment: Mapping[str, str], logs: Path) -> Iterator[Process]:
-    """Keep a process running while the block runs; its output goes to `name`.log."""
+    """Keep a process running while the block runs, or until this process is killed; its output goes to `name`.log."""
     logs.mkdir(parents=True, exist_ok=True)
     with (logs / f"{name}.log").open("ab") as log:
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            cwd=PROJECT,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches only this process, which then ends the others in order
-        )
+
+        def start() -> Process:
+            return subprocess.Popen(
+                command,
+                env=environment,
+                cwd=PROJECT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches only this process, which then ends the others in order
+            )
+
+        process = ending_with_us(start, leads_group=True)
     try:
         yield process
     finally:
         end(process)
+        has_ended(process)
 
 
 class StoppedError(Exception):

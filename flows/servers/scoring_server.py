@@ -5,16 +5,27 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
+from flows.servers import scoring_app
 from flows.servers.processes import EVERYWHERE, LOOPBACK, Process, child_process, free_port, wait_until_healthy
+from flows.servers.scoring_limits import RequestLimits
 from storage.mlflow_store.registry import model_and_number
 from storage.settings import QUIET, Settings
+
+_LIMITS = RequestLimits()
 
 
 @contextmanager
 def scoring_server(
-    settings: Settings, version: str, *, port: int = 5001, host: str = LOOPBACK, workers: int = 1
+    settings: Settings,
+    version: str,
+    *,
+    port: int = 5001,
+    host: str = LOOPBACK,
+    workers: int = 1,
+    limits: RequestLimits = _LIMITS,
+    pages: bool = False,
+    login: str | None = None,
 ) -> Iterator[tuple[str, Process]]:
     """Serve one version of the placer while the block runs; yields the server's address and process.
 
@@ -22,8 +33,11 @@ def scoring_server(
         settings: where the registry and the logs are.
         version: reference to it, with its number.
         port: tried first.
-        host: interface to listen on; the server asks for no password.
+        host: interface to listen on.
         workers: processes, each with the placer in memory.
+        limits: on what is posted to it.
+        pages: whether it has pages about its API.
+        login: NAME:PASSWORD that it asks for; None if it lets everyone in.
 
     Raises:
         RuntimeError: it did not start; the message ends with its last lines.
@@ -37,11 +51,11 @@ def scoring_server(
         **QUIET,
         "MLFLOW_TRACKING_URI": settings.tracking_uri,
         "SERVING_MODEL_CONFIG": json.dumps({"version": version}),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),  # where uvicorn is
+        **scoring_app.environment(limits, pages=pages, login=login),
     }
     command = [
-        *(sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", f"models:/{model}/{number}"),
-        *("--env-manager", "local", "--host", host, "--port", str(chosen), "--workers", str(workers)),
+        *(sys.executable, "-m", "flows.servers.scoring_app", f"models:/{model}/{number}"),
+        *("--host", host, "--port", str(chosen), "--workers", str(workers)),
     ]
     address = f"http://{LOOPBACK if host == EVERYWHERE else host}:{chosen}"
     with child_process("serve", command, environment, logs) as process:

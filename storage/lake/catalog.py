@@ -9,8 +9,10 @@ secret, for S3).
 """
 
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ import pyarrow as pa
 
 from dreamshard.files import atomic
 from storage.filesystem import AnyPath, failures, list_files
-from storage.lake import derived_views, schemas
+from storage.lake import confined, derived_views, schemas
+from storage.lake.readers import reading
 from storage.settings import Settings
 
 VIEWS = (
@@ -37,8 +40,20 @@ VIEWS = (
     "sweep_results",
 )
 
-_NO_DOWNLOADS: dict[str, Any] = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
 _DESCRIBE = re.compile(r"\s*(?:describe|desc)\s+\"?(\w+)\"?\s*;?\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a query answers, and the one folder outside of the lake to which DuckDB may write it.
+
+    Attributes:
+        rows: computed each time it is read.
+        scratch: a folder that is removed with the query.
+    """
+
+    rows: duckdb.DuckDBPyRelation
+    scratch: Path
 
 
 def connect(settings: Settings, versions: pa.Table | None = None) -> duckdb.DuckDBPyConnection:
@@ -47,7 +62,7 @@ def connect(settings: Settings, versions: pa.Table | None = None) -> duckdb.Duck
     Args:
         versions: rows of the view `versions` instead of those in the lake.
     """
-    connection = duckdb.connect(config=_NO_DOWNLOADS)
+    connection = duckdb.connect(config=confined.BEFORE)
     if versions is not None:
         connection.register("registered_versions", versions)
     _create_views(connection, settings, "" if versions is None else "from registered_versions")
@@ -60,22 +75,33 @@ def write_catalog(settings: Settings) -> None:
     Call it after every stage: a view written while its dataset had no files stays empty.
     """
     target = settings.catalog_path
-    with atomic.replacing(target) as temporary, duckdb.connect(temporary, config=_NO_DOWNLOADS) as connection:
+    with atomic.replacing(target) as temporary, duckdb.connect(temporary, config=confined.BEFORE) as connection:
         _create_views(connection, settings)
 
 
 @contextmanager
-def answering(settings: Settings, sql: str, versions: pa.Table | None = None) -> Iterator[duckdb.DuckDBPyRelation]:
+def answering(
+    settings: Settings, sql: str, versions: pa.Table | None = None, memory_gb: float = confined.MEMORY_GB
+) -> Iterator["Answer"]:
     """Yield what one query over the views answers, repeated names of columns numbered; it is computed when it is read.
+
+    The query reads the lake and nothing else, and writes nothing: see `storage.lake.confined`.
 
     Args:
         versions: as for `connect`.
+        memory_gb: GiB that it may use.
 
     Raises:
-        ValueError: DuckDB cannot run it, or it asks nothing; the message names the views.
+        ValueError: DuckDB cannot run it, it may do more than read, or it asks nothing; the message names the views.
     """
-    with connect(settings, versions) as connection:
+    with (
+        tempfile.TemporaryDirectory(prefix="dreamshard-sql-") as scratch,
+        reading(settings.lake_root),
+        connect(settings, versions) as connection,
+    ):
+        confined.confine(connection, settings.lake_root, Path(scratch), memory_gb)
         try:
+            confined.check(connection, _readable(sql))
             answer: duckdb.DuckDBPyRelation | None = connection.sql(_readable(sql))
             if answer is None:
                 raise ValueError(
@@ -83,7 +109,13 @@ def answering(settings: Settings, sql: str, versions: pa.Table | None = None) ->
                     f'{", ".join(VIEWS)}, for example "select * from versions"'
                 )
             names = answer.columns
-            yield answer if len(set(names)) == len(names) else answer.project("*")  # which numbers them: a, a_1
+            answer = answer if len(set(names)) == len(names) else answer.project("*")  # which numbers them: a, a_1
+            yield Answer(rows=answer, scratch=Path(scratch))
+        except (duckdb.OutOfMemoryException, MemoryError) as error:
+            raise ValueError(
+                f"this query needs more than the {memory_gb:g} GiB of memory that it may use, or {confined.SPILL_TIMES} "
+                "times as much disk, so it was stopped; ask for fewer rows or columns, or raise --memory-gb"
+            ) from error
         except failures(duckdb.Error) as error:
             reason = str(error).split("\n\n")[0].strip().replace("\n", " ")
             raise ValueError(
@@ -99,7 +131,7 @@ def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
         ValueError: as `answering`.
     """
     with answering(settings, sql) as answer:
-        return [dict(zip(answer.columns, row, strict=True)) for row in answer.fetchall()]
+        return [dict(zip(answer.rows.columns, row, strict=True)) for row in answer.rows.fetchall()]
 
 
 def _readable(sql: str) -> str:

@@ -5,6 +5,7 @@
     drifted/<dataset version>/<content>.parquet                        one row per table derived from one of the dataset's
     tasks/<dataset version>/<split>/<task set>.parquet                 one row per task
     cost_samples/<testbed>/<dataset version>/<run>.<iteration>.<content>.parquet          one row per device
+    cost_samples/<testbed>/<dataset version>/+merged.<content>.parquet                    one row per device, of many runs
     sample_buffer/...                                                  samples of an unfinished iteration
     shard_costs/<hardware>/<key>.<repeats>.parquet                     one row: a shard measured by itself
     exchange_samples/<links>/<content>.parquet                         one row per all-to-all measured by itself
@@ -37,6 +38,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, statistics, write_lookups
 from storage.filesystem import AnyPath, list_files
 from storage.lake import drifted_tables, rows, schemas
+from storage.lake.merged_samples import read_samples
 from storage.lake.parquet_files import (
     content_id,
     partition,
@@ -45,6 +47,7 @@ from storage.lake.parquet_files import (
     write_parquet,
     write_rows,
 )
+from storage.lake.readers import reading
 
 EVALUATION = 0
 """The iteration of a cost sample that an evaluation measured; its `run_key` is the evaluation's key."""
@@ -219,9 +222,9 @@ class Lake:
         Raises:
             ValueError: a file cannot be read, or a sample's dataset is not in the lake.
         """
-        run = "*" if run_key is None else quote(run_key, safe="")
-        files = list_files(self.root / "cost_samples", f"*/*/{run}.*.parquet")
-        all_rows = [row for table in read_parquet_files(files) for row in table.to_pylist()]
+        with reading(self.root):
+            tables = read_samples(self.root / "cost_samples", run_key, depth="*/*/")
+        all_rows = [row for table in tables for row in table.to_pylist()]
         kept = [row for row in all_rows if run_key in (None, row["run_key"])]
         kept.sort(key=lambda row: (row["iteration"], row["created_at"]))
         samples: list[CostSample] = []

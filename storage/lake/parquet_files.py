@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from upath import UPath
 
@@ -60,8 +61,13 @@ def _content(source: AnyPath) -> bytes:
         return source.read_bytes()
 
 
-def read_parquet_files(sources: Sequence[AnyPath], columns: list[str] | None = None) -> list[pa.Table]:
+def read_parquet_files(
+    sources: Sequence[AnyPath], columns: list[str] | None = None, wanted: pc.Expression | None = None
+) -> list[pa.Table]:
     """Read many files, remote ones in parallel; those removed since they were listed are skipped.
+
+    Args:
+        wanted: condition on the rows; None for all.
 
     Raises:
         ValueError: one cannot be read, or lacks a column; the message names the file.
@@ -73,7 +79,7 @@ def read_parquet_files(sources: Sequence[AnyPath], columns: list[str] | None = N
     for source, content in zip(sources, contents, strict=True):
         if content is not None:
             with parquet_errors(source, _ADVICE), suppress(FileNotFoundError):
-                tables.append(pq.read_table(content, columns=columns, partitioning=None))
+                tables.append(pq.read_table(content, columns=columns, filters=wanted, partitioning=None))
     return tables
 
 

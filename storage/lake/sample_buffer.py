@@ -20,6 +20,7 @@ from storage.filesystem import AnyPath, list_files, remove
 from storage.lake import rows as records
 from storage.lake import schemas
 from storage.lake.lake import Lake
+from storage.lake.merged_samples import read_samples
 from storage.lake.parquet_files import content_id, partition, read_parquet_files, write_rows
 from storage.lake.rows import Row
 
@@ -63,7 +64,7 @@ def append_measurements(lake: Lake, rows: Sequence[Row]) -> None:
         groups[measurement_path(lake.root / "cost_samples", row)].append(row)
     with lake.one_writer("cost_samples"):
         for (folder, prefix), group in groups.items():
-            files = read_parquet_files(list_files(folder, f"{prefix}.*.parquet"), ["sample_id"])
+            files = read_samples(folder, group[0]["run_key"], group[0]["iteration"], columns=["sample_id"])
             known = {sample for table in files for sample in table.column("sample_id").to_pylist()}
             new = {(row["sample_id"], row["device"]): row for row in group if row["sample_id"] not in known}
             if new:

@@ -17,9 +17,10 @@ from mlflow.models import Model
 
 import dreamshard
 from dreamshard import trained
+from dreamshard.model_folder import folder_digest
 from dreamshard.tables import Tables
 from storage.lake.rows import description_columns
-from storage.mlflow_store.registry import ensure_model, reference_to
+from storage.mlflow_store.registry import DIGEST_TAG, ensure_model, reference_to
 from storage.mlflow_store.runs import client, finite
 from storage.settings import Settings
 
@@ -106,6 +107,8 @@ def register_placer(
     )  # first: a version that exists has its metrics
     ensure_model(settings)
     labels = {tag: str(value) for tag, value in (tags or {}).items()}
+    if (digest := folder_digest(placer_folder)) is not None:
+        labels[DIGEST_TAG] = digest
     return reference_to(
         registry.create_model_version(name, logged.model_uri, run_id=run, tags=labels, model_id=logged.model_id)
     )

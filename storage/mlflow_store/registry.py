@@ -18,6 +18,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from dreamshard import trained
+from dreamshard.model_folder import check_files
 from dreamshard.names import Algorithm
 from dreamshard.search import DreamShardPlacer
 from dreamshard.trained import TrainedPlacer
@@ -32,6 +33,9 @@ from storage.settings import REGISTERED_MODELS, Settings
 
 REFERENCES = ("training", "evaluation", "dataset", "comparison", "reference_evaluation", "reference_dataset")
 """Tags of a version that hold the key of something in the store which must not be removed while the version exists."""
+
+DIGEST_TAG = "placer_sha256"
+"""Tag of a version: the digest of its placer's files, which is checked before they are loaded."""
 
 _ABOUT: dict[Algorithm, str] = {
     "dreamshard": "Places embedding tables on devices.",
@@ -195,7 +199,9 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Tra
     """
     home = settings or Settings.from_environment()
     relocation.settle(home.home)
-    with _download(home, find(home, name), "artifacts/placer") as folder:
+    version = find(home, name)
+    with _download(home, version, "artifacts/placer") as folder:
+        check_files(folder, version.tags.get(DIGEST_TAG))
         return trained.load_placer(folder)
 
 

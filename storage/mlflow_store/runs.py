@@ -15,7 +15,7 @@ import pandas as pd  # type: ignore[import-untyped]
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
-from storage.mlflow_store import run_endings
+from storage.mlflow_store import database, process_tags, run_endings
 from storage.mlflow_store.experiment import EXPERIMENT, MODEL_TRAINING, experiment_id
 from storage.settings import Settings
 
@@ -30,7 +30,12 @@ _MOST_METRICS = 1000  # likewise
 
 
 def client(settings: Settings) -> MlflowClient:
-    """MLflow's client for the runs and versions of `settings`, which MLflow's own functions then use too."""
+    """MLflow's client for the runs and versions of `settings`, which MLflow's own functions then use too.
+
+    Raises:
+        ValueError: the home's database cannot be created or upgraded, see `database.prepare`.
+    """
+    database.prepare(settings.tracking_uri, settings.artifact_root)
     environment = {name: os.environ.get(name) for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")}
     mlflow.set_tracking_uri(settings.tracking_uri)
     mlflow.set_registry_uri(settings.tracking_uri)
@@ -209,10 +214,10 @@ def _open(
         tracking.update_run(run, status="RUNNING")
         for tag in run_endings.TAGS & tracking.get_run(run).data.tags.keys():
             tracking.delete_tag(run, tag)
-        set_tags(settings, run, run_endings.this_process())
+        set_tags(settings, run, process_tags.this_process())
     else:
         user = {"mlflow.user": os.environ.get("USER", "dreamshard"), "mlflow.source.name": "dreamshard"}
-        all_tags = {**user, **run_endings.this_process(), **labels, **(tags or {})}
+        all_tags = {**user, **process_tags.this_process(), **labels, **(tags or {})}
         run = str(tracking.create_run(experiment, tags=all_tags, run_name=name).info.run_id)
     with run_endings.ending(lambda: client(settings), run):
         yield run

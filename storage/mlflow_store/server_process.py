@@ -68,11 +68,14 @@ def application(database: str, artifact_root: str | None, artifacts_destination:
 
     Raises:
         mlflow.exceptions.MlflowException: the database does not answer, or is of another version of MLflow.
+        ValueError: the database is a file that cannot be created or upgraded.
     """
     import uvicorn  # noqa: F401 - MLflow checks host names only where a server is imported before it
     from mlflow.environment_variables import _MLFLOW_SERVER_BOOT_ID, _MLFLOW_SGI_NAME
     from mlflow.server import constants, handlers
     from mlflow.store.tracking import DEFAULT_ARTIFACTS_URI
+
+    from storage.mlflow_store.database import prepare
 
     root = artifact_root or DEFAULT_ARTIFACTS_URI
     os.environ |= {
@@ -83,6 +86,7 @@ def application(database: str, artifact_root: str | None, artifacts_destination:
         _MLFLOW_SERVER_BOOT_ID.name: uuid.uuid4().hex,
         _MLFLOW_SGI_NAME.name: "uvicorn",
     }
+    prepare(database, root)
     handlers.initialize_backend_stores(database, database, root)
     from mlflow.server.fastapi_app import app
 

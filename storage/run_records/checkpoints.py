@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
+from dreamshard.files.foreign import reading
 from dreamshard.search import DreamShardPlacer
 from dreamshard.trained import State, TrainedPlacer, load_state, make_placer, save_state
 from storage.filesystem import AnyPath, list_files, read_json, remove, write_json, writing
@@ -65,14 +66,15 @@ def load(store: Store, key: str, name: str) -> State:
             "resumes it"
         ) from error
     with TemporaryDirectory() as scratch:
+        advice = "so training cannot resume from it; remove it to repeat the iteration"
         try:
-            zipfile.ZipFile(io.BytesIO(content)).extractall(scratch)
-            return load_state(Path(scratch))
-        except (ValueError, zipfile.BadZipFile) as error:
-            raise ValueError(
-                f"checkpoint {path} cannot be read ({error}), so training cannot resume from it; remove it to repeat "
-                "the iteration"
-            ) from error
+            with reading(f"checkpoint {path}", "cannot be read", advice):
+                zipfile.ZipFile(io.BytesIO(content)).extractall(scratch)
+                return load_state(Path(scratch))
+        except ValueError as error:
+            if str(path) in str(error):
+                raise
+            raise ValueError(f"checkpoint {path} cannot be read ({error}), {advice}") from error
 
 
 def require(store: Store, key: str, name: str, command: str) -> None:

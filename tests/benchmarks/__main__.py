@@ -13,13 +13,14 @@ import inspect
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from flows.runtime.source_revision import source_revision
+from tests.helpers.marked_tables import write
 
 MARKER = "<!-- benchmarks -->"
 HEADER = ("| what | measured | bar | reference | ratio |", "|---|---|---|---|---|")
@@ -92,24 +93,6 @@ def printed(
     return tables, well
 
 
-def write(path: Path, tables: Mapping[str, Sequence[str]]) -> None:
-    """Replace the tables of these benchmarks between the two markers of `path`; other tables stay, sorted by name.
-
-    Raises:
-        ValueError: the file does not have exactly two markers.
-    """
-    parts = path.read_text().split(MARKER)
-    if len(parts) != 3:
-        raise ValueError(
-            f"{path} has {len(parts) - 1} markers {MARKER}, so it is not clear what to replace; put one before and one "
-            "after the place for the tables"
-        )
-    there = {text.split("\n", 1)[0]: f"### {text}".strip() for text in parts[1].split("### ")[1:]}
-    there |= {name: "\n".join(lines) for name, lines in tables.items()}
-    parts[1] = "\n" + "\n\n".join(there[name] for name in sorted(there)) + "\n"
-    path.write_text(MARKER.join(parts))
-
-
 def _figure(value: Any, digits: int = 4) -> str:
     if value is None:
         return ""
@@ -133,7 +116,7 @@ def main() -> int:
     torch.set_num_threads(1)
     tables, well = printed(arguments.names or names(), quick=arguments.quick)
     if arguments.write:
-        write(arguments.write, tables)
+        write(arguments.write, MARKER, "###", tables)
     return 0 if well else 1
 
 

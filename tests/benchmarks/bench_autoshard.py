@@ -78,9 +78,9 @@ def rows(quick: bool = False) -> Iterator[Row]:
 
 def _row(setting: Setting, size: Size, count: int, ours: Sequence[Judged]) -> Row:
     drawn = _heldout(setting, size, count)
-    rules = {name: _judged(placer, drawn) for name, placer in baselines().items()}
+    rules = {name: judged(placer, drawn) for name, placer in baselines().items()}
     best = min(RULES_OF_THUMB, key=lambda name: rules[name].compute_ms)
-    greedy = _judged(TrueGreedy(), drawn)
+    greedy = judged(TrueGreedy(), drawn)
     costs = [each.compute_ms for each in ours]
     others = ", ".join(f"{name} {each.compute_ms:.3g} ({each.balance:.2f})" for name, each in rules.items())
     balance, place_ms = (statistics.mean(getattr(each, name) for each in ours) for name in ("balance", "place_ms"))
@@ -100,7 +100,7 @@ def _seed(job: tuple[Setting, int, int]) -> tuple[dict[str, Judged], float]:
     placer = _trained(setting, seed)
     seconds = time.process_time() - began
     sizes = (setting.size, *setting.others)
-    return {str(size): _judged(placer, _heldout(setting, size, count)) for size in sizes}, seconds
+    return {str(size): judged(placer, _heldout(setting, size, count)) for size in sizes}, seconds
 
 
 def _trained(setting: Setting, seed: int) -> AutoShardPlacer:
@@ -133,7 +133,7 @@ def _heldout(setting: Setting, size: Size, count: int) -> list[PlacementTask]:
     return tasks(_pools(setting)[1], size, count, seed=300)
 
 
-def _judged(placer: Placer, drawn: Sequence[PlacementTask]) -> Judged:
+def judged(placer: Placer, drawn: Sequence[PlacementTask]) -> Judged:
     compute, balance, seconds = [], [], 0.0
     for task in drawn:
         began = time.process_time()
@@ -141,13 +141,13 @@ def _judged(placer: Placer, drawn: Sequence[PlacementTask]) -> Judged:
         seconds += time.process_time() - began
         if not task.is_legal(placement):
             raise AssertionError(f"{placer.name} placed {task.name} illegally")
-        device_ms = _compute_ms(task, placement.device[None])[0]
+        device_ms = compute_ms(task, placement.device[None])[0]
         compute.append(float(device_ms.max()))
         balance.append(float(device_ms.min() / device_ms.max()))
     return Judged(statistics.mean(compute), statistics.mean(balance), 1e3 * seconds / len(drawn))
 
 
-def _compute_ms(task: PlacementTask, device: torch.Tensor, chosen: torch.Tensor | None = None) -> torch.Tensor:
+def compute_ms(task: PlacementTask, device: torch.Tensor, chosen: torch.Tensor | None = None) -> torch.Tensor:
     """`[B, D]` true compute of placements of the task's tables, or of the chosen ones."""
     tables = task.tables if chosen is None else task.tables.select(chosen)
     costs = EXACT.device_costs(tables, device, task.num_devices, task.precision, task.optimizer)
@@ -163,14 +163,14 @@ class TrueGreedy:
         """Raises AssertionError where no device has room."""
         count, num_devices = len(task.tables), task.num_devices
         alone = torch.stack(
-            [_compute_ms(task, torch.zeros(1, 1, dtype=torch.int64), torch.tensor([t]))[0, 0] for t in range(count)]
+            [compute_ms(task, torch.zeros(1, 1, dtype=torch.int64), torch.tensor([t]))[0, 0] for t in range(count)]
         )
         order, table_bytes = torch.argsort(alone, descending=True), task.table_bytes
         used, device = torch.zeros(num_devices, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
         every = torch.arange(num_devices)
         for i, t in enumerate(order.tolist()):
             candidates = torch.cat([device.expand(num_devices, -1), every[:, None]], dim=1)  # [D, i + 1]
-            with_table = _compute_ms(task, candidates, order[: i + 1])[every, every]
+            with_table = compute_ms(task, candidates, order[: i + 1])[every, every]
             fits = used + table_bytes[t] <= task.memory_bytes
             assert fits.any()
             choice = with_table.masked_fill(~fits, torch.inf).argmin()

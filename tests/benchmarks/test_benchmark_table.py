@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.benchmarks.__main__ import MARKER, line, names, printed, write
+from tests.benchmarks.__main__ import MARKER, line, names, printed
+from tests.helpers.marked_tables import write
 
 
 def fine():
@@ -48,15 +49,15 @@ def test_quick_reaches_the_benchmarks_that_know_it():
 def test_writing_replaces_what_is_between_the_markers_and_nothing_else(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{MARKER}\nold\n{MARKER}\nafter\n")
-    write(page, {"b": ["### b", "| new |"]})
+    write(page, MARKER, "###", {"b": ["### b", "| new |"]})
     assert page.read_text() == f"before\n{MARKER}\n### b\n| new |\n{MARKER}\nafter\n"
 
 
 def test_writing_some_tables_leaves_the_others(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"{MARKER}\n{MARKER}")
-    write(page, {"b": ["### b", "| b 1 |"], "c": ["### c", "| c 1 |"]})
-    write(page, {"c": ["### c", "| c 2 |"], "a": ["### a", "| a 1 |"]})
+    write(page, MARKER, "###", {"b": ["### b", "| b 1 |"], "c": ["### c", "| c 1 |"]})
+    write(page, MARKER, "###", {"c": ["### c", "| c 2 |"], "a": ["### a", "| a 1 |"]})
     assert page.read_text() == f"{MARKER}\n### a\n| a 1 |\n\n### b\n| b 1 |\n\n### c\n| c 2 |\n{MARKER}"
 
 
@@ -64,7 +65,7 @@ def test_a_page_without_a_place_for_the_table_is_left_alone(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"only one {MARKER}\n")
     with pytest.raises(ValueError, match="1 markers"):
-        write(page, {"b": ["### b"]})
+        write(page, MARKER, "###", {"b": ["### b"]})
     assert page.read_text() == f"only one {MARKER}\n"
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dreamshard.baselines import pack_by_size
+from dreamshard.baselines import packed_by_size
 from dreamshard.fixed_model import MODEL, draw_drift, fixed_tasks, is_fixed_model, split_tasks, split_to_fit
 from dreamshard.placer import NoPlacementError
 from dreamshard.tables import Tables, concatenate, parent_name
@@ -38,7 +38,7 @@ def test_the_first_task_is_the_model_and_the_others_are_distinct_variants_of_it(
     assert tasks[0].tables.names == model.tables.names
     assert is_fixed_model(tasks)
     assert len({task.whole_tables for task in tasks}) == len(tasks) > 2
-    assert all(pack_by_size(task) is not None for task in tasks)
+    assert all(packed_by_size(task) is not None for task in tasks)
 
 
 def test_a_variants_name_says_how_many_tables_were_added_removed_and_changed():
@@ -81,11 +81,11 @@ def test_a_table_larger_than_a_device_is_split_into_the_fewest_columns_shards_th
 def test_whole_tables_that_cannot_be_packed_are_split_too():
     model = PlacementTask(tables_of([100, 100, 100], 8), 2, 310 * ROW_BYTES)  # two each do not fit: 200 + 200 > 310
     assert len(split_to_fit(model).tables) > 3
-    assert pack_by_size(split_to_fit(model)) is not None
+    assert packed_by_size(split_to_fit(model)) is not None
 
 
 def test_a_model_that_no_split_makes_fit_is_refused_with_what_to_do():
-    with pytest.raises(NoPlacementError, match="not even split by columns"):
+    with pytest.raises(NoPlacementError, match=r"of whole tables or columns .* and none exists"):
         split_to_fit(task_of([6, 6, 6], 2, 10))
 
 

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dreamshard.model_files import load_placer, load_state, save_placer, save_state
+from dreamshard.model_folder import check_files, folder_digest
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import make_placer, start_training
@@ -46,7 +47,7 @@ def test_settings_of_the_placer_are_kept(tmp_path):
 
 
 def test_nothing_is_pickled_and_nothing_temporary_stays(folder):
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "weights.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "digests.json", "weights.safetensors"]
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
@@ -90,9 +91,12 @@ CORRUPTIONS = {
 }
 
 
+@pytest.mark.parametrize("earlier", [False, True], ids=["with digests", "of an earlier release"])
 @pytest.mark.parametrize("corruption", sorted(CORRUPTIONS))
-def test_a_corrupt_placer_is_one_error_that_names_the_folder(folder, corruption):
+def test_a_corrupt_placer_is_one_error_that_names_the_folder(folder, corruption, earlier):
     CORRUPTIONS[corruption](folder)
+    if earlier:
+        (folder / "digests.json").unlink()
     with pytest.raises(ValueError, match="model") as error:
         load_placer(folder)
     assert str(folder) in str(error.value)
@@ -106,6 +110,51 @@ def test_a_corrupt_state_is_one_error_that_names_the_folder(tmp_path, corruption
     with pytest.raises(ValueError, match="model") as error:
         load_state(folder)
     assert str(folder) in str(error.value)
+
+
+def test_a_change_that_nothing_else_would_show_is_refused_by_its_digest(folder):
+    weights = bytearray((folder / "weights.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (folder / "weights.safetensors").write_bytes(weights)
+    with pytest.raises(
+        ValueError, match=r"weights\.safetensors was changed or damaged after it was saved: its SHA-256 is"
+    ):
+        load_placer(folder)
+
+
+def test_a_changed_setting_is_refused_by_its_digest(folder):
+    change_config(folder, rollouts=1_000_000)
+    with pytest.raises(ValueError, match=r"config\.json was changed or damaged after it was saved"):
+        load_placer(folder)
+
+
+def test_digests_that_leave_out_the_weights_are_refused(folder):
+    (folder / "digests.json").write_text('{"sha256": {}}')
+    with pytest.raises(ValueError, match=r"digests\.json lists no digests of config\.json and weights\.safetensors"):
+        load_placer(folder)
+
+
+def test_a_placer_of_an_earlier_release_loads_with_a_note(folder, caplog):
+    (folder / "digests.json").unlink()
+    load_placer(folder)
+    [note] = caplog.messages
+    assert "was saved by an earlier release without digests: a change would not be noticed" in note
+
+
+def test_another_placer_in_its_place_is_refused_by_the_digest_of_the_folder(folder, tmp_path):
+    kept = folder_digest(folder)
+    check_files(folder, kept)
+    save_placer(replace(learnt_placer(), rollouts=3), folder)
+    with pytest.raises(ValueError, match="is not the one that was saved"):
+        check_files(folder, kept)
+
+
+def test_a_changed_note_beside_a_placer_is_refused(tmp_path):
+    save_placer(learnt_placer(), tmp_path / "model", {"measurements.json": "{}"})
+    (tmp_path / "model" / "measurements.json").write_text('{"hardware": "h100"}')
+    load_placer(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"measurements\.json was changed or damaged"):
+        check_files(tmp_path / "model", folder_digest(tmp_path / "model"))
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):

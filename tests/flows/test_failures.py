@@ -51,6 +51,8 @@ def test_a_champion_of_an_older_format_does_not_stop_retraining(dreamshard: Drea
     alias_changes.set_alias(open_store().settings, "1", "champion", "for the test")
     (config,) = tmp_path.glob("mlartifacts/**/placer/config.json")
     config.write_text(json.dumps(json.loads(config.read_text()) | {"format": 0}))
+    config.with_name("digests.json").unlink()  # such releases kept none
+    registry.untag(open_store().settings, "1", registry.DIGEST_TAG)
     done = dreamshard(*run, "--seed", "1", home=tmp_path)
     assert done.returncode == 0, done.sentence
     outcome = json.loads(done.stdout)

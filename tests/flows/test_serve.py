@@ -212,7 +212,6 @@ NOT_A_NUMBER = json.dumps({"inputs": [users(pooling_factor=float("nan"))]})
         ("{inputs: ", "Ensure that input is a valid JSON formatted string"),
         ("[]", "'inputs'"),
         ("{}", "'inputs' key"),
-        (json.dumps({"dataframe_records": [USERS]}), "'inputs' key"),
         (json.dumps({"inputs": REQUEST}), "Expected list, but got dict"),
         (json.dumps({"inputs": []}), "inputs is empty"),
         (json.dumps({"inputs": [REQUEST, without(REQUEST, "memory_gb")]}), "inputs[1].memory_gb: Field required"),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dreamshard.baselines import pack_by_size
+from dreamshard.baselines import packed
 from dreamshard.placement import Placement
 from dreamshard.policy.mdp import episodes_of
 from dreamshard.policy.rollout import rollout
@@ -23,4 +23,4 @@ class PolicyPlacer:
     def place(self, task: PlacementTask) -> Placement:
         network = self.state.cost_network.for_task(task)
         finished = rollout(self.state.policy, network, episodes_of([task], network, self.state.normaliser), None)
-        return Placement(finished.device[0] if bool(finished.feasible[0]) else pack_by_size(task), task.num_devices)
+        return Placement(finished.device[0] if bool(finished.feasible[0]) else packed(task), task.num_devices)

@@ -18,7 +18,9 @@ from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statis
 from storage import retention
 from storage.filesystem import write_json
 from storage.lake import catalog, drifted_tables
+from storage.lake.compaction import compact
 from storage.lake.lake import EVALUATION, Lake
+from storage.lake.merged_samples import is_merged, runs_of
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registration, registry, runs
 from storage.run_records import lineage, training_effort
@@ -292,3 +294,22 @@ def test_lookups_of_drifted_tables_stay_as_long_as_those_of_their_dataset(tmp_pa
     removable = {file.info.path for file in retention.find_removable(store, datetime.now(UTC) + timedelta(days=1))}
     assert stray in removable
     assert kept not in removable
+
+
+def test_a_merged_file_stays_while_one_of_its_runs_is_needed_and_goes_with_the_last(store: Store):
+    """A file of the third training is moved to those of the first: each training here has a folder of its own."""
+    lake = store.lake
+    own, other = (
+        next(path for path in shared_files(store) if path.name.startswith(f"{key(name)}.0001.")).parent
+        for name in ("first", "third")
+    )
+    (moved,) = other.glob(f"{key('third')}.0001.*")
+    moved.rename(own / moved.name)
+    assert len(compact(lake)) == 6
+    age(list(shared_files(store)))
+    retention.remove_files(retention.find_removable(store, cutoff()))
+    [merged] = own.iterdir()
+    assert is_merged(merged)
+    assert runs_of(merged) == sorted([key("first"), key("evaluation of first"), key("third")])
+    kept = {path.parent for path in shared_files(store) if is_merged(path)}
+    assert len(kept) == 3, "of the first, for the third's sake, and of the second and third; the others are gone"

@@ -8,16 +8,15 @@
 The name of the hardware is the file's, or `name`, with a digest of all figures: other figures are other hardware.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from dreamshard.files.bounds import LONGEST_NAME, MOST_YAML_BYTES
 from dreamshard.files.digests import digest
+from dreamshard.files.foreign import brief, file_bytes, json_content, yaml_content
 from dreamshard.testbeds.accelerators.link_curves import MEASURED_LINKS
 from dreamshard.testbeds.accelerators.nvidia_specs import DATASHEET_LINKS
 from dreamshard.testbeds.accelerators.specs import SPECS, AcceleratorSpec, accelerator
@@ -33,6 +32,7 @@ _BYTES = {
 _PER_SECOND = {f"{unit}/s": size for unit, size in _BYTES.items()}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _HERTZ = {"MHz": 1e6, "GHz": 1e9}
+_LARGEST = 2.0**53  # of a figure in its own unit, such as bytes per second
 _NUMBER = re.compile(r"\s*(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(?P<unit>\S*)\s*")
 
 
@@ -107,14 +107,14 @@ def read_hardware(path: Path) -> AcceleratorSpec:
     unknown = sorted(set(content) - set(FIGURES) - {"name", "base", "link"})
     if unknown:
         raise ValueError(
-            f"{path} has the unknown keys {unknown}, whose figures would be ignored; the keys are name, base, link, "
+            f"{path} has the unknown keys {brief(unknown)}, whose figures would be ignored; the keys are name, base, link, "
             f"{', '.join(FIGURES)}"
         )
     given: dict[str, Any] = {
         FIGURES[key].field: _number(path, key, value) for key, value in content.items() if key in FIGURES
     }
     if "base" in content:
-        spec = replace(_base(path, str(content["base"])), **given)
+        spec = replace(_base(path, str(content["base"])[:LONGEST_NAME]), **given)
     else:
         missing = [key for key, figure in FIGURES.items() if figure.field not in given and key not in OPTIONAL]
         if missing:
@@ -138,7 +138,7 @@ def _link(path: Path, content: Mapping[str, Any], base: str | None) -> str | Non
     """How the link is modelled: as the file says, else as the preset's."""
     link = content.get("link", base)
     if "link" in content and link not in LINKS:
-        raise ValueError(f"{path} has the unknown link {link!r}; use one of {', '.join(LINKS)}")
+        raise ValueError(f"{path} has the unknown link {brief(link)}; use one of {', '.join(LINKS)}")
     if "link_latency" in content and link in DATASHEET_LINKS:
         raise ValueError(
             f"{path} gives link_latency, but links are as measured on {link}, latency included, so it would be ignored; "
@@ -151,13 +151,16 @@ def _link(path: Path, content: Mapping[str, Any], base: str | None) -> str | Non
 def _content(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"there is no hardware file {path}, so its figures are unknown; check the path")
-    try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (UnicodeDecodeError, json.JSONDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} is neither YAML nor JSON ({' '.join(str(error).split())}); correct it") from error
+    problem, advice = "is neither YAML nor JSON", "so its figures are unknown; correct it"
+    text = file_bytes(path, problem, advice, MOST_YAML_BYTES)
+    content = (json_content if path.suffix == ".json" else yaml_content)(text, path, problem, advice)
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no figures; give one per line, for example `memory: 80 GB`")
+    name = content.get("name", path.stem)
+    if not isinstance(name, str | int) or not 0 < len(str(name)) <= LONGEST_NAME or not str(name).isprintable():
+        raise ValueError(
+            f"{path} gives name as {brief(name)}, which plans cannot show; write for example `name: my-cluster`"
+        )
     return {str(key): value for key, value in content.items()}
 
 
@@ -178,16 +181,19 @@ def _number(path: Path, key: str, value: Any) -> float | int:
     match = _NUMBER.fullmatch(str(value))
     advice = f"write for example `{key}: {figure.example}`"
     if match is None:
-        raise ValueError(f"{path} gives {key} as {value!r}, which is no number with a unit; {advice}")
+        raise ValueError(f"{path} gives {key} as {brief(value)}, which is no number with a unit; {advice}")
     number, unit = float(match["number"]), match["unit"]
     if figure.units is None and unit:
-        raise ValueError(f"{path} gives {key} as {value!r}, but it is a count without a unit; {advice}")
+        raise ValueError(f"{path} gives {key} as {brief(value)}, but it is a count without a unit; {advice}")
     if figure.units is not None and unit not in figure.units:
         problem = f"in the unknown unit {unit!r}" if unit else "without a unit"
         raise ValueError(f"{path} gives {key} {problem}; use one of {', '.join(figure.units)}: {advice}")
-    if not number > 0:
-        raise ValueError(f"{path} gives {key} as {value!r}, but it divides or bounds a cost, so it must be above zero")
     size = number * (figure.units[unit] if figure.units else 1)
+    if not 0 < size <= _LARGEST:
+        raise ValueError(
+            f"{path} gives {key} as {brief(value)}, but it divides or bounds a cost, so it must be above zero and at most "
+            f"{_LARGEST:.0e}; {advice}"
+        )
     if figure.whole and figure.units is None and size != round(size):
-        raise ValueError(f"{path} gives {key} as {value!r}, but it is a whole number; {advice}")
+        raise ValueError(f"{path} gives {key} as {brief(value)}, but it is a whole number; {advice}")
     return round(size) if figure.whole else size

@@ -78,6 +78,17 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_a_folder_that_cannot_be_completed_gives_its_space_back(tmp_path: Path):
+    def write_half() -> None:
+        with atomic.replacing_folder(tmp_path / "model") as folder:
+            (folder / "weights").write_text("half")
+            raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        write_half()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_old_folder_is_read_where_a_writer_was_killed_before_the_new_one_had_its_name(tmp_path: Path):
     target, moved = tmp_path / "model", tmp_path / "model.4711.replaced.tmp"
     assert atomic.complete_folder(target) == target

@@ -77,7 +77,14 @@ def test_a_collection_becomes_package_data_that_places_and_says_from_which_measu
 
 def test_data_model_and_report_stand_together_and_all_of_them_go_into_a_wheel(package: Path, name: str, costs: Path):
     files = {path.name for path in (package / name).iterdir()}
-    assert files == {"config.json", "weights.safetensors", "measurements.json", "shards.parquet", "REPORT.md"}
+    assert files == {
+        "config.json",
+        "digests.json",
+        "weights.safetensors",
+        "measurements.json",
+        "shards.parquet",
+        "REPORT.md",
+    }
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["dreamshard"]
     packed = {path.name for pattern in patterns for path in package.parents[1].glob(pattern) if path.is_file()}
     assert packed == files

@@ -135,17 +135,17 @@ def test_a_search_starts_where_it_is_said_to(bench, monkeypatch):
     placers = [bench.system(name).placer for name in names]
     watch("dreamshard_placer", "rollout")
     watch("dreamshard_placer", "cost_greedy")
-    watch("placement_search", "baselines")
+    watch("placement_search", "rule_placements")
     starts = []
     for placer in placers:
         assert TASK.is_legal(placer.place(TASK))
         starts.append(set(asked))
         asked.clear()
     assert starts == [
-        {"rollout", "cost_greedy", "baselines"},
-        {"cost_greedy", "baselines"},
+        {"rollout", "cost_greedy", "rule_placements"},
+        {"cost_greedy", "rule_placements"},
         {"rollout", "cost_greedy"},
-        {"baselines"},
+        {"rule_placements"},
     ]
 
 

@@ -43,5 +43,13 @@ def test_settings_with_the_same_rival_are_named_together():
     assert "dreamshard is the cheapest at 8x2, 8x2 to 12x4 (saves 20.0 to 50.0 % over dim_greedy)." in said(*rows)
 
 
+def test_many_settings_that_are_alike_are_not_listed():
+    many = [replace(each, placed=f"{size}x4") for size in range(10, 15) for each in results(dreamshard=8.0)]
+    assert said(*many).endswith("dreamshard is the cheapest everywhere (saves 20.0 to 20.0 % over dim_greedy).\n")
+    text = said(*results(dreamshard=10.0), *many)
+    assert "no clear difference at 8x2 (saves" in text
+    assert text.endswith("; dreamshard is the cheapest elsewhere (saves 20.0 to 20.0 % over dim_greedy).\n")
+
+
 def test_ablations_are_no_placers_to_choose_from():
     assert compare([replace(each, experiment="ablations") for each in results(dreamshard=9.0)]) == []

@@ -142,3 +142,19 @@ def test_a_query_loads_neither_torch_nor_mlflow(measured: Path):
         text=True,
     )
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_long_answer_is_printed_in_part_and_written_whole(sql: Callable[..., Result], tmp_path: Path):
+    printed = sql("select range as r from range(100000000)", "--rows", "3")
+    assert [line.split()[1] for line in printed.stdout.splitlines()[3:-1]] == ["0", "1", "2"]
+    assert "99999997 more rows are not printed, of 100000000" in printed.stderr
+    assert len(json.loads(sql("from range(2000)", "--json").stdout)) == 2000
+    assert sql("from range(2000) where false", "--json").stdout == "[]\n"
+    assert sql("from range(2000)", "--parquet", str(tmp_path / "a.parquet")).exit_code == 0
+    assert len(pd.read_parquet(tmp_path / "a.parquet")) == 2000
+
+
+def test_a_query_of_more_memory_than_allowed_is_one_sentence(sql: Callable[..., Result]):
+    refused = sql("select repeat('a', 3000000000) || random() as a", "--memory-gb", "0.1")
+    assert "needs more than the 0.1 GiB of memory" in sentence(refused.exception)
+    assert sql("select 1 as one", "--csv", "-").stdout == "one\n1\n"

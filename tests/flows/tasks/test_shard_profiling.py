@@ -79,6 +79,7 @@ def test_shards_of_an_h200_become_a_placer_that_says_from_which_measurements(
     assert outcome["table"][-1]["tables"] == "all"
     assert {file.name for file in Path(outcome["placer"]).iterdir()} == {
         "config.json",
+        "digests.json",
         "weights.safetensors",
         "measurements.json",
     }

@@ -1,6 +1,7 @@
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -11,7 +12,7 @@ from botocore.exceptions import EndpointConnectionError
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact import s3_artifact_repo
 
-from dreamshard.model_files import load_placer
+from dreamshard.model_files import load_placer, save_placer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from storage.mlflow_store import registration, registry, runs, versions
@@ -147,6 +148,19 @@ def test_a_name_that_is_none_lists_those_there_are(registered: Settings, name: s
 def test_lost_files_of_a_version_are_one_clear_error(registered: Settings):
     shutil.rmtree(registered.home / "mlartifacts")
     with pytest.raises(ValueError, match="version 1"):
+        registry.load_placer("1", registered)
+
+
+def test_a_version_whose_files_were_changed_is_refused_even_with_digests_that_agree(registered: Settings):
+    [config] = (registered.home / "mlartifacts").rglob("artifacts/placer/config.json")
+    weights = config.with_name("weights.safetensors")
+    before = weights.read_bytes()
+    weights.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    with pytest.raises(ValueError, match=r"weights\.safetensors was changed or damaged after it was saved"):
+        registry.load_placer("1", registered)
+    weights.write_bytes(before)
+    save_placer(replace(load_placer(config.parent), rollouts=1), config.parent)
+    with pytest.raises(ValueError, match="is not the one that was saved"):
         registry.load_placer("1", registered)
 
 

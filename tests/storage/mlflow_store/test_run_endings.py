@@ -1,12 +1,23 @@
-"""Which host a run is of."""
+"""What a run ends with whose disk is full."""
 
+import pytest
+from mlflow.exceptions import MlflowException
+
+from dreamshard.files.full_disk import FullDiskError
 from storage.mlflow_store import run_endings
 
+FULL = MlflowException(
+    "(sqlite3.OperationalError) database or disk is full [SQL: INSERT INTO metrics] [parameters: (1, 2)]"
+)
 
-def test_hosts_of_one_name_are_told_apart(tmp_path):
-    hosts = set()
-    for identity in ("4a1f", "77c0"):
-        (tmp_path / identity).write_text(f"{identity}\n")
-        hosts.add(run_endings._host(tmp_path / identity))
-    assert len(hosts) == 2
-    assert run_endings._host(tmp_path / "absent") not in hosts
+
+class FullDatabase:
+    def set_tag(self, *_given):
+        raise FULL
+
+
+@pytest.mark.parametrize(("raised", "ends_with"), [(FULL, FullDiskError), (ValueError("7 devices"), ValueError)])
+def test_a_run_ends_with_its_own_error_or_with_one_sentence_on_the_full_disk(raised, ends_with):
+    with pytest.raises(ends_with) as caught, run_endings.ending(FullDatabase, "run"):
+        raise raised
+    assert "SQL" not in str(caught.value)

@@ -102,4 +102,4 @@ def test_tables_never_measured_alone_are_estimated_by_the_champion(registered: S
 
 def catalog_rows(store: Store, sql: str) -> list[dict[str, object]]:
     with load.answering(store.settings, sql) as answer:
-        return [dict(zip(answer.columns, row, strict=True)) for row in answer.fetchall()]
+        return [dict(zip(answer.rows.columns, row, strict=True)) for row in answer.rows.fetchall()]

@@ -1,0 +1,60 @@
+"""MLflow's scoring server behind limits and a login: `python -m flows.servers.scoring_app MODEL_URI ...` serves it.
+
+It imports nothing of `dreamshard`: a version is served by the copy of the library that was saved with it.
+"""
+
+import argparse
+import json
+import os
+from dataclasses import asdict
+
+import uvicorn
+
+from flows.servers.scoring_limits import RequestLimits, limited
+from storage.asgi import Application
+from storage.login import guarded
+
+SETTINGS = "DREAMSHARD_SERVING"
+HEALTH = ("/health", "/ping")  # what answers without a login
+_AT_ONCE = 256  # connections; more are answered with 503
+
+
+def environment(limits: RequestLimits, *, pages: bool, login: str | None) -> dict[str, str]:
+    """What `application` is told by the process that starts it; in no argument, which all users of the machine can read."""
+    return {SETTINGS: json.dumps({"limits": asdict(limits), "pages": pages, "login": login})}
+
+
+def application() -> Application:
+    """The application of one process of the server, with the model loaded."""
+    from mlflow.pyfunc.scoring_server.app import app
+
+    settings = json.loads(os.environ[SETTINGS])
+    served = limited(app, RequestLimits(**settings["limits"]), pages=settings["pages"])
+    return guarded(served, settings["login"], HEALTH) if settings["login"] else served
+
+
+def main() -> None:
+    """Serve until a signal."""
+    parser = argparse.ArgumentParser(prog="python -m flows.servers.scoring_app", description=__doc__.partition("\n")[0])
+    parser.add_argument("model_uri")
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--workers", type=int, default=1)
+    given = parser.parse_args()
+    from mlflow.artifacts import download_artifacts
+    from mlflow.pyfunc import scoring_server
+
+    _, variables = scoring_server.get_cmd(download_artifacts(artifact_uri=given.model_uri))
+    os.environ.update(variables)
+    uvicorn.run(
+        f"{__spec__.name}:application",
+        factory=True,
+        host=given.host,
+        port=given.port,
+        workers=given.workers,
+        limit_concurrency=_AT_ONCE,
+    )
+
+
+if __name__ == "__main__":
+    main()

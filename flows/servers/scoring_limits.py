@@ -1,0 +1,120 @@
+"""Limits in front of the scoring server, so that one client cannot hold it for all others.
+
+A body is counted before it is parsed, and requests and tables before anything is placed. What exceeds a limit is answered
+with 413 or 422 and a sentence that names the limit; what is no JSON at all is left to the server, which answers 400.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from storage.asgi import Application, Message, Receive, Send
+
+PATH = "/invocations"
+PAGES = ("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
+_TOO_LARGE, _WRONG_TYPE, _UNPROCESSABLE, _NOT_FOUND = 413, 415, 422, 404
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestLimits:
+    """The most that is accepted.
+
+    Attributes:
+        body_bytes: of a body; 5,000 tables with all statistics have about 2.5 MB.
+        requests: in a body; they are placed one after another.
+        tables: of a request; the time to place grows with them and the devices.
+    """
+
+    body_bytes: int = 16 * 2**20
+    requests: int = 16
+    tables: int = 5_000
+
+
+def limited(app: Application, limits: RequestLimits, *, pages: bool = False) -> Application:
+    """`app`, an ASGI application, with limits on what is posted to it; without its pages for programmers unless `pages`."""
+
+    async def checked(scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+        elif scope["path"] in PAGES and not pages:
+            await _answer(send, _NOT_FOUND, "there is no such page; start the server with --docs for its API pages")
+        elif scope["path"] != PATH:
+            await app(scope, receive, send)
+        else:
+            await _checked_body(app, limits, scope, receive, send)
+
+    return checked
+
+
+async def _checked_body(app: Application, limits: RequestLimits, scope: Message, receive: Receive, send: Send) -> None:
+    headers = dict(scope.get("headers", []))
+    kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+    announced = headers.get(b"content-length", b"0")
+    too_large = (
+        f"the body has more than {limits.body_bytes / 2**20:g} MiB, so it was not read; send fewer tables at once, or start "
+        "the server with a larger --max-body-mb"
+    )
+    if announced.isdigit() and int(announced) > limits.body_bytes:
+        await _answer(send, _TOO_LARGE, too_large)
+        return
+    if scope["method"] == "POST" and kind != "application/json":
+        await _answer(send, _WRONG_TYPE, "the body is not JSON; send Content-Type: application/json")
+        return
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        body += message.get("body", b"")
+        more = bool(message.get("more_body", False))
+        if len(body) > limits.body_bytes:
+            await _answer(send, _TOO_LARGE, too_large)
+            return
+    if problem := exceeded(bytes(body), limits):
+        await _answer(send, _UNPROCESSABLE, problem)
+        return
+    unread = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+    async def replayed() -> Message:
+        return unread.pop() if unread else await receive()
+
+    await app(scope, replayed, send)
+
+
+def exceeded(body: bytes, limits: RequestLimits) -> str | None:
+    """Which limit a body exceeds, in one sentence; None if it exceeds none, or is no JSON."""
+    try:
+        content: Any = json.loads(body)
+    except RecursionError:
+        return "the body nests values too deeply to be read; send a list of requests"
+    except ValueError:
+        return None
+    if not isinstance(content, Mapping):
+        return None
+    if others := sorted(set(map(str, content)) - {"inputs", "params"}):
+        return f'the body has {others[0]!r}, which is not read here; send {{"inputs": [REQUEST, ...]}}'
+    requests = content.get("inputs")
+    if not isinstance(requests, list):
+        return None
+    if len(requests) > limits.requests:
+        return (
+            f"the body has {len(requests)} requests, more than {limits.requests}, which would hold up other clients; send "
+            "them in several bodies, or start the server with a larger --max-requests"
+        )
+    for number, request in enumerate(requests):
+        tables = request.get("tables") if isinstance(request, Mapping) else None
+        if isinstance(tables, list) and len(tables) > limits.tables:
+            return (
+                f"request {number} has {len(tables):,} tables, more than {limits.tables:,}, which would hold up other "
+                "clients; place them with `dreamshard place`, or start the server with a larger --max-tables"
+            )
+    return None
+
+
+async def _answer(send: Send, status: int, sentence: str) -> None:
+    body = json.dumps({"error": sentence}).encode()
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]  # the rest of a body is not read
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

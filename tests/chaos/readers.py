@@ -1,0 +1,125 @@
+"""Damaged input for every reader: 100,000 files each, in processes of their own, so that a crash is one input.
+
+Input `i` of chunk `c` is drawn from the seed `f"{seed} {reader} {c}"`, so what a row names can be had again:
+
+    python -c "from tests.chaos.readers import shown; shown('plans', seed=1, chunk=0, number=17)" > input.json
+"""
+
+import logging
+import multiprocessing
+import os
+import resource
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice, repeat
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+
+from tests.chaos.survived import Survived
+from tests.helpers.foreign_files import Reader, problem, readers
+
+INPUTS = 100_000
+_CHUNK = 5_000
+_MOST_MIB = 1024  # of memory beside what there was before
+_ADDRESSES = 12 * 2**30  # keeps a failure of this trial from ending other processes
+_FORK = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True)
+class _Failure:
+    chunk: int
+    number: int
+    problem: str
+
+
+def run(scale: float, seed: int) -> list[Survived]:
+    """A row per reader."""
+    torch.set_num_threads(1)
+    count, names = max(20, round(INPUTS * scale)), sorted(_known())  # read once, before processes are forked
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=_FORK) as pool:
+        return list(pool.map(_tried, names, repeat(count), repeat(seed)))
+
+
+def shown(name: str, seed: int, chunk: int, number: int) -> None:
+    """Write one input to stdout."""
+    content = next(islice(_inputs(_known()[name], seed, chunk), number, None))
+    sys.stdout.buffer.write(content)
+
+
+@cache
+def _known() -> dict[str, Reader]:
+    return readers()
+
+
+def _tried(name: str, count: int, seed: int) -> Survived:
+    reader = _known()[name]
+    failures: list[_Failure] = []
+    for chunk, start in enumerate(range(0, count, _CHUNK)):
+        failures += _failures(reader, min(_CHUNK, count - start), seed, chunk)
+    note = "; ".join(f"chunk {each.chunk}, input {each.number}: {each.problem}" for each in failures[:2])
+    return Survived(what=f"damaged input: {reader.name}", tried=count, survived=count - len(failures), note=note[:500])
+
+
+def _inputs(reader: Reader, seed: int, chunk: int) -> Iterator[bytes]:
+    return reader.inputs(f"{seed} {reader.name} {chunk}")
+
+
+def _failures(reader: Reader, count: int, seed: int, chunk: int) -> list[_Failure]:
+    """Try one chunk; a process that dies is followed by another one, from the next input on."""
+    found: list[_Failure] = []
+    done = 0
+    while done < count:
+        receiver, sender = _FORK.Pipe(duplex=False)
+        process = _FORK.Process(target=_try_all, args=(reader, seed, chunk, done, count, sender))
+        process.start()
+        sender.close()
+        try:
+            while done < count:
+                wrong: str | None = receiver.recv()
+                if wrong is not None:
+                    found.append(_Failure(chunk, done, wrong))
+                done += 1
+        except EOFError:
+            process.join()
+            found.append(_Failure(chunk, done, f"ends the process ({process.exitcode})"))
+            done += 1
+        process.join()
+        receiver.close()
+    return found
+
+
+def _try_all(reader: Reader, seed: int, chunk: int, start: int, end: int, results: Connection) -> None:
+    """In a process of its own: send what is wrong with each input, or None."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    resource.setrlimit(resource.RLIMIT_DATA, (_ADDRESSES, _ADDRESSES))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"input{reader.ending}"
+        file.write_bytes(reader.valid[0])
+        with suppress(ValueError):
+            reader.read(file)  # imports what it needs, which counts for no input
+        for content in islice(_inputs(reader, seed, chunk), start, end):
+            file.write_bytes(content)
+            before = _forget_peak()
+            wrong = problem(reader, file)
+            grown = _peak_mib() - before
+            results.send(f"takes {grown} MiB" if wrong is None and grown > _MOST_MIB else wrong)
+
+
+def _forget_peak() -> int:
+    Path("/proc/self/clear_refs").write_text("5")  # sets the peak to what is in use
+    return _peak_mib()
+
+
+def _peak_mib() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) // 1024

@@ -1,0 +1,59 @@
+"""The command that runs long trials: a table of each, and a failure wherever anything was not survived."""
+
+import pytest
+
+from tests.chaos.__main__ import MARKER, main, names, table, tried
+from tests.chaos.survived import Survived
+from tests.helpers.marked_tables import write
+from tests.helpers.placer_properties import PLACERS
+
+HELD = Survived(what="kills", tried=1200, survived=1200, note="seed 3")
+
+
+def breaks(_scale, _seed):
+    raise ValueError("two | lines\nof text")
+
+
+def test_a_row_says_how_often_it_held():
+    assert table([HELD])[-1] == "| kills | 1,200 | 1,200 | seed 3 |"
+
+
+def test_a_trial_that_breaks_is_a_row_that_was_not_survived():
+    [row] = tried("kills", 1.0, 0, lambda _: breaks)
+    assert (row.tried, row.survived) == (1, 0)
+    assert table([row])[-1].endswith("| ValueError: two \\| lines of text |")
+
+
+def test_tables_are_replaced_in_the_page_and_others_stay(tmp_path):
+    page = tmp_path / "survived.md"
+    page.write_text(f"before\n\n{MARKER}\n\n## kills\n\nold\n\n## readers\n\nkept\n\n{MARKER}\nafter\n")
+    write(page, MARKER, "##", {"kills": ["## kills", "", *table([HELD])]})
+    text = page.read_text()
+    assert "old" not in text
+    assert "kept" in text
+    assert text.startswith("before\n")
+    assert text.endswith(f"{MARKER}\nafter\n")
+    write(page, MARKER, "##", {"kills": ["## kills", "", *table([HELD])]})
+    assert page.read_text() == text, "written again, the same"
+
+
+def test_a_page_without_markers_is_refused(tmp_path):
+    page = tmp_path / "survived.md"
+    page.write_text("no markers")
+    with pytest.raises(ValueError, match="0 markers"):
+        write(page, MARKER, "##", {})
+
+
+def test_placers_are_tried_by_the_command(capsys, monkeypatch):
+    assert "placers" in names()
+    monkeypatch.setattr("tests.chaos.placers.PLACERS", {"size_greedy": PLACERS["size_greedy"]})
+    assert main(["placers", "--scale", "0.01", "--seed", "5"]) == 0
+    printed = capsys.readouterr().out
+    assert "## placers (seed 5)" in printed
+    assert "| random tasks placed by `size_greedy` | 1 | 1 |" in printed
+
+
+def test_a_share_of_nothing_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["placers", "--scale", "0"])
+    assert "would try nothing" in capsys.readouterr().err

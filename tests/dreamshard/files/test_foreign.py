@@ -1,0 +1,172 @@
+"""The door for what others wrote: one sentence for whatever a library raises, and bounds before anything is made."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dreamshard.constraints_file import parse_constraints
+from dreamshard.files.foreign import brief, file_text, json_content, reading, yaml_content
+from dreamshard.plan import parse_plan
+from dreamshard.tasks import PlacementTask
+from dreamshard.workloads import WorkloadConfig, open_workload, read_tables
+from tests.helpers.tables import tables_of
+
+ADVICE = "so it cannot be used; write it again"
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("x"), OverflowError("y"), AssertionError(), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "z")]
+)
+def test_what_a_library_raises_is_one_sentence_with_the_error_as_cause(error: Exception):
+    with (
+        pytest.raises(ValueError, match=r"^f is not a plan \(\w+.*\), so it cannot be used; write it again$") as raised,
+        reading("f", "is not a plan", ADVICE),
+    ):
+        raise error
+    assert raised.value.__cause__ is error
+
+
+def test_a_conversion_of_this_projects_own_is_made_a_sentence_too():
+    with (
+        pytest.raises(ValueError, match=r"f is not a plan \(ValueError: invalid literal"),
+        reading("f", "is not a plan", ADVICE),
+    ):
+        int("x")
+
+
+def test_no_memory_is_said_as_such():
+    with pytest.raises(ValueError, match="asks for more memory than there is"), reading("f", "is not a plan", ADVICE):
+        raise MemoryError
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 100_000, r"RecursionError|nests values more than 50 deep"),
+        ("[" * 60 + "]" * 60, "nests values more than 50 deep"),
+        ("9" * 5000, "ValueError: Exceeds the limit"),
+        ("1" * 30, "an integer of more than 64 bits"),
+        ("[1e999]", "the number inf"),
+        ('["\\ud800"]', "half a character"),
+        (json.dumps("x" * 70_000), "a text of 70,000 characters"),
+        ("\ufeff{", "JSONDecodeError"),
+    ],
+)
+def test_json_beyond_its_bounds_is_refused(text: str, said: str):
+    with pytest.raises(ValueError, match=said):
+        json_content(text, "f", "is not JSON", ADVICE)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- " * 100, "nests values more than 50 deep"),
+        ("&a [*a]", "nests values more than 50 deep"),
+        (
+            "\n".join(["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12))]),
+            "values",
+        ),
+        ("!!python/object/apply:os.system [id]", "ConstructorError"),
+        ("x" * 2**21, "more than 1,048,576 bytes"),
+    ],
+)
+def test_yaml_beyond_its_bounds_is_refused(text: str, said: str):
+    with pytest.raises(ValueError, match=said):
+        yaml_content(text, "f", "is neither YAML nor JSON", ADVICE)
+
+
+def test_a_text_that_is_not_utf8_is_refused_and_a_byte_order_mark_is_not(tmp_path: Path):
+    file = tmp_path / "f"
+    file.write_bytes(b"\xef\xbb\xbfname")
+    assert file_text(file, "is no text", ADVICE) == "name"
+    file.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"f is no text \(UnicodeDecodeError"):
+        file_text(file, "is no text", ADVICE)
+
+
+def test_a_long_value_is_shown_in_brief():
+    assert len(brief("x" * 10_000)) <= 110
+    assert brief([1, 2]) == "[1, 2]"
+
+
+@given(content=JSON)
+def test_any_json_is_a_plan_or_one_sentence(content: object):
+    for value in (content, {"num_devices": 2, "shards": content}, {"num_devices": 2, "shards": [content]}):
+        error = _error_of(json.dumps(value))
+        assert error is None or (type(error) is ValueError and "\n" not in str(error))  # no subclass of a library's
+
+
+def _error_of(text: str) -> Exception | None:
+    try:
+        parse_plan(text)
+    except Exception as error:  # noqa: BLE001 - which errors come out is what is tried
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_devices", 100_000_000),
+        ("num_devices", 1e999),
+        ("num_devices", "2"),
+        ("devices_per_host", 2**40),
+        ("shards", [{"table": "t", "device": "zero", "column_start": 0, "column_end": 4}]),
+        ("shards", [{"table": ["t"], "device": 0, "column_start": 0, "column_end": 4}]),
+        ("shards", [{"table": "t", "device": 0, "column_start": 0, "column_end": 2**60}]),
+        ("rows", {"t": -1}),
+        ("differs_in", [[]]),
+    ],
+)
+def test_a_wrong_field_of_a_plan_is_named(field: str, value: object):
+    with pytest.raises(ValueError, match=r"^p\.json is not a plan"):
+        parse_plan(json.dumps({"num_devices": 2, "shards": [], field: value}), "p.json")
+
+
+def test_devices_beyond_any_cluster_are_refused_before_anything_is_made():
+    with pytest.raises(ValueError, match="asks for 100000000 devices; a placement has 1 to 4096"):
+        PlacementTask(tables_of([10]), 100_000_000, 2**30)
+    with pytest.raises(ValueError, match="100000000 devices per host"):
+        PlacementTask(tables_of([10]), 2, 2**30, devices_per_host=100_000_000)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("t,10,4,1e300", "lookups per sample are more than"),
+        ("t," + "9" * 400 + ",4,1", "rows is '9+.*, finite and not negative"),
+        ("t," + "9" * 30 + ",4,1", "rows is '9+', more than"),
+        ("t,10,4096000,1", "dim is '4096000', more than the 4,096"),
+        ("t,²,4,1", "rows is '²', not a whole number"),
+        ("t\x1b[2J,10,4,1", "control characters"),
+        ("x" * 2000 + ",10,4,1", "longer than 1000 characters"),
+        ("t,18014398509481984,4096,1", "weights together, more than any cluster holds"),
+    ],
+)
+def test_a_number_or_name_beyond_use_is_refused(tmp_path: Path, line: str, said: str):
+    file = tmp_path / "t.csv"
+    file.write_text(f"name,rows,dim,pooling_factor\n{line}\n")
+    with pytest.raises(ValueError, match=said) as raised:
+        read_tables(file)
+    assert len(str(raised.value)) < 600
+
+
+def test_lookups_that_no_memory_holds_are_not_drawn(tmp_path: Path):
+    file = tmp_path / "t.csv"
+    file.write_text("name,rows,dim,pooling_factor\nt,1000,4,900000\n")
+    with pytest.raises(ValueError, match=r"5\.9e\+10 in a batch of 65,536, more than the 134,217,728 that are drawn"):
+        open_workload(WorkloadConfig(source=str(file), dim=None)).table(0)
+
+
+def test_constraints_beyond_use_are_refused():
+    for text in ("memory_gb: {0: 1.0e+300}", "reserve_gb: .inf", "memory_gb: {0: 99999999999999999999}"):
+        with pytest.raises(ValueError, match="the constraints "):
+            parse_constraints(text, ["t"], 4)

@@ -1,0 +1,125 @@
+"""Whether tables fit at all."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dreamshard.baselines import GreedyPlacer, packed, packed_by_size
+from dreamshard.constraints import Constraints
+from dreamshard.legality import violation
+from dreamshard.limits import PlacementLimits
+from dreamshard.packing import pack_whole
+from dreamshard.placement import Placement
+from dreamshard.placer import NoPlacementError
+from dreamshard.search.column_packing import packed_columns
+from dreamshard.tasks import PlacementTask
+from tests.helpers.tables import ROW_BYTES, tables_of, task_of
+
+
+def exists(task: PlacementTask) -> bool:
+    """Whether a legal placement of whole tables exists, by trying all that memory allows."""
+    every = np.array(list(product(range(task.num_devices), repeat=len(task.tables))))  # [P, T]
+    held = (np.eye(task.num_devices)[every] * task.table_bytes.numpy()[None, :, None]).sum(axis=1)  # [P, D]
+    fitting = every[(held <= task.capacity_bytes.numpy()).all(axis=1)]
+    return any(not violation(task, Placement(torch.tensor(device), task.num_devices)) for device in fitting)
+
+
+def is_proved(task: PlacementTask) -> bool:
+    """Whether whole tables find no place, and the error says so; False where a legal placement is found."""
+    try:
+        placement = Placement(packed(task), task.num_devices)
+    except NoPlacementError as error:
+        if "none exists" in str(error) or "are to share a device" in str(error):
+            return True
+        raise
+    assert violation(task, placement) == ""
+    return False
+
+
+def test_what_no_rule_packs_is_packed():
+    task = task_of([9, 8, 7, 7, 7, 4, 4, 3, 3], num_devices=2, room_rows=26)
+    assert packed_by_size(task) is None, "the premise"
+    assert task.is_legal(Placement(packed(task), 2))
+    assert task.is_legal(GreedyPlacer("size_greedy").place(task))
+
+
+def test_what_cannot_be_packed_is_proved():
+    with pytest.raises(NoPlacementError, match=r"of whole tables .* and none exists"):
+        packed(task_of([4, 4, 4], num_devices=2, room_rows=6))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.integers(1, 30), min_size=1, max_size=7), num_devices=st.integers(1, 3), slack=st.integers(0, 8)
+)
+def test_a_placement_is_found_exactly_where_one_exists(rows, num_devices, slack):
+    task = task_of(rows, num_devices, max(max(rows), -(-sum(rows) // num_devices) + slack))
+    assert is_proved(task) != exists(task)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.integers(1, 9), min_size=3, max_size=6),
+    room=st.integers(9, 20),
+    together=st.sampled_from([(), ("t0", "t1"), ("t1", "t2")]),
+    apart=st.sampled_from([(), ("t0", "t2"), ("t0", "t1", "t2")]),
+    pinned=st.sampled_from([{}, {"t0": (1,)}, {"t2": (0, 2)}]),
+)
+def test_with_constraints_too(rows, room, together, apart, pinned):
+    constraints = Constraints(
+        together=tuple(frozenset(each) for each in (together,) if each),
+        apart=tuple(frozenset(each) for each in (apart,) if each),
+        pinned=pinned,
+    )
+    try:
+        task = PlacementTask(tables_of(rows), 3, room * ROW_BYTES, constraints=constraints)
+    except ValueError:
+        return  # contradictory, and refused as such
+    assert is_proved(task) != exists(task)
+
+
+def test_columns_fill_devices_to_the_last_byte():
+    tables = tables_of([100, 100, 100], dim=20)  # five units of 100 rows each: fifteen on two devices of 7.5
+    task = PlacementTask(tables, 2, 800 * ROW_BYTES)
+    assert packed_by_size(task) is None, "the premise"
+    placement = packed_columns(task)
+    assert task.is_legal(placement)
+    with pytest.raises(NoPlacementError, match=r"of whole tables or columns .* and none exists"):
+        packed_columns(PlacementTask(tables, 2, 750 * ROW_BYTES))
+
+
+def test_no_shard_is_narrower_than_its_table_allows():
+    wide = Constraints(narrowest_columns_of={"t0": 12})
+    tables = tables_of([100, 300], dim=[24, 8])  # units: 6 of 100, 2 of 300
+    task = PlacementTask(tables, 2, 900 * ROW_BYTES, constraints=wide)
+    placement = packed_columns(task)
+    assert violation(task, placement) == ""
+
+
+def test_sizes_of_real_tables_that_fill_devices_almost_are_packed_within_their_bytes():
+    generator = np.random.default_rng(0)
+    share = generator.lognormal(0, 1.5, (4, 12))
+    sizes = np.floor(share / share.sum(axis=1, keepdims=True) * 5 * 2**30).astype(np.int64).ravel()
+    room = np.full(4, int(sizes.reshape(4, 12).sum(axis=1).max() * 1.005))
+    limits = PlacementLimits(np.arange(48), sizes, room, np.ones((48, 4), bool), np.zeros((48, 48), bool))
+    device = pack_whole(limits).device
+    assert device is not None
+    assert (np.bincount(device, weights=sizes) <= room).all()
+
+
+def test_more_than_the_search_takes_on_is_not_called_impossible():
+    count, num_devices = 300, 64
+    sizes = np.full(count, 10)
+    limits = PlacementLimits(
+        np.arange(count),
+        sizes,
+        np.full(num_devices, 1),
+        np.ones((count, num_devices), bool),
+        np.zeros((count, count), bool),
+    )
+    assert pack_whole(limits).device is None
+    assert not pack_whole(limits).is_impossible

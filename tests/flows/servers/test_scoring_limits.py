@@ -1,0 +1,80 @@
+"""What is posted to the scoring server is counted before it is parsed or placed."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from flows.servers.scoring_limits import RequestLimits, limited
+
+LIMITS = RequestLimits(body_bytes=2000, requests=2, tables=3)
+TABLE = {"name": "t", "rows": 10, "dim": 4, "pooling_factor": 1.0}
+
+
+async def echo(scope, receive, send):
+    """Answers with the body that reaches it."""
+    message = await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": message.get("body", b"")})
+
+
+def posted(content, *, headers=None, path="/invocations", method="POST", pages=False) -> httpx.Response:
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app=limited(echo, LIMITS, pages=pages))
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            kind = {"Content-Type": "application/json", **(headers or {})}
+            return await client.request(method, path, content=content, headers=kind)
+
+    return asyncio.run(ask())
+
+
+def body(*num_tables: int) -> bytes:
+    return json.dumps({"inputs": [{"num_devices": 2, "tables": [TABLE] * count} for count in num_tables]}).encode()
+
+
+def test_what_is_within_the_limits_reaches_the_server_unchanged():
+    answer = posted(body(3, 1))
+    assert answer.status_code == 200
+    assert answer.content == body(3, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "said"),
+    [
+        (b" " * 2001, 413, "more than 0.00190735 MiB"),
+        (body(1, 1, 1), 422, "3 requests, more than 2"),
+        (body(1, 4), 422, "request 1 has 4 tables, more than 3"),
+        (b"[" * 1900, 422, "nests values too deeply"),
+        (b'{"dataframe_split": {}}', 422, "'dataframe_split', which is not read here"),
+    ],
+)
+def test_what_exceeds_a_limit_is_answered_with_the_limit(content, status, said):
+    answer = posted(content)
+    assert answer.status_code == status
+    assert said in answer.json()["error"]
+
+
+def test_a_body_of_unknown_length_is_counted_while_it_comes():
+    received = []
+
+    async def chunks():
+        for number in range(100):
+            received.append(number)
+            yield b" " * 500
+
+    answer = posted(chunks())
+    assert answer.status_code == 413
+    assert len(received) < 10, "the rest is not read"
+
+
+def test_a_body_that_is_no_json_is_left_to_the_server_and_other_types_are_refused():
+    assert posted(b"{").content == b"{"
+    assert posted(b"a,b", headers={"Content-Type": "text/csv"}).status_code == 415
+
+
+def test_pages_for_programmers_are_there_only_if_asked_for():
+    assert posted(b"", path="/docs", method="GET").status_code == 404
+    assert posted(b"", path="/openapi.json", method="GET").status_code == 404
+    assert posted(b"", path="/docs", method="GET", pages=True).status_code == 200
+    assert posted(b"", path="/health", method="GET").status_code == 200

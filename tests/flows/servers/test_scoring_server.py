@@ -1,0 +1,54 @@
+"""The scoring server as it runs: a placement, limits, a login, no pages."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from dreamshard.trained import save_placer
+from flows.servers.scoring_limits import RequestLimits
+from flows.servers.scoring_server import scoring_server
+from storage.mlflow_store import registration, runs
+from storage.settings import Settings
+from storage.store import open_store
+from tests.helpers.trained import learnt_placer
+
+pytestmark = pytest.mark.server
+LOGIN = ("team", "a-password")
+TABLE = {"name": "t", "rows": 1000, "dim": 16, "pooling_factor": 2.0}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("scoring")
+    settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(folder / "home")})).settings
+    save_placer(learnt_placer(), folder / "placer")
+    with runs.chain(settings, "test") as run:
+        version = registration.register_placer(settings, folder / "placer", run)
+    limits = RequestLimits(requests=2)
+    with scoring_server(settings, version, limits=limits, login=":".join(LOGIN)) as (url, _):
+        yield url
+
+
+def asked(address: str, count: int, **more) -> httpx.Response:
+    request = {"num_devices": 2, "memory_gb": 1, "tables": [TABLE]}
+    return httpx.post(f"{address}/invocations", json={"inputs": [request] * count}, timeout=60, **more)
+
+
+def test_it_places_for_those_who_log_in(address):
+    answer = asked(address, 2, auth=LOGIN)
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["predictions"]) == 2
+    assert asked(address, 1).status_code == 401
+    assert asked(address, 1, auth=("team", "wrong")).status_code == 401
+
+
+def test_it_refuses_what_would_hold_it_up(address):
+    answer = asked(address, 3, auth=LOGIN)
+    assert answer.status_code == 422
+    assert "3 requests, more than 2" in answer.json()["error"]
+
+
+def test_it_has_no_pages_and_says_to_everyone_that_it_runs(address):
+    assert httpx.get(f"{address}/docs", auth=LOGIN).status_code == 404
+    assert httpx.get(f"{address}/health").status_code == 200

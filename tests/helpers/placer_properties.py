@@ -1,0 +1,142 @@
+"""Properties that every placer has, tried on random tasks: tight and roomy, wide and narrow tables, with constraints."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dreamshard.baselines import baselines
+from dreamshard.constraints import Constraints
+from dreamshard.legality import violation
+from dreamshard.limits import PlacementLimits
+from dreamshard.packing import pack_whole
+from dreamshard.peers.neuroshard import NeuroShardPlacer, PredictedCosts
+from dreamshard.placement import Placement
+from dreamshard.placer import NoPlacementError
+from dreamshard.search import GreedyCostPlacer, RooflinePlacer
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.hardware_file import hardware
+from tests.helpers.autoshard import learnt_autoshard_placer
+from tests.helpers.tables import tables_of
+from tests.helpers.trained import learnt, learnt_placer
+
+_WORSE = {"dreamshard": 1.01, "dreamshard_columns": 1.04, "prior": 1.04}
+"""By how much a search may end worse with more memory: in another local optimum, or with tables whole that had to be split,
+which are split for a gain of 3 % and more only."""
+
+_FREE = ("neuroshard_predicted", "policy")  # place without constraints on devices; the policy may find nothing at all
+
+PLACERS: dict[str, Callable[[], Any]] = {
+    **{name: (lambda name=name: baselines()[name]) for name in baselines()},
+    "cost_greedy": lambda: GreedyCostPlacer(learnt().cost_network, learnt().normaliser),
+    "policy": lambda: replace(learnt_placer(), inference="policy"),
+    "dreamshard": lambda: replace(learnt_placer(), columns=False),
+    "dreamshard_columns": learnt_placer,
+    "prior": lambda: RooflinePlacer(hardware("a100")),
+    "neuroshard_predicted": lambda: NeuroShardPlacer(
+        PredictedCosts(learnt().cost_network, learnt().normaliser), columns=False
+    ),
+    "autoshard": learnt_autoshard_placer,
+}
+"""Makes a placer by name."""
+
+
+def drawn_task(seed: int) -> PlacementTask:
+    """A random task that memory and constraints do not rule out at once."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        try:
+            return _task(generator, seed)
+        except ValueError:
+            continue  # contradictory, or larger than all devices: refused before any placer sees it
+
+
+def broken_properties(name: str, task: PlacementTask) -> str:
+    """The properties that a placer breaks on a task, in words; empty where it breaks none."""
+    if name in _FREE:
+        task = replace(task, constraints=Constraints())
+    return "; ".join(_broken(name, PLACERS[name](), task))
+
+
+def thread_differences(name: str, task: PlacementTask) -> str:
+    """How placements by one and by four threads differ; empty where they do not."""
+    threads, placed = torch.get_num_threads(), []
+    try:
+        for count in (1, 4):
+            torch.set_num_threads(count)
+            placed.append(PLACERS[name]().place(task))
+    finally:
+        torch.set_num_threads(threads)
+    one, many = placed
+    same = torch.equal(one.device, many.device) and one.shards == many.shards
+    return "" if same else f"{name} places otherwise with four threads"
+
+
+def _broken(name: str, placer: Any, task: PlacementTask) -> Iterator[str]:
+    try:
+        placement = placer.place(task)
+    except NoPlacementError as error:
+        if name != "policy" and "none exists" not in str(error) and "are to share a device" not in str(error):
+            yield f"found nothing, and proved nothing: {error}"
+        elif "none exists" in str(error) and pack_whole(PlacementLimits.of(task)).device is not None:
+            yield f"called impossible what is possible: {error}"
+        return
+    if not task.is_legal(placement) or violation(task, placement):
+        yield f"is not legal: {violation(task, placement)}"
+    if _held(task, placer.place(task)) != _held(task, placement):
+        yield "places otherwise when asked again"
+    if name != "random":
+        yield from _broken_by_order(placer, task, placement)
+    if name in _WORSE:
+        roomier = replace(task, memory_bytes=int(1.3 * task.memory_bytes))
+        before, after = (placer.predict_overall_ms(task, each) for each in (placement, placer.place(roomier)))
+        if after > before * _WORSE[name]:
+            yield f"costs {after / before:.4f} with more memory"
+
+
+def _broken_by_order(placer: Any, task: PlacementTask, placement: Placement) -> Iterator[str]:
+    order = torch.arange(len(task.tables)).flip(0)
+    turned = replace(task, tables=task.tables.select(order))
+    if _held(turned, placer.place(turned)) != _held(task, placement):
+        yield "places otherwise when tables come in another order"
+
+
+def _held(task: PlacementTask, placement: Placement) -> dict[tuple[str, int, int], int]:
+    """Device by table and columns."""
+    if placement.shards is None:
+        ranges = [(name, 0, dim) for name, dim in zip(task.tables.names, task.tables.dim.tolist(), strict=True)]
+    else:
+        ranges = [(task.tables.names[each.table], each.start, each.end) for each in placement.shards]
+    return dict(zip(ranges, placement.device.tolist(), strict=True))
+
+
+def _task(generator: torch.Generator, seed: int) -> PlacementTask:
+    def drawn(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (), generator=generator))
+
+    count, num_devices = drawn(1, 14), drawn(1, 5)
+    rows = [10 ** drawn(2, 6) + drawn(0, 99) for _ in range(count)]
+    dims = [4 * drawn(1, 32) for _ in range(count)]
+    pooling = [0.5 + drawn(0, 2000) / 50 for _ in range(count)]
+    tables = tables_of(rows, dims, pooling)
+    sizes = tables.memory_bytes("fp32", "sgd")
+    share = (1.0, 1.02, 1.1, 1.5, 4.0)[drawn(0, 4)]  # of an even share, and at least the largest table
+    room = max(int(share * float(sizes.sum()) / num_devices) + 1, int(sizes.max()))
+    return PlacementTask(
+        tables, num_devices, room, name=f"random-{seed}", constraints=_constraints(tables, num_devices, drawn)
+    )
+
+
+def _constraints(tables: Tables, num_devices: int, drawn: Callable[[int, int], int]) -> Constraints:
+    """None for two tasks of three, or one of each kind at random."""
+    if drawn(0, 2) or len(tables) < 4 or num_devices < 3:
+        return Constraints()
+    names = tables.names
+    return Constraints(
+        pinned={names[0]: (drawn(0, num_devices - 1),)} if drawn(0, 1) else {},
+        excluded={names[1]: (drawn(0, num_devices - 1),)} if drawn(0, 1) else {},
+        together=(frozenset(names[1:3]),) if drawn(0, 1) else (),
+        apart=(frozenset((names[0], names[3])),) if drawn(0, 1) else (),
+    )

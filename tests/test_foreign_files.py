@@ -1,0 +1,32 @@
+"""Every reader of what others write, on 1,000 damaged inputs each; `make chaos` tries 100,000."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.foreign_files import readers
+
+READERS = readers()
+
+
+def test_damaged_input_is_read_or_refused_in_one_sentence():
+    code = (
+        "import json, sys; from tests.chaos.readers import run; print(json.dumps([vars(row) for row in run(0.01, 1)]))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    rows = json.loads(ran.stdout.splitlines()[-1])
+    assert {row["tried"] for row in rows} == {1000}
+    assert len(rows) == len(READERS)
+    assert [row for row in rows if row["survived"] != row["tried"]] == []
+
+
+@pytest.mark.parametrize("name", sorted(READERS))
+def test_undamaged_input_is_read(name: str, tmp_path: Path):
+    reader = READERS[name]
+    for number, content in enumerate(reader.valid):
+        file = tmp_path / f"{number}{reader.ending}"
+        file.write_bytes(content)
+        reader.read(file)
