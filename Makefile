@@ -17,8 +17,8 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-# Both cores; whole files per worker, because the tests of a file share fixtures.
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# Both cores; whole files per worker, because the tests of a file share fixtures. The slowest tests are listed at the end.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --durations=40 --durations-min=5
 
 .PHONY: help run up check lint test bench chaos pictures format lock audit install install-test clean
 .DEFAULT_GOAL := run

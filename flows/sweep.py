@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dreamshard.sweep import check_cells
+from dreamshard.sweep import cells_of, check_cells
 from dreamshard.sweep import sweep as design
 from flows.forms.form import deployed
 from flows.forms.options import SweepOptions
@@ -15,12 +15,14 @@ from storage.store import open_store
 @deployed("sweep")
 def sweep(options: SweepOptions) -> dict[str, Any]:
     """Cells -> results in the lake -> figures, plots and a page in MLflow and Prefect."""
-    designed = design(options.recipe, short=options.short, split=options.split, real_ranks=not options.no_real_ranks)
+    designed = design(options.recipe, short=options.short, split=options.split)
+    experiments = [name.strip() for name in (options.experiments or "").split(",") if name.strip()]
+    cells = cells_of(designed, experiments, real_ranks=not options.no_real_ranks)
     store = open_store()
-    left = [cell for cell in designed.cells if not sweeping.is_done(store, designed.name, cell)]
+    left = [cell for cell in cells if not sweeping.is_done(store, designed.name, cell)]
     check_cells(left)
-    if len(left) < len(designed.cells):
-        announce(f"{len(designed.cells) - len(left)} of {len(designed.cells)} cells were done before")
+    if len(left) < len(cells):
+        announce(f"{len(cells) - len(left)} of {len(cells)} cells were done before")
     workers = sweeping.num_workers(options.workers, left)
     with (
         sweep_page.run_of(store, designed, short=options.short, split=options.split, workers=workers) as run,
@@ -35,5 +37,5 @@ def sweep(options: SweepOptions) -> dict[str, Any]:
 
         failed = sweeping.run_all(store, designed.name, left, workers, finished)
         outcome = sweeping.publish(store, run, designed)
-        sweeping.require_all(failed, len(designed.cells))
+        sweeping.require_all(failed, len(cells))
         return outcome

@@ -25,6 +25,8 @@ from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, NUM_BINS, O
 from dreamshard.tasks import PlacementTask
 
 SHARDS_PER_PART = 32
+BUNDLED = Path(__file__).parent / "measurements"
+"""Measured shards that come with the package, a Parquet file each; its README.md says how they were measured."""
 _MOST_SHARDS = 1_000_000  # of one file
 SCHEMA = pa.schema(
     [

@@ -16,7 +16,7 @@ page       verdicts and figures as a page of Markdown
 """
 
 from dreamshard.sweep.cell import CellResult, run_cell
-from dreamshard.sweep.design import SWEEPS, Cell, Sweep, sweep
+from dreamshard.sweep.design import SWEEPS, Cell, Sweep, cells_of, sweep
 from dreamshard.sweep.page import page, with_all_budgets
 from dreamshard.sweep.real_ranks import check_cells
 from dreamshard.sweep.summary import Figure, summarise
@@ -29,6 +29,7 @@ __all__ = [
     "Figure",
     "Size",
     "Sweep",
+    "cells_of",
     "check_cells",
     "page",
     "run_cell",

@@ -200,12 +200,11 @@ def _on_ranks(seed: int, split: Split, *, short: bool) -> Cell:
 SWEEPS: dict[str, Callable[..., Sweep]] = {function.__name__: function for function in (paper_table,)}
 
 
-def sweep(name: str, *, short: bool = False, split: Split = "validation", real_ranks: bool = True) -> Sweep:
+def sweep(name: str, *, short: bool = False, split: Split = "validation") -> Sweep:
     """The sweep called `name`.
 
     Args:
         short: a form of it that takes minutes.
-        real_ranks: with the cells that measure.
         split: tables to place. Choices are made on `validation`; `test` is looked at once, at the end.
 
     Raises:
@@ -213,5 +212,29 @@ def sweep(name: str, *, short: bool = False, split: Split = "validation", real_r
     """
     if name not in SWEEPS:
         raise ValueError(f"there is no sweep {name!r}, so there is nothing to run; choose one of {sorted(SWEEPS)}")
-    designed = SWEEPS[name](short=short, split=split)
-    return replace(designed, cells=tuple(cell for cell in designed.cells if real_ranks or not cell.is_measured))
+    return SWEEPS[name](short=short, split=split)
+
+
+def cells_of(designed: Sweep, experiments: Sequence[str] = (), *, real_ranks: bool = True) -> tuple[Cell, ...]:
+    """The cells to run.
+
+    Args:
+        experiments: names of experiments; none for all.
+        real_ranks: with the cells that measure.
+
+    Raises:
+        ValueError: the sweep has no such experiment, or no cell is left; the message lists all.
+    """
+    known = list(dict.fromkeys(cell.experiment for cell in designed.cells))
+    if unknown := [name for name in experiments if name not in known]:
+        raise ValueError(
+            f"the sweep {designed.name} has no experiment {unknown[0]!r}, so it cannot be run; choose from {', '.join(known)}"
+        )
+    chosen = [cell for cell in designed.cells if cell.experiment in (experiments or known)]
+    cells = tuple(cell for cell in chosen if real_ranks or not cell.is_measured)
+    if not cells:
+        raise ValueError(
+            "all chosen cells measure on real ranks, and --no-real-ranks leaves these out, so there is nothing to run; "
+            "leave that option out"
+        )
+    return cells

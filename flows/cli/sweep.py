@@ -39,8 +39,7 @@ def sweep(
     store = open_store()
     outcome["page"] = outcomes.browsable(store.settings, outcome["page"])
     if write is not None:
-        real_ranks = not options.no_real_ranks
-        designed = design(options.recipe, short=options.short, split=options.split, real_ranks=real_ranks)
+        designed = design(options.recipe, short=options.short, split=options.split)
         results = done_results(store, designed)
         markdown = sweep_page.markdown_of(designed, results, sweep_page.write_pictures(results, write))
         write.write_text(replaced_section(write.read_text(encoding="utf-8"), markdown, write), encoding="utf-8")

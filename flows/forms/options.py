@@ -185,6 +185,7 @@ class SweepOptions:
     short: sweep_fields.Short = False
     split: sweep_fields.SweptTables = "validation"
     workers: sweep_fields.Workers = None
+    experiments: sweep_fields.Experiments = None
     no_real_ranks: sweep_fields.NoRealRanks = False
 
 

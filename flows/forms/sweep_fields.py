@@ -42,6 +42,16 @@ NoRealRanks = Annotated[
     ),
     typer.Option("--no-real-ranks", help="Leave out the cells that measure on real CPU ranks."),
 ]
+Experiments = Annotated[
+    str | None,
+    Field(
+        title="Experiments",
+        description="The experiments to run, with commas between: sizes, transfer, measurements, ablations, workloads, "
+        "real_ranks. All if empty. Those of other runs stay on the page.",
+        examples=["sizes,transfer"],
+    ),
+    typer.Option("--experiments", help="Experiments to run, with commas between, e.g. sizes,transfer; all by default."),
+]
 SweptTables = Annotated[
     Literal["validation", "test"],
     Field(

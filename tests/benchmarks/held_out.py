@@ -98,8 +98,8 @@ def by_network(state: TrainingState, samples: Sequence[CostSample]) -> Predicted
 def _by_line(fitted: Sequence[CostSample], test: Sequence[CostSample]) -> Predicted:
     """Least squares per device, of the sum of all phases and of the compute phases."""
     design, unseen = (
-        np.concatenate([_features(sample) for sample in fitted]),
-        [_features(sample) for sample in test],
+        np.concatenate([shard_features(sample) for sample in fitted]),
+        [shard_features(sample) for sample in test],
     )
     all_ms = np.concatenate([sample.costs.device_ms().numpy() for sample in fitted])
     compute_ms = np.concatenate([_compute_ms(sample) for sample in fitted])
@@ -110,7 +110,7 @@ def _by_line(fitted: Sequence[CostSample], test: Sequence[CostSample]) -> Predic
     )
 
 
-def _features(sample: CostSample) -> Vector:
+def shard_features(sample: CostSample) -> Vector:
     """`[D, 6]` the five features and a constant."""
     tables, device = sample.task.tables, sample.placement.device
     columns = torch.stack(

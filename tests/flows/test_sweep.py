@@ -28,6 +28,8 @@ def tiny(*, short: bool, split: str) -> Sweep:
         )
         for seed in ((0,) if short else (0, 1))
     ]
+    if not short:
+        cells.append(replace(cells[0], experiment="transfer", placed=(Size(8, 2),)))
     return Sweep(name="tiny", cells=tuple(cells))
 
 
@@ -43,14 +45,18 @@ def test_a_sweep_goes_on_where_it_ended_and_its_figures_are_everywhere(dreamshar
     short = dreamshard("sweep", "--recipe", "tiny", "--short", "--json", home=tmp_path)
     assert short.returncode == 0, short.sentence
     assert json.loads(short.stdout)["cells"] == 1
+    other = dreamshard("sweep", "--recipe", "tiny", "--experiments", "transfer", "--json", home=tmp_path)
+    assert other.returncode == 0, other.sentence
+    outcome = json.loads(other.stdout)
+    assert outcome["markdown"].startswith("Sweep `tiny`, 2 of 3 cells, at ")  # with what was done before
 
     page = tmp_path / "RESULTS.md"
     page.write_text("before\n<!-- sweep -->\nold\n<!-- /sweep -->\nafter\n")
     done = dreamshard("sweep", "--recipe", "tiny", "--write", str(page), home=tmp_path)
     assert done.returncode == 0, done.sentence
-    assert "1 of 2 cells were done before" in done.stderr
+    assert "2 of 3 cells were done before" in done.stderr
     text = page.read_text()
-    assert text.startswith("before\n<!-- sweep -->\n\nSweep `tiny`, 2 cells, at ")
+    assert text.startswith("before\n<!-- sweep -->\n\nSweep `tiny`, 3 cells, at ")
     assert text.endswith("<!-- /sweep -->\nafter\n")
     assert "old" not in text
     assert "**dim16** (2 tasks x 2 seeds; best rule: " in text
@@ -59,7 +65,7 @@ def test_a_sweep_goes_on_where_it_ended_and_its_figures_are_everywhere(dreamshar
 
     query = "select placer, count(*) as n, count(overall_ms) as fits from sweep_results group by 1 order by 1"
     rows = json.loads(dreamshard("sql", query, "--json", home=tmp_path).stdout)
-    assert {row["placer"]: (row["n"], row["fits"]) for row in rows}["torchrec_planner"] == (4, 4)
+    assert {row["placer"]: (row["n"], row["fits"]) for row in rows}["torchrec_planner"] == (6, 6)
 
     from storage.mlflow_store import runs
     from storage.store import open_store
@@ -104,6 +110,11 @@ def test_what_cannot_be_done_is_refused_before_hours_of_work(dreamshard, tmp_pat
     failed_with(dreamshard("sweep", "--recipe", "none", home=tmp_path), "there is no sweep 'none'")
     failed_with(
         dreamshard("sweep", "--write", str(tmp_path / "no.md"), home=tmp_path), "there is no file", "check the path"
+    )
+    failed_with(
+        dreamshard("sweep", "--recipe", "tiny", "--experiments", "sizes,size", home=tmp_path),
+        "the sweep tiny has no experiment 'size'",
+        "choose from sizes",
     )
     page = tmp_path / "page.md"
     page.write_text("no place")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dreamshard.baselines import RULES_OF_THUMB, baselines
-from dreamshard.sweep import Cell, Size, check_cells, page, run_cell, summarise, sweep
+from dreamshard.sweep import Cell, Size, cells_of, check_cells, page, run_cell, summarise, sweep
 from dreamshard.sweep.judges import ExactCosts, MeasuredCosts
 from dreamshard.sweep.tables import BATCH, draw_tasks
 from dreamshard.testbeds.accelerators.specs import V100
@@ -74,4 +74,4 @@ def test_a_machine_without_fbgemm_is_refused_before_anything_runs(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"1 cells of the sweep measure on real ranks, .* with --no-real-ranks"):
         check_cells(cells)
-    check_cells(sweep("paper_table", short=True, real_ranks=False).cells)
+    check_cells(cells_of(sweep("paper_table", short=True), real_ranks=False))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dreamshard.baselines import RULES_OF_THUMB, baselines
-from dreamshard.sweep import SWEEPS, Cell, CellResult, Size, page, run_cell, summarise, sweep
+from dreamshard.sweep import SWEEPS, Cell, CellResult, Size, cells_of, page, run_cell, summarise, sweep
 from dreamshard.sweep.ablations import ABLATIONS
 from dreamshard.sweep.design import SLOW
 from dreamshard.sweep.summary import gain_over
@@ -39,6 +39,15 @@ def test_a_cell_places_every_task_of_every_size_with_every_system(results):
     assert all(each.overall_ms and each.predicted_ms and each.compute_ms < each.overall_ms for each in ours)
     assert all(each.measurements == 0 and each.predicted_ms is None for each in results if each.placer == "dim_greedy")
     assert not any(each.has_shards for each in results)
+
+
+def test_experiments_are_chosen_by_name_and_cells_that_measure_may_be_left_out():
+    designed = sweep("paper_table")
+    assert cells_of(designed) == designed.cells
+    assert {cell.experiment for cell in cells_of(designed, ["sizes", "workloads"])} == {"sizes", "workloads"}
+    assert not any(cell.is_measured for cell in cells_of(designed, real_ranks=False))
+    with pytest.raises(ValueError, match="all chosen cells measure on real ranks"):
+        cells_of(designed, ["real_ranks"], real_ranks=False)
 
 
 def test_seeds_place_the_same_tasks_and_the_same_cell_gives_the_same_placements(results):
