@@ -3,20 +3,15 @@
 import logging
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dreamshard.files import full_disk
 from flows.cli import terminal
-from flows.runtime.ending_with_us import ending_with_us
+from flows.servers import temporary_server
 from storage.settings import Settings
-
-if TYPE_CHECKING:
-    from prefect.server.api.server import SubprocessASGIServer
 
 NEEDED_BYTES = 16 * 2**20  # Prefect's and MLflow's new databases take about 6 MiB
 
@@ -35,8 +30,9 @@ def in_process() -> Iterator[None]:
     """Let flows run in this process: a temporary server unless one is configured, no heartbeats, Ctrl-C ends at once."""
     full_disk.check(Settings.from_environment().home, NEEDED_BYTES, "a run with its databases")
     from prefect.client.orchestration import get_client
-    from prefect.server.api.server import SubprocessASGIServer
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    from flows.forms import flow_run_owners
 
     for name in (
         "alembic",
@@ -47,8 +43,9 @@ def in_process() -> Iterator[None]:
         "APILogWorker",
     ):  # Prefect is quiet already
         logging.getLogger(name).setLevel(logging.ERROR)
-    _keep_from_outliving_us(SubprocessASGIServer)
+    temporary_server.start_it_our_way()
     get_client(sync_client=True)  # starts the temporary server now: its environment cannot hold the setting below
+    flow_run_owners.end_abandoned()
     before = signal.signal(signal.SIGINT, _stop_at_once)
     try:
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
@@ -65,15 +62,3 @@ def _stop_at_once(_signal: int, _frame: FrameType | None) -> None:
     """
     os.write(2, b"\ndreamshard: interrupted; finished work is kept, and the same command continues from it\n")
     os._exit(130)
-
-
-def _keep_from_outliving_us(server: type["SubprocessASGIServer"]) -> None:
-    """End Prefect's temporary server with this process, also while it starts, and when Prefect starts it on another port."""
-    start = server._run_uvicorn_command
-    if not hasattr(start, "__wrapped__"):
-
-        @wraps(start)
-        def watched(self: "SubprocessASGIServer") -> "subprocess.Popen[Any]":
-            return ending_with_us(lambda: start(self))
-
-        setattr(server, "_run_uvicorn_command", watched)  # noqa: B010 - a method of Prefect's

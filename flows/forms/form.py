@@ -13,7 +13,7 @@ from prefect import Flow, flow
 from prefect.utilities.hashing import file_hash
 from pydantic import Field, TypeAdapter
 
-from flows.forms import flow_failures
+from flows.forms import flow_failures, flow_run_owners
 from flows.forms.flat import flattened
 
 Result = TypeVar("Result")
@@ -39,7 +39,7 @@ def deployed(name: str) -> Callable[[Callable[..., Result]], Flow[..., Result]]:
             on_cancellation=[flow_failures.end_runs],
             on_crashed=[flow_failures.end_runs],
         )
-        called = flow_failures.failing_in_one_sentence(body)
+        called = flow_run_owners.labelled(flow_failures.failing_in_one_sentence(body))
         made: Flow[..., Result] = decorator(flattened(called, lambda field: field))
         drawn = [_drawn(field) for field in inspect.signature(made.fn).parameters.values()]
         vars(made)["__signature__"] = inspect.Signature(drawn)  # only the form is drawn from it

@@ -7,6 +7,7 @@ from itertools import chain
 import httpx
 
 from dreamshard.recipes import recipe
+from flows.forms import flow_run_owners
 from flows.servers import deployments, notifications
 from flows.servers.fitting import check_fit
 from flows.servers.names import NOTIFY
@@ -57,6 +58,7 @@ def deploy(
     """
     wait_for(f"{environ['PREFECT_API_URL']}/health", patience_s)
     ensure_pool(kind, image, gpus, environ)
+    flow_run_owners.end_abandoned()
     recipient = notifications.find(environ.get(NOTIFY))
     deployed = deployments.deploy_all(schedule, None if recipient is None else recipient.block, given)
     if environ.get("MLFLOW_TRACKING_URI"):  # otherwise whoever deploys has no registry, and should not make one

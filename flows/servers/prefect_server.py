@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from flows.servers.starting_alone import one_start_at_a_time
 from storage import login
 
 POLL_S = 2.0
@@ -98,6 +99,7 @@ def main() -> None:
 
     calm()
     keep_pages_to_this_server()
+    one_start_at_a_time()
     sys.argv = ["prefect", "server", "start", *sys.argv[1:]]
     app()
 

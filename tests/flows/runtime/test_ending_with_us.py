@@ -77,7 +77,7 @@ def test_no_prefect_server_outlives_a_command_that_is_killed_while_it_starts(tmp
             assert process.poll() is None
             time.sleep(0.02)
             children = psutil.Process(process.pid).children()
-            servers = [child for child in children if "uvicorn" in " ".join(child.cmdline())]
+            servers = [child for child in children if "temporary_server" in " ".join(child.cmdline())]
         process.kill()
         _, left = psutil.wait_procs(servers, timeout=30)
     assert left == []

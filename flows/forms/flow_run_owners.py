@@ -1,0 +1,64 @@
+"""Which process runs a flow run, as labels in Prefect, so that runs of a process that was killed can be ended.
+
+Prefect learns of a crash from the process itself or from its worker; after `kill -9` of a command nobody says anything, and
+the flow run would be shown as running for ever.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.context import FlowRunContext
+from prefect.states import Crashed
+
+from storage.mlflow_store import process_tags
+
+Result = TypeVar("Result")
+
+GONE = "its process ended without a word, e.g. by kill -9 or by lack of memory"
+ATTEMPT = "dreamshard.attempt"
+"""Label: which start of the run the other labels are about; a run that is started again is another process's."""
+
+_PAGE = 200  # the most that Prefect's server returns at once
+
+
+def labelled(body: Callable[..., Result]) -> Callable[..., Result]:
+    """Let a flow's run name the process that runs it."""
+
+    @wraps(body)
+    def call(*args: Any, **kwargs: Any) -> Result:
+        context = FlowRunContext.get()
+        if context is not None and context.flow_run is not None:
+            labels: dict[str, Any] = {**process_tags.this_process(), ATTEMPT: context.flow_run.run_count}
+            with get_client(sync_client=True) as client:
+                client.update_flow_run_labels(context.flow_run.id, labels)
+        return body(*args, **kwargs)
+
+    return call
+
+
+def end_abandoned() -> int:
+    """Mark flow runs of processes of this host that are gone as CRASHED on Prefect's server; returns how many there were."""
+    with get_client(sync_client=True) as client:
+        gone = [run for run in _running(client) if _is_abandoned(run)]
+        for run in gone:
+            client.set_flow_run_state(run.id, Crashed(message=GONE), force=True)
+    return len(gone)
+
+
+def _running(client: SyncPrefectClient) -> list[FlowRun]:
+    kind = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING])))
+    found: list[FlowRun] = []
+    while len(page := client.read_flow_runs(flow_run_filter=kind, limit=_PAGE, offset=len(found))) == _PAGE:
+        found += page
+    return found + page
+
+
+def _is_abandoned(run: FlowRun) -> bool:
+    owner, host = run.labels.get(process_tags.PROCESS), run.labels.get(process_tags.HOST)
+    if host != process_tags.this_host() or run.labels.get(ATTEMPT) != run.run_count:
+        return False
+    return not process_tags.is_alive(str(owner))
