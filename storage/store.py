@@ -55,11 +55,12 @@ class Store:
         return self.settings.store_root / "plans"
 
 
-def open_store(settings: Settings | None = None) -> Store:
+def open_store(settings: Settings | None = None, *, reads_only: bool = False) -> Store:
     """Create the folders of the home, check that home and shared store can be written, and settle a home that was moved.
 
     Args:
         settings: by default those of this process's environment.
+        reads_only: accept a home that exists and that this user may only read.
 
     Raises:
         ValueError: the home is a file, or the home or the shared store cannot be created or written; or the home was moved
@@ -78,10 +79,11 @@ def open_store(settings: Settings | None = None) -> Store:
         with tempfile.TemporaryFile(dir=home):
             pass  # permission bits alone do not show whether a file system accepts files
     except OSError as error:
-        raise ValueError(
-            f"the home {home} cannot be written ({error.strerror or error}), so nothing could be kept; point "
-            "DREAMSHARD_HOME or --home at a folder you may write"
-        ) from error
+        if not (reads_only and home.is_dir()):
+            raise ValueError(
+                f"the home {home} cannot be written ({error.strerror or error}), so nothing could be kept; point "
+                "DREAMSHARD_HOME or --home at a folder you may write"
+            ) from error
     if root != home:
         check_writable(root, "DREAMSHARD_STORE")
     relocation.settle(home)

@@ -25,22 +25,25 @@ def measuring() -> Iterator[None]:
     Raises:
         ValueError: the file that `DREAMSHARD_MEASURING_LOCK` names cannot be made.
     """
-    with locked(Path(os.environ.get(MEASURING_LOCK) or _DEFAULT), "another process measures on this host"):
+    path = Path(os.environ.get(MEASURING_LOCK) or _DEFAULT)
+    otherwise = f"set {MEASURING_LOCK} to a file that every measuring process can read"
+    with locked(path, "another process measures on this host", otherwise):
         yield
 
 
 @contextmanager
-def locked(path: Path, reason: str) -> Iterator[None]:
+def locked(path: Path, reason: str, otherwise: str = "use another folder") -> Iterator[None]:
     """Hold the host-wide lock on `path`.
 
     Args:
         path: a file in an existing folder; it is made if missing and never removed.
         reason: logged while another process holds the lock.
+        otherwise: what else to do where the file cannot be made.
 
     Raises:
         ValueError: the file cannot be made.
     """
-    handle = _acquire(path, reason)
+    handle = _acquire(path, reason, otherwise)
     try:
         yield
     finally:
@@ -48,10 +51,10 @@ def locked(path: Path, reason: str) -> Iterator[None]:
         os.close(handle)
 
 
-def _acquire(path: Path, reason: str) -> int:
+def _acquire(path: Path, reason: str, otherwise: str) -> int:
     """Lock the file and return its handle; starts over if the file was removed while waiting."""
     while True:
-        handle = _open(path)
+        handle = _open(path, otherwise)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -62,7 +65,7 @@ def _acquire(path: Path, reason: str) -> int:
         os.close(handle)
 
 
-def _open(path: Path) -> int:
+def _open(path: Path, otherwise: str) -> int:
     """Open read-only, which is enough to lock a file that another user owns."""
     try:
         return os.open(path, os.O_RDONLY)
@@ -72,7 +75,6 @@ def _open(path: Path) -> int:
         return os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
     except OSError as error:
         raise ValueError(
-            f"the lock {path} cannot be made ({error.strerror}), so two processes could measure at once and slow each "
-            f"other down; make its folder writable, or set {MEASURING_LOCK} to a file that every measuring process can "
-            "read"
+            f"the lock {path} cannot be made ({error.strerror}), so two processes could disturb each other; make its folder "
+            f"writable, or {otherwise}"
         ) from error

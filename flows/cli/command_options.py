@@ -64,13 +64,14 @@ def shared_options(options: RecipeOptions) -> str:
     return typed
 
 
-def enter(home: Path | None, *, existing: bool = False, shared: bool = True) -> "Store":
+def enter(home: Path | None, *, existing: bool = False, shared: bool = True, reads_only: bool = False) -> "Store":
     """Prepare the environment for the home, and open the store.
 
     Args:
         home: from the command line; None for the environment's.
         existing: refuse a home that does not exist, which for a command that only reads is a misspelt one.
         shared: use `DREAMSHARD_STORE` if it is set; otherwise the store is the home.
+        reads_only: of a command that keeps nothing, so that a home which this user may only read will do.
 
     Raises:
         ValueError: home or store cannot be written, or the home does not exist and should.
@@ -84,7 +85,8 @@ def enter(home: Path | None, *, existing: bool = False, shared: bool = True) -> 
             f"there is no home {folder}, so there is nothing to look at; check --home or DREAMSHARD_HOME, or make it with "
             "`dreamshard run`"
         )
-    store = open_store(Settings.from_environment(os.environ if shared else {**os.environ, "DREAMSHARD_STORE": ""}))
+    settings = Settings.from_environment(os.environ if shared else {**os.environ, "DREAMSHARD_STORE": ""})
+    store = open_store(settings, reads_only=reads_only)
     _end_abandoned(store.settings)
     return store
 

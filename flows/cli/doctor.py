@@ -24,7 +24,7 @@ PINS = ("torch", "prefect", "mlflow", "duckdb", "pyarrow", "fastapi", "sqlalchem
 
 def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Check devices, the fbgemm build, pinned versions, servers, home and store; say what is missing and what to do."""
-    folder = enter(home, shared=False).settings.home
+    folder = enter(home, shared=False, reads_only=True).settings.home
     checks = [
         _python(),
         *_pins(),
@@ -139,6 +139,8 @@ def _home(folder: Path) -> Check:
     free = shutil.disk_usage(folder).free
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     found = f"{folder}, {size / 2**20:.0f} MiB, {free / 2**30:.0f} GiB free"
+    if not os.access(folder, os.W_OK):
+        return check("home", "other", f"{folder} may only be read", "to keep anything, use --home elsewhere")
     if free > 2 * 2**30:
         return check("home", "ok", found)
     return check("home", "other", found, "less than 2 GiB left on this disk: free some, or use --home elsewhere")

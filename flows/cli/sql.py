@@ -57,7 +57,7 @@ def sql(
         raise ValueError(
             "--csv and --parquet both write to stdout, where their answers would mix; give one of them a file"
         )
-    store = enter(home, existing=True)
+    store = enter(home, existing=True, reads_only=True)
     with confined.bounded_process(memory_gb), load.answering(store.settings, query, memory_gb) as answer:
         if csv is not None:
             written = answer.scratch / "answer.csv"

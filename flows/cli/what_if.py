@@ -35,7 +35,7 @@ def what_if(
     as_json: JsonOption = False,
 ) -> None:
     """Compare clusters for TABLES: predicted cost of a step, memory and balance on each, by published figures alone."""
-    store = enter(home)
+    store = enter(home, reads_only=True)
     _check(out)
     from dreamshard.tables import DEFAULT_BATCH
     from dreamshard.what_if import what_if

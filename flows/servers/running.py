@@ -6,8 +6,8 @@ The record is locked while `up` runs, so one that was killed is known from one t
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from dreamshard.files import atomic
+from storage.mlflow_store import process_tags
 
 FILE = "up.json"
 LOCK = "up.lock"
@@ -29,7 +30,7 @@ class Running:
         since: when it started, ISO 8601 with the time zone.
         prefect: address of Prefect's UI.
         mlflow: address of MLflow.
-        processes: pid and start (seconds since 1970) of each process by name, to know what a killed `up` left behind.
+        processes: identity of each process by name, in words (`process_tags.identity`), to find what a killed `up` left.
         alive: whether `up` runs; otherwise it was killed.
     """
 
@@ -37,19 +38,14 @@ class Running:
     since: str
     prefect: str
     mlflow: str
-    processes: Mapping[str, tuple[int, float]]
+    processes: Mapping[str, Sequence[str | float]]
     alive: bool
 
     @property
     def left_behind(self) -> dict[str, int]:
         """The pids of its processes that still run, by name."""
-        found = {}
-        for name, (pid, started) in self.processes.items():
-            with suppress(psutil.NoSuchProcess):
-                process = psutil.Process(pid)
-                if abs(process.create_time() - started) < 1.0 and process.status() != psutil.STATUS_ZOMBIE:
-                    found[name] = pid
-        return found
+        identities = {name: " ".join(map(str, words)) for name, words in self.processes.items()}
+        return {name: int(each.split()[0]) for name, each in identities.items() if process_tags.is_alive(each)}
 
 
 def find(home: Path) -> Running | None:
@@ -93,7 +89,7 @@ def record(home: Path, prefect: str, mlflow: str, processes: Mapping[str, int]) 
         "since": started.astimezone().isoformat(timespec="seconds"),
         "prefect": prefect,
         "mlflow": mlflow,
-        "processes": {name: (pid, psutil.Process(pid).create_time()) for name, pid in processes.items()},
+        "processes": {name: process_tags.identity(psutil.Process(pid)).split() for name, pid in processes.items()},
     }
     atomic.write(home / FILE, json.dumps(content, indent=2))
 

@@ -24,6 +24,7 @@ two files; readers count it once, by its id.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import quote
@@ -123,10 +124,12 @@ class Lake:
                 "other tables would be read under that name; pass dataset_version(tables)"
             )
         path = self._dataset_path(version)
-        is_due = version not in self.dataset_versions()[-1:] if newest else not path.exists()
+        written = self._written() if newest else []
+        is_due = version not in [each for _, each in written[-1:]] if newest else not path.exists()
         if is_due:
             lookups = [rows.lookups_file(tables.select([t])) for t in range(len(tables))]
-            created_at = rows.now() if newest else schemas.LONG_AGO
+            after = [time + timedelta(microseconds=1) for time, _ in written[-1:]]  # the clock may have been set back
+            created_at = max(rows.now(), *after) if newest else schemas.LONG_AGO
             write_parquet(path, rows.tables_to_rows(tables, version, source, lookups, created_at))
         return path
 
@@ -160,10 +163,14 @@ class Lake:
 
     def dataset_versions(self) -> list[str]:
         """Versions of all datasets; the one written last is last."""
+        return [version for _, version in self._written()]
+
+    def _written(self) -> list[tuple[datetime, str]]:
+        """When each dataset was written, and its version; the one written last is last."""
         paths = list_files(self.root / "tables", "*/tables.parquet")
         files = read_parquet_files(paths, ["dataset_version", "created_at"])
         first_rows = [table.slice(0, 1).to_pylist()[0] for table in files]
-        return [row["dataset_version"] for row in sorted(first_rows, key=lambda row: row["created_at"])]
+        return sorted(((row["created_at"], row["dataset_version"]) for row in first_rows), key=lambda each: each[0])
 
     def write_tasks(
         self,

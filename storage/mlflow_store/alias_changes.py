@@ -20,7 +20,7 @@ from storage.mlflow_store.alias_history import (
     history,
     last_chosen,
 )
-from storage.mlflow_store.champions import champion_of
+from storage.mlflow_store.champions import champion_of, home_setting
 from storage.mlflow_store.registry import (
     aliases,
     champion,
@@ -58,7 +58,9 @@ def set_alias(settings: Settings, name: str, alias: Alias, reason: str, *, by: s
     registry, model, current = client(settings), find(settings, name), aliases(settings)
     version, former, topology = reference_to(model), current.get("champion"), topology_name(model.tags)
     name_of_model = settings.registered_model
-    change = AliasChange(at=_now(), alias=alias, by=by, reason=reason)
+    home = home_setting(settings)
+    at = max(_now(), home.since) if home else _now()  # after the setting, also where the clock was set back since
+    change = AliasChange(at=at, alias=alias, by=by, reason=reason)
     if alias == "champion":
         change = replace(change, displaced=_displaced(settings, version, topology))
         if former is not None and former != version:

@@ -65,11 +65,16 @@ class Listing:
 
     @classmethod
     def merged(cls, listings: Mapping[Algorithm, "Listing"]) -> "Listing":
-        """The versions of several algorithms in one."""
+        """The versions of several algorithms in one; those of an algorithm by number, also where the clock was set back."""
+        since: dict[str, int] = {}
+        for listing in listings.values():
+            latest_ms = 0
+            for entry in sorted(listing.versions, key=lambda entry: number_of(entry.version)):
+                since[entry.version] = latest_ms = max(latest_ms, entry.created_ms)
         entries = [entry for listing in listings.values() for entry in listing.versions]
         return cls(
             aliases={alias: number for listing in listings.values() for alias, number in listing.aliases.items()},
-            versions=tuple(sorted(entries, key=lambda entry: (-entry.created_ms, -number_of(entry.version)))),
+            versions=tuple(sorted(entries, key=lambda entry: (-since[entry.version], -number_of(entry.version)))),
         )
 
     @property

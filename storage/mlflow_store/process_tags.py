@@ -13,6 +13,8 @@ from storage.settings import Settings
 
 HOST, PROCESS = "dreamshard.host", "dreamshard.process"
 _CLOCK_S = 60.0  # by which a host's clock may be set while a process runs
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_BEGAN = 19  # of the fields of /proc/PID/stat after the name: when the process began
 _RUNNING = """
 select process.value from runs
 join tags as host on host.run_uuid = runs.run_uuid and host.key = ? and host.value = ?
@@ -23,20 +25,31 @@ where runs.status = 'RUNNING' and runs.lifecycle_stage = 'active'
 
 def this_process() -> dict[str, str]:
     """Tags that identify this process."""
-    return {HOST: this_host(), PROCESS: _identity(psutil.Process(os.getpid()))}
+    return {HOST: this_host(), PROCESS: identity(psutil.Process(os.getpid()))}
 
 
-def is_alive(identity: str) -> bool:
+def identity(process: psutil.Process) -> str:
+    """Its number, and when it began, since numbers are used again: on Linux since which start of the system, in ticks."""
+    if not _BOOT.exists():
+        return f"{process.pid} {process.create_time():.0f}"
+    fields = Path(f"/proc/{process.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return f"{process.pid} {fields[_BEGAN]} {_BOOT.read_text().strip()}"
+
+
+def is_alive(identified: str) -> bool:
     """Whether the process of a tag `PROCESS` of this host still runs.
 
     One that has ended, and that its parent has not asked about, is gone: in a container, perhaps nobody ever asks.
     """
-    pid, began = identity.split()
+    pid, *began = identified.split()
     try:
         process = psutil.Process(int(pid))
-        is_same = abs(process.create_time() - float(began)) < _CLOCK_S
-        return bool(is_same and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
+        if len(began) > 1:
+            is_same = identity(process) == identified
+        else:  # written where the system, or an earlier release, knows only the time by a clock that may be set
+            is_same = abs(process.create_time() - float(began[0])) < _CLOCK_S
+        return is_same and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):
         return False
 
 
@@ -50,7 +63,7 @@ def any_abandoned(settings: Settings) -> bool:
             found = database.execute(_RUNNING, (HOST, this_host(), PROCESS)).fetchall()
     except sqlite3.Error:  # busy, or laid out by another MLflow, whose own client says what is wrong
         return False
-    return not all(is_alive(identity) for (identity,) in found)
+    return not all(is_alive(identified) for (identified,) in found)
 
 
 def this_host(machine: Path = Path("/etc/machine-id")) -> str:
@@ -63,8 +76,3 @@ def this_host(machine: Path = Path("/etc/machine-id")) -> str:
     number = str(namespace.stat().st_ino) if namespace.exists() else ""
     identity = machine.read_text().strip() if machine.is_file() else ""
     return " ".join(filter(None, (socket.gethostname(), identity, number)))
-
-
-def _identity(process: psutil.Process) -> str:
-    """Its number and when it began: numbers are used again."""
-    return f"{process.pid} {process.create_time():.0f}"

@@ -6,6 +6,7 @@ import pytest
 
 from storage.settings import Settings
 from storage.store import Store, open_store
+from tests.helpers.read_only import read_only
 
 
 def opened(**environ: str) -> Store:
@@ -54,6 +55,15 @@ def test_a_home_whose_path_databases_would_misread_is_refused(tmp_path: Path):
 def test_a_home_on_a_file_system_that_takes_no_files_is_one_clear_error():
     with pytest.raises(ValueError, match="the home /proc/dreamshard cannot be written"):
         opened(DREAMSHARD_HOME="/proc/dreamshard")  # for root, permission bits would not do
+
+
+def test_a_home_that_may_only_be_read_opens_for_those_who_only_read(tmp_path: Path):
+    settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)})
+    open_store(settings)
+    with read_only(tmp_path):
+        assert open_store(settings, reads_only=True).settings == settings
+        with pytest.raises(ValueError, match=r"cannot be written \(Read-only file system\), so nothing could be kept"):
+            open_store(settings)
 
 
 def test_a_folder_that_cannot_be_shared_is_one_clear_error(tmp_path: Path):

@@ -37,7 +37,7 @@ def test_another_process_waits_while_one_measures_and_goes_on_afterwards(tmp_pat
 def test_without_a_setting_the_lock_is_one_for_the_whole_host_whatever_home_and_temporary_folder(monkeypatch, tmp_path):
     seen = []
     monkeypatch.delenv(locks.MEASURING_LOCK, raising=False)
-    monkeypatch.setattr(locks, "_acquire", lambda path, reason: seen.append(path) or os.open(path.parent, os.O_RDONLY))
+    monkeypatch.setattr(locks, "_acquire", lambda path, *_: seen.append(path) or os.open(path.parent, os.O_RDONLY))
     for home in ("a", "b"):
         monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path / home))
         monkeypatch.setenv("TMPDIR", str(tmp_path / home))

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import Lookups, Workload, WorkloadTable, dataset_version, statistics
 from storage.filesystem import list_file_infos
+from storage.lake import rows
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet
 from storage.lake.workloads import keep_workload
@@ -52,6 +53,18 @@ def test_the_dataset_written_last_is_named_last(lake: Lake, tables: Tables, vers
     assert lake.dataset_versions() == [version, dataset_version(other)]
     lake.write_dataset(tables, version, "all of them again")
     assert lake.dataset_versions() == [dataset_version(other), version]
+
+
+def test_the_dataset_written_last_is_named_last_also_when_the_clock_was_set_back(
+    lake: Lake, tables: Tables, version: str, monkeypatch: pytest.MonkeyPatch
+):
+    earlier = rows.now() - timedelta(hours=1)
+    monkeypatch.setattr(rows, "now", lambda: earlier)
+    for count in (1, 2, 1):
+        some = tables.select(list(range(count)))
+        lake.write_dataset(some, dataset_version(some), "later")
+        assert lake.dataset_versions()[-1] == dataset_version(some)
+    assert version in lake.dataset_versions()
 
 
 def test_a_dataset_under_a_version_not_its_own_is_refused(lake: Lake, tables: Tables, version: str):

@@ -15,6 +15,7 @@ from werkzeug.serving import make_server
 
 from storage.mlflow_store import listing, registration, runs, versions
 from storage.mlflow_store.alias_changes import set_alias
+from storage.mlflow_store.listing import Listing, VersionEntry
 from storage.mlflow_store.server_listing import from_server
 from storage.settings import Settings
 
@@ -54,6 +55,16 @@ def test_the_database_holds_what_mlflows_client_returns(registered: Settings, mo
     without = replace(direct, aliases={"challenger": "3"})
     with pytest.raises(ValueError, match=r"version 3 \(challenger\), version 1; .*--placer 3.*`dreamshard promote 3`"):
         without.find("champion", "here")
+
+
+def entry(version: str, created_ms: int) -> VersionEntry:
+    return VersionEntry(version=version, run=None, created_ms=created_ms, description="", tags={}, metrics={})
+
+
+def test_versions_of_an_algorithm_stay_in_order_when_the_clock_was_set_back():
+    later = Listing(aliases={}, versions=(entry("3", 900), entry("2", 100), entry("1", 800)))
+    merged = Listing.merged({"dreamshard": later, "paper": Listing(aliases={}, versions=(entry("paper:1", 850),))})
+    assert [each.version for each in merged.versions] == ["3", "paper:1", "2", "1"]
 
 
 def test_before_the_first_version_there_are_none_and_no_database_is_made(tmp_path: Path):

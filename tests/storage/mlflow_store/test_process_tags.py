@@ -4,6 +4,8 @@ import multiprocessing
 import time
 from pathlib import Path
 
+import psutil
+import pytest
 from mlflow import MlflowClient
 
 from storage.mlflow_store import process_tags, runs
@@ -17,6 +19,17 @@ def test_hosts_of_one_name_are_told_apart(tmp_path: Path):
         hosts.add(process_tags.this_host(tmp_path / identity))
     assert len(hosts) == 2
     assert process_tags.this_host(tmp_path / "absent") not in hosts
+
+
+def test_a_process_lives_on_when_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch):
+    own = psutil.Process()
+    identity, began = process_tags.identity(own), own.create_time()
+    assert process_tags.is_alive(identity)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: began - 3600)
+    assert process_tags.is_alive(identity)
+    pid, *since = identity.split()
+    assert not process_tags.is_alive(" ".join([pid, "1", *since[1:]])), "another process of the same number"
+    assert not process_tags.is_alive(f"{pid} {began:.0f}"), "as an earlier release wrote it"
 
 
 def run_for_long(settings: Settings, started: Path) -> None:
