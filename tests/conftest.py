@@ -2,14 +2,13 @@
 
 import importlib.util
 import os
-import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 
 import pytest
 from jaxtyping import install_import_hook
+
+from tests.helpers.s3_server import s3_server
 
 os.environ.update(
     {
@@ -54,38 +53,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def s3_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
     """Start an S3 server with the bucket `team`; yields the environment variables of its users."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    address = f"http://127.0.0.1:{port}"
-    environment = {
-        "AWS_ACCESS_KEY_ID": "team",
-        "AWS_SECRET_ACCESS_KEY": "any",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL_S3": address,
-    }
-    log = tmp_path_factory.mktemp("s3") / "server.log"
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with log.open("wb") as file:
-        server = subprocess.Popen(command, stdout=file, stderr=file)
-    try:
-        _make_bucket(address, environment)
+    with s3_server(tmp_path_factory.mktemp("s3") / "server.log") as environment:
         yield environment
-    finally:
-        server.kill()  # it keeps everything in memory
-        server.wait()
-
-
-def _make_bucket(address: str, environment: Mapping[str, str]) -> None:
-    """Make the bucket; botocore retries until the server listens."""
-    import boto3
-    from botocore.config import Config
-
-    boto3.client(
-        "s3",
-        endpoint_url=address,
-        region_name=environment["AWS_DEFAULT_REGION"],
-        aws_access_key_id="team",
-        aws_secret_access_key="any",
-        config=Config(retries={"total_max_attempts": 12, "mode": "standard"}),
-    ).create_bucket(Bucket="team")

@@ -31,6 +31,7 @@ from flows.cli import (
     what_if,
 )
 from storage.login import refusal
+from storage.servers_away import away
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -87,6 +88,8 @@ def sentence(error: BaseException) -> str:
     """The error's message on one line; for an unexpected error, with how to report it."""
     if refused := refusal(error):
         return refused
+    if gone := away(error):
+        return gone
     if full := full_disk.sentence(error, [Path(os.environ.get("DREAMSHARD_HOME") or ".dreamshard")]):
         return full
     advice = "" if isinstance(error, FOR_PEOPLE) else "; run again with --debug and report what it shows"

@@ -1,0 +1,47 @@
+"""An S3 server for tests, on a free loopback port, which keeps everything in memory."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def s3_server(log: Path) -> Iterator[Mapping[str, str]]:
+    """Start an S3 server with the bucket `team`; yields the environment variables of its users."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    environment = {
+        "AWS_ACCESS_KEY_ID": "team",
+        "AWS_SECRET_ACCESS_KEY": "any",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL_S3": address,
+    }
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with log.open("wb") as file:
+        server = subprocess.Popen(command, stdout=file, stderr=file)
+    try:
+        _make_bucket(address, environment)
+        yield environment
+    finally:
+        server.kill()  # it keeps everything in memory
+        server.wait()
+
+
+def _make_bucket(address: str, environment: Mapping[str, str]) -> None:
+    """Make the bucket; botocore retries until the server listens."""
+    import boto3
+    from botocore.config import Config
+
+    boto3.client(
+        "s3",
+        endpoint_url=address,
+        region_name=environment["AWS_DEFAULT_REGION"],
+        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
+        config=Config(retries={"total_max_attempts": 12, "mode": "standard"}),
+    ).create_bucket(Bucket="team")
