@@ -129,7 +129,7 @@ class Lake:
         if is_due:
             lookups = [rows.lookups_file(tables.select([t])) for t in range(len(tables))]
             after = [time + timedelta(microseconds=1) for time, _ in written[-1:]]  # the clock may have been set back
-            created_at = max(rows.now(), *after) if newest else schemas.LONG_AGO
+            created_at = max([rows.now(), *after]) if newest else schemas.LONG_AGO
             write_parquet(path, rows.tables_to_rows(tables, version, source, lookups, created_at))
         return path
 

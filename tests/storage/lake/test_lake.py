@@ -65,6 +65,10 @@ def test_the_dataset_written_last_is_named_last_also_when_the_clock_was_set_back
         lake.write_dataset(some, dataset_version(some), "later")
         assert lake.dataset_versions()[-1] == dataset_version(some)
     assert version in lake.dataset_versions()
+    empty = Lake(lake.root / "new", lake.local)
+    assert empty.dataset_versions() == []
+    empty.write_dataset(tables, version, "the first")
+    assert empty.dataset_versions() == [version]
 
 
 def test_a_dataset_under_a_version_not_its_own_is_refused(lake: Lake, tables: Tables, version: str):
