@@ -34,7 +34,7 @@ def run_worker(pool: str, queue: str | None, limit: int) -> None:
             f"Prefect's server at {environment['PREFECT_API_URL']} does not answer ({error}), so there are no runs to "
             "take; start it with `dreamshard up`, or correct PREFECT_API_URL"
         ) from error
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--limit", str(limit)]
+    command = [sys.executable, "-m", "flows.servers.worker_program", "--pool", pool, "--limit", str(limit)]
     os.execve(sys.executable, [*command, *(("--work-queue", queue) if queue else ())], environment)
 
 
