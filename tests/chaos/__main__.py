@@ -27,7 +27,8 @@ Trial = Callable[[float, int], list[Survived]]
 
 def names() -> list[str]:
     """The names of all trials, alphabetically."""
-    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in _NO_TRIALS)
+    stems = (path.stem for path in Path(__file__).parent.glob("*.py"))
+    return sorted(stem for stem in stems if stem not in _NO_TRIALS and not stem.startswith("test_"))
 
 
 def trial(name: str) -> Trial:
