@@ -1,7 +1,10 @@
 """Text for people: sizes, tables and causes of errors."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+_PASSWORD = re.compile(r"(?<=://)([^\s/:@'\"]*):[^\s/@'\"]+@")  # NAME:PASSWORD@ of an address
 
 
 def gib(num_bytes: int) -> str:
@@ -19,6 +22,11 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def without_passwords(text: str) -> str:
+    """The text with `...` in place of each password that an address in it holds: `postgresql://NAME:...@HOST`."""
+    return _PASSWORD.sub(r"\1:...@", text)
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, at most 200 characters, or its type if it has no message."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
@@ -29,6 +37,6 @@ FOR_PEOPLE = (ValueError, OSError, RuntimeError)
 
 
 def error_sentence(error: BaseException) -> str:
-    """An error on one line: its message, after its type if the message is not for people."""
-    message = " ".join(str(error).split())
+    """An error on one line, without passwords: its message, after its type if the message is not for people."""
+    message = without_passwords(" ".join(str(error).split()))
     return message if isinstance(error, FOR_PEOPLE) and message else f"{type(error).__name__}: {message}".rstrip(": ")

@@ -5,6 +5,7 @@ the sentence if `PREFECT_LOGGING_LEVEL` is DEBUG. That of any other error is in 
 """
 
 import logging
+import traceback
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 from prefect.states import Failed
 
-from dreamshard.formatting import FOR_PEOPLE, error_sentence
+from dreamshard.formatting import FOR_PEOPLE, error_sentence, without_passwords
 from storage.mlflow_store import runs
 from storage.settings import Settings
 
@@ -52,10 +53,13 @@ def end_runs(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None
 
 
 class SentenceFirst(logging.Filter):
-    """Makes the log record of an error begin with its sentence, and shows each traceback at most once."""
+    """Makes the log record of an error begin with its sentence, shows each traceback at most once, and no password."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """False for a record that only repeats the sentence of the one before."""
+        said = record.getMessage()
+        if said != without_passwords(said):
+            record.msg, record.args = without_passwords(said), ()
         error = record.exc_info[1] if record.exc_info else None
         if error is None:
             return record.name != "prefect.task_runs" or not str(record.msg).startswith(_REPETITIONS)
@@ -65,6 +69,8 @@ class SentenceFirst(logging.Filter):
             record.msg, record.args = error_sentence(error), ()
         if is_repeated or (is_for_people and not logging.getLogger(record.name).isEnabledFor(logging.DEBUG)):
             record.exc_info = None
+        elif record.exc_info:
+            record.exc_text = without_passwords("".join(traceback.format_exception(error))).rstrip("\n")
         return not (is_repeated and is_for_people)
 
 

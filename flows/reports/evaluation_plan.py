@@ -6,6 +6,7 @@ import torch
 from prefect.artifacts import create_link_artifact
 from prefect.context import FlowRunContext
 
+from dreamshard.formatting import without_passwords
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.search import DreamShardPlacer
@@ -33,7 +34,7 @@ def log_placement(store: Store, run: str, report: EvaluationReport, *, linked: b
     if page is None:
         return
     runs.log_text(store.settings, run, FILE, page)
-    server = store.settings.tracking_uri.rstrip("/")
+    server = without_passwords(store.settings.tracking_uri).rstrip("/")
     if linked and server.startswith("http") and FlowRunContext.get() is not None:
         create_link_artifact(
             f"{server}/{runs.artifact_link(store.settings, run, FILE)}",

@@ -3,6 +3,7 @@
 from prefect.artifacts import create_link_artifact
 from prefect.context import FlowRunContext
 
+from dreamshard.formatting import without_passwords
 from flows.reports.mlflow_tracking import PREFECT_RUN, REPORT
 from storage.mlflow_store import registry, runs
 from storage.run_records import checkpoints, report_store
@@ -17,7 +18,10 @@ def publish_links(store: Store, run: str, version: str) -> None:
     settings = store.settings
     if FlowRunContext.get() is None or not settings.tracking_uri.startswith("http"):
         return
-    server, name = settings.tracking_uri.rstrip("/"), registry.version_tags(settings, version).get("name")
+    server, name = (
+        without_passwords(settings.tracking_uri).rstrip("/"),
+        registry.version_tags(settings, version).get("name"),
+    )
     report = runs.artifact_link(settings, registry.run_of(settings, version), f"{REPORT}.html")
     links = {
         "dreamshard-mlflow-run": (runs.run_address(settings, run), "MLflow run"),

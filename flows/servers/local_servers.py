@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from threading import Event
 
+from dreamshard.formatting import without_passwords
 from flows.servers.deploying import deployer
 from flows.servers.names import NOTIFY
 from flows.servers.processes import (
@@ -42,6 +43,7 @@ class Addresses:
     """Addresses of the servers (Prefect's API is at `/api`, its pages at `/v2`), and the processes behind them by name.
 
     Attributes:
+        mlflow: without a password.
         notes: sentences on what was deployed, for the person who started it.
         login: NAME:PASSWORD that the servers ask for; None if they let everyone in.
     """
@@ -113,7 +115,7 @@ def local_servers(
 
         def start(name: str, command: Sequence[str], **more: str) -> None:
             processes[name] = ending.enter_context(child_process(name, command, {**environment, **more}, logs))
-            record(home, prefect, mlflow, {name: process.pid for name, process in processes.items()})
+            record(home, prefect, without_passwords(mlflow), {name: process.pid for name, process in processes.items()})
 
         stop = stop or Event()
         environment_of_deployer = {**environment, NOTIFY: notify or ""}
@@ -134,7 +136,9 @@ def local_servers(
             start("worker", [sys.executable, "-m", "flows.cli.app", "worker"])
         if mlflow != tracking_uri:
             wait_until_healthy(f"{mlflow}/health", processes["mlflow"], logs / "mlflow.log", starting, stop)
-        yield Addresses(prefect=prefect, mlflow=mlflow, processes=processes, notes=notes, login=wanted_login)
+        yield Addresses(
+            prefect=prefect, mlflow=without_passwords(mlflow), processes=processes, notes=notes, login=wanted_login
+        )
 
 
 def login_for(home: Path, host: str, environ: Mapping[str, str]) -> str | None:

@@ -7,6 +7,8 @@ same for processes, Docker containers and Kubernetes jobs.
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from dreamshard.formatting import without_passwords
+
 POOL = "dreamshard"
 SECRET = "dreamshard"
 """The Kubernetes secret whose keys every run gets as environment, for example the store's credentials."""
@@ -67,7 +69,7 @@ def job_template(kind: Kind, image: str | None, gpus: int, environ: Mapping[str,
         environ: containers get its `PASSED_ON`; a process has the environment of its worker.
 
     Raises:
-        ValueError: containers without an image, or without the extra `containers`.
+        ValueError: containers without an image, or without the extra `containers`, or a setting holds a password.
     """
     if kind == "process":
         from prefect.workers.process import ProcessWorker
@@ -78,6 +80,12 @@ def job_template(kind: Kind, image: str | None, gpus: int, environ: Mapping[str,
             f"a {kind} run needs an image, and none was given; build deploy/Dockerfile and pass its name as --image"
         )
     env = _IN_CONTAINER | {name: environ[name] for name in PASSED_ON if name in environ}
+    for name, value in env.items():
+        if value != without_passwords(value):
+            raise ValueError(
+                f"{name} is {without_passwords(value)}, and everyone could read its password in Prefect's UI; give the "
+                "address without one, and the login in DREAMSHARD_LOGIN or where your containers get their secrets"
+            )
     try:
         return _docker(image, gpus, env) if kind == "docker" else _kubernetes(image, gpus, env)
     except ModuleNotFoundError as error:

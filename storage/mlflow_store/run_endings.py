@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from dreamshard.files import full_disk
-from dreamshard.formatting import error_sentence
+from dreamshard.formatting import error_sentence, without_passwords
 from storage.filesystem import failures
 from storage.mlflow_store import process_tags
 
@@ -41,7 +41,7 @@ def ending(tracking: Callable[[], MlflowClient], run: str) -> Iterator[None]:
         error = full_disk.explained(raised)
         try:
             _end(tracking(), run, "FAILED", error_sentence(error))
-            tracking().log_text(run, "".join(traceback.format_exception(raised)), TRACEBACK)
+            tracking().log_text(run, without_passwords("".join(traceback.format_exception(raised))), TRACEBACK)
         except failures(MlflowException) as lost:  # the error of the block matters more
             logger.warning("how run %s failed could not be kept: %s", run, lost)
         if error is raised:

@@ -15,6 +15,7 @@ import pandas as pd  # type: ignore[import-untyped]
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
+from dreamshard.formatting import without_passwords
 from storage.mlflow_store import database, process_tags, run_endings
 from storage.mlflow_store.experiment import EXPERIMENT, MODEL_TRAINING, experiment_id
 from storage.settings import Settings
@@ -191,14 +192,15 @@ def set_tags(settings: Settings, run: str, tags: Mapping[str, Any]) -> None:
 
 
 def run_address(settings: Settings, run: str, server: str = "") -> str:
-    """Where people find the run: its page if there is a server, else the database and the run's id.
+    """Where people find the run, without passwords: its page if there is a server, else the database and the run's id.
 
     Args:
         server: address of one that shows the database `tracking_uri`; not needed if that is a server itself.
     """
-    server = settings.tracking_uri if settings.tracking_uri.startswith("http") else server
+    own = without_passwords(settings.tracking_uri)
+    server = own if own.startswith("http") else server
     if not server:
-        return f"{settings.tracking_uri} run {run}"
+        return f"{own} run {run}"
     experiment = client(settings).get_run(run).info.experiment_id
     return f"{server.rstrip('/')}/#/experiments/{experiment}/runs/{run}?{MODEL_TRAINING}"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from flows.servers.processes import free_port
 
 INSTALLED = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
-USER, PASSWORD = "dreamshard", "se%cret"  # a password that an address must escape
+USER, PASSWORD = "dreamshard", "se%cret-that-nobody-may-read"  # a password that an address must escape
 
 
 @contextmanager

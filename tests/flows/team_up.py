@@ -4,11 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import httpx
+import psutil
 
 from flows.servers.processes import free_port
+from storage.login import LOGIN, client_environment
 from tests.flows.servers_up import until
+from tests.helpers import kept_secrets
 
 BATCH = 8192  # a smaller one costs the same wherever tables are: kernels are launched, and little else happens
 
@@ -42,15 +46,21 @@ class Team:
         prefect: address of Prefect's UI.
         mlflow: address of MLflow.
         environment: environment variables of a client.
+        arguments: of all processes of the servers, the workers and their runs that were seen.
     """
 
     def __init__(self, folder, database, s3, ending, workers):
         self.database, self.folder, self.store = database, folder, s3 | {"DREAMSHARD_STORE": "s3://team/shared"}
+        self.store["AWS_SECRET_ACCESS_KEY"] = kept_secrets.STORE_KEY  # the server takes any
+        self.arguments: set[str] = set()
+        login = {LOGIN: kept_secrets.LOGIN}
         environment = {name: value for name, value in os.environ.items() if name != "PREFECT_HOME"} | self.store
+        environment |= login | client_environment(login)
         self.databases = {
             "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"postgresql+asyncpg://{database}/prefect",
             "MLFLOW_TRACKING_URI": f"postgresql://{database}/mlflow",
             "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "1",
+            "DREAMSHARD_NOTIFY": kept_secrets.MAIL,
         }
         ports = ("--prefect-port", str(free_port(0)), "--mlflow-port", str(free_port(0)))
         said, home = folder / "up.log", str(folder / "servers")
@@ -71,7 +81,9 @@ class Team:
             started(ending, folder / name, folder / f"{name}.log", self.environment | own, "worker", "--queue", name)
 
     def api(self, path, method="POST", **body):
-        answer = httpx.request(method, f"{self.prefect}/api/{path}", json=body or None, timeout=30)
+        name, _, password = kept_secrets.LOGIN.partition(":")
+        address = f"{self.prefect}/api/{path}"
+        answer = httpx.request(method, address, json=body or None, auth=(name, password), timeout=30)
         answer.raise_for_status()
         return answer.json() if answer.content else None
 
@@ -94,6 +106,9 @@ class Team:
         }
 
         def ended():
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    self.arguments.add(" ".join(process.cmdline()))
             found = self.api("flow_runs/filter", flow_runs={"id": {"any_": list(ids.values())}})
             states = {run["id"]: run for run in found}
             final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")

@@ -83,6 +83,14 @@ def test_containers_without_an_image_are_refused():
         work_pool.job_template("docker", None, 0, {})
 
 
+def test_an_address_with_a_password_is_not_put_where_everyone_reads_it():
+    environ = ENVIRON | {"MLFLOW_TRACKING_URI": "postgresql://ada:hidden@db/mlflow"}
+    with pytest.raises(
+        ValueError, match=r"MLFLOW_TRACKING_URI is postgresql://ada:\.\.\.@db/mlflow, and everyone could"
+    ):
+        work_pool.job_template("docker", "dreamshard:0.1.0-cuda", 0, environ)
+
+
 def test_a_process_has_its_workers_environment():
     assert work_pool.job_template("process", None, 0, ENVIRON)["variables"]["properties"]["env"].get("default") is None
 
