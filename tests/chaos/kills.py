@@ -1,0 +1,339 @@
+"""Kill -9 at random moments of the chain: every reader still reads, and the same command ends as if undisturbed.
+
+A home is used by one command after another until one of them ends: each is killed at a moment drawn over the time that an
+undisturbed one takes, which covers all stages, and the last one runs to its end. Variants: forks of one process (cheap, so
+that there are many), commands started as a person starts them, everything shared on an S3 server, and flow runs that a
+Prefect worker started, which are retried or started again. What may differ from an undisturbed run are times of day, times
+of placing, and the ids of MLflow's runs.
+"""
+
+import os
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tests.chaos.survived import Survived
+from tests.helpers import forks
+from tests.helpers.forks import Running
+from tests.helpers.home_state import State, stage_of, state
+from tests.helpers.s3_server import s3_server
+
+KILLS = {"forks": 32, "started": 6, "s3": 8, "worker": 6}
+RUN = ("run", "--recipe", "smoke", "--testbed", "simulated", "--json")
+PARAMETERS = {"recipe": "smoke", "testbed": "simulated"}
+_RETRY = {"type": "SCHEDULED", "name": "AwaitingRetry"}
+_MOST_PER_HOME = 4
+_END_S = 600.0
+_ENDING_S = 40.0  # for what a killed command started; the watchers wait 10 s before they kill
+
+
+@dataclass
+class Found:
+    """What became of the kills of one variant.
+
+    Attributes:
+        stages: of the chain that were killed, and how often.
+        problems: by kill.
+        homes: whose last command ended.
+    """
+
+    stages: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    kills: int = 0
+    broken: int = 0
+    homes: int = 0
+
+    def add(self, kills: int, stages: list[str], problems: Mapping[int, list[str]], name: str) -> None:
+        """Add a home."""
+        self.homes += 1
+        self.kills += kills
+        self.stages.update(stages)
+        self.broken += len(problems)
+        self.problems += [f"{name}, kill {number}: {'; '.join(each)}" for number, each in problems.items()]
+
+    def row(self, what: str) -> Survived:
+        """As a row of the table."""
+        where = ", ".join(f"{count} in {stage}" for stage, count in self.stages.most_common())
+        note = "; ".join([f"{self.homes} homes; {where}", *self.problems])
+        return Survived(what=what, tried=self.kills, survived=self.kills - self.broken, note=note[:1500])
+
+
+def run(scale: float, seed: int) -> list[Survived]:
+    """A row for each variant."""
+    counts = {name: max(1, round(count * scale)) for name, count in KILLS.items()}
+    with tempfile.TemporaryDirectory(prefix="dreamshard-kills-") as name, forks.environment():
+        folder = Path(name)
+        with ExitStack() as stack:
+            port = stack.enter_context(forks.prefect_server())
+            bucket = stack.enter_context(s3_server(folder / "s3.log"))
+            trial = Trial(folder, port, seed)
+            variants: dict[str, Callable[[], Survived]] = {
+                "worker": lambda: trial.under_worker(counts["worker"]),
+                "started": lambda: trial.commands(
+                    "kills of a command", "started", counts["started"], trial.start_as_people_do, {}
+                ),
+                "s3": lambda: trial.commands("kills of a command on S3", "s3", counts["s3"], trial.start, bucket),
+                "forks": lambda: trial.commands("kills of a fork", "forks", counts["forks"], trial.start, {}),
+            }
+            with ThreadPoolExecutor(max(2, len(os.sched_getaffinity(0)))) as pool:
+                rows = {name: pool.submit(each) for name, each in variants.items()}
+            return [rows[name].result() for name in ("started", "forks", "s3", "worker")]
+
+
+class Trial:
+    """An undisturbed run, and the variants that must end as it did.
+
+    Args:
+        folder: for homes and logs.
+        port: of the Prefect server that forks share.
+        seed: of all kills.
+    """
+
+    def __init__(self, folder: Path, port: int, seed: int) -> None:
+        self.folder, self.port, self.seed = folder, port, seed
+        began = time.monotonic()
+        home = folder / "undisturbed"
+        running = self.start(RUN, {"DREAMSHARD_HOME": str(home)}, folder / "undisturbed.log")
+        if running.wait(_END_S) != 0:
+            raise RuntimeError(f"the undisturbed run failed, so nothing can be compared: {running.said()[-500:]}")
+        self.span_s = time.monotonic() - began
+        self.wanted: State = forks.answer(state, {"DREAMSHARD_HOME": str(home)})
+        if self.wanted.problems or len(self.wanted.models) != 1:
+            raise RuntimeError(
+                f"the undisturbed home is not as it should be: {self.wanted.problems[:3]}, {self.wanted.models}"
+            )
+        print(f"undisturbed in {self.span_s:.1f} s, {len(self.wanted.samples)} samples", flush=True)
+
+    def start(self, arguments: tuple[str, ...], environment: Mapping[str, str], log: Path) -> Running:
+        """A fork."""
+        return forks.forked(arguments, environment, self.port, log)
+
+    def start_as_people_do(self, arguments: tuple[str, ...], environment: Mapping[str, str], log: Path) -> Running:
+        """A process of its own with a Prefect server of its own, as `dreamshard run` is started."""
+        return forks.started(arguments, environment, log)
+
+    def commands(
+        self,
+        what: str,
+        name: str,
+        kills: int,
+        start: Callable[[tuple[str, ...], Mapping[str, str], Path], Running],
+        shared: Mapping[str, str],
+    ) -> Survived:
+        """Homes one after another, until so many kills have hit."""
+        draw, found, number = random.Random(f"{self.seed} {name}"), Found(), 0
+        span_s = self.span_s
+        if start == self.start_as_people_do:
+            span_s = self._time_of_start() + self.span_s
+        while found.kills < kills:
+            number += 1
+            home = self.folder / f"{name}-{number}"
+            environment = {"DREAMSHARD_HOME": str(home), **shared}
+            if shared:
+                environment["DREAMSHARD_STORE"] = f"s3://team/{home.name}"
+            most = min(_MOST_PER_HOME, kills - found.kills)
+            stages, problems = self._killed_home(home, environment, start, draw, most, span_s)
+            found.add(len(stages), stages, problems, home.name)
+            print(f"{home.name}: killed in {', '.join(stages) or 'nothing'} {problems or ''}", flush=True)
+        return found.row(what)
+
+    def _time_of_start(self) -> float:
+        """Seconds that a command needs for what forks have done before."""
+        began = time.monotonic()
+        home = self.folder / "start"
+        running = self.start_as_people_do(
+            ("watch", "--recipe", "smoke"), {"DREAMSHARD_HOME": str(home)}, self.folder / "start.log"
+        )
+        running.wait(_END_S)
+        return time.monotonic() - began
+
+    def _killed_home(
+        self,
+        home: Path,
+        environment: Mapping[str, str],
+        start: Callable[[tuple[str, ...], Mapping[str, str], Path], Running],
+        draw: random.Random,
+        most: int,
+        span_s: float,
+    ) -> tuple[list[str], dict[int, list[str]]]:
+        """Kill a command up to `most` times, and let the last one end: stages that were hit, problems by kill."""
+        stages: list[str] = []
+        problems: dict[int, list[str]] = {}
+        known: frozenset[str] = frozenset()
+        log = self.folder / f"{home.name}.log"
+        while True:
+            running = start(RUN, environment, log)
+            moment, group = draw.uniform(0.0, span_s), draw.random() < 0.5
+            code = running.wait(_END_S if len(stages) == most else moment)
+            if code is not None or len(stages) == most:
+                break
+            stage, family = stage_of(home), family_of(running.pid)
+            forks.kill(running, group=group)
+            running.wait(_ENDING_S)
+            stages.append(stage)
+            wrong = left_over(family)
+            now, more = self.look(environment)
+            wrong += more
+            if now is not None:
+                wrong += [f"lost sample {sample}" for sample in known - now.samples]
+                known = now.samples
+            if wrong:
+                problems[len(stages)] = [f"{moment:.2f} s, in {stage}", *wrong]
+        wrong = []
+        if code != 0:
+            forks.kill(running, group=True)
+            wrong.append(f"not continued ({code}): {running.said()[-300:]}")
+        now, more = self.look(environment)
+        wrong += more
+        if now is not None:
+            wrong += self.differences(now)
+        if wrong:
+            problems.setdefault(max(1, len(stages)), []).extend(wrong)
+        return stages, problems
+
+    def look(self, environment: Mapping[str, str]) -> tuple[State | None, list[str]]:
+        """The home as its readers see it, and what is wrong with it at any time."""
+        wrong = []
+        home = Path(environment["DREAMSHARD_HOME"])
+        if not home.exists():
+            return None, []
+        if (home / "lake").exists() or "DREAMSHARD_STORE" in environment:
+            log = self.folder / f"{home.name}-readers.log"
+            for command in (("sql", "select count(*) from cost_samples", "--json"), ("models", "--json")):
+                reading = self.start(command, environment, log)
+                if (code := reading.wait(_END_S)) != 0:
+                    wrong.append(f"{command[0]} exits with {code}: {reading.said()[-300:]}")
+        try:
+            now: State = forks.answer(state, environment)
+        except RuntimeError as error:
+            return None, [*wrong, str(error)]
+        running = dict(now.statuses).get("RUNNING", 0)
+        if running:
+            wrong.append(f"{running} runs are still RUNNING in MLflow")
+        return now, [*wrong, *now.problems]
+
+    def differences(self, ended: State) -> list[str]:
+        """What distinguishes a home that was killed and continued from the undisturbed one."""
+        wrong = []
+        if ended.models != self.wanted.models:
+            wrong.append(f"versions {ended.models} instead of {self.wanted.models}")
+        lost, more = (Counter(one.measured) - Counter(other.measured) for one, other in self._both(ended))
+        if lost or more:
+            wrong.append(
+                f"{lost.total()} samples are lost, and {more.total()} are more than undisturbed: {[*more][:1]}"
+            )
+        if ended.evaluations != self.wanted.evaluations:
+            wrong.append(f"{len(set(ended.evaluations) ^ set(self.wanted.evaluations))} evaluated rows differ")
+        return wrong
+
+    def _both(self, ended: State) -> tuple[tuple[State, State], tuple[State, State]]:
+        return (self.wanted, ended), (ended, self.wanted)
+
+    def under_worker(self, kills: int) -> Survived:
+        """The process of a flow run that a worker started is killed; the run is retried, or started again."""
+        from tests.flows.servers_up import servers_up
+
+        draw, found, number = random.Random(f"{self.seed} worker"), Found(), 0
+        while found.kills < kills:
+            number += 1
+            home = self.folder / f"worker-{number}"
+            most = min(_MOST_PER_HOME, kills - found.kills)
+            with servers_up(home) as servers:
+                stages, problems = self._killed_flow_runs(servers, home, draw, most)
+            found.add(len(stages), stages, problems, home.name)
+            print(f"{home.name}: killed in {', '.join(stages) or 'nothing'} {problems or ''}", flush=True)
+        return found.row("kills of a flow run under a Prefect worker")
+
+    def _killed_flow_runs(
+        self, servers: "object", home: Path, draw: random.Random, most: int
+    ) -> tuple[list[str], dict[int, list[str]]]:
+        from tests.flows.servers_up import Up, api, deployment, until
+
+        assert isinstance(servers, Up)
+        retrain = deployment(servers, "retrain")["id"]
+        stages: list[str] = []
+        problems: dict[int, list[str]] = {}
+        environment = {"DREAMSHARD_HOME": str(home)}
+        known: frozenset[str] = frozenset()
+        run = ""
+        begins_s = 0.0
+        while True:
+            is_retry = bool(run) and len(stages) % 2 == 1
+            if not is_retry:
+                run = api(servers, f"deployments/{retrain}/create_flow_run", parameters=PARAMETERS)["id"]
+
+            def process_of(run: str = run, is_retry: bool = is_retry) -> psutil.Process | None:
+                (found,) = api(servers, "flow_runs/filter", flow_runs={"id": {"any_": [run]}})
+                if is_retry and found["state_type"] == "CRASHED":  # again: the worker may report the crash once more
+                    api(servers, f"flow_runs/{run}/set_state", state=_RETRY, force=True)
+                return flow_process(servers.process.pid, run)
+
+            process = until(process_of, 300)
+            began = time.monotonic()
+            moment = draw.uniform(0.0, begins_s + self.span_s)
+            if len(stages) < most:
+                while time.monotonic() - began < moment and process.is_running():
+                    time.sleep(0.05)
+                    if not begins_s and stage_of(home) != "start":
+                        begins_s = time.monotonic() - began
+                if process.is_running():
+                    stages.append(stage_of(home))
+                    family = process.children(recursive=True)
+                    process.kill()
+                    problems |= {len(stages): left} if (left := left_over(family)) else {}
+
+            def ended(run: str = run) -> str | None:
+                (found,) = api(servers, "flow_runs/filter", flow_runs={"id": {"any_": [run]}})
+                return found["state_type"] if found["state_type"] in ("COMPLETED", "FAILED", "CRASHED") else None
+
+            outcome = until(ended, _END_S)
+            now, wrong = self.look(environment)
+            if now is not None:
+                wrong += [f"lost sample {sample}" for sample in known - now.samples]
+                known = now.samples
+            if outcome == "FAILED":
+                wrong.append("the flow run failed")
+            if outcome == "COMPLETED" and now is not None:
+                wrong += self.differences(now)
+            if wrong:
+                problems.setdefault(max(1, len(stages)), []).extend(wrong)
+            if outcome != "CRASHED":
+                return stages, problems
+
+
+def family_of(pid: int) -> list[psutil.Process]:
+    """Processes that a command has started; none if it has ended."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def flow_process(above: int, run: str) -> psutil.Process | None:
+    """The process of a flow run below a worker."""
+    for process in psutil.Process(above).children(recursive=True):
+        try:
+            if process.environ().get("PREFECT__FLOW_RUN_ID") == run and "-m" in process.cmdline():
+                return process
+        except psutil.Error:
+            continue  # it ended
+    return None
+
+
+def left_over(family: list[psutil.Process]) -> list[str]:
+    """What still runs of a killed command after a while."""
+    _, alive = psutil.wait_procs(family, timeout=_ENDING_S)
+    found = []
+    for process in alive:
+        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            found.append(f"process {process.pid} was left: {' '.join(process.cmdline())[:80]}")
+            process.kill()
+    return found
