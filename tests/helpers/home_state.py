@@ -22,7 +22,7 @@ class State:
         problems: what could not be read, or is there twice, one sentence each.
         samples: ids of the cost samples that training and evaluations measured, also of those not in the lake yet.
         measured: what they are of and what they cost, sorted; the same in another home, where ids differ.
-        models: of each version: algorithm's model, number, aliases, digest of its files, training, evaluation.
+        models: of each version: number, what it is champion of, digest of its files, training, evaluation.
         evaluations: rows of measured placers, without times of day and of placing.
         statuses: of MLflow's runs: how many of each.
         leftovers: temporary files.
@@ -148,14 +148,11 @@ def _comparable(row: dict[str, Any]) -> str:
 def _models(settings: Any) -> tuple[tuple[str, ...], ...]:
     from storage.mlflow_store import registry
 
-    aliases: dict[str, list[str]] = {}
-    for alias, version in registry.aliases(settings).items():
-        aliases.setdefault(str(version), []).append(alias)
     found = []
     for version in registry.all_versions(settings):
         tags = version.tags
         digest = tags.get(registry.DIGEST_TAG, "")
-        standing = ",".join(sorted(aliases.get(str(version.version), ())))
+        standing = tags.get("champion_of", "")  # not the alias, which follows what the home's schedule is for
         found.append((str(version.version), standing, digest, tags.get("training", ""), tags.get("evaluation", "")))
     return tuple(sorted(found))
 
