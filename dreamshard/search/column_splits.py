@@ -18,7 +18,9 @@ from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
 
 _NEAR_EVEN_SHARE = 0.9  # of a device's even share: splits are proposed if any table exceeds it
-_SHARES = (0.5, 0.25)  # of a device's even share: each proposal splits the tables that exceed one of these
+_SHARES = (1.0, 0.75, 0.5, 0.25)
+"""Of a device's even share: each proposal splits the tables that exceed one of these, into shards of at most that.
+Every shard repeats its table's lookups, so few large ones are often the cheapest."""
 FINEST = 4  # columns of the narrowest shard
 _TINY_BYTES = (
     2**22

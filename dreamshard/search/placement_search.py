@@ -86,11 +86,11 @@ class PlacementSearch:
             NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
         """
         coarse, fine = self._coarse_and_fine(task)
-        if fine is not None:
+        if fine:
             coarse, coarse_ms = self._promising(coarse)
-            fine, fine_ms = self._promising(fine)
-            if fine_ms < coarse_ms * (1 - _SPLIT_GAIN):
-                return self._improved(fine, budget)
+            finer, finer_ms = min((self._promising(starts) for starts in fine), key=lambda tried: tried[1])
+            if finer_ms < coarse_ms * (1 - _SPLIT_GAIN):
+                return self._improved(finer, budget)
         return self._improved(coarse, budget)
 
     def _improved(self, starts: _StartingPlacements, budget: Budget) -> Placement:
@@ -131,8 +131,8 @@ class PlacementSearch:
             limits,
         )
 
-    def _coarse_and_fine(self, task: PlacementTask) -> tuple[_StartingPlacements, _StartingPlacements | None]:
-        """Starts with as few column shards as memory allows, and those of the most promising finer split, if any.
+    def _coarse_and_fine(self, task: PlacementTask) -> tuple[_StartingPlacements, list[_StartingPlacements]]:
+        """Starts with as few column shards as memory allows, and those of each finer split that fits.
 
         Raises:
             NoPlacementError: nothing fits, however fine the split, or the constraints cannot be met.
@@ -148,7 +148,7 @@ class PlacementSearch:
                 )
             whole = replace(whole, devices=whole.devices[:0], cost_ms=math.inf)
         if not self.columns:
-            return (whole if len(whole.devices) else replace(whole, devices=packed(task)[None])), None
+            return (whole if len(whole.devices) else replace(whole, devices=packed(task)[None])), []
         proposals = splits(task, whole.single_ms)
         coarse = whole
         if int(proposals[0].max()) > 1 and fits_together(task, proposals[0]):
@@ -156,8 +156,7 @@ class PlacementSearch:
         fine = [self._starting_placements(task, *task.split(parts)) for parts in proposals[1:]]
         if not len(coarse.devices):
             coarse = self._coarsest_that_fits(whole)
-        best = min(fine, key=lambda starts: starts.cost_ms, default=None)
-        return coarse, best if best is not None and len(best.devices) else None
+        return coarse, [starts for starts in fine if len(starts.devices)]
 
     def latents(self, task: PlacementTask) -> Float[Tensor, "T L"]:
         """Those of the task's tables, in its order."""

@@ -6,7 +6,7 @@ A name that ends in `_columns` may split tables by columns; all others place who
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dreamshard.baselines import baselines
@@ -14,13 +14,27 @@ from dreamshard.peers import OF_TORCHREC, trained_peer
 from dreamshard.peers.neuroshard import NeuroShardPlacer, PredictedCosts
 from dreamshard.peers.neuroshard_fitting import fitted_models
 from dreamshard.peers.torchrec_planner import TorchRecPlanner
-from dreamshard.placer import Placer
+from dreamshard.placement import Placement
+from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.search import GreedyCostPlacer
 from dreamshard.sweep.ablations import ABLATIONS
 from dreamshard.sweep.bench import Bench, Build, System
+from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.simulated import SimulatedTestbed
 
 _RNN = {"rnn": True, "rnn_predicted": False}  # whether it measures by itself
+
+
+@dataclass(frozen=True)
+class _WithoutRoom:
+    """A placer that could not learn, since nothing that it tried fits: every task counts as one that it fails."""
+
+    name: str
+    reason: str
+
+    def place(self, _task: PlacementTask) -> Placement:
+        """Raises NoPlacementError."""
+        raise NoPlacementError(self.reason)
 
 
 def _rule(name: str) -> Build:
@@ -31,9 +45,13 @@ def _rnn(name: str) -> Build:
     def build(bench: Bench) -> System:
         base, began = bench.system("dreamshard"), time.process_time()
         measure = bench.testbed.measure if _RNN[name] else None
-        placer = trained_peer(
-            name, base.placer, bench.tasks, bench.seed, measure=measure, measurements=bench.measurements
-        )
+        placer: Placer
+        try:
+            placer = trained_peer(
+                name, base.placer, bench.tasks, bench.seed, measure=measure, measurements=bench.measurements
+            )
+        except NoPlacementError as error:  # none of its first placements fits, so it learns nothing
+            placer = _WithoutRoom(name, str(error))
         learning_s = time.process_time() - began
         return System(
             placer=placer,

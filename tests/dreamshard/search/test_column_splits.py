@@ -168,6 +168,12 @@ def test_one_table_that_outweighs_all_others_is_split_where_that_is_cheaper():
     assert testbed.measure(task, placement).overall_ms < whole
 
 
+def test_a_heavy_table_may_be_split_into_as_few_shards_as_it_has_even_shares():
+    task = PlacementTask(tables_of([500_000] * 7, dim=64), 7, 64 * GENEROUS)
+    single_ms = torch.tensor([2.4, *[0.6] * 6])  # 2.8 of a device's even share, and 0.7; all have one by dims
+    assert [parts[:2].tolist() for parts in splits(task, single_ms)[1:]] == [[3, 1], [4, 2], [4, 4]]
+
+
 def test_tiny_tables_are_not_split_for_speed():
     tables = tables_of([3, 500_000], dim=[128, 64], pooling=[60.0, 60.0])
     finest = splits(PlacementTask(tables, 8, GENEROUS), torch.tensor([1.0, 1.0]))[-1]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dreamshard.baselines import RULES_OF_THUMB, baselines
+from dreamshard.placer import NoPlacementError
 from dreamshard.sweep import SWEEPS, Cell, CellResult, Size, cells_of, page, run_cell, summarise, sweep
 from dreamshard.sweep.ablations import ABLATIONS
 from dreamshard.sweep.design import SLOW
@@ -48,6 +49,16 @@ def test_experiments_are_chosen_by_name_and_cells_that_measure_may_be_left_out()
     assert not any(cell.is_measured for cell in cells_of(designed, real_ranks=False))
     with pytest.raises(ValueError, match="all chosen cells measure on real ranks"):
         cells_of(designed, ["real_ranks"], real_ranks=False)
+
+
+def test_a_rival_that_finds_no_room_to_learn_in_fails_every_task_and_no_other(monkeypatch: pytest.MonkeyPatch):
+    def without_room(*_arguments, **_options):
+        raise NoPlacementError("none of 80 placements fits")
+
+    monkeypatch.setattr("dreamshard.sweep.systems.trained_peer", without_room)
+    results = run_cell(replace(CELL, systems=("dim_greedy", "dreamshard", "rnn"), placed=(SMALL,)))
+    assert {each.overall_ms for each in results if each.placer == "rnn"} == {None}
+    assert all(each.overall_ms for each in results if each.placer != "rnn")
 
 
 def test_seeds_place_the_same_tasks_and_the_same_cell_gives_the_same_placements(results):
