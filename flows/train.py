@@ -13,7 +13,7 @@ from flows.forms.options import StageOptions
 from flows.reports import mlflow_tracking
 from flows.runtime import run_locks
 from flows.runtime.testbed_pool import TestbedReference
-from flows.tasks import exchanges, shard_profiling
+from flows.tasks import compacting, exchanges, shard_profiling
 from flows.tasks import training as steps
 from flows.tasks.stage_inputs import open_for, stage
 from storage.run_records import checkpoints
@@ -37,6 +37,7 @@ def train_placer(store: Store, run: str, dataset: str, tasks: str, start: WarmSt
             figures = checkpoints.figures(store, training, iteration_name(iteration))
             mlflow_tracking.log_iteration(store, run, iteration, figures)
     mlflow_tracking.log_effort(store, run, training)
+    compacting.merge_small_files(store)
     return training
 
 
