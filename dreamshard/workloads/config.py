@@ -3,16 +3,20 @@
 Meta's two data sets are generated; `data/SOURCES.md` gives the sources of the published lists of tables.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 DATA = Path(__file__).parent / "data"
 META_WORKLOADS = ("meta-dlrm-2021", "meta-dlrm-2022")
 
 
-def bundled_lists() -> dict[str, Path]:
+@cache
+def bundled_lists() -> Mapping[str, Path]:
     """The bundled lists of tables by name."""
-    return {file.stem: file for file in sorted(DATA.glob("*.csv"))}
+    return MappingProxyType({file.stem: file for file in sorted(DATA.glob("*.csv"))})
 
 
 def bundled_workloads() -> list[str]:

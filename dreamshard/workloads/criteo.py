@@ -7,6 +7,7 @@ at the price of collisions.
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ def open_criteo(config: WorkloadConfig, path: Path) -> Workload:
     Raises:
         ValueError: the file is empty or truncated, or a line is in another format.
     """
-    rows = np.asarray([table.rows for table in list_tables(bundled_lists()["criteo-kaggle"])], dtype=np.int64)
+    rows = np.asarray(_cardinalities(), dtype=np.int64)
     dims = table_dims(config, len(CATEGORICAL))
     chosen = choose_tables(config, rows, dims)
     names = tuple(CATEGORICAL[t] for t in chosen)
@@ -53,6 +54,11 @@ def open_criteo(config: WorkloadConfig, path: Path) -> Workload:
 
     description = f"{len(tables)} of the 26 tables of {path.name}, {len(values[0])} samples"
     return Workload(description, names, table, fingerprint)
+
+
+@cache
+def _cardinalities() -> tuple[int, ...]:
+    return tuple(table.rows for table in list_tables(bundled_lists()["criteo-kaggle"]))
 
 
 def _read(path: Path, num_samples: int, columns: Sequence[str]) -> list[npt.NDArray[np.int64]]:
@@ -74,11 +80,13 @@ def _read(path: Path, num_samples: int, columns: Sequence[str]) -> list[npt.NDAr
 
 
 def _blocks(path: Path) -> Iterator[pa.RecordBatch]:
+    is_gzip = path.suffix == ".gz"
+    block_bytes = BLOCK_BYTES if is_gzip else min(BLOCK_BYTES, path.stat().st_size + 1)  # each is allocated whole
     with (
-        pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None) as stream,
+        pa.input_stream(str(path), compression="gzip" if is_gzip else None) as stream,
         pyarrow.csv.open_csv(
             stream,
-            read_options=pyarrow.csv.ReadOptions(column_names=[*NUMERIC, *CATEGORICAL], block_size=BLOCK_BYTES),
+            read_options=pyarrow.csv.ReadOptions(column_names=[*NUMERIC, *CATEGORICAL], block_size=block_bytes),
             parse_options=pyarrow.csv.ParseOptions(delimiter="\t", quote_char=False),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types={**dict.fromkeys(NUMERIC, pa.int64()), **dict.fromkeys(CATEGORICAL, pa.string())},

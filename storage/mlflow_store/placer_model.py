@@ -161,6 +161,9 @@ class PlacerModel(PythonModel):
         return content
 
 
+_REQUESTS = TypeAdapter(list[PlacementRequest])
+
+
 def _parse(content: list[dict[str, Any]]) -> list[PlacementRequest]:
     """Validate the objects.
 
@@ -168,7 +171,7 @@ def _parse(content: list[dict[str, Any]]) -> list[PlacementRequest]:
         ValueError: fields are missing, unknown, of a wrong type or out of range; the message names them.
     """
     try:
-        return TypeAdapter(list[PlacementRequest]).validate_python(content)
+        return _REQUESTS.validate_python(content)
     except pydantic.ValidationError as error:
         errors = error.errors(include_url=False)
         listed = [f"inputs{_path(entry['loc'])}: {entry['msg']}{_got(entry)}" for entry in errors[:_MAX_ERRORS]]
