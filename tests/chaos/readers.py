@@ -12,7 +12,7 @@ import resource
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from functools import cache
 from itertools import islice, repeat
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Self
 
 import torch
 
@@ -44,8 +45,13 @@ def run(scale: float, seed: int) -> list[Survived]:
     """A row per reader."""
     torch.set_num_threads(1)
     count, names = max(20, round(INPUTS * scale)), sorted(_known())  # read once, before processes are forked
+    chunks = [(chunk, min(_CHUNK, count - start)) for chunk, start in enumerate(range(0, count, _CHUNK))]
+    jobs = [(name, chunk, size) for name in names for chunk, size in chunks]
+    found: dict[str, list[_Failure]] = {name: [] for name in names}
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=_FORK) as pool:
-        return list(pool.map(_tried, names, repeat(count), repeat(seed)))
+        for (name, _, _), failures in zip(jobs, pool.map(_tried, jobs, repeat(seed)), strict=True):
+            found[name] += failures
+    return [_row(name, count, failures) for name, failures in found.items()]
 
 
 def shown(name: str, seed: int, chunk: int, number: int) -> None:
@@ -59,13 +65,14 @@ def _known() -> dict[str, Reader]:
     return readers()
 
 
-def _tried(name: str, count: int, seed: int) -> Survived:
-    reader = _known()[name]
-    failures: list[_Failure] = []
-    for chunk, start in enumerate(range(0, count, _CHUNK)):
-        failures += _failures(reader, min(_CHUNK, count - start), seed, chunk)
+def _tried(job: tuple[str, int, int], seed: int) -> list[_Failure]:
+    name, chunk, size = job
+    return _failures(_known()[name], size, seed, chunk)
+
+
+def _row(name: str, count: int, failures: Sequence[_Failure]) -> Survived:
     note = "; ".join(f"chunk {each.chunk}, input {each.number}: {each.problem}" for each in failures[:2])
-    return Survived(what=f"damaged input: {reader.name}", tried=count, survived=count - len(failures), note=note[:500])
+    return Survived(what=f"damaged input: {name}", tried=count, survived=count - len(failures), note=note[:500])
 
 
 def _inputs(reader: Reader, seed: int, chunk: int) -> Iterator[bytes]:
@@ -102,24 +109,38 @@ def _try_all(reader: Reader, seed: int, chunk: int, start: int, end: int, result
     logging.disable(logging.CRITICAL)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     resource.setrlimit(resource.RLIMIT_DATA, (_ADDRESSES, _ADDRESSES))
-    with tempfile.TemporaryDirectory() as folder:
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=memory) as folder, _Peak() as peak:
         file = Path(folder) / f"input{reader.ending}"
         file.write_bytes(reader.valid[0])
         with suppress(ValueError):
             reader.read(file)  # imports what it needs, which counts for no input
         for content in islice(_inputs(reader, seed, chunk), start, end):
             file.write_bytes(content)
-            before = _forget_peak()
+            before = peak.forgotten_mib()
             wrong = problem(reader, file)
-            grown = _peak_mib() - before
+            grown = peak.mib() - before
             results.send(f"takes {grown} MiB" if wrong is None and grown > _MOST_MIB else wrong)
 
 
-def _forget_peak() -> int:
-    Path("/proc/self/clear_refs").write_text("5")  # sets the peak to what is in use
-    return _peak_mib()
+class _Peak:
+    """The most memory that this process had in use; its files stay open, since each input asks twice."""
 
+    def __enter__(self) -> Self:
+        self._forget = os.open("/proc/self/clear_refs", os.O_WRONLY)
+        self._status = os.open("/proc/self/status", os.O_RDONLY)
+        return self
 
-def _peak_mib() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) // 1024
+    def __exit__(self, *_: object) -> None:
+        os.close(self._forget)
+        os.close(self._status)
+
+    def forgotten_mib(self) -> int:
+        """Set the peak to what is in use, and return that."""
+        os.write(self._forget, b"5")
+        return self.mib()
+
+    def mib(self) -> int:
+        """Since it was last forgotten."""
+        status = os.pread(self._status, 8192, 0)
+        return int(status.partition(b"VmHWM:")[2].split(maxsplit=1)[0]) // 1024

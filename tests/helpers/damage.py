@@ -101,7 +101,7 @@ def damaged_json(content: Any, draw: Random) -> bytes:
 
 def nested(draw: Random) -> Any:
     """A value nested at random, or very deep."""
-    value = draw.choice(VALUES)
+    value = _value(draw)
     for _ in range(draw.choice((1, 3, 40, 400))):
         value = [value] if draw.random() < 0.5 else {draw.choice(("a", "tables", "shards", "plan")): value}
     return value
@@ -125,13 +125,18 @@ def _change_value(root: list[Any], draw: Random) -> None:
     elif kind == 1 and isinstance(parent, list) and parent is not root:
         parent.extend([parent[key]] * draw.choice((1, 2, 50)))
     elif kind == 2 and isinstance(parent, dict):
-        parent[draw.choice(("a", "name", "rows", "", "x" * 2000))] = draw.choice(VALUES)
+        parent[draw.choice(("a", "name", "rows", "", "x" * 2000))] = _value(draw)
     elif kind == 3:
         parent[key] = nested(draw)
     elif kind == 4:
         parent[key] = copy.deepcopy(draw.choice(places)[0]) if draw.random() < 0.5 else draw.choice(EXTREMES)
     else:
-        parent[key] = draw.choice(VALUES)
+        parent[key] = _value(draw)
+
+
+def _value(draw: Random) -> Any:
+    """One of `VALUES`, as a copy: later changes must reach neither these nor other inputs."""
+    return copy.deepcopy(draw.choice(VALUES))
 
 
 def _region(content: bytes, draw: Random) -> tuple[int, int]:
