@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn, optim
 
 from dreamshard.cost_model import CostNetwork, Normaliser, new_cost_network
+from dreamshard.files.foreign import brief
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.model_folder import (
     complete_model,
@@ -52,6 +53,7 @@ def load_placer(folder: Path) -> DreamShardPlacer:
     tensors, config = read_model(folder)
     with complete_model(folder):
         normaliser = _normaliser(tensors, config)
+        _check_size(section(tensors, "cost_network"), config, folder)
         network = new_cost_network(config["cost_network"], normaliser, config)
         policy = PolicyNetwork(config["policy"])
         network.load_state_dict(section(tensors, "cost_network"))
@@ -98,6 +100,24 @@ def _tensors(network: nn.Module, policy: nn.Module, normaliser: Normaliser) -> d
     tensors = {f"cost_network.{name}": value for name, value in network.state_dict().items()}
     tensors |= {f"policy.{name}": value for name, value in policy.state_dict().items()}
     return tensors | {"normaliser.mean": normaliser.mean, "normaliser.std": normaliser.std}
+
+
+def _check_size(weights: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path) -> None:
+    """Refuse a config of another network than the weights are of, before memory is asked for that network.
+
+    Raises:
+        ValueError: its size differs.
+    """
+    if config["cost_network"] == "paper":
+        return
+    size = (config["members"], 2, config["hidden"])
+    found = tuple(weights["hidden_bias"].shape)
+    if found != size:
+        raise ValueError(
+            f"the config of the model in {folder} asks for a cost network of {brief(size[0])} members with {brief(size[2])} "
+            f"hidden values, but its weights are of shape {list(found)}, so they belong to another model; restore both "
+            "files, or save the model again"
+        )
 
 
 def _normaliser(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Normaliser:

@@ -112,6 +112,14 @@ def test_a_corrupt_state_is_one_error_that_names_the_folder(tmp_path, corruption
     assert str(folder) in str(error.value)
 
 
+@pytest.mark.parametrize("argument", ["members", "hidden"])
+def test_a_config_of_a_larger_network_is_refused_before_memory_is_asked_for(folder, argument):
+    change_config(folder, **{argument: 17})
+    (folder / "digests.json").unlink()
+    with pytest.raises(ValueError, match="belong to another model"):
+        load_placer(folder)
+
+
 def test_a_change_that_nothing_else_would_show_is_refused_by_its_digest(folder):
     weights = bytearray((folder / "weights.safetensors").read_bytes())
     weights[-1] ^= 1
