@@ -152,6 +152,9 @@ def _rows(paths: Sequence[Path]) -> pa.Table:
         with parquet_errors(path, _ADVICE):
             expected += pq.read_metadata(path).num_rows
     with duckdb.connect() as connection:
+        connection.execute(
+            "set enable_progress_bar = false"
+        )  # shown by itself where no file is run, in a child's stdout too
         try:
             found = connection.sql(sql, params=[[str(path) for path in paths]]).to_arrow_table()
         except duckdb.Error as error:
