@@ -36,3 +36,8 @@ def test_expected_counts_agree_with_a_draw():
 
 def test_a_table_nobody_looks_up_has_no_distinct_rows():
     assert sum(expected_counts(100, 0)) == pytest.approx(0)
+
+
+@pytest.mark.parametrize("rows", [2**53 + 1558, 2**54 - 124, 2**54])
+def test_more_rows_than_floats_tell_apart_are_still_counted(rows: int):
+    assert sum(expected_counts(rows, 100)) == pytest.approx(100)
