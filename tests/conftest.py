@@ -8,25 +8,11 @@ from collections.abc import Iterator, Mapping
 import pytest
 from jaxtyping import install_import_hook
 
+from tests.helpers.quiet import CALLERS, QUIET
 from tests.helpers.s3_server import s3_server
 
-os.environ.update(
-    {
-        "OMP_NUM_THREADS": "1",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "DO_NOT_TRACK": "1",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "PREFECT_LOGGING_LEVEL": "CRITICAL",
-        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "600",  # read when Prefect is imported; its default is 20
-        "PREFECT_HOME": tempfile.mkdtemp(prefix="dreamshard-tests-"),
-    }
-)
-for name in (
-    *("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "DREAMSHARD_HOME", "DREAMSHARD_STORE", "DREAMSHARD_ARTIFACTS"),
-    *("DREAMSHARD_SOURCE", "DREAMSHARD_HOST"),
-    *("AWS_PROFILE", "AWS_ENDPOINT_URL", "FSSPEC_S3_ENDPOINT_URL", "MLFLOW_S3_ENDPOINT_URL"),
-):
+os.environ.update(QUIET, PREFECT_HOME=tempfile.mkdtemp(prefix="dreamshard-tests-"))
+for name in CALLERS:
     os.environ.pop(name, None)
 
 if importlib.util.find_spec("hypothesis") is not None:  # a GPU machine without network access may lack the test tools

@@ -9,6 +9,7 @@ import random
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -23,6 +24,7 @@ from tests.chaos.survived import Survived
 from tests.helpers import forks
 
 ATTEMPTS = 4  # for each server
+WAITED, AGAIN, EARLY = "waited", "run again", "ended before"
 _LONGEST_AWAY_S = 20.0
 _END_S = 600.0
 
@@ -101,33 +103,38 @@ def run(scale: float, seed: int) -> list[Survived]:
 
 
 def _tried(trial: Trial, name: str, make: Callable[[Path], Server], count: int) -> Survived:
-    draw, problems, waited = random.Random(f"{trial.seed} {name}"), [], 0
-    for number in range(1, count + 1):
+    draw, problems, number = random.Random(f"{trial.seed} {name}"), [], 0
+    outcomes: Counter[str] = Counter()
+    while outcomes[WAITED] + outcomes[AGAIN] < count:
+        number += 1
         folder = trial.folder / f"{name}-{number}"
         with make(folder / "server") as gone:
-            has_waited, wrong = _attempt(trial, name, gone, folder / "home", draw)
-        waited += has_waited
+            outcome, wrong = _attempt(trial, name, gone, folder / "home", draw)
+        outcomes[outcome] += 1
         problems += [f"attempt {number}: {'; '.join(wrong)}"] if wrong else []
-        print(f"{name} {number}: {'waited' if has_waited else 'run again'} {wrong or ''}", flush=True)
-    note = "; ".join([f"{waited} waited, {count - waited} ended in one sentence and were run again", *problems])
+        print(f"{name} {number}: {outcome} {wrong or ''}", flush=True)
+    note = "; ".join(
+        [f"{outcomes[WAITED]} waited, {outcomes[AGAIN]} ended in one sentence and were run again", *problems]
+    )
     return Survived(
         what=f"{name}'s server gone in mid-run and back", tried=count, survived=count - len(problems), note=note[:1500]
     )
 
 
-def _attempt(trial: Trial, name: str, gone: Server, home: Path, draw: random.Random) -> tuple[bool, list[str]]:
-    """Whether the run waited for its server, and what was wrong."""
+def _attempt(trial: Trial, name: str, gone: Server, home: Path, draw: random.Random) -> tuple[str, list[str]]:
+    """What became of the run, and what was wrong; one that ends before its server goes counts as no attempt."""
     address = {"MLFLOW_TRACKING_URI": gone.address} if name == "MLflow" else {"PREFECT_API_URL": f"{gone.address}/api"}
     environment = {"DREAMSHARD_HOME": str(home), **address}
     log = home.with_suffix(".log")
     running = forks.started(RUN, environment, log)
     moment, away = draw.uniform(0.3, 1.0) * 2 * trial.span_s, draw.uniform(1.0, _LONGEST_AWAY_S)
-    code = running.wait(moment)
+    if running.wait(moment) == 0:
+        return EARLY, []
     gone.kill()
     time.sleep(away)
     gone.start()
-    code = running.wait(_END_S) if code is None else code
-    wrong, has_waited = [], code == 0
+    code, wrong = running.wait(_END_S), []
+    outcome = WAITED if code == 0 else AGAIN
     if code is None:
         forks.kill(running, group=True)
         running.wait(30)
@@ -142,6 +149,6 @@ def _attempt(trial: Trial, name: str, gone: Server, home: Path, draw: random.Ran
             forks.kill(again, group=True)
             with suppress(OSError):
                 wrong.append(f"not continued: {again.said()[-300:]}")
-            return has_waited, wrong
+            return outcome, wrong
     now, more = trial.look(environment)
-    return has_waited, wrong + more + ([] if now is None else trial.differences(now))
+    return outcome, wrong + more + ([] if now is None else trial.differences(now))

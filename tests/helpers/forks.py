@@ -19,6 +19,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
+from tests.helpers.quiet import CALLERS, QUIET
+
 _FORK = multiprocessing.get_context("forkserver")
 _FORK.set_forkserver_preload(
     [
@@ -29,19 +31,6 @@ _FORK.set_forkserver_preload(
     ]
 )
 _LONGEST_S = 600.0
-_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "PREFECT_LOGGING_LEVEL": "CRITICAL",
-    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "600",
-}
-_NOT_OURS = (
-    *("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "DREAMSHARD_HOME", "DREAMSHARD_STORE", "DREAMSHARD_ARTIFACTS"),
-    *("DREAMSHARD_SOURCE", "DREAMSHARD_HOST", "AWS_PROFILE", "AWS_ENDPOINT_URL", "PREFECT_LOCAL_STORAGE_PATH"),
-)
 _prefect_homes: list[str] = []  # the fork server keeps the environment in which it started
 
 
@@ -112,8 +101,8 @@ def environment() -> Iterator[None]:
         _prefect_homes.append(tempfile.mkdtemp(prefix="dreamshard-forks-"))
         atexit.register(shutil.rmtree, _prefect_homes[0], ignore_errors=True)
     before = dict(os.environ)
-    os.environ.update(_ENVIRONMENT, PREFECT_HOME=_prefect_homes[0])
-    for name in _NOT_OURS:
+    os.environ.update(QUIET, PREFECT_HOME=_prefect_homes[0])
+    for name in CALLERS:
         os.environ.pop(name, None)
     try:
         yield

@@ -32,6 +32,14 @@ def opening(home: Path) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", OPEN_AND_RUN, str(home)])
 
 
+def copy_of(made: Path, path: Path, schema: str) -> None:
+    """Copy a home's database to `path`, as if its tables were of another schema."""
+    with closing(sqlite3.connect(made / "mlflow.db")) as source, closing(sqlite3.connect(path)) as copy:
+        source.backup(copy)
+        copy.execute("update alembic_version set version_num = ?", [schema])
+        copy.commit()
+
+
 def num_runs(home: Path) -> int:
     with closing(sqlite3.connect(home / "mlflow.db")) as opened:
         return opened.execute("select count(*) from runs where status = 'FINISHED'").fetchone()[0]
@@ -110,10 +118,7 @@ def test_an_older_home_is_upgraded_with_what_is_in_it_and_kept_as_it_was(made: P
 
 def test_what_cannot_be_upgraded_is_said_in_one_sentence_and_not_touched(made: Path, tmp_path: Path):
     path = tmp_path / "mlflow.db"
-    with closing(sqlite3.connect(made / "mlflow.db")) as source, closing(sqlite3.connect(path)) as copy:
-        source.backup(copy)
-        copy.execute("update alembic_version set version_num = 'abcdef012345'")
-        copy.commit()
+    copy_of(made, path, "abcdef012345")
     content = path.read_bytes()
     with pytest.raises(ValueError, match=r"schema abcdef012345, which MLflow .* does not know, so a newer MLflow"):
         runs.client(settings_of(tmp_path))
@@ -134,10 +139,7 @@ def test_what_cannot_be_upgraded_is_said_in_one_sentence_and_not_touched(made: P
 
 def test_a_database_that_another_program_has_open_is_not_upgraded_under_it(made: Path, tmp_path: Path):
     path = tmp_path / "mlflow.db"
-    with closing(sqlite3.connect(made / "mlflow.db")) as source, closing(sqlite3.connect(path)) as copy:
-        source.backup(copy)
-        copy.execute("update alembic_version set version_num = '451aebb31d03'")
-        copy.commit()
+    copy_of(made, path, "451aebb31d03")
     code = "import sys; file = open(sys.argv[1]); print('open', flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ
