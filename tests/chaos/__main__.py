@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given.scale > 0:
         parser.error(f"--scale {given.scale} would try nothing; give a share above 0")
     seed = secrets.randbelow(2**31) if given.seed is None else given.seed
-    tables, well = {}, True
+    well = True
     for name in given.names or names():
         began = time.perf_counter()
         print(f"## {name} (seed {seed})\n", flush=True)
@@ -80,10 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"Tried {time.strftime('%Y-%m-%d')} at {source_revision()[:8]} with seed {seed} in {spent:.0f} s.",
         ]
         print("\n".join(lines[2:]), end="\n\n", flush=True)
-        tables[name] = lines
+        if given.write is not None:
+            write(given.write, MARKER, "##", {name: lines})
         well = well and all(row.survived == row.tried for row in rows)
-    if given.write is not None:
-        write(given.write, MARKER, "##", tables)
     return 0 if well else 1
 
 
