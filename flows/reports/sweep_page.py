@@ -62,17 +62,29 @@ def markdown_of(
     sweep: Sweep,
     results: Sequence[CellResult],
     pictures: Mapping[str, str] | None = None,
-    commit: str | None = None,
+    commits: Mapping[str, str] | None = None,
 ) -> str:
     """The page with the commit that it is of, and how many cells it lacks.
 
     Args:
         pictures: addresses of plots.
-        commit: of the source that computed the results; None for the one that runs.
+        commits: of the source that computed the results, by experiment; None for the one that runs.
     """
     done = len({(each.experiment, each.source, each.dims, each.trained, each.budget, each.seed) for each in results})
     cells = f"{len(sweep.cells)} cells" if done == len(sweep.cells) else f"{done} of {len(sweep.cells)} cells"
-    return f"Sweep `{sweep.name}`, {cells}, at `{commit or source_revision()}`.\n\n{page(results, pictures)}"
+    return f"Sweep `{sweep.name}`, {cells}, at {_origin(commits)}.\n\n{page(results, pictures)}"
+
+
+def _origin(commits: Mapping[str, str] | None) -> str:
+    """The commit of all, or each with its experiments."""
+    if commits is None:
+        return f"`{source_revision()}`"
+    experiments: dict[str, list[str]] = {}
+    for experiment, commit in commits.items():
+        experiments.setdefault(commit, []).append(experiment)
+    if len(experiments) == 1:
+        return f"`{next(iter(experiments))}`"
+    return ", ".join(f"`{commit}` ({', '.join(names)})" for commit, names in experiments.items())
 
 
 def write_pictures(results: Sequence[CellResult], beside: Path) -> dict[str, str]:
