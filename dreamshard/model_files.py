@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn, optim
 
 from dreamshard.cost_model import CostNetwork, Normaliser, new_cost_network
-from dreamshard.files.foreign import brief
+from dreamshard.files.foreign import InputError, brief
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.model_folder import (
     complete_model,
@@ -113,7 +113,7 @@ def _check_size(weights: Mapping[str, Tensor], config: Mapping[str, Any], folder
     size = (config["members"], 2, config["hidden"])
     found = tuple(weights["hidden_bias"].shape)
     if found != size:
-        raise ValueError(
+        raise InputError(
             f"the config of the model in {folder} asks for a cost network of {brief(size[0])} members with {brief(size[2])} "
             f"hidden values, but its weights are of shape {list(found)}, so they belong to another model; restore both "
             "files, or save the model again"

@@ -19,7 +19,7 @@ from torch import Tensor
 from dreamshard.cost_model import FEATURES
 from dreamshard.files import atomic
 from dreamshard.files.bounds import MOST_MODEL_BYTES
-from dreamshard.files.foreign import file_bytes, json_content, reading
+from dreamshard.files.foreign import InputError, file_bytes, json_content, reading
 
 logger = logging.getLogger(__name__)
 DIGESTS = "digests.json"
@@ -68,7 +68,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     _check_digests(folder, {_CONFIG: content})
     config = json_content(content, folder, *_UNREADABLE)
     if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("features") != list(FEATURES):
-        raise ValueError(
+        raise InputError(
             f"the model in {folder} has a format or features other than this version's, so its predictions would be "
             "wrong; train it again with this version"
         )
@@ -93,7 +93,7 @@ def check_files(folder: Path, expected: str | None) -> None:
     """
     found = folder_digest(folder)
     if expected is not None and found != expected:
-        raise ValueError(
+        raise InputError(
             f"the model in {folder} is not the one that was saved: the SHA-256 of its {DIGESTS} is {found or 'missing'}, not "
             f"{expected}, so it may place in any way; restore the folder, or use another version"
         )
@@ -111,7 +111,7 @@ def _check_digests(folder: Path, files: Mapping[str, bytes]) -> None:
     known = _known_digests(folder)
     for name, content in files.items():
         if _sha256(content) != known.get(name):
-            raise ValueError(
+            raise InputError(
                 f"{folder / name} was changed or damaged after it was saved: its SHA-256 is {_sha256(content)}, not "
                 f"{known.get(name)}, so it may place in any way; restore it, or save the model again"
             )
@@ -121,7 +121,7 @@ def _known_digests(folder: Path) -> dict[str, str]:
     content = json_content(_read(folder, DIGESTS), folder / DIGESTS, *_UNREADABLE)
     known = content.get("sha256") if isinstance(content, dict) else None
     if not isinstance(known, dict) or not {_CONFIG, _WEIGHTS} <= known.keys() or any("/" in name for name in known):
-        raise ValueError(
+        raise InputError(
             f"{folder / DIGESTS} lists no digests of {_CONFIG} and {_WEIGHTS}, so changes to them would not be noticed; "
             "restore it, or save the model again"
         )

@@ -22,6 +22,7 @@ from torchrec.distributed.types import ModuleSharder, ShardingPlan, ShardingPlan
 from torchrec.distributed.utils import get_device_type
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
+from dreamshard.files.foreign import InputError
 from dreamshard.formatting import gib
 from dreamshard.legality import violation
 from dreamshard.named_placers import named_placer
@@ -251,7 +252,7 @@ def _check_sendable(plan: ShardingPlan) -> None:
 
 def _sendable(error: Exception) -> Exception:
     """The error, or one of its text where its class might not exist or not be rebuilt on other ranks."""
-    if type(error) in (PlannerError, ValueError):
+    if type(error) in (PlannerError, ValueError, InputError):
         return error
     return RuntimeError(f"planning failed on the first rank: {type(error).__name__}: {error}").with_traceback(
         error.__traceback__

@@ -13,6 +13,7 @@ from dreamshard.autoshard.placer import AutoShardPlacer
 from dreamshard.autoshard.policy_network import AutoShardPolicy
 from dreamshard.autoshard.training import AutoShardState, untrained
 from dreamshard.cost_model import Normaliser
+from dreamshard.files.foreign import InputError
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.model_folder import (
     complete_model,
@@ -95,7 +96,7 @@ def _restore(
 def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors, config = read_model(folder)
     if config.get("algorithm") != _ALGORITHM:
-        raise ValueError(
+        raise InputError(
             f"the model in {folder} is of {config.get('algorithm', 'dreamshard')!r}, not of {_ALGORITHM!r}, so its networks "
             "are others; load it as what it is, or train AutoShard"
         )

@@ -5,7 +5,6 @@ from elsewhere is read inside `reading`, which turns them all into one sentence.
 (`bounds`) before anything of that size is made.
 """
 
-import dis
 import json
 import reprlib
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from dreamshard.files.bounds import LONGEST_TEXT, MOST_LEVELS, MOST_TEXT_BYTES, 
 from dreamshard.files.store_errors import is_of_store
 from dreamshard.formatting import first_line
 
-_OWN = ("dreamshard", "storage", "flows")
 _LARGEST_INTEGER = 2**63
 _ALLOCATION = "alloc"  # in the message of torch's RuntimeError where memory runs out
 _SHOWN = reprlib.Repr()
@@ -29,12 +27,17 @@ _SHOWN.maxlist = _SHOWN.maxdict = _SHOWN.maxtuple = 8
 _SHOWN.maxlevel = 3
 
 
+class InputError(ValueError):
+    """What is wrong with content that others wrote, as a sentence for people, which `reading` leaves as it is."""
+
+
 @contextmanager
 def reading(source: object, problem: str, advice: str) -> Iterator[None]:
-    """Raise what damaged content makes a library raise in the block as one ValueError.
+    """Raise what damaged content makes a library raise in the block as one `InputError`.
 
-    ValueErrors that this project raises pass unchanged, and so do errors of a store that cannot be reached and all that is
-    no `Exception`, such as an interrupt. The original error is the cause, for `--debug`.
+    An `InputError` of the block passes unchanged; any other ValueError, such as one of `int("x")`, does not. Errors of a
+    store that cannot be reached pass too, and so does all that is no `Exception`, such as an interrupt. The original error
+    is the cause, for `--debug`.
 
     Args:
         source: the file or request, as the message names it.
@@ -43,21 +46,23 @@ def reading(source: object, problem: str, advice: str) -> Iterator[None]:
     """
     try:
         yield
+    except InputError:
+        raise
     except Exception as error:
-        if _is_own(error) or is_of_store(error):
+        if is_of_store(error):
             raise
         if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _ALLOCATION in str(error)):
-            raise ValueError(
+            raise InputError(
                 f"{source} {problem}: it asks for more memory than there is ({_cause(error)}), {advice}"
             ) from error
-        raise ValueError(f"{source} {problem} ({_cause(error)}), {advice}") from error
+        raise InputError(f"{source} {problem} ({_cause(error)}), {advice}") from error
 
 
 def json_content(text: str | bytes, source: object, problem: str, advice: str) -> Any:
     """The value of a JSON text, within the bounds of `bounds`; arguments as for `reading`.
 
     Raises:
-        ValueError: it is no JSON, has numbers that are not finite or exceed 64 bits, or is too large or too deep.
+        InputError: it is no JSON, has numbers that are not finite or exceed 64 bits, or is too large or too deep.
     """
     _check_size(len(text), MOST_TEXT_BYTES, source, problem, advice)
     with reading(source, problem, advice):
@@ -70,7 +75,7 @@ def yaml_content(text: str | bytes, source: object, problem: str, advice: str) -
     """The value of a YAML text, of plain types only, within the bounds of `bounds`; arguments as for `reading`.
 
     Raises:
-        ValueError: as for `json_content`.
+        InputError: as for `json_content`.
     """
     _check_size(len(text), MOST_YAML_BYTES, source, problem, advice)
     with reading(source, problem, advice):
@@ -84,7 +89,7 @@ def file_bytes(path: Path, problem: str, advice: str, most: int = MOST_TEXT_BYTE
     """The content of a file of at most `most` bytes; other arguments as for `reading`, the source being `path` by default.
 
     Raises:
-        ValueError: it is larger, or cannot be read.
+        InputError: it is larger, or cannot be read.
     """
     with reading(source or path, problem, advice), path.open("rb") as file:
         content = file.read(most + 1)
@@ -104,28 +109,13 @@ def brief(value: object) -> str:
     return _SHOWN.repr(value)
 
 
-def _is_own(error: Exception) -> bool:
-    """Whether it is a sentence already: of a class of this project, or a ValueError of a `raise` in this project.
-
-    One of a conversion in this project, such as `int("x")`, is none.
-    """
-    if type(error) is not ValueError:
-        return type(error).__module__.partition(".")[0] in _OWN
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None or str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _OWN:
-        return False
-    return dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
-
-
 def _cause(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _check_size(size: int, most: int, source: object, problem: str, advice: str) -> None:
     if size > most:
-        raise ValueError(f"{source} {problem}: it has more than {most:,} bytes, {advice}")
+        raise InputError(f"{source} {problem}: it has more than {most:,} bytes, {advice}")
 
 
 def _check_nesting(text: str | bytes, source: object, problem: str, advice: str) -> None:
@@ -134,7 +124,7 @@ def _check_nesting(text: str | bytes, source: object, problem: str, advice: str)
     for event in yaml.parse(text, Loader=_YAML):
         level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if level > MOST_LEVELS:
-            raise ValueError(_TOO_DEEP.format(source=source, problem=problem, advice=advice))
+            raise InputError(_TOO_DEEP.format(source=source, problem=problem, advice=advice))
 
 
 def _check_values(content: Any, source: object, problem: str, advice: str) -> None:
@@ -149,13 +139,13 @@ def _check_values(content: Any, source: object, problem: str, advice: str) -> No
             elif isinstance(value, list):
                 below += value
             elif (wrong := _unusable(value)) is not None:
-                raise ValueError(f"{source} {problem}: it holds {wrong}, {advice}")
+                raise InputError(f"{source} {problem}: it holds {wrong}, {advice}")
             if seen + len(below) > MOST_VALUES:
-                raise ValueError(f"{source} {problem}: it holds more than {MOST_VALUES:,} values, {advice}")
+                raise InputError(f"{source} {problem}: it holds more than {MOST_VALUES:,} values, {advice}")
         if not below:
             return
         level, seen = below, seen + len(below)
-    raise ValueError(_TOO_DEEP.format(source=source, problem=problem, advice=advice))
+    raise InputError(_TOO_DEEP.format(source=source, problem=problem, advice=advice))
 
 
 _TOO_DEEP = f"{{source}} {{problem}}: it nests values more than {MOST_LEVELS} deep, {{advice}}"

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dreamshard.files.bounds import MOST_LOOKUPS
-from dreamshard.files.foreign import reading
+from dreamshard.files.foreign import InputError, reading
 
 _MOST_COLUMNS = 10_000
 _MOST_ROW_GROUPS = 100_000
@@ -22,7 +22,7 @@ _STRING_BYTES, _CONTAINER_ITEMS = 2**26, 2**20  # of a footer
 
 @contextmanager
 def parquet_errors(source: object, advice: str) -> Iterator[None]:
-    """Raise whatever a damaged file makes Arrow raise in the block as one ValueError.
+    """Raise whatever a damaged file makes Arrow raise in the block as one `InputError`.
 
     Args:
         source: the file, for the message.
@@ -79,11 +79,11 @@ def _opened(file: str | Path, advice: str, most_rows: int, *, memory_map: bool =
         (about.num_row_groups, _MOST_ROW_GROUPS, "row groups"),
     ):
         if not 0 <= count <= most:
-            raise ValueError(f"{file} claims {count:,} {what}, where at most {most:,} are read, {advice}")
+            raise InputError(f"{file} claims {count:,} {what}, where at most {most:,} are read, {advice}")
     # Not `about.row_group(0).column(0)`: Arrow ends the process where the statistics there are damaged.
     claimed = about.num_rows * about.num_columns
     if claimed > _VALUES_PER_BYTE * size:
-        raise ValueError(
+        raise InputError(
             f"{file} claims {claimed:,} values, which {size:,} bytes cannot hold, so it is damaged, {advice}"
         )
     return opened

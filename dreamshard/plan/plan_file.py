@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from dreamshard.files.foreign import InputError
 from dreamshard.measured_on import Difference, MeasuredOn
 from dreamshard.placed_shards import placed_shards
 from dreamshard.placement import ColumnShard, Placement
@@ -91,19 +92,19 @@ class Plan:
         )
         repeated = sorted({entry[0] for entry, count in counts.items() if count > 1})
         if repeated:
-            raise ValueError(
+            raise InputError(
                 f"the plan holds columns of tables {repeated[:5]} twice, so it is unclear which device has them; keep one "
                 "entry per table and column range"
             )
         bad = [shard for shard in self.shards if not 0 <= shard.device < self.num_devices]
         if bad:
-            raise ValueError(
+            raise InputError(
                 f"the plan puts {bad[0].table!r} on device {bad[0].device}, but it has devices "
                 f"0..{self.num_devices - 1}; correct `device` or `num_devices`"
             )
         empty = [shard for shard in self.shards if not 0 <= shard.column_start < shard.column_end]
         if empty:
-            raise ValueError(
+            raise InputError(
                 f"the plan gives {empty[0].table!r} the columns {empty[0].column_start} to {empty[0].column_end}, "
                 "which hold nothing; column_start must be at least 0 and below column_end"
             )

@@ -8,7 +8,7 @@ from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 from torchrec.distributed.types import ParameterSharding, ShardingPlan
 
 from dreamshard.files.bounds import LONGEST_NAME
-from dreamshard.files.foreign import reading
+from dreamshard.files.foreign import InputError, reading
 from dreamshard.plan import Plan, Shard, checked_shard
 from dreamshard.sharding import ON_ONE_DEVICE, SHARDING_TYPES
 from dreamshard.tables import Tables
@@ -81,7 +81,7 @@ def _shards(table: str, parameter: ParameterSharding, dim: int | None, name: str
     sharding_type = _SAME_AS.get(parameter.sharding_type, parameter.sharding_type)
     if sharding_type not in SHARDING_TYPES or parameter.compute_kernel not in ("fused", "dense", _CACHED):
         way, kernel = (str(each)[:LONGEST_NAME] for each in (parameter.sharding_type, parameter.compute_kernel))
-        raise ValueError(
+        raise InputError(
             f"{name} shards table {table!r} by {way} with kernel {kernel}, "
             f"whose cost is unknown here; known are {', '.join(SHARDING_TYPES)} with kernels fused, dense and {_CACHED}"
         )
@@ -92,7 +92,7 @@ def _shards(table: str, parameter: ParameterSharding, dim: int | None, name: str
     spec = parameter.sharding_spec
     if sharding_type == "data_parallel":
         if dim is None:
-            raise ValueError(
+            raise InputError(
                 f"{name} does not say how many columns the data-parallel table {table!r} has, so it cannot be compared; "
                 "give the model's tables beside it"
             )
@@ -102,7 +102,7 @@ def _shards(table: str, parameter: ParameterSharding, dim: int | None, name: str
             for rank in parameter.ranks or ()
         ]
     if not isinstance(spec, EnumerableShardingSpec):
-        raise ValueError(
+        raise InputError(
             f"{name} does not list the shards of table {table!r}, so it cannot be compared; give its full plan"
         )
     rows = max(shard.shard_offsets[0] + shard.shard_sizes[0] for shard in spec.shards)

@@ -17,7 +17,7 @@ import pyarrow.csv
 import torch
 
 from dreamshard.files.digests import json_digest
-from dreamshard.files.foreign import brief, reading
+from dreamshard.files.foreign import InputError, brief, reading
 from dreamshard.workloads.config import WorkloadConfig, bundled_lists
 from dreamshard.workloads.lookups import Lookups, WorkloadTable
 from dreamshard.workloads.source import Workload, choose_tables, table_dims
@@ -104,7 +104,7 @@ def _values(column: pa.StringArray, where: str, lines_before: int) -> npt.NDArra
     for text in encoded.dictionary.to_pylist():
         if len(text) > 8 or not HEXADECIMAL.issuperset(text):
             line = lines_before + column.index(text).as_py() + 1
-            raise ValueError(
+            raise InputError(
                 f"{where}, line {line}: {brief(text)} is not a hexadecimal number of up to 8 digits, so it names no "
                 "category; correct or remove that line"
             )

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dreamshard.files.bounds import MOST_UNPACKED_BYTES
 from dreamshard.files.digests import json_digest
-from dreamshard.files.foreign import reading
+from dreamshard.files.foreign import InputError, reading
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
 from dreamshard.workloads.source import Workload, choose_tables, table_dims
@@ -124,7 +124,7 @@ def _tensors(path: Path, name: str) -> Any:
     advice = f"objects that could run code are not loaded, so give a file that holds {FORMAT}"
     with reading(name, "holds something other than tensors, or is damaged", advice):
         if not zipfile.is_zipfile(path):
-            raise ValueError(
+            raise InputError(
                 f"{name} is truncated or not a file of torch.save, so no lookups can be read from it; download it again, "
                 f"or save {FORMAT} with torch 1.6 or newer"
             )
@@ -137,7 +137,7 @@ def _unpack(path: Path, target: IO[bytes]) -> None:
         while part := source.read(CHUNK_BYTES):
             done += len(part)
             if done > MOST_UNPACKED_BYTES:
-                raise ValueError(
+                raise InputError(
                     f"{path} unpacks to more than {MOST_UNPACKED_BYTES:,} bytes, more than lookups of any batch; if it holds "
                     "lookups, save fewer samples"
                 )

@@ -16,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.files import atomic
-from dreamshard.files.foreign import brief
+from dreamshard.files.foreign import InputError, brief
 from dreamshard.files.parquet import parquet_errors, read_columns
 
 
@@ -162,7 +162,7 @@ def read_lookups(path: str | Path, rows: int | None = None) -> Lookups:
         samples = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         samples.validate()
         if samples.null_count or samples.values.null_count:
-            raise ValueError(f"{path} has missing values where lookups should be; ingest the table again")
+            raise InputError(f"{path} has missing values where lookups should be; ingest the table again")
         lookups = Lookups(_tensor(samples.values), _tensor(samples.offsets))
     check_indices(lookups.indices, rows, str(path))
     return lookups

@@ -20,7 +20,7 @@ from dreamshard.files.bounds import (
     MOST_TABLES,
     MOST_WEIGHTS,
 )
-from dreamshard.files.foreign import brief, file_bytes, file_text, json_content, reading
+from dreamshard.files.foreign import InputError, brief, file_bytes, file_text, json_content, reading
 from dreamshard.files.parquet import read_columns
 from dreamshard.tables import NUM_BINS
 
@@ -119,7 +119,7 @@ def _csv_records(file: Path) -> list[Record]:
         for record in reader:
             where = f"{file}, line {reader.line_num}"
             if None in record or None in record.values():
-                raise ValueError(
+                raise InputError(
                     f"{where} does not have the {len(header)} fields of the header, so its values would be read "
                     "as the wrong columns; correct that line"
                 )
@@ -164,7 +164,7 @@ def _json_records(file: Path) -> list[Record]:
 
 def _check_count(num_tables: int, file: Path) -> None:
     if num_tables > MOST_TABLES:
-        raise ValueError(
+        raise InputError(
             f"{file} lists more than {MOST_TABLES:,} tables, more than any model has; if it is a list of tables, give a part"
         )
 
@@ -172,7 +172,7 @@ def _check_count(num_tables: int, file: Path) -> None:
 def _require_columns(columns: Sequence[str], file: Path) -> None:
     missing = [column for column in ("name", "rows", "dim") if column not in columns]
     if missing:
-        raise ValueError(
+        raise InputError(
             f"{file} has no column {', '.join(missing)} (it has {brief(list(columns))}); a list of tables "
             "needs name, rows and dim, and pooling_factor for a sensible prediction"
         )

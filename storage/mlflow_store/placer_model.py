@@ -42,6 +42,7 @@ from dreamshard.workloads.table_list import check_records
 from dreamshard.workloads.tables_file import fill_missing_columns
 
 _MAX_ERRORS = 5  # errors that one answer lists
+_LONGEST_SHOWN = 60  # characters of a name or value
 
 
 class RequestedTable(BaseModel, extra="forbid", strict=True):
@@ -180,12 +181,15 @@ def _parse(content: list[dict[str, Any]]) -> list[PlacementRequest]:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{_brief(part)}" for part in location)
 
 
 def _got(error: Any) -> str:
-    value = repr(error["input"])
-    return "" if error["type"] == "missing" else f", got {value if len(value) <= 60 else value[:57] + '...'}"
+    return "" if error["type"] == "missing" else f", got {_brief(repr(error['input']))}"
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 
 set_model(PlacerModel())

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from dreamshard.files.foreign import InputError
 from dreamshard.model_configs import read_configs
 from dreamshard.model_files import load_placer, save_placer
 from dreamshard.plan import parse_plan
@@ -103,14 +104,14 @@ def problem(reader: Reader, file: Path) -> str | None:
 
 
 def _fault(error: Exception) -> str | None:
-    """What keeps an error from being one sentence: None for a ValueError that a statement of this project raises."""
+    """What keeps an error from being one sentence: None for what a `raise` of this project raises for people."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     assert trace is not None
     module = str(trace.tb_frame.f_globals.get("__name__", ""))
     named = f"{type(error).__name__} in {module}:{trace.tb_lineno}: {str(error)[:150]!r}"
-    if type(error) is not ValueError or module.split(".")[0] not in OWN:
+    if type(error) not in (ValueError, InputError) or module.split(".")[0] not in OWN:
         return named
     if not _raises(trace.tb_frame.f_code, trace.tb_lasti):
         return f"a library's {named}"

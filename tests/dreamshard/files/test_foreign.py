@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dreamshard.constraints_file import parse_constraints
-from dreamshard.files.foreign import brief, file_text, json_content, reading, yaml_content
+from dreamshard.files.foreign import InputError, brief, file_text, json_content, reading, yaml_content
 from dreamshard.plan import parse_plan
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import WorkloadConfig, open_workload, read_tables
@@ -40,6 +40,20 @@ def test_a_conversion_of_this_projects_own_is_made_a_sentence_too():
         reading("f", "is not a plan", ADVICE),
     ):
         int("x")
+
+
+def test_an_input_error_passes_unchanged_from_however_deep_and_another_value_error_is_made_a_sentence():
+    wrong, unforeseen = InputError("f, line 3, is wrong"), ValueError("too many values to unpack")
+    for error, said in (
+        (wrong, "^f, line 3, is wrong$"),
+        (unforeseen, r"f is not a plan \(ValueError: too many values"),
+    ):
+        with (
+            pytest.raises(InputError, match=said),
+            reading("a folder", "holds no plans", ADVICE),
+            reading("f", "is not a plan", ADVICE),
+        ):
+            raise error
 
 
 def test_no_memory_is_said_as_such():
@@ -101,7 +115,7 @@ def test_a_long_value_is_shown_in_brief():
 def test_any_json_is_a_plan_or_one_sentence(content: object):
     for value in (content, {"num_devices": 2, "shards": content}, {"num_devices": 2, "shards": [content]}):
         error = _error_of(json.dumps(value))
-        assert error is None or (type(error) is ValueError and "\n" not in str(error))  # no subclass of a library's
+        assert error is None or (type(error) is InputError and "\n" not in str(error))  # no subclass of a library's
 
 
 def _error_of(text: str) -> Exception | None:

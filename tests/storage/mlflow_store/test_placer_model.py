@@ -60,3 +60,9 @@ def test_a_version_of_autoshard_is_answered_by_its_name_and_predicts_no_cost_of_
 def test_a_wrong_field_is_named(model):
     with pytest.raises(MlflowException, match="batch_size"):
         answer(model, batch_size=0)
+
+
+def test_a_field_with_an_endless_name_is_named_in_brief(model):
+    with pytest.raises(MlflowException, match=r"xxx\.\.\.: Extra inputs are not permitted") as raised:
+        answer(model, **{"x" * 100_000: 1})
+    assert len(str(raised.value)) < 500
