@@ -266,14 +266,12 @@ class Trial:
         run = ""
         begins_s = 0.0
         while True:
-            is_retry = bool(run) and len(stages) % 2 == 1
-            if not is_retry:
+            if run and len(stages) % 2 == 1:
+                api(servers, f"flow_runs/{run}/set_state", state=_RETRY, force=True)
+            else:
                 run = api(servers, f"deployments/{retrain}/create_flow_run", parameters=PARAMETERS)["id"]
 
-            def process_of(run: str = run, is_retry: bool = is_retry) -> psutil.Process | None:
-                (found,) = api(servers, "flow_runs/filter", flow_runs={"id": {"any_": [run]}})
-                if is_retry and found["state_type"] == "CRASHED":  # again: the worker may report the crash once more
-                    api(servers, f"flow_runs/{run}/set_state", state=_RETRY, force=True)
+            def process_of(run: str = run) -> psutil.Process | None:
                 return flow_process(servers.process.pid, run)
 
             process = until(process_of, 300)

@@ -1,14 +1,20 @@
-"""A worker does not end because a run that it is still ending is scheduled again."""
+"""A worker neither ends because a run that it is still ending is scheduled again, nor undoes that."""
 
 import asyncio
+import logging
 from types import SimpleNamespace
 from uuid import uuid4
 
 import anyio
 import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import StateType
+from prefect.states import Crashed, Pending, Running, Scheduled
 from prefect.workers.base import BaseWorker
 
-from flows.servers.worker_program import keep_to_one_slot_per_run
+from flows.cli.in_process import in_process
+from flows.servers.worker_program import keep_to_one_slot_per_run, report_no_crash_of_a_run_that_begins_again
 
 
 def scheduled(run):
@@ -37,3 +43,43 @@ def test_a_run_that_is_scheduled_again_while_it_ends_waits_for_its_slot(monkeypa
         submit(uuid4())  # as Prefect does; once it does not, `worker_program` is of no use any more
     keep_to_one_slot_per_run()
     assert submit(uuid4()) == []
+
+
+ATTEMPT = [Scheduled(), Pending(), Running()]
+AGAIN = [*ATTEMPT, Crashed(), Scheduled(name="AwaitingRetry")]
+STATES = {
+    "begun": (ATTEMPT[:2], StateType.CRASHED),
+    "running": (ATTEMPT, StateType.CRASHED),
+    "scheduled again": (AGAIN, StateType.SCHEDULED),
+    "taken by another worker": ([*AGAIN, Pending()], StateType.PENDING),
+    "running elsewhere": ([*AGAIN, Pending(), Running()], StateType.RUNNING),
+}
+
+
+@pytest.mark.server
+def test_a_crash_is_reported_unless_the_run_begins_again(monkeypatch):
+    monkeypatch.setattr(BaseWorker, "_propose_crashed_state", BaseWorker._propose_crashed_state)
+
+    async def reported() -> dict[str, dict[str, StateType]]:
+        found = {}
+        async with get_client() as client:
+            for kind in ("by Prefect", "here"):
+                found[kind] = {name: await after_report(client, states) for name, (states, _) in STATES.items()}
+                report_no_crash_of_a_run_that_begins_again()
+        return found
+
+    with in_process():
+        found = asyncio.run(reported())
+    assert set(found["by Prefect"].values()) == {StateType.CRASHED}  # once it is not, this is of no use any more
+    assert found["here"] == {name: expected for name, (_, expected) in STATES.items()}
+
+
+async def after_report(client, states) -> StateType:
+    """The state of a run after its worker's report on the first attempt, which it began when the run was scheduled."""
+    run = await client.create_flow_run(flow(lambda: None, name="retried"))
+    for state in states:
+        await client.set_flow_run_state(run.id, state, force=True)
+    logger = logging.getLogger("worker")
+    worker = SimpleNamespace(client=client, _logger=logger, get_flow_run_logger=lambda _: logger)
+    await BaseWorker._propose_crashed_state(worker, run, "exited with status code -9")
+    return (await client.read_flow_run(run.id)).state_type
