@@ -95,7 +95,8 @@ def emit_changed(outcome: Mapping[str, Any], options: RetrainingOptions) -> None
         "prefect.resource.name": str(outcome["source"]),
         "dreamshard.recipe": options.recipe,
     }
-    emit_event(watching.EVENT, resource, payload={**outcome, "parameters": options.parameters()})
+    payload = {**outcome, "parameters": options.parameters()}
+    emit_event(watching.EVENT, resource, occurred=watching.time_of_request(), payload=payload)
 
 
 def publish(diff: DatasetDiff, outcome: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from dreamshard.formatting import gib
 from dreamshard.names import COMPUTED
 from dreamshard.recipes import RECIPES
 from dreamshard.testbeds.accelerators.specs import SPECS
+from dreamshard.version_references import VersionReference, number_of
 from flows.decisions.heldout import split_by_training
 from flows.decisions.warm_start import learns_fixed_model
 from flows.forms.options import CompareOptions, TaskOptions
@@ -78,7 +79,7 @@ def with_sizes_of_versions(
         room = of_first("the room per device", lambda each: each.origin.memory_bytes or 0, gib)
         taken["memory_gb"] = room / 2**30
     if options.dataset is None:
-        newest = max(compared, key=lambda each: each.registered_ms)
+        newest = _newest(compared)
         taken["dataset"] = newest.origin.dataset
         if len({each.origin.dataset for each in compared}) > 1:
             notes.append(f"the tables are those of version {newest.version}, the newest")
@@ -91,6 +92,13 @@ def with_sizes_of_versions(
         taken |= _tasks(store, compared, dataset, versions, notes)
     filled = replace(options, **{name: value for name, value in taken.items() if value is not None})
     return filled, _sentence(filled, first, notes)
+
+
+def _newest(compared: Sequence[_Compared]) -> _Compared:
+    """Of each algorithm the highest number, also where the clock was set back; of several algorithms the last registered."""
+    by_number = sorted(compared, key=lambda each: number_of(each.version))
+    last = {VersionReference.of(each.version).algorithm: each for each in by_number}
+    return max(last.values(), key=lambda each: each.registered_ms)
 
 
 def other_hardware(store: Store, versions: Sequence[str], measured: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from dreamshard.exchange_sample import ExchangeSample
+from dreamshard.files import atomic
 from dreamshard.recipes import Recipe
 from dreamshard.shard_profiling.bundled_placers import is_of, save_bundled
 from dreamshard.shard_profiling.collection import CollectionResult, collect, default_device
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 Device = Literal["auto", "cpu", "cuda"]
 
+_ORDER = "order.txt"
 SHARD_S = 900.0
 """The longest time that one shard may take: lookups of sixty tables are drawn, and it is measured."""
 
@@ -71,7 +73,7 @@ def train_on_shards(store: Store, config: Recipe, seed: int) -> dict[str, Any]:
             f"no costs of shards have been measured on {name} in this home, so there is nothing to learn from; run "
             f"`dreamshard profile --recipe {config.name}` on a machine with one"
         )
-    newest = max(folders, key=lambda path: path.stat().st_mtime)
+    newest = max(folders, key=lambda path: (_number(path), path.stat().st_mtime))
     with mlflow_tracking.chain(store, "train", config, seed) as chain, chain.stage("train") as run:
         exchanges = _exchanges_on(store, name)
         learnt = learn_from_shards(read_shards(newest), accelerator(name), ShardTraining(seed=seed), exchanges)
@@ -100,6 +102,7 @@ def collect_shards(store: Store, config: CollectionConfig, seconds: float | None
         logger.warning("costs are measured on %s and are not those of %s", model, config.accelerator)
     folder = _root(store) / quote(model, safe=" ()") / design.design
     with host_lock(), progressing(SHARD_S, f"no shard from {model}") as alive:
+        _make_newest(_root(store), folder)
 
         def on_progress(done: int, total: int, note: str) -> None:
             alive()
@@ -126,6 +129,19 @@ def _collection(config: Recipe) -> CollectionConfig:
     if config.collection is None:
         raise ValueError(f"recipe {config.name!r} collects no costs of shards; use h200_costs")
     return config.collection
+
+
+def _number(folder: Path) -> int:
+    """Its place in the order in which collections were continued, since clocks go back; 0 for those of earlier releases."""
+    file = folder / _ORDER
+    return int(file.read_text()) if file.is_file() else 0
+
+
+def _make_newest(root: Path, folder: Path) -> None:
+    others = max((_number(each) for each in root.glob("*/*") if each != folder), default=0)
+    if _number(folder) <= others:
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic.write(folder / _ORDER, f"{others + 1}\n".encode())
 
 
 def _root(store: Store) -> Path:

@@ -14,6 +14,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
+from prefect.events import Event
 from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFilter
 
 from dreamshard.dataset_diff import DatasetDiff, DriftThresholds, diff_datasets
@@ -81,15 +82,30 @@ def find_running(options: RetrainingOptions) -> str | None:
 @task(name="look for a requested retraining", cache_policy=NO_CACHE)
 def find_request(dataset: str, options: RetrainingOptions) -> datetime | None:
     """When the same retraining was last requested, if that was on `dataset` and within a day, or None."""
-    today = EventFilter(
-        event=EventNameFilter(name=[EVENT]),
-        occurred=EventOccurredFilter.model_validate({"since": datetime.now(UTC) - PATIENCE}),
-    )
-    with get_client(sync_client=True) as client:
-        events = client.read_events(today, limit=_PAGE).events  # newest first
     parameters = options.parameters()
+    events = _requests()
     last = next((event for event in events if is_same_retraining(event.payload["parameters"], parameters)), None)
     return last.occurred if last is not None and last.payload["dataset"] == dataset else None
+
+
+def time_of_request() -> datetime:
+    """When a request occurs: after all others, also where the clock was set back since.
+
+    Prefect orders events by that, and an automation does not react to one from before those it has reacted to.
+    """
+    after = [event.occurred + timedelta(microseconds=1) for event in _requests()[:1]]
+    return max([datetime.now(UTC), *after])
+
+
+def _requests() -> list[Event]:
+    """Requests of a day, newest first; and those of a clock that was up to a day ahead."""
+    now = datetime.now(UTC)
+    wanted = EventFilter(
+        event=EventNameFilter(name=[EVENT]),
+        occurred=EventOccurredFilter.model_validate({"since": now - PATIENCE, "until": now + PATIENCE}),
+    )
+    with get_client(sync_client=True) as client:
+        return list(client.read_events(wanted, limit=_PAGE).events)
 
 
 @task(name="look for failed retrainings", cache_policy=NO_CACHE)

@@ -12,8 +12,11 @@ that run resumes.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
+
+import pyarrow.compute as pc
 
 from dreamshard.costs import CostSample
 from storage.filesystem import AnyPath, list_files, remove
@@ -41,8 +44,14 @@ def collecting(
         dataset_version: dataset of the measured tables.
     """
 
+    last: datetime | None = None
+
     def save(sample: CostSample) -> None:
+        nonlocal last
         rows = records.sample_to_rows(sample, run_key=run_key, iteration=iteration, dataset_version=dataset_version)
+        after = (_last_time(lake, rows[0]) if last is None else last) + timedelta(microseconds=1)
+        last = max(rows[0]["created_at"], after)  # which orders the samples, also where the clock was set back
+        rows = [row | {"created_at": last} for row in rows]
         folder, prefix = measurement_path(lake.root / FOLDER, rows[0])
         write_rows(folder / f"{prefix}.{rows[0]['sample_id']}.parquet", rows, schemas.MEASUREMENTS)
 
@@ -52,6 +61,14 @@ def collecting(
         yield save
     finally:
         _flush(lake, own_run)
+
+
+def _last_time(lake: Lake, row: Row) -> datetime:
+    """When the last sample of a measurement's iteration was measured; long ago if it is the first."""
+    folder, _ = measurement_path(lake.root / "cost_samples", row)
+    found = read_samples(folder, row["run_key"], row["iteration"], columns=["created_at"])
+    times = [pc.max(table.column("created_at")).as_py() for table in found if len(table)]
+    return max(times, default=schemas.LONG_AGO)
 
 
 def append_measurements(lake: Lake, rows: Sequence[Row]) -> None:

@@ -3,7 +3,6 @@
 import importlib.metadata
 import shutil
 import tempfile
-import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from dreamshard.model_folder import folder_digest
 from dreamshard.tables import Tables
 from storage.lake.rows import description_columns
 from storage.mlflow_store.registry import DIGEST_TAG, ensure_model, reference_to
-from storage.mlflow_store.runs import client, finite
+from storage.mlflow_store.runs import client, finite, later_times_ms
 from storage.settings import Settings
 
 _EXAMPLE = [
@@ -128,8 +127,8 @@ def log_model_metrics(
         model: MLflow's id of the model.
         on: name and digest of the dataset of the measurements, which is an input of the run.
     """
-    now_ms = int(time.time() * 1000)
-    dataset, digest = on or (None, None)
-    batch = [Metric(name, value, now_ms, step, model, dataset, digest, run) for name, value in finite(metrics).items()]
+    values, (dataset, digest) = finite(metrics), on or (None, None)
+    times_ms = later_times_ms(settings, run, values, step)
+    batch = [Metric(name, value, times_ms[name], step, model, dataset, digest, run) for name, value in values.items()]
     if batch:
         client(settings).log_batch(run, metrics=batch)

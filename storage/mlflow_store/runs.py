@@ -136,10 +136,25 @@ def log_metrics(settings: Settings, run: str, metrics: Mapping[str, float | None
             if name not in known or all(old.step != step for old in tracking.get_metric_history(run, name))
         }
     if values:
-        now_ms = int(time.time() * 1000)
-        batch = [Metric(name, value, now_ms, step or 0) for name, value in values.items()]
+        times_ms = later_times_ms(settings, run, values, step or 0)
+        batch = [Metric(name, value, times_ms[name], step or 0) for name, value in values.items()]
         for start in range(0, len(batch), _MOST_METRICS):
             tracking.log_batch(run, batch[start : start + _MOST_METRICS])
+
+
+def later_times_ms(settings: Settings, run: str, metrics: Mapping[str, float], step: int) -> dict[str, int]:
+    """When metrics are logged: after other values of the same step, also where the clock was set back since.
+
+    Among values of a step MLflow shows the one with the latest time.
+    """
+    tracking, now_ms = client(settings), int(time.time() * 1000)
+    shown = tracking.get_run(run).data.metrics
+    times_ms = dict.fromkeys(metrics, now_ms)
+    for name in metrics:
+        if name in shown and shown[name] != metrics[name]:
+            earlier = [old.timestamp for old in tracking.get_metric_history(run, name) if old.step == step]
+            times_ms[name] = max([now_ms, *(time_ms + 1 for time_ms in earlier)])
+    return times_ms
 
 
 def finite(metrics: Mapping[str, float | None]) -> dict[str, float]:

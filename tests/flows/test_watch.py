@@ -47,7 +47,8 @@ class Server:
 
     def read_events(self, wanted, limit):
         assert wanted.event.name == ["dreamshard.tables.changed"]
-        found = [event for event in self.events if event.occurred >= wanted.occurred.since]
+        within = wanted.occurred
+        found = [event for event in self.events if within.since <= event.occurred <= within.until]
         return SimpleNamespace(events=found[:limit])
 
 
@@ -90,12 +91,24 @@ def asked(hours_ago: float, dataset: str, **other):
         ([asked(1, "a"), asked(2, "b")], False),  # tables changed since, and back
         ([asked(1, "b", num_devices=16)], False),
         ([asked(1, "a", num_devices=16), asked(2, "b")], True),
+        ([asked(-1, "b")], True),  # the clock was set back since
+        ([asked(-1, "a"), asked(1, "b")], False),
+        ([asked(-25, "b")], False),  # it was wrong by more than a day
     ],
 )
 def test_what_was_asked_for_is_not_asked_for_again_within_a_day_unless_tables_change(monkeypatch, events, found):
     monkeypatch.setattr(watching, "get_client", Server(events=events))
     last = watching.find_request.fn("b", WATCHED)
     assert last == (next(event.occurred for event in events if event.payload["dataset"] == "b") if found else None)
+
+
+def test_a_request_occurs_after_all_others_where_the_clock_was_set_back(monkeypatch):
+    ahead = asked(-1, "a")
+    emitted = []
+    monkeypatch.setattr(watching, "get_client", Server(events=[ahead, asked(2, "b")]))
+    monkeypatch.setattr(watch, "emit_event", lambda *_, occurred, **__: emitted.append(occurred))
+    watch.emit_changed({"dataset": "c", "source": "tables.csv"}, WATCHED)
+    assert emitted == [ahead.occurred + timedelta(microseconds=1)]
 
 
 def version(number: int, dataset: str, source: str = "tables.csv", recipe: str = "smoke", **other):

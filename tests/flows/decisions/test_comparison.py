@@ -1,5 +1,6 @@
 """What a comparison takes from the versions themselves, and what it refuses before anything starts."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -33,11 +34,11 @@ def origin(setting: lineage.Setting, dataset: str = "aaaaaaaaaaaa", memory_bytes
 def compared(monkeypatch: pytest.MonkeyPatch):
     """A function that fills the options of a comparison of versions 1, 2, ..., of which 8 of 20 tables are held out."""
 
-    def fill(*tags: dict[str, str], heldout: int = 8, **options):
+    def fill(*tags: dict[str, str], heldout: int = 8, registered_ms: Sequence[int] = (1, 2), **options):
         known = {str(number): each for number, each in enumerate(tags, start=1)}
         models = {
-            number: SimpleNamespace(run_id=f"run {number}", creation_timestamp=int(number), tags=each)
-            for number, each in known.items()
+            number: SimpleNamespace(run_id=f"run {number}", creation_timestamp=registered, tags=each)
+            for (number, each), registered in zip(known.items(), registered_ms, strict=False)
         }
         monkeypatch.setattr(registry, "find", lambda _, version: models[version])
         pool: Tables = pool_of(20)
@@ -77,6 +78,12 @@ def test_where_versions_differ_it_is_said_whose_value_is_taken(compared):
         "the tables are those of version 2, the newest",
     ):
         assert part in sentence
+
+
+def test_the_newest_version_is_that_of_the_highest_number_where_the_clock_was_set_back(compared):
+    filled, sentence = compared(origin(MODEL), origin(MODEL, "bbbbbbbbbbbb"), registered_ms=(2, 1))
+    assert filled.dataset == "bbbbbbbbbbbb"
+    assert "the tables are those of version 2, the newest" in sentence
 
 
 def test_a_version_of_a_fixed_model_makes_all_be_compared_on_one_model(compared):

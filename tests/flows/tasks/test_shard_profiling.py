@@ -1,6 +1,8 @@
 """Costs of shards from collection to a placer, and time lines from what stages leave behind."""
 
+import itertools
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import torch
 from dreamshard.costs import PHASES
 from dreamshard.exchange_sample import Exchange
 from dreamshard.shard_profiling.dataset import ShardWriter, read_shards
+from dreamshard.shard_profiling.design import small_collection
 from dreamshard.shard_profiling.fit import ShardTraining
 from flows.forms.configuration import configure
 from flows.forms.options import RecipeOptions
@@ -51,6 +54,30 @@ def test_a_collection_on_the_cpu_goes_on_where_it_ended_and_is_no_h200(home: Pat
     assert "refit" not in again
     with pytest.raises(ValueError, match="no costs of shards have been measured on h200 in this home"):
         shard_profiling.train_on_shards(open_store(), config, 0)
+
+
+def test_the_collection_continued_last_is_learnt_from_where_the_clock_was_set_back(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def learn(shards, *_):
+        raise RuntimeError(shards[0].design)
+
+    def collected(folder, design, **_):
+        writer = ShardWriter(folder)
+        for shard in simulated_shards(1):
+            writer.add(type(shard)(**{**vars(shard), "design": design.design}))
+        clock_s = next(earlier)
+        os.utime(folder, (clock_s, clock_s))
+
+    config, earlier = configure(RecipeOptions(recipe="h200_costs")), itertools.count(10**9, -3600)
+    monkeypatch.setattr(shard_profiling, "collect", collected)
+    monkeypatch.setattr(shard_profiling, "device_model", lambda _: "NVIDIA H200")
+    monkeypatch.setattr(shard_profiling, "learn_from_shards", learn)
+    first, second = (replace(config.collection, num_shards=100, seed=seed) for seed in (1, 2))
+    for design in (first, second, first):
+        shard_profiling.collect_shards(open_store(), design, None, "cpu")
+        with pytest.raises(RuntimeError, match=small_collection(design).design):
+            shard_profiling.train_on_shards(open_store(), config, 0)
 
 
 def test_only_exchanges_that_ranks_on_the_accelerator_measured_serve_its_shards(home: Path):

@@ -64,5 +64,5 @@ def test_a_wrong_field_is_named(model):
 
 def test_a_field_with_an_endless_name_is_named_in_brief(model):
     with pytest.raises(MlflowException, match=r"xxx\.\.\.: Extra inputs are not permitted") as raised:
-        answer(model, **{"x" * 100_000: 1})
+        answer(model, **{"x" * 2_000: 1})
     assert len(str(raised.value)) < 500
