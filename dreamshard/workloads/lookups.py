@@ -43,6 +43,12 @@ class Lookups:
             return self
         return Lookups(self.indices[: int(self.offsets[batch_size])], self.offsets[: batch_size + 1])
 
+    def of_rows(self, first: int, end: int) -> "Lookups":
+        """Those of rows `first` to `end` (exclusive), numbered from the first, of the same samples."""
+        inside = (self.indices >= first) & (self.indices < end)
+        before: Int[Tensor, " O"] = torch.cat([inside.new_zeros(1, dtype=torch.int64), inside.cumsum(0)])
+        return Lookups(self.indices[inside] - first, before[self.offsets.long()])
+
 
 @dataclass(frozen=True)
 class WorkloadTable:

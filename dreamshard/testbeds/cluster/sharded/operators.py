@@ -10,7 +10,7 @@ from functools import partial
 from itertools import groupby
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.tables import BYTES_PER_ROW, BYTES_PER_WEIGHT, Optimizer
@@ -159,7 +159,9 @@ class RankOperators:
         own = [
             _of_samples(lookups, self._samples)
             if route == "copies"
-            else _of_rows(lookups, shard.first_row, shard.rows, shard.table_rows)
+            else lookups
+            if shard.rows == shard.table_rows
+            else lookups.of_rows(shard.first_row, shard.first_row + shard.rows)
             for shard, lookups in zip(shards, whole, strict=True)
         ]
         counts = tuple(len(lookups.indices) for lookups in own)
@@ -196,15 +198,6 @@ def _arena_bytes(shard: RankShard) -> int:
     if shard.route == "copies" or shard.cached_share is not None:
         return 0
     return shard.rows * (shard.dim * BYTES_PER_WEIGHT[shard.precision] + BYTES_PER_ROW[shard.precision])
-
-
-def _of_rows(lookups: Lookups, first: int, rows: int, table_rows: int) -> Lookups:
-    """The lookups of a block of rows, numbered from its first."""
-    if rows == table_rows:
-        return lookups
-    inside = (lookups.indices >= first) & (lookups.indices < first + rows)
-    before: Int[Tensor, " O"] = torch.cat([inside.new_zeros(1, dtype=torch.int64), inside.cumsum(0)])
-    return Lookups(lookups.indices[inside] - first, before[lookups.offsets.long()])
 
 
 def _of_samples(lookups: Lookups, samples: slice) -> Lookups:

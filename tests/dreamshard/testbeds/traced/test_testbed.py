@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from dreamshard.constraints import Constraints
 from dreamshard.cost_model import CostData, prediction_error
 from dreamshard.exchange_sample import Exchange
+from dreamshard.placed_shards import placed_shards
 from dreamshard.placement import Placement
+from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, ShardingType, TableSharding
 from dreamshard.tables import concatenate
 from dreamshard.tasks import PlacementTask, sample_tasks
 from dreamshard.testbeds import open_testbed, testbed_names
 from dreamshard.testbeds.accelerators.specs import H100, RTX2080TI
-from dreamshard.testbeds.base import ExchangeTestbed, Testbed, TestbedSetup
+from dreamshard.testbeds.base import ExchangeTestbed, ShardingTestbed, Testbed, TestbedSetup
 from dreamshard.testbeds.capacity import capacity_of
 from dreamshard.testbeds.naming import is_testbed
 from dreamshard.testbeds.traced import TracedTestbed
@@ -164,3 +167,72 @@ def test_a_placer_learns_from_it():
     assert prediction_error(state.cost_network, CostData.of(samples, state.normaliser)).mape < 0.2
     task = PlacementTask(TABLES, 2, 2**30)
     assert bed.measure(task, make_placer(state).place(task)).overall_ms > 0
+
+
+def sharded(dim: int, way: ShardingType, cached_share: float | None = None) -> ShardedPlacement:
+    """One table on four devices of two hosts."""
+    half = ((0, dim // 2), (dim // 2, dim))
+    columns, where = {
+        "table_wise": (((0, dim),), (3,)),
+        "column_wise": (half, (0, 3)),
+        "table_row_wise": (((0, dim),), (1,)),
+        "grid_shard": (half, (0, 1)),
+    }.get(way, (((0, dim),), ()))
+    sharding = TableSharding(sharding_type=way, columns=columns, where=where, cached_share=cached_share)
+    return ShardedPlacement((sharding,), num_devices=4, devices_per_host=2)
+
+
+def any_task(tables, num_devices=4):
+    return replace(
+        roomy_task(tables, num_devices),
+        devices_per_host=2,
+        constraints=Constraints(sharding_types=SHARDING_TYPES, caching=True),
+    )
+
+
+@pytest.mark.parametrize("way", [way for way in SHARDING_TYPES if way != "data_parallel"])
+def test_every_way_to_shard_has_costs_that_repeat(way):
+    task, where = any_task(tables_named(["t"], dims=(32,))), sharded(32, way)
+    one, again = (open_testbed("traced", make_setup(num_devices=4)).measure_sharding(task, where) for _ in range(2))
+    assert torch.equal(one.costs.phases_ms(), again.costs.phases_ms())
+    holding = torch.zeros(4, dtype=torch.bool)
+    holding[placed_shards(task, where).device] = True
+    assert torch.equal(one.costs.forward_compute_ms > 0, holding)
+    assert torch.equal(one.costs.backward_compute_ms > 0, holding)
+    assert (one.costs.forward_comm_ms > 0).all()
+    assert (one.index_ms > 0).all()
+    assert one.spread_ms >= 0
+
+
+def test_whole_tables_and_columns_cost_the_same_however_they_are_named():
+    bed = open_testbed("traced", make_setup())
+    sample = bed.measure_sharding(TASK, ShardedPlacement.of(WHERE, TABLES))
+    assert isinstance(bed, ShardingTestbed)
+    assert torch.equal(sample.costs.phases_ms(), bed.measure(TASK, WHERE).costs.phases_ms())
+
+
+def test_a_block_of_rows_costs_what_its_own_lookups_do():
+    tables, whole = tables_named(["w"], dims=(32,)), lookups_of("w")
+    bed = TracedTestbed(make_setup(num_devices=4), H100, sampled=1)
+    costs = bed.measure_sharding(any_task(tables), sharded(32, "row_wise")).costs
+    for d in range(4):
+        own = whole.of_rows(5000 * d, 5000 * (d + 1))
+        block = replace(tables, rows=torch.tensor([5000]), lookups=torch.tensor([len(own.indices)]))
+        alone = TracedTestbed(make_setup(lookups=lambda _, own=own: own), H100, sampled=1)
+        expected = alone.measure(roomy_task(block), Placement(torch.tensor([0]), 2)).costs
+        for phase in ("forward_compute_ms", "backward_compute_ms"):
+            assert float(getattr(costs, phase)[d]) == pytest.approx(float(getattr(expected, phase)[0]), rel=0.02)
+    assert costs.forward_compute_ms.unique().numel() == 4
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        (sharded(32, "data_parallel"), "'t' is copied to all devices, which the testbed 'traced' cannot measure"),
+        (sharded(32, "row_wise", 0.5), "'t' is in host memory with a cache, which .* measure on `simulated`"),
+    ],
+)
+def test_tables_that_other_kernels_serve_are_refused_in_a_sentence(where, said):
+    task = any_task(tables_named(["t"], dims=(32,)))
+    with pytest.raises(ValueError, match=said):
+        open_testbed("traced", make_setup(num_devices=4)).measure_sharding(task, where)
