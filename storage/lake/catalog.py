@@ -63,6 +63,7 @@ def connect(settings: Settings, versions: pa.Table | None = None) -> duckdb.Duck
         versions: rows of the view `versions` instead of those in the lake.
     """
     connection = duckdb.connect(config=confined.BEFORE)
+    connection.execute("set enable_progress_bar = false")  # shown after two seconds, amid a JSON answer too
     if versions is not None:
         connection.register("registered_versions", versions)
     _create_views(connection, settings, "" if versions is None else "from registered_versions")

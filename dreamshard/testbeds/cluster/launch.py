@@ -16,6 +16,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
+import psutil
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -43,6 +44,7 @@ class LocalLauncher:
         self.start_timeout_s = START_TIMEOUT_S
         self._look_for_gpu = look_for_gpu
         self._folder = tempfile.TemporaryDirectory(prefix="dreamshard-cluster-")  # only this user can read it
+        self._start_file = Path(self._folder.name, START_FILE)
         self._pids: dict[int, int] = {}
         self._failures: dict[int, ProcessFailure] = {}
         self._launch_error = ""
@@ -60,7 +62,7 @@ class LocalLauncher:
             look_for_gpu=self._look_for_gpu,
             folder=self._folder.name,
         )
-        Path(self._folder.name, START_FILE).write_text(start.to_json())
+        self._start_file.write_text(start.to_json())
         self._thread.start()
 
     def signals(self) -> Sequence[Connection]:
@@ -118,7 +120,7 @@ class LocalLauncher:
             max_restarts=0,
             logs_specs=DefaultLogsSpecs(log_dir=self._folder.name, redirects=Std.ALL),
         )
-        program = ("-m", "dreamshard.testbeds.cluster.rank", str(Path(self._folder.name, START_FILE)))
+        program = ("-m", "dreamshard.testbeds.cluster.rank", str(self._start_file))
         try:
             elastic_launch(config, sys.executable)(*program)
         except ChildFailedError as error:
@@ -129,10 +131,12 @@ class LocalLauncher:
             ended.close()
 
     def _kill(self, all_but: int | None = None) -> None:
-        for rank, pid in self._pids.items():
-            if rank != all_but and self._thread.is_alive():
-                with suppress(ProcessLookupError):  # it has ended
-                    os.kill(pid, signal.SIGKILL)
+        """End the ranks, those too that have not said that they are ready."""
+        spared = None if all_but is None else self._pids.get(all_but)
+        for process in psutil.Process().children():
+            with suppress(psutil.Error):  # it has ended
+                if process.pid != spared and str(self._start_file) in process.cmdline():
+                    process.kill()
 
     def _wait(self, timeout_s: float) -> bool:
         """Whether the launcher, and so all ranks, ended in time."""

@@ -154,6 +154,11 @@ def test_a_long_answer_is_printed_in_part_and_written_whole(sql: Callable[..., R
     assert len(pd.read_parquet(tmp_path / "a.parquet")) == 2000
 
 
+def test_no_progress_of_a_long_query_is_in_its_answer(sql: Callable[..., Result]):
+    [row] = json.loads(sql("select current_setting('enable_progress_bar') as shown", "--json").stdout)
+    assert row["shown"] is False  # DuckDB begins to show it after two seconds
+
+
 def test_a_query_of_more_memory_than_allowed_is_one_sentence(sql: Callable[..., Result]):
     refused = sql("select repeat('a', 3000000000) || random() as a", "--memory-gb", "0.1")
     assert "needs more than the 0.1 GiB of memory" in sentence(refused.exception)

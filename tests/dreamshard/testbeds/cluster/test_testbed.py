@@ -5,6 +5,8 @@ import select
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +20,7 @@ from dreamshard.placement import Placement
 from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, TableSharding
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import ExchangeTestbed, MeasurementError, ShardingTestbed, Testbed, TestbedSetup
+from dreamshard.testbeds.cluster import launch
 from dreamshard.testbeds.cluster.layout import Layout
 from dreamshard.testbeds.cluster.messages import Hello
 from dreamshard.testbeds.cluster.rank_source import LocalRanks
@@ -291,6 +294,29 @@ def test_a_rank_that_hangs_is_one_error_with_where_it_hangs():
     with pytest.raises(MeasurementError, match=r"rank 1 of 2 while reading lookups.*no answer within 1 s") as caught:
         bed.measure(roomy_task(WITH_FAULTY), placement(0, 1))
     assert "lookups.py" in caught.value.__notes__[0]
+    assert children() == before
+
+
+def test_a_rank_that_hangs_while_it_starts_is_ended_too(monkeypatch):
+    monkeypatch.setattr(launch, "START_TIMEOUT_S", 3.0)
+    before, stopped = children(), []
+
+    def stop_rank_0() -> None:
+        while not stopped:
+            for pid in children() - before:
+                with suppress(psutil.Error):
+                    process = psutil.Process(pid)
+                    if "dreamshard.testbeds.cluster.rank" in process.cmdline() and process.environ()["RANK"] == "0":
+                        process.suspend()
+                        stopped.append(pid)
+
+    stopping = threading.Thread(target=stop_rank_0)
+    stopping.start()
+    bed = open_cluster()
+    with pytest.raises(MeasurementError, match=r"rank \d of 2 while starting"):
+        bed.measure(roomy_task(TABLES), placement(0, 0, 1))
+    stopping.join()
+    assert have_ended(stopped)
     assert children() == before
 
 
