@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from flows.servers.local_servers import SERVER
+from flows.servers.local_servers import SERVER, TEAM
 from flows.servers.processes import answers, free_port
 from storage.mlflow_store import server
 from storage.settings import Settings
@@ -82,7 +82,7 @@ def prefect_server(folder: Path) -> Server:
     folder.mkdir(parents=True)
     port = free_port(0)
     address = f"http://127.0.0.1:{port}"
-    environment = {"PREFECT_HOME": str(folder), "PREFECT_API_URL": f"{address}/api", "DREAMSHARD_LOGIN": ""}
+    environment = {**TEAM, "PREFECT_HOME": str(folder), "PREFECT_API_URL": f"{address}/api", "DREAMSHARD_LOGIN": ""}
     command = [*SERVER, "--host", "127.0.0.1", "--port", str(port)]
     return Server(command, environment, address, "/api/health", folder / "server.log")
 

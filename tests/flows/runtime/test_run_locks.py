@@ -1,7 +1,9 @@
 """Two promotions at the same moment, and two runs of one training in one home."""
 
 import threading
-from contextlib import suppress
+import time
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from unittest.mock import MagicMock
 
 import pytest
@@ -163,3 +165,36 @@ def test_a_server_that_does_not_answer_is_one_sentence_and_is_tried_again(monkey
     assert str(away.value).startswith(f"Prefect's server at {address} does not answer")
     assert "unset PREFECT_API_URL" in str(away.value)
     assert passing(away.value)
+
+
+def test_who_waits_long_for_a_slot_says_so_and_how_a_forgotten_one_is_freed(monkeypatch):
+    monkeypatch.setattr(run_locks, "make_limit", lambda _: None)
+    said, has_said = [], threading.Event()
+
+    @contextmanager
+    def granted_once_it_is_said(_limit, **_):
+        assert has_said.wait(60)
+        yield
+
+    def announce(sentence):
+        said.append((sentence, who.get()))
+        has_said.set()
+
+    monkeypatch.setattr(run_locks, "concurrency", granted_once_it_is_said)
+    monkeypatch.setattr(run_locks, "announce", announce)
+    monkeypatch.setattr(run_locks, "SAID_S", 0.05)
+    who = ContextVar("who")
+    who.set("this run")
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}), run_locks.limit_slot("mine"):
+        [(sentence, run)] = said
+    assert "`prefect gcl update mine --active-slots 0` frees it" in sentence
+    assert run == "this run", "in the log of the run that waits"
+
+
+def test_who_has_a_slot_says_nothing(monkeypatch):
+    monkeypatch.setattr(run_locks, "make_limit", lambda _: None)
+    monkeypatch.setattr(run_locks, "concurrency", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(run_locks, "announce", lambda _: pytest.fail("it does not wait"))
+    monkeypatch.setattr(run_locks, "SAID_S", 0.2)
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}), run_locks.limit_slot("mine"):
+        time.sleep(0.4)
