@@ -10,7 +10,8 @@ about 0.7 of it (one over the root of two), since it is judged by one measuremen
 
 The machine must be idle otherwise. Set DREAMSHARD_KERNEL_COSTS to a file to keep what was measured: an interrupted benchmark
 continues from there. `data/kernels_amd_epyc.jsonl.gz` is that file of the measurements in RESULTS.md: unpacked and named, it
-gives the same table without measuring, as long as training proposes the same placements.
+gives the same table without measuring, as long as training proposes the same placements, which the last bits of another kind
+of processor may change. `bench_noisy_choice.py` reads it without proposing anything.
 """
 
 import os
@@ -76,14 +77,14 @@ def rows(quick: bool = False) -> Iterator[Row]:
     seeds = (0,) if quick else (0, 1, 2)
     kept = os.environ.get("DREAMSHARD_KERNEL_COSTS")
     with tempfile.TemporaryDirectory() as name, measuring():
-        pool, lookups = _workload(Path(name))
+        pool, lookups = workload(Path(name))
         setup = TestbedSetup(num_devices=DEVICES, batch_size=BATCH, lookups=lookups)
         testbed = RecordedTestbed(open_testbed("cluster:cpu", setup), Path(kept) if kept else None)
         try:
             learning, unseen = split_tables(pool, torch.Generator().manual_seed(0))
-            tasks = _tasks(learning, 5 if quick else TRAIN_TASKS, 5, "train")
+            tasks = tasks_of(learning, 5 if quick else TRAIN_TASKS, 5, "train")
             trained = {seed: train(learning, tasks, testbed, seed, papers_policy=True) for seed in seeds}
-            held_out = _tasks(unseen, 3 if quick else TEST_TASKS, 200, "unseen")
+            held_out = tasks_of(unseen, 3 if quick else TEST_TASKS, 200, "unseen")
             found = _measured(testbed, held_out, trained)
         finally:
             testbed.close()
@@ -94,7 +95,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
     yield from _gain_rows(found, seeds)
 
 
-def _workload(folder: Path) -> tuple[Tables, LookupFiles]:
+def workload(folder: Path) -> tuple[Tables, LookupFiles]:
     """The default recipe's tables, and more; their lookups as files, for the ranks."""
     config = WorkloadConfig(num_tables=NUM_TABLES, max_table_bytes=MOST_BYTES, batch_size=BATCH)
     parts, paths = [], {}
@@ -105,7 +106,7 @@ def _workload(folder: Path) -> tuple[Tables, LookupFiles]:
     return concatenate(parts), LookupFiles(paths, BATCH)
 
 
-def _tasks(pool: Tables, count: int, seed: int, name: str) -> list[PlacementTask]:
+def tasks_of(pool: Tables, count: int, seed: int, name: str) -> list[PlacementTask]:
     return sample_tasks(pool, count, PER_TASK, DEVICES, MEMORY, torch.Generator().manual_seed(seed), name=name)
 
 
@@ -127,18 +128,22 @@ def _measured(
     planned: list[tuple[str, int | None, PlacementTask, Placement]] = [
         (name, seed, task, placer.place(task)) for task in tasks for name, seed, placer in _placers(trained)
     ]
-    generator = random.Random(0)
-    twice = set(generator.sample(range(len(planned)), round(AGAIN * len(planned))))
-    order = [*range(len(planned)), *twice]
-    generator.shuffle(order)
     samples: dict[int, list[CostSample]] = {number: [] for number in range(len(planned))}
-    for number in order:
+    for number in order_of(len(planned)):
         _, _, task, placement = planned[number]
         samples[number].append(testbed.measure(task, placement))
     return [
-        Measured(name, seed, samples[number][0], samples[number][1] if number in twice else None)
+        Measured(name, seed, samples[number][0], samples[number][1] if len(samples[number]) > 1 else None)
         for number, (name, seed, _, _) in enumerate(planned)
     ]
+
+
+def order_of(count: int) -> list[int]:
+    """Numbers of the placements in the order in which they are measured; some are there twice."""
+    generator = random.Random(0)
+    order = [*range(count), *set(generator.sample(range(count), round(AGAIN * count)))]
+    generator.shuffle(order)
+    return order
 
 
 def _noise_rows(found: Sequence[Measured], hardware: str) -> Iterator[Row]:

@@ -1,6 +1,7 @@
 """A testbed that keeps what it measured in a file, so that a long benchmark continues where it was interrupted."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,7 @@ class RecordedTestbed:
                     f"measurement {self._next} of {self._file} is of {known['task']} and not of this placement of "
                     f"{task.name}, so the benchmark has changed since; remove the file to measure anew"
                 )
-            costs = DeviceCosts.from_phases(torch.tensor(known["phases_ms"], dtype=torch.float32))
-            return CostSample(task=task, placement=placement, costs=costs, **{name: known[name] for name in _KEPT})
+            return _sample(known, task, placement)
         sample = self._testbed.measure(task, placement)
         if sample.infeasible is not None:
             raise ValueError(
@@ -60,3 +60,24 @@ class RecordedTestbed:
     def close(self) -> None:
         """End the other testbed."""
         self._testbed.close()
+
+
+def recorded_samples(lines: Sequence[str], tasks: Sequence[PlacementTask]) -> list[CostSample]:
+    """All measurements of a file, in their order.
+
+    Args:
+        lines: of the file.
+        tasks: those that were measured, found by name.
+    """
+    by_name = {task.name: task for task in tasks}
+    samples = []
+    for line in lines:
+        known = json.loads(line)
+        task = by_name[known["task"]]
+        samples.append(_sample(known, task, Placement(torch.tensor(known["device"]), task.num_devices)))
+    return samples
+
+
+def _sample(known: Mapping[str, Any], task: PlacementTask, placement: Placement) -> CostSample:
+    costs = DeviceCosts.from_phases(torch.tensor(known["phases_ms"], dtype=torch.float32))
+    return CostSample(task=task, placement=placement, costs=costs, **{name: known[name] for name in _KEPT})
