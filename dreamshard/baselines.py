@@ -5,7 +5,7 @@ ties included; `random` draws a legal device. Tables that are to be together cou
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from dreamshard.limits import PlacementLimits
 from dreamshard.packing import pack_whole
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.table_order import in_one_order
+from dreamshard.table_order import in_one_order, one_order
 from dreamshard.tasks import PlacementTask
 
 RULES_OF_THUMB = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
@@ -88,11 +88,16 @@ def rule_placements(task: PlacementTask) -> list[Int[Tensor, " T"]]:
 
 
 def packed(task: PlacementTask) -> Int[Tensor, " T"]:
-    """The device of each table: by size, or else by an exact search (`packing.py`).
+    """The device of each table: by size, or else by an exact search (`packing.py`), whatever the order of the tables.
 
     Raises:
         NoPlacementError: no placement of whole tables exists, or none was found within the limit of the search.
     """
+    order = one_order(task.tables)
+    return _packed(replace(task, tables=task.tables.select(order)))[order.argsort()]
+
+
+def _packed(task: PlacementTask) -> Int[Tensor, " T"]:
     device = packed_by_size(task)
     if device is not None:
         return device

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dreamshard.baselines import packed
 from dreamshard.cost_model import CostModel, CostNetwork, Normaliser
+from dreamshard.limits import PlacementLimits
 from dreamshard.placement import Placement
 from dreamshard.policy import mdp
 from dreamshard.policy.mdp import Episodes, episodes_of
@@ -26,11 +27,16 @@ class GreedyCostPlacer:
     @torch.no_grad()
     @in_one_order
     def place(self, task: PlacementTask) -> Placement:
-        """Raises NoPlacementError where neither this order nor packing finds room."""
+        """Repaired where constraints name places; raises NoPlacementError where neither this order nor packing finds room."""
         network = self.cost_network.for_task(task)
-        device = cost_greedy(network, episodes_of([task], network, self.normaliser))
-        placement = Placement(device[0], task.num_devices)
-        return placement if task.is_legal(placement) else Placement(packed(task), task.num_devices)
+        episodes = episodes_of([task], network, self.normaliser)
+        placement = Placement(cost_greedy(network, episodes)[0], task.num_devices)
+        if task.constraints.places_freely:
+            return placement if task.is_legal(placement) else Placement(packed(task), task.num_devices)
+        limits = PlacementLimits.of(task)
+        load = limits.summed(episodes.single_ms[0][episodes.order[0].argsort()])
+        repaired = limits.repaired(limits.per_item(placement.device[None])[0], load)
+        return Placement(packed(task) if repaired is None else limits.per_table(repaired), task.num_devices)
 
 
 @torch.no_grad()

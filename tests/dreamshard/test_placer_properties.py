@@ -16,6 +16,14 @@ def test_every_property_holds_on_random_tasks(name):
     assert broken == {}
 
 
+@pytest.mark.parametrize(("name", "seed"), [("cost_greedy", 2748), ("lookup_greedy", 2743)])
+def test_tasks_that_once_broke_a_property(name, seed):
+    """Pins that greedy on costs did not know, and an exact search in the order of the tables."""
+    task = drawn_task(seed)
+    assert not task.constraints.places_freely
+    assert broken_properties(name, task) == ""
+
+
 @pytest.mark.parametrize("name", ["dreamshard", "dreamshard_columns", "neuroshard_predicted"])
 def test_one_thread_or_many_place_alike_to_the_bit(name):
     assert thread_differences(name, drawn_task(1)) == ""
