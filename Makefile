@@ -47,7 +47,7 @@ test: lint ## run everything: lint and all tests, 30 to 45 minutes on two cores
 bench: install-test ## measure quality and speed, and write the tables of RESULTS.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks --write RESULTS.md $(ARGS)
 
-chaos: install-test ## break things at random, which takes more than half an hour, and write docs/survived.md
+chaos: install-test ## break things at random, more than an hour on two cores, and write docs/survived.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos --write docs/survived.md $(ARGS)
 
 pictures: install-test ## take the pictures of Prefect's and MLflow's pages in docs/pictures; needs chromium
