@@ -137,7 +137,7 @@ def serve(
     workers: Annotated[int, typer.Option(min=1, max=64, help="Processes; each answers one request at a time.")] = 1,
     max_body_mb: Annotated[int, typer.Option(min=1, max=1024, help="Of a body; larger ones get a 413.")] = 16,
     max_requests: Annotated[int, typer.Option(min=1, help="In one body; more get a 422.")] = 16,
-    max_tables: Annotated[int, typer.Option(min=1, max=100_000, help="Of a request; more get a 422.")] = 5_000,
+    max_tables: Annotated[int, typer.Option(min=1, max=4_096, help="Of a request; more get a 422.")] = 4_096,
     docs: Annotated[bool, typer.Option("--docs", help="Also serve the pages /docs and /redoc about the API.")] = False,
     home: HomeOption = None,
 ) -> None:

@@ -30,10 +30,14 @@ def sql(
     parquet: Annotated[
         str | None, typer.Option("--parquet", help="Write Parquet to this file instead; - for stdout.")
     ] = None,
-    rows: Annotated[int, typer.Option(min=1, help="Rows to print; --json, --csv and --parquet give all.")] = 1000,
+    rows: Annotated[
+        int, typer.Option(min=1, max=10**9, help="Rows to print; --json, --csv and --parquet give all.")
+    ] = 1000,
     memory_gb: Annotated[
         float,
-        typer.Option("--memory-gb", min=0.1, help="GiB of memory that the query may use, and four times that of disk."),
+        typer.Option(
+            "--memory-gb", min=0.1, max=1e6, help="GiB of memory that the query may use, and four times that of disk."
+        ),
     ] = 2.0,
     home: HomeOption = None,
     as_json: JsonOption = False,

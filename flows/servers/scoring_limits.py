@@ -21,14 +21,18 @@ class RequestLimits:
     """The most that is accepted.
 
     Attributes:
-        body_bytes: of a body; 5,000 tables with all statistics have about 2.5 MB.
+        body_bytes: of a body; 4,096 tables with all statistics have about 2 MB.
         requests: in a body; they are placed one after another.
-        tables: of a request; the time to place grows with them and the devices.
+        tables: of a request; a version takes no more than 4,096, whatever this says.
+        choices: tables x devices, over all requests of a body: time and memory to place grow with them.
+        values: in a body, counted by its commas; parsing more would hold up other clients for seconds.
     """
 
     body_bytes: int = 16 * 2**20
     requests: int = 16
-    tables: int = 5_000
+    tables: int = 4_096
+    choices: int = 1_000_000
+    values: int = 1_000_000
 
 
 def limited(app: Application, limits: RequestLimits, *, pages: bool = False) -> Application:
@@ -85,12 +89,16 @@ async def _checked_body(app: Application, limits: RequestLimits, scope: Message,
 
 def exceeded(body: bytes, limits: RequestLimits) -> str | None:
     """Which limit a body exceeds, in one sentence; None if it exceeds none, or is no JSON."""
+    if body.count(b",") >= limits.values:
+        return f"the body has more than {limits.values:,} values, which would hold up others; send fewer tables at once"
     try:
         content: Any = json.loads(body)
     except RecursionError:
         return "the body nests values too deeply to be read; send a list of requests"
-    except ValueError:
+    except (json.JSONDecodeError, UnicodeDecodeError):
         return None
+    except ValueError:  # which Python raises for an integer of more than 4,300 digits
+        return "the body has a number with too many digits to be read; send numbers within 64 bits"
     if not isinstance(content, Mapping):
         return None
     if others := sorted(set(map(str, content)) - {"inputs", "params"}):
@@ -103,13 +111,23 @@ def exceeded(body: bytes, limits: RequestLimits) -> str | None:
             f"the body has {len(requests)} requests, more than {limits.requests}, which would hold up other clients; send "
             "them in several bodies, or start the server with a larger --max-requests"
         )
+    choices = 0
     for number, request in enumerate(requests):
-        tables = request.get("tables") if isinstance(request, Mapping) else None
-        if isinstance(tables, list) and len(tables) > limits.tables:
+        asked = request if isinstance(request, Mapping) else {}
+        tables, devices = asked.get("tables"), asked.get("num_devices")
+        if not isinstance(tables, list):
+            continue
+        if len(tables) > limits.tables:
             return (
                 f"request {number} has {len(tables):,} tables, more than {limits.tables:,}, which would hold up other "
                 "clients; place them with `dreamshard place`, or start the server with a larger --max-tables"
             )
+        choices += len(tables) * devices if isinstance(devices, int) else 0
+    if choices > limits.choices:
+        return (
+            f"the body asks for {choices:,} choices (tables x devices), more than {limits.choices:,}, which would take "
+            "gigabytes and hold up other clients; send its requests one by one, or place them with `dreamshard place`"
+        )
     return None
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from flows.servers import scoring_app
 from flows.servers.processes import EVERYWHERE, LOOPBACK, Process, child_process, free_port, wait_until_healthy
 from flows.servers.scoring_limits import RequestLimits
-from storage.mlflow_store.registry import model_and_number
+from storage.mlflow_store.registry import load_placer, model_and_number
 from storage.settings import QUIET, Settings
 
 _LIMITS = RequestLimits()
@@ -40,8 +40,10 @@ def scoring_server(
         login: NAME:PASSWORD that it asks for; None if it lets everyone in.
 
     Raises:
+        ValueError: the version's files are lost, damaged, or not those that were saved.
         RuntimeError: it did not start; the message ends with its last lines.
     """
+    load_placer(version, settings)  # the server itself knows no digest of what it loads
     logs = settings.home / "logs"
     model, number = model_and_number(version)
     chosen = free_port(port)

@@ -8,7 +8,7 @@ import pytest
 
 from flows.servers.scoring_limits import RequestLimits, limited
 
-LIMITS = RequestLimits(body_bytes=2000, requests=2, tables=3)
+LIMITS = RequestLimits(body_bytes=8000, requests=2, tables=3, choices=20, values=500)
 TABLE = {"name": "t", "rows": 10, "dim": 4, "pooling_factor": 1.0}
 
 
@@ -42,10 +42,17 @@ def test_what_is_within_the_limits_reaches_the_server_unchanged():
 @pytest.mark.parametrize(
     ("content", "status", "said"),
     [
-        (b" " * 2001, 413, "more than 0.00190735 MiB"),
+        (b" " * 8001, 413, "more than 0.00762939 MiB"),
         (body(1, 1, 1), 422, "3 requests, more than 2"),
         (body(1, 4), 422, "request 1 has 4 tables, more than 3"),
-        (b"[" * 1900, 422, "nests values too deeply"),
+        (
+            b'{"inputs": [{"num_devices": 7, "tables": [{}, {}, {}]}]}',
+            422,
+            "21 choices (tables x devices), more than 20",
+        ),
+        (b'{"inputs": [' + b"[]," * 500 + b"[]]}", 422, "more than 500 values"),
+        (b'{"inputs": [{"num_devices": ' + b"9" * 6000 + b"}]}", 422, "too many digits"),
+        (b"[" * 7900, 422, "nests values too deeply"),
         (b'{"dataframe_split": {}}', 422, "'dataframe_split', which is not read here"),
     ],
 )
@@ -61,7 +68,7 @@ def test_a_body_of_unknown_length_is_counted_while_it_comes():
     async def chunks():
         for number in range(100):
             received.append(number)
-            yield b" " * 500
+            yield b" " * 2000
 
     answer = posted(chunks())
     assert answer.status_code == 413

@@ -52,3 +52,17 @@ def test_it_refuses_what_would_hold_it_up(address):
 def test_it_has_no_pages_and_says_to_everyone_that_it_runs(address):
     assert httpx.get(f"{address}/docs", auth=LOGIN).status_code == 404
     assert httpx.get(f"{address}/health").status_code == 200
+
+
+def test_a_version_whose_files_were_changed_is_not_served(tmp_path):
+    settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home")})).settings
+    save_placer(learnt_placer(), tmp_path / "placer")
+    with runs.chain(settings, "test") as run:
+        version = registration.register_placer(settings, tmp_path / "placer", run)
+    [weights] = (tmp_path / "home" / "mlartifacts").rglob("weights.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    (weights.parent / "digests.json").unlink()
+    with pytest.raises(ValueError, match="is not the one that was saved"), scoring_server(settings, version):
+        pytest.fail("it was served")
