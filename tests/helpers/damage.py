@@ -92,11 +92,17 @@ def damaged(content: bytes, draw: Random, others: Sequence[bytes] = ()) -> bytes
 
 
 def damaged_json(content: Any, draw: Random) -> bytes:
-    """The text of a JSON value of which one to three parts were replaced, removed, repeated or nested."""
+    """The text of a JSON value of which one to three parts were replaced, removed, repeated or nested.
+
+    Parts nested in nested ones may be too deep for Python to copy or write; then nothing is changed.
+    """
     root = [copy.deepcopy(content)]
-    for _ in range(draw.choice((1, 1, 1, 2, 3))):
-        _change_value(root, draw)
-    return json.dumps(root[0]).encode()
+    try:
+        for _ in range(draw.choice((1, 1, 1, 2, 3))):
+            _change_value(root, draw)
+        return json.dumps(root[0]).encode()
+    except RecursionError:
+        return json.dumps(content).encode()
 
 
 def nested(draw: Random) -> Any:
