@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from dreamshard.costs import CostSample
-from dreamshard.files.foreign import InputError
+from dreamshard.files.foreign import InputError, brief
 from dreamshard.names import is_computed
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Optimizer, Precision
 from dreamshard.tasks import PlacementTask
@@ -34,7 +34,7 @@ class StepSetting:
     def __post_init__(self) -> None:
         if self.precision not in BYTES_PER_WEIGHT or self.optimizer not in BYTES_PER_ROW_STATE or self.batch_size < 1:
             raise InputError(
-                f"{self} is not the setting of a training step; precision is one of {list(BYTES_PER_WEIGHT)}, optimizer "
+                f"{brief(self)} is no setting of a training step; precision is one of {list(BYTES_PER_WEIGHT)}, optimizer "
                 f"one of {list(BYTES_PER_ROW_STATE)}, and the batch at least 1"
             )
 

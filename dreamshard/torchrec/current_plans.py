@@ -8,7 +8,7 @@ from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 from torchrec.distributed.types import ParameterSharding, ShardingPlan
 
 from dreamshard.files.bounds import LONGEST_NAME
-from dreamshard.files.foreign import InputError, reading
+from dreamshard.files.foreign import InputError, brief, reading
 from dreamshard.plan import Plan, Shard, checked_shard
 from dreamshard.sharding import ON_ONE_DEVICE, SHARDING_TYPES
 from dreamshard.tables import Tables
@@ -93,7 +93,7 @@ def _shards(table: str, parameter: ParameterSharding, dim: int | None, name: str
     if sharding_type == "data_parallel":
         if dim is None:
             raise InputError(
-                f"{name} does not say how many columns the data-parallel table {table!r} has, so it cannot be compared; "
+                f"{name} does not say how many columns the data-parallel table {brief(table)} has: it cannot be compared; "
                 "give the model's tables beside it"
             )
         columns = -(-dim // _MULTIPLE) * _MULTIPLE

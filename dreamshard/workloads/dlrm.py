@@ -95,7 +95,7 @@ def open_dlrm(config: WorkloadConfig, path: Path) -> Workload:
     def fingerprint(position: int) -> str:
         t = chosen[position]
         segment = file.segment(t, batch_size if rows[t] else file_batch)  # the whole table decides unknown rows
-        content = hashlib.sha256(segment.indices.numpy().data)
+        content = hashlib.sha256(segment.indices.contiguous().numpy().data)
         content.update(segment.offsets.to(torch.int64).numpy().data)
         return json_digest([names[t], rows[t], int(dims[t]), batch_size, content.hexdigest()])
 

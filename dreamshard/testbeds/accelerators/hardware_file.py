@@ -186,7 +186,7 @@ def _number(path: Path, key: str, value: Any) -> float | int:
     if figure.units is None and unit:
         raise ValueError(f"{path} gives {key} as {brief(value)}, but it is a count without a unit; {advice}")
     if figure.units is not None and unit not in figure.units:
-        problem = f"in the unknown unit {unit!r}" if unit else "without a unit"
+        problem = f"in the unknown unit {brief(unit)}" if unit else "without a unit"
         raise ValueError(f"{path} gives {key} {problem}; use one of {', '.join(figure.units)}: {advice}")
     size = number * (figure.units[unit] if figure.units else 1)
     if not 0 < size <= _LARGEST:
