@@ -25,7 +25,8 @@ from typing import Self
 import torch
 
 from tests.chaos.survived import Survived
-from tests.helpers.foreign_files import Reader, problem, readers
+from tests.helpers.damaged_reading import Reader, problem
+from tests.helpers.foreign_files import readers
 
 INPUTS = 100_000
 _CHUNK = 5_000

@@ -1,135 +1,35 @@
-"""Every reader of files and requests that others write, each with valid ones to damage, and what counts as survived."""
+"""Every reader of files and requests that others write, each with valid ones to damage."""
 
-import dis
 import io
-import json
-import signal
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from random import Random
-from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from dreamshard.files.foreign import InputError
 from dreamshard.model_configs import read_configs
-from dreamshard.model_files import load_placer, save_placer
 from dreamshard.plan import parse_plan
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import WorkloadConfig, open_workload, read_tables
 from dreamshard.workloads.lookups import Lookups, read_lookups, write_lookups
-from tests.helpers.damage import damaged, damaged_json, nested
+from tests.helpers.damaged_reading import Reader, json_bytes
+from tests.helpers.foreign_placers import placers_and_requests
 from tests.helpers.tables import tables_of
 
-OWN = ("dreamshard", "storage", "flows")
-LONGEST_SENTENCE = 4000
-NO_MEMORY = "it asks for more memory than there is"
-PATIENCE_S = 10
-_BUSY = 30  # times as long until an input counts as one that waits for ever
 _CSV = 'name,rows,dim,pooling_factor\nusers,1000,64,1.5\nitems,200,16,\n"a, b",30,4,0\n'
 _TSV = "\t".join(["1", *map(str, range(13)), *(f"{c:08x}" for c in range(26))]) + "\n"
 _BATCH = 16
 
 
-@dataclass(frozen=True)
-class Reader:
-    """One way in.
-
-    Attributes:
-        name: what is read.
-        ending: of the file's name.
-        valid: files that can be read.
-        read: reads the file, and what follows from it before anything is placed.
-    """
-
-    name: str
-    ending: str
-    valid: tuple[bytes, ...]
-    read: Callable[[Path], object]
-
-    def inputs(self, seed: int | str) -> Iterator[bytes]:
-        """The valid files, then damaged ones without end; values of JSON files are also changed as such."""
-        yield from self.valid
-        draw = Random(seed)
-        trees = [json.loads(each) for each in self.valid] if self.ending == ".json" else []
-        while True:
-            kind = draw.random()
-            if trees and kind < 0.6:
-                yield damaged_json(draw.choice(trees), draw)
-            elif trees and kind < 0.62:
-                yield json.dumps(nested(draw)).encode()
-            else:
-                yield damaged(draw.choice(self.valid), draw, self.valid)
-
-
-class _TooLongError(BaseException):
-    """No library catches it."""
-
-
-@contextmanager
-def _patience(seconds: int) -> Iterator[None]:
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise _TooLongError
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGPROF, signal.SIGALRM)}
-    signal.setitimer(signal.ITIMER_PROF, seconds)  # of processor time, which a busy machine does not change
-    signal.alarm(_BUSY * seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.alarm(0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def problem(reader: Reader, file: Path) -> str | None:
-    """What is wrong with how the file is read: None if it is read, or refused in one sentence of this project's."""
-    try:
-        with _patience(PATIENCE_S):
-            reader.read(file)
-    except _TooLongError:
-        return f"takes more than {PATIENCE_S} s"
-    except Exception as error:  # noqa: BLE001 - which errors come out is what is tried
-        return _fault(error)
-    return None
-
-
-def _fault(error: Exception) -> str | None:
-    """What keeps an error from being one sentence: None for what a `raise` of this project raises for people."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    assert trace is not None
-    module = str(trace.tb_frame.f_globals.get("__name__", ""))
-    named = f"{type(error).__name__} in {module}:{trace.tb_lineno}: {str(error)[:150]!r}"
-    if type(error) not in (ValueError, InputError) or module.split(".")[0] not in OWN:
-        return named
-    if not _raises(trace.tb_frame.f_code, trace.tb_lasti):
-        return f"a library's {named}"
-    if NO_MEMORY in str(error):  # only a limit of the trial's kept it from taking what the machine has
-        return named
-    return f"{len(str(error))} characters in {named}" if len(str(error)) > LONGEST_SENTENCE else None
-
-
-def _raises(code: CodeType, at: int) -> bool:
-    """Whether the instruction is a `raise`, rather than a call of something written in C."""
-    return dis.opname[code.co_code[at]] == "RAISE_VARARGS"
-
-
 def readers() -> dict[str, Reader]:
     """All of them by name."""
     made = [_list_csv(), _list_parquet(), _list_json(), _configs(), _dlrm(), _dlrm_gz(), _criteo(), _lookups()]
-    made += [_plan(), _torchrec_plan(), _constraints(), _hardware(), _shards(), _exchanges(), _config_of_placer()]
-    made += [_weights_of_placer(), _request()]
+    made += [_plan(), _torchrec_plan(), _constraints(), _hardware(), _shards(), _exchanges()]
+    made += placers_and_requests()
     return {reader.name: reader for reader in made}
 
 
@@ -192,7 +92,7 @@ _CONFIGS = [
 
 def _list_json() -> Reader:
     configs = [{**each, "embedding_dim": 8} for each in _CONFIGS]
-    return Reader("lists as JSON", ".json", (_json(configs), _json({"tables": configs})), _ingested)
+    return Reader("lists as JSON", ".json", (json_bytes(configs), json_bytes({"tables": configs})), _ingested)
 
 
 def _configs() -> Reader:
@@ -200,11 +100,7 @@ def _configs() -> Reader:
         model = read_configs(path)
         model.task(4, 2**50, precision=None, optimizer=None)
 
-    return Reader("configs of models", ".json", (_json(_CONFIGS),), read)
-
-
-def _json(content: Any) -> bytes:
-    return json.dumps(content, indent=1).encode()
+    return Reader("configs of models", ".json", (json_bytes(_CONFIGS),), read)
 
 
 def _tensors() -> tuple[bytes, ...]:
@@ -290,7 +186,7 @@ def _plan() -> Reader:
         if not plan.shards_otherwise:
             plan.placement(_two())
 
-    return Reader("plans", ".json", (_json({**whole, "shards": shards}), _json(other)), read)
+    return Reader("plans", ".json", (json_bytes({**whole, "shards": shards}), json_bytes(other)), read)
 
 
 def _torchrec_plan() -> Reader:
@@ -320,7 +216,7 @@ def _torchrec_plan() -> Reader:
         three = tables_of([100, 50, 10], [8, 16, 4], names=["users", "items", "tiny"])
         read_in_use(path, PlacementTask(three, 2, 2**50), None, lambda _: None)
 
-    return Reader("plans of TorchRec", ".json", (_json(whole), _json({"ebc": bags})), read)
+    return Reader("plans of TorchRec", ".json", (json_bytes(whole), json_bytes({"ebc": bags})), read)
 
 
 def _constraints() -> Reader:
@@ -394,82 +290,3 @@ def _exchanges() -> Reader:
         read_exchanges(folder.parent.parent, "links", {"torch": "2"})
 
     return Reader("measured all-to-alls", ".parquet", (valid,), read)
-
-
-@cache
-def _saved() -> dict[str, bytes]:
-    from tests.helpers.trained import learnt_placer
-
-    with tempfile.TemporaryDirectory() as folder:
-        save_placer(learnt_placer(), Path(folder) / "placer")
-        return {file.name: file.read_bytes() for file in (Path(folder) / "placer").iterdir()}
-
-
-def _placer_with(changed: str) -> Callable[[Path], None]:
-    """Reads a placer of which one file is the given one; its digests are left out, as somebody would who changes it."""
-
-    def read(path: Path) -> None:
-        folder = path.parent / "placer"
-        folder.mkdir(exist_ok=True)
-        for name, content in _saved().items():
-            if name in ("config.json", "weights.safetensors"):
-                (folder / name).write_bytes(path.read_bytes() if name == changed else content)
-        load_placer(folder)
-
-    return read
-
-
-def _config_of_placer() -> Reader:
-    valid = (_saved()["config.json"],)
-    return Reader("placers: configuration", ".json", valid, _placer_with("config.json"))
-
-
-def _weights_of_placer() -> Reader:
-    valid = (_saved()["weights.safetensors"],)
-    return Reader("placers: weights", ".safetensors", valid, _placer_with("weights.safetensors"))
-
-
-@cache
-def _served() -> Any:
-    from storage.mlflow_store.placer_model import PlacerModel
-    from tests.helpers.trained import learnt_placer
-
-    with tempfile.TemporaryDirectory() as folder:
-        save_placer(learnt_placer(), Path(folder) / "placer")
-        model = PlacerModel()
-        artifacts = {"placer": str(Path(folder) / "placer")}
-        model.load_context(SimpleNamespace(artifacts=artifacts, model_config={"version": "3"}))  # type: ignore[arg-type]
-    return model
-
-
-def _request() -> Reader:
-    _served()  # before processes are forked, each of which would import MLflow
-    tables = [{"name": name, "rows": 1000, "dim": 64, "pooling_factor": 5.0} for name in ("users", "items", "words")]
-    tables[0] |= {"lookups": 100, "unique_rows": 10, "bins": [1.0] + [0.0] * 16}
-    first = {"num_devices": 2, "memory_gb": 1.0, "tables": tables, "budget_ms": 0.0}
-    second = {
-        **first,
-        "precision": "fp16",
-        "optimizer": "adam",
-        "devices_per_host": 2,
-        "batch_size": 8,
-        "hardware": "h100",
-    }
-
-    def read(path: Path) -> None:
-        from mlflow.exceptions import MlflowException
-
-        try:
-            content = json.loads(path.read_bytes())  # as MLflow does, which answers 400 to other text
-            inputs = content["inputs"]
-        except (ValueError, RecursionError, KeyError, TypeError):
-            return
-        try:
-            _served().predict(None, inputs)
-        except MlflowException as error:
-            if error.get_http_status_code() != 400:
-                raise
-            if error.__cause__ is not None:
-                raise error.__cause__ from None
-
-    return Reader("requests", ".json", (_json({"inputs": [first]}), _json({"inputs": [first, second]})), read)

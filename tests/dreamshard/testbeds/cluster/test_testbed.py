@@ -1,16 +1,8 @@
 """Real ranks: what they measure, and that one rank's trouble is one error and leaves no process."""
 
-import os
-import select
-import signal
-import subprocess
-import sys
-import threading
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -20,62 +12,15 @@ from dreamshard.placement import Placement
 from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, TableSharding
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import ExchangeTestbed, MeasurementError, ShardingTestbed, Testbed, TestbedSetup
-from dreamshard.testbeds.cluster import launch
 from dreamshard.testbeds.cluster.layout import Layout
 from dreamshard.testbeds.cluster.messages import Hello
 from dreamshard.testbeds.cluster.rank_source import LocalRanks
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
-from tests.helpers.lookups import EvenLookups, FaultyLookups
+from tests.helpers.cluster_testbed import BATCH, TABLES, open_cluster, placement
+from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
 pytestmark = pytest.mark.ranks
-
-BATCH = 64
-TABLES = tables_of_dims([4, 8, 128], rows=500)
-WITH_FAULTY = tables_of_dims([4, 8], rows=500, names=["healthy", "faulty"])
-
-
-def open_cluster(
-    lookups=None,
-    timeout_s: float = 60.0,
-    num_devices: int = 2,
-    repeats: int = 5,
-    max_exchange_devices: int | None = None,
-) -> ClusterTestbed:
-    setup = TestbedSetup(
-        num_devices=num_devices,
-        batch_size=BATCH,
-        lookups=lookups or EvenLookups(BATCH),
-        warmups=1,
-        repeats=repeats,
-        timeout_s=timeout_s,
-        max_exchange_devices=max_exchange_devices,
-    )
-    return ClusterTestbed(setup, "cpu")
-
-
-def placement(*device: int, num_devices: int = 2) -> Placement:
-    return Placement(torch.tensor(device), num_devices)
-
-
-def have_ended(pids: list[int]) -> bool:
-    """Whether all processes end in time; psutil's own waiting would take their exit codes from the launcher."""
-    return all(map(has_ended, pids))
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([process], [], [], 60)[0])
-    finally:
-        os.close(process)
-
-
-def children() -> set[int]:
-    return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
 @pytest.fixture(scope="module")
@@ -204,18 +149,6 @@ def test_what_ranks_on_the_cpu_cannot_shard_is_refused_by_name(cluster, task, sh
         cluster.measure_sharding(task, ShardedPlacement((cached, *others), 2, 2))
 
 
-def test_a_rank_that_fails_while_it_reads_lookups_of_row_blocks_is_one_error():
-    bed = open_cluster(FaultyLookups(BATCH, fault="raise"))
-    task = replace(roomy_task(WITH_FAULTY), constraints=Constraints(sharding_types=SHARDING_TYPES))
-    shardings = (
-        TableSharding(sharding_type="row_wise", columns=((0, 4),)),
-        TableSharding(sharding_type="table_wise", columns=((0, 8),), where=(1,)),
-    )
-    with pytest.raises(MeasurementError, match=r"rank 1 of 2 while reading lookups, with 2 tables on it .*on fire"):
-        bed.measure_sharding(task, ShardedPlacement(shardings, 2, 2))
-    assert bed.rank_pids() == []
-
-
 def test_devices_on_several_hosts_are_not_measured_on_one(cluster):
     task = replace(roomy_task(TABLES), devices_per_host=1)
     with pytest.raises(ValueError, match=r"2 devices at 1 per host are asked for, but the ranks .* all on this host"):
@@ -248,78 +181,6 @@ def test_a_task_with_more_devices_than_the_testbed_is_refused(cluster):
         cluster.measure(roomy_task(TABLES, num_devices=3), placement(0, 1, 2, num_devices=3))
 
 
-def test_a_rank_that_raises_is_one_error_and_the_next_measurement_starts_new_ranks():
-    bed = open_cluster(FaultyLookups(BATCH, fault="raise"))
-    bed.measure(roomy_task(TABLES), placement(0, 0, 1))
-    pids = bed.rank_pids()
-    message = r"rank 1 of 2 while reading lookups, with 1 tables on it \(faulty\): OSError: the disk is on fire"
-    with pytest.raises(MeasurementError, match=message) as caught:
-        bed.measure(roomy_task(WITH_FAULTY), placement(0, 1))
-    assert "lookups.py" in caught.value.__notes__[0]
-    assert have_ended(pids)
-    assert bed.rank_pids() == []
-    assert bed.measure(roomy_task(TABLES), placement(0, 0, 1)).overall_ms > 0
-    assert set(bed.rank_pids()).isdisjoint(pids)
-    pids = bed.rank_pids()
-    bed.close()
-    assert have_ended(pids)
-
-
-def test_a_rank_that_is_killed_is_one_error_with_its_signal():
-    before = children()
-    bed = open_cluster(FaultyLookups(BATCH, fault="kill"))
-    with pytest.raises(
-        MeasurementError, match=r"measuring task failed on rank 0 of 2 while reading lookups.*killed by SIGKILL"
-    ):
-        bed.measure(roomy_task(WITH_FAULTY), placement(1, 0))
-    assert bed.rank_pids() == []
-    assert children() == before
-
-
-def test_a_rank_that_is_killed_between_measurements_is_told_apart_from_the_ranks_that_end_with_it():
-    bed = open_cluster()
-    bed.measure(roomy_task(TABLES), placement(0, 0, 1))
-    pids = bed.rank_pids()
-    os.kill(pids[1], signal.SIGKILL)
-    assert have_ended(pids)
-    with pytest.raises(MeasurementError, match=r"rank 1 of 2 while waiting for work.*killed by SIGKILL"):
-        bed.measure(roomy_task(TABLES), placement(0, 0, 1))
-    assert bed.measure(roomy_task(TABLES), placement(0, 0, 1)).overall_ms > 0
-    bed.close()
-
-
-def test_a_rank_that_hangs_is_one_error_with_where_it_hangs():
-    before = children()
-    bed = open_cluster(FaultyLookups(BATCH, fault="hang"), timeout_s=1.0)
-    with pytest.raises(MeasurementError, match=r"rank 1 of 2 while reading lookups.*no answer within 1 s") as caught:
-        bed.measure(roomy_task(WITH_FAULTY), placement(0, 1))
-    assert "lookups.py" in caught.value.__notes__[0]
-    assert children() == before
-
-
-def test_a_rank_that_hangs_while_it_starts_is_ended_too(monkeypatch):
-    monkeypatch.setattr(launch, "START_TIMEOUT_S", 3.0)
-    before, stopped = children(), []
-
-    def stop_rank_0() -> None:
-        while not stopped:
-            for pid in children() - before:
-                with suppress(psutil.Error):
-                    process = psutil.Process(pid)
-                    if "dreamshard.testbeds.cluster.rank" in process.cmdline() and process.environ()["RANK"] == "0":
-                        process.suspend()
-                        stopped.append(pid)
-
-    stopping = threading.Thread(target=stop_rank_0)
-    stopping.start()
-    bed = open_cluster()
-    with pytest.raises(MeasurementError, match=r"rank \d of 2 while starting"):
-        bed.measure(roomy_task(TABLES), placement(0, 0, 1))
-    stopping.join()
-    assert have_ended(stopped)
-    assert children() == before
-
-
 def test_a_shard_larger_than_memory_is_a_sample_that_says_so_and_the_ranks_stay_up(cluster):
     large = tables_of_dims([4, 4], rows=2**44)
     pids = cluster.rank_pids()
@@ -332,37 +193,9 @@ def test_a_shard_larger_than_memory_is_a_sample_that_says_so_and_the_ranks_stay_
     assert not pids or cluster.rank_pids() == pids
 
 
-def test_lookups_outside_the_table_are_one_error():
-    bed = open_cluster(EvenLookups(BATCH, rows=50))
-    with pytest.raises(
-        MeasurementError, match=r"rank 1 of 2 .*table table-0 has index 49 outside the table of 20 rows"
-    ):
-        bed.measure(roomy_task(tables_of_dims([4, 4], rows=20)), placement(1, 1))
-    bed.close()
-
-
 def test_a_source_of_lookups_that_no_rank_can_get_is_refused():
     with pytest.raises(ValueError, match="cannot be sent to the ranks"):
         open_cluster(lambda name: EvenLookups(BATCH)(name))
-
-
-def test_ranks_end_and_tidy_up_when_the_process_that_started_them_is_killed(tmp_path):
-    script = (
-        "import tests.dreamshard.testbeds.cluster.test_testbed as t\n"
-        "bed = t.open_cluster(t.FaultyLookups(t.BATCH, fault='hang'));"
-        "bed.measure(t.roomy_task(t.TABLES), t.placement(0, 0, 1)); print(*bed.rank_pids(), flush=True);"
-        "bed.measure(t.roomy_task(t.WITH_FAULTY), t.placement(0, 1))"
-    )
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment)
-    assert parent.stdout is not None
-    pids = [int(pid) for pid in parent.stdout.readline().split()]
-    assert len(pids) == 2
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
-    parent.stdout.close()
-    assert have_ended(pids)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.cuda

@@ -1,0 +1,60 @@
+"""Real CPU ranks for tests, and whether their processes have ended."""
+
+import os
+import select
+
+import psutil
+import torch
+
+from dreamshard.placement import Placement
+from dreamshard.testbeds.base import TestbedSetup
+from dreamshard.testbeds.cluster.testbed import ClusterTestbed
+from tests.helpers.lookups import EvenLookups
+from tests.helpers.tables import tables_of_dims
+
+BATCH = 64
+TABLES = tables_of_dims([4, 8, 128], rows=500)
+WITH_FAULTY = tables_of_dims([4, 8], rows=500, names=["healthy", "faulty"])
+
+
+def open_cluster(
+    lookups=None,
+    timeout_s: float = 60.0,
+    num_devices: int = 2,
+    repeats: int = 5,
+    max_exchange_devices: int | None = None,
+) -> ClusterTestbed:
+    setup = TestbedSetup(
+        num_devices=num_devices,
+        batch_size=BATCH,
+        lookups=lookups or EvenLookups(BATCH),
+        warmups=1,
+        repeats=repeats,
+        timeout_s=timeout_s,
+        max_exchange_devices=max_exchange_devices,
+    )
+    return ClusterTestbed(setup, "cpu")
+
+
+def placement(*device: int, num_devices: int = 2) -> Placement:
+    return Placement(torch.tensor(device), num_devices)
+
+
+def have_ended(pids: list[int]) -> bool:
+    """Whether all processes end in time; psutil's own waiting would take their exit codes from the launcher."""
+    return all(map(has_ended, pids))
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([process], [], [], 60)[0])
+    finally:
+        os.close(process)
+
+
+def children() -> set[int]:
+    return {process.pid for process in psutil.Process().children(recursive=True)}
