@@ -19,9 +19,10 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from dreamshard.files import atomic
+from dreamshard.files import atomic, full_disk
 from storage.filesystem import AnyPath, failures, list_files
 from storage.lake import confined, derived_views, schemas
+from storage.lake.query_scratch import query_scratch
 from storage.lake.readers import reading
 from storage.settings import Settings
 
@@ -94,13 +95,14 @@ def answering(
 
     Raises:
         ValueError: DuckDB cannot run it, it may do more than read, or it asks nothing; the message names the views.
+        FullDiskError: there is no room in the folder of temporary files.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="dreamshard-sql-") as scratch,
+        query_scratch() as scratch,
         reading(settings.lake_root),
         connect(settings, versions) as connection,
     ):
-        confined.confine(connection, settings.lake_root, Path(scratch), memory_gb)
+        confined.confine(connection, settings.lake_root, scratch, memory_gb)
         try:
             confined.check(connection, _readable(sql))
             answer: duckdb.DuckDBPyRelation | None = connection.sql(_readable(sql))
@@ -111,7 +113,7 @@ def answering(
                 )
             names = answer.columns
             answer = answer if len(set(names)) == len(names) else answer.project("*")  # which numbers them: a, a_1
-            yield Answer(rows=answer, scratch=Path(scratch))
+            yield Answer(rows=answer, scratch=scratch)
         except (duckdb.OutOfMemoryException, MemoryError) as error:
             raise ValueError(
                 f"this query needs more than the {memory_gb:g} GiB of memory that it may use, or {confined.SPILL_TIMES} "
@@ -119,6 +121,11 @@ def answering(
             ) from error
         except failures(duckdb.Error) as error:
             reason = str(error).split("\n\n")[0].strip().replace("\n", " ")
+            if full_disk.is_reported(error):
+                raise full_disk.FullDiskError(
+                    f"there is no room for the answer of this query, or for what it needs meanwhile ({reason}), so nothing "
+                    f"was written; ask for less, or set TMPDIR to a folder with more room than {tempfile.gettempdir()}"
+                ) from error
             raise ValueError(
                 f"DuckDB cannot answer this: {reason}; the views are {', '.join(VIEWS)}, and `describe cost_samples` "
                 "lists the columns of one"

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -163,3 +164,22 @@ def test_a_query_of_more_memory_than_allowed_is_one_sentence(sql: Callable[..., 
     refused = sql("select repeat('a', 3000000000) || random() as a", "--memory-gb", "0.1")
     assert "needs more than the 0.1 GiB of memory" in sentence(refused.exception)
     assert sql("select 1 as one", "--csv", "-").stdout == "one\n1\n"
+
+
+def test_an_answer_without_room_is_one_sentence_about_the_folder_that_lacks_it(measured: Path, tmp_path: Path):
+    program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2**18, 2**18))\n"
+        "from flows.cli.app import main; main()"
+    )
+    arguments = ["sql", "from range(3000000)", "--csv", str(tmp_path / "a.csv"), "--home", str(measured)]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "there is no room for the answer" in done.stderr
+    assert f"more room than {tmp_path}" in done.stderr
+    assert not (tmp_path / "a.csv").exists()
