@@ -12,6 +12,7 @@ from flows.cli.command_options import HomeOption, enter
 from flows.cli.schedule_options import Given, NotifyOption, with_schedule
 from flows.runtime.environment import prepare
 from flows.servers.scheduled_setting import keep, settled
+from flows.servers.scoring_limits import MOST_TABLES
 from storage.login import FILE, LOGIN
 
 Port = Annotated[int, typer.Option(min=1, max=65535, help="Port to try first; if it is taken, another is chosen.")]
@@ -137,7 +138,9 @@ def serve(
     workers: Annotated[int, typer.Option(min=1, max=64, help="Processes; each answers one request at a time.")] = 1,
     max_body_mb: Annotated[int, typer.Option(min=1, max=1024, help="Of a body; larger ones get a 413.")] = 16,
     max_requests: Annotated[int, typer.Option(min=1, help="In one body; more get a 422.")] = 16,
-    max_tables: Annotated[int, typer.Option(min=1, max=4_096, help="Of a request; more get a 422.")] = 4_096,
+    max_tables: Annotated[
+        int, typer.Option(min=1, max=MOST_TABLES, help="Of a request; more get a 422.")
+    ] = MOST_TABLES,
     docs: Annotated[bool, typer.Option("--docs", help="Also serve the pages /docs and /redoc about the API.")] = False,
     home: HomeOption = None,
 ) -> None:

@@ -13,6 +13,9 @@ from storage.asgi import Application, Message, Receive, Send
 
 PATH = "/invocations"
 PAGES = ("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
+MOST_TABLES = 4_096
+"""Tables of a request that a version takes, whatever the limits are."""
+
 _TOO_LARGE, _WRONG_TYPE, _UNPROCESSABLE, _NOT_FOUND = 413, 415, 422, 404
 
 
@@ -23,14 +26,14 @@ class RequestLimits:
     Attributes:
         body_bytes: of a body; 4,096 tables with all statistics have about 2 MB.
         requests: in a body; they are placed one after another.
-        tables: of a request; a version takes no more than 4,096, whatever this says.
+        tables: of a request; up to `MOST_TABLES`.
         choices: tables x devices, over all requests of a body: time and memory to place grow with them.
         values: in a body, counted by its commas; parsing more would hold up other clients for seconds.
     """
 
     body_bytes: int = 16 * 2**20
     requests: int = 16
-    tables: int = 4_096
+    tables: int = MOST_TABLES
     choices: int = 1_000_000
     values: int = 1_000_000
 
@@ -118,9 +121,10 @@ def exceeded(body: bytes, limits: RequestLimits) -> str | None:
         if not isinstance(tables, list):
             continue
         if len(tables) > limits.tables:
+            larger = ", or start the server with a larger --max-tables" if limits.tables < MOST_TABLES else ""
             return (
                 f"request {number} has {len(tables):,} tables, more than {limits.tables:,}, which would hold up other "
-                "clients; place them with `dreamshard place`, or start the server with a larger --max-tables"
+                f"clients; place them with `dreamshard place`{larger}"
             )
         choices += len(tables) * devices if isinstance(devices, int) else 0
     if choices > limits.choices:

@@ -51,7 +51,14 @@ def start(server: "SubprocessASGIServer", timeout: float | None = None) -> None:
     with socket.socket() as listener:  # bound by us and inherited: nobody else can get this port
         listener.bind((LOOPBACK, 0))
         server.port = listener.getsockname()[1]
-        command = [sys.executable, "-P", "-m", "flows.servers.temporary_server", str(listener.fileno())]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "flows.servers.temporary_server",
+            str(listener.fileno()),
+            str(os.getpid()),
+        ]
         environment = with_project(environment)
 
         def begin() -> "subprocess.Popen[bytes]":
@@ -88,7 +95,13 @@ def _wait(url: str, process: "subprocess.Popen[bytes]", timeout_s: float) -> Non
 
 
 def main() -> None:
-    """Serve Prefect's API on the socket that is inherited under the number in the arguments, until this process is ended."""
+    """Serve Prefect's API until this process is ended.
+
+    The arguments are the number under which the socket is inherited, and the process that it is served for. If that was
+    killed at once, nobody watches this one yet, so it ends by itself.
+    """
+    if os.getppid() != int(sys.argv[2]):
+        return
     import uvicorn
     from prefect.server.api import server
 

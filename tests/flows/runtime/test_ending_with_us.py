@@ -1,6 +1,7 @@
 """After `kill -9` of a command nothing that it started is left."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from flows.runtime.ending_with_us import ending_with_us, has_ended
 
 STARTS = """
 import os
+import socket
 import subprocess
 from functools import partial
 from flows.runtime.ending_with_us import ending_with_us
@@ -81,3 +83,17 @@ def test_no_prefect_server_outlives_a_command_that_is_killed_while_it_starts(tmp
         process.kill()
         _, left = psutil.wait_procs(servers, timeout=30)
     assert left == []
+
+
+def test_a_prefect_server_whose_command_was_killed_before_anyone_watched_it_ends_by_itself(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        arguments = [str(listener.fileno()), str(os.getpid() + 1)]  # not its parent any more
+        done = subprocess.run(
+            [sys.executable, "-m", "flows.servers.temporary_server", *arguments],
+            env={**os.environ, "PREFECT_HOME": str(tmp_path)},
+            pass_fds=[listener.fileno()],
+            timeout=300,
+            check=False,
+        )
+    assert done.returncode == 0
+    assert not list(tmp_path.iterdir())

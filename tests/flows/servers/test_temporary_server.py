@@ -22,7 +22,7 @@ def started(ending: ExitStack, home: Path) -> tuple["subprocess.Popen[bytes]", s
     environment = {**os.environ, "PREFECT_HOME": str(home), "PREFECT__SERVER_EPHEMERAL": "1"}
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        command = [sys.executable, "-m", "flows.servers.temporary_server", str(listener.fileno())]
+        command = [sys.executable, "-m", "flows.servers.temporary_server", str(listener.fileno()), str(os.getpid())]
         server = subprocess.Popen(command, env=environment, pass_fds=[listener.fileno()])
         ending.callback(server.wait)
         ending.callback(server.kill)
