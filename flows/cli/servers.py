@@ -141,6 +141,10 @@ def serve(
     max_tables: Annotated[
         int, typer.Option(min=1, max=MOST_TABLES, help="Of a request; more get a 422.")
     ] = MOST_TABLES,
+    max_seconds: Annotated[
+        float,
+        typer.Option(min=0.1, max=300, help="Of searching for a body's plans; the best found then are the answer."),
+    ] = 10.0,
     docs: Annotated[bool, typer.Option("--docs", help="Also serve the pages /docs and /redoc about the API.")] = False,
     home: HomeOption = None,
 ) -> None:
@@ -153,9 +157,9 @@ def serve(
     optionally lookups, unique_rows, bins (17 shares); beside them optionally precision (fp32, fp16), optimizer (sgd,
     rowwise_adagrad) and budget_ms.
 
-    Wrong requests are answered with 400 and a message that names the field, and what exceeds a limit with 413 or 422. GET
-    /health answers 200. The version is
-    chosen at the start: to serve another champion, start again.
+    Wrong requests are answered with 400 and a message that names the field, and what exceeds a limit with 413 or 422. A
+    plan whose search the time limit cut says so in `warning`. GET /health answers 200. The version is chosen at the start:
+    to serve another champion, start again.
     """
     settings = enter(home, existing=True).settings
     from flows.servers.local_servers import login_for
@@ -170,7 +174,9 @@ def serve(
     example = registry.example_request(settings, number)
     stop = stop_signal()
     terminal.note(f"starting MLflow's scoring server on version {number}; this takes some seconds")
-    limits = RequestLimits(body_bytes=max_body_mb * 2**20, requests=max_requests, tables=max_tables)
+    limits = RequestLimits(
+        body_bytes=max_body_mb * 2**20, requests=max_requests, tables=max_tables, search_s=max_seconds
+    )
     login = login_for(settings.home, host, os.environ)
     serving = scoring_server(
         settings, number, port=port, host=host, workers=workers, limits=limits, pages=docs, login=login

@@ -7,14 +7,17 @@ import argparse
 import json
 import os
 from dataclasses import asdict
+from typing import Any
 
 import uvicorn
 
 from flows.servers.scoring_limits import RequestLimits, limited
+from flows.servers.scoring_work import StoppableModel
 from storage.asgi import Application
 from storage.login import guarded
 
 SETTINGS = "DREAMSHARD_SERVING"
+MODEL = "DREAMSHARD_SERVED_MODEL"  # its folder
 HEALTH = ("/health", "/ping")  # what answers without a login
 _AT_ONCE = 256  # connections; more are answered with 503
 
@@ -26,10 +29,12 @@ def environment(limits: RequestLimits, *, pages: bool, login: str | None) -> dic
 
 def application() -> Application:
     """The application of one process of the server, with the model loaded."""
-    from mlflow.pyfunc.scoring_server.app import app
+    from mlflow.pyfunc import scoring_server
 
+    load: Any = scoring_server.load_model_with_mlflow_config
     settings = json.loads(os.environ[SETTINGS])
-    served = limited(app, RequestLimits(**settings["limits"]), pages=settings["pages"])
+    model: Any = StoppableModel(load(os.environ[MODEL]))
+    served = limited(scoring_server.init(model), RequestLimits(**settings["limits"]), pages=settings["pages"])
     return guarded(served, settings["login"], HEALTH) if settings["login"] else served
 
 
@@ -42,10 +47,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args()
     from mlflow.artifacts import download_artifacts
-    from mlflow.pyfunc import scoring_server
 
-    _, variables = scoring_server.get_cmd(download_artifacts(artifact_uri=given.model_uri))
-    os.environ.update(variables)
+    os.environ[MODEL] = download_artifacts(artifact_uri=given.model_uri)
     uvicorn.run(
         f"{__spec__.name}:application",
         factory=True,

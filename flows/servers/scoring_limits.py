@@ -2,13 +2,17 @@
 
 A body is counted before it is parsed, and requests and tables before anything is placed. What exceeds a limit is answered
 with 413 or 422 and a sentence that names the limit; what is no JSON at all is left to the server, which answers 400.
+Computing ends when its client is gone, or with a 503 when it takes too long.
 """
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flows.servers import scoring_work
+from flows.servers.scoring_work import Work
 from storage.asgi import Application, Message, Receive, Send
 
 PATH = "/invocations"
@@ -16,7 +20,9 @@ PAGES = ("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
 MOST_TABLES = 4_096
 """Tables of a request that a version takes, whatever the limits are."""
 
-_TOO_LARGE, _WRONG_TYPE, _UNPROCESSABLE, _NOT_FOUND = 413, 415, 422, 404
+_TOO_LARGE, _WRONG_TYPE, _UNPROCESSABLE, _NOT_FOUND, _UNAVAILABLE = 413, 415, 422, 404, 503
+_BESIDE_SEARCH_S = 20.0  # for what no time limit cuts: waiting for others, and the placements that a search starts from
+_END_S = 5.0  # for the server to let go of a request that is stopped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +35,7 @@ class RequestLimits:
         tables: of a request; up to `MOST_TABLES`.
         choices: tables x devices, over all requests of a body: time and memory to place grow with them.
         values: in a body, counted by its commas; parsing more would hold up other clients for seconds.
+        search_s: of searching for all plans of a body; then the best ones found are the answer.
     """
 
     body_bytes: int = 16 * 2**20
@@ -36,6 +43,12 @@ class RequestLimits:
     tables: int = MOST_TABLES
     choices: int = 1_000_000
     values: int = 1_000_000
+    search_s: float = 10.0
+
+    @property
+    def answer_s(self) -> float:
+        """From the end of a body to its answer; then its computing is stopped."""
+        return 2 * self.search_s + _BESIDE_SEARCH_S
 
 
 def limited(app: Application, limits: RequestLimits, *, pages: bool = False) -> Application:
@@ -82,12 +95,53 @@ async def _checked_body(app: Application, limits: RequestLimits, scope: Message,
     if problem := exceeded(bytes(body), limits):
         await _answer(send, _UNPROCESSABLE, problem)
         return
-    unread = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+    await _answered(app, limits, scope, bytes(body), receive, send)
+
+
+async def _answered(
+    app: Application, limits: RequestLimits, scope: Message, body: bytes, receive: Receive, send: Send
+) -> None:
+    """Send the answer of `app`, unless the client leaves first or time runs out: either stops the work."""
+    unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    left = asyncio.create_task(_until_gone(receive))
+    work = Work()
+    scoring_work.CURRENT.set(work)
+    answer: list[Message] = []
 
     async def replayed() -> Message:
-        return unread.pop() if unread else await receive()
+        if unread:
+            return unread.pop()
+        await asyncio.wait({left})
+        return {"type": "http.disconnect"}
 
-    await app(scope, replayed, send)
+    async def kept(message: Message) -> None:
+        answer.append(message)
+
+    answering = asyncio.ensure_future(app(scope, replayed, kept))
+    try:
+        await asyncio.wait({answering, left}, timeout=limits.answer_s, return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
+            answering.result()
+            for message in answer:
+                await send(message)
+        elif not left.done():
+            await _answer(
+                send,
+                _UNAVAILABLE,
+                f"the request was stopped after {limits.answer_s:g} s, since it held up other clients; send fewer tables or "
+                "devices at once, try again when the server is less busy, or start it with a larger --max-seconds",
+            )
+    finally:
+        if not answering.done():
+            work.stop()
+            answering.cancel()
+        left.cancel()
+        await asyncio.wait({answering, left}, timeout=_END_S)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def exceeded(body: bytes, limits: RequestLimits) -> str | None:

@@ -1,6 +1,7 @@
 """The server of `dreamshard serve`: MLflow's scoring server on one version of the placer."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -52,7 +53,9 @@ def scoring_server(
         **os.environ,
         **QUIET,
         "MLFLOW_TRACKING_URI": settings.tracking_uri,
-        "SERVING_MODEL_CONFIG": json.dumps({"version": version}),
+        "SERVING_MODEL_CONFIG": json.dumps({"version": version, "search_s": limits.search_s}),
+        # MLflow's own limit leaves the computing running, so ours comes first
+        "MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT": str(math.ceil(limits.answer_s) + 30),
         **scoring_app.environment(limits, pages=pages, login=login),
     }
     command = [

@@ -22,6 +22,9 @@ field. MLflow's server itself checks nothing but `inputs`.
 """
 
 import json
+import math
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,8 +34,10 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from pydantic import BaseModel, Field, TypeAdapter
 
+from dreamshard.placement import Placement
 from dreamshard.plan import make_plan, with_origin
 from dreamshard.search import DreamShardPlacer
+from dreamshard.search.budget import Budget, default_work
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 from dreamshard.trained import load_placer
@@ -103,6 +108,7 @@ class PlacerModel(PythonModel):
         self.pool = read_tables(pool).tables if pool else None
         version = (context.model_config or {}).get("version", "")
         self.name = VersionReference.of(version).in_words if version else self.placer.name
+        self.search_s: float | None = (context.model_config or {}).get("search_s")
 
     def predict(
         self, context: PythonModelContext, model_input: list[dict[str, Any]], params: dict[str, Any] | None = None
@@ -114,7 +120,7 @@ class PlacerModel(PythonModel):
 
         Returns:
             A plan for each, as the JSON of `dreamshard.plan.Plan`; `placer` names the version if `dreamshard serve` runs
-            the server.
+            the server, and `warning` says so where a time limit cut the search.
 
         Raises:
             MlflowException: a field is wrong or no placement fits; the server answers 400.
@@ -124,7 +130,12 @@ class PlacerModel(PythonModel):
         try:
             requests = _parse(model_input)
             tasks = [self._task(request, f"inputs[{i}]") for i, request in enumerate(requests)]
-            return [self._plan(task, request) for task, request in zip(tasks, requests, strict=True)]
+            until = math.inf if self.search_s is None else time.perf_counter() + self.search_s
+            plans = []
+            for i, (task, request) in enumerate(zip(tasks, requests, strict=True)):
+                left_s = max(until - time.perf_counter(), 0) / (len(tasks) - i)
+                plans.append(self._plan(task, request, left_s))
+            return plans
         except ValueError as error:
             raise MlflowException.invalid_parameter_value(str(error)) from error
 
@@ -145,10 +156,10 @@ class PlacerModel(PythonModel):
             request.batch_size,
         )
 
-    def _plan(self, task: PlacementTask, request: PlacementRequest) -> dict[str, Any]:
+    def _plan(self, task: PlacementTask, request: PlacementRequest, limit_s: float) -> dict[str, Any]:
         placer = self.placer
-        placement = placer.place(task, request.budget_ms)
         if isinstance(placer, DreamShardPlacer):
+            placement, cut = _place(placer, task, request.budget_ms, limit_s)
             plan = with_origin(
                 make_plan(task, placement, self.name, placer.predict(task, placement)),
                 task,
@@ -156,10 +167,54 @@ class PlacerModel(PythonModel):
                 hardware=request.hardware,
                 knows_topology=placer.cost_network.knows_topology(task),
             )
-        else:  # AutoShard, which predicts compute only
-            plan = make_plan(task, placement, self.name, None)
+            plan = replace(plan, warning="; ".join(filter(None, [plan.warning, cut])))
+        else:  # AutoShard, which does not search, and predicts compute only
+            plan = make_plan(task, placer.place(task), self.name, None)
         content: dict[str, Any] = json.loads(plan.to_json())
         return content
+
+
+@dataclass
+class _SearchClock:
+    """The clock of one search: it runs at a speed at which `budget_ms` of it take `limit_s`, and keeps whether they did."""
+
+    budget_ms: float
+    limit_s: float
+    began: float | None = None
+    is_over: bool = False
+
+    def __call__(self) -> float:
+        now = time.perf_counter()
+        if self.began is None:
+            self.began = now
+            return 0.0
+        elapsed_s = now - self.began
+        self.is_over |= elapsed_s >= self.limit_s
+        return elapsed_s * self.budget_ms / 1000 / self.limit_s
+
+
+def _place(
+    placer: DreamShardPlacer, task: PlacementTask, budget_ms: float | None, limit_s: float
+) -> tuple[Placement, str]:
+    """A placement after the work of `budget_ms`, or else the task's own, in `limit_s` at most; what to say if time cut it.
+
+    The limit adds no work, so the same request gets the same plan wherever it is not reached.
+    """
+    budget_ms = placer.budget_ms if budget_ms is None else budget_ms
+    if budget_ms is not None:
+        limit_s = min(limit_s, budget_ms / 1000)
+    elif limit_s == math.inf:
+        return placer.place(task), ""
+    else:
+        budget_ms = default_work(task) / Budget.of(task, 1.0).work
+    clock = _SearchClock(budget_ms, max(limit_s, 1e-6))
+    placement = replace(placer, clock=clock).place(task, budget_ms)
+    if not clock.is_over:
+        return placement, ""
+    return placement, (
+        f"the time limit of {limit_s:.3g} s cut the search, so a faster or idler machine may find another placement; ask for "
+        "fewer tables at once, or allow more time with budget_ms and the server's --max-seconds"
+    )
 
 
 _REQUESTS = TypeAdapter(list[PlacementRequest])

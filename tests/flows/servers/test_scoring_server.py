@@ -25,7 +25,7 @@ def address(tmp_path_factory) -> Iterator[str]:
     save_placer(learnt_placer(), folder / "placer")
     with runs.chain(settings, "test") as run:
         version = registration.register_placer(settings, folder / "placer", run)
-    limits = RequestLimits(requests=2)
+    limits = RequestLimits(requests=2, search_s=0.004)
     with scoring_server(settings, version, limits=limits, login=":".join(LOGIN)) as (url, _):
         yield url
 
@@ -47,6 +47,16 @@ def test_it_refuses_what_would_hold_it_up(address):
     answer = asked(address, 3, auth=LOGIN)
     assert answer.status_code == 422
     assert "3 requests, more than 2" in answer.json()["error"]
+
+
+def test_a_search_that_the_time_limit_cut_is_answered_with_the_best_plan_and_says_so(address):
+    tables = [TABLE | {"name": str(t), "rows": 1000 + t} for t in range(60)]
+    request = {"num_devices": 4, "memory_gb": 1, "tables": tables}
+    answer = httpx.post(f"{address}/invocations", json={"inputs": [request]}, timeout=60, auth=LOGIN)
+    assert answer.status_code == 200, answer.text
+    [plan] = answer.json()["predictions"]
+    assert "time limit of 0.004 s cut the search" in plan["warning"]
+    assert {shard["table"] for shard in plan["shards"]} == {table["name"] for table in tables}
 
 
 def test_it_has_no_pages_and_says_to_everyone_that_it_runs(address):

@@ -14,6 +14,7 @@ from tests.helpers.tables import pool_of
 from tests.helpers.trained import TINY, learnt, learnt_placer
 
 TABLES = [{"name": name, "rows": 1000, "dim": 64, "pooling_factor": 5.0} for name in ("users", "items", "words")]
+BUDGET = {"budget_ms": 30_000.0}
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,19 @@ def test_an_answer_warns_of_other_hardware_and_of_another_setting(model):
     assert plan["differs_in"] == ["hardware", "precision", "batch_size"]
     assert "not of h100" in plan["warning"]
     assert plan["predicted"]["overall_ms"] < answer(model)["predicted"]["overall_ms"]
+
+
+def test_a_limit_of_time_cuts_the_search_of_all_requests_and_the_answers_say_so(model, monkeypatch):
+    many = [{**TABLES[0], "name": str(t), "rows": 1000 + t} for t in range(60)]
+    [unlimited] = model.predict(None, [{"num_devices": 4, "memory_gb": 1.0, "tables": many}])
+    monkeypatch.setattr(model, "search_s", 600.0)
+    [same] = model.predict(None, [{"num_devices": 4, "memory_gb": 1.0, "tables": many}])
+    assert same == unlimited, "a limit that is not reached changes nothing"
+    monkeypatch.setattr(model, "search_s", 0.004)
+    cut = model.predict(None, [{"num_devices": 4, "memory_gb": 1.0, "tables": many, **more} for more in ({}, BUDGET)])
+    for plan in cut:
+        assert "cut the search" in plan["warning"]
+        assert {shard["table"] for shard in plan["shards"]} == {table["name"] for table in many}
 
 
 def test_a_version_of_autoshard_is_answered_by_its_name_and_predicts_no_cost_of_a_step(tmp_path):
