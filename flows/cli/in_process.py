@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -15,22 +15,29 @@ from storage.settings import Settings
 
 NEEDED_BYTES = 16 * 2**20  # Prefect's and MLflow's new databases take about 6 MiB
 
+_SIGTERM_OF_PREFECT = "_prefect_sigterm_handler"
+"""Name of Prefect's handler, which it installs while a flow runs."""
+
 
 def run_flow(flow: Callable[..., dict[str, Any]], options: object, *, quiet: bool, **progress: bool) -> dict[str, Any]:
     """Run a deployed flow with its options in this process, with progress bars, and return its outcome.
 
     The flow must be imported before, since MLflow and Prefect set up their logging on import.
     """
-    with in_process(), terminal.progress_bars(quiet=quiet, **progress):
+    with ExitStack() as stack:
+        with terminal.waiting_for("Prefect's server"):
+            stack.enter_context(in_process())
+        stack.enter_context(terminal.progress_bars(quiet=quiet, **progress))
         return flow(**vars(options))
 
 
 @contextmanager
 def in_process() -> Iterator[None]:
-    """Let flows run in this process: a temporary server unless one is configured, no heartbeats, Ctrl-C ends at once."""
+    """Let flows run in this process: a temporary server unless one is configured, no heartbeats, signals end it at once."""
     full_disk.check(Settings.from_environment().home, NEEDED_BYTES, "a run with its databases")
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+    from prefect.utilities import engine as prefect_engine
 
     from flows.forms import flow_run_owners
 
@@ -46,19 +53,24 @@ def in_process() -> Iterator[None]:
     temporary_server.start_it_our_way()
     get_client(sync_client=True)  # starts the temporary server now: its environment cannot hold the setting below
     flow_run_owners.end_abandoned()
-    before = signal.signal(signal.SIGINT, _stop_at_once)
+    before = {number: signal.signal(number, _stop_at_once) for number in (signal.SIGINT, signal.SIGTERM)}
+    of_prefect = getattr(prefect_engine, _SIGTERM_OF_PREFECT)
+    setattr(prefect_engine, _SIGTERM_OF_PREFECT, _stop_at_once)  # otherwise it replaces ours while a flow runs
     try:
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        setattr(prefect_engine, _SIGTERM_OF_PREFECT, of_prefect)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _stop_at_once(_signal: int, _frame: FrameType | None) -> None:
-    """Exit on Ctrl-C without waiting: every file is complete, and the next run continues from there.
+def _stop_at_once(number: int, _frame: FrameType | None) -> None:
+    """Exit on Ctrl-C or SIGTERM without waiting: every file is complete, and the next run continues from there.
 
-    The terminal's Ctrl-C also ends Prefect's temporary server, so shutting down in order would try to reach it for a
-    minute. Ranks and server end when this process is gone.
+    A terminal's Ctrl-C, and what a job scheduler or systemd sends, also end Prefect's temporary server, so shutting down in
+    order would try to reach it for minutes. Ranks and server end when this process is gone.
     """
-    os.write(2, b"\ndreamshard: interrupted; finished work is kept, and the same command continues from it\n")
-    os._exit(130)
+    how = b"interrupted" if number == signal.SIGINT else b"ended by SIGTERM"
+    os.write(2, b"\ndreamshard: %s; finished work is kept, and the same command continues from it\n" % how)
+    os._exit(128 + number)

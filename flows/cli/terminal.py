@@ -74,6 +74,13 @@ def progress_bars(*, quiet: bool, numbered: bool = True) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def waiting_for(what: str) -> Iterator[None]:
+    """Say in a terminal, while the block runs, what is waited for; nothing stays of it."""
+    with ERR.status(f"waiting for {what}"):
+        yield
+
+
 def typed(command: str) -> str:
     """`dreamshard COMMAND` as one types it in this folder: with the program's path and the home where needed."""
     program, home = Path(sys.argv[0]), os.environ.get("DREAMSHARD_HOME", "")
