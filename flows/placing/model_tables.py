@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.placing.listed_tables import read_listed
+from flows.placing.listed_tables import DATASETS, read_listed
 
 if TYPE_CHECKING:
     from dreamshard.constraints import Constraints
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from dreamshard.tables import Optimizer, Precision, Tables
     from dreamshard.tasks import PlacementTask
     from storage.store import Store
-
-_DATASETS = 20  # newest ones that are searched for a model's tables
 
 
 def read_model(store: "Store", source: Path, note: Callable[[str], None]) -> "ModelTables | None":
@@ -145,7 +143,7 @@ def located(
 def _with_ingested_lookups(store: "Store", versions: list[str], model: "ModelTables") -> "ModelTables | None":
     """The model with the lookups of the newest data set that has all of its tables; None if there is none."""
     wanted = model.tables
-    for version in reversed(versions[-_DATASETS:]):
+    for version in reversed(versions[-DATASETS:]):
         tables = store.lake.read_dataset(version)
         if not set(wanted.names) <= set(tables.names):
             continue

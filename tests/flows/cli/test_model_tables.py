@@ -157,3 +157,16 @@ def test_a_broken_function_is_one_sentence(place):
 def test_tables_of_one_name_in_two_modules_are_placed_apart():
     two = [ModelTable(name="t", rows=8, dim=4, features=("f",), module_path=path) for path in ("a", "b")]
     assert model_tables(two).task(1, 2**20).tables.names == ("a.t", "b.t")
+
+
+def test_what_a_list_lacks_is_as_ingested_for_the_same_tables(place, tmp_path):
+    lake = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home")})).lake
+    (tmp_path / "listed.csv").write_text("name,rows,dim,pooling_factor\nword,1000,8,5\nuser,100,16,3\n")
+    ingested = tables_of([1000, 100], [8, 16], [5.004, 3.0], names=("word", "user"))
+    version = dataset_version(ingested)
+    lake.write_dataset(ingested, version, "listed")
+    lake.write_dataset(other := tables_of([7], [8], [5.0], names=("word",)), dataset_version(other), "another model")
+    assert f"taken from the same tables in data set {version} (listed)" in place("listed.csv").stderr
+    (tmp_path / "listed.csv").write_text("name,rows,dim,pooling_factor\nword,7,8,5\nuser,100,16,99\n")
+    some = place("listed.csv").stderr
+    assert f"data set {dataset_version(other)} (another model) where it has them (1 of 2), else from its mean" in some
