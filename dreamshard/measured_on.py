@@ -145,12 +145,12 @@ def warning(
     if measured is None:
         return (
             f"it is unknown what this placer's costs were measured on, so they may be no guide to {hardware}; train a new "
-            f"version with {_training(task, hardware)}"
+            f"version with {_training(task, hardware, measured)}"
         )
     if "hardware" in differs:
         return (
             f"the costs are of {measured}, not of {hardware}, so this placement may be worse than a rule of thumb there; "
-            f"leave --placer out, which picks costs of {hardware}, or train with {_training(task, hardware)}"
+            f"leave --placer out, which picks costs of {hardware}, or train with {_training(task, hardware, measured)}"
         )
     setting = StepSetting(
         precision=task.precision,
@@ -166,18 +166,27 @@ def warning(
         effects.append(f"all-to-alls at {task.devices_per_host} per host extrapolated")
     return (
         f"the costs are of {measured}, but the plan is for {wanted}, so they are estimates ({'; '.join(effects)}): train in "
-        f"that setting with {_training(task, hardware)}"
+        f"that setting with {_training(task, hardware, measured)}"
     )
 
 
-def _training(task: PlacementTask, hardware: str | None) -> str:
-    """The command that trains for a task, and how long it takes."""
-    testbed = f" --testbed simulated:{hardware}" if hardware else ""
-    where = "a few minutes without a GPU; on the machine itself leave out --testbed" if hardware else "minutes"
+def _training(task: PlacementTask, hardware: str | None, measured: MeasuredOn | None) -> str:
+    """The command that trains for a task, and how long it takes.
+
+    Args:
+        task: that was placed.
+        hardware: that it is for; None where that is not said: then as for what was measured.
+        measured: None where that is unknown.
+    """
+    testbed = f"simulated:{hardware}" if hardware else None
+    if hardware is None and measured is not None and is_computed(measured.hardware):
+        testbed = measured.hardware.replace(" ", ":", 1)
+    where = "a few minutes without a GPU; on the machine itself leave out --testbed" if testbed else "minutes"
     batch = f" --batch-size {task.batch_size}" if task.batch_size else ""
     hosts = f" --devices-per-host {task.devices_per_host}" if task.devices_per_host else ""
-    command = f"dreamshard run{testbed} --devices {task.num_devices}{hosts}{batch}"
-    return f"`{command}` ({where}; precision and optimizer are the recipe's)"
+    on = f" --testbed {testbed}" if testbed else ""
+    command = f"dreamshard run --source TABLES{on} --devices {task.num_devices}{hosts}{batch}"
+    return f"`{command}` (TABLES: the list or model; {where}; precision and optimizer are the recipe's)"
 
 
 def is_named(name: str, hardware: str) -> bool:

@@ -22,7 +22,10 @@ def memory_bytes_of(memory_gb: float | None, spec: "AcceleratorSpec | None", not
     from dreamshard.testbeds.capacity import TABLES_SHARE
 
     if memory_gb is not None:
-        return round(memory_gb * 2**30)
+        given = round(memory_gb * 2**30)
+        if spec is not None and given > spec.memory_bytes:
+            note(f"--memory-gb {memory_gb:g} is more than the {gib(spec.memory_bytes)} that {spec.name} has in all")
+        return given
     if spec is None:
         raise ValueError(
             "neither hardware nor memory is given, so the room for tables on each device is unknown; give one of them"

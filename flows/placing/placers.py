@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -148,8 +149,8 @@ def for_hardware(store: "Store", task: "PlacementTask", spec: "AcceleratorSpec",
         spec,
         task,
         f"no version was trained on {called}, so the prior placer places, by published figures alone; to learn from "
-        f"measurements, train with `dreamshard run --devices {task.num_devices}` on the machine (minutes), or with "
-        f"`--testbed simulated:{called}` without it",
+        f"measurements, train with `dreamshard run --source TABLES --devices {task.num_devices}` on the machine (minutes), "
+        f"or with `--testbed simulated:{called}` without it",
     )
 
 
@@ -243,10 +244,11 @@ def _with_champion(store: "Store", name: str, note: Callable[[str], None]) -> Ch
 
 def _version(store: "Store", name: str) -> Choice:
     """A shipped placer, or a version by number or alias; an algorithm's name alone stands for its champion."""
+    from dreamshard.names import ALGORITHMS
     from dreamshard.recipes import RECIPES
     from dreamshard.search import DreamShardPlacer
     from dreamshard.shard_profiling.bundled_placers import bundled_names, load_bundled
-    from dreamshard.version_references import WRITTEN, VersionReference
+    from dreamshard.version_references import ALIASES, WRITTEN, VersionReference
     from storage.mlflow_store import registry
     from storage.mlflow_store.standings import provisional_note
 
@@ -257,9 +259,12 @@ def _version(store: "Store", name: str) -> Choice:
         return Choice(bundled.placer, f"dreamshard {name}", bundled.placer, origin, f"{name}: {bundled}")
     rules, reference = _without_costs(), VersionReference.of(name)
     if not reference.is_valid:
+        others = sorted([*rules, PRIOR])
+        alike = get_close_matches(name, [*others, *ALGORITHMS, *ALIASES], n=1)
+        meant = f"did you mean {alike[0]!r}? Or " if alike else ""
         raise ValueError(
-            f"there is no placer {name!r}, so nothing can place the tables; give a version ({WRITTEN}), h200, or one of "
-            f"{sorted([*rules, PRIOR])}"
+            f"there is no placer {name!r}, so nothing can place the tables; {meant}give a version ({WRITTEN}), h200, or one "
+            f"of {others}"
         )
     try:
         placer = registry.load_placer(str(reference), store.settings)

@@ -189,3 +189,24 @@ def test_a_shipped_list_is_placed_by_its_name(new_home, monkeypatch):
     done = CliRunner().invoke(app, ["place", "mlperf-dlrm-dcnv2", "--devices", "8", "--hardware", "a100"])
     assert done.exit_code == 0, done.exception
     assert len({shard["table"] for shard in json.loads(done.stdout)["shards"]}) == 26
+
+
+def test_the_training_that_a_warning_advises_is_of_the_users_tables_and_of_what_was_measured(place):
+    _, plan, _ = place("--devices", "64", "--memory-gb", "1", versions=(SIMULATED,))
+    assert "`dreamshard run --source TABLES --testbed simulated:a100 --devices 64" in plan["warning"]
+    _, plan, _ = place("--devices", "4", "--memory-gb", "1")
+    assert "`dreamshard run --source TABLES --devices 4`" in plan["warning"]
+
+
+def test_more_memory_than_the_hardware_has_is_noted(place):
+    _, _, notes = place("--devices", "2", "--hardware", "a100", "--memory-gb", "80000")
+    assert "--memory-gb 80000 is more than the 80 GiB that a100 has in all" in notes
+    _, _, notes = place("--devices", "2", "--hardware", "a100", "--memory-gb", "80")
+    assert "is more than" not in notes
+
+
+def test_a_misspelt_placer_is_told_which_one_was_meant(place):
+    done, _, _ = place("--devices", "2", "--memory-gb", "1", "--placer", "size_gredy")
+    assert "did you mean 'size_greedy'?" in str(done.exception)
+    done, _, _ = place("--devices", "2", "--memory-gb", "1", "--placer", "xyz")
+    assert "did you mean" not in str(done.exception)
