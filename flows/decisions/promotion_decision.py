@@ -94,6 +94,7 @@ def decide(
     variants_of_rival: PairedComparison | None = None,
     variants_of_baseline: PairedComparison | None = None,
     is_rival_provisional: bool = False,
+    splits_columns: bool = False,
 ) -> Decision:
     """Promote a candidate that beats the champion beyond doubt; the first champion need only match a rule of thumb.
 
@@ -115,11 +116,14 @@ def decide(
         variants_of_rival: of a fixed model, the candidate's gain over the champion on its variants.
         variants_of_baseline: the same over the rule of thumb.
         is_rival_provisional: whether that champion is a provisional one.
+        splits_columns: whether the candidate split tables by columns, which no rule of thumb does.
     """
     decision = Decision(alias="challenger", code="champion_changed", rival=rival, in_use=in_use, unusable=unusable)
     if rival is not None and in_use not in (None, rival):
         return decision
     over_rule = f"{best_baseline}, the best rule of thumb"
+    if splits_columns:
+        over_rule += ", which keeps whole the tables that this version splits"
     is_shown = _is_shown(against_baseline, variants_of_baseline)
     doubt = "" if is_shown else _figures(against_baseline, variants_of_baseline, over_rule)
     of_rule = replace(

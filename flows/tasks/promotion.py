@@ -136,6 +136,7 @@ def _decide(store: Store, report: EvaluationReport, version: str, in_use: str | 
         variants_of_rival=report.variant_gain(report.candidate, champion_name(rival)) if rival else None,
         variants_of_baseline=report.variant_gain(report.candidate, baseline),
         is_rival_provisional=_is_provisional(store, rival),
+        splits_columns=report.splits_columns(report.candidate),
     )
     if in_use == version:
         return replace(decision, alias="champion", already_champion=True)

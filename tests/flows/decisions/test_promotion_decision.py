@@ -155,3 +155,10 @@ def test_the_champions_own_placement_does_not_beat_it():
     decision = decide("3", same, "dim_greedy", MODEL)
     assert decision.alias == "challenger"
     assert "the same placement of this model as champion version 3" in decision.reason
+
+
+def test_a_version_that_splits_tables_says_that_the_rule_of_thumb_does_not():
+    reason = decide(None, None, "dim_greedy", BETTER, splits_columns=True).reason
+    assert reason.endswith(
+        "against dim_greedy, the best rule of thumb, which keeps whole the tables that this version splits"
+    )
