@@ -90,8 +90,9 @@ def _gain(kept: "Point", point: "Point") -> str:
     from dreamshard.formatting import gib
 
     saved = kept.overall_ms - point.overall_ms
-    share = saved / kept.overall_ms if kept.overall_ms else 0.0
-    return f"{point.overall_ms:.3f} ms, {saved:.3f} ms ({share:.1%}) less for {gib(point.moved_bytes)}"
+    share = abs(saved) / kept.overall_ms if kept.overall_ms else 0.0
+    change = f"{abs(saved):.3f} ms ({share:.1%}) {'less' if saved >= 0 else 'more'}"
+    return f"{point.overall_ms:.3f} ms, {change} for {gib(point.moved_bytes)}"
 
 
 def _move_lines(task: "PlacementTask", current: "InUse", schedule: "Schedule") -> Iterator[str]:

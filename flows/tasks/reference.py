@@ -134,8 +134,8 @@ def measure_reference(store: Store, version: str, used: ReferenceSet, testbed: T
         reference_series.log_point(store.settings, version, point)
         version_table.write_versions(store)
     return (
-        f"{used.name}: version {version} costs {figures[reference_series.COST]:.4g} ms on {len(tasks)} tasks, "
-        f"{figures[reference_series.RATIO]:.4g} times {RULE}, at batch {used.batch_size}"
+        f"{used.name}: version {version} costs {figures[reference_series.COST]:.4g} ms on {len(tasks)} fixed tasks of other "
+        f"tables, {figures[reference_series.RATIO]:.4g} times {RULE}, at batch {used.batch_size}"
         + (
             "; it predicts costs of another batch, so its error is not counted here"
             if predicts and not is_predicted

@@ -160,3 +160,11 @@ def test_a_plan_knows_the_rows_of_its_tables_and_one_without_them_is_not_trusted
     assert "of another size: t1" in " ".join(done.stderr.split())
     _, _, notes = place(ALIKE, dict.fromkeys(("t0", "t1", "t2", "t3"), 0))
     assert "does not say how many rows its tables have" in notes
+
+
+def test_a_new_plan_that_costs_more_is_said_to_cost_more(place):
+    tables = HEADER + "heavy,100000,64,50\nsecond,99000,64,50\nlarge,200000,64,1\n"
+    _, _, notes = place(tables, {"heavy": 0, "second": 1, "large": 0}, "--placer", "size_greedy")
+    (_, _, change) = notes.partition("all of the new plan: ")
+    assert "%) more for " in change.split(";")[0].split("keep it")[0]
+    assert "-" not in change.split("%")[0]

@@ -20,6 +20,7 @@ from flows.cli import terminal
 from flows.cli.app import app, sentence
 from storage import load
 from storage.lake import schemas
+from storage.lake.catalog import VIEWS
 from storage.settings import Settings
 from storage.store import open_store
 from tests.helpers.lake import append_samples
@@ -67,6 +68,11 @@ def test_long_columns_are_folded_in_a_terminal(sql: Callable[..., Result], monke
     assert max(map(len, lines)) <= 60
     assert [line.split("│")[1].strip() for line in lines if "thirteen words" in line] == ["a", "b/c"]
     assert sum("[b]" in line for line in lines) == 2
+
+
+def test_help_names_every_view(sql: Callable[..., Result]):
+    shown = " ".join(sql("--help").stdout.replace("│", " ").split())
+    assert [view for view in VIEWS if f"{view}," not in shown and f"{view};" not in shown] == []
 
 
 def test_describe_lists_columns(sql: Callable[..., Result]):
