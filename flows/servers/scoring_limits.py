@@ -1,12 +1,14 @@
 """Limits in front of the scoring server, so that one client cannot hold it for all others.
 
 A body is counted before it is parsed, and requests and tables before anything is placed. What exceeds a limit is answered
-with 413 or 422 and a sentence that names the limit; what is no JSON at all is left to the server, which answers 400.
-Computing ends when its client is gone, or with a 503 when it takes too long.
+with 413 or 422 and a sentence that names the limit; what is no JSON at all is left to the server, which answers 400. No
+answer shows more than a short part of what was sent. Computing ends when its client is gone, or with a 503 when it takes too
+long.
 """
 
 import asyncio
 import json
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +22,10 @@ PAGES = ("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
 MOST_TABLES = 4_096
 """Tables of a request that a version takes, whatever the limits are."""
 
-_TOO_LARGE, _WRONG_TYPE, _UNPROCESSABLE, _NOT_FOUND, _UNAVAILABLE = 413, 415, 422, 404, 503
+_TOO_LARGE, _WRONG_TYPE, _UNPROCESSABLE, _NOT_FOUND = 413, 415, 422, 404
+_BAD_REQUEST, _UNAVAILABLE = 400, 503
 _BESIDE_SEARCH_S = 20.0  # for what no time limit cuts: waiting for others, and the placements that a search starts from
+_LONGEST_MESSAGE = 1000  # characters
 _END_S = 5.0  # for the server to let go of a request that is stopped
 
 
@@ -122,7 +126,7 @@ async def _answered(
         await asyncio.wait({answering, left}, timeout=limits.answer_s, return_when=asyncio.FIRST_COMPLETED)
         if answering.done():
             answering.result()
-            for message in answer:
+            for message in _without_request(answer, work.problem):
                 await send(message)
         elif not left.done():
             await _answer(
@@ -137,6 +141,30 @@ async def _answered(
             answering.cancel()
         left.cancel()
         await asyncio.wait({answering, left}, timeout=_END_S)
+
+
+def _without_request(answer: list[Message], problem: str | None) -> list[Message]:
+    """An answer that shows at most a short part of its request, where MLflow's errors show all of it.
+
+    Args:
+        answer: its messages.
+        problem: why the request was refused, where that is known.
+    """
+    if not answer or answer[0]["status"] < _BAD_REQUEST:
+        return answer
+    try:
+        content: Any = json.loads(b"".join(message.get("body", b"") for message in answer))
+    except ValueError:
+        content = None
+    said = content if isinstance(content, Mapping) else {}
+    message = problem or str(said.get("message", "the request could not be answered"))
+    if len(message) > _LONGEST_MESSAGE:
+        message = f"{message[: _LONGEST_MESSAGE // 2]} ... {message[-_LONGEST_MESSAGE // 4 :]}"
+    body = json.dumps({"error_code": said.get("error_code", "INTERNAL_ERROR"), "message": message}).encode()
+    return [
+        {**answer[0], "headers": [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]},
+        {"type": "http.response.body", "body": body},
+    ]
 
 
 async def _until_gone(receive: Receive) -> None:
@@ -159,7 +187,7 @@ def exceeded(body: bytes, limits: RequestLimits) -> str | None:
     if not isinstance(content, Mapping):
         return None
     if others := sorted(set(map(str, content)) - {"inputs", "params"}):
-        return f'the body has {others[0]!r}, which is not read here; send {{"inputs": [REQUEST, ...]}}'
+        return f'the body has {reprlib.repr(others[0])}, which is not read here; send {{"inputs": [REQUEST, ...]}}'
     requests = content.get("inputs")
     if not isinstance(requests, list):
         return None

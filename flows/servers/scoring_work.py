@@ -1,11 +1,15 @@
 """The computing of one request, in a thread of the scoring server, which can be stopped when nobody waits for it any more."""
 
 import ctypes
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
+
+
+logger = logging.getLogger(__name__)
 
 
 class StoppedError(BaseException):
@@ -17,12 +21,16 @@ class Work:
 
     The thread is ended by an exception that Python raises in it between two of its instructions: a call into a library ends
     first.
+
+    Attributes:
+        problem: what the model said where it refused; None where it did not.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._thread: int | None = None
         self._is_stopped = False
+        self.problem: str | None = None
 
     @contextmanager
     def here(self) -> Iterator[None]:
@@ -60,7 +68,7 @@ CURRENT: ContextVar[Work] = ContextVar("CURRENT")
 
 
 class StoppableModel:
-    """An MLflow model whose predictions are the current work."""
+    """An MLflow model whose predictions are the current work; MLflow shows its errors only after all of the request."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -72,5 +80,13 @@ class StoppableModel:
         Raises:
             StoppedError: the work was stopped.
         """
-        with CURRENT.get().here():
-            return self._model.predict(data, params=params)
+        work = CURRENT.get()
+        try:
+            with work.here():
+                return self._model.predict(data, params=params)
+        except Exception as error:
+            work.problem = getattr(error, "message", None)  # MLflow's error, with which a model refuses a request
+            if work.problem is None:
+                logger.exception("a request made the version fail")
+                work.problem = f"the version failed ({type(error).__name__}), which it should not; see the server's log"
+            raise
