@@ -68,7 +68,7 @@ def progress_bars(*, quiet: bool, numbered: bool = True) -> Iterator[None]:
         elif done == total and stage in STAGES:
             position = f"[{list(STAGES).index(stage) + 1}/{len(STAGES)}] " if numbered else ""
             line = f"{position}{stage}: {total} of {total} {text}".rstrip()
-            ERR.print(line, highlight=False, markup=False)
+            ERR.print(line, highlight=False, markup=False, soft_wrap=True)
 
     with listening(show), bars if on_terminal else nullcontext():
         yield

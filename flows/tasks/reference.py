@@ -83,6 +83,10 @@ def _score(store: Store, run: str, version: str, config: Recipe, testbed: Testbe
     with reference_lock(store, topology):  # two first trainings of one topology must not draw two sets
         known = reference_sets.reference_sets(store, topology)
         is_due = not known or (anew and known[-1].asked_by != run)
+        if is_due:
+            announce(
+                f"drawing fixed tasks of other tables, by which versions of {topology} are compared; once, minutes at most"
+            )
         used = _drawn(store, run, topology, len(known) + 1, config, testbed) if is_due else known[-1]
     if not reference_series.is_measured(store.settings, version, used.key):
         announce(measure_reference(store, version, used, testbed))
