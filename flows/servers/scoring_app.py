@@ -11,6 +11,7 @@ from typing import Any
 
 import uvicorn
 
+from flows.servers.prompt_connections import PromptConnection
 from flows.servers.scoring_limits import RequestLimits, limited
 from flows.servers.scoring_work import StoppableModel
 from storage.asgi import Application
@@ -56,6 +57,7 @@ def main() -> None:
         port=given.port,
         workers=given.workers,
         limit_concurrency=_AT_ONCE,
+        http=PromptConnection,
     )
 
 

@@ -1,9 +1,9 @@
 """Limits in front of the scoring server, so that one client cannot hold it for all others.
 
 A body is counted before it is parsed, and requests and tables before anything is placed. What exceeds a limit is answered
-with 413 or 422 and a sentence that names the limit; what is no JSON at all is left to the server, which answers 400. No
-answer shows more than a short part of what was sent. Computing ends when its client is gone, or with a 503 when it takes too
-long.
+with 413 or 422 and a sentence that names the limit, and a body that comes too slowly with 408; what is no JSON at all is left
+to the server, which answers 400. No answer shows more than a short part of what was sent. Computing ends when its client is
+gone, or with a 503 when it takes too long.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ MOST_TABLES = 4_096
 """Tables of a request that a version takes, whatever the limits are."""
 
 _TOO_LARGE, _WRONG_TYPE, _UNPROCESSABLE, _NOT_FOUND = 413, 415, 422, 404
-_BAD_REQUEST, _UNAVAILABLE = 400, 503
+_BAD_REQUEST, _TOO_SLOW, _UNAVAILABLE = 400, 408, 503
 _BESIDE_SEARCH_S = 20.0  # for what no time limit cuts: waiting for others, and the placements that a search starts from
 _LONGEST_MESSAGE = 1000  # characters
 _END_S = 5.0  # for the server to let go of a request that is stopped
@@ -39,6 +39,7 @@ class RequestLimits:
         tables: of a request; up to `MOST_TABLES`.
         choices: tables x devices, over all requests of a body: time and memory to place grow with them.
         values: in a body, counted by its commas; parsing more would hold up other clients for seconds.
+        body_s: for a body to arrive; its connection is closed after that.
         search_s: of searching for all plans of a body; then the best ones found are the answer.
     """
 
@@ -47,6 +48,7 @@ class RequestLimits:
     tables: int = MOST_TABLES
     choices: int = 1_000_000
     values: int = 1_000_000
+    body_s: float = 30.0
     search_s: float = 10.0
 
     @property
@@ -87,15 +89,21 @@ async def _checked_body(app: Application, limits: RequestLimits, scope: Message,
         return
     body = bytearray()
     more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return
-        body += message.get("body", b"")
-        more = bool(message.get("more_body", False))
-        if len(body) > limits.body_bytes:
-            await _answer(send, _TOO_LARGE, too_large)
-            return
+    try:
+        async with asyncio.timeout(limits.body_s):
+            while more and len(body) <= limits.body_bytes:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return
+                body += message.get("body", b"")
+                more = bool(message.get("more_body", False))
+    except TimeoutError:
+        sentence = f"the body did not arrive within {limits.body_s:g} s, so others get its connection; send it again"
+        await _answer(send, _TOO_SLOW, sentence)
+        return
+    if len(body) > limits.body_bytes:
+        await _answer(send, _TOO_LARGE, too_large)
+        return
     if problem := exceeded(bytes(body), limits):
         await _answer(send, _UNPROCESSABLE, problem)
         return

@@ -2,10 +2,14 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import httpx
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
+from flows.servers import prompt_connections
 from flows.servers.scoring_limits import RequestLimits, limited
 
 LIMITS = RequestLimits(body_bytes=8000, requests=2, tables=3, choices=20, values=500)
@@ -19,9 +23,9 @@ async def echo(scope, receive, send):
     await send({"type": "http.response.body", "body": message.get("body", b"")})
 
 
-def posted(content, *, headers=None, path="/invocations", method="POST", pages=False) -> httpx.Response:
+def posted(content, *, headers=None, path="/invocations", method="POST", pages=False, limits=LIMITS) -> httpx.Response:
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(app=limited(echo, LIMITS, pages=pages))
+        transport = httpx.ASGITransport(app=limited(echo, limits, pages=pages))
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
             kind = {"Content-Type": "application/json", **(headers or {})}
             return await client.request(method, path, content=content, headers=kind)
@@ -73,6 +77,43 @@ def test_a_body_of_unknown_length_is_counted_while_it_comes():
     answer = posted(chunks())
     assert answer.status_code == 413
     assert len(received) < 10, "the rest is not read"
+
+
+def test_a_body_that_does_not_end_is_answered_with_a_sentence():
+    async def chunks():
+        yield b"{"
+        await asyncio.Event().wait()
+
+    answer = posted(chunks(), limits=replace(LIMITS, body_s=0.1))
+    assert answer.status_code == 408
+    assert "did not arrive within 0.1 s" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("before", "sent"), [(b"", b""), (b"", b"POST /invoc"), (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"POST /invoc")]
+)
+def test_connections_without_a_whole_head_are_closed(before, sent, monkeypatch):
+    monkeypatch.setattr(prompt_connections, "HEAD_S", 0.2)
+
+    async def received() -> bytes:
+        config = uvicorn.Config(limited(echo, LIMITS), log_level="error", lifespan="off")
+        state = ServerState()
+
+        def connection() -> prompt_connections.PromptConnection:
+            return prompt_connections.PromptConnection(config, state, {})
+
+        server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            if before:
+                writer.write(before)
+                assert b"200 OK" in await reader.readuntil(b"0\r\n\r\n")
+            writer.write(sent)
+            content = await asyncio.wait_for(reader.read(), 30)
+            writer.close()
+        return content
+
+    assert asyncio.run(received()).startswith(b"HTTP/1.1 408")
 
 
 def test_a_body_that_is_no_json_is_left_to_the_server_and_other_types_are_refused():
