@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dreamshard.sweep import cells_of, check_cells
+from dreamshard.sweep import Cell, Sweep, cells_of, check_cells
 from dreamshard.sweep import sweep as design
 from flows.forms.form import deployed
 from flows.forms.options import SweepOptions
@@ -15,9 +15,7 @@ from storage.store import open_store
 @deployed("sweep")
 def sweep(options: SweepOptions) -> dict[str, Any]:
     """Cells -> results in the lake -> figures, plots and a page in MLflow and Prefect."""
-    designed = design(options.recipe, short=options.short, split=options.split)
-    experiments = [name.strip() for name in (options.experiments or "").split(",") if name.strip()]
-    cells = cells_of(designed, experiments, real_ranks=not options.no_real_ranks)
+    designed, cells = asked_for(options)
     store = open_store()
     left = [cell for cell in cells if not sweeping.is_done(store, designed.name, cell)]
     check_cells(left)
@@ -39,3 +37,14 @@ def sweep(options: SweepOptions) -> dict[str, Any]:
         outcome = sweeping.publish(store, run, designed)
         sweeping.require_all(failed, len(cells))
         return outcome
+
+
+def asked_for(options: SweepOptions) -> tuple[Sweep, tuple[Cell, ...]]:
+    """The sweep that the options name, and its cells that they ask for.
+
+    Raises:
+        ValueError: there is no such sweep or experiment; the message lists all.
+    """
+    designed = design(options.recipe, short=options.short, split=options.split)
+    experiments = [name.strip() for name in (options.experiments or "").split(",") if name.strip()]
+    return designed, cells_of(designed, experiments, real_ranks=not options.no_real_ranks)

@@ -28,18 +28,17 @@ def sweep(
             raise ValueError(f"there is no file {write}, so its section of figures cannot be replaced; check the path")
         replaced_section(write.read_text(encoding="utf-8"), "", write)
     enter(home)
-    from dreamshard.sweep import sweep as design
     from flows.cli.in_process import run_flow
     from flows.reports import sweep_page
-    from flows.sweep import sweep
+    from flows.sweep import asked_for, sweep
     from flows.tasks.sweeping import done_results
     from storage.store import open_store
 
+    designed, _ = asked_for(options)  # fail before the server starts
     outcome = run_flow(sweep, options, quiet=as_json)
     store = open_store()
     outcome["page"] = outcomes.browsable(store.settings, outcome["page"])
     if write is not None:
-        designed = design(options.recipe, short=options.short, split=options.split)
         results = done_results(store, designed)
         markdown = sweep_page.markdown_of(designed, results, sweep_page.write_pictures(results, write))
         write.write_text(replaced_section(write.read_text(encoding="utf-8"), markdown, write), encoding="utf-8")

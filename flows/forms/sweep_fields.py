@@ -50,7 +50,11 @@ Experiments = Annotated[
         "real_ranks. All if empty. Those of other runs stay on the page.",
         examples=["sizes,transfer"],
     ),
-    typer.Option("--experiments", help="Experiments to run, with commas between, e.g. sizes,transfer; all by default."),
+    typer.Option(
+        "--experiments",
+        help="Experiments to run, with commas between: sizes, transfer, measurements, ablations, workloads, real_ranks; "
+        "all by default.",
+    ),
 ]
 SweptTables = Annotated[
     Literal["validation", "test"],

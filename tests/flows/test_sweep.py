@@ -106,7 +106,10 @@ def test_a_cell_that_fails_is_named_at_the_end_and_loses_no_other(dreamshard, tm
     assert json.loads(dreamshard("sql", query, "--json", home=tmp_path).stdout) == [{"cells": 1, "n": 10}]
 
 
-def test_what_cannot_be_done_is_refused_before_hours_of_work(dreamshard, tmp_path):
+def test_what_cannot_be_done_is_refused_before_hours_of_work(dreamshard, tmp_path, monkeypatch):
+    from flows.cli import in_process
+
+    monkeypatch.setattr(in_process, "in_process", None)  # no server starts
     failed_with(dreamshard("sweep", "--recipe", "none", home=tmp_path), "there is no sweep 'none'")
     failed_with(
         dreamshard("sweep", "--write", str(tmp_path / "no.md"), home=tmp_path), "there is no file", "check the path"
