@@ -12,6 +12,7 @@ estimates of champions that an earlier release registered. Each is a view of `st
 columns, and docs/catalog.md says what they mean.
 """
 
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -36,19 +37,22 @@ _OF_ESTIMATES = re.compile(r"\btable_costs\b", re.IGNORECASE)
 
 
 @contextmanager
-def answering(settings: Settings, sql: str, memory_gb: float = confined.MEMORY_GB) -> Iterator[catalog.Answer]:
+def answering(
+    settings: Settings, sql: str, memory_gb: float = confined.MEMORY_GB, seconds: float = math.inf
+) -> Iterator[catalog.Answer]:
     """Yield what one query answers, with the registry and the estimates of tables as they are now where it needs them.
 
     Args:
         memory_gb: GiB that it may use.
+        seconds: that it may take, until the block ends.
 
     Raises:
-        ValueError: DuckDB cannot run it, or it may do more than read; the message names the views.
+        ValueError: DuckDB cannot run it, it may do more than read, or it exceeds a bound.
     """
     if _OF_ESTIMATES.search(sql):
         table_estimates.write_missing(Store(settings))
     versions = version_table.current_versions(settings) if _OF_VERSIONS.search(sql) else None
-    with catalog.answering(settings, sql, versions, memory_gb) as answer:
+    with catalog.answering(settings, sql, versions, memory_gb, seconds) as answer:
         yield answer
 
 

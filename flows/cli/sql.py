@@ -39,6 +39,9 @@ def sql(
             "--memory-gb", min=0.1, max=1e6, help="GiB of memory that the query may use, and four times that of disk."
         ),
     ] = 2.0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, help="Longest time to the end of the answer; then it is stopped.")
+    ] = 600.0,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -62,7 +65,7 @@ def sql(
             "--csv and --parquet both write to stdout, where their answers would mix; give one of them a file"
         )
     store = enter(home, existing=True, reads_only=True)
-    with confined.bounded_process(memory_gb), load.answering(store.settings, query, memory_gb) as answer:
+    with confined.bounded_process(memory_gb), load.answering(store.settings, query, memory_gb, seconds) as answer:
         if csv is not None:
             written = answer.scratch / "answer.csv"
             answer.rows.write_csv(str(written), header=True)

@@ -8,6 +8,7 @@ hold remote addresses (`s3://...`). To open that file from Python, call
 secret, for S3).
 """
 
+import math
 import re
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from dreamshard.files import atomic, full_disk
 from storage.filesystem import AnyPath, failures, list_files
 from storage.lake import confined, derived_views, schemas
 from storage.lake.query_scratch import query_scratch
+from storage.lake.query_watch import Bounds, watched
 from storage.lake.readers import reading
 from storage.settings import Settings
 
@@ -83,7 +85,11 @@ def write_catalog(settings: Settings) -> None:
 
 @contextmanager
 def answering(
-    settings: Settings, sql: str, versions: pa.Table | None = None, memory_gb: float = confined.MEMORY_GB
+    settings: Settings,
+    sql: str,
+    versions: pa.Table | None = None,
+    memory_gb: float = confined.MEMORY_GB,
+    seconds: float = math.inf,
 ) -> Iterator["Answer"]:
     """Yield what one query over the views answers, repeated names of columns numbered; it is computed when it is read.
 
@@ -92,9 +98,10 @@ def answering(
     Args:
         versions: as for `connect`.
         memory_gb: GiB that it may use.
+        seconds: that it may take, until the block ends.
 
     Raises:
-        ValueError: DuckDB cannot run it, it may do more than read, or it asks nothing; the message names the views.
+        ValueError: DuckDB cannot run it, it may do more than read, it asks nothing, or it exceeds a bound.
         FullDiskError: there is no room in the folder of temporary files.
     """
     with (
@@ -103,17 +110,19 @@ def answering(
         connect(settings, versions) as connection,
     ):
         confined.confine(connection, settings.lake_root, scratch, memory_gb)
+        bounds = Bounds(seconds=seconds, file_bytes=int(confined.SPILL_TIMES * memory_gb * 2**30))
         try:
-            confined.check(connection, _readable(sql))
-            answer: duckdb.DuckDBPyRelation | None = connection.sql(_readable(sql))
-            if answer is None:
-                raise ValueError(
-                    f"{sql!r} asks for no rows, so there is nothing to answer; write a query over the views "
-                    f'{", ".join(VIEWS)}, for example "select * from versions"'
-                )
-            names = answer.columns
-            answer = answer if len(set(names)) == len(names) else answer.project("*")  # which numbers them: a, a_1
-            yield Answer(rows=answer, scratch=scratch)
+            with watched(connection, scratch, bounds):
+                confined.check(connection, _readable(sql))
+                answer: duckdb.DuckDBPyRelation | None = connection.sql(_readable(sql))
+                if answer is None:
+                    raise ValueError(
+                        f"{sql!r} asks for no rows, so there is nothing to answer; write a query over the views "
+                        f'{", ".join(VIEWS)}, for example "select * from versions"'
+                    )
+                names = answer.columns
+                answer = answer if len(set(names)) == len(names) else answer.project("*")  # which numbers them: a, a_1
+                yield Answer(rows=answer, scratch=scratch)
         except (duckdb.OutOfMemoryException, MemoryError) as error:
             raise ValueError(
                 f"this query needs more than the {memory_gb:g} GiB of memory that it may use, or {confined.SPILL_TIMES} "

@@ -189,3 +189,12 @@ def test_an_answer_without_room_is_one_sentence_about_the_folder_that_lacks_it(m
     assert "there is no room for the answer" in done.stderr
     assert f"more room than {tmp_path}" in done.stderr
     assert not (tmp_path / "a.csv").exists()
+
+
+def test_a_query_that_was_stopped_leaves_no_file(sql: Callable[..., Result], tmp_path: Path):
+    target = tmp_path / "answer.csv"
+    endless = "select a.range * b.range as product from range(10000000) a, range(10000000) b"
+    stopped = sql(endless, "--csv", str(target), "--seconds", "0.5")
+    assert stopped.exit_code == 1
+    assert "took more than 0.5 s, so it was stopped and nothing was written" in sentence(stopped.exception)
+    assert not target.exists()

@@ -1,0 +1,125 @@
+"""Ends a query that takes too long or fills the disk, which DuckDB itself does not bound."""
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+
+LEAST_FREE_BYTES = 2**29
+"""What a query leaves free on the disk of temporary files."""
+
+_EVERY_S = 0.1
+_CTRL_C = "Query interrupted"  # DuckDB's own error after a signal, which it notices between parts of a query only
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What a query may use.
+
+    Attributes:
+        seconds: until its answer is written or printed.
+        file_bytes: of a file in its folder, such as its answer's.
+    """
+
+    seconds: float
+    file_bytes: int
+
+
+@contextmanager
+def watched(connection: duckdb.DuckDBPyConnection, folder: Path, bounds: Bounds) -> Iterator[None]:
+    """Interrupt what the connection runs in the block once it exceeds a bound.
+
+    Args:
+        folder: of the query; the disk it is on is kept from running full.
+
+    Raises:
+        ValueError: a bound was exceeded; the message says which.
+        KeyboardInterrupt: Ctrl-C ended it.
+    """
+    over, problems, by_hand = threading.Event(), list[str](), threading.Event()
+
+    def watch() -> None:
+        left_s = bounds.seconds
+        while not over.wait(_EVERY_S):
+            left_s -= _EVERY_S
+            if not problems and (problem := _exceeded(folder, bounds, left_s)):
+                problems.append(problem)
+            if signals is not None and signal.SIGINT in _arrived(signals):
+                by_hand.set()
+            if problems or by_hand.is_set():  # again and again: between two steps of the query nothing is interrupted
+                connection.interrupt()
+
+    with _signals() as signals:
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        except (duckdb.Error, RuntimeError) as error:
+            if problems:
+                raise ValueError(problems[0]) from error
+            if by_hand.is_set() or str(error) == _CTRL_C:
+                raise KeyboardInterrupt from error
+            raise
+        finally:
+            over.set()
+            thread.join()
+
+
+@contextmanager
+def _signals() -> Iterator[int | None]:
+    """A pipe of the numbers of signals that arrive, also while Python's own handlers wait for the query.
+
+    None where Ctrl-C is not for this thread.
+    """
+    if threading.current_thread() is not threading.main_thread() or (
+        signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield None
+        return
+    ends = os.pipe()
+    for end in ends:
+        os.set_blocking(end, False)
+    before = signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
+    try:
+        yield ends[0]
+    finally:
+        signal.set_wakeup_fd(before)
+        for end in ends:
+            os.close(end)
+
+
+def _arrived(signals: int) -> bytes:
+    try:
+        return os.read(signals, 64)
+    except BlockingIOError:
+        return b""
+
+
+def _exceeded(folder: Path, bounds: Bounds, left_s: float) -> str | None:
+    if left_s <= 0:
+        return (
+            f"this query took more than {bounds.seconds:g} s, so it was stopped and nothing was written; ask for fewer rows "
+            "or joins, or raise --seconds"
+        )
+    try:
+        largest = max((file.stat().st_size for file in folder.iterdir() if file.is_file()), default=0)
+        free = shutil.disk_usage(folder).free
+    except OSError:  # a file that is gone meanwhile
+        return None
+    if largest > bounds.file_bytes:
+        return (
+            f"the answer of this query has more than {bounds.file_bytes / 2**30:.3g} GiB, so it was stopped and nothing was "
+            "written; ask for fewer rows or columns, or raise --memory-gb, four times which is the most that it may write"
+        )
+    if free < LEAST_FREE_BYTES:
+        return (
+            f"this query left less than {LEAST_FREE_BYTES / 2**20:.0f} MiB free on the disk of {folder.parent.parent}, so it "
+            "was stopped and nothing was written; ask for less, or set TMPDIR to a folder with more room"
+        )
+    return None

@@ -1,0 +1,63 @@
+"""A query that takes too long, or writes too much, is stopped and says why."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from storage.lake import query_watch
+from storage.lake.query_watch import Bounds, watched
+
+ENDLESS = "select count(*) from range(10000000) a, range(10000000) b where a.range * b.range = 7"
+WIDE = "select repeat('a', 1000) from range(100000000)"
+ASKED = f"""
+import duckdb, pathlib, signal
+from storage.lake.query_watch import Bounds, watched
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with duckdb.connect() as connection, watched(connection, pathlib.Path("."), Bounds(seconds=60, file_bytes=2**40)):
+    print("begins", flush=True)
+    connection.sql("{ENDLESS}").fetchall()
+"""
+BOUNDS = Bounds(seconds=60, file_bytes=2**30)
+
+
+def test_a_query_that_takes_too_long_is_stopped(tmp_path):
+    with duckdb.connect() as connection:
+        with (
+            pytest.raises(ValueError, match=r"took more than 0.3 s, .* --seconds"),
+            watched(connection, tmp_path, Bounds(seconds=0.3, file_bytes=2**30)),
+        ):
+            connection.sql(ENDLESS).fetchall()
+        with watched(connection, tmp_path, BOUNDS):
+            assert connection.sql("select 1").fetchall() == [(1,)], "the connection goes on"
+
+
+def test_ctrl_c_ends_a_query_at_once(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", ASKED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begins\n"
+    time.sleep(0.5)  # so that it is amid the query
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGINT, err
+    assert "KeyboardInterrupt" in err
+
+
+def write(folder: Path, bounds: Bounds) -> None:
+    with duckdb.connect() as connection, watched(connection, folder, bounds):
+        connection.sql(WIDE).write_csv(str(folder / "answer.csv"))
+
+
+def test_an_answer_that_grows_too_large_is_stopped(tmp_path):
+    with pytest.raises(ValueError, match=r"more than 0.000977 GiB, .* --memory-gb"):
+        write(tmp_path, Bounds(seconds=60, file_bytes=2**20))
+
+
+def test_a_query_leaves_room_on_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(query_watch, "LEAST_FREE_BYTES", 2**80)
+    with pytest.raises(ValueError, match="set TMPDIR to a folder with more room"):
+        write(tmp_path, BOUNDS)
