@@ -151,7 +151,9 @@ def improve_policy(store: Store, training: str, iteration: int, dataset: str, ta
     checkpoints.save(store, training, iteration_name(iteration), state, figures)
     checkpoints.discard(store, training, "measured", "fitted")
     get_run_logger().info("iteration %d: %s", iteration, figures)
-    publish_progress("train", iteration, state.config.iterations, f"{figures['measured_cost_ms']:.3f} ms measured")
+    publish_progress(
+        "train", iteration, state.config.iterations, f"placements cost {figures['measured_cost_ms']:.3f} ms"
+    )
     return figures
 
 

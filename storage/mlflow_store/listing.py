@@ -127,7 +127,7 @@ def missing(
     what = f"{wanted.name} yet" if wanted.name in ALIASES else f"version {str(wanted)!r}"
     option = "" if wanted.algorithm == DEFAULT_ALGORITHM else f" --algorithm {wanted.algorithm}"
     said = f"there is no {what} of {REGISTERED_MODELS[wanted.algorithm]} at {address}, so it cannot be used; " + (
-        f"there are {', '.join(existing)}" if existing else f"train one first with `dreamshard run{option}`"
+        f"registered: {', '.join(existing)}" if existing else f"train one first with `dreamshard run{option}`"
     )
     if wanted.name == "champion" and existing:
         newest = next(iter(versions))
