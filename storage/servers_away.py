@@ -1,7 +1,11 @@
 """What to tell people when Prefect's or MLflow's server does not answer, whichever library noticed."""
 
 import os
+import socket
+import time
 from collections.abc import Mapping
+from contextlib import closing
+from urllib.parse import urlsplit
 
 _PREFECT = "PREFECT_API_URL"
 _MLFLOW = "MLFLOW_TRACKING_URI"
@@ -15,6 +19,45 @@ _OF_HTTPX = (
     "PoolTimeout",
 )
 _GATEWAY = (502, 503, 504)
+_WAIT_S = 5.0  # at a command's start: long enough for a server that is just starting anew
+_PAUSE_S = 0.5
+
+
+class ServerAwayError(ConnectionError):
+    """A server that the environment names does not answer; the message is a sentence for people."""
+
+
+def check(environ: Mapping[str, str] = os.environ, wait_s: float = _WAIT_S) -> None:
+    """Check that something listens where the environment says that servers are, before libraries try for over a minute.
+
+    For a command's start only: a server that goes away later is waited for.
+
+    Raises:
+        ServerAwayError: nothing does.
+    """
+    for whose, name in (("MLflow's", _MLFLOW), ("Prefect's", _PREFECT)):
+        address = environ.get(name, "")
+        if address.startswith("http") and not _listens(address, wait_s):
+            raise ServerAwayError(
+                f"{whose} server at {address} does not answer, so nothing was started: start the server (or correct {name}), "
+                "then give the same command again"
+            )
+
+
+def _listens(address: str, wait_s: float) -> bool:
+    parts = urlsplit(address)
+    if any(os.environ.get(name) for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
+        return True  # which may reach what this machine cannot
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            with closing(socket.create_connection((host, port), timeout=wait_s)):
+                return True
+        except OSError:
+            if time.monotonic() + _PAUSE_S >= until:
+                return False
+        time.sleep(_PAUSE_S)
 
 
 def away(error: BaseException | None, environ: Mapping[str, str] = os.environ) -> str | None:
@@ -23,6 +66,8 @@ def away(error: BaseException | None, environ: Mapping[str, str] = os.environ) -
     Only servers that the environment names can be away: others are this process's own.
     """
     while error is not None:
+        if isinstance(error, ServerAwayError):
+            return str(error)
         if environ.get(_PREFECT) and _is_of_prefect(error):
             return _sentence("Prefect's", _PREFECT, environ[_PREFECT])
         if environ.get(_MLFLOW, "").startswith("http") and _is_of_mlflow(error):

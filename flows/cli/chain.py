@@ -11,7 +11,7 @@ from flows.forms.options import RetrainingOptions, RetrainOptions, WatchOptions
 @with_options
 def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Run the whole chain in this process: ingest, measure, learn, evaluate, promote. Needs no server."""
-    store = enter(home)
+    store = enter(home, servers=True)
     from dreamshard.workloads.config import list_file
     from dreamshard.workloads.functions import is_function
     from flows.cli.in_process import run_flow
@@ -44,7 +44,7 @@ def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = 
 @with_options
 def watch(options: RetrainingOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show whether tables changed since the last training, and which retraining that would start."""
-    enter(home)
+    enter(home, servers=True)
     from flows.cli.in_process import run_flow
     from flows.watch import watch
 

@@ -51,7 +51,7 @@ def models(
     as_json: JsonOption = False,
 ) -> None:
     """Versions side by side, with the champion of each hardware; with VERSION one of them in full."""
-    settings = enter(home, existing=True, reads_only=True).settings
+    settings = enter(home, existing=True, reads_only=True, servers=True).settings
     from storage.mlflow_store import versions
 
     if version is not None:

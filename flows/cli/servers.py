@@ -161,7 +161,7 @@ def serve(
     plan whose search the time limit cut says so in `warning`. GET /health answers 200. The version is chosen at the start:
     to serve another champion, start again.
     """
-    settings = enter(home, existing=True).settings
+    settings = enter(home, existing=True, servers=True).settings
     from flows.servers.local_servers import login_for
     from flows.servers.processes import stop_signal, wait_for_any
     from flows.servers.scoring_limits import RequestLimits

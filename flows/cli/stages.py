@@ -27,7 +27,7 @@ from flows.forms.options import (
 @with_options
 def ingest(options: IngestOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Bring tables and their lookups into the lake."""
-    enter(home)
+    enter(home, servers=True)
     from flows.ingest import ingest
 
     _run(ingest, options, as_json, f"train{shared_options(options)}")
@@ -38,7 +38,7 @@ def profile(
     options: ProfileOptions, trace: TraceOption = None, home: HomeOption = None, as_json: JsonOption = False
 ) -> None:
     """Measure the placements of the next training iteration; with --recipe h200_costs, shards on a GPU."""
-    enter(home)
+    enter(home, servers=True)
     from flows.profile import profile
 
     _run(profile, options, as_json, f"train{shared_options(options)}", trace=trace)
@@ -47,7 +47,7 @@ def profile(
 @with_options
 def train(options: StageOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Train the cost network and the policy: all iterations that are left."""
-    enter(home)
+    enter(home, servers=True)
     from flows.train import train
 
     _run(train, options, as_json, f"evaluate{shared_options(options)}")
@@ -58,7 +58,7 @@ def evaluate(
     options: EvaluateOptions, trace: TraceOption = None, home: HomeOption = None, as_json: JsonOption = False
 ) -> None:
     """Compare the trained placer with every rule of thumb and the champion on held-out tasks."""
-    enter(home)
+    enter(home, servers=True)
     from flows.evaluate import evaluate
 
     _run(evaluate, options, as_json, f"promote{shared_options(options)}", trace=trace)
@@ -67,7 +67,7 @@ def evaluate(
 @with_options
 def compare(options: CompareOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Compare any versions and other placers on the same tasks, held out for all of them."""
-    store = enter(home, existing=True)
+    store = enter(home, existing=True, servers=True)
     from flows.compare import compare
     from flows.decisions import comparison, contestants
     from flows.forms.configuration import configure
@@ -82,7 +82,7 @@ def compare(options: CompareOptions, home: HomeOption = None, as_json: JsonOptio
 @with_options
 def promote(options: PromoteOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Register the trained placer, champion if it beats the one in use; or make VERSION champion at once."""
-    store = enter(home, existing=options.version is not None)
+    store = enter(home, existing=options.version is not None, servers=True)
     if options.version is None:
         from flows.cli.in_process import run_flow
         from flows.promote import promote

@@ -27,7 +27,7 @@ def sweep(
         if not write.is_file():
             raise ValueError(f"there is no file {write}, so its section of figures cannot be replaced; check the path")
         replaced_section(write.read_text(encoding="utf-8"), "", write)
-    enter(home)
+    enter(home, servers=True)
     from flows.cli.in_process import run_flow
     from flows.reports import sweep_page
     from flows.sweep import asked_for, sweep

@@ -1,9 +1,12 @@
 """A server that does not answer is named, with its address and what to do."""
 
+import socket
+
 import httpx
 import pytest
 
 from flows.servers.processes import free_port
+from storage import servers_away
 from storage.servers_away import away
 
 
@@ -46,3 +49,17 @@ def test_other_errors_are_nobodys(nobody):
     everything = {"PREFECT_API_URL": nobody, "MLFLOW_TRACKING_URI": nobody}
     assert away(ValueError("5 is too many"), everything) is None
     assert away(ConnectionError("the S3 store does not answer"), everything) is None
+
+
+def test_a_command_checks_at_its_start_that_the_servers_listen(nobody, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(servers_away.ServerAwayError, match=r"MLflow's server at .* nothing was started") as raised:
+        servers_away.check({"MLFLOW_TRACKING_URI": nobody}, wait_s=0.1)
+    assert away(raised.value, {}) == str(raised.value)
+    with pytest.raises(servers_away.ServerAwayError, match=r"Prefect's server at .*PREFECT_API_URL"):
+        servers_away.check({"PREFECT_API_URL": f"{nobody}/api"}, wait_s=0.1)
+    servers_away.check({"MLFLOW_TRACKING_URI": "sqlite:///x.db"}, wait_s=0.1)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        there = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        servers_away.check({"MLFLOW_TRACKING_URI": there, "PREFECT_API_URL": f"{there}/api"}, wait_s=0.1)
