@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn, optim
 
-from dreamshard.cost_model import CostNetwork, Normaliser, new_cost_network
+from dreamshard.cost_model import CostNetwork, Normaliser, StructuredCostNetwork, new_cost_network
 from dreamshard.files.foreign import InputError, brief
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.model_folder import (
@@ -41,7 +41,10 @@ def save_placer(placer: DreamShardPlacer, folder: Path, notes: Mapping[str, str 
         "inference": placer.inference,
         **placer.cost_network.arguments(),
     }
-    write_model(folder, _tensors(placer.cost_network, placer.policy, placer.normaliser), config, notes or {})
+    networks = {"cost_network": placer.cost_network, "policy": placer.policy}
+    if placer.bootstrap_network is not None:
+        networks["bootstrap_network"] = placer.bootstrap_network
+    write_model(folder, _tensors(networks, placer.normaliser), config, notes or {})
 
 
 def load_placer(folder: Path) -> DreamShardPlacer:
@@ -61,13 +64,22 @@ def load_placer(folder: Path) -> DreamShardPlacer:
         policy.load_state_dict(section(tensors, "policy"))
         inference = config.get("inference", "search")  # files written before it could be chosen searched
         return DreamShardPlacer(
-            network, policy, normaliser, config["rollouts"], config["budget_ms"], inference=inference
+            network,
+            policy,
+            normaliser,
+            config["rollouts"],
+            config["budget_ms"],
+            inference=inference,
+            bootstrap_network=_bootstrap_network(tensors, config, normaliser),
         )
 
 
 def save_state(state: TrainingState, folder: Path) -> None:
     """Write a training state as `folder`, replacing any earlier one."""
-    tensors = _tensors(state.cost_network, state.policy, state.normaliser)
+    networks = {"cost_network": state.cost_network, "policy": state.policy}
+    if state.bootstrap is not None:
+        networks["bootstrap_network"] = state.bootstrap.network
+    tensors = _tensors(networks, state.normaliser)
     tensors["generator"] = state.generator.get_state()
     for prefix, optimizer in _optimizers(state).items():
         tensors |= optimizer_tensors(optimizer, prefix)
@@ -89,6 +101,9 @@ def load_state(folder: Path) -> TrainingState:
         state.cost_network.load_state_dict(section(tensors, "cost_network"))
         state.cost_network.measured_on = _known(config)
         state.policy.load_state_dict(section(tensors, "policy"))
+        if state.bootstrap is not None:
+            state.bootstrap.network.load_state_dict(section(tensors, "bootstrap_network"))
+            state.bootstrap.network.measured_on = _known(config)
         for prefix, optimizer in _optimizers(state).items():
             restore_optimizer(optimizer, tensors, prefix)
         state.generator.set_state(tensors["generator"])
@@ -96,9 +111,10 @@ def load_state(folder: Path) -> TrainingState:
         return state
 
 
-def _tensors(network: nn.Module, policy: nn.Module, normaliser: Normaliser) -> dict[str, Tensor]:
-    tensors = {f"cost_network.{name}": value for name, value in network.state_dict().items()}
-    tensors |= {f"policy.{name}": value for name, value in policy.state_dict().items()}
+def _tensors(networks: Mapping[str, nn.Module], normaliser: Normaliser) -> dict[str, Tensor]:
+    tensors = {
+        f"{prefix}.{name}": value for prefix, module in networks.items() for name, value in module.state_dict().items()
+    }
     return tensors | {"normaliser.mean": normaliser.mean, "normaliser.std": normaliser.std}
 
 
@@ -120,6 +136,20 @@ def _check_size(weights: Mapping[str, Tensor], config: Mapping[str, Any], folder
         )
 
 
+def _bootstrap_network(
+    tensors: Mapping[str, Tensor], config: Mapping[str, Any], normaliser: Normaliser
+) -> StructuredCostNetwork | None:
+    """None in files of placers without one, and in those written before there was any."""
+    weights = section(tensors, "bootstrap_network")
+    if not weights:
+        return None
+    members, _, hidden = weights["hidden_bias"].shape
+    network = StructuredCostNetwork(normaliser, members, hidden)
+    network.load_state_dict(weights)
+    network.measured_on = _known(config)
+    return network
+
+
 def _normaliser(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Normaliser:
     """That of files written before its scope was kept is of the pool."""
     return Normaliser(**section(tensors, "normaliser"), scope=config.get("normalised_by", "pool"))
@@ -135,4 +165,5 @@ def _known(config: Mapping[str, Any]) -> MeasuredOn | None:
 
 
 def _optimizers(state: TrainingState) -> dict[str, optim.Optimizer]:
-    return {"cost_optimizer": state.cost_optimizer, "policy_optimizer": state.policy_optimizer}
+    optimizers = {"cost_optimizer": state.cost_optimizer, "policy_optimizer": state.policy_optimizer}
+    return optimizers if state.bootstrap is None else {**optimizers, "bootstrap_optimizer": state.bootstrap.optimizer}

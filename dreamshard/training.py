@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.algorithms import TrainingConfig as TrainingConfig
+from dreamshard.bootstrap import BootstrapFit
 from dreamshard.cost_model import (
     CostData,
     CostNetwork,
@@ -47,6 +48,7 @@ class TrainingState:
         iteration: rounds completed.
         generator: the only source of randomness.
         warm: whether the run started from an earlier placer, whose predictions are good from the first round on.
+        bootstrap: with the bootstrap network; None where the settings ask for none, or the cost network has no members.
     """
 
     config: TrainingConfig
@@ -58,6 +60,7 @@ class TrainingState:
     policy_optimizer: torch.optim.Optimizer
     generator: torch.Generator
     warm: bool = False
+    bootstrap: BootstrapFit | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def start_training(
     """
     normaliser = Normaliser.per_task() if config.algorithm == "paper" else Normaliser.fit(pool)
     state = untrained(normaliser, config, seed)
-    state.cost_network.learn_exchanges(exchanges)
+    _learn_exchanges(state, exchanges)
     return state
 
 
@@ -91,6 +94,8 @@ def untrained(normaliser: Normaliser, config: TrainingConfig, seed: int) -> Trai
         torch.manual_seed(seed)
         network = new_cost_network(config.cost_network, normaliser)
         policy = PolicyNetwork(config.policy)
+        has_members = config.cost_network == "structured" and config.bootstraps > 0
+        bootstrap = BootstrapFit.start(normaliser, config.bootstraps) if has_members else None
     return TrainingState(
         config,
         0,
@@ -100,6 +105,7 @@ def untrained(normaliser: Normaliser, config: TrainingConfig, seed: int) -> Trai
         torch.optim.Adam(network.parameters(), lr=config.cost_learning_rate, fused=True),
         torch.optim.Adam(policy.parameters(), lr=config.policy_learning_rate, fused=True),
         torch.Generator().manual_seed(seed),
+        bootstrap=bootstrap,
     )
 
 
@@ -129,10 +135,18 @@ def continue_from(
     state.cost_network.load_state_dict(placer.cost_network.state_dict())
     state.cost_network.measured_on = placer.cost_network.measured_on
     state.policy.load_state_dict(placer.policy.state_dict())
+    if state.bootstrap is not None:
+        state.bootstrap.start_from(placer.bootstrap_network or placer.cost_network)
     state.warm = True
     if exchanges:
-        state.cost_network.learn_exchanges(exchanges)
+        _learn_exchanges(state, exchanges)
     return state
+
+
+def _learn_exchanges(state: TrainingState, exchanges: Sequence[ExchangeSample]) -> None:
+    state.cost_network.learn_exchanges(exchanges)
+    if state.bootstrap is not None:
+        state.bootstrap.network.learn_exchanges(exchanges)
 
 
 def propose(state: TrainingState, tasks: Sequence[PlacementTask]) -> list[tuple[PlacementTask, Placement]]:
@@ -229,6 +243,10 @@ def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
     network.prepare(data, first=first)
     steps, batch = config.cost_steps, config.cost_batch
     loss = fit(network, state.cost_optimizer, data, steps=steps, batch=batch, generator=state.generator)
+    if state.bootstrap is not None:
+        state.bootstrap.network.measured_on = network.measured_on
+        rate = float(state.cost_optimizer.param_groups[0]["lr"])
+        state.bootstrap.fit(data, first=first, rate=rate, steps=steps, batch=batch, seed=state.iteration)
     return CostFit(loss, held_out.mape if held_out else None, held_out.spearman if held_out else None)
 
 
@@ -252,4 +270,11 @@ def improve_policy(state: TrainingState, tasks: Sequence[PlacementTask]) -> Upda
 def make_placer(state: TrainingState) -> DreamShardPlacer:
     """The placer that the state has learnt so far; that of the algorithm `paper` places by the policy alone."""
     inference: Inference = "policy" if state.config.algorithm == "paper" else "search"
-    return DreamShardPlacer(state.cost_network, state.policy, state.normaliser, inference=inference)
+    learnt = state.bootstrap is not None and state.bootstrap.network.measured_on is not None
+    return DreamShardPlacer(
+        state.cost_network,
+        state.policy,
+        state.normaliser,
+        inference=inference,
+        bootstrap_network=state.bootstrap.network if state.bootstrap and learnt else None,
+    )

@@ -30,6 +30,7 @@ from dreamshard.cost_model.cost_network import (
     mlp,
     predict_ms,
     prediction_error,
+    shard_latents,
     shard_sums,
 )
 from dreamshard.cost_model.features import FEATURES, NUM_PAPER_FEATURES, Normaliser
@@ -47,6 +48,7 @@ __all__ = [
     "OverallEvaluator",
     "PaperCostNetwork",
     "PredictionError",
+    "StructuredCostNetwork",
     "TableNetwork",
     "TrainingDivergedError",
     "fit",
@@ -54,6 +56,7 @@ __all__ = [
     "new_cost_network",
     "predict_ms",
     "prediction_error",
+    "shard_latents",
     "shard_sums",
 ]
 

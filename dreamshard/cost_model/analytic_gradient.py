@@ -39,6 +39,7 @@ class FitData:
         compute_ms: `[2, S, D]` measured forward and backward compute.
         scale_ms: `[S, D]` what errors are relative to; see `error_scale`.
         comm_error: `[2, S, D]` relative error of the fitted communication.
+        weights: `[M, S]` of each sample in each member's loss; None for 1.
     """
 
     work_inputs: Array
@@ -49,6 +50,7 @@ class FitData:
     compute_ms: Array
     scale_ms: Array
     comm_error: Array
+    weights: Array | None = None
 
 
 def error_scale(phases_ms: Float[Tensor, "S D 4"]) -> Float[Tensor, "S D"]:
@@ -117,9 +119,17 @@ class StructuredFit:
 
         members = pairs // 2
         phase_weight, whole_weight = LOSS_SCALE / (_PHASES * members * shards), LOSS_SCALE / (members * shards)
-        loss = phase_weight * (_huber(error) + members * _huber(comm)) + whole_weight * _huber(whole)
         slope = np.float32(phase_weight) * np.clip(error / np.float32(HUBER), -1, 1)
         slope += np.float32(whole_weight) * np.clip(whole / np.float32(HUBER), -1, 1)[:, None]
+        of_phases, of_comm, of_whole = _huber(error), _huber(comm), _huber(whole)
+        if data.weights is None:
+            loss = phase_weight * (float(of_phases.sum()) + members * float(of_comm.sum()))
+            loss += whole_weight * float(of_whole.sum())
+        else:
+            weights = np.repeat(data.weights[:, chosen], shards // len(chosen), axis=1)  # [M, N]
+            slope *= weights[:, None]
+            loss = phase_weight * float((of_phases.sum(axis=1) * weights + of_comm.sum(axis=0) * weights).sum())
+            loss += whole_weight * float((of_whole * weights).sum())
         d_cost = slope.reshape(pairs, shards) * scale  # [2M, N] by launch + corrected
 
         np.sum(d_cost, axis=1, keepdims=True, out=grad["launch"])
@@ -140,7 +150,7 @@ class StructuredFit:
         d_exponent *= (exponent > formula.LEAST_EXPONENT) & (exponent < formula.MOST_EXPONENT)
         np.matmul(d_exponent.T, data.work_inputs, out=grad["slope"])
         np.sum(d_exponent, axis=0, out=grad["log_scale"])
-        return float(loss)
+        return loss
 
     def step(self) -> None:
         """One step of Adam (Kingma and Ba 2015) along `grad`."""
@@ -178,6 +188,6 @@ def _flat(tensors: Iterable[Tensor]) -> Array:
     return flat
 
 
-def _huber(error: Array) -> float:
+def _huber(error: Array) -> Array:
     size = np.abs(error)
-    return float(np.where(size < HUBER, size * size * np.float32(0.5 / HUBER), size - np.float32(0.5 * HUBER)).sum())
+    return np.where(size < HUBER, size * size * np.float32(0.5 / HUBER), size - np.float32(0.5 * HUBER))

@@ -18,10 +18,12 @@ from torch import Tensor, nn
 
 from dreamshard.cost_model.cost_data import CostData
 from dreamshard.cost_model.evaluator import ShardEvaluator
+from dreamshard.cost_model.features import Normaliser
 from dreamshard.cost_model.work_ratios import work_ratios
 from dreamshard.exchange_sample import ExchangeSample
 from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.prediction_metrics import mean_relative_error, rank_correlation, rank_correlations
+from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
 Architecture = Literal["structured", "paper"]
@@ -228,6 +230,14 @@ def shard_sums(latents: Float[Tensor, "T L"], device: Int[Tensor, "B T"], num_de
     sums = latents.new_zeros(device.shape[0], num_devices, latents.shape[1])
     index = device[:, :, None].expand(-1, -1, latents.shape[1])
     return sums.scatter_add_(1, index, latents.expand(device.shape[0], -1, -1))
+
+
+def shard_latents(
+    network: CostNetwork, normaliser: Normaliser, task: PlacementTask, whole: Tables
+) -> Float[Tensor, "T L"]:
+    """Latents of the tables, or of the column shards, of a task of these whole tables."""
+    ratios = network.ratios([task])
+    return network.encode(normaliser.of_task(whole)(task.tables), None if ratios is None else ratios[0])
 
 
 def predict_ms(

@@ -4,6 +4,7 @@ Starting placements of the search are the policy's greedy rollout, sampled rollo
 and every rule of thumb; `placement_search.py` continues from them.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dreamshard.cost_model import CostNetwork, Normaliser, shard_sums
+from dreamshard.bootstrap import supported_gain
+from dreamshard.cost_model import CostNetwork, Normaliser, StructuredCostNetwork, shard_latents, shard_sums
 from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.legality import violation
 from dreamshard.placement import Placement
@@ -22,7 +24,7 @@ from dreamshard.policy.mdp import Episodes, episodes_of
 from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.policy.rollout import rollout
 from dreamshard.search.budget import Budget
-from dreamshard.search.cost_greedy import cost_greedy
+from dreamshard.search.cost_greedy import GreedyCostPlacer, cost_greedy
 from dreamshard.search.network_sharding import NetworkSharding
 from dreamshard.search.placement_search import PlacementSearch
 from dreamshard.search.sharded_search import ShardedSearch
@@ -37,6 +39,7 @@ Inference = Literal["search", "policy"]
 Start = Literal["policy", "cost_greedy", "rules"]
 """Where the search starts: the policy's rollouts, greedy on the cost network, the rules of thumb."""
 
+logger = logging.getLogger(__name__)
 _SPREAD_GAIN = 0.03  # of the predicted cost that spreading tables must save: the error of predicting shards
 _COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
 _SAMPLED_CELLS = 40_000  # limit of sampled rollouts x tables x devices
@@ -54,6 +57,8 @@ class DreamShardPlacer:
         clock: seconds, for that limit.
         inference: `policy` places whole tables without search, starts or budget.
         starts: of the search; fewer only to show what each is worth.
+        bootstrap_network: whose members must all agree before the search's placement is taken instead of the greedy one
+            (`bootstrap.py`); None to take it always.
     """
 
     cost_network: CostNetwork
@@ -65,6 +70,7 @@ class DreamShardPlacer:
     clock: Callable[[], float] = field(default=time.perf_counter, repr=False)
     inference: Inference = "search"
     starts: tuple[Start, ...] = get_args(Start)
+    bootstrap_network: StructuredCostNetwork | None = None
 
     @property
     def name(self) -> str:
@@ -82,9 +88,28 @@ class DreamShardPlacer:
         if self.inference == "policy":
             return self._by_policy(task)
         budget = self._budget(task, budget_ms)
-        placement = self._place(task, budget)
+        placement, greedy = self._searched(task, budget)
         budget.say_if_cut(task)
-        return placement
+        return self._supported(task, placement, greedy)
+
+    def _supported(self, task: PlacementTask, found: Placement, greedy: Placement | None) -> Placement:
+        """What the search found, or the greedy placement where the measurements do not support that it costs more."""
+        if self.bootstrap_network is None or greedy is None:
+            return found
+        if not task.constraints.places_freely:
+            try:
+                greedy = GreedyCostPlacer(self.cost_network, self.normaliser).place(task)  # which also repairs it
+            except NoPlacementError:
+                return found
+        if violation(task, greedy) or supported_gain(self.bootstrap_network, self.normaliser, task, found, greedy):
+            return found
+        logger.info(
+            "the measurements do not show that what the search found for %s costs less than greedy on the cost network "
+            "(networks fitted to bootstrap samples of them disagree), so the greedy placement is taken; more "
+            "measurements, or less noisy ones, would tell them apart",
+            task.name or "the tables",
+        )
+        return greedy
 
     def _budget(self, task: PlacementTask, budget_ms: float | None) -> Budget:
         return Budget.of(task, self.budget_ms if budget_ms is None else budget_ms, self.clock)
@@ -101,9 +126,10 @@ class DreamShardPlacer:
             )
         return placement
 
-    def _place(self, task: PlacementTask, budget: Budget) -> Placement:
+    def _searched(self, task: PlacementTask, budget: Budget) -> tuple[Placement, Placement | None]:
+        """What the search finds, and the greedy placement of whole tables if it is one of its starts."""
         network = self.cost_network.for_task(task)
-
+        greedy: list[Int[Tensor, "B T"]] = []  # of whole tables first, then of column shards
         normaliser = self.normaliser.of_task(task.tables)
 
         def episodes(part: PlacementTask) -> Episodes:
@@ -111,10 +137,14 @@ class DreamShardPlacer:
 
         def starts(of: Episodes) -> list[Int[Tensor, "B T"]]:
             by_policy = self._rollouts(network, of) if "policy" in self.starts else []
-            return [*by_policy, *([cost_greedy(network, of)] if "cost_greedy" in self.starts else ())]
+            if "cost_greedy" not in self.starts:
+                return by_policy
+            greedy.append(cost_greedy(network, of))
+            return [*by_policy, greedy[-1]]
 
         rules = "rules" in self.starts
-        return PlacementSearch(network, episodes, starts, self.columns, rules).place(task, budget)
+        placement = PlacementSearch(network, episodes, starts, self.columns, rules).place(task, budget)
+        return placement, Placement(greedy[0][0], task.num_devices) if greedy else None
 
     @torch.no_grad()
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
@@ -137,12 +167,23 @@ class DreamShardPlacer:
             return ShardedPlacement.of(self._by_policy(task), task.tables, task.devices_per_host)
         if set(allowed.sharding_types) <= set(ON_ONE_DEVICE) and not (allowed.tables_named() or allowed.caching):
             return ShardedPlacement.of(self.place(task, budget_ms), task.tables, task.devices_per_host)
+        greedy: list[Placement | None] = []
+
+        def whole_and_columns(task: PlacementTask, budget: Budget) -> Placement:
+            found, of_greedy = self._searched(task, budget)
+            greedy.append(of_greedy)
+            return found
+
         costs = NetworkSharding.of(task, self.cost_network, self.normaliser)
-        search = ShardedSearch(costs, costs.devices_per_host, self._place, _SPREAD_GAIN)
+        search = ShardedSearch(costs, costs.devices_per_host, whole_and_columns, _SPREAD_GAIN)
         budget = self._budget(task, budget_ms)
         placement = search.place(task, budget)
         budget.say_if_cut(task)
-        return placement
+        columns = placement.as_columns()
+        if columns is None:
+            return placement
+        supported = self._supported(task, columns, greedy[0] if greedy else None)
+        return placement if supported is columns else ShardedPlacement.of(supported, task.tables, task.devices_per_host)
 
     @torch.no_grad()
     def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:
@@ -173,18 +214,13 @@ class DreamShardPlacer:
 
         None for a cost network without such a bound; see `cost_model/lower_bound.py`.
         """
-        latents = self._latents(task.sharded(placement)[0], task.tables)
+        latents = shard_latents(self.cost_network, self.normaliser, task.sharded(placement)[0], task.tables)
         return self.cost_network.for_task(task).lower_bound_ms(latents, task.num_devices)
 
     def _sums(self, task: PlacementTask, placement: Placement) -> Float[Tensor, "1 D L"]:
         sharded, placement = task.sharded(placement)
-        return shard_sums(self._latents(sharded, task.tables), placement.device[None], task.num_devices)
-
-    def _latents(self, sharded: PlacementTask, whole: Tables) -> Float[Tensor, "T L"]:
-        """Latents of the shards of a task of these whole tables."""
-        ratios = self.cost_network.ratios([sharded])
-        normalised = self.normaliser.of_task(whole)(sharded.tables)
-        return self.cost_network.encode(normalised, None if ratios is None else ratios[0])
+        latents = shard_latents(self.cost_network, self.normaliser, sharded, task.tables)
+        return shard_sums(latents, placement.device[None], task.num_devices)
 
     def _rollouts(self, network: CostNetwork, episodes: Episodes) -> list[Int[Tensor, "B T"]]:
         """The policy's greedy rollout, and sampled ones as far as their number is limited."""

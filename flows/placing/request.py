@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from flows.placing.given_limits import constraints_of, memory_bytes_of
 from flows.placing.placers import choose, is_without_costs
+from flows.placing.said_by import said_by
 
 if TYPE_CHECKING:
     from dreamshard.model_tables import ModelTables
@@ -174,7 +175,9 @@ def place(store: "Store", checked: CheckedRequest, note: Callable[[str], None]) 
     if chosen.why:
         note(chosen.why)
     per_host = request.devices_per_host or (spec.devices_per_node if spec else None)
-    placement, oracle, way = chosen.place(task, request.budget_ms).on_hosts_of(per_host), chosen.predictor, None
+    with said_by("dreamshard.search", note):
+        placement = chosen.place(task, request.budget_ms).on_hosts_of(per_host)
+    oracle, way = chosen.predictor, None
     if in_use is not None:
         way = transition(task, in_use, placement, oracle, request.steps_until_next, request.move_gb_per_s)
         placement = way.placement

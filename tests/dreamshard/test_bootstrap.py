@@ -1,0 +1,160 @@
+"""The bootstrap network: which gains of a search the measurements support."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from dreamshard.algorithms import with_algorithm
+from dreamshard.bootstrap import bootstrap_weights
+from dreamshard.constraints import Constraints
+from dreamshard.cost_model import StructuredCostNetwork
+from dreamshard.model_files import load_placer, save_placer
+from dreamshard.search import GreedyCostPlacer
+from dreamshard.tasks import PlacementTask, sample_tasks
+from dreamshard.training import (
+    TrainingConfig,
+    continue_from,
+    fit_costs,
+    improve_policy,
+    make_placer,
+    propose,
+    start_training,
+)
+from tests.helpers.tables import pool_of
+from tests.helpers.testbeds import simulated
+from tests.helpers.trained import TINY, bits, learnt_placer, rounds, tiny_tasks
+
+CONFIG = TrainingConfig(iterations=3, placements_per_iteration=15, cost_steps=100, policy_updates=2, episodes=4)
+PLACED = [PlacementTask(pool_of(12, seed), 3, 2**33) for seed in range(100, 108)]
+
+
+@cache
+@torch.enable_grad()
+def placer_with_noise(noise: float):
+    """Trained on measurements of this relative noise."""
+    state, testbed, samples = start_training(pool_of(24), CONFIG, seed=0), simulated(noise=noise), []
+    tasks = sample_tasks(pool_of(24), 8, 12, 3, 2**33, torch.Generator().manual_seed(1))
+    for _ in range(CONFIG.iterations):
+        samples += [testbed.measure(*proposal) for proposal in propose(state, tasks)]
+        fit_costs(state, samples)
+        improve_policy(state, tasks)
+    return unhurried(make_placer(state))
+
+
+def unhurried(placer):
+    """The placer with a little work to do, which no time limit cuts."""
+    return replace(placer, clock=lambda: 0.0, budget_ms=10.0)
+
+
+def taken(placer) -> int:
+    """In how many tasks the search's placement is returned, and not the greedy one."""
+    searching = replace(placer, bootstrap_network=None)
+    return sum(torch.equal(placer.place(task).device, searching.place(task).device) for task in PLACED)
+
+
+def test_the_search_is_trusted_where_measurements_are_exact_and_less_where_they_scatter():
+    assert taken(placer_with_noise(0.5)) < taken(placer_with_noise(0.0))
+
+
+def alone(placer, member: int):
+    """The placer with the network of one of its bootstrap network's members."""
+    network = StructuredCostNetwork(placer.normaliser, members=1)
+    parameters = dict(network.named_parameters())
+    network.load_state_dict(
+        {
+            name: value[member : member + 1] if name in parameters else value
+            for name, value in placer.bootstrap_network.state_dict().items()
+        }
+    )
+    network.measured_on = placer.bootstrap_network.measured_on
+    return replace(placer, cost_network=network)
+
+
+def test_the_searchs_placement_is_returned_if_each_member_predicts_a_gain_else_the_greedy_one_is_and_that_is_said(
+    caplog,
+):
+    placer = placer_with_noise(0.5)
+    members, outcomes = [alone(placer, member) for member in range(5)], set()
+    for task in PLACED:
+        searched = replace(placer, bootstrap_network=None).place(task)
+        greedy = GreedyCostPlacer(placer.cost_network, placer.normaliser).place(task)
+        gains = [
+            member.predict_overall_ms(task, greedy) - member.predict_overall_ms(task, searched) for member in members
+        ]
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            found = placer.place(task)
+        assert torch.equal(found.device, (searched if min(gains) > 0 else greedy).device)
+        assert ("the measurements do not show" in caplog.text) == (min(gains) <= 0)
+        outcomes.add(min(gains) > 0)
+    assert outcomes == {True, False}
+
+
+def test_constrained_tables_stay_where_they_must_whichever_placement_is_taken():
+    placer = placer_with_noise(0.5)
+    for task in PLACED:
+        pinned = Constraints(pinned=dict.fromkeys(task.tables.names[:3], (2,)))
+        assert placer.place(replace(task, constraints=pinned)).device[:3].tolist() == [2, 2, 2]
+
+
+NONE = replace(TINY, bootstraps=0)
+
+
+def test_it_changes_nothing_that_is_learnt_besides():
+    with_it, without = (rounds(start_training(pool_of(24), config, seed=0), 2)[0] for config in (TINY, NONE))
+    assert without.bootstrap is None
+    kept = bits(without)
+    assert all(torch.equal(bits(with_it)[name], value) for name, value in kept.items())
+
+
+def test_there_is_none_without_members_nor_as_published_nor_before_a_measurement():
+    paper = start_training(pool_of(24), with_algorithm(TINY, "paper"), seed=0)
+    mixture = start_training(pool_of(24), replace(TINY, cost_network="paper"), seed=0)
+    assert (paper.bootstrap, mixture.bootstrap) == (None, None)
+    assert make_placer(start_training(pool_of(24), TINY, seed=0)).bootstrap_network is None
+    assert make_placer(rounds(start_training(pool_of(24), NONE, seed=0), 1)[0]).bootstrap_network is None
+
+
+def test_earlier_measurements_keep_their_weights_as_more_are_added():
+    few, many = bootstrap_weights(5, 40), bootstrap_weights(5, 4000)
+    assert torch.equal(few, many[:, :40])
+    assert many.mean().item() == pytest.approx(1, abs=0.02)
+    assert many.var().item() == pytest.approx(1, abs=0.05)
+    assert len(many.unique(dim=0)) == 5
+
+
+def test_a_saved_placer_keeps_it_and_one_saved_without_places_by_the_search_alone(tmp_path):
+    placer = placer_with_noise(0.5)
+    save_placer(placer, tmp_path / "with")
+    save_placer(replace(placer, bootstrap_network=None), tmp_path / "without")
+    loaded, without = unhurried(load_placer(tmp_path / "with")), load_placer(tmp_path / "without")
+    assert without.bootstrap_network is None
+    assert loaded.bootstrap_network.measured_on == placer.bootstrap_network.measured_on
+    assert [loaded.place(task).device.tolist() for task in PLACED] == [
+        placer.place(task).device.tolist() for task in PLACED
+    ]
+
+
+@pytest.mark.parametrize("members", [2, 5, 7])
+def test_a_training_goes_on_from_a_placer_with_other_members_or_without_them(members):
+    config = replace(TINY, bootstraps=members).warm()
+    for earlier in (learnt_placer(), replace(learnt_placer(), bootstrap_network=None)):
+        state = continue_from(earlier, config, seed=1)
+        own, old = state.bootstrap.network, earlier.bootstrap_network or earlier.cost_network
+        for member in range(members):
+            assert torch.equal(own.slope[member], old.slope[member % old.members])
+        after, _ = rounds(state, 1)
+        assert not torch.equal(make_placer(after).bootstrap_network.slope[0], old.slope[0])
+
+
+def test_its_members_saw_different_measurements_and_so_differ():
+    state, _ = rounds(start_training(pool_of(24), TINY, seed=0), 2)
+    network, task = state.bootstrap.network, tiny_tasks()[0]
+    latents = network.encode(state.normaliser(task.tables))
+    with torch.no_grad():
+        sums = latents.sum(0)[None]
+        ms, mean_ms = network.member_overall_ms(sums), network.overall_ms(sums)
+    assert len(ms.unique()) == 5
+    assert ms.mean().item() == pytest.approx(mean_ms.item(), rel=1e-4)
