@@ -28,7 +28,7 @@ class TrainingConfig:
             in a whole number of placements. The paper has 0.
         cost_network: `paper` is DreamShard's own; so it is for `policy`.
         cost_learning_rate: initial; falls linearly to a twentieth over the run, as `policy_learning_rate` does.
-        bootstraps: members of the bootstrap network (`bootstrap.py`), which all must agree before the search's placement is
+        bootstraps: votes of the bootstrap network (`bootstrap.py`), which all must agree before the search's placement is
             taken instead of the greedy one; 0 for none. The paper has none.
         warm_iterations: rounds of a training that starts from an earlier placer.
         warm_rate: initial learning rates of such a training, as a share of those above.

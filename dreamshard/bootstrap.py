@@ -2,7 +2,8 @@
 
 A search that minimises a prediction also finds the prediction's errors: the more the measurements scatter, the less of what
 it gains is real. Members that are fitted to bootstrap samples of the measurements err differently, so a gain that all of them
-predict is one of the placement (Efron 1979, the bootstrap; Breiman 1996, bagging).
+predict is one of the placement (Efron 1979, the bootstrap; Breiman 1996, bagging). A vote is the mean of two members, which
+loses fewer real gains than votes of one, and lets as few unreal ones pass.
 
 A measurement counts in a member's loss as often as a Poisson variable of mean 1 says, which is the bootstrap of a growing
 list: earlier measurements keep their weights as later ones are added. All members are fitted in one pass. Communication is
@@ -28,6 +29,8 @@ from dreamshard.cost_model import (
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 
+_MEMBERS_PER_VOTE = 2
+
 
 @dataclass
 class BootstrapFit:
@@ -42,9 +45,9 @@ class BootstrapFit:
     optimizer: torch.optim.Optimizer
 
     @classmethod
-    def start(cls, normaliser: Normaliser, members: int) -> "BootstrapFit":
+    def start(cls, normaliser: Normaliser, votes: int) -> "BootstrapFit":
         """Untrained, with weights from torch's global generator."""
-        network = StructuredCostNetwork(normaliser, members)
+        network = StructuredCostNetwork(normaliser, _MEMBERS_PER_VOTE * votes)
         return cls(network, torch.optim.Adam(network.parameters(), fused=True))
 
     def start_from(self, earlier: CostNetwork) -> None:
@@ -93,17 +96,21 @@ def supported_gain(
     better: Placement,
     other: Placement,
 ) -> bool:
-    """Whether every member predicts that `better` costs less than `other`."""
+    """Whether every vote says that `better` costs less than `other`."""
     own = network.for_task(task)
-    better_ms, other_ms = (_member_ms(own, normaliser, task, placement) for placement in (better, other))
+    better_ms, other_ms = (votes_ms(own, _sums(own, normaliser, task, placement)) for placement in (better, other))
     return bool((better_ms < other_ms).all())
 
 
-def _member_ms(
+def votes_ms(network: StructuredCostNetwork, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B V"]:
+    """The overall cost by each vote."""
+    members_ms = network.member_overall_ms(sums)
+    return members_ms.reshape(*members_ms.shape[:-1], -1, _MEMBERS_PER_VOTE).mean(dim=-1)
+
+
+def _sums(
     network: StructuredCostNetwork, normaliser: Normaliser, task: PlacementTask, placement: Placement
-) -> Float[Tensor, " M"]:
+) -> Float[Tensor, "D L"]:
     sharded, placement = task.sharded(placement)
-    sums = shard_sums(
-        shard_latents(network, normaliser, sharded, task.tables), placement.device[None], task.num_devices
-    )
-    return network.member_overall_ms(sums)[0]
+    latents = shard_latents(network, normaliser, sharded, task.tables)
+    return shard_sums(latents, placement.device[None], task.num_devices)[0]

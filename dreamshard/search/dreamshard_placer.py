@@ -57,7 +57,7 @@ class DreamShardPlacer:
         clock: seconds, for that limit.
         inference: `policy` places whole tables without search, starts or budget.
         starts: of the search; fewer only to show what each is worth.
-        bootstrap_network: whose members must all agree before the search's placement is taken instead of the greedy one
+        bootstrap_network: whose votes must all agree before the search's placement is taken instead of the greedy one
             (`bootstrap.py`); None to take it always.
     """
 

@@ -1,10 +1,10 @@
-"""Whether networks of resampled measurements tell a search's good placements from those that exploit its network's errors.
+"""Whether a bootstrap network tells a search's good placements from those that exploit its network's errors.
 
 It reads what the benchmark `kernels` measured on two CPU ranks, where measuring again differs by 11.5 %; it measures nothing.
 Each of three trainings has 100 measurements. Its network's own search and greedy placements were measured on 50 held-out
-tasks. Five more networks are fitted to as many measurements, drawn from the same 100 with repetition, and choose one of the
-two. Which five are drawn changes the costs too, so they are means over four draws of five. Which rule chooses was
-tried on these very tasks.
+tasks; they were made before there was a bootstrap network. One is fitted to the 100 as a training fits it, and chooses one of
+the two. Which measurements each member sees changes the costs too, so they are means over four orders of the measurements.
+Which rule chooses was tried on these very tasks.
 """
 
 import gzip
@@ -18,6 +18,8 @@ import torch
 from dreamshard import training
 from dreamshard.algorithms import TrainingConfig
 from dreamshard.baselines import RULES_OF_THUMB
+from dreamshard.bootstrap import votes_ms
+from dreamshard.cost_model import CostData
 from dreamshard.costs import CostSample
 from dreamshard.sweep.summary import gain_over
 from dreamshard.tables import Tables
@@ -37,7 +39,7 @@ from tests.benchmarks.measuring import Row, row
 from tests.benchmarks.recorded_testbed import recorded_samples
 
 MEASUREMENTS = Path(__file__).parent / "data" / "kernels_amd_epyc.jsonl.gz"
-SEEDS, BUDGET, NETWORKS, DRAWS = (0, 1, 2), 100, 5, 4
+SEEDS, BUDGET, DRAWS = (0, 1, 2), 100, 4
 CHOSEN_FROM = ("dreamshard", "cost_greedy")
 
 
@@ -54,12 +56,12 @@ def _by_all(search: Vector, greedy: Vector) -> Vector:
 
 
 Rule = Callable[[Vector, Vector], Vector]
-"""`[T]` whether to take the search's placement, by what networks predict of it and of the greedy one, `[N, T]` each."""
+"""`[T]` whether to take the search's placement, by what votes predict of it and of the greedy one, `[V, T]` each."""
 
-RESAMPLED: dict[str, Rule] = {
-    f"the mean of {NETWORKS} resampled": _by_mean,
-    f"the worst of {NETWORKS} resampled": _by_worst,
-    f"{NETWORKS} resampled, the search's only if all agree": _by_all,
+RULES: dict[str, Rule] = {
+    "the mean of its votes": _by_mean,
+    "the worst of its votes": _by_worst,
+    "all its votes, as the placer does": _by_all,
 }
 
 
@@ -88,15 +90,16 @@ def rows() -> Iterator[Row]:
         for name, of_placer in zip(at, costs, strict=True):
             found.setdefault(name, []).append(of_placer)
         placed = [measured[task * PER_TASK + place][0] for place in at.values() for task in range(TEST_TASKS)]
-        one_more, *resampled = (
-            _predicted(learning, drawn, 1000 + 100 * seed + number, placed)
-            for number, drawn in enumerate([own, *_resampled(own, seed)])
-        )  # [2, T] each
-        for rule, choose, draws in (
-            ("one more network", _by_mean, [np.stack([one_more])]),
-            *((rule, choose, np.split(np.stack(resampled), DRAWS)) for rule, choose in RESAMPLED.items()),
+        orders = np.random.default_rng(seed)
+        drawn = [[own[i] for i in orders.permutation(BUDGET)] for _ in range(DRAWS)]
+        fits = [_fitted(learning, each, 1000 + 100 * seed + number) for number, each in enumerate(drawn)]
+        more = [by_network(each, placed).overall.reshape(1, len(CHOSEN_FROM), TEST_TASKS) for each in fits]
+        votes = [_by_votes(each, placed) for each in fits]  # [V, 2, T] each
+        for rule, choose, predicted in (
+            ("one more network", _by_mean, more),
+            *((f"a bootstrap network, by {rule}", choose, votes) for rule, choose in RULES.items()),
         ):
-            chosen = [np.where(choose(each[:, 0], each[:, 1]), *costs) for each in draws]  # [T] each
+            chosen = [np.where(choose(each[:, 0], each[:, 1]), *costs) for each in predicted]  # [T] each
             found.setdefault(f"{' or '.join(at)}, chosen by {rule}", []).append(np.mean(chosen, axis=0))
     for name, of_seeds in found.items():
         yield _over(f"{name}: cost / that of the best rule, {best}", of_seeds, reference)
@@ -111,18 +114,17 @@ def _over(name: str, of_seeds: Sequence[Vector], reference: Vector) -> Row:
     return row(f"{name} ({1 - gain.high:.3f}-{1 - gain.low:.3f})", 1 - gain.mean, "", 1.0)
 
 
-def _predicted(pool: Tables, samples: Sequence[CostSample], seed: int, placed: Sequence[CostSample]) -> Vector:
-    """`[2, T]` milliseconds of the placements to choose from, by a network fitted to the samples."""
-    return by_network(_fitted(pool, samples, seed), placed).overall.reshape(len(CHOSEN_FROM), TEST_TASKS)
-
-
-def _resampled(samples: Sequence[CostSample], seed: int) -> list[list[CostSample]]:
-    generator = np.random.default_rng(seed)
-    return [[samples[i] for i in generator.integers(len(samples), size=len(samples))] for _ in range(NETWORKS * DRAWS)]
+@torch.no_grad()
+def _by_votes(state: training.TrainingState, placed: Sequence[CostSample]) -> Vector:
+    """`[V, 2, T]` milliseconds of the placements to choose from, by each vote of the bootstrap network."""
+    assert state.bootstrap is not None
+    network = state.bootstrap.network
+    sums = CostData.of(placed, state.normaliser).sums(network.encode)
+    return votes_ms(network, sums).T.numpy().reshape(-1, len(CHOSEN_FROM), TEST_TASKS)
 
 
 def _fitted(pool: Tables, samples: Sequence[CostSample], seed: int) -> training.TrainingState:
-    """A cost network fitted to these samples, by as many steps as a training takes."""
+    """Cost and bootstrap networks fitted to these samples, by as many steps as a training takes."""
     state = training.start_training(pool, TrainingConfig(), seed)
     for iteration in range(state.config.iterations):
         state.iteration = iteration
