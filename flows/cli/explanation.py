@@ -43,6 +43,7 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Explain PLAN for TABLES: what makes each device slow, and what each table would cost elsewhere."""
+    options.check_tables(tables)
     store = enter(home, reads_only=True, servers=placer is None)
     options.check_room(memory_gb, hardware)
     from dreamshard.explain import explain as explained

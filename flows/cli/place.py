@@ -57,6 +57,7 @@ def place(
     Exits with 3, the plan written, if its costs are of other hardware than --hardware; with --strict also if they are of
     another number of devices or of devices per host, precision, optimizer or batch size.
     """
+    options.check_tables(tables)
     store = enter(home, reads_only=True, servers=placer is None)
     check_writable(out)
     check_curve(curve, current)

@@ -82,6 +82,16 @@ StrictOption = Annotated[
 ]
 
 
+def check_tables(tables: Path) -> None:
+    """Check, before imports that take seconds, that a list which is named as a file is there.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if tables.suffix in (".csv", ".parquet", ".json") and not tables.is_file():
+        raise ValueError(f"there is no file {tables}, so there are no tables to read; check the path")
+
+
 def check_room(memory_gb: float | None, hardware: str | None) -> None:
     """Check, before anything is read, that the room for tables is known.
 

@@ -7,7 +7,7 @@ import typer
 
 from flows.cli import terminal
 from flows.cli.command_options import HomeOption, JsonOption, enter
-from flows.cli.place_options import OptimizerOption, PrecisionOption, TablesArgument
+from flows.cli.place_options import OptimizerOption, PrecisionOption, TablesArgument, check_tables
 from flows.placing.model_tables import setting_of, tables_from
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def what_if(
     as_json: JsonOption = False,
 ) -> None:
     """Compare clusters for TABLES: predicted cost of a step, memory and balance on each, by published figures alone."""
+    check_tables(tables)
     store = enter(home, reads_only=True)
     _check(out)
     from dreamshard.tables import DEFAULT_BATCH
