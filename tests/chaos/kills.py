@@ -1,7 +1,9 @@
 """Kill -9 at random moments of the chain: every reader still reads, and the same command ends as if undisturbed.
 
-A home is used by one command after another until one of them ends: each is killed at a moment drawn over the time that an
-undisturbed one takes, which covers all stages, and the last one runs to its end. Variants: forks of one process (cheap, so
+A home is used by one command after another until one of them ends: each is killed in the stage that was killed least so
+far, at a moment drawn over the time that an undisturbed command spends in it, and the last one runs to its end. A command
+that goes on after a kill skips or shortens what was done, so a kill may hit a later stage than was meant; a row counts what
+was hit. Variants: forks of one process (cheap, so
 that there are many), commands started as a person starts them, everything shared on an S3 server, and flow runs that a
 Prefect worker started, which are retried or started again. What may differ from an undisturbed run are times of day, times
 of placing, and the ids of MLflow's runs.
@@ -12,7 +14,7 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -32,6 +34,7 @@ PARAMETERS = {"recipe": "smoke", "testbed": "simulated"}
 _RETRY = {"type": "SCHEDULED", "name": "AwaitingRetry"}
 _MOST_PER_HOME = 4
 _END_S = 600.0
+_LOOK_S = 0.02
 _ENDING_S = 40.0  # for what a killed command started; the watchers wait 10 s before they kill
 
 
@@ -51,10 +54,15 @@ class Found:
     broken: int = 0
     homes: int = 0
 
-    def add(self, kills: int, stages: list[str], problems: Mapping[int, list[str]], name: str) -> None:
+    def targets(self, stages: Sequence[str], count: int, draw: random.Random) -> list[str]:
+        """The stages to kill in another home: those that were killed least, in the order of the chain."""
+        least = sorted(stages, key=lambda stage: (self.stages[stage], draw.random()))[:count]
+        return sorted(least, key=list(stages).index)
+
+    def add(self, stages: list[str], problems: Mapping[int, list[str]], name: str) -> None:
         """Add a home."""
         self.homes += 1
-        self.kills += kills
+        self.kills += len(stages)
         self.stages.update(stages)
         self.broken += len(problems)
         self.problems += [f"{name}, kill {number}: {'; '.join(each)}" for number, each in problems.items()]
@@ -99,18 +107,23 @@ class Trial:
 
     def __init__(self, folder: Path, port: int, seed: int) -> None:
         self.folder, self.port, self.seed = folder, port, seed
-        began = time.monotonic()
         home = folder / "undisturbed"
         running = self.start(RUN, {"DREAMSHARD_HOME": str(home)}, folder / "undisturbed.log")
-        if running.wait(_END_S) != 0:
+        self.spans_s: dict[str, float] = {}  # of the stages, in their order
+        began, before = time.time(), time.monotonic()
+        while (code := running.wait(_LOOK_S)) is None:
+            now, stage = time.monotonic(), stage_of(home, began)
+            self.spans_s[stage] = self.spans_s.get(stage, 0.0) + now - before
+            before = now
+        if code != 0:
             raise RuntimeError(f"the undisturbed run failed, so nothing can be compared: {running.said()[-500:]}")
-        self.span_s = time.monotonic() - began
         self.wanted: State = forks.answer(state, {"DREAMSHARD_HOME": str(home)})
         if self.wanted.problems or len(self.wanted.models) != 1:
             raise RuntimeError(
                 f"the undisturbed home is not as it should be: {self.wanted.problems[:3]}, {self.wanted.models}"
             )
-        print(f"undisturbed in {self.span_s:.1f} s, {len(self.wanted.samples)} samples", flush=True)
+        spans = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in self.spans_s.items())
+        print(f"undisturbed: {spans}; {len(self.wanted.samples)} samples", flush=True)
 
     def start(self, arguments: tuple[str, ...], environment: Mapping[str, str], log: Path) -> Running:
         """A fork."""
@@ -130,30 +143,28 @@ class Trial:
     ) -> Survived:
         """Homes one after another, until so many kills have hit."""
         draw, found, number = random.Random(f"{self.seed} {name}"), Found(), 0
-        span_s = self.span_s
-        if start == self.start_as_people_do:
-            span_s = self._time_of_start() + self.span_s
+        spans_s = self._with_start() if start == self.start_as_people_do else self.spans_s
         while found.kills < kills:
             number += 1
             home = self.folder / f"{name}-{number}"
             environment = {"DREAMSHARD_HOME": str(home), **shared}
             if shared:
                 environment["DREAMSHARD_STORE"] = f"s3://team/{home.name}"
-            most = min(_MOST_PER_HOME, kills - found.kills)
-            stages, problems = self._killed_home(home, environment, start, draw, most, span_s)
-            found.add(len(stages), stages, problems, home.name)
+            targets = found.targets([*spans_s], min(_MOST_PER_HOME, kills - found.kills), draw)
+            stages, problems = self._killed_home(home, environment, start, draw, targets, spans_s)
+            found.add(stages, problems, home.name)
             print(f"{home.name}: killed in {', '.join(stages) or 'nothing'} {problems or ''}", flush=True)
         return found.row(what)
 
-    def _time_of_start(self) -> float:
-        """Seconds that a command needs for what forks have done before."""
+    def _with_start(self) -> dict[str, float]:
+        """The stages' seconds in a process of its own, which first does what forks have done before."""
         began = time.monotonic()
         home = self.folder / "start"
         running = self.start_as_people_do(
             ("watch", "--recipe", "smoke"), {"DREAMSHARD_HOME": str(home)}, self.folder / "start.log"
         )
         running.wait(_END_S)
-        return time.monotonic() - began
+        return {**self.spans_s, "start": self.spans_s["start"] + time.monotonic() - began}
 
     def _killed_home(
         self,
@@ -161,21 +172,26 @@ class Trial:
         environment: Mapping[str, str],
         start: Callable[[tuple[str, ...], Mapping[str, str], Path], Running],
         draw: random.Random,
-        most: int,
-        span_s: float,
+        targets: Sequence[str],
+        spans_s: Mapping[str, float],
     ) -> tuple[list[str], dict[int, list[str]]]:
-        """Kill a command up to `most` times, and let the last one end: stages that were hit, problems by kill."""
+        """Kill a command in each of these stages, and let the last one end: stages that were hit, problems by kill."""
         stages: list[str] = []
         problems: dict[int, list[str]] = {}
         known: frozenset[str] = frozenset()
         log = self.folder / f"{home.name}.log"
         while True:
-            running = start(RUN, environment, log)
-            moment, group = draw.uniform(0.0, span_s), draw.random() < 0.5
-            code = running.wait(_END_S if len(stages) == most else moment)
-            if code is not None or len(stages) == most:
+            began, running = time.time(), start(RUN, environment, log)
+            if len(stages) == len(targets):
+                code = running.wait(_END_S)
                 break
-            stage, family = stage_of(home), family_of(running.pid)
+            target, group = targets[len(stages)], draw.random() < 0.5
+            moment = Moment(home, began, [*spans_s], target, draw.uniform(0.0, spans_s[target]))
+            while (code := running.wait(_LOOK_S)) is None and not moment.has_come():
+                continue
+            if code is not None:
+                break
+            stage, family = stage_of(home, began), family_of(running.pid)
             forks.kill(running, group=group)
             running.wait(_ENDING_S)
             stages.append(stage)
@@ -186,7 +202,7 @@ class Trial:
                 wrong += [f"lost sample {sample}" for sample in known - now.samples]
                 known = now.samples
             if wrong:
-                problems[len(stages)] = [f"{moment:.2f} s, in {stage}", *wrong]
+                problems[len(stages)] = [f"{moment.delay_s:.2f} s into {target}, in {stage}", *wrong]
         wrong = []
         if code != 0:
             forks.kill(running, group=True)
@@ -242,18 +258,24 @@ class Trial:
         from tests.flows.servers_up import servers_up
 
         draw, found, number = random.Random(f"{self.seed} worker"), Found(), 0
+        spans_s = self._with_start()
         while found.kills < kills:
             number += 1
             home = self.folder / f"worker-{number}"
-            most = min(_MOST_PER_HOME, kills - found.kills)
+            targets = found.targets([*spans_s], min(_MOST_PER_HOME, kills - found.kills), draw)
             with servers_up(home) as servers:
-                stages, problems = self._killed_flow_runs(servers, home, draw, most)
-            found.add(len(stages), stages, problems, home.name)
+                stages, problems = self._killed_flow_runs(servers, home, draw, targets, spans_s)
+            found.add(stages, problems, home.name)
             print(f"{home.name}: killed in {', '.join(stages) or 'nothing'} {problems or ''}", flush=True)
         return found.row("kills of a flow run under a Prefect worker")
 
     def _killed_flow_runs(
-        self, servers: "object", home: Path, draw: random.Random, most: int
+        self,
+        servers: "object",
+        home: Path,
+        draw: random.Random,
+        targets: Sequence[str],
+        spans_s: Mapping[str, float],
     ) -> tuple[list[str], dict[int, list[str]]]:
         from tests.flows.servers_up import Up, api, deployment, until
 
@@ -264,8 +286,8 @@ class Trial:
         environment = {"DREAMSHARD_HOME": str(home)}
         known: frozenset[str] = frozenset()
         run = ""
-        begins_s = 0.0
         while True:
+            asked = time.time()
             if run and len(stages) % 2 == 1:
                 api(servers, f"flow_runs/{run}/set_state", state=_RETRY, force=True)
             else:
@@ -275,15 +297,13 @@ class Trial:
                 return flow_process(servers.process.pid, run)
 
             process = until(process_of, 300)
-            began = time.monotonic()
-            moment = draw.uniform(0.0, begins_s + self.span_s)
-            if len(stages) < most:
-                while time.monotonic() - began < moment and process.is_running():
-                    time.sleep(0.05)
-                    if not begins_s and stage_of(home) != "start":
-                        begins_s = time.monotonic() - began
+            if len(stages) < len(targets):
+                target = targets[len(stages)]
+                moment = Moment(home, asked, [*spans_s], target, draw.uniform(0.0, spans_s[target]))
+                while process.is_running() and not moment.has_come():
+                    time.sleep(_LOOK_S)
                 if process.is_running():
-                    stages.append(stage_of(home))
+                    stages.append(stage_of(home, asked))
                     family = process.children(recursive=True)
                     process.kill()
                     problems |= {len(stages): left} if (left := left_over(family)) else {}
@@ -305,6 +325,35 @@ class Trial:
                 problems.setdefault(max(1, len(stages)), []).extend(wrong)
             if outcome != "CRASHED":
                 return stages, problems
+
+
+@dataclass
+class Moment:
+    """When to kill: so many seconds into a stage, or when that is over.
+
+    Attributes:
+        home: of the command.
+        began: when the command was started, in seconds since 1970.
+        stages: of a chain, in their order.
+        target: the stage.
+        delay_s: seconds into it.
+    """
+
+    home: Path
+    began: float
+    stages: Sequence[str]
+    target: str
+    delay_s: float
+    _reached: float | None = None
+
+    def has_come(self) -> bool:
+        """Whether it is time, or too late."""
+        stage, now = stage_of(self.home, self.began), time.monotonic()
+        if stage == self.target and self._reached is None:
+            self._reached = now
+        if self._reached is not None:
+            return stage != self.target or now - self._reached >= self.delay_s
+        return stage in self.stages and self.stages.index(stage) > self.stages.index(self.target)
 
 
 def family_of(pid: int) -> list[psutil.Process]:

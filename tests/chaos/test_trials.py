@@ -1,8 +1,11 @@
 """The command that runs long trials: a table of each, and a failure wherever anything was not survived."""
 
+import random
+
 import pytest
 
 from tests.chaos.__main__ import MARKER, main, names, table, tried
+from tests.chaos.kills import Found, Moment
 from tests.chaos.survived import Survived
 from tests.helpers.marked_tables import write
 from tests.helpers.placer_properties import PLACERS
@@ -58,3 +61,27 @@ def test_a_share_of_nothing_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["placers", "--scale", "0"])
     assert "would try nothing" in capsys.readouterr().err
+
+
+def test_homes_are_killed_in_the_stages_that_were_hit_least_in_the_order_of_the_chain():
+    found, stages, draw = Found(), ["start", "ingest", "train", "promote"], random.Random(0)
+    found.add(["promote", "start", "promote"], {}, "home-1")
+    assert found.targets(stages, 3, draw) == ["start", "ingest", "train"]
+    assert found.targets(stages, 2, draw) == ["ingest", "train"]
+
+
+def test_a_kill_comes_some_seconds_into_its_stage_or_when_that_is_over(monkeypatch, tmp_path):
+    now = {"stage": "start", "s": 0.0}
+    monkeypatch.setattr("tests.chaos.kills.stage_of", lambda _home, _since: now["stage"])
+    monkeypatch.setattr("tests.chaos.kills.time.monotonic", lambda: now["s"])
+
+    def comes(*moments):
+        moment = Moment(tmp_path, 0.0, ["start", "ingest", "train"], "ingest", 2.0)
+        answers = []
+        for now["stage"], now["s"] in moments:
+            answers.append(moment.has_come())
+        return answers
+
+    assert comes(("start", 5), ("ingest", 6), ("ingest", 7.9), ("ingest", 8)) == [False, False, False, True]
+    assert comes(("ingest", 6), ("start", 6.1)) == [False, True], "it was short"
+    assert comes(("start", 5), ("train", 6)) == [False, True], "it was skipped"

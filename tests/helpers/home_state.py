@@ -59,18 +59,21 @@ def state() -> State:
     )
 
 
-def stage_of(home: Path) -> str:
-    """The stage of a chain that a run of the home's own database is in, by MLflow's runs; `start` before all of them."""
+def stage_of(home: Path, since_s: float = 0.0) -> str:
+    """The stage of a chain that a run of the home's own database is in, by MLflow's runs; `start` before all of them.
+
+    Only runs that began after `since_s`, seconds since 1970, count: those of killed commands stay RUNNING for a while.
+    """
     database = home / "mlflow.db"
     if not database.exists():
         return "start"
     query = (
         "select tags.value from runs join tags on tags.run_uuid = runs.run_uuid and tags.key = 'dreamshard.stage' "
-        "where runs.status = 'RUNNING' order by runs.start_time desc limit 1"
+        "where runs.status = 'RUNNING' and runs.start_time >= ? order by runs.start_time desc limit 1"
     )
     with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=30)) as connection:
         try:
-            found = connection.execute(query).fetchone()
+            found = connection.execute(query, (1000 * since_s,)).fetchone()
         except sqlite3.OperationalError:  # it has no tables yet
             found = None
     return str(found[0]) if found else "start"
