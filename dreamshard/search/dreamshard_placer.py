@@ -1,7 +1,8 @@
 """Turn a policy and a cost network into the best placement found within a budget of work, or the policy alone into one.
 
 Starting placements of the search are the policy's greedy rollout, sampled rollouts in one batch, greedy on the cost network,
-and every rule of thumb; `placement_search.py` continues from them.
+and every rule of thumb; `placement_search.py` continues from them. The greedy placement is returned instead of what that
+finds where the measurements do not support that it costs more (`bootstrap.py`).
 """
 
 import logging

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from dreamshard.files.digests import digest
 from storage.login import LOGIN
 from tests.chaos.survived import Survived
 from tests.helpers import kept_secrets
@@ -123,7 +124,7 @@ def _with_secrets(folder: Path) -> Survived:
 def _read_only(folder: Path) -> Survived:
     """Every command in a home that nobody may write."""
     home, broken = folder / "home", []
-    before = {name: len(content) for name, content in kept_secrets.files_below(home)}
+    before = _digests(home)
     with read_only(home):
         for arguments in (*READING, *WRITING):
             code, _, err = _done(folder, home, arguments)
@@ -132,7 +133,7 @@ def _read_only(folder: Path) -> Survived:
                 broken.append(f"{arguments[0]} said {err[-300:]!r}")
             if arguments in READING and code:
                 broken.append(f"{arguments[0]} ended with {code}: {err[-300:]!r}")
-    if {name: len(content) for name, content in kept_secrets.files_below(home)} != before:
+    if _digests(home) != before:
         broken.append("files changed")
     tried = len(READING) + len(WRITING)
     return Survived(
@@ -141,6 +142,10 @@ def _read_only(folder: Path) -> Survived:
         survived=tried - len(broken),
         note="; ".join(broken),
     )
+
+
+def _digests(home: Path) -> dict[str, str]:
+    return {name: digest(content) for name, content in kept_secrets.files_below(home)}
 
 
 def _clock_back(folder: Path) -> Survived:
