@@ -56,7 +56,7 @@ def test_a_search_that_the_time_limit_cut_is_answered_with_the_best_plan_and_say
     answer = httpx.post(f"{address}/invocations", json={"inputs": [request]}, timeout=60, auth=LOGIN)
     assert answer.status_code == 200, answer.text
     [plan] = answer.json()["predictions"]
-    assert re.search(r"time limit of 0\.00\d s cut the search", plan["warning"])
+    assert re.search(r"time limit of \S+ s cut the search", plan["warning"])
     assert {shard["table"] for shard in plan["shards"]} == {table["name"] for table in tables}
 
 
