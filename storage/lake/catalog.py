@@ -43,6 +43,9 @@ VIEWS = (
     "sweep_results",
 )
 
+_REPLACED = ("FileExpired", "FileNotFoundError")
+"""What fsspec says, through DuckDB, of a file on an object store that another host replaced or removed while it was read."""
+_TIMES_REPLACED = 4
 _DESCRIBE = re.compile(r"\s*(?:describe|desc)\s+\"?(\w+)\"?\s*;?\s*", re.IGNORECASE)
 
 
@@ -160,6 +163,18 @@ def _readable(sql: str) -> str:
 
 
 def _create_views(connection: duckdb.DuckDBPyConnection, settings: Settings, versions: str = "") -> None:
+    """Create all views; files that another host replaces or removes meanwhile are looked for anew."""
+    for _ in range(_TIMES_REPLACED):
+        try:
+            return _define_views(connection, settings, versions)
+        except duckdb.Error as error:
+            if isinstance(settings.lake_root, Path) or not any(kind in str(error) for kind in _REPLACED):
+                raise
+            settings.lake_root.fs.invalidate_cache()
+    return _define_views(connection, settings, versions)
+
+
+def _define_views(connection: duckdb.DuckDBPyConnection, settings: Settings, versions: str) -> None:
     root = settings.lake_root
     if not isinstance(root, Path):
         connection.register_filesystem(root.fs)
@@ -168,12 +183,14 @@ def _create_views(connection: duckdb.DuckDBPyConnection, settings: Settings, ver
         *("versions", "tables", "tasks", "cost_samples", "device_costs", "shard_costs", "exchange_samples"),
         "sweep_results",
     ):
-        connection.execute(f"create view {name} as {rows[name]}")
-    connection.execute(f"create view evaluations as {derived_views.EVALUATIONS.format(rows=rows['evaluations'])}")
-    connection.execute(f"create view evaluated_devices as {derived_views.EVALUATED_DEVICES}")
-    connection.execute(f"create view placements as {derived_views.PLACEMENTS}")
+        connection.execute(f"create or replace view {name} as {rows[name]}")
+    connection.execute(
+        f"create or replace view evaluations as {derived_views.EVALUATIONS.format(rows=rows['evaluations'])}"
+    )
+    connection.execute(f"create or replace view evaluated_devices as {derived_views.EVALUATED_DEVICES}")
+    connection.execute(f"create or replace view placements as {derived_views.PLACEMENTS}")
     costs = derived_views.TABLE_COSTS.format(estimates=rows["table_estimates"])
-    connection.execute(f"create view table_costs as {costs}")
+    connection.execute(f"create or replace view table_costs as {costs}")
 
 
 _DISTINCT = """

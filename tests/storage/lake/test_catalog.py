@@ -2,6 +2,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import duckdb
 import pytest
@@ -193,3 +194,41 @@ def test_the_catalog_is_replaced_under_an_open_reader(settings: Settings, reques
     with duckdb.connect(settings.catalog_path, read_only=True) as reader:
         assert reader.sql("select count(*) from cost_samples").fetchall() == [(2,)]
     assert [path.name for path in settings.home.glob("catalog*")] == ["catalog.duckdb"]
+
+
+@pytest.mark.parametrize(("times", "kind"), [(2, "FileExpired: [Errno 16]"), (4, "FileNotFoundError: team/lake")])
+def test_a_file_of_a_store_that_is_replaced_while_it_is_read_is_read_anew(times, kind, monkeypatch):
+    class Root:
+        def __init__(self):
+            self.fs = self
+            self.invalidated = 0
+
+        def invalidate_cache(self):
+            self.invalidated += 1
+
+    tried = []
+
+    def replaced(connection, _settings, _versions):
+        tried.append(connection)
+        if len(tried) <= times:
+            raise duckdb.Error(f"Error: Traceback ... {kind} no longer exists")
+        connection.execute("create view versions as select 1 as one")
+
+    settings = SimpleNamespace(lake_root=Root())
+    monkeypatch.setattr(catalog, "_define_views", replaced)
+    with catalog.connect(settings) as connection:
+        assert connection.execute("select one from versions").fetchall() == [(1,)]
+    assert settings.lake_root.invalidated == times
+
+
+def test_other_errors_of_a_store_are_not_tried_again(monkeypatch):
+    tried = []
+
+    def broken(connection, _settings, _versions):
+        tried.append(connection)
+        raise duckdb.Error("Parser Error")
+
+    monkeypatch.setattr(catalog, "_define_views", broken)
+    with pytest.raises(duckdb.Error, match="Parser"):
+        catalog.connect(SimpleNamespace(lake_root=SimpleNamespace(fs=None)))
+    assert len(tried) == 1
