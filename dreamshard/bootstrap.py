@@ -29,7 +29,7 @@ from dreamshard.cost_model import (
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 
-_MEMBERS_PER_VOTE = 2
+MEMBERS_PER_VOTE = 2
 
 
 @dataclass
@@ -47,7 +47,7 @@ class BootstrapFit:
     @classmethod
     def start(cls, normaliser: Normaliser, votes: int) -> "BootstrapFit":
         """Untrained, with weights from torch's global generator."""
-        network = StructuredCostNetwork(normaliser, _MEMBERS_PER_VOTE * votes)
+        network = StructuredCostNetwork(normaliser, MEMBERS_PER_VOTE * votes)
         return cls(network, torch.optim.Adam(network.parameters(), fused=True))
 
     def start_from(self, earlier: CostNetwork) -> None:
@@ -105,7 +105,7 @@ def supported_gain(
 def votes_ms(network: StructuredCostNetwork, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B V"]:
     """The overall cost by each vote."""
     members_ms = network.member_overall_ms(sums)
-    return members_ms.reshape(*members_ms.shape[:-1], -1, _MEMBERS_PER_VOTE).mean(dim=-1)
+    return members_ms.reshape(*members_ms.shape[:-1], -1, MEMBERS_PER_VOTE).mean(dim=-1)
 
 
 def _sums(

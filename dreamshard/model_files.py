@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn, optim
 
+from dreamshard.bootstrap import MEMBERS_PER_VOTE
 from dreamshard.cost_model import CostNetwork, Normaliser, StructuredCostNetwork, new_cost_network
 from dreamshard.files.foreign import InputError, brief
 from dreamshard.measured_on import MeasuredOn
@@ -144,6 +145,8 @@ def _bootstrap_network(
     if not weights:
         return None
     members, _, hidden = weights["hidden_bias"].shape
+    if members % MEMBERS_PER_VOTE:
+        raise ValueError(f"its bootstrap network has {members} members, which make no whole votes")
     network = StructuredCostNetwork(normaliser, members, hidden)
     network.load_state_dict(weights)
     network.measured_on = _known(config)

@@ -13,18 +13,10 @@ from dreamshard.cost_model import StructuredCostNetwork
 from dreamshard.model_files import load_placer, save_placer
 from dreamshard.search import GreedyCostPlacer
 from dreamshard.tasks import PlacementTask, sample_tasks
-from dreamshard.training import (
-    TrainingConfig,
-    continue_from,
-    fit_costs,
-    improve_policy,
-    make_placer,
-    propose,
-    start_training,
-)
+from dreamshard.training import TrainingConfig, continue_from, make_placer, start_training
 from tests.helpers.tables import pool_of
 from tests.helpers.testbeds import simulated
-from tests.helpers.trained import TINY, bits, learnt_placer, rounds, tiny_tasks
+from tests.helpers.trained import TINY, bits, learnt_placer, rounds, run_round, tiny_tasks
 
 CONFIG = TrainingConfig(iterations=3, placements_per_iteration=15, cost_steps=100, policy_updates=2, episodes=4)
 PLACED = [PlacementTask(pool_of(12, seed), 3, 2**33) for seed in range(100, 108)]
@@ -34,12 +26,10 @@ PLACED = [PlacementTask(pool_of(12, seed), 3, 2**33) for seed in range(100, 108)
 @torch.enable_grad()
 def placer_with_noise(noise: float):
     """Trained on measurements of this relative noise."""
-    state, testbed, samples = start_training(pool_of(24), CONFIG, seed=0), simulated(noise=noise), []
+    state, samples = start_training(pool_of(24), CONFIG, seed=0), []
     tasks = sample_tasks(pool_of(24), 8, 12, 3, 2**33, torch.Generator().manual_seed(1))
     for _ in range(CONFIG.iterations):
-        samples += [testbed.measure(*proposal) for proposal in propose(state, tasks)]
-        fit_costs(state, samples)
-        improve_policy(state, tasks)
+        samples = run_round(state, tasks, samples, simulated(noise=noise))
     return unhurried(make_placer(state))
 
 
@@ -159,3 +149,11 @@ def test_its_members_saw_different_measurements_and_so_differ():
         ms, mean_ms = network.member_overall_ms(sums), network.overall_ms(sums)
     assert len(ms.unique()) == 10
     assert ms.mean().item() == pytest.approx(mean_ms.item(), rel=1e-4)
+
+
+def test_a_file_whose_members_make_no_whole_votes_is_refused(tmp_path):
+    placer = placer_with_noise(0.5)
+    odd = StructuredCostNetwork(placer.normaliser, members=3)
+    save_placer(replace(placer, bootstrap_network=odd), tmp_path / "placer")
+    with pytest.raises(ValueError, match="3 members, which make no whole votes"):
+        load_placer(tmp_path / "placer")

@@ -8,6 +8,7 @@ import torch
 
 from dreamshard.costs import CostSample
 from dreamshard.tasks import PlacementTask, sample_tasks
+from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.trained import State, fit_costs, improve_policy, propose
 from dreamshard.training import TrainingConfig, TrainingState, make_placer, start_training
 from tests.helpers.tables import pool_of
@@ -26,9 +27,11 @@ def tiny_tasks(num_devices: int = 2, seed: int = 1) -> list[PlacementTask]:
     return sample_tasks(pool_of(24), 4, 8, num_devices, 2**30, generator)
 
 
-def run_round(state: State, tasks: Sequence[PlacementTask], samples: list[CostSample]) -> list[CostSample]:
+def run_round(
+    state: State, tasks: Sequence[PlacementTask], samples: list[CostSample], testbed: SimulatedTestbed | None = None
+) -> list[CostSample]:
     """One round on the simulated testbed; returns all samples so far."""
-    testbed = simulated()
+    testbed = testbed or simulated()
     grown = [*samples, *(testbed.measure(task, placement) for task, placement in propose(state, tasks))]
     fit_costs(state, grown)
     improve_policy(state, tasks)
