@@ -26,6 +26,8 @@ from tests.chaos.survived import Survived
 from tests.helpers import forks
 from tests.helpers.forks import Running
 from tests.helpers.home_state import State, stage_of, state
+from tests.helpers.killed_processes import ENDING_S, family_of, flow_process, left_over
+from tests.helpers.moments import LOOK_S, Moment
 from tests.helpers.s3_server import s3_server
 
 KILLS = {"forks": 32, "started": 6, "s3": 8, "worker": 6}
@@ -34,8 +36,6 @@ PARAMETERS = {"recipe": "smoke", "testbed": "simulated"}
 _RETRY = {"type": "SCHEDULED", "name": "AwaitingRetry"}
 _MOST_PER_HOME = 4
 _END_S = 600.0
-_LOOK_S = 0.02
-_ENDING_S = 40.0  # for what a killed command started; the watchers wait 10 s before they kill
 
 
 @dataclass
@@ -111,7 +111,7 @@ class Trial:
         running = self.start(RUN, {"DREAMSHARD_HOME": str(home)}, folder / "undisturbed.log")
         self.spans_s: dict[str, float] = {}  # of the stages, in their order
         began, before = time.time(), time.monotonic()
-        while (code := running.wait(_LOOK_S)) is None:
+        while (code := running.wait(LOOK_S)) is None:
             now, stage = time.monotonic(), stage_of(home, began)
             self.spans_s[stage] = self.spans_s.get(stage, 0.0) + now - before
             before = now
@@ -187,13 +187,13 @@ class Trial:
                 break
             target, group = targets[len(stages)], draw.random() < 0.5
             moment = Moment(home, began, [*spans_s], target, draw.uniform(0.0, spans_s[target]))
-            while (code := running.wait(_LOOK_S)) is None and not moment.has_come():
+            while (code := running.wait(LOOK_S)) is None and not moment.has_come():
                 continue
             if code is not None:
                 break
             stage, family = stage_of(home, began), family_of(running.pid)
             forks.kill(running, group=group)
-            running.wait(_ENDING_S)
+            running.wait(ENDING_S)
             stages.append(stage)
             wrong = left_over(family)
             now, more = self.look(environment)
@@ -301,7 +301,7 @@ class Trial:
                 target = targets[len(stages)]
                 moment = Moment(home, asked, [*spans_s], target, draw.uniform(0.0, spans_s[target]))
                 while process.is_running() and not moment.has_come():
-                    time.sleep(_LOOK_S)
+                    time.sleep(LOOK_S)
                 if process.is_running():
                     stages.append(stage_of(home, asked))
                     family = process.children(recursive=True)
@@ -325,62 +325,3 @@ class Trial:
                 problems.setdefault(max(1, len(stages)), []).extend(wrong)
             if outcome != "CRASHED":
                 return stages, problems
-
-
-@dataclass
-class Moment:
-    """When to kill: so many seconds into a stage, or when that is over.
-
-    Attributes:
-        home: of the command.
-        began: when the command was started, in seconds since 1970.
-        stages: of a chain, in their order.
-        target: the stage.
-        delay_s: seconds into it.
-    """
-
-    home: Path
-    began: float
-    stages: Sequence[str]
-    target: str
-    delay_s: float
-    _reached: float | None = None
-
-    def has_come(self) -> bool:
-        """Whether it is time, or too late."""
-        stage, now = stage_of(self.home, self.began), time.monotonic()
-        if stage == self.target and self._reached is None:
-            self._reached = now
-        if self._reached is not None:
-            return stage != self.target or now - self._reached >= self.delay_s
-        return stage in self.stages and self.stages.index(stage) > self.stages.index(self.target)
-
-
-def family_of(pid: int) -> list[psutil.Process]:
-    """Processes that a command has started; none if it has ended."""
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
-def flow_process(above: int, run: str) -> psutil.Process | None:
-    """The process of a flow run below a worker."""
-    for process in psutil.Process(above).children(recursive=True):
-        try:
-            if process.environ().get("PREFECT__FLOW_RUN_ID") == run and "-m" in process.cmdline():
-                return process
-        except psutil.Error:
-            continue  # it ended
-    return None
-
-
-def left_over(family: list[psutil.Process]) -> list[str]:
-    """What still runs of a killed command after a while."""
-    _, alive = psutil.wait_procs(family, timeout=_ENDING_S)
-    found = []
-    for process in alive:
-        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(f"process {process.pid} was left: {' '.join(process.cmdline())[:80]}")
-            process.kill()
-    return found

@@ -5,9 +5,10 @@ import random
 import pytest
 
 from tests.chaos.__main__ import MARKER, main, names, table, tried
-from tests.chaos.kills import Found, Moment
+from tests.chaos.kills import Found
 from tests.chaos.survived import Survived
 from tests.helpers.marked_tables import write
+from tests.helpers.moments import Moment
 from tests.helpers.placer_properties import PLACERS
 
 HELD = Survived(what="kills", tried=1200, survived=1200, note="seed 3")
@@ -72,8 +73,8 @@ def test_homes_are_killed_in_the_stages_that_were_hit_least_in_the_order_of_the_
 
 def test_a_kill_comes_some_seconds_into_its_stage_or_when_that_is_over(monkeypatch, tmp_path):
     now = {"stage": "start", "s": 0.0}
-    monkeypatch.setattr("tests.chaos.kills.stage_of", lambda _home, _since: now["stage"])
-    monkeypatch.setattr("tests.chaos.kills.time.monotonic", lambda: now["s"])
+    monkeypatch.setattr("tests.helpers.moments.stage_of", lambda _home, _since: now["stage"])
+    monkeypatch.setattr("tests.helpers.moments.time.monotonic", lambda: now["s"])
 
     def comes(*moments):
         moment = Moment(tmp_path, 0.0, ["start", "ingest", "train"], "ingest", 2.0)
