@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 
 LEAST_FREE_BYTES = 2**29
-"""What a query leaves free on the disk of temporary files."""
+"""What a query that writes leaves free on the disk of temporary files."""
 
 _EVERY_S = 0.1
 _CTRL_C = "Query interrupted"  # DuckDB's own error after a signal, which it notices between parts of a query only
@@ -109,6 +109,7 @@ def _exceeded(folder: Path, bounds: Bounds, left_s: float) -> str | None:
         )
     try:
         largest = max((file.stat().st_size for file in folder.iterdir() if file.is_file()), default=0)
+        has_written = any(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         free = shutil.disk_usage(folder).free
     except OSError:  # a file that is gone meanwhile
         return None
@@ -117,7 +118,7 @@ def _exceeded(folder: Path, bounds: Bounds, left_s: float) -> str | None:
             f"the answer of this query has more than {bounds.file_bytes / 2**30:.3g} GiB, so it was stopped and nothing was "
             "written; ask for fewer rows or columns, or raise --memory-gb, four times which is the most that it may write"
         )
-    if free < LEAST_FREE_BYTES:
+    if has_written and free < LEAST_FREE_BYTES:
         return (
             f"this query left less than {LEAST_FREE_BYTES / 2**20:.0f} MiB free on the disk of {folder.parent.parent}, so it "
             "was stopped and nothing was written; ask for less, or set TMPDIR to a folder with more room"

@@ -61,3 +61,12 @@ def test_a_query_leaves_room_on_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(query_watch, "LEAST_FREE_BYTES", 2**80)
     with pytest.raises(ValueError, match="set TMPDIR to a folder with more room"):
         write(tmp_path, BOUNDS)
+
+
+def test_a_query_that_writes_nothing_is_answered_whatever_room_there_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(query_watch, "LEAST_FREE_BYTES", 2**80)
+    monkeypatch.setattr(query_watch, "_EVERY_S", 0.001)
+    with duckdb.connect() as connection, watched(connection, tmp_path, BOUNDS):
+        [(total,)] = connection.sql("select sum(range) from range(100000000)").fetchall()
+        time.sleep(0.1)  # so that it was looked at
+    assert total == 100000000 * (100000000 - 1) // 2
