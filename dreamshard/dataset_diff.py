@@ -92,7 +92,7 @@ class DatasetDiff:
     def sentence(self) -> str:
         """The changes in one sentence."""
         if self.num_before == 0:
-            return f"{self.num_after} tables, none of which has been trained on yet"
+            return f"{self.num_after} tables, on which no training with these options has ended yet"
         if not self.changes:
             return f"none of the {self.num_after} tables changed by as much as the thresholds"
         counts = ", ".join(f"{count} {kind}" for kind, count in self.counts.items() if count)

@@ -92,4 +92,6 @@ def place_example(outcome: Mapping[str, Any], learnt: Path | None = None, task: 
     named = str(version) if not in_use else "" if version.algorithm == DEFAULT_ALGORITHM else version.algorithm
     placer = f" --placer {named}" if named else ""
     devices, memory_gb = (8, 40) if task is None else (task.num_devices, task.memory_bytes / 2**30)
-    return f"place {tables} --devices {devices} --memory-gb {memory_gb:g}{placer}"
+    per_host = task and task.devices_per_host
+    hosts = f" --devices-per-host {per_host}" if per_host and per_host < devices else ""
+    return f"place {tables} --devices {devices}{hosts} --memory-gb {memory_gb:g}{placer}"

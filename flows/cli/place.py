@@ -17,7 +17,7 @@ from flows.cli.plan_in_use import (
     write_curve,
 )
 from flows.cli.plan_output import check_page, check_writable, plan_text, show_prediction, write_page
-from flows.cli.torchrec_plan import DeviceTypeOption, ModulePathOption, torchrec_target
+from flows.cli.torchrec_plan import DeviceTypeOption, ModulePathOption, check_ranks_per_host, torchrec_target
 
 OTHER_SETTING = 3
 """Exit code of `place` where the plan's costs are of something else than what it is for."""
@@ -58,6 +58,8 @@ def place(
     another number of devices or of devices per host, precision, optimizer or batch size.
     """
     options.check_tables(tables)
+    if form == "torchrec":
+        check_ranks_per_host(device_type, devices_per_host, hardware)
     store = enter(home, reads_only=True, servers=placer is None)
     check_writable(out)
     check_curve(curve, current)

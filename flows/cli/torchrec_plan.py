@@ -42,6 +42,19 @@ class TorchRecTarget:
     ranks_per_host: int | None
 
 
+def check_ranks_per_host(device_type: DeviceType, devices_per_host: int | None, hardware: str | None) -> None:
+    """Check, before anything is imported, that a plan for TorchRec can name the GPU of each rank.
+
+    Raises:
+        BadParameter: it cannot.
+    """
+    if device_type == "cuda" and devices_per_host is None and hardware is None:
+        raise typer.BadParameter(
+            "a plan for TorchRec names the GPU of each rank on its host; give the ranks per host, or --hardware",
+            param_hint="--devices-per-host",
+        )
+
+
 def torchrec_target(
     task: "PlacementTask",
     *,
@@ -61,7 +74,7 @@ def torchrec_target(
 
     Raises:
         ValueError: torchrec is not installed.
-        BadParameter: the tables' module is not known, or the ranks of a host are not.
+        BadParameter: the tables' module is not known.
     """
     try:
         from dreamshard.torchrec import PlannedTable, planned_table
@@ -80,11 +93,6 @@ def torchrec_target(
             param_hint="--module-path",
         )
     per_host = task.devices_per_host or (spec.devices_per_node if spec else None)
-    if per_host is None and device_type == "cuda":
-        raise typer.BadParameter(
-            "a plan for TorchRec names the GPU of each rank on its host; give the ranks per host, or --hardware",
-            param_hint="--devices-per-host",
-        )
     if model is not None:
         tables = {name: planned_table(table) for name, table in model.by_name.items()}
     else:

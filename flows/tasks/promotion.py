@@ -8,10 +8,10 @@ from prefect import get_run_logger
 
 from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
 from flows.decisions import standing
-from flows.decisions.contestants import champion_name
+from flows.decisions.contestants import IN_USE, champion_name
 from flows.decisions.promotion_decision import Decision, decide
 from flows.decisions.promotion_veto import find_veto
-from flows.reports import mlflow_tracking, report_pages, written_links
+from flows.reports import mlflow_tracking, report_pages, report_tables, written_links
 from flows.runtime.prefect_tasks import retried_task
 from flows.runtime.progress import publish_progress
 from flows.runtime.run_locks import registry_lock
@@ -64,7 +64,7 @@ def promote(
         "standing": place.words,
         "topology": topology,
         "reason": decision.reason,
-        "note": "; ".join(filter(None, (place.note, among))),
+        "note": "; ".join(filter(None, (place.note, among, _beside_plan_in_use(report)))),
         "effort": training_effort.read(store, training).sentence,
         "testbed": report.hardware,
         "measured_on": report.measured_on,
@@ -118,6 +118,17 @@ def _among(algorithm: Algorithm) -> str:
     if algorithm == DEFAULT_ALGORITHM:
         return ""
     return f"it was compared with champions of {algorithm} only, and versions of other algorithms keep their standing"
+
+
+def _beside_plan_in_use(report: EvaluationReport) -> str:
+    """Says where the plan in use is cheaper than the version's; empty where it is not, or where none was measured."""
+    gain = report.gain(report.candidate, IN_USE)
+    if gain is None or gain.is_positive:
+        return ""
+    return (
+        f"the plan in use is cheaper than its placement ({report_tables.gain_text(gain)}), so keep that plan; "
+        "`dreamshard place --current` weighs moving from it"
+    )
 
 
 def _is_provisional(store: Store, version: str | None) -> bool:

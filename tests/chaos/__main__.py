@@ -1,18 +1,22 @@
 """Run long trials, print a Markdown table of what was survived, and fail where anything was not.
 
-    python -m tests.chaos [names...] [--scale 0.1] [--seed 1] [--write docs/survived.md]
+    python -m tests.chaos [names...] [--scale 0.1] [--seed 1] [--jobs 4] [--write docs/survived.md]
 
 A name is a module of this package; without names all run. `--scale` shrinks the number of attempts. The seed is printed, and
-the same seed tries the same again. `--write` replaces the rows of these trials in the file and keeps those of others.
+the same seed tries the same again. With four cores and more, several trials run at once. `--write` replaces the rows of these
+trials in the file and keeps those of others.
 """
 
 import argparse
 import importlib
+import multiprocessing
+import os
 import secrets
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from flows.runtime.source_revision import source_revision
@@ -21,6 +25,7 @@ from tests.helpers.marked_tables import write
 
 MARKER = "<!-- survived -->"
 _HEADER = ("| what | tried | survived | |", "|---|---:|---:|---|")
+_JOBS = max(1, len(os.sched_getaffinity(0)) // 2)  # most trials keep more than one core busy
 _NO_TRIALS = ("__init__", "__main__", "survived")
 Trial = Callable[[float, int], list[Survived]]
 
@@ -46,6 +51,26 @@ def tried(name: str, scale: float, seed: int, load: Callable[[str], Trial] = tri
         return [Survived(what=f"{name} itself", tried=1, survived=0, note=f"{type(error).__name__}: {error}")]
 
 
+def _timed(name: str, scale: float, seed: int) -> tuple[str, list[Survived], float]:
+    """The name of a trial, what it found, and its seconds."""
+    began = time.perf_counter()
+    rows = tried(name, scale, seed)
+    return name, rows, time.perf_counter() - began
+
+
+def _all(wanted: Sequence[str], scale: float, seed: int, jobs: int) -> Iterator[tuple[str, list[Survived], float]]:
+    """Each trial as it ends; with several at once each has a process of its own."""
+    if jobs == 1:
+        for name in wanted:
+            yield _timed(name, scale, seed)
+        return
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawned, max_tasks_per_child=1) as pool:
+        running = [pool.submit(_timed, name, scale, seed) for name in wanted]
+        for ended in as_completed(running):
+            yield ended.result()
+
+
 def table(rows: Sequence[Survived]) -> list[str]:
     """The rows as a Markdown table."""
     lines = [f"| {row.what} | {row.tried:,} | {row.survived:,} | {_cell(row.note)} |" for row in rows]
@@ -62,24 +87,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", choices=[*names(), []], metavar="name", help=", ".join(names()))
     parser.add_argument("--scale", type=float, default=1.0, help="share of the attempts (default: all)")
     parser.add_argument("--seed", type=int, default=None, help="default: one that is drawn and printed")
+    parser.add_argument("--jobs", type=int, default=_JOBS, help=f"trials at once (default here: {_JOBS})")
     parser.add_argument("--write", type=Path, metavar="FILE", help="Markdown file whose tables to replace")
     given = parser.parse_args(arguments)
     if not given.scale > 0:
         parser.error(f"--scale {given.scale} would try nothing; give a share above 0")
+    if given.jobs < 1:
+        parser.error(f"--jobs {given.jobs} would try nothing; give 1 or more")
     seed = secrets.randbelow(2**31) if given.seed is None else given.seed
-    well = True
-    for name in given.names or names():
-        began = time.perf_counter()
-        print(f"## {name} (seed {seed})\n", flush=True)
-        rows = tried(name, given.scale, seed)
-        spent = time.perf_counter() - began
+    wanted, well = given.names or names(), True
+    print(f"{', '.join(wanted)} (seed {seed})\n", flush=True)
+    for name, rows, spent in _all(wanted, given.scale, seed, given.jobs):
         lines = [
             *(f"## {name}", ""),
             *table(rows),
             "",
             f"Tried {time.strftime('%Y-%m-%d')} at {source_revision()[:8]} with seed {seed} in {spent:.0f} s.",
         ]
-        print("\n".join(lines[2:]), end="\n\n", flush=True)
+        print("\n".join(lines), end="\n\n", flush=True)
         if given.write is not None:
             write(given.write, MARKER, "##", {name: lines})
         well = well and all(row.survived == row.tried for row in rows)

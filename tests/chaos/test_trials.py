@@ -54,7 +54,7 @@ def test_placers_are_tried_by_the_command(capsys, monkeypatch):
     monkeypatch.setattr("tests.chaos.placers.PLACERS", {"size_greedy": PLACERS["size_greedy"]})
     assert main(["placers", "--scale", "0.01", "--seed", "5"]) == 0
     printed = capsys.readouterr().out
-    assert "## placers (seed 5)" in printed
+    assert "placers (seed 5)" in printed
     assert "| random tasks placed by `size_greedy` | 1 | 1 |" in printed
 
 

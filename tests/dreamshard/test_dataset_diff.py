@@ -120,7 +120,7 @@ def test_thresholds_of_nothing_are_reached_by_any_change_but_not_by_none():
 def test_tables_that_nothing_was_trained_on_matter():
     diff = diff_datasets(None, BEFORE)
     assert diff.matters
-    assert diff.sentence == "3 tables, none of which has been trained on yet"
+    assert diff.sentence == "3 tables, on which no training with these options has ended yet"
     assert diff.rows() == []
 
 

@@ -267,7 +267,7 @@ def test_the_command_looks_once_says_what_would_start_and_starts_nothing(dreamsh
     assert done.returncode == 0, done.sentence
     found = json.loads(done.stdout)
     assert (found["matters"], found["emitted"], found["trained"], found["tables_after"]) == (True, False, None, 20)
-    assert found["sentence"] == "20 tables, none of which has been trained on yet"
+    assert found["sentence"] == "20 tables, on which no training with these options has ended yet"
     assert (
         found["retraining"]
         == f"Retraining is due: recipe smoke, seed 0, testbed simulated, source {tables}, algorithm dreamshard."

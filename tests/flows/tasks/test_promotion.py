@@ -15,7 +15,7 @@ from dreamshard.placement import Placement
 from dreamshard.recipes import RECIPES
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig, make_placer, start_training
-from flows.decisions.contestants import champion_name
+from flows.decisions.contestants import IN_USE, champion_name
 from flows.decisions.version_in_use import version_in_use
 from flows.placing.placers import choose
 from flows.reports import evaluation_plan, report_pages
@@ -62,6 +62,7 @@ class Team:
         *,
         tryout: bool = False,
         candidate_ms: tuple[float, ...] = (1.0, 1.0, 1.0),
+        in_use_ms: float | None = None,
     ) -> dict:
         """As at the end of a retraining: on each of three tasks, dim_greedy costs 2 ms and the champion 1.5.
 
@@ -70,12 +71,14 @@ class Team:
             error: its prediction error.
             tryout: as with `--no-promote`.
             candidate_ms: its cost on each task.
+            in_use_ms: cost of the plan in use; None where there is none.
         """
         training = f"training-{version}"
         with disable_run_logger():
             rival = evaluation.champion_to_beat.fn(open_store(), training, 1)
         costs = {"random": 3.0, "dim_greedy": 2.0, CANDIDATE: 0.0}
         costs |= {} if rival is None else {champion_name(rival): 1.5}
+        costs |= {} if in_use_ms is None else {IN_USE: in_use_ms}
         rows = [row(f"test-{t}", placer, ms or candidate_ms[t]) for t in range(3) for placer, ms in costs.items()]
         key = f"{version} over {rival}"
         report = make_report(
@@ -267,3 +270,9 @@ def test_a_measured_champion_takes_the_alias_from_a_simulated_one_but_a_recipes_
     assert f"version 1 was trained on {NAMED}" in outcome["note"]
     assert fresh.promote(fresh.version(NAMED))["alias"] == "champion"
     assert fresh.aliases == {"champion": "3", "previous": "1"}
+
+
+@pytest.mark.parametrize(("in_use_ms", "is_cheaper"), [(0.5, True), (3.0, False), (None, False)])
+def test_a_plan_in_use_that_is_cheaper_than_the_new_placement_is_said_to_be(team: Team, in_use_ms, is_cheaper):
+    note = team.promote(team.version(), in_use_ms=in_use_ms)["note"]
+    assert ("the plan in use is cheaper than its placement (-100.0 %" in note) == is_cheaper
