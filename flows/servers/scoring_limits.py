@@ -41,6 +41,8 @@ class RequestLimits:
         values: in a body, counted by its commas; parsing more would hold up other clients for seconds.
         body_s: for a body to arrive; its connection is closed after that.
         search_s: of searching for all plans of a body; then the best ones found are the answer.
+        at_once: bodies that are computed at the same time; others wait for their turn. Threads of one process that all
+            compute keep each other from it.
     """
 
     body_bytes: int = 16 * 2**20
@@ -50,6 +52,7 @@ class RequestLimits:
     values: int = 1_000_000
     body_s: float = 30.0
     search_s: float = 10.0
+    at_once: int = 2
 
     @property
     def answer_s(self) -> float:
@@ -59,6 +62,7 @@ class RequestLimits:
 
 def limited(app: Application, limits: RequestLimits, *, pages: bool = False) -> Application:
     """`app`, an ASGI application, with limits on what is posted to it; without its pages for programmers unless `pages`."""
+    turns = asyncio.Semaphore(limits.at_once)
 
     async def checked(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -68,7 +72,11 @@ def limited(app: Application, limits: RequestLimits, *, pages: bool = False) -> 
         elif scope["path"] != PATH:
             await app(scope, receive, send)
         else:
-            await _checked_body(app, limits, scope, receive, send)
+            await _checked_body(in_turn, limits, scope, receive, send)
+
+    async def in_turn(scope: Message, receive: Receive, send: Send) -> None:
+        async with turns:
+            await app(scope, receive, send)
 
     return checked
 

@@ -121,6 +121,28 @@ def test_a_body_that_is_no_json_is_left_to_the_server_and_other_types_are_refuse
     assert posted(b"a,b", headers={"Content-Type": "text/csv"}).status_code == 415
 
 
+def test_no_more_bodies_are_computed_at_once_than_the_limit_and_all_are_answered():
+    computing = [0]
+    most = []
+
+    async def slow(scope, receive, send):
+        computing[0] += 1
+        most.append(computing[0])
+        await asyncio.sleep(0.01)
+        computing[0] -= 1
+        await echo(scope, receive, send)
+
+    async def ask() -> list[int]:
+        transport = httpx.ASGITransport(app=limited(slow, replace(LIMITS, at_once=3)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            kind = {"Content-Type": "application/json"}
+            asked = [client.post("/invocations", content=body(1), headers=kind) for _ in range(20)]
+            return [answer.status_code for answer in await asyncio.gather(*asked)]
+
+    assert asyncio.run(ask()) == [200] * 20
+    assert max(most) == 3
+
+
 def test_pages_for_programmers_are_there_only_if_asked_for():
     assert posted(b"", path="/docs", method="GET").status_code == 404
     assert posted(b"", path="/openapi.json", method="GET").status_code == 404
