@@ -14,6 +14,7 @@ from dreamshard.tables import (
     Optimizer,
     Precision,
     Tables,
+    padded_dim,
     parent_name,
 )
 from dreamshard.tasks import PlacementTask
@@ -25,7 +26,6 @@ from dreamshard.workloads.tables_file import fill_missing_columns
 Pooling = Literal["sum", "mean", "none"]
 """How a sample's vectors become one; `none` keeps each, as for sequences."""
 
-_COLUMNS = 4  # the fused operator takes multiples of it
 _SHOWN = 5  # names in a message
 
 
@@ -58,7 +58,7 @@ class ModelTable:
     @property
     def planned_dim(self) -> int:
         """Columns rounded up to the multiple of 4 that is planned with."""
-        return -(-self.dim // _COLUMNS) * _COLUMNS
+        return padded_dim(self.dim)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,9 @@ from dreamshard.sharding import (
     row_blocks,
 )
 from dreamshard.tables import Tables, shard_name
-from dreamshard.tasks import PlacementTask
+from dreamshard.tasks import UNCACHED_ROW_BYTES, PlacementTask
 
 CACHED_ROW_BYTES = 16  # of fbgemm's cache beside a cached row: its index and its time of use, int64 each
-UNCACHED_ROW_BYTES = 4  # of fbgemm's map from each row to its place in the cache: int32
 GRADIENT_BYTES = 4  # per weight of a data-parallel table: its gradient is dense and fp32
 
 

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import torch
 
 from dreamshard.placement import ColumnShard, Placement, column_shards
-from dreamshard.tables import Tables
+from dreamshard.tables import DIM_MULTIPLE, Tables, padded_dim
 
 ShardingType = Literal["table_wise", "column_wise", "row_wise", "table_row_wise", "grid_shard", "data_parallel"]
 SHARDING_TYPES: tuple[ShardingType, ...] = get_args(ShardingType)
@@ -156,25 +156,25 @@ class ShardedPlacement:
         return replace(self, tables=(*self.tables[:table], sharding, *self.tables[table + 1 :]))
 
 
-def even_columns(dim: int, parts: int, multiple: int = 4) -> tuple[tuple[int, int], ...]:
-    """About equally wide ranges of columns, each a multiple of `multiple` wide.
+def even_columns(dim: int, parts: int) -> tuple[tuple[int, int], ...]:
+    """About equally wide ranges of columns, each of a multiple of `DIM_MULTIPLE`.
 
     Raises:
         ValueError: there are too few columns for that many ranges.
     """
-    units = dim // multiple
+    units = dim // DIM_MULTIPLE
     if not 1 <= parts <= max(units, 1):
         raise ValueError(
-            f"{dim} columns do not make {parts} ranges of a multiple of {multiple}, so a range would have none; ask for 1 to "
-            f"{max(units, 1)}"
+            f"{dim} columns do not make {parts} ranges of a multiple of {DIM_MULTIPLE}, so a range would have none; ask for "
+            f"1 to {max(units, 1)}"
         )
-    ends = [multiple * (units * part // parts) for part in range(parts)] + [dim]
+    ends = [DIM_MULTIPLE * (units * part // parts) for part in range(parts)] + [dim]
     return tuple(pairwise(ends))
 
 
-def most_ranges(dim: int, narrowest: int = 1, multiple: int = 4) -> int:
+def most_ranges(dim: int, narrowest: int = 1) -> int:
     """The most ranges of `even_columns` of which none has fewer than `narrowest` columns; a whole table is always one."""
-    return max((dim // multiple) // max(-(-narrowest // multiple), 1), 1)
+    return max(dim // max(padded_dim(narrowest), DIM_MULTIPLE), 1)
 
 
 def row_blocks(rows: int, parts: int) -> Sequence[tuple[int, int]]:

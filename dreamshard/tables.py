@@ -18,6 +18,9 @@ Optimizer = Literal[
 
 _SHARD = re.compile(r"(?P<table>.+)\[(?P<start>\d+):(?P<end>\d+)\]")
 
+DIM_MULTIPLE = 4
+"""The fused operator takes tables and column shards whose numbers of columns are multiples of this."""
+
 DEFAULT_BATCH = 65_536
 """Training samples per step of GPUs where nobody says: that of Meta's published data sets."""
 
@@ -83,11 +86,11 @@ class Tables:
             raise ValueError(
                 f"tables {bad[:5]} have fewer than 1 row, so nothing can be looked up in them; give the hash size in `rows`"
             )
-        if (self.dim < 1).any() or (self.dim % 4 != 0).any():
-            bad_dims = self.dim[(self.dim < 1) | (self.dim % 4 != 0)].unique().tolist()
+        if (self.dim < 1).any() or (self.dim % DIM_MULTIPLE != 0).any():
+            bad_dims = self.dim[(self.dim < 1) | (self.dim % DIM_MULTIPLE != 0)].unique().tolist()
             raise ValueError(
-                f"embedding dims {bad_dims[:5]} are not positive multiples of 4, which the fused operator requires; "
-                "pad them to the next multiple of 4"
+                f"embedding dims {bad_dims[:5]} are not positive multiples of {DIM_MULTIPLE}, which the fused operator "
+                f"requires; pad them to the next multiple of {DIM_MULTIPLE}"
             )
         if (self.pooling_factor < 0).any() or not self.pooling_factor.isfinite().all():
             raise ValueError(
@@ -132,6 +135,11 @@ class Tables:
     def columns(self, index: Int[Tensor, " S"]) -> dict[str, Tensor]:
         """Every field but the names, for the tables at `index`; an index may repeat."""
         return {field.name: getattr(self, field.name)[index] for field in fields(self)[1:]}
+
+
+def padded_dim(dim: int) -> int:
+    """The next number of columns that the fused operator takes."""
+    return -(-dim // DIM_MULTIPLE) * DIM_MULTIPLE
 
 
 def shard_name(table: str, start: int, end: int) -> str:

@@ -19,6 +19,7 @@ from dreamshard.tables import (
     BYTES_PER_ROW,
     BYTES_PER_ROW_STATE,
     BYTES_PER_WEIGHT,
+    DIM_MULTIPLE,
     Optimizer,
     Precision,
     Tables,
@@ -26,8 +27,9 @@ from dreamshard.tables import (
     shard_name,
 )
 
-_NARROWEST = 4  # columns of a shard; the fused operator takes multiples of 4
-_UNCACHED_ROW_BYTES = 4  # of a table in host memory, on the device: see `placed_shards`
+UNCACHED_ROW_BYTES = 4
+"""On the device, of a table in host memory: fbgemm's map from each row to its place in the cache, int32."""
+
 _DRAWS_PER_TASK = 20  # before a pool counts as having no more distinct tasks
 
 
@@ -173,16 +175,16 @@ class PlacementTask:
         Raises:
             ValueError: a table has too few columns for that many shards.
         """
-        units = self.tables.dim // _NARROWEST  # [T]
+        units = self.tables.dim // DIM_MULTIPLE  # [T]
         if (parts < 1).any() or (parts > units).any():
             worst = int((parts - units).argmax())
             raise ValueError(
                 f"table {self.tables.names[worst]!r} has {int(self.tables.dim[worst])} columns, which do not make "
-                f"{int(parts[worst])} shards of a multiple of {_NARROWEST}; ask for 1 to {int(units[worst])}"
+                f"{int(parts[worst])} shards of a multiple of {DIM_MULTIPLE}; ask for 1 to {int(units[worst])}"
             )
         shards = []
         for t, (num_shards, table_units) in enumerate(zip(parts.tolist(), units.tolist(), strict=True)):
-            ends = [_NARROWEST * (table_units * shard // num_shards) for shard in range(num_shards + 1)]
+            ends = [DIM_MULTIPLE * (table_units * shard // num_shards) for shard in range(num_shards + 1)]
             shards += [ColumnShard(t, start, end) for start, end in pairwise(ends)]
         placement = Placement(torch.zeros(len(shards), dtype=torch.int64), self.num_devices, tuple(shards))
         return self.sharded(placement)[0], tuple(shards)
@@ -209,7 +211,7 @@ class PlacementTask:
         blocks = {"row_wise": self.num_devices, "table_row_wise": per_host, "grid_shard": per_host}
         by_type = {}
         for sharding_type in SHARDING_TYPES:
-            columns = _NARROWEST if sharding_type in SPLIT_BY_COLUMNS else self.tables.dim
+            columns = DIM_MULTIPLE if sharding_type in SPLIT_BY_COLUMNS else self.tables.dim
             held = -(-rows // blocks.get(sharding_type, 1))
             by_type[sharding_type] = held * (columns * per_weight + self.row_bytes)
         constraints = self.constraints
@@ -218,7 +220,7 @@ class PlacementTask:
             return torch.stack([by_type[each] for each in types]).amin(dim=0)
 
         sizes = smallest(constraints.sharding_types)
-        cached = rows * _UNCACHED_ROW_BYTES // self.num_devices
+        cached = rows * UNCACHED_ROW_BYTES // self.num_devices
         if constraints.caching and not constraints.never_cached:
             return torch.minimum(sizes, cached)
         if constraints.caching or constraints.sharding_types_of or constraints.cached_share_of:

@@ -34,9 +34,8 @@ SHOWN = 100
 def watch(options: WatchOptions) -> dict[str, Any]:
     """Source -> what changed since the last training -> an event where it matters."""
     config, store = with_batch_size(configure(options)), open_for(options)
-    options = replace(
-        options, algorithm=config.training.algorithm
-    )  # the event's automation cannot pass an empty one on
+    # the event's automation cannot pass an empty one on: Prefect refuses null for a choice
+    options = replace(options, algorithm=config.training.algorithm)
     runs.end_abandoned(store.settings)
     if options.source is not None:
         options = replace(options, source=config.workload.source, batches=config.workload.batches)
@@ -61,9 +60,7 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     }
     publish(diff, outcome)
     if emitted:
-        emit_changed(
-            outcome, replace(options, algorithm=config.training.algorithm)
-        )  # Prefect refuses null for a choice
+        emit_changed(outcome, options)
     return {**outcome, "table": diff.rows(SHOWN)}
 
 

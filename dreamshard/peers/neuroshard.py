@@ -33,13 +33,13 @@ from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.evaluator import Array
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.table_order import in_one_order
+from dreamshard.tables import DIM_MULTIPLE
 from dreamshard.tasks import PlacementTask
 
 LIMITS = (*np.linspace(1.0, 1.5, 11).tolist(), float("inf"))
 """Limits on a device's sum of dims, relative to the mean over devices."""
 
 _ROUNDS, _BEAM, _HALVED = 10, 3, 10
-_COLUMNS = 4  # the fused operator takes multiples of this
 
 ShardList = tuple[ColumnShard, ...]
 
@@ -197,7 +197,7 @@ def _halved(parts: ShardList, compute_ms: NDArray[np.float32], shard_bytes: NDAr
     for s in sorted(map(int, candidates)):
         part = parts[s]
         middle, odd = divmod(part.start + part.end, 2)
-        if odd or (middle - part.start) % _COLUMNS:
+        if odd or (middle - part.start) % DIM_MULTIPLE:
             continue
         pair = ColumnShard(part.table, part.start, middle), ColumnShard(part.table, middle, part.end)
         lists.append((*parts[:s], *pair, *parts[s + 1 :]))

@@ -7,8 +7,8 @@ from dreamshard.baselines import no_room
 from dreamshard.limits import PlacementLimits
 from dreamshard.packing import Parts, pack_parts
 from dreamshard.placement import ColumnShard, Placement
-from dreamshard.search.column_splits import FINEST, allowed_parts
-from dreamshard.tables import parent_name
+from dreamshard.search.column_splits import allowed_parts
+from dreamshard.tables import DIM_MULTIPLE, parent_name
 from dreamshard.tasks import PlacementTask
 
 
@@ -28,9 +28,9 @@ def packed_columns(task: PlacementTask) -> Placement:
     for t, dim in enumerate(task.tables.dim.tolist()):
         amounts = packing.amounts[limits.item[t]]
         held_by = np.flatnonzero(amounts)
-        widths = [FINEST * int(amounts[d]) for d in held_by] if len(held_by) > 1 else [dim]
+        widths = [DIM_MULTIPLE * int(amounts[d]) for d in held_by] if len(held_by) > 1 else [dim]
         if len(held_by) == 1 and int(least[t]) > 1:  # it may not be whole, but both halves may be on one device
-            half = dim // FINEST // 2 * FINEST
+            half = dim // DIM_MULTIPLE // 2 * DIM_MULTIPLE
             held_by, widths = held_by.repeat(2), [half, dim - half]
         ends = np.cumsum(widths).tolist()
         shards += [ColumnShard(t, end - width, end) for end, width in zip(ends, widths, strict=True)]
@@ -48,7 +48,7 @@ def _parts(task: PlacementTask, limits: PlacementLimits) -> Parts:
     whole = Parts.whole(limits.item_bytes)
     members = np.bincount(limits.item)
     tables = task.tables
-    unit_bytes = (tables.rows * FINEST * (task.weight_bytes + task.element_state_bytes)).numpy()
+    unit_bytes = (tables.rows * DIM_MULTIPLE * (task.weight_bytes + task.element_state_bytes)).numpy()
     base_bytes = (tables.rows * task.row_bytes).numpy()
     for t, name in enumerate(map(parent_name, tables.names)):
         i = limits.item[t]
@@ -56,10 +56,10 @@ def _parts(task: PlacementTask, limits: PlacementLimits) -> Parts:
         if members[i] > 1 or devices == 1:
             continue
         whole.units[i], whole.unit_bytes[i], whole.base_bytes[i] = (
-            int(tables.dim[t]) // FINEST,
+            int(tables.dim[t]) // DIM_MULTIPLE,
             unit_bytes[t],
             base_bytes[t],
         )
-        whole.least[i] = -(-task.constraints.narrowest_columns_of.get(name, FINEST) // FINEST)
+        whole.least[i] = -(-task.constraints.narrowest_columns_of.get(name, DIM_MULTIPLE) // DIM_MULTIPLE)
         whole.most[i] = devices
     return whole

@@ -14,14 +14,13 @@ from torch import Tensor
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.sharding import ON_ONE_DEVICE, most_ranges
-from dreamshard.tables import parent_name
+from dreamshard.tables import DIM_MULTIPLE, parent_name
 from dreamshard.tasks import PlacementTask
 
 _NEAR_EVEN_SHARE = 0.9  # of a device's even share: splits are proposed if any table exceeds it
 _SHARES = (1.0, 0.75, 0.5, 0.25)
 """Of a device's even share: each proposal splits the tables that exceed one of these, into shards of at most that.
 Every shard repeats its table's lookups, so few large ones are often the cheapest."""
-FINEST = 4  # columns of the narrowest shard
 _TINY_BYTES = (
     2**22
 )  # of a table that stays whole: each shard would repeat its lookups for rows that are in the cache anyway
@@ -87,7 +86,7 @@ def allowed_parts(task: PlacementTask) -> tuple[Int[Tensor, " T"], Int[Tensor, "
 def column_limits(task: PlacementTask) -> tuple[Int[Tensor, " T"], Int[Tensor, " T"]]:
     """The fewest and the most column shards of each table by its constraints; more than the most where they contradict."""
     constraints = task.constraints
-    least, most = torch.ones(len(task.tables), dtype=torch.int64), (task.tables.dim // FINEST).clamp(min=1)
+    least, most = torch.ones(len(task.tables), dtype=torch.int64), (task.tables.dim // DIM_MULTIPLE).clamp(min=1)
     if constraints.sharding_types == ON_ONE_DEVICE and not constraints.tables_named():
         return least, most
     together = frozenset().union(*constraints.together)
@@ -108,8 +107,8 @@ def needed_parts(task: PlacementTask, largest_bytes: int) -> Int[Tensor, " T"]:
 
     A shard holds its columns' weights and all of the optimizer's state per row, if there is one.
     """
-    units = task.tables.dim // FINEST  # [T]
-    unit_bytes = task.tables.rows * FINEST * (task.weight_bytes + task.element_state_bytes)  # [T] of four columns
+    units = task.tables.dim // DIM_MULTIPLE  # [T]
+    unit_bytes = task.tables.rows * DIM_MULTIPLE * (task.weight_bytes + task.element_state_bytes)  # [T] of four columns
     room = largest_bytes - task.tables.rows * task.row_bytes  # [T]
     columns = torch.div(room, unit_bytes, rounding_mode="floor").clamp(min=1)  # [T] units that fit
     return torch.minimum((units + columns - 1) // columns, units)

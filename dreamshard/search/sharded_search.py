@@ -27,7 +27,7 @@ from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.budget import Budget
 from dreamshard.search.cached_shares import cached_shares, with_fuller_caches
-from dreamshard.search.column_splits import FINEST, column_limits
+from dreamshard.search.column_splits import column_limits
 from dreamshard.search.device_shards import Columns, DeviceShards, columns_and_devices
 from dreamshard.search.even_shares import EvenShares
 from dreamshard.search.forced_mixes import drawn_mixes, ever_more, forced_mix
@@ -37,7 +37,7 @@ from dreamshard.search.shard_menu import ShardMenu
 from dreamshard.search.sharding_costs import ShardingCosts
 from dreamshard.search.sharding_mix import ON_DEVICES, ShardingMix
 from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement, even_columns
-from dreamshard.tables import parent_name
+from dreamshard.tables import DIM_MULTIPLE, parent_name
 from dreamshard.tasks import PlacementTask
 
 _COLUMNS_SHARE = 0.3  # of the budget, for placements of whole tables and columns
@@ -185,7 +185,7 @@ class ShardedSearch:
                 sizes[t] = int(shards_of(task, [entry], task.num_devices).device_bytes[0])
         for t, (dim, size) in enumerate(zip(dims, sizes, strict=True)):
             needed = -(-size // max(int(room), 1))
-            parts = min(max(needed, int(least[t])), int(most[t]), max(dim // FINEST, 1))
+            parts = min(max(needed, int(least[t])), int(most[t]), max(dim // DIM_MULTIPLE, 1))
             columns.append(even_columns(dim, parts))
         return tuple(columns)
 

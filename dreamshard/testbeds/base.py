@@ -29,6 +29,7 @@ class TestbedSetup:
     Attributes:
         num_devices: most devices of a task.
         batch_size: training samples per pass.
+        lookups: a batch of each table, by its name.
         seed: of measurement noise.
         warmups: passes before the timed ones.
         repeats: timed passes per measurement.

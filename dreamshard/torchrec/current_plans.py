@@ -11,12 +11,11 @@ from dreamshard.files.bounds import LONGEST_NAME
 from dreamshard.files.foreign import InputError, brief, reading
 from dreamshard.plan import Plan, Shard, checked_shard
 from dreamshard.sharding import ON_ONE_DEVICE, SHARDING_TYPES
-from dreamshard.tables import Tables
+from dreamshard.tables import Tables, padded_dim
 from dreamshard.torchrec.plan_file import PlanFile, parse_plan_file
 from dreamshard.torchrec.planned_tables import PlannedTable
 
 _SAME_AS = {"table_column_wise": "column_wise"}  # which also keeps the columns on one host
-_MULTIPLE = 4  # of columns, to which a plan rounds dims up
 _CACHED = "fused_uvm_caching"
 _DEFAULT_SHARE = 0.2  # TorchRec's load factor where a plan gives none
 
@@ -96,7 +95,7 @@ def _shards(table: str, parameter: ParameterSharding, dim: int | None, name: str
                 f"{name} does not say how many columns the data-parallel table {brief(table)} has: it cannot be compared; "
                 "give the model's tables beside it"
             )
-        columns = -(-dim // _MULTIPLE) * _MULTIPLE
+        columns = padded_dim(dim)
         return [
             checked_shard(_fields(table, rank, 0, columns) | {"sharding_type": "data_parallel"})
             for rank in parameter.ranks or ()
@@ -113,7 +112,7 @@ def _shards(table: str, parameter: ParameterSharding, dim: int | None, name: str
         if not num_rows:
             continue
         end = column + num_columns
-        last_column = -(-end // _MULTIPLE) * _MULTIPLE if end == last else end
+        last_column = padded_dim(end) if end == last else end
         placed = _fields(table, rank, column, last_column) | {
             "row_start": row,
             "row_end": None if num_rows == rows else row + num_rows,

@@ -12,8 +12,9 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from dreamshard.constraints import Constraints
 from dreamshard.model_tables import ModelTable, shown
 from dreamshard.sharding import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
+from dreamshard.tables import padded_dim
 from dreamshard.torchrec.planned_tables import PlannedTable
-from dreamshard.torchrec.ways import is_processed, unguarded, ways, wider
+from dreamshard.torchrec.ways import is_processed, unguarded, ways
 
 _GENERAL = (SHARDING_TYPES, ON_ONE_DEVICE)  # choices among which nobody named single ways
 
@@ -66,7 +67,7 @@ def with_default_ways(
             named = tuple(each for each in named if each in free)
         planned = planned_table(table)
         if widen:
-            planned = replace(planned, dim=wider(table.dim))
+            planned = replace(planned, dim=padded_dim(table.dim))
         found = ways(planned, sharders.get(table.collection, sharders[plain]), device_type, named=named)
         if set(found.sharding_types) < set(constraints.sharding_types_for(name)):
             types_of[name] = found.sharding_types

@@ -13,8 +13,9 @@ from torchrec.distributed.types import CacheParams
 from dreamshard.constraints import Constraints
 from dreamshard.model_tables import ModelTable
 from dreamshard.sharding import SHARDING_TYPES, ShardingType
+from dreamshard.tables import padded_dim
 from dreamshard.torchrec.planned_tables import ShardableTable
-from dreamshard.torchrec.ways import CACHED, COPIED, is_processed, unguarded, ways, wider
+from dreamshard.torchrec.ways import CACHED, COPIED, is_processed, unguarded, ways
 
 _DEFAULT_SHARE = 0.2  # TorchRec's load factor where none is given
 _ONLY_IF_NAMED = ("grid_shard",)
@@ -82,7 +83,7 @@ def planning_inputs(
         found = ways(table.table, table.sharder, compute_device, named=named, kernels=own.compute_kernels)
         types_of[name] = found.sharding_types
         if found.is_copied:
-            notes.append(f"{name}: {COPIED.format(dim=table.table.dim, wider=wider(table.table.dim))}")
+            notes.append(f"{name}: {COPIED.format(dim=table.table.dim, wider=padded_dim(table.table.dim))}")
         if found.must_cache:
             factor = own.cache_params.load_factor if own.cache_params else None
             shares[name] = _DEFAULT_SHARE if factor is None else factor

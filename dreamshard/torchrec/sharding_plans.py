@@ -16,10 +16,8 @@ from torchrec.distributed.types import (
 
 from dreamshard.plan import Plan
 from dreamshard.sharding import ON_EVERY_DEVICE, ON_ONE_HOST, ShardedPlacement, TableSharding, row_blocks
-from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.tables import NUM_BINS, Tables, padded_dim
 from dreamshard.torchrec.planned_tables import PlannedTable
-
-_MULTIPLE = 4  # of columns, to which a placement rounds dims up
 
 
 def sharding_plan(
@@ -152,7 +150,7 @@ def _without_lookups(names: Sequence[str], tables: Sequence[PlannedTable]) -> Ta
     return Tables(
         tuple(names),
         rows=torch.tensor([table.rows for table in tables]),
-        dim=torch.tensor([-(-table.dim // _MULTIPLE) * _MULTIPLE for table in tables]),
+        dim=torch.tensor([padded_dim(table.dim) for table in tables]),
         pooling_factor=torch.zeros(len(names)),
         bins=torch.zeros(len(names), NUM_BINS),
         lookups=none,

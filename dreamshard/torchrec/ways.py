@@ -7,11 +7,11 @@ from torch import nn
 from torchrec.distributed.types import ModuleSharder
 
 from dreamshard.sharding import SHARDING_TYPES, ShardingType
+from dreamshard.tables import DIM_MULTIPLE, padded_dim
 from dreamshard.torchrec.planned_tables import PlannedTable
 
 CACHED = "fused_uvm_caching"
 _FUSED, _DENSE = "fused", "dense"
-_MULTIPLE = 4  # of columns, which fbgemm's fused operators take
 _ONLY_IF_NAMED_FOR_SEQUENCES = ("column_wise",)  # which TorchRec runs in equally wide shards only
 _ONLY_IF_NAMED_FOR_FEATURE_PROCESSORS = ("row_wise", "table_row_wise", "grid_shard")
 
@@ -79,12 +79,12 @@ def ways(
             f"and planned are {', '.join(SHARDING_TYPES)} with kernels {_FUSED}, {_DENSE} for data_parallel and {CACHED}; "
             "allow one of these"
         )
-    if table.dim % _MULTIPLE == 0:
+    if table.dim % DIM_MULTIPLE == 0:
         return Ways(tuple(in_device or in_host), bool(in_host), not in_device)
     if "data_parallel" not in in_device:
         raise ValueError(
             f"table {table.path!r} has {table.dim} columns, which fbgemm's fused operator refuses, and may not be copied to "
-            f"every rank (data_parallel) either, so TorchRec cannot run it in any way; widen it to {wider(table.dim)} "
+            f"every rank (data_parallel) either, so TorchRec cannot run it in any way; widen it to {padded_dim(table.dim)} "
             "columns, or allow data_parallel"
         )
     return Ways(("data_parallel",), may_cache=False, is_copied=True)
@@ -101,8 +101,3 @@ def unguarded(is_sequence: bool, has_feature_processor: bool) -> list[ShardingTy
 def is_processed(collection: str) -> bool:
     """Whether a collection of this class has feature processors."""
     return "FeatureProcessed" in collection
-
-
-def wider(dim: int) -> int:
-    """The next number of columns that fbgemm's fused operators take."""
-    return -(-dim // _MULTIPLE) * _MULTIPLE

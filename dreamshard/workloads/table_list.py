@@ -22,7 +22,7 @@ from dreamshard.files.bounds import (
 )
 from dreamshard.files.foreign import InputError, brief, file_bytes, file_text, json_content, reading
 from dreamshard.files.parquet import read_columns
-from dreamshard.tables import NUM_BINS
+from dreamshard.tables import DIM_MULTIPLE, NUM_BINS
 
 BIN_COLUMNS = tuple(f"bin_{i}" for i in range(NUM_BINS))
 
@@ -185,8 +185,10 @@ def _check_record(where: str, record: Mapping[str, Any]) -> ListedTable:
         raise ValueError(f"{where}: rows or dim of table {name!r} is empty, so its size is unknown; fill both in")
     if rows < 1:
         raise ValueError(f"{where}: rows is {rows}, so nothing can be looked up; give the hash size, at least 1")
-    if dim < 1 or dim % 4:
-        raise ValueError(f"{where}: dim is {dim}, but the fused operator takes positive multiples of 4; round it up")
+    if dim < 1 or dim % DIM_MULTIPLE:
+        raise ValueError(
+            f"{where}: dim is {dim}, but the fused operator takes positive multiples of {DIM_MULTIPLE}; round it up"
+        )
     lookups, unique = _integer(record, "lookups", where), _integer(record, "unique_rows", where)
     if unique is not None and unique > min(rows, rows if lookups is None else lookups):
         raise ValueError(

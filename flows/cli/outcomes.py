@@ -78,15 +78,14 @@ def show_next(*commands: str) -> None:
 
 
 def place_example(outcome: Mapping[str, Any], learnt: Path | None = None, task: "PlacementTask | None" = None) -> str:
-    """A `place` command: of the list that was learnt, on the devices of a task, or of MLPerf's, which everyone has.
+    """A `place` command: of the list that was learnt, on the devices of a task, or of MLPerf's, a bundled list.
 
     Args:
         outcome: of a promotion.
         learnt: the list or the function that the tables came from, if they are the user's own.
         task: one that was held out.
     """
-    bundled = Path(__file__).parents[2] / "dreamshard" / "workloads" / "data" / "mlperf-dlrm-dcnv2.csv"
-    tables = os.path.relpath(learnt or bundled)
+    tables = "mlperf-dlrm-dcnv2" if learnt is None else os.path.relpath(learnt)
     version = VersionReference.of(outcome["version"])
     in_use = outcome["alias"] == "champion"
     named = str(version) if not in_use else "" if version.algorithm == DEFAULT_ALGORITHM else version.algorithm

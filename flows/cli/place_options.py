@@ -11,7 +11,7 @@ TablesArgument = Annotated[
     Path,
     typer.Argument(
         help="CSV or Parquet (name, rows, dim, pooling_factor, bin_0..16), TorchRec-style JSON, model.py:make_model, "
-        "or a shipped list, e.g. mlperf-dlrm-dcnv2."
+        "or a bundled list by name, e.g. mlperf-dlrm-dcnv2."
     ),
 ]
 DevicesOption = Annotated[int, typer.Option("--devices", min=1, max=MOST_DEVICES, help="Number of devices.")]

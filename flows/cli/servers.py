@@ -154,8 +154,8 @@ def serve(
     as `dreamshard place --format json` writes it; `placer` in it says which version placed.
 
     REQUEST has num_devices, memory_gb (GiB of each device) and tables: objects with name, rows, dim, pooling_factor and
-    optionally lookups, unique_rows, bins (17 shares); beside them optionally precision (fp32, fp16), optimizer (sgd,
-    rowwise_adagrad) and budget_ms.
+    optionally lookups, unique_rows, bins (17 shares). It may also have precision, optimizer, batch_size, devices_per_host,
+    hardware and budget_ms, which mean what the options of `dreamshard place` do.
 
     Wrong requests are answered with 400 and a message that names the field, and what exceeds a limit with 413 or 422. A
     plan whose search the time limit cut says so in `warning`. GET /health answers 200. The version is chosen at the start:

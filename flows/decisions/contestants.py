@@ -16,11 +16,8 @@ from dreamshard.version_references import WRITTEN, VersionReference
 from flows.decisions.rivals import RivalInputs
 from flows.runtime.retries import passing
 from storage.mlflow_store import registry
-from storage.run_records.report_store import LearntFrom
+from storage.run_records.report_store import IN_USE, LearntFrom
 from storage.store import Store
-
-IN_USE = "current plan"
-"""The name of the plan in use in a report."""
 
 logger = logging.getLogger(__name__)
 

@@ -64,8 +64,9 @@ def _days(text: str | int) -> int:
 
 _SOURCE = _form(
     "Tables from",
-    "A bundled workload's name, or a full path or URI: a .pt, .pt.gz, .tsv, .tsv.gz or .csv file, a TorchRec "
-    "config as .json, a folder or bucket of tables, or a function that makes a TorchRec model. Empty: the recipe's.",
+    "A bundled workload's name, or a full path or URI: a list of tables (.csv, .parquet, or a TorchRec config as .json), "
+    "lookups (.pt, .pt.gz, .tsv, .tsv.gz), a folder or bucket of these, or a function that makes a TorchRec model. "
+    "Empty: the recipe's.",
     examples=["meta-dlrm-2021", "mlperf-dlrm-dcnv2", "s3://bucket/tables/", "/models/model.py:make_model"],
 )
 _SOURCES = SchemaEntry("pattern", _sources)
@@ -111,7 +112,14 @@ TestbedName = Annotated[
     ),
 ]
 Source = Annotated[
-    str | None, _SOURCE, _SOURCES, typer.Option("--source", help="Tables to use instead of the recipe's.")
+    str | None,
+    _SOURCE,
+    _SOURCES,
+    typer.Option(
+        "--source",
+        help="Tables to use instead of the recipe's: a list (.csv, .parquet, .json), lookups (.pt, .tsv), a folder or bucket "
+        "of these, a bundled workload's name, or model.py:make_model.",
+    ),
 ]
 Dataset = Annotated[
     str | None,
@@ -282,7 +290,8 @@ IngestedSource = Annotated[
     _SOURCE,
     _SOURCES,
     typer.Argument(
-        help="A .pt, .pt.gz, .tsv, .tsv.gz or .csv file, a bundled workload's name, or model.py:make_model."
+        help="A list (.csv, .parquet, .json), lookups (.pt, .pt.gz, .tsv, .tsv.gz), a folder or bucket of these, a bundled "
+        "workload's name, or model.py:make_model."
     ),
     REQUIRED,
 ]

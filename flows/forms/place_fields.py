@@ -8,7 +8,7 @@ PlacedTables = Annotated[
     str,
     Field(
         title="Tables",
-        description="What to place: the full path of a list (.csv, .parquet, .json), /path/model.py:make_model, or a shipped "
+        description="What to place: the full path of a list (.csv, .parquet, .json), /path/model.py:make_model, or a bundled "
         "list's name.",
         min_length=1,
         examples=["mlperf-dlrm-dcnv2", "/models/tables.csv", "/models/model.py:make_model"],

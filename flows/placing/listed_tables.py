@@ -18,7 +18,7 @@ _SAME_POOLING = 0.01  # relative: that of an ingested table is counted in lookup
 
 
 def read_listed(store: "Store", path: Path, note: Callable[[str], None]) -> "Tables":
-    """The tables of a file, or of a shipped list by its name; `note` gets a sentence on what was filled in.
+    """The tables of a file, or of a bundled list by its name; `note` gets a sentence on what was filled in.
 
     What the list lacks is as ingested for the same tables, by the newest data set that has all of them, or else by the newest
     one; other tables get its mean.

@@ -80,7 +80,7 @@ def choose(
     *,
     note: Callable[[str], None],
 ) -> Choice:
-    """The placer called `name`, or the best one for the hardware: a version, a shipped placer, or the preset itself.
+    """The placer called `name`, or the best one for the hardware: a version, a bundled placer, or the preset itself.
 
     Args:
         store: with the registry.
@@ -141,7 +141,7 @@ def for_hardware(store: "Store", task: "PlacementTask", spec: "AcceleratorSpec",
     own = [store.settings.home / "placers"]
     if spec.name in bundled_names(own):
         bundled = load_bundled(spec.name, own)
-        why = f"no version was trained on {called}, so the shipped placer places: {bundled}"
+        why = f"no version was trained on {called}, so the bundled placer places: {bundled}"
         return Choice(
             bundled.placer, f"dreamshard {spec.name}", bundled.placer, bundled.placer.cost_network.measured_on, why
         )
@@ -243,7 +243,7 @@ def _with_champion(store: "Store", name: str, note: Callable[[str], None]) -> Ch
 
 
 def _version(store: "Store", name: str) -> Choice:
-    """A shipped placer, or a version by number or alias; an algorithm's name alone stands for its champion."""
+    """A bundled placer, or a version by number or alias; an algorithm's name alone stands for its champion."""
     from dreamshard.names import ALGORITHMS
     from dreamshard.recipes import RECIPES
     from dreamshard.search import DreamShardPlacer

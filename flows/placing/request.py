@@ -27,7 +27,7 @@ class PlaceRequest:
     """What a person asks for.
 
     Attributes:
-        tables: a list's path, `model.py:make_model`, or a shipped list's name.
+        tables: a list's path, `model.py:make_model`, or a bundled list's name.
         num_devices: `D`.
         memory_gb: GiB for tables on each device; None for most of what the hardware has.
         hardware: a preset or a file; None where that is not said.

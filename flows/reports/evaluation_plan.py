@@ -20,10 +20,9 @@ from flows.reports.plots import rows_of_shown_task
 from flows.reports.timeline import costs_of
 from storage.mlflow_store import runs
 from storage.run_records import checkpoints
-from storage.run_records.report_store import EvaluationReport, MeasuredRow
+from storage.run_records.report_store import IN_USE, EvaluationReport, MeasuredRow
 from storage.store import Store
 
-CURRENT = "current plan"
 FILE = "placement_page.html"
 """Name of the page on an evaluation's run and on its version's."""
 
@@ -75,7 +74,7 @@ def placement_view(
     if side is None:
         return None
     rival = next(
-        name for name in (CURRENT, *report.versions, report.reference) if name in rows and name != report.candidate
+        name for name in (IN_USE, *report.versions, report.reference) if name in rows and name != report.candidate
     )
     return PlanView(
         title=task.name,

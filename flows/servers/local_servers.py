@@ -29,7 +29,6 @@ from storage.mlflow_store import server
 from storage.schedule import Schedule
 from storage.settings import QUIET, Settings
 
-PREFECT = (sys.executable, "-m", "prefect")
 SERVER = (sys.executable, "-m", "flows.servers.prefect_server")
 TEAM: Mapping[str, str] = {
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
@@ -95,21 +94,7 @@ def local_servers(
     name = socket.getfqdn() if host == EVERYWHERE else host
     prefect = f"http://{name}:{free_port(prefect_port, host)}"
     mlflow = tracking_uri if tracking_uri.startswith("http") else f"http://{name}:{free_port(mlflow_port, host)}"
-    environment = {
-        **TEAM,
-        **with_project(os.environ),
-        **QUIET,
-        **writable_pages(home, os.environ),
-        **_logging_in(wanted_login),
-        NOTIFY: "",
-        "DREAMSHARD_HOME": str(home),
-        "PREFECT_HOME": str(home / "prefect"),
-        "PREFECT_LOCAL_STORAGE_PATH": str(home / "results"),
-        "PREFECT_API_URL": f"{prefect}/api",
-        "PREFECT_UI_URL": f"{prefect}/v2",
-        "PREFECT_LOGGING_LEVEL": "INFO",
-        "MLFLOW_TRACKING_URI": mlflow,
-    }
+    environment = _environment(home, prefect, mlflow, wanted_login)
     with only_one(home), ExitStack() as ending:
         processes: dict[str, Process] = {}
 
@@ -139,6 +124,25 @@ def local_servers(
         yield Addresses(
             prefect=prefect, mlflow=without_passwords(mlflow), processes=processes, notes=notes, login=wanted_login
         )
+
+
+def _environment(home: Path, prefect: str, mlflow: str, wanted_login: str | None) -> dict[str, str]:
+    """What all processes of `up` get; addresses are those of the servers, without a path."""
+    return {
+        **TEAM,
+        **with_project(os.environ),
+        **QUIET,
+        **writable_pages(home, os.environ),
+        **_logging_in(wanted_login),
+        NOTIFY: "",
+        "DREAMSHARD_HOME": str(home),
+        "PREFECT_HOME": str(home / "prefect"),
+        "PREFECT_LOCAL_STORAGE_PATH": str(home / "results"),
+        "PREFECT_API_URL": f"{prefect}/api",
+        "PREFECT_UI_URL": f"{prefect}/v2",
+        "PREFECT_LOGGING_LEVEL": "INFO",
+        "MLFLOW_TRACKING_URI": mlflow,
+    }
 
 
 def login_for(home: Path, host: str, environ: Mapping[str, str]) -> str | None:

@@ -1,6 +1,6 @@
 """Places, measures and reports once: the pipeline behind the evaluation of a training and the comparison of versions."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,6 @@ from dreamshard.evaluation import EvaluationRow, best_baseline, evaluate, placem
 from dreamshard.fixed_model import is_fixed_model
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.placement import Placement
-from dreamshard.placer import Placer
 from dreamshard.plan import Plan
 from dreamshard.recipes import EvaluationConfig
 from dreamshard.tasks import PlacementTask
@@ -59,61 +58,19 @@ def measure_and_report(
         ValueError: the plan in use is not one of these tasks' model.
     """
     heldout = store.lake.read_tasks(dataset, "test", tasks)
-    model, notes = None, [*([caveat] if caveat else []), *contestants.notes]
     contestants = with_torchrec_planner(contestants, heldout, accelerator_of(store, testbed))
-    if is_fixed_model(heldout):
-        model = heldout[0].name
-        contestants, left_out = of_fixed_model(contestants, heldout, current, reference)
-        notes += [left_out] if left_out else []
-    elif current is not None:
-        raise ValueError(
-            "the tasks are drawn from a pool, so there is no model that the current plan places; give --mode fixed"
-        )
-    elif len(heldout) < FEW_TASKS:
-        notes.append(f"only {len(heldout)} distinct held-out tasks could be drawn, too few for a firm conclusion")
-    placers, first = (
-        {**contestants.model_placers, **contestants.placers},
-        next(iter(contestants.predictors.values()), None),
-    )
-    total, done = config.repeats * len(placers) * len(heldout), 0
-    if model is not None:
-        variants = config.variant_repeats * len(contestants.placers) * (len(heldout) - 1)
-        total = config.model_repeats * len(placers) + variants
-
-    conditions: list[MeasuredOn] = []
-
-    def measured(task: PlacementTask, placement: Placement, number: int) -> CostSample:
-        nonlocal done
-        sample = measure(store, in_round(testbed, number), task, placement)
-        keep(sample)
-        conditions.append(MeasuredOn.of(sample))
-        done += 1
-        if done < total:
-            report_progress("evaluate", done, total, task.name)
-        return sample
-
-    def rows_of(placers: Mapping[str, Placer], tasks: Sequence[PlacementTask], repeats: int) -> list[EvaluationRow]:
-        predict_ms = None if first is None else first.predict_overall_ms
-        return evaluate(placers, tasks, measured, predict_ms=predict_ms, repeats=repeats, seed=testbed.seed)
-
-    with step_lock(testbed), collecting(store.lake, key, EVALUATION, testbed.dataset) as keep:
-        if model is None:
-            rows = rows_of(placers, heldout, config.repeats)
-        else:
-            rows = rows_of(placers, heldout[:1], config.model_repeats)
-            rows += rows_of(contestants.placers, heldout[1:], config.variant_repeats)
-    rows = [_with_own_prediction(row, contestants) for row in rows]
-    versions, hardware = contestants.versions, testbed.identity
+    contestants, notes = _for_tasks(contestants, heldout, current, reference)
+    model = heldout[0].name if is_fixed_model(heldout) else None
+    rows, measured_on = _measured(store, key, contestants, heldout, config, testbed)
     store.lake.write_evaluation(
         rows,
-        versions,
+        contestants.versions,
         key,
         dataset_version=dataset,
         testbed=testbed.kind,
-        hardware=hardware,
+        hardware=testbed.identity,
         candidates={contestants.candidate: (facts["training"], facts["iteration"])} if contestants.candidate else {},
     )
-    publish_progress("evaluate", 1, 1, f"{len(placers)} placers on {len(heldout)} held-out tasks")
     report = make_report(
         key,
         rows,
@@ -124,10 +81,10 @@ def measure_and_report(
         dataset=dataset,
         tasks=tasks,
         testbed=testbed.kind,
-        hardware=hardware,
-        versions=versions,
-        caveat="; ".join(notes),
-        measured_on=conditions[0].to_json() if conditions else None,
+        hardware=testbed.identity,
+        versions=contestants.versions,
+        caveat="; ".join(filter(None, [caveat, *notes])),
+        measured_on=measured_on.to_json() if measured_on else None,
         **({"candidate": contestants.candidate} if contestants.candidate else {}),
         learnt_from=contestants.learnt_from,
         has_default_bandwidths=contestants.has_default_bandwidths,
@@ -139,6 +96,67 @@ def measure_and_report(
         get_run_logger().warning("champion version %s counts as beaten: %s", report.rival, report.rival_unusable)
     get_run_logger().info("measured %s on %s", ", ".join(contestants.placers), ", ".join(report.task_names))
     return report
+
+
+def _for_tasks(
+    contestants: Contestants, heldout: Sequence[PlacementTask], current: Plan | None, reference: str | None
+) -> tuple[Contestants, list[str]]:
+    """The contestants that can place these tasks, and reasons to doubt the comparison.
+
+    Raises:
+        ValueError: the plan in use is not one of these tasks' model.
+    """
+    notes = [*contestants.notes]
+    if is_fixed_model(heldout):
+        contestants, left_out = of_fixed_model(contestants, heldout, current, reference)
+        return contestants, [*notes, left_out]
+    if current is not None:
+        raise ValueError(
+            "the tasks are drawn from a pool, so there is no model that the current plan places; give --mode fixed"
+        )
+    if len(heldout) < FEW_TASKS:
+        notes.append(f"only {len(heldout)} distinct held-out tasks could be drawn, too few for a firm conclusion")
+    return contestants, notes
+
+
+def _measured(
+    store: Store,
+    key: str,
+    contestants: Contestants,
+    heldout: Sequence[PlacementTask],
+    config: EvaluationConfig,
+    testbed: TestbedReference,
+) -> tuple[list[EvaluationRow], MeasuredOn | None]:
+    """Every placer's placements of all tasks, measured one by one and kept at once; and what they were measured on.
+
+    A fixed model, the first task, is measured more often than its variants, and placed by more placers.
+    """
+    everyone = {**contestants.model_placers, **contestants.placers}
+    parts = [(everyone, heldout, config.repeats)]
+    if is_fixed_model(heldout):
+        parts = [
+            (everyone, heldout[:1], config.model_repeats),
+            (dict(contestants.placers), heldout[1:], config.variant_repeats),
+        ]
+    total = sum(len(placers) * len(tasks) * repeats for placers, tasks, repeats in parts)
+    conditions: list[MeasuredOn] = []
+    first = next(iter(contestants.predictors.values()), None)
+
+    def measured(task: PlacementTask, placement: Placement, number: int) -> CostSample:
+        sample = measure(store, in_round(testbed, number), task, placement)
+        keep(sample)
+        conditions.append(MeasuredOn.of(sample))
+        if len(conditions) < total:
+            report_progress("evaluate", len(conditions), total, task.name)
+        return sample
+
+    rows: list[EvaluationRow] = []
+    with step_lock(testbed), collecting(store.lake, key, EVALUATION, testbed.dataset) as keep:
+        for placers, tasks, repeats in parts:
+            predict_ms = None if first is None else first.predict_overall_ms
+            rows += evaluate(placers, tasks, measured, predict_ms=predict_ms, repeats=repeats, seed=testbed.seed)
+    publish_progress("evaluate", 1, 1, f"{len(everyone)} placers on {len(heldout)} held-out tasks")
+    return [_with_own_prediction(row, contestants) for row in rows], conditions[0] if conditions else None
 
 
 def _placements(store: Store, trainings: Collection[str]) -> set[str]:

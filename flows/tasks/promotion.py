@@ -8,7 +8,7 @@ from prefect import get_run_logger
 
 from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
 from flows.decisions import standing
-from flows.decisions.contestants import IN_USE, champion_name
+from flows.decisions.contestants import champion_name
 from flows.decisions.promotion_decision import Decision, decide
 from flows.decisions.promotion_veto import find_veto
 from flows.reports import mlflow_tracking, report_pages, report_tables, written_links
@@ -18,7 +18,7 @@ from flows.runtime.run_locks import registry_lock
 from storage.mlflow_store import alias_changes, champions, registry
 from storage.mlflow_store.standings import PROVISIONAL, topology_name
 from storage.run_records import checkpoints, report_store, table_estimates, training_effort, version_table
-from storage.run_records.report_store import EvaluationReport
+from storage.run_records.report_store import IN_USE, EvaluationReport
 from storage.store import Store
 
 

@@ -80,8 +80,8 @@ class PlacementRequest(BaseModel, extra="forbid", strict=True):
         memory_gb: GiB for tables on each device.
         devices_per_host: devices that share a host; None for as many as the hardware has.
         tables: at least one table.
-        precision: precision of the weights, fp32 or fp16.
-        optimizer: sgd or rowwise_adagrad.
+        precision: of the weights.
+        optimizer: whose state takes memory beside the weights.
         batch_size: training samples per step; None for as many as the placer's costs were measured with.
         hardware: name of a preset that the plan is for; the plan warns where its costs are of something else.
         budget_ms: limit of the search's time; None for the placer's own.

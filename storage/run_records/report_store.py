@@ -18,6 +18,9 @@ from storage.store import Store
 CANDIDATE = "dreamshard"
 """The placer of the training that is evaluated, in reports from before they named it; the champion is `champion VERSION`."""
 
+IN_USE = "current plan"
+"""The plan in use, which `--current` names."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRow:

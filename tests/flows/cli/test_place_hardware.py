@@ -182,7 +182,7 @@ def test_a_lower_bound_far_away_is_not_shown(place, monkeypatch):
         assert ("lower bound" in notes) == shown
 
 
-def test_a_shipped_list_is_placed_by_its_name(new_home, monkeypatch):
+def test_a_bundled_list_is_placed_by_its_name(new_home, monkeypatch):
     from flows.cli.app import app
 
     monkeypatch.setenv("DREAMSHARD_HOME", str(new_home))

@@ -15,7 +15,7 @@ from dreamshard.placement import Placement
 from dreamshard.recipes import RECIPES
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig, make_placer, start_training
-from flows.decisions.contestants import IN_USE, champion_name
+from flows.decisions.contestants import champion_name
 from flows.decisions.version_in_use import version_in_use
 from flows.placing.placers import choose
 from flows.reports import evaluation_plan, report_pages
@@ -23,7 +23,7 @@ from flows.reports.evaluation_report import make_report
 from flows.tasks import evaluation, promotion
 from storage.mlflow_store import alias_changes, champions, registration, registry, runs, versions
 from storage.run_records import lineage, report_store, training_effort
-from storage.run_records.report_store import CANDIDATE
+from storage.run_records.report_store import CANDIDATE, IN_USE
 from storage.settings import Settings
 from storage.store import open_store
 from tests.helpers.tables import tables_of
