@@ -148,7 +148,7 @@ async def _answered(
             await _answer(
                 send,
                 _UNAVAILABLE,
-                f"the request was stopped after {limits.answer_s:g} s, since it held up other clients; send fewer tables or "
+                f"the request was stopped after {limits.answer_s:g} s of computing and of waiting for others; send fewer tables or "
                 "devices at once, try again when the server is less busy, or start it with a larger --max-seconds",
             )
     finally:
