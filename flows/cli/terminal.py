@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from decimal import Decimal
@@ -25,6 +26,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+_LINE_EVERY_S = 60.0
 _UNBOUNDED = 10_000  # columns
 _WIDEST_IN_PIPE = 200
 _NARROWEST = 12  # characters of a folded column
@@ -35,7 +37,7 @@ ERR = Console(stderr=True)
 
 @contextmanager
 def progress_bars(*, quiet: bool, numbered: bool = True) -> Iterator[None]:
-    """Show a progress bar per stage while the block runs; without a terminal, a line per finished stage.
+    """Show a progress bar per stage while the block runs; without a terminal, a line per finished stage and per minute.
 
     Args:
         quiet: show nothing.
@@ -56,18 +58,20 @@ def progress_bars(*, quiet: bool, numbered: bool = True) -> Iterator[None]:
         console=ERR,
     )
     rows: dict[str, TaskID] = {}
-    on_terminal = ERR.is_terminal
+    on_terminal, printed_at = ERR.is_terminal, time.monotonic()
 
     def show(stage: str, done: int, total: int, text: str) -> None:
+        nonlocal printed_at
         if stage == ANNOUNCEMENT:
             bars.console.print(text, highlight=False, markup=False, soft_wrap=True)
         elif on_terminal:
             if stage not in rows:
                 rows[stage] = bars.add_task(stage, total=total, note="")
             bars.update(rows[stage], completed=done, total=total, note=text, refresh=True)
-        elif done == total and stage in STAGES:
+        elif stage in STAGES and (done == total or time.monotonic() >= printed_at + _LINE_EVERY_S):
             position = f"[{list(STAGES).index(stage) + 1}/{len(STAGES)}] " if numbered else ""
-            line = f"{position}{stage}: {total} of {total} {text}".rstrip()
+            line = f"{position}{stage}: {done} of {total} {text}".rstrip()
+            printed_at = time.monotonic()
             ERR.print(line, highlight=False, markup=False, soft_wrap=True)
 
     with listening(show), bars if on_terminal else nullcontext():
