@@ -34,7 +34,7 @@ MEMBERS_PER_VOTE = 2
 
 @dataclass
 class BootstrapFit:
-    """The network with what a training needs to go on.
+    """The network with what a training needs to continue.
 
     Attributes:
         network: a member per bootstrap sample.

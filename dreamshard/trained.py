@@ -1,4 +1,4 @@
-"""The steps and files of a training, of whichever algorithm: Algorithm 1 of DreamShard, or AutoShard's rounds.
+"""The steps and files of a training, by any algorithm: Algorithm 1 of DreamShard, or AutoShard's rounds.
 
 Both have the same steps under the same names; only here it is decided whose are meant, by the settings, the state, the
 placer or the folder at hand.

@@ -107,10 +107,9 @@ class CostData:
             fitted.batch_size if fitted else samples[0].batch_size,
         )
 
-    def sums(self, encode: Encode, chosen: Int[Tensor, " B"] | None = None) -> Float[Tensor, "B D L"]:
-        """Latent sums per device of the chosen samples, or of all."""
-        assignment = self.assignment if chosen is None else self.assignment[chosen]
-        return assignment @ encode(self.features, self.ratios)
+    def sums(self, encode: Encode) -> Float[Tensor, "S D L"]:
+        """Latent sums per device."""
+        return self.assignment @ encode(self.features, self.ratios)
 
 
 def _rows(sample: CostSample, normaliser: Normaliser, fitted: StepSetting | None) -> NDArray[np.float32]:

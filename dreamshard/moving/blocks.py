@@ -1,6 +1,6 @@
 """Blocks of tables on devices, and which parts of them move when a placement changes.
 
-A block that stays on its device moves nothing, however it is cut anew there. A part that several devices hold copies of is
+A block that stays on its device moves nothing, however it is re-split there. A part that several devices hold copies of is
 read from one of them, or from none where the device that needs it has a copy.
 """
 

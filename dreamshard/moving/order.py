@@ -29,8 +29,8 @@ class Step:
     """One step of a schedule.
 
     Attributes:
-        kind: `move` a part to another device; `cut` a block anew on its device; `load` a table that is new or of another
-            size; `park` a block on another device until it is read; `stage` it in host memory.
+        kind: `move` a part to another device; `cut`, that is re-split, a block on its device; `load` a table that is new or
+            of another size; `park` a block on another device until it is read; `stage` it in host memory.
         source: device, `HOST`, or None for what is loaded.
         target: device or `HOST`.
         memory_bytes: that are written.

@@ -25,7 +25,6 @@ from dreamshard.peers.by_name import (
     TrainedPerTask,
     installed_peers,
     peer,
-    peers,
     trained_peer,
 )
 from dreamshard.peers.lstm_policies import PeerTraining
@@ -44,7 +43,6 @@ __all__ = [
     "TrainedPerTask",
     "installed_peers",
     "peer",
-    "peers",
     "trained_on_measurements",
     "trained_peer",
 ]

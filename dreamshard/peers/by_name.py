@@ -127,43 +127,6 @@ def installed_peers() -> list[str]:
     return [name for name in PEERS if name not in OF_TORCHREC or find_spec("torchrec") is not None]
 
 
-def peers(
-    placer: DreamShardPlacer,
-    train_tasks: Sequence[PlacementTask] | None,
-    seed: int,
-    training: PeerTraining | None = None,
-    *,
-    measure: Measure | None = None,
-    measurements: int | None = None,
-    samples: Sequence[CostSample] = (),
-    spec: AcceleratorSpec | None = None,
-) -> dict[str, Placer]:
-    """Every installed rival by name, without those that lack what they learn from.
-
-    Args:
-        placer: whose cost network predicts costs.
-        train_tasks: tasks that rivals are trained on in this call. None: those that learn from predicted costs train anew on
-            each task that they place, which counts as time to place, and `rnn` is left out.
-        measure: measures placements for `rnn`; without it `rnn` is left out.
-        measurements: placements that `rnn` measures.
-        samples: measured placements that `neuroshard` is fitted to; without any it is left out.
-        spec: hardware whose bandwidths TorchRec's planner assumes.
-
-    Raises:
-        ValueError: see `trained_peer` and `peer`.
-    """
-    trained = [*LEARNED, *([MEASURING] if measure is not None else [])] if train_tasks is not None else []
-    rivals: dict[str, Placer] = {}
-    for name in installed_peers():
-        if name in trained:
-            rivals[name] = trained_peer(
-                name, placer, train_tasks or [], seed, training, measure=measure, measurements=measurements
-            )
-        elif name != MEASURING and (name != FITTED or samples):
-            rivals[name] = peer(name, placer, seed, training, samples=samples, spec=spec)
-    return rivals
-
-
 def _nothing_to_measure_on() -> ValueError:
     return ValueError(
         "rnn learns from costs that it measures, and here is nothing to measure on, so it cannot be trained; use "

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.cost_model import CostData, CostNetwork, Normaliser, fit, new_cost_network
-from dreamshard.cost_model.cost_data import Encode
 from dreamshard.costs import CostSample
 from dreamshard.exchange_design import designed_exchanges, device_counts
 from dreamshard.exchange_sample import ExchangeSample
@@ -65,17 +64,6 @@ class FittedPlacer:
     state: TrainingState
     errors: tuple[HeldOutError, ...]
     measurements: dict[str, object]
-
-
-class ShardData(CostData):
-    """Shards to fit. A batch holds few of the thousands of tables, so only those are encoded."""
-
-    def sums(self, encode: Encode, chosen: Int[Tensor, " B"] | None = None) -> Float[Tensor, "B D L"]:
-        """`CostData.sums` of the tables in use."""
-        assignment = self.assignment if chosen is None else self.assignment[chosen]  # [B, 1, P]
-        used = assignment.sum(dim=(0, 1)).nonzero().flatten()
-        ratios = None if self.ratios is None else self.ratios[used]
-        return assignment[..., used] @ encode(self.features[used], ratios)
 
 
 def split_shards(samples: Sequence[CostSample]) -> tuple[list[CostSample], list[CostSample]]:
@@ -150,7 +138,7 @@ def fit_network(
         TrainingDivergedError: the loss is not finite.
     """
     network.measured_on = MeasuredOn.of(samples[-1])
-    data = ShardData.of(samples, normaliser)
+    data = CostData.of(samples, normaliser)
     network.prepare(data, first=True)
     optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
     generator = torch.Generator().manual_seed(config.seed)
@@ -163,7 +151,7 @@ def fit_network(
 @torch.no_grad()
 def predicted_ms(network: CostNetwork, samples: Sequence[CostSample], normaliser: Normaliser) -> Float[Tensor, " S"]:
     """Predicted compute time of each shard."""
-    data = ShardData.of(samples, normaliser)
+    data = CostData.of(samples, normaliser)
     return network.phases_ms(data.sums(network.encode)).sum(dim=-1)[:, 0]
 
 

@@ -14,6 +14,8 @@ MIXED_DIMS = (4, 8, 16, 32, 64, 128)
 MIXED_WEIGHTS = (0.15, 0.20, 0.25, 0.20, 0.12, 0.08)
 """Narrow dims are common, wide ones rare, as in NVIDIA's and MLPerf's lists."""
 
+_SWAPS = 400  # of tables, to make a draw more like the pool
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -111,15 +113,13 @@ def _draws(
     return np.asarray([np.random.default_rng([config.seed, purpose, name_seed(name)]).random() for name in names])
 
 
-def _balanced(
-    shares: npt.NDArray[np.float64], wanted: int, generator: np.random.Generator, exchanges: int = 400
-) -> npt.NDArray[np.int64]:
-    """Draw positions, then exchange tables while that moves the means of `shares` closer to the population's."""
+def _balanced(shares: npt.NDArray[np.float64], wanted: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Draw positions, then swap tables while that moves the means of `shares` closer to the population's."""
     centred = shares - shares.mean(axis=0)  # [T, K]
     order = generator.permutation(len(shares))
     inside, outside = order[:wanted], order[wanted:]
     excess = centred[inside].sum(axis=0)  # [K]
-    for _ in range(exchanges):
+    for _ in range(_SWAPS):
         leaves = int(generator.integers(len(inside)))
         after = excess - centred[inside[leaves]] + centred[outside]  # [O, K]
         enters = int((after**2).sum(axis=1).argmin())

@@ -78,7 +78,7 @@ def _notes(checked: "CheckedRequest", placed: "Placed") -> Iterator[str]:
         yield f"{count} {'table' if count == 1 else 'tables'} of the plan in use are gone and shown nowhere."
     if any(step.kind != "move" for step in way.schedule.steps):
         yield (
-            "Steps beside moves: `cut` cuts a table anew on its device, `load` loads one that is new or of another size, and "
+            "Steps beside moves: `cut` re-splits a table on its device, `load` loads one that is new or of another size, and "
             "`park` and `stage` let one wait on another device or in host memory until there is room."
         )
 

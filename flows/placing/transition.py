@@ -79,7 +79,7 @@ def _gain_lines(weighed: "Weighed", price: "MovePrice", options: str) -> Iterato
         for point in weighed.curve:
             share = 1 - point.overall_ms / kept.overall_ms if kept.overall_ms else 0.0
             free = (
-                "  (without moves: copies dropped, tables cut anew or loaded elsewhere)"
+                "  (without moves: copies dropped, tables re-split, or loaded from elsewhere)"
                 if not point.moved_bytes and share > 0
                 else ""
             )
@@ -106,7 +106,7 @@ def _move_lines(task: "PlacementTask", current: "InUse", schedule: "Schedule") -
     named = [f"{how}: {_listed(names)}" for how, names in others.items() if names]
     cut = {step.table for step in steps if step.kind == "cut"} - tables
     if cut:
-        named.insert(0, f"{len(cut)} cut anew where they are, which moves nothing")
+        named.insert(0, f"{len(cut)} re-split where they are, which moves nothing")
     more = f"; {'; '.join(named)}" if named else ""
     total = gib(schedule.bytes_of("move"))
     yield f"{len(tables)} of {len(current.blocks)} tables move{parts}, {total} in all{more}{':' if steps else ''}"
@@ -136,6 +136,6 @@ def _step(task: "PlacementTask", step: "Step") -> str:
         place if place is not None and place >= 0 else "host memory" for place in (step.source, step.target)
     )
     if step.kind == "cut":
-        return f"{what}: cut anew on device {target}, {size}"
+        return f"{what}: re-split on device {target}, {size}"
     meanwhile = " meanwhile" if step.kind in ("park", "stage") else ""
     return f"{what}: device {source} -> {target}{meanwhile}, {size}"

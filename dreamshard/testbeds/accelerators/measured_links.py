@@ -49,9 +49,9 @@ class LinkCheck:
         return max(ratios)
 
 
-def link_checks(operation: Operation = "all_to_all") -> tuple[LinkCheck, ...]:
-    """Every measured time of the newest NCCL, by GPU, number of GPUs and bytes."""
-    return tuple(check for gpu in sorted(collective_times(operation)) for check in link_checks_of(gpu, operation))
+def link_checks() -> tuple[LinkCheck, ...]:
+    """Every measured all-to-all of the newest NCCL, by GPU, number of GPUs and bytes."""
+    return tuple(check for gpu in sorted(collective_times("all_to_all")) for check in link_checks_of(gpu))
 
 
 @cache

@@ -42,7 +42,7 @@ def table_list(view: PlanView, columns: TableColumns, source: ColumnDataSource) 
 
 
 def move_list(view: PlanView) -> tuple[TextInput, DataTable] | None:
-    """What moves, is cut anew or loaded; None where nothing is."""
+    """What moves, is re-split or loaded; None where nothing is."""
     if not view.moves:
         return None
     source = ColumnDataSource(
@@ -71,7 +71,7 @@ def move_list(view: PlanView) -> tuple[TextInput, DataTable] | None:
 
 
 def _part(view: PlanView, move: MoveLine) -> str:
-    """Rows or columns that move; of a table that is cut anew also how it was sharded, and is now."""
+    """Rows or columns that move; of a table that is re-split also how it was sharded, and is now."""
     part = move.part or "all"
     if move.kind != "cut" or view.before is None or move.table not in view.before.sharding_of:
         return part

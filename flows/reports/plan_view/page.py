@@ -185,7 +185,7 @@ def _moves_heading(view: PlanView) -> str:
     tables = len({move.table for move in moved})
     gib = sum(move.memory_bytes for move in moved) / 2**30
     cut = len({move.table for move in view.moves if move.kind == "cut"} - {move.table for move in moved})
-    return f"Moves: {_count(tables, 'table')}, {gib:.3g} GiB" + (f"; {_count(cut, 'table')} cut anew" if cut else "")
+    return f"Moves: {_count(tables, 'table')}, {gib:.3g} GiB" + (f"; {_count(cut, 'table')} re-split" if cut else "")
 
 
 def _legend(view: PlanView, charts: list[Chart]) -> list[tuple[str, str, str]]:

@@ -8,12 +8,10 @@ from dreamshard.peers import (
     FITTED,
     LEARNED,
     MEASURING,
-    OF_TORCHREC,
-    PEERS,
     PeerTraining,
     TrainedPerTask,
+    installed_peers,
     peer,
-    peers,
     trained_peer,
 )
 from dreamshard.peers.encoder_decoder import RNN_PREDICTED
@@ -131,18 +129,14 @@ def test_a_rival_is_not_trained_on_nothing(name):
         trained_peer(name, learnt_placer(), [], 0, SHORT)
 
 
-def test_all_rivals_are_there_with_training_tasks_or_without():
-    with_tasks = peers(learnt_placer(), tiny_tasks(), 0, SHORT)
-    without = peers(learnt_placer(), None, 0, SHORT)
-    assert set(with_tasks) == set(without) <= set(PEERS)
-    assert set(PEERS) - set(with_tasks) - set(OF_TORCHREC) == {
-        MEASURING,
-        FITTED,
-    }  # nothing measured, nothing to measure on
-    assert all(placer.name == name and isinstance(placer, Placer) for name, placer in with_tasks.items())
+def test_every_rival_has_its_own_name_and_one_without_training_tasks_trains_anew_for_each_task():
+    needs_nothing_measured = [name for name in installed_peers() if name not in (MEASURING, FITTED)]
+    rivals = {name: peer(name, learnt_placer(), 0, SHORT) for name in needs_nothing_measured}
+    rivals |= {f"{name}, trained": trained_peer(name, learnt_placer(), tiny_tasks(), 0, SHORT) for name in LEARNED}
+    assert all(placer.name == name.partition(",")[0] and isinstance(placer, Placer) for name, placer in rivals.items())
     task = tiny_tasks(num_devices=3)[0]  # trained anew, so three devices will do
-    assert isinstance(without["rnn_predicted"], TrainedPerTask)
-    assert task.is_legal(without["rnn_predicted"].place(task))
+    assert isinstance(rivals["rnn_predicted"], TrainedPerTask)
+    assert task.is_legal(rivals["rnn_predicted"].place(task))
 
 
 def test_a_rival_that_is_unknown_or_lacks_a_cost_network_is_refused_by_name():

@@ -3,13 +3,12 @@
 import pytest
 import torch
 
-from dreamshard.peers import RnnTraining, peer, peers, trained_peer
+from dreamshard.peers import RnnTraining, peer, trained_peer
 from dreamshard.peers.measured_rnn import trained_on_measurements, untrained_rnn
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.tasks import PlacementTask
 from tests.helpers.samples import sample_of_phases
 from tests.helpers.tables import tables_of, task_of
-from tests.helpers.testbeds import simulated
 from tests.helpers.trained import learnt, learnt_placer, tiny_tasks
 
 
@@ -84,11 +83,3 @@ def test_without_anything_to_measure_on_it_names_the_variant_on_predicted_costs(
         peer("rnn", learnt_placer())
     with pytest.raises(ValueError, match="measurements is 0"):
         trained_peer("rnn", learnt_placer(), tiny_tasks(), 0, measure=Recording(quadratic), measurements=0)
-
-
-def test_it_is_among_the_rivals_where_there_is_something_to_measure_on():
-    from dreamshard.peers import PeerTraining
-
-    short = PeerTraining(updates=1, episodes=2)
-    rivals = peers(learnt_placer(), tiny_tasks(), 0, short, measure=simulated().measure, measurements=3)
-    assert rivals["rnn"].num_measurements == 3

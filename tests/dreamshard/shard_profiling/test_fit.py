@@ -5,13 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.cost_model import CostData
 from dreamshard.placement import Placement
 from dreamshard.shard_profiling.bundled_placers import load_bundled, save_bundled
 from dreamshard.shard_profiling.dataset import measurement_conditions, samples_of
 from dreamshard.shard_profiling.design import DIMS
 from dreamshard.shard_profiling.fit import (
-    ShardData,
     ShardTraining,
     learn_from_shards,
     link_exchanges,
@@ -116,14 +114,6 @@ def test_a_fifth_is_held_out_and_the_rest_is_fitted(shards):
     fitted, held_out = split_shards(samples_of(shards))
     assert (len(fitted), len(held_out)) == (720, 180)
     assert not {s.task.name for s in fitted} & {s.task.name for s in held_out}
-
-
-def test_encoding_only_the_tables_of_a_batch_gives_the_same_sums(learnt, shards):
-    samples = samples_of(shards[:50])
-    normaliser, network = learnt.state.normaliser, learnt.state.cost_network
-    chosen = torch.tensor([3, 17, 44])
-    few, all_ = (kind.of(samples, normaliser).sums(network.encode, chosen) for kind in (ShardData, CostData))
-    torch.testing.assert_close(few, all_)
 
 
 def test_fusion_is_the_cost_of_a_shard_over_that_of_its_tables_alone(shards):
