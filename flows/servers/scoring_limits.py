@@ -148,8 +148,8 @@ async def _answered(
             await _answer(
                 send,
                 _UNAVAILABLE,
-                f"the request was stopped after {limits.answer_s:g} s of computing and of waiting for others; send "
-                "fewer tables or devices at once, try again when the server is less busy, or start it with a larger --max-seconds",
+                f"the request was stopped after {limits.answer_s:g} s of computing and of waiting for others; send fewer "
+                "tables or devices at once, try again when the server is less busy, or start it with a larger --max-seconds",
             )
     finally:
         if not answering.done():
