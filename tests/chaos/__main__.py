@@ -8,67 +8,21 @@ trials in the file and keeps those of others.
 """
 
 import argparse
-import importlib
-import multiprocessing
 import os
 import secrets
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
 from pathlib import Path
 
 from flows.runtime.source_revision import source_revision
 from tests.chaos.survived import Survived
+from tests.chaos.trials import all_tried, names
 from tests.helpers.marked_tables import write
 
 MARKER = "<!-- survived -->"
 _HEADER = ("| what | tried | survived | |", "|---|---:|---:|---|")
 _JOBS = max(1, len(os.sched_getaffinity(0)) // 2)  # most trials keep more than one core busy
-_NO_TRIALS = ("__init__", "__main__", "survived")
-Trial = Callable[[float, int], list[Survived]]
-
-
-def names() -> list[str]:
-    """The names of all trials, alphabetically."""
-    stems = (path.stem for path in Path(__file__).parent.glob("*.py"))
-    return sorted(stem for stem in stems if stem not in _NO_TRIALS and not stem.startswith("test_"))
-
-
-def trial(name: str) -> Trial:
-    """The `run` of one trial."""
-    found: Trial = importlib.import_module(f"tests.chaos.{name}").run
-    return found
-
-
-def tried(name: str, scale: float, seed: int, load: Callable[[str], Trial] = trial) -> list[Survived]:
-    """What a trial found; an error of its own becomes a row that was not survived."""
-    try:
-        return load(name)(scale, seed)
-    except Exception as error:  # noqa: BLE001 - one broken trial must not hide the others; it is a row
-        traceback.print_exc(file=sys.stderr)
-        return [Survived(what=f"{name} itself", tried=1, survived=0, note=f"{type(error).__name__}: {error}")]
-
-
-def _timed(name: str, scale: float, seed: int) -> tuple[str, list[Survived], float]:
-    """The name of a trial, what it found, and its seconds."""
-    began = time.perf_counter()
-    rows = tried(name, scale, seed)
-    return name, rows, time.perf_counter() - began
-
-
-def _all(wanted: Sequence[str], scale: float, seed: int, jobs: int) -> Iterator[tuple[str, list[Survived], float]]:
-    """Each trial as it ends; with several at once each has a process of its own."""
-    if jobs == 1:
-        for name in wanted:
-            yield _timed(name, scale, seed)
-        return
-    spawned = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawned, max_tasks_per_child=1) as pool:
-        running = [pool.submit(_timed, name, scale, seed) for name in wanted]
-        for ended in as_completed(running):
-            yield ended.result()
 
 
 def table(rows: Sequence[Survived]) -> list[str]:
@@ -97,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = secrets.randbelow(2**31) if given.seed is None else given.seed
     wanted, well = given.names or names(), True
     print(f"{', '.join(wanted)} (seed {seed})\n", flush=True)
-    for name, rows, spent in _all(wanted, given.scale, seed, given.jobs):
+    for name, rows, spent in all_tried(wanted, given.scale, seed, given.jobs):
         lines = [
             *(f"## {name}", ""),
             *table(rows),

@@ -4,9 +4,10 @@ import random
 
 import pytest
 
-from tests.chaos.__main__ import MARKER, main, names, table, tried
+from tests.chaos.__main__ import MARKER, main, table
 from tests.chaos.kills import Found
 from tests.chaos.survived import Survived
+from tests.chaos.trials import all_tried, names, tried
 from tests.helpers.marked_tables import write
 from tests.helpers.moments import Moment
 from tests.helpers.placer_properties import PLACERS
@@ -26,6 +27,14 @@ def test_a_trial_that_breaks_is_a_row_that_was_not_survived():
     [row] = tried("kills", 1.0, 0, lambda _: breaks)
     assert (row.tried, row.survived) == (1, 0)
     assert table([row])[-1].endswith("| ValueError: two \\| lines of text |")
+
+
+def test_trials_at_once_have_processes_of_their_own():
+    found = {name: rows for name, rows, _ in all_tried(["kills of nothing", "nor this"], 1.0, 0, jobs=2)}
+    assert {name: rows[0].note.partition(":")[0] for name, rows in found.items()} == {
+        "kills of nothing": "ModuleNotFoundError",
+        "nor this": "ModuleNotFoundError",
+    }
 
 
 def test_tables_are_replaced_in_the_page_and_others_stay(tmp_path):

@@ -1,0 +1,56 @@
+"""All trials by name, and how they are run: one after another, or several at once."""
+
+import importlib
+import multiprocessing
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+from tests.chaos.survived import Survived
+
+_NO_TRIALS = ("__init__", "__main__", "survived", "trials")
+Trial = Callable[[float, int], list[Survived]]
+
+
+def names() -> list[str]:
+    """The names of all trials, alphabetically."""
+    stems = (path.stem for path in Path(__file__).parent.glob("*.py"))
+    return sorted(stem for stem in stems if stem not in _NO_TRIALS and not stem.startswith("test_"))
+
+
+def trial(name: str) -> Trial:
+    """The `run` of one trial."""
+    found: Trial = importlib.import_module(f"tests.chaos.{name}").run
+    return found
+
+
+def tried(name: str, scale: float, seed: int, load: Callable[[str], Trial] = trial) -> list[Survived]:
+    """What a trial found; an error of its own becomes a row that was not survived."""
+    try:
+        return load(name)(scale, seed)
+    except Exception as error:  # noqa: BLE001 - one broken trial must not hide the others; it is a row
+        traceback.print_exc(file=sys.stderr)
+        return [Survived(what=f"{name} itself", tried=1, survived=0, note=f"{type(error).__name__}: {error}")]
+
+
+def timed(name: str, scale: float, seed: int) -> tuple[str, list[Survived], float]:
+    """The name of a trial, what it found, and its seconds."""
+    began = time.perf_counter()
+    rows = tried(name, scale, seed)
+    return name, rows, time.perf_counter() - began
+
+
+def all_tried(wanted: Sequence[str], scale: float, seed: int, jobs: int) -> Iterator[tuple[str, list[Survived], float]]:
+    """Each trial as it ends; with several at once each has a process of its own."""
+    if jobs == 1:
+        for name in wanted:
+            yield timed(name, scale, seed)
+        return
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawned, max_tasks_per_child=1) as pool:
+        running = [pool.submit(timed, name, scale, seed) for name in wanted]
+        for ended in as_completed(running):
+            yield ended.result()
