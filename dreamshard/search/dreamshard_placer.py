@@ -78,17 +78,20 @@ class DreamShardPlacer:
         """`paper` for a placer by the policy alone."""
         return "paper" if self.inference == "policy" else "dreamshard"
 
-    @torch.no_grad()
-    @in_one_order
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """The best placement found; `budget_ms` overrides the placer's own.
 
         Raises:
             NoPlacementError: nothing fits the devices' memory, or the policy alone found nothing legal.
         """
+        return self.place_within(task, self._budget(task, budget_ms))
+
+    @torch.no_grad()
+    @in_one_order
+    def place_within(self, task: PlacementTask, budget: Budget) -> Placement:
+        """The same within a budget, which tells afterwards whether time cut the search; raises like `place`."""
         if self.inference == "policy":
             return self._by_policy(task)
-        budget = self._budget(task, budget_ms)
         placement, greedy = self._searched(task, budget)
         budget.say_if_cut(task)
         return self._supported(task, placement, greedy)

@@ -24,7 +24,7 @@ field. MLflow's server itself checks nothing but `inputs`.
 import json
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +37,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from dreamshard.placement import Placement
 from dreamshard.plan import make_plan, with_origin
 from dreamshard.search import DreamShardPlacer
-from dreamshard.search.budget import Budget, default_work
+from dreamshard.search.budget import Budget
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 from dreamshard.trained import load_placer
@@ -174,25 +174,6 @@ class PlacerModel(PythonModel):
         return content
 
 
-@dataclass
-class _SearchClock:
-    """The clock of one search: it runs at a speed at which `budget_ms` of it take `limit_s`, and keeps whether they did."""
-
-    budget_ms: float
-    limit_s: float
-    began: float | None = None
-    is_over: bool = False
-
-    def __call__(self) -> float:
-        now = time.perf_counter()
-        if self.began is None:
-            self.began = now
-            return 0.0
-        elapsed_s = now - self.began
-        self.is_over |= elapsed_s >= self.limit_s
-        return elapsed_s * self.budget_ms / 1000 / self.limit_s
-
-
 def _place(
     placer: DreamShardPlacer, task: PlacementTask, budget_ms: float | None, limit_s: float
 ) -> tuple[Placement, str]:
@@ -200,20 +181,15 @@ def _place(
 
     The limit adds no work, so the same request gets the same plan wherever it is not reached.
     """
-    budget_ms = placer.budget_ms if budget_ms is None else budget_ms
-    if budget_ms is not None:
-        limit_s = min(limit_s, budget_ms / 1000)
-    elif limit_s == math.inf:
-        return placer.place(task), ""
-    else:
-        budget_ms = default_work(task) / Budget.of(task, 1.0).work
-    clock = _SearchClock(budget_ms, max(limit_s, 1e-6))
-    placement = replace(placer, clock=clock).place(task, budget_ms)
-    if not clock.is_over:
+    budget = Budget.of(task, placer.budget_ms if budget_ms is None else budget_ms)
+    began = time.perf_counter()
+    budget.until = min(budget.until, began + limit_s)
+    placement = placer.place_within(task, budget)
+    if not budget.is_cut:
         return placement, ""
     return placement, (
-        f"the time limit of {limit_s:.3g} s cut the search, so a faster or idler machine may find another placement; ask for "
-        "fewer tables at once, or allow more time with budget_ms and the server's --max-seconds"
+        f"the time limit of {budget.until - began:.3g} s cut the search, so a faster or idler machine may find another "
+        "placement; ask for fewer tables at once, or allow more time with budget_ms and the server's --max-seconds"
     )
 
 
