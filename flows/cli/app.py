@@ -6,7 +6,7 @@ Prefect, MLflow and torch are imported inside the commands: `--help` answers at 
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated
@@ -39,24 +39,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Learns what embedding tables cost on your hardware, and which GPU should hold which.",
 )
-for command in (
-    *(
-        place.place,
-        explanation.explain,
-        what_if.what_if,
-        models.models,
-        sql.sql,
-        doctor.doctor,
-        servers.serve,
-        home.prune,
-        home.compact,
-    ),
-    *(servers.up, servers.deploy, servers.worker),
-    *(chain.run, chain.watch),
-    *(stages.ingest, stages.profile, stages.train, stages.evaluate, stages.compare, stages.promote),
-    sweep.sweep,
-):
-    app.command()(command)
+_COMMANDS: Mapping[str, Sequence[Callable[..., None]]] = {
+    "Learn and place": (chain.run, place.place, explanation.explain, what_if.what_if, chain.watch),
+    "Look at what was measured": (models.models, stages.compare, sql.sql, doctor.doctor),
+    "Stages of `run`, one by one": (stages.ingest, stages.profile, stages.train, stages.evaluate, stages.promote),
+    "Servers and workers": (servers.up, servers.serve, servers.deploy, servers.worker),
+    "The home": (home.prune, home.compact),
+    "Research": (sweep.sweep,),
+}
+"""Every command, by the part of `--help` that lists it."""
+
+for part, commands in _COMMANDS.items():
+    for command in commands:
+        app.command(rich_help_panel=part)(command)
 
 
 @app.callback()

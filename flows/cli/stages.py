@@ -26,7 +26,7 @@ from flows.forms.options import (
 
 @with_options
 def ingest(options: IngestOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Bring tables and their lookups into the lake."""
+    """Read tables and their lookups into the home, so that `train` can measure and learn."""
     enter(home, servers=True)
     from flows.ingest import ingest
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ def read_listed(store: "Store", path: Path, note: Callable[[str], None]) -> "Tab
     from dreamshard.workloads.tables_file import FILLABLE, fill_missing_columns
 
     path = bundled_lists().get(str(path), path)
+    _check_name(path)
     listed = list_tables(path)
     lacking = [name for name in FILLABLE if any(getattr(table, name) is None for table in listed)]
     version, ingested = _data_set(store, listed) if lacking else (None, None)
@@ -36,6 +38,24 @@ def read_listed(store: "Store", path: Path, note: Callable[[str], None]) -> "Tab
         num_known = sum(table.bins is not None for table in known)
         note(f"{path} lacks {', '.join(lacking)}: {_source(store, version, num_known, len(known), lacking)}")
     return fill_missing_columns(known, ingested).tables
+
+
+def _check_name(path: Path) -> None:
+    """Refuse a name that is neither a bundled list's nor a file's.
+
+    Raises:
+        ValueError: the name is; the message lists the bundled ones.
+    """
+    from dreamshard.workloads import bundled_lists
+
+    if path.suffix or path.is_file():
+        return
+    near = get_close_matches(str(path), bundled_lists(), n=1)
+    meant = f"did you mean {near[0]!r}? Or " if near else ""
+    raise ValueError(
+        f"there is no bundled list {str(path)!r}, so there are no tables to place; {meant}give a file that ends in "
+        f".csv, .parquet or .json, model.py:make_model, or one of {', '.join(bundled_lists())}"
+    )
 
 
 def _data_set(store: "Store", listed: "Sequence[ListedTable]") -> "tuple[str | None, Tables | None]":
