@@ -1,16 +1,18 @@
-"""Write the sweep's section of RESULTS.md from the cells kept in `data/sweep`, without training anything.
+"""Write the sweep's section of RESULTS.md, and its excerpt in README.md, from the cells kept in `data/sweep`.
 
-    python -m tests.benchmarks.kept_sweep [RESULTS.md]
+    python -m tests.benchmarks.kept_sweep
 
 The cells are what `dreamshard sweep --recipe paper_table --tables test` left below `lake/sweeps/paper_table` of its home.
 Cells of one experiment are of one commit, which the page names.
 """
 
-import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from dreamshard.sweep import CellResult, Sweep
+from dreamshard.formatting import markdown_table
+from dreamshard.sweep import CellResult, Sweep, summarise
 from dreamshard.sweep import sweep as design
+from dreamshard.sweep.summary import Figure
 from flows.cli.sweep import replaced_section
 from flows.reports import sweep_page
 from storage.lake.parquet_files import read_parquet
@@ -18,6 +20,14 @@ from storage.lake.sweep_results import read_results
 
 FOLDER = Path(__file__).parent / "data" / "sweep"
 RESULTS = Path(__file__).parents[2] / "RESULTS.md"
+README = RESULTS.with_name("README.md")
+EXCERPT = {
+    "dreamshard": "dreamshard",
+    "paper": "DreamShard as published",
+    "neuroshard": "NeuroShard",
+    "torchrec_planner": "TorchRec's planner",
+}
+"""Placers of whole tables in README.md, and what they are called there."""
 
 
 def designed() -> Sweep:
@@ -54,15 +64,46 @@ def section(pictures: dict[str, str] | None = None) -> str:
     return sweep_page.markdown_of(designed(), results, pictures, commits)
 
 
+def excerpt() -> str:
+    """What the placers of `EXCERPT` save over the best rule of thumb at each size, and at 800x128 trained at 50x4."""
+    figures = summarise(kept_results()[0])
+    at_sizes = [figure for figure in figures if figure.setting.experiment == "sizes"]
+    moved = [
+        figure
+        for figure in figures
+        if (figure.setting.experiment, figure.setting.trained, figure.setting.placed) == ("transfer", "50x4", "800x128")
+    ]
+    settings = dict.fromkeys(figure.setting for figure in (*at_sizes, *moved))
+    rows = []
+    for setting in sorted(settings, key=lambda each: (each.dims, *_tables_and_devices(each.placed))):
+        own = [figure for figure in (*at_sizes, *moved) if figure.setting == setting]
+        size = (
+            setting.placed if setting.placed == setting.trained else f"{setting.placed}, trained at {setting.trained}"
+        )
+        saved = {called: _saved(own, placer) for placer, called in EXCERPT.items()}
+        rows.append({"tables x devices": size, "dims": "16" if setting.dims == "dim16" else setting.dims, **saved})
+    return markdown_table(rows)
+
+
+def _tables_and_devices(size: str) -> tuple[int, int]:
+    tables, _, devices = size.partition("x")
+    return int(tables), int(devices)
+
+
+def _saved(figures: Sequence[Figure], placer: str) -> str:
+    gain = next((figure.gain for figure in figures if figure.placer == placer), None)
+    if gain is None:
+        return "-"
+    if gain.mean is None or gain.low is None or gain.high is None:
+        return "did not fit"
+    return f"{100 * gain.mean:.1f} % ({100 * gain.low:.1f} to {100 * gain.high:.1f})"
+
+
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.benchmarks.kept_sweep", description=__doc__.partition("\n")[0]
-    )
-    parser.add_argument("file", nargs="?", type=Path, default=RESULTS, help="default: RESULTS.md of this checkout")
-    file: Path = parser.parse_args().file
-    markdown = section(sweep_page.write_pictures(kept_results()[0], file))
-    file.write_text(replaced_section(file.read_text(encoding="utf-8"), markdown, file), encoding="utf-8")
+    markdown = section(sweep_page.write_pictures(kept_results()[0], RESULTS))
+    for file, own in ((RESULTS, markdown), (README, excerpt())):
+        file.write_text(replaced_section(file.read_text(encoding="utf-8"), own, file), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from flows.cli.sweep import replaced_section
-from tests.benchmarks.kept_sweep import FOLDER, RESULTS, kept_results, section
+from tests.benchmarks.kept_sweep import FOLDER, README, RESULTS, excerpt, kept_results, section
 
 
 def test_the_sweeps_figures_are_those_of_the_kept_cells():
@@ -19,6 +19,11 @@ def test_the_sweeps_figures_are_those_of_the_kept_cells():
     assert replaced_section(text, section(pictures), RESULTS) == text
     for address in pictures.values():
         assert (RESULTS.parent / address).is_file()
+
+
+def test_the_excerpt_in_the_readme_is_of_the_kept_cells():
+    text = README.read_text(encoding="utf-8")
+    assert replaced_section(text, excerpt(), README) == text
 
 
 def test_a_file_of_no_cell_of_the_sweep_is_refused(tmp_path):
