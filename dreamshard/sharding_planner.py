@@ -55,7 +55,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         placement_constraints: what TorchRec's have no words for: pinned tables, tables together or apart, devices that are
             left out, a further reserve.
         tables: statistics of lookups by table name, from sample batches; tables that it lacks are looked up by a Zipf law.
-        budget_ms: time limit of the search; None for the placer's own.
+        budget_ms: time for the search, see `DreamShardPlacer`; None for the placer's own.
     """
 
     def __init__(

@@ -52,8 +52,8 @@ class DreamShardPlacer:
 
     Attributes:
         rollouts: the most that are sampled besides the greedy one.
-        budget_ms: limit of the search's time, from the call on; None for a budget of work alone (`budget.py`). Starting
-            placements always finish.
+        budget_ms: for the search: the work of an idle core in this time, and no longer from the call on; None for the task's
+            own work (`budget.py`). Starting placements always finish.
         columns: whether tables may be split by columns.
         clock: seconds, for that limit.
         inference: `policy` places whole tables without search, starts or budget.

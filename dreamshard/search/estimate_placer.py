@@ -29,7 +29,7 @@ class EstimatePlacer:
 
     Attributes:
         spec: a preset, or hardware of one's own, whose bandwidths TorchRec's topology gets.
-        budget_ms: limit of the search's time, from the call on; None for a budget of work alone (`budget.py`).
+        budget_ms: the work of an idle core in this time, and no longer; None for the task's own work (`budget.py`).
         columns: whether tables may be split by columns.
     """
 

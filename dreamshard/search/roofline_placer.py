@@ -35,7 +35,7 @@ class RooflinePlacer:
 
     Attributes:
         spec: a preset, or hardware of one's own.
-        budget_ms: limit of the search's time, from the call on; None for a budget of work alone (`budget.py`).
+        budget_ms: the work of an idle core in this time, and no longer; None for the task's own work (`budget.py`).
         columns: whether tables may be split by columns.
     """
 

@@ -33,7 +33,15 @@ PlacerOption = Annotated[
         show_default="the champion, or the best for --hardware",
     ),
 ]
-BudgetOption = Annotated[float | None, typer.Option("--budget-ms", min=0, help="Time limit of the search.")]
+BudgetOption = Annotated[
+    float | None,
+    typer.Option(
+        "--budget-ms",
+        min=0,
+        help="Time for the search: as much work as an idle core does in it, and no longer.",
+        show_default="by the number of tables and devices",
+    ),
+]
 ConstraintsOption = Annotated[
     Path | None,
     typer.Option(

@@ -104,6 +104,9 @@ MoveGbPerS = Annotated[
 BudgetMs = Annotated[
     float | None,
     Field(
-        title="Search time, ms", description="Time limit of the search. Empty: by the number of tables.", ge=0, le=1e9
+        title="Search time, ms",
+        description="As much work as an idle core does in this time, and no longer. Empty: by the number of tables.",
+        ge=0,
+        le=1e9,
     ),
 ]

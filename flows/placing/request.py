@@ -32,7 +32,7 @@ class PlaceRequest:
         memory_gb: GiB for tables on each device; None for most of what the hardware has.
         hardware: a preset or a file; None where that is not said.
         placer: by name; None for the best.
-        budget_ms: time limit of the search; None for the search's own.
+        budget_ms: time for the search; None for the search's own.
         constraints: path of a file, or its text.
         sharding: ways to shard; None for every way, or whole tables and columns by placers without costs.
         reserve_gb: of each device's room, kept free; None for the constraints'.

@@ -84,7 +84,7 @@ class PlacementRequest(BaseModel, extra="forbid", strict=True):
         optimizer: whose state takes memory beside the weights.
         batch_size: training samples per step; None for as many as the placer's costs were measured with.
         hardware: name of a preset that the plan is for; the plan warns where its costs are of something else.
-        budget_ms: limit of the search's time; None for the placer's own.
+        budget_ms: time for the search; None for the placer's own.
     """
 
     num_devices: Annotated[int, Field(ge=1, le=4096)]
