@@ -12,7 +12,8 @@ import torch
 from dreamshard.algorithms import TrainingConfig, with_algorithm
 from dreamshard.shard_profiling.design import CollectionConfig
 from dreamshard.tables import Optimizer, Precision, Tables
-from dreamshard.tasks import PlacementTask, sample_tasks
+from dreamshard.task_sampling import sample_tasks
+from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import META_WORKLOADS
 from dreamshard.workloads.config import WorkloadConfig
 

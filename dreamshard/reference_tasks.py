@@ -10,7 +10,8 @@ from dataclasses import replace
 import torch
 
 from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision, Tables
-from dreamshard.tasks import PlacementTask, sample_tasks
+from dreamshard.task_sampling import sample_tasks
+from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import WorkloadConfig, open_workload
 
 RULE = "lookup_greedy"

@@ -18,7 +18,7 @@ from dreamshard.exchange_sample import ExchangeSample
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.shard_profiling.dataset import MeasuredShard, distinct_tables, measurement_conditions, samples_of
 from dreamshard.shard_profiling.errors import HeldOutError, best_factor, errors_by_tables, measured_ms, torchrec_ms
-from dreamshard.tasks import sample_tasks
+from dreamshard.task_sampling import sample_tasks
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed

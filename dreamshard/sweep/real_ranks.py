@@ -17,7 +17,8 @@ from dreamshard.sweep.inputs import PLACED_SEED, TRAINING_SEED, TRAINING_TASKS, 
 from dreamshard.sweep.judges import MeasuredCosts
 from dreamshard.sweep.tables import Size, Split
 from dreamshard.tables import Tables, concatenate
-from dreamshard.tasks import PlacementTask, sample_tasks, split_tables
+from dreamshard.task_sampling import sample_tasks, split_tables
+from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.fused_op import require_fbgemm

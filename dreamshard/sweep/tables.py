@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from dreamshard.tables import Tables, concatenate
-from dreamshard.tasks import PlacementTask, split_tables
+from dreamshard.task_sampling import split_tables
+from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.meta_population import population
 from dreamshard.workloads.meta_statistics import count_laws

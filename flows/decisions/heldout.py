@@ -6,7 +6,8 @@ import torch
 
 from dreamshard.fixed_model import is_fixed_model
 from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask, split_tables
+from dreamshard.task_sampling import split_tables
+from dreamshard.tasks import PlacementTask
 from storage.lake.table_splits import has_table_split, read_table_split
 from storage.mlflow_store import registry
 from storage.run_records import lineage, training_effort

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from dreamshard.recipes import Recipe, TasksConfig
-from dreamshard.tasks import split_tables
+from dreamshard.task_sampling import split_tables
 from dreamshard.trained import networks_of
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads.identity import known_as

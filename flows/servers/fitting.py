@@ -11,7 +11,7 @@ from dreamshard.placer import NoPlacementError
 from dreamshard.recipes import Recipe, TasksConfig
 from dreamshard.sizing import sized, with_batch_size
 from dreamshard.tables import Tables
-from dreamshard.tasks import split_tables
+from dreamshard.task_sampling import split_tables
 from dreamshard.testbeds.capacity import Capacity
 from dreamshard.workloads.functions import is_function
 from dreamshard.workloads.opening import change_token

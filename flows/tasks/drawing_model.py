@@ -7,7 +7,8 @@ import torch
 from dreamshard.fixed_model import MODEL, DriftedTables, draw_drift, fixed_tasks, split_tasks
 from dreamshard.recipes import TasksConfig
 from dreamshard.tables import Tables, concatenate
-from dreamshard.tasks import EMPTY_SPLIT, PlacementTask
+from dreamshard.task_sampling import EMPTY_SPLIT
+from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import WorkloadTable, statistics
 from dreamshard.workloads.drift import drifted
 from flows.runtime.content_keys import content_key

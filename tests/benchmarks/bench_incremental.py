@@ -16,7 +16,7 @@ import torch
 
 from dreamshard.costs import CostSample
 from dreamshard.tables import NUM_BINS, Tables, concatenate
-from dreamshard.tasks import EMPTY_SPLIT, split_tables
+from dreamshard.task_sampling import EMPTY_SPLIT, split_tables
 from dreamshard.training import (
     TrainingConfig,
     TrainingState,

@@ -36,7 +36,8 @@ from dreamshard.placer import Placer
 from dreamshard.search import GreedyCostPlacer
 from dreamshard.sweep.summary import gain_over
 from dreamshard.tables import Tables, concatenate
-from dreamshard.tasks import PlacementTask, sample_tasks, split_tables
+from dreamshard.task_sampling import sample_tasks, split_tables
+from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import TestbedSetup, open_testbed
 from dreamshard.training import make_placer
 from dreamshard.workloads import (

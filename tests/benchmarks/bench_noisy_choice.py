@@ -23,7 +23,7 @@ from dreamshard.cost_model import CostData
 from dreamshard.costs import CostSample
 from dreamshard.sweep.summary import gain_over
 from dreamshard.tables import Tables
-from dreamshard.tasks import split_tables
+from dreamshard.task_sampling import split_tables
 from tests.benchmarks.bench_kernels import (
     LEARNED,
     PER_TASK,

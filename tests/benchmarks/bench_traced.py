@@ -20,7 +20,8 @@ from dreamshard.baselines import RULES_OF_THUMB, RandomPlacer, baselines
 from dreamshard.costs import CostSample
 from dreamshard.placer import Placer
 from dreamshard.tables import Tables, concatenate
-from dreamshard.tasks import PlacementTask, sample_tasks, split_tables
+from dreamshard.task_sampling import sample_tasks, split_tables
+from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import RTX2080TI, V100
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.traced import TracedTestbed

@@ -100,7 +100,7 @@ def straight(recipe: str, testbed: str) -> float:
     from dreamshard.recipes import RECIPES
     from dreamshard.search import GreedyCostPlacer
     from dreamshard.tables import concatenate
-    from dreamshard.tasks import split_tables
+    from dreamshard.task_sampling import split_tables
     from dreamshard.testbeds import open_testbed
     from dreamshard.testbeds.base import TestbedSetup
     from dreamshard.workloads import LookupFiles, open_workload, statistics, write_lookups

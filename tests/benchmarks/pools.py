@@ -11,7 +11,8 @@ from dreamshard.sweep.tables import Size as Size
 from dreamshard.sweep.tables import meta_tables as meta_tables
 from dreamshard.sweep.tables import repeated as repeated
 from dreamshard.tables import Tables, concatenate
-from dreamshard.tasks import PlacementTask, split_tables
+from dreamshard.task_sampling import split_tables
+from dreamshard.tasks import PlacementTask
 
 Memory = Literal["generous", "tight"]
 

@@ -12,7 +12,8 @@ from dreamshard.constraints import Constraints
 from dreamshard.cost_model import StructuredCostNetwork
 from dreamshard.model_files import load_placer, save_placer
 from dreamshard.search import GreedyCostPlacer
-from dreamshard.tasks import PlacementTask, sample_tasks
+from dreamshard.task_sampling import sample_tasks
+from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig, continue_from, make_placer, start_training
 from tests.helpers.tables import pool_of
 from tests.helpers.testbeds import simulated

@@ -9,7 +9,8 @@ import torch
 from dreamshard.costs import DeviceCosts, Infeasible
 from dreamshard.model_files import load_state, save_state
 from dreamshard.placer import NoPlacementError
-from dreamshard.tasks import PlacementTask, sample_tasks
+from dreamshard.task_sampling import sample_tasks
+from dreamshard.tasks import PlacementTask
 from dreamshard.training import (
     TrainingConfig,
     continue_from,

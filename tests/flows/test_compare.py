@@ -10,7 +10,8 @@ from dreamshard.model_files import save_placer
 from dreamshard.peers import installed_peers
 from dreamshard.placement import Placement
 from dreamshard.tables import Tables
-from dreamshard.tasks import PlacementTask, split_tables
+from dreamshard.task_sampling import split_tables
+from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingConfig, make_placer, start_training
 from dreamshard.workloads import dataset_version
 from flows.decisions import contestants, heldout

@@ -7,7 +7,8 @@ from typing import TypeVar
 import torch
 
 from dreamshard.costs import CostSample
-from dreamshard.tasks import PlacementTask, sample_tasks
+from dreamshard.task_sampling import sample_tasks
+from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.trained import State, fit_costs, improve_policy, propose
 from dreamshard.training import TrainingConfig, TrainingState, make_placer, start_training

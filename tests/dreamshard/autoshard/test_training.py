@@ -19,7 +19,7 @@ from dreamshard.autoshard import (
 from dreamshard.autoshard.cost_network import ShardCosts
 from dreamshard.autoshard.proposals import random_sets
 from dreamshard.recipes import recipe
-from dreamshard.tasks import sample_tasks
+from dreamshard.task_sampling import sample_tasks
 from dreamshard.training import TrainingConfig
 from tests.helpers.autoshard import TINY_AUTOSHARD, learnt_autoshard
 from tests.helpers.tables import pool_of, task_of

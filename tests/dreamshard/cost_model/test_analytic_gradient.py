@@ -11,7 +11,7 @@ from dreamshard.cost_model import CostData, Normaliser, fit
 from dreamshard.cost_model.analytic_gradient import StructuredFit
 from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.placement import Placement
-from dreamshard.tasks import sample_tasks
+from dreamshard.task_sampling import sample_tasks
 from tests.dreamshard.search.test_column_splits import GENEROUS
 from tests.helpers.tables import pool_of
 from tests.helpers.testbeds import simulated

@@ -6,7 +6,7 @@ import torch
 from dreamshard.baselines import RandomPlacer
 from dreamshard.cost_model import CostData, Normaliser, PaperCostNetwork, TrainingDivergedError, fit, prediction_error
 from dreamshard.placement import Placement
-from dreamshard.tasks import sample_tasks, split_tables
+from dreamshard.task_sampling import sample_tasks, split_tables
 from dreamshard.training import TrainingConfig, fit_costs, start_training
 from tests.helpers.samples import sample_of
 from tests.helpers.tables import pool_of, task_of

@@ -10,7 +10,8 @@ from dreamshard.peers.neuroshard import NeuroShardPlacer
 from dreamshard.peers.neuroshard_fitting import NeuroShardTraining, fitted_models
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.tasks import PlacementTask, sample_tasks
+from dreamshard.task_sampling import sample_tasks
+from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.testbeds import simulated
 

@@ -15,7 +15,8 @@ from dreamshard.plan import make_plan, parse_plan
 from dreamshard.search import placement_search
 from dreamshard.search.column_splits import merged, needed_parts, splits, tight_splits
 from dreamshard.tables import parent_name
-from dreamshard.tasks import PlacementTask, sample_tasks
+from dreamshard.task_sampling import sample_tasks
+from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.workloads import read_tables

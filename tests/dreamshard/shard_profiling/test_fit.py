@@ -16,7 +16,7 @@ from dreamshard.shard_profiling.fit import (
     split_shards,
 )
 from dreamshard.shard_profiling.report import factor_rows, fusion_rows, summary
-from dreamshard.tasks import sample_tasks
+from dreamshard.task_sampling import sample_tasks
 from dreamshard.testbeds.accelerators.specs import H200
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed

@@ -7,7 +7,7 @@ import torch
 from prefect.logging import disable_run_logger
 
 from dreamshard.recipes import MeasureConfig, smoke
-from dreamshard.tasks import EMPTY_SPLIT, sample_tasks
+from dreamshard.task_sampling import EMPTY_SPLIT, sample_tasks
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads import dataset_version
 from flows.decisions.warm_start import StartReason, WarmStart, setting_of

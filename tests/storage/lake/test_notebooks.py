@@ -14,7 +14,8 @@ import pytest
 
 from dreamshard.costs import CostSample
 from dreamshard.files import atomic
-from dreamshard.tasks import PlacementTask, TableSplit
+from dreamshard.task_sampling import TableSplit
+from dreamshard.tasks import PlacementTask
 from storage.lake import LakeShardCache, catalog, write_table_split
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import partition, partition_value, read_parquet_files, write_parquet

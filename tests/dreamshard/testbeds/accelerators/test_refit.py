@@ -7,7 +7,7 @@ import torch
 
 from dreamshard.costs import CostSample
 from dreamshard.placement import Placement
-from dreamshard.tasks import sample_tasks
+from dreamshard.task_sampling import sample_tasks
 from dreamshard.testbeds.accelerators.refit import FIGURES, refit
 from dreamshard.testbeds.accelerators.specs import H200
 from dreamshard.testbeds.base import TestbedSetup

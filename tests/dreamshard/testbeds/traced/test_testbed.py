@@ -13,7 +13,8 @@ from dreamshard.placed_shards import placed_shards
 from dreamshard.placement import Placement
 from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, ShardingType, TableSharding
 from dreamshard.tables import concatenate
-from dreamshard.tasks import PlacementTask, sample_tasks
+from dreamshard.task_sampling import sample_tasks
+from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed, testbed_names
 from dreamshard.testbeds.accelerators.specs import H100, RTX2080TI
 from dreamshard.testbeds.base import ExchangeTestbed, ShardingTestbed, Testbed, TestbedSetup
