@@ -7,7 +7,7 @@ import pytest
 from tests.chaos.__main__ import MARKER, main, table
 from tests.chaos.kills import Found
 from tests.chaos.survived import Survived
-from tests.chaos.trials import all_tried, names, tried
+from tests.chaos.trials import all_tried, names, trial, tried
 from tests.helpers.marked_tables import write
 from tests.helpers.moments import Moment
 from tests.helpers.placer_properties import PLACERS
@@ -95,3 +95,9 @@ def test_a_kill_comes_some_seconds_into_its_stage_or_when_that_is_over(monkeypat
     assert comes(("start", 5), ("ingest", 6), ("ingest", 7.9), ("ingest", 8)) == [False, False, False, True]
     assert comes(("ingest", 6), ("start", 6.1)) == [False, True], "it was short"
     assert comes(("start", 5), ("train", 6)) == [False, True], "it was skipped"
+
+
+def test_input_led_by_coverage_says_where_it_was_not_tried(monkeypatch):
+    monkeypatch.setattr("tests.chaos.guided.importlib.util.find_spec", lambda _: None)
+    [row] = trial("guided")(1.0, 0)
+    assert (row.tried, row.note) == (0, "not tried: atheris is not installed")
