@@ -1,6 +1,6 @@
 """Properties that every placer has, tried on random tasks: tight and roomy, wide and narrow tables, with constraints."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,8 +23,8 @@ from tests.helpers.tables import tables_of
 from tests.helpers.trained import learnt, learnt_placer
 
 _WORSE = {"dreamshard": 1.01, "dreamshard_columns": 1.04, "prior": 1.04}
-"""By how much a search may end worse with more memory: in another local optimum, or with tables whole that had to be split,
-which are split for a gain of 3 % and more only."""
+"""By how much a search may end worse with more memory, or with other numbers of devices: in another local optimum, or with
+tables whole that had to be split, which are split for a gain of 3 % and more only."""
 
 _FREE = ("neuroshard_predicted", "policy")  # place without constraints on devices; the policy may find nothing at all
 
@@ -89,6 +89,8 @@ def _broken(name: str, placer: Any, task: PlacementTask) -> Iterator[str]:
         yield "places otherwise when asked again"
     if name != "random":
         yield from _broken_by_order(placer, task, placement)
+    if not task.constraints.places_freely:
+        yield from _broken_by_names_of_devices(name, placer, task)
     if name in _WORSE:
         roomier = replace(task, memory_bytes=int(1.3 * task.memory_bytes))
         search = _without_doubt(placer)
@@ -111,6 +113,28 @@ def _broken_by_order(placer: Any, task: PlacementTask, placement: Placement) -> 
     turned = replace(task, tables=task.tables.select(order))
     if _held(turned, placer.place(turned)) != _held(task, placement):
         yield "places otherwise when tables come in another order"
+
+
+def _broken_by_names_of_devices(name: str, placer: Any, task: PlacementTask) -> Iterator[str]:
+    """Devices are alike but for their constraints: the last one may be called the first, and so on."""
+    last, given = task.num_devices - 1, task.constraints
+
+    def turned(devices: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        return {table: tuple(last - device for device in named) for table, named in devices.items()}
+
+    mirrored = replace(task, constraints=replace(given, pinned=turned(given.pinned), excluded=turned(given.excluded)))
+    try:
+        placement = placer.place(mirrored)
+    except NoPlacementError as error:
+        yield f"finds nothing when devices have other numbers: {error}"
+        return
+    if not mirrored.is_legal(placement) or violation(mirrored, placement):
+        yield f"is not legal when devices have other numbers: {violation(mirrored, placement)}"
+    if name in _WORSE:
+        search = _without_doubt(placer)
+        before, after = (search.predict_overall_ms(task, search.place(each)) for each in (task, mirrored))
+        if not before / _WORSE[name] <= after <= before * _WORSE[name]:
+            yield f"costs {after / before:.4f} when devices have other numbers"
 
 
 def _held(task: PlacementTask, placement: Placement) -> dict[tuple[str, int, int], int]:
