@@ -3,6 +3,9 @@
 Tags of a version: `alias`, `reason`, `decided_by` and `decided_at` of the last change, `champion_of` while it is champion of
 its topology, and `alias_changes`, the JSON of all changes in order (`alias_history`). All of it is among versions of one
 algorithm, that of the settings; only `make_champion` takes a version of any.
+
+A change that was cut off counts as not made: history and reason are written first, then the tag `champion_of`, which the
+former champion loses last, then the alias. Made again, it ends as if it had not been cut off.
 """
 
 import json
@@ -69,8 +72,10 @@ def set_alias(settings: Settings, name: str, alias: Alias, reason: str, *, by: s
             registry.set_registered_model_alias(name_of_model, "previous", model_and_number(former)[1])
         if current.get("challenger") == version:
             registry.delete_registered_model_alias(name_of_model, "challenger")
-        _take_topology(settings, version, topology, change, former)
+        _record_displaced(settings, version, topology, change, former)
     _decided(settings, model, change)
+    if alias == "champion":
+        _take_topology(settings, version, topology)
     registry.set_registered_model_alias(
         name_of_model, alias, str(model.version)
     )  # last: whoever sees the alias finds the reason
@@ -92,8 +97,10 @@ def set_standing(settings: Settings, version: str, alias: Alias, reason: str, *,
     change = AliasChange(at=_now(), alias=alias, by=by, reason=reason, topology=topology)
     if alias == "champion":
         change = replace(change, displaced=_displaced(settings, version, topology))
-        _take_topology(settings, version, topology, change, None)
+        _record_displaced(settings, version, topology, change, None)
     _decided(settings, model, change)
+    if alias == "champion":
+        _take_topology(settings, version, topology)
 
 
 def set_reason(settings: Settings, version: str, reason: str) -> None:
@@ -145,20 +152,24 @@ def _displaced(settings: Settings, version: str, topology: str | None) -> str | 
     return None if present == version else present
 
 
-def _take_topology(
+def _record_displaced(
     settings: Settings, version: str, topology: str | None, change: AliasChange, recorded: str | None
 ) -> None:
-    """Make a version champion of a topology, which no other version is then.
+    """Record on the champion of a topology that a version is about to replace it.
 
     Args:
         recorded: version whose change has been recorded already.
     """
+    if topology is not None and change.displaced not in (None, recorded):
+        lost = AliasChange(at=change.at, alias="previous", by=change.by, replaced_by=version, topology=topology)
+        _record(settings, find(settings, str(change.displaced)), lost)
+
+
+def _take_topology(settings: Settings, version: str, topology: str | None) -> None:
+    """Make a version champion of a topology, which no other version is then."""
     if topology is None:
         return
     tag(settings, version, {CHAMPION_OF: topology})
-    if change.displaced not in (None, recorded):
-        lost = AliasChange(at=change.at, alias="previous", by=change.by, replaced_by=version, topology=topology)
-        _record(settings, find(settings, str(change.displaced)), lost)
     for other, tags in tags_by_version(settings).items():
         if other != version and tags.get(CHAMPION_OF) == topology:
             untag(settings, other, CHAMPION_OF)

@@ -58,11 +58,16 @@ def history(tags: Mapping[str, str]) -> list[AliasChange]:
     return [AliasChange(**change) for change in json.loads(tags.get(CHANGES_TAG, "[]"))]
 
 
+def replaced(tags: Mapping[str, str]) -> AliasChange | None:
+    """The change by which another version became champion in this one's place; None if it was champion again since."""
+    changes = [change for change in history(tags) if change.alias != "challenger"]
+    return changes[-1] if changes and changes[-1].alias == "previous" else None
+
+
 def replaced_by_hand(tags: Mapping[str, str]) -> AliasChange | None:
     """The change by which a person put another champion in this version's place; None if it was champion again since."""
-    changes = [change for change in history(tags) if change.alias != "challenger"]
-    by_hand = changes and changes[-1].alias == "previous" and changes[-1].by != BY_EVALUATION
-    return changes[-1] if by_hand else None
+    change = replaced(tags)
+    return change if change is not None and change.by != BY_EVALUATION else None
 
 
 def last_chosen(tags: Mapping[str, str]) -> AliasChange | None:

@@ -1,11 +1,14 @@
 """Champions of topologies and the alias `champion` on a real registry."""
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from storage.mlflow_store import champions, registration, registry, runs
+from storage.mlflow_store import alias_changes, champions, registration, registry, runs
 from storage.mlflow_store.alias_changes import make_champion, set_alias, set_reason, set_standing
 from storage.mlflow_store.alias_history import history
 from storage.settings import Settings
@@ -49,6 +52,65 @@ def test_each_topology_has_a_champion_and_undoing_restores_the_one_that_was_disp
         f"{alias} of {MODEL}" for alias in ("champion", "previous", "champion")
     ]
     assert tags["topology"] == MODEL
+
+
+@pytest.fixture
+def cut_off(monkeypatch):
+    """A function after which the given write of a tag, counted from 0, is the first that is not made."""
+
+    def after(number: int) -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            left = [number]
+
+            def counted(write: Callable[..., None]) -> Callable[..., None]:
+                def made(*args: object) -> None:
+                    if left[0] == 0:
+                        raise KeyboardInterrupt
+                    left[0] -= 1
+                    write(*args)
+
+                return made
+
+            for name in ("tag", "untag"):
+                patch.setattr(alias_changes, name, counted(getattr(alias_changes, name)))
+            yield
+
+    return contextmanager(after)
+
+
+def test_a_change_cut_off_at_any_write_is_made_again_to_the_same_end_while_the_clock_goes_back(
+    version, mlflow_settings: Settings, cut_off, monkeypatch
+):
+    for topology in (RANKS, MODEL, MODEL):
+        version(topology)
+    clock = (datetime(2026, 1, 1, tzinfo=UTC) - timedelta(hours=hour) for hour in range(1000))
+    monkeypatch.setattr(alias_changes, "_now", lambda: f"{next(clock):%Y-%m-%d %H:%M:%S} UTC")
+    set_alias(mlflow_settings, "1", "champion", "the first")
+    set_standing(mlflow_settings, "2", "champion", "the first of its kind")
+    holder, rival, cut = "2", "3", 0
+    while cut >= 0:
+        before = {number: history(tags) for number, tags in registry.tags_by_version(mlflow_settings).items()}
+        try:
+            with cut_off(cut):
+                set_standing(mlflow_settings, rival, "champion", "cheaper")
+            assert cut > 5
+            cut = -1
+        except KeyboardInterrupt:
+            assert champions.champion_of(mlflow_settings, MODEL) == holder, f"cut off at write {cut}"
+            set_standing(mlflow_settings, rival, "champion", "cheaper")
+            cut += 1
+        known = registry.tags_by_version(mlflow_settings)
+        assert champions.champions(mlflow_settings) == {RANKS: "1", MODEL: rival}
+        assert {number: tags.get("champion_of") for number, tags in known.items()} == {
+            "1": RANKS,
+            rival: MODEL,
+            holder: None,
+        }
+        assert known[rival]["reason"] == "cheaper"
+        won, lost = history(known[rival]), history(known[holder])
+        assert [len(won), len(lost)] == [len(before[rival]) + 1, len(before[holder]) + 1]
+        assert (won[-1].alias, won[-1].displaced, lost[-1].replaced_by) == ("champion", holder, rival)
+        holder, rival = rival, holder
 
 
 def test_a_try_out_has_no_standing_until_it_is_promoted(version, mlflow_settings: Settings):
