@@ -28,6 +28,7 @@ SHARDS_PER_PART = 32
 BUNDLED = Path(__file__).parent / "measurements"
 """Measured shards that come with the package, a Parquet file each; its README.md says how they were measured."""
 _MOST_SHARDS = 1_000_000  # of one file
+_MAY_BE_NULL = ("alone_of", "forward_ms", "backward_ms", "asked_bytes", "free_bytes")
 SCHEMA = pa.schema(
     [
         ("design", pa.string()),
@@ -152,7 +153,7 @@ def read_shards(source: Path) -> list[MeasuredShard]:
     for file in files:
         found = read_columns(file, SCHEMA.names, advice, most_rows=_MOST_SHARDS)
         with parquet_errors(file, advice):
-            rows |= {(row["design"], row["index"]): (file, row) for row in found.cast(SCHEMA).to_pylist()}
+            rows |= {(row["design"], row["index"]): (file, row) for row in _whole(found.cast(SCHEMA)).to_pylist()}
     if not rows:
         raise ValueError(
             f"there are no measured shards in {source}; run `python -m dreamshard.shard_profiling.collect --out {source}`"
@@ -254,6 +255,14 @@ def _to_row(shard: MeasuredShard) -> dict[str, Any]:
         "bins": tables.bins.flatten().tolist(),
         "versions": json.dumps(shard.versions, sort_keys=True),
     }
+
+
+def _whole(found: pa.Table) -> pa.Table:
+    """The rows, none of which lacks what every shard has."""
+    lacking = [name for name in found.column_names if name not in _MAY_BE_NULL and found[name].null_count]
+    if lacking:
+        raise TypeError(f"a shard lacks its {', '.join(lacking)}")
+    return found
 
 
 def _from_row(row: dict[str, Any]) -> MeasuredShard:

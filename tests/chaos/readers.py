@@ -12,9 +12,9 @@ import resource
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice, repeat
@@ -45,7 +45,7 @@ class _Failure:
 def run(scale: float, seed: int) -> list[Survived]:
     """A row per reader."""
     torch.set_num_threads(1)
-    count, names = max(20, round(INPUTS * scale)), sorted(_known())  # read once, before processes are forked
+    count, names = max(20, round(INPUTS * scale)), sorted(known())  # read once, before processes are forked
     chunks = [(chunk, min(_CHUNK, count - start)) for chunk, start in enumerate(range(0, count, _CHUNK))]
     jobs = [(name, chunk, size) for name in names for chunk, size in chunks]
     found: dict[str, list[_Failure]] = {name: [] for name in names}
@@ -57,18 +57,18 @@ def run(scale: float, seed: int) -> list[Survived]:
 
 def shown(name: str, seed: int, chunk: int, number: int) -> None:
     """Write one input to stdout."""
-    content = next(islice(_inputs(_known()[name], seed, chunk), number, None))
+    content = next(islice(_inputs(known()[name], seed, chunk), number, None))
     sys.stdout.buffer.write(content)
 
 
 @cache
-def _known() -> dict[str, Reader]:
+def known() -> dict[str, Reader]:
     return readers()
 
 
 def _tried(job: tuple[str, int, int], seed: int) -> list[_Failure]:
     name, chunk, size = job
-    return _failures(_known()[name], size, seed, chunk)
+    return _failures(known()[name], size, seed, chunk)
 
 
 def _row(name: str, count: int, failures: Sequence[_Failure]) -> Survived:
@@ -106,6 +106,14 @@ def _failures(reader: Reader, count: int, seed: int, chunk: int) -> list[_Failur
 
 def _try_all(reader: Reader, seed: int, chunk: int, start: int, end: int, results: Connection) -> None:
     """In a process of its own: send what is wrong with each input, or None."""
+    with judge(reader) as wrong_with:
+        for content in islice(_inputs(reader, seed, chunk), start, end):
+            results.send(wrong_with(content))
+
+
+@contextmanager
+def judge(reader: Reader) -> Iterator[Callable[[bytes], str | None]]:
+    """A function that says what is wrong with how an input is read, or None; it limits its whole process."""
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
@@ -116,12 +124,15 @@ def _try_all(reader: Reader, seed: int, chunk: int, start: int, end: int, result
         file.write_bytes(reader.valid[0])
         with suppress(ValueError):
             reader.read(file)  # imports what it needs, which counts for no input
-        for content in islice(_inputs(reader, seed, chunk), start, end):
+
+        def wrong_with(content: bytes) -> str | None:
             file.write_bytes(content)
             before = peak.forgotten_mib()
             wrong = problem(reader, file)
             grown = peak.mib() - before
-            results.send(f"takes {grown} MiB" if wrong is None and grown > _MOST_MIB else wrong)
+            return f"takes {grown} MiB" if wrong is None and grown > _MOST_MIB else wrong
+
+        yield wrong_with
 
 
 class _Peak:

@@ -1,13 +1,17 @@
 """The command that runs long trials: a table of each, and a failure wherever anything was not survived."""
 
+import json
+import os
 import random
 
 import pytest
 
+from tests.chaos import fuzzed
 from tests.chaos.__main__ import MARKER, main, table
 from tests.chaos.kills import Found
 from tests.chaos.survived import Survived
 from tests.chaos.trials import all_tried, names, trial, tried
+from tests.helpers.damaged_reading import Reader
 from tests.helpers.marked_tables import write
 from tests.helpers.moments import Moment
 from tests.helpers.placer_properties import PLACERS
@@ -101,3 +105,22 @@ def test_input_led_by_coverage_says_where_it_was_not_tried(monkeypatch):
     monkeypatch.setattr("tests.chaos.guided.importlib.util.find_spec", lambda _: None)
     [row] = trial("guided")(1.0, 0)
     assert (row.tried, row.note) == (0, "not tried: atheris is not installed")
+
+
+def test_wrong_content_that_is_not_survived_is_found_made_small_and_kept(monkeypatch, tmp_path):
+    valid = (json.dumps({"a": {"b": 1, "c": [2, 3]}}).encode(),)
+    found = {
+        "sound": Reader("sound", ".json", valid, lambda path: json.loads(path.read_bytes())),
+        "trusting": Reader("trusting", ".json", valid, lambda path: json.loads(path.read_bytes())["a"]["c"]),
+        "dying": Reader("dying", ".json", valid, lambda path: b'"c"' in path.read_bytes() or os._exit(3)),
+    }
+    monkeypatch.setattr(fuzzed, "known", lambda: found)
+    monkeypatch.setattr(fuzzed, "_KEPT", tmp_path)
+    rows = {row.what.removeprefix("wrong content: "): row for row in fuzzed.run(0.03, 7)}
+    assert (rows["sound"].tried, rows["sound"].survived) == (300, 300)
+    assert rows["trusting"].survived == rows["trusting"].tried - 1
+    assert "Error in " in rows["trusting"].note
+    with pytest.raises((KeyError, TypeError, IndexError)):
+        found["trusting"].read(tmp_path / "dreamshard-trusting.json")
+    assert rows["dying"].note.startswith("ends the process (3)")
+    assert b'"c"' not in (tmp_path / "dreamshard-dying.json").read_bytes()
