@@ -53,7 +53,7 @@ def _row(reader: Reader, count: int, first_seed: int) -> Survived:
         found = _tried(reader, min(_CHUNK, count - start), first_seed + chunk)
         tried += found.count
         if found.problem is not None:
-            kept = _KEPT / f"dreamshard-{reader.name.replace(' ', '-').replace(':', '')}{reader.ending}"
+            kept = _KEPT / f"dreamshard-fuzzed-{reader.name.replace(' ', '-').replace(':', '')}{reader.ending}"
             kept.write_bytes(found.content)
             note = f"{found.problem}; seed {first_seed + chunk}, kept in {kept}"[:500]
             return Survived(what=f"wrong content: {reader.name}", tried=tried, survived=tried - 1, note=note)

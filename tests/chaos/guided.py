@@ -92,7 +92,7 @@ def _fuzz(reader: Any, runs: int, seed: int, place: Path) -> None:
         tried += 1
         file.write_bytes(content)
         if wrong := problem(reader, file):
-            kept = _KEPT / f"dreamshard-{reader.name.replace(' ', '-').replace(':', '')}{reader.ending}"
+            kept = _KEPT / f"dreamshard-guided-{reader.name.replace(' ', '-').replace(':', '')}{reader.ending}"
             kept.write_bytes(content)
             report(f"{wrong}; input {tried} with seed {seed}, kept in {kept}"[:500])
             os._exit(1)

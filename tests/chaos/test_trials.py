@@ -121,6 +121,6 @@ def test_wrong_content_that_is_not_survived_is_found_made_small_and_kept(monkeyp
     assert rows["trusting"].survived == rows["trusting"].tried - 1
     assert "Error in " in rows["trusting"].note
     with pytest.raises((KeyError, TypeError, IndexError)):
-        found["trusting"].read(tmp_path / "dreamshard-trusting.json")
+        found["trusting"].read(tmp_path / "dreamshard-fuzzed-trusting.json")
     assert rows["dying"].note.startswith("ends the process (3)")
-    assert b'"c"' not in (tmp_path / "dreamshard-dying.json").read_bytes()
+    assert b'"c"' not in (tmp_path / "dreamshard-fuzzed-dying.json").read_bytes()
