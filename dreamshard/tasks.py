@@ -1,4 +1,4 @@
-"""Placement tasks: tables to place on equal devices, and how tasks are drawn from a pool of tables."""
+"""Placement tasks: tables to place on equal devices."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

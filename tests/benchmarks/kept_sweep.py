@@ -25,6 +25,7 @@ EXCERPT = {
     "dreamshard": "dreamshard",
     "paper": "DreamShard as published",
     "neuroshard": "NeuroShard",
+    "neuroshard_predicted": "its search, on dreamshard's network",
     "torchrec_planner": "TorchRec's planner",
 }
 """Placers of whole tables in README.md, and what they are called there."""

@@ -5,13 +5,11 @@ What is not survived is kept in the file that the row names.
 
 import multiprocessing
 import os
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -23,7 +21,6 @@ from tests.helpers.wrong_content import wrong_content
 
 INPUTS = 10_000  # of each reader, at about 160 a second and core
 _CHUNK = 5_000  # Hypothesis remembers what it has drawn
-_KEPT = Path(tempfile.gettempdir())
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -53,7 +50,7 @@ def _row(reader: Reader, count: int, first_seed: int) -> Survived:
         found = _tried(reader, min(_CHUNK, count - start), first_seed + chunk)
         tried += found.count
         if found.problem is not None:
-            kept = _KEPT / f"dreamshard-fuzzed-{reader.name.replace(' ', '-').replace(':', '')}{reader.ending}"
+            kept = reader.kept_by("fuzzed")
             kept.write_bytes(found.content)
             note = f"{found.problem}; seed {first_seed + chunk}, kept in {kept}"[:500]
             return Survived(what=f"wrong content: {reader.name}", tried=tried, survived=tried - 1, note=note)

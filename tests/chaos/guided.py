@@ -24,7 +24,6 @@ _OWN = ["dreamshard", "storage", "flows"]
 _LONGEST = 8192  # bytes of an input
 _MOST_MIB = 3072  # of the process, which has 0.6 GiB of libraries
 _OURS = 0.5  # share of the changes that are of `tests.helpers.damage`, the others libFuzzer's
-_KEPT = Path(tempfile.gettempdir())
 
 
 def run(scale: float, seed: int) -> list[Survived]:
@@ -92,7 +91,7 @@ def _fuzz(reader: Any, runs: int, seed: int, place: Path) -> None:
         tried += 1
         file.write_bytes(content)
         if wrong := problem(reader, file):
-            kept = _KEPT / f"dreamshard-guided-{reader.name.replace(' ', '-').replace(':', '')}{reader.ending}"
+            kept = reader.kept_by("guided")
             kept.write_bytes(content)
             report(f"{wrong}; input {tried} with seed {seed}, kept in {kept}"[:500])
             os._exit(1)

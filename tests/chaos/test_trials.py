@@ -115,7 +115,7 @@ def test_wrong_content_that_is_not_survived_is_found_made_small_and_kept(monkeyp
         "dying": Reader("dying", ".json", valid, lambda path: b'"c"' in path.read_bytes() or os._exit(3)),
     }
     monkeypatch.setattr(fuzzed, "known", lambda: found)
-    monkeypatch.setattr(fuzzed, "_KEPT", tmp_path)
+    monkeypatch.setattr("tests.helpers.damaged_reading.tempfile.gettempdir", lambda: str(tmp_path))
     rows = {row.what.removeprefix("wrong content: "): row for row in fuzzed.run(0.03, 7)}
     assert (rows["sound"].tried, rows["sound"].survived) == (300, 300)
     assert rows["trusting"].survived == rows["trusting"].tried - 1

@@ -3,6 +3,7 @@
 import dis
 import json
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,11 @@ class Reader:
     ending: str
     valid: tuple[bytes, ...]
     read: Callable[[Path], object]
+
+    def kept_by(self, trial: str) -> Path:
+        """Where a trial keeps an input that is not survived."""
+        name = self.name.replace(" ", "-").replace(":", "")
+        return Path(tempfile.gettempdir()) / f"dreamshard-{trial}-{name}{self.ending}"
 
     def inputs(self, seed: int | str) -> Iterator[bytes]:
         """The valid files, then damaged ones without end; values of JSON files are also changed as such."""
