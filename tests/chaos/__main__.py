@@ -1,10 +1,11 @@
 """Run long trials, print a Markdown table of what was survived, and fail where anything was not.
 
-    python -m tests.chaos [names...] [--scale 0.1] [--seed 1] [--jobs 4] [--write docs/survived.md]
+    python -m tests.chaos [names...] [--short | --scale 0.1] [--seed 1] [--jobs 4] [--write docs/survived.md]
 
-A name is a module of this package; without names all run. `--scale` shrinks the number of attempts. The seed is printed, and
-the same seed tries the same again. With four cores and more, several trials run at once. `--write` replaces the rows of these
-trials in the file and keeps those of others.
+A name is a module of this package; without names all run. `--short` runs a share of the attempts, of each trial its own, that
+takes a quarter of an hour on two idle cores; `--scale` the same share of all. The seed is printed, and the same seed tries the
+same again. With four cores and more, several trials run at once. `--write` replaces the rows of these trials in the file and
+keeps those of others.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from flows.runtime.source_revision import source_revision
 from tests.chaos.survived import Survived
-from tests.chaos.trials import all_tried, names
+from tests.chaos.trials import SHORT, all_tried, names
 from tests.helpers.marked_tables import write
 
 MARKER = "<!-- survived -->"
@@ -39,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the trials that are named; returns 1 if anything was not survived."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", choices=[*names(), []], metavar="name", help=", ".join(names()))
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the attempts (default: all)")
+    share = parser.add_mutually_exclusive_group()
+    share.add_argument("--short", action="store_true", help="as many attempts as take a quarter of an hour on two cores")
+    share.add_argument("--scale", type=float, default=1.0, help="share of the attempts (default: all)")
     parser.add_argument("--seed", type=int, default=None, help="default: one that is drawn and printed")
     parser.add_argument("--jobs", type=int, default=_JOBS, help=f"trials at once (default here: {_JOBS})")
     parser.add_argument("--write", type=Path, metavar="FILE", help="Markdown file whose tables to replace")
@@ -51,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = secrets.randbelow(2**31) if given.seed is None else given.seed
     wanted, well = given.names or names(), True
     print(f"{', '.join(wanted)} (seed {seed})\n", flush=True)
-    for name, rows, spent in all_tried(wanted, given.scale, seed, given.jobs):
+    scales = {name: SHORT[name] if given.short else given.scale for name in wanted}
+    for name, rows, spent in all_tried(scales, seed, given.jobs):
         lines = [
             *(f"## {name}", ""),
             *table(rows),

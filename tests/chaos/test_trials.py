@@ -10,7 +10,7 @@ from tests.chaos import fuzzed
 from tests.chaos.__main__ import MARKER, main, table
 from tests.chaos.kills import Found
 from tests.chaos.survived import Survived
-from tests.chaos.trials import all_tried, names, trial, tried
+from tests.chaos.trials import SHORT, all_tried, names, trial, tried
 from tests.helpers.damaged_reading import Reader
 from tests.helpers.marked_tables import write
 from tests.helpers.moments import Moment
@@ -34,7 +34,7 @@ def test_a_trial_that_breaks_is_a_row_that_was_not_survived():
 
 
 def test_trials_at_once_have_processes_of_their_own():
-    found = {name: rows for name, rows, _ in all_tried(["kills of nothing", "nor this"], 1.0, 0, jobs=2)}
+    found = {name: rows for name, rows, _ in all_tried({"kills of nothing": 1.0, "nor this": 1.0}, 0, jobs=2)}
     assert {name: rows[0].note.partition(":")[0] for name, rows in found.items()} == {
         "kills of nothing": "ModuleNotFoundError",
         "nor this": "ModuleNotFoundError",
@@ -69,6 +69,13 @@ def test_placers_are_tried_by_the_command(capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert "placers (seed 5)" in printed
     assert "| random tasks placed by `size_greedy` | 1 | 1 |" in printed
+
+
+def test_every_trial_has_a_share_of_the_short_form(capsys, monkeypatch):
+    assert sorted(SHORT) == names()
+    monkeypatch.setattr("tests.chaos.placers.PLACERS", {"size_greedy": PLACERS["size_greedy"]})
+    assert main(["placers", "--short", "--seed", "5"]) == 0
+    assert f"| {round(40 * SHORT['placers'])} |" in capsys.readouterr().out
 
 
 def test_a_share_of_nothing_is_refused(capsys):

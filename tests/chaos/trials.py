@@ -5,13 +5,28 @@ import multiprocessing
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from tests.chaos.survived import Survived
 
 _NO_TRIALS = ("__init__", "__main__", "survived", "trials")
+SHORT = {
+    "full_disk": 0.25,
+    "fuzzed": 0.03,
+    "guided": 0.02,
+    "kills": 0.1,
+    "load": 0.1,
+    "odd_homes": 0.1,
+    "placers": 0.2,
+    "ranks": 0.15,
+    "readers": 0.05,
+    "server": 0.05,
+    "servers_gone": 0.25,
+}
+"""Share of each trial's attempts with which all of them take a quarter of an hour on two idle cores."""
+
 Trial = Callable[[float, int], list[Survived]]
 
 
@@ -43,14 +58,20 @@ def timed(name: str, scale: float, seed: int) -> tuple[str, list[Survived], floa
     return name, rows, time.perf_counter() - began
 
 
-def all_tried(wanted: Sequence[str], scale: float, seed: int, jobs: int) -> Iterator[tuple[str, list[Survived], float]]:
-    """Each trial as it ends; with several at once each has a process of its own."""
+def all_tried(scales: Mapping[str, float], seed: int, jobs: int) -> Iterator[tuple[str, list[Survived], float]]:
+    """Each trial as it ends; with several at once each has a process of its own.
+
+    Args:
+        scales: share of the attempts of each trial to run.
+        seed: of all.
+        jobs: trials at once.
+    """
     if jobs == 1:
-        for name in wanted:
+        for name, scale in scales.items():
             yield timed(name, scale, seed)
         return
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=spawned, max_tasks_per_child=1) as pool:
-        running = [pool.submit(timed, name, scale, seed) for name in wanted]
+        running = [pool.submit(timed, name, scale, seed) for name, scale in scales.items()]
         for ended in as_completed(running):
             yield ended.result()
