@@ -100,7 +100,7 @@ class EvaluationConfig:
         repeats: measurements of each placement, interleaved with those of the others.
         model_repeats: the same for a fixed model; they are what its interval is over.
         variant_repeats: the same for each variant of it.
-        budget_ms: time for the search: the work of an idle core in it, and no longer; None for work that grows with the task.
+        budget_ms: work of the search: as much as an idle core does in this time; None for work that grows with the task.
         peers: whether to include the published rivals, some of which learn first, one of them by measuring.
     """
 

@@ -28,7 +28,7 @@ from dreamshard.legality import violation
 from dreamshard.named_placers import named_placer
 from dreamshard.placed_shards import placed_shards
 from dreamshard.placer import NoPlacementError, Placer
-from dreamshard.search import DreamShardPlacer, RooflinePlacer
+from dreamshard.search import SearchingPlacer
 from dreamshard.sharding import ShardedPlacement
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
@@ -55,7 +55,8 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         placement_constraints: what TorchRec's have no words for: pinned tables, tables together or apart, devices that are
             left out, a further reserve.
         tables: statistics of lookups by table name, from sample batches; tables that it lacks are looked up by a Zipf law.
-        budget_ms: time for the search, see `DreamShardPlacer`; None for the placer's own.
+        budget_ms: work of the search, the same on any machine: see `SearchingPlacer`; None for the placer's own.
+        max_seconds: after which the search is cut, with a warning; None for never.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         placement_constraints: Constraints = UNCONSTRAINED,
         tables: Tables | None = None,
         budget_ms: float | None = None,
+        max_seconds: float | None = None,
     ) -> None:
         self.topology = topology or _topology()
         self.batch_size = batch_size or BATCH_SIZE
@@ -78,6 +80,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         self.placement_constraints = placement_constraints
         self.tables = tables
         self.budget_ms = budget_ms
+        self.max_seconds = max_seconds
 
     @cached_property
     def placer(self) -> Placer:
@@ -104,7 +107,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             return ShardingPlan({})
         try:
             task = self._task(module, sharders, model)
-            placement = _named_as_allowed(task, _place(self.placer, task, self.budget_ms))
+            placement = _named_as_allowed(task, self._place(task))
         except NoPlacementError as error:
             raise PlannerError(str(error), PlannerErrorType.STRICT_CONSTRAINTS) from error
         self._check(task, placement)
@@ -164,6 +167,12 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         if isinstance(result, Exception):
             raise result
         return result
+
+    def _place(self, task: PlacementTask) -> ShardedPlacement:
+        """A placement in any way to shard where the placer knows them, else of whole tables and columns."""
+        if isinstance(self.placer, SearchingPlacer):
+            return self.placer.place_sharded(task, self.budget_ms, self.max_seconds)
+        return ShardedPlacement.of(self.placer.place(task), task.tables, task.devices_per_host)
 
     def _check_ranks(self, num_ranks: int) -> None:
         """Refuse a topology of another number of ranks than the process group has."""
@@ -257,13 +266,6 @@ def _sendable(error: Exception) -> Exception:
     return RuntimeError(f"planning failed on the first rank: {type(error).__name__}: {error}").with_traceback(
         error.__traceback__
     )
-
-
-def _place(placer: Placer, task: PlacementTask, budget_ms: float | None) -> ShardedPlacement:
-    """A placement in any way to shard where the placer knows them, else of whole tables and columns."""
-    if isinstance(placer, DreamShardPlacer | RooflinePlacer):
-        return placer.place_sharded(task, budget_ms)
-    return ShardedPlacement.of(placer.place(task), task.tables, task.devices_per_host)
 
 
 def _named_as_allowed(task: PlacementTask, placement: ShardedPlacement) -> ShardedPlacement:

@@ -86,7 +86,7 @@ def what_if(
         precision: of the weights.
         optimizer: of the tables.
         batch_size: samples of a step.
-        budget_ms: limits the search for each cluster.
+        budget_ms: work of the search for each cluster; see `SearchingPlacer`.
         constraints: such as the ways to shard that tables may take.
     """
     like = {"precision": precision, "optimizer": optimizer, "batch_size": batch_size, "constraints": constraints}

@@ -2,6 +2,7 @@
 
 dreamshard_placer  the trained placer: its starting placements
 placement_search   from starting placements to the best one found: local search, column splits
+searching_placer   what all placers that search have in common: how much work, and what cut it
 roofline_placer    the same search by a preset's roofline, without anything trained
 roofline_costs     the roofline in the form that the search asks for
 sharded_search     the same among every way to shard
@@ -29,5 +30,13 @@ from dreamshard.search.cost_greedy import GreedyCostPlacer
 from dreamshard.search.dreamshard_placer import DreamShardPlacer, Inference
 from dreamshard.search.estimate_placer import EstimatePlacer
 from dreamshard.search.roofline_placer import RooflinePlacer
+from dreamshard.search.searching_placer import SearchingPlacer
 
-__all__ = ["DreamShardPlacer", "EstimatePlacer", "GreedyCostPlacer", "Inference", "RooflinePlacer"]
+__all__ = [
+    "DreamShardPlacer",
+    "EstimatePlacer",
+    "GreedyCostPlacer",
+    "Inference",
+    "RooflinePlacer",
+    "SearchingPlacer",
+]

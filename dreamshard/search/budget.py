@@ -1,7 +1,8 @@
-"""How much a search may do: counted in work, so that a task gets the same placement on every machine; time only cuts it.
+"""How much a search may do: counted in work, so that a task gets the same placement on every machine; a limit only cuts it.
 
 The unit of work is a step of local search by the structured cost network on few tables, which takes about 0.4 ms on an idle
-core. Steps by other cost models, or among many tables, count as many units as their time has.
+core. Steps by other cost models, or among many tables, count as many units as their time has. Starting placements, and what
+decides whether tables are split, are always finished and count for nothing.
 """
 
 import logging
@@ -42,7 +43,7 @@ class Budget:
 
     Attributes:
         work: units that may be spent.
-        until: time of the clock at which it ends whatever is left.
+        until: time of the clock at which it ends whatever is left; infinite for no limit.
         clock: seconds.
         spent: units so far.
         is_cut: whether time ended it while there was work left, so that another machine may find another placement.
@@ -56,12 +57,23 @@ class Budget:
 
     @classmethod
     def of(
-        cls, task: PlacementTask, limit_ms: float | None, clock: Callable[[], float] = time.perf_counter
+        cls,
+        task: PlacementTask,
+        budget_ms: float | None = None,
+        *,
+        max_seconds: float | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> "Budget":
-        """The default work without a limit of time; with one, what an idle core does in that time, and no longer."""
-        if limit_ms is None:
-            return cls(default_work(task), clock=clock)
-        return cls(_UNITS_PER_MS * limit_ms, clock() + limit_ms / 1000, clock)
+        """Work, and from now on a limit of time.
+
+        Args:
+            task: to be placed.
+            budget_ms: as much work as an idle core does in this time, whatever the machine; None for the task's own.
+            max_seconds: after which the search is cut; None for never. It adds no work.
+            clock: seconds; looked at only where there is a limit.
+        """
+        work = default_work(task) if budget_ms is None else _UNITS_PER_MS * budget_ms
+        return cls(work, math.inf if max_seconds is None else clock() + max_seconds, clock)
 
     def share(self, part: float) -> "Budget":
         """A budget of this part of the work, and of no more time; what it spends is spent here with `take`."""
@@ -78,18 +90,23 @@ class Budget:
 
     def is_over(self) -> bool:
         """Whether to stop."""
-        if self.spent >= self.work:
+        if self.spent >= self.work or self.is_cut:
             return True
         if self.until < math.inf and self.clock() >= self.until:
             self.is_cut = True
         return self.is_cut
 
+    def cut_note(self, task: PlacementTask) -> str:
+        """What to say if time ended the search; empty if it did not."""
+        if not self.is_cut:
+            return ""
+        return (
+            f"the time limit cut the search for a placement of {task.name or 'the tables'} after "
+            f"{100 * self.spent / self.work:.0f} % of its work, so a faster or idler machine may find another placement; "
+            "give it more time, or no limit"
+        )
+
     def say_if_cut(self, task: PlacementTask) -> None:
         """Warn if time ended the search."""
-        if self.is_cut:
-            logger.warning(
-                "the time limit cut the search for a placement of %s after %.0f %% of its work, so a faster or idler machine "
-                "may find another placement; give it more time, or no limit",
-                task.name or "the tables",
-                100 * self.spent / self.work,
-            )
+        if note := self.cut_note(task):
+            logger.warning("%s", note)

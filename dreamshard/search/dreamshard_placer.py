@@ -6,9 +6,7 @@ finds where the measurements do not support that it costs more (`bootstrap.py`).
 """
 
 import logging
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -28,6 +26,7 @@ from dreamshard.search.budget import Budget
 from dreamshard.search.cost_greedy import GreedyCostPlacer, cost_greedy
 from dreamshard.search.network_sharding import NetworkSharding
 from dreamshard.search.placement_search import PlacementSearch
+from dreamshard.search.searching_placer import SearchingPlacer
 from dreamshard.search.sharded_search import ShardedSearch
 from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement
 from dreamshard.table_order import in_one_order
@@ -47,15 +46,14 @@ _SAMPLED_CELLS = 40_000  # limit of sampled rollouts x tables x devices
 
 
 @dataclass(frozen=True)
-class DreamShardPlacer:
+class DreamShardPlacer(SearchingPlacer):
     """A trained policy and cost network.
 
     Attributes:
         rollouts: the most that are sampled besides the greedy one.
-        budget_ms: for the search: the work of an idle core in this time, and no longer from the call on; None for the task's
-            own work (`budget.py`). Starting placements always finish.
+        budget_ms: for the search: as much work as an idle core does in this time; None for the task's own (`budget.py`).
+            Starting placements always finish.
         columns: whether tables may be split by columns.
-        clock: seconds, for that limit.
         inference: `policy` places whole tables without search, starts or budget.
         starts: of the search; fewer only to show what each is worth.
         bootstrap_network: whose votes must all agree before the search's placement is taken instead of the greedy one
@@ -68,7 +66,6 @@ class DreamShardPlacer:
     rollouts: int = 4
     budget_ms: float | None = None
     columns: bool = True
-    clock: Callable[[], float] = field(default=time.perf_counter, repr=False)
     inference: Inference = "search"
     starts: tuple[Start, ...] = get_args(Start)
     bootstrap_network: StructuredCostNetwork | None = None
@@ -78,22 +75,17 @@ class DreamShardPlacer:
         """`paper` for a placer by the policy alone."""
         return "paper" if self.inference == "policy" else "dreamshard"
 
-    def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
-        """The best placement found; `budget_ms` overrides the placer's own.
+    @torch.no_grad()
+    @in_one_order
+    def place_within(self, task: PlacementTask, budget: Budget) -> Placement:
+        """The best placement found.
 
         Raises:
             NoPlacementError: nothing fits the devices' memory, or the policy alone found nothing legal.
         """
-        return self.place_within(task, self._budget(task, budget_ms))
-
-    @torch.no_grad()
-    @in_one_order
-    def place_within(self, task: PlacementTask, budget: Budget) -> Placement:
-        """The same within a budget, which tells afterwards whether time cut the search; raises like `place`."""
         if self.inference == "policy":
             return self._by_policy(task)
         placement, greedy = self._searched(task, budget)
-        budget.say_if_cut(task)
         return self._supported(task, placement, greedy)
 
     def _supported(self, task: PlacementTask, found: Placement, greedy: Placement | None) -> Placement:
@@ -114,9 +106,6 @@ class DreamShardPlacer:
             task.name or "the tables",
         )
         return greedy
-
-    def _budget(self, task: PlacementTask, budget_ms: float | None) -> Budget:
-        return Budget.of(task, self.budget_ms if budget_ms is None else budget_ms, self.clock)
 
     def _by_policy(self, task: PlacementTask) -> Placement:
         network = self.cost_network.for_task(task)
@@ -158,8 +147,8 @@ class DreamShardPlacer:
 
     @torch.no_grad()
     @in_one_order
-    def place_sharded(self, task: PlacementTask, budget_ms: float | None = None) -> ShardedPlacement:
-        """The best placement found by every way to shard that the task allows; `budget_ms` overrides the placer's own.
+    def place_sharded_within(self, task: PlacementTask, budget: Budget) -> ShardedPlacement:
+        """The best placement found by every way to shard that the task allows.
 
         Raises:
             NoPlacementError: nothing fits the devices' memory, the task's constraints cannot be met, or the policy alone
@@ -170,7 +159,7 @@ class DreamShardPlacer:
         if self.inference == "policy":
             return ShardedPlacement.of(self._by_policy(task), task.tables, task.devices_per_host)
         if set(allowed.sharding_types) <= set(ON_ONE_DEVICE) and not (allowed.tables_named() or allowed.caching):
-            return ShardedPlacement.of(self.place(task, budget_ms), task.tables, task.devices_per_host)
+            return ShardedPlacement.of(self.place_within(task, budget), task.tables, task.devices_per_host)
         greedy: list[Placement | None] = []
 
         def whole_and_columns(task: PlacementTask, budget: Budget) -> Placement:
@@ -180,9 +169,7 @@ class DreamShardPlacer:
 
         costs = NetworkSharding.of(task, self.cost_network, self.normaliser)
         search = ShardedSearch(costs, costs.devices_per_host, whole_and_columns, _SPREAD_GAIN)
-        budget = self._budget(task, budget_ms)
         placement = search.place(task, budget)
-        budget.say_if_cut(task)
         columns = placement.as_columns()
         if columns is None:
             return placement

@@ -14,6 +14,7 @@ from dreamshard.search.budget import Budget
 from dreamshard.search.cost_greedy import cost_greedy
 from dreamshard.search.estimate_costs import EstimateCosts
 from dreamshard.search.placement_search import PlacementSearch
+from dreamshard.search.searching_placer import SearchingPlacer
 from dreamshard.search.sharded_search import ShardedSearch
 from dreamshard.sharding import ShardedPlacement
 from dreamshard.table_order import in_one_order
@@ -24,12 +25,12 @@ _SPREAD_GAIN = 1e-3  # of the predicted cost that spreading tables must save; th
 
 
 @dataclass(frozen=True)
-class EstimatePlacer:
+class EstimatePlacer(SearchingPlacer):
     """Places by what TorchRec's estimator says of the hardware of `spec`.
 
     Attributes:
         spec: a preset, or hardware of one's own, whose bandwidths TorchRec's topology gets.
-        budget_ms: the work of an idle core in this time, and no longer; None for the task's own work (`budget.py`).
+        budget_ms: as much work as an idle core does in this time; None for the task's own (`budget.py`).
         columns: whether tables may be split by columns.
     """
 
@@ -40,17 +41,14 @@ class EstimatePlacer:
 
     @torch.no_grad()
     @in_one_order
-    def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
+    def place_within(self, task: PlacementTask, budget: Budget) -> Placement:
         """The best placement found of whole tables and columns.
 
         Raises:
             NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
             ValueError: torchrec is not installed.
         """
-        budget = Budget.of(task, self.budget_ms if budget_ms is None else budget_ms)
-        placement = self._place(task, budget)
-        budget.say_if_cut(task)
-        return placement
+        return self._place(task, budget)
 
     def _place(self, task: PlacementTask, budget: Budget) -> Placement:
         costs = self._costs(task)
@@ -62,13 +60,10 @@ class EstimatePlacer:
 
     @torch.no_grad()
     @in_one_order
-    def place_sharded(self, task: PlacementTask, budget_ms: float | None = None) -> ShardedPlacement:
-        """The best placement found by every way to shard that the task allows; errors as for `place`."""
+    def place_sharded_within(self, task: PlacementTask, budget: Budget) -> ShardedPlacement:
+        """The best placement found by every way to shard that the task allows; errors as for `place_within`."""
         search = ShardedSearch(self._costs(task), self._per_host(task), self._place, _SPREAD_GAIN)
-        budget = Budget.of(task, self.budget_ms if budget_ms is None else budget_ms)
-        placement = search.place(task, budget)
-        budget.say_if_cut(task)
-        return placement
+        return search.place(task, budget)
 
     @torch.no_grad()
     def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:

@@ -19,6 +19,7 @@ from dreamshard.search.cost_greedy import cost_greedy
 from dreamshard.search.placement_search import PlacementSearch
 from dreamshard.search.roofline_costs import RooflineCosts
 from dreamshard.search.roofline_sharding import RooflineSharding
+from dreamshard.search.searching_placer import SearchingPlacer
 from dreamshard.search.sharded_search import ShardedSearch
 from dreamshard.sharding import ShardedPlacement
 from dreamshard.table_order import in_one_order
@@ -30,12 +31,12 @@ _SPREAD_GAIN = 0.005  # of the predicted cost that spreading tables must save
 
 
 @dataclass(frozen=True)
-class RooflinePlacer:
+class RooflinePlacer(SearchingPlacer):
     """Places by the roofline of `spec`.
 
     Attributes:
         spec: a preset, or hardware of one's own.
-        budget_ms: the work of an idle core in this time, and no longer; None for the task's own work (`budget.py`).
+        budget_ms: as much work as an idle core does in this time; None for the task's own (`budget.py`).
         columns: whether tables may be split by columns.
     """
 
@@ -46,16 +47,13 @@ class RooflinePlacer:
 
     @torch.no_grad()
     @in_one_order
-    def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
-        """The best placement found; `budget_ms` overrides the placer's own.
+    def place_within(self, task: PlacementTask, budget: Budget) -> Placement:
+        """The best placement found.
 
         Raises:
             NoPlacementError: nothing fits the devices' memory.
         """
-        budget = Budget.of(task, self.budget_ms if budget_ms is None else budget_ms)
-        placement = self._place(task, budget)
-        budget.say_if_cut(task)
-        return placement
+        return self._place(task, budget)
 
     def _place(self, task: PlacementTask, budget: Budget) -> Placement:
         costs = self._costs(task)
@@ -75,18 +73,14 @@ class RooflinePlacer:
 
     @torch.no_grad()
     @in_one_order
-    def place_sharded(self, task: PlacementTask, budget_ms: float | None = None) -> ShardedPlacement:
-        """The best placement found by every way to shard that the task allows; `budget_ms` overrides the placer's own.
+    def place_sharded_within(self, task: PlacementTask, budget: Budget) -> ShardedPlacement:
+        """The best placement found by every way to shard that the task allows.
 
         Raises:
             NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
         """
         costs = RooflineSharding.of(task, self._costs(task))
-        search = ShardedSearch(costs, costs.devices_per_host, self._place, _SPREAD_GAIN)
-        budget = Budget.of(task, self.budget_ms if budget_ms is None else budget_ms)
-        placement = search.place(task, budget)
-        budget.say_if_cut(task)
-        return placement
+        return ShardedSearch(costs, costs.devices_per_host, self._place, _SPREAD_GAIN).place(task, budget)
 
     @torch.no_grad()
     def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:

@@ -80,6 +80,8 @@ def explain(
         raise ValueError("no cost is predicted, so nothing can be explained; name --hardware, or train a placer")
     if chosen.predicted_by is not None:
         terminal.note(f"{chosen.name} predicts no cost of a step; these are predicted by {chosen.predicted_by}")
+    if chosen.caveat:
+        terminal.warn(chosen.caveat)
     placement = found.sharded_placement(listed).on_hosts_of(
         task.devices_per_host or (spec.devices_per_node if spec else None)
     )

@@ -38,8 +38,17 @@ BudgetOption = Annotated[
     typer.Option(
         "--budget-ms",
         min=0,
-        help="Time for the search: as much work as an idle core does in it, and no longer.",
+        help="Work of the search: as much as an idle core does in this time, on any machine.",
         show_default="by the number of tables and devices",
+    ),
+]
+MaxSecondsOption = Annotated[
+    float | None,
+    typer.Option(
+        "--max-seconds",
+        min=0,
+        help="Cut the search after this time, and say so: another machine may then find another placement.",
+        show_default="never",
     ),
 ]
 ConstraintsOption = Annotated[

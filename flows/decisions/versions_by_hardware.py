@@ -37,10 +37,15 @@ class Found:
 
     @property
     def alias_note(self) -> str:
-        """` (champion)`, or what it was last decided to be; and why it is provisional."""
+        """` (champion)`, or what it was last decided to be."""
         standing = "champion" if self.in_use else "a try-out" if self.is_tryout else self.standing
-        said = ", ".join(filter(None, (standing, self.note if self.in_use or self.is_champion else "")))
-        return f" ({said})" if said else ""
+        return f" ({standing})" if standing else ""
+
+    @property
+    def caveat(self) -> str:
+        """That it is a provisional champion, and why, for people; empty if it is not."""
+        is_champion = self.in_use or self.is_champion
+        return f"version {self.version} is {self.note}" if self.note and is_champion else ""
 
 
 def find_version(store: Store, spec: AcceleratorSpec, task: PlacementTask) -> Found | None:

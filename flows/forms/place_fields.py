@@ -104,9 +104,18 @@ MoveGbPerS = Annotated[
 BudgetMs = Annotated[
     float | None,
     Field(
-        title="Search time, ms",
-        description="As much work as an idle core does in this time, and no longer. Empty: by the number of tables.",
+        title="Work of the search, ms",
+        description="As much work as an idle core does in this time, on any machine. Empty: by the number of tables.",
         ge=0,
         le=1e9,
+    ),
+]
+MaxSeconds = Annotated[
+    float | None,
+    Field(
+        title="Cut the search after, s",
+        description="The plan then says that its search was cut. Empty: never.",
+        ge=0,
+        le=1e6,
     ),
 ]

@@ -31,6 +31,7 @@ class Choice:
         why: why this one was chosen, for people; empty where the user named it.
         predicted_by: what the predictor is called; None where it is the placer itself.
         version: of the predictor in the registry; None where it has none.
+        caveat: why the version that places or predicts is provisional, for people; empty if it is not.
     """
 
     placer: "Placer"
@@ -40,20 +41,31 @@ class Choice:
     why: str = ""
     predicted_by: str | None = None
     version: str | None = None
+    caveat: str = ""
 
-    def place(self, task: "PlacementTask", budget_ms: float | None = None) -> "ShardedPlacement":
-        """A legal placement; rules of thumb place whole tables, rivals whole tables or columns.
+    def place(
+        self, task: "PlacementTask", budget_ms: float | None, max_seconds: float | None
+    ) -> tuple["ShardedPlacement", str]:
+        """A legal placement, and what to say if time cut its search; rules of thumb place whole tables, rivals also columns.
+
+        Args:
+            task: to be placed.
+            budget_ms: work of a search; None for the placer's own.
+            max_seconds: after which a search is cut; None for never.
 
         Raises:
             NoPlacementError: none was found, or the placer's violates a constraint.
         """
         from dreamshard.legality import violation
         from dreamshard.placer import NoPlacementError
-        from dreamshard.search import DreamShardPlacer, RooflinePlacer
+        from dreamshard.search import SearchingPlacer
         from dreamshard.sharding import ShardedPlacement
 
-        if isinstance(self.placer, DreamShardPlacer | RooflinePlacer):
-            placement = self.placer.place_sharded(task, budget_ms)
+        cut = ""
+        if isinstance(self.placer, SearchingPlacer):
+            budget = self.placer.budget(task, budget_ms, max_seconds)
+            placement = self.placer.place_sharded_within(task, budget)
+            cut = budget.cut_note(task)
         else:
             placement = ShardedPlacement.of(self.placer.place(task), task.tables, task.devices_per_host)
         if reason := violation(task, placement):
@@ -61,7 +73,7 @@ class Choice:
                 f"the placement that {self.name} found violates a constraint: {reason}; loosen it, or use another placer, "
                 "for example prior with --hardware, or the champion"
             )
-        return placement
+        return placement, cut
 
 
 def is_without_costs(name: str | None) -> bool:
@@ -118,6 +130,7 @@ def choose(
         best.costs_of,
         f"costs by {best.name}: {best.why}",
         best.name,
+        caveat=best.caveat,
     )
 
 
@@ -137,7 +150,7 @@ def for_hardware(store: "Store", task: "PlacementTask", spec: "AcceleratorSpec",
         placer = registry.load_predictor(found.version, store.settings)
         why = f"version {found.version}{found.alias_note} places: its costs are of {found.measured_on}"
         name = f"dreamshard {found.version}"
-        return Choice(placer, name, placer, found.measured_on, why, version=found.version)
+        return Choice(placer, name, placer, found.measured_on, why, version=found.version, caveat=found.caveat)
     own = [store.settings.home / "placers"]
     if spec.name in bundled_names(own):
         bundled = load_bundled(spec.name, own)
@@ -239,7 +252,10 @@ def _with_champion(store: "Store", name: str, note: Callable[[str], None]) -> Ch
     origin, version = _origin(store, champion, "champion"), registry.champion(store.settings)
     spec = spec_named_in(origin.hardware) if origin else None
     rival = _rule_or_rival(store, name, champion, version, note, spec)
-    return Choice(rival, name, champion, origin, predicted_by="dreamshard champion", version=version)
+    by = "dreamshard champion"
+    return Choice(
+        rival, name, champion, origin, predicted_by=by, version=version, caveat=_caveat(store, by, "champion")
+    )
 
 
 def _version(store: "Store", name: str) -> Choice:
@@ -250,7 +266,6 @@ def _version(store: "Store", name: str) -> Choice:
     from dreamshard.shard_profiling.bundled_placers import bundled_names, load_bundled
     from dreamshard.version_references import ALIASES, WRITTEN, VersionReference
     from storage.mlflow_store import registry
-    from storage.mlflow_store.standings import provisional_note
 
     own = [store.settings.home / "placers"]
     if f"{name}_costs" in RECIPES or name in bundled_names(own):
@@ -273,15 +288,23 @@ def _version(store: "Store", name: str) -> Choice:
             f"{error}; to place without a version, give --hardware (for example h100), or --placer with a rule of thumb, "
             "e.g. lookup_greedy"
         ) from error
-    note = provisional_note(registry.version_tags(store.settings, str(reference)))
-    why = f"{reference.in_words} is {note}" if note else ""
+    caveat = _caveat(store, reference.in_words, str(reference))
     if not isinstance(placer, DreamShardPlacer):
         champion = _champion(store)
         origin = _origin(store, champion, "champion") if champion else None
         by = "dreamshard champion" if champion else None
-        said = f"{reference.in_words} predicts no cost of a step; {by} does" if by else ""
-        return Choice(placer, reference.in_words, champion, origin, "; ".join(filter(None, (why, said))), by)
-    return Choice(placer, reference.in_words, placer, _origin(store, placer, str(reference)), why)
+        why = f"{reference.in_words} predicts no cost of a step; {by} does" if by else ""
+        return Choice(placer, reference.in_words, champion, origin, why, by, caveat=caveat)
+    return Choice(placer, reference.in_words, placer, _origin(store, placer, str(reference)), caveat=caveat)
+
+
+def _caveat(store: "Store", called: str, name: str) -> str:
+    """Why a version is provisional, for people; empty if it is not."""
+    from storage.mlflow_store import registry
+    from storage.mlflow_store.standings import provisional_note
+
+    note = provisional_note(registry.version_tags(store.settings, name))
+    return f"{called} is {note}" if note else ""
 
 
 def _origin(store: "Store", placer: "DreamShardPlacer", name: str) -> "MeasuredOn | None":

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from flows.servers import scoring_app
 from flows.servers.processes import EVERYWHERE, LOOPBACK, Process, child_process, free_port, wait_until_healthy
 from flows.servers.scoring_limits import RequestLimits
-from storage.mlflow_store.registry import load_placer, model_and_number
+from storage.mlflow_store.registry import load_placer, model_and_number, version_tags
+from storage.mlflow_store.standings import provisional_note
 from storage.settings import QUIET, Settings
 
 _LIMITS = RequestLimits()
@@ -45,6 +46,12 @@ def scoring_server(
         RuntimeError: it did not start; the message ends with its last lines.
     """
     load_placer(version, settings)  # the server itself knows no digest of what it loads
+    provisional = provisional_note(version_tags(settings, version))
+    known = {
+        "version": version,
+        "search_s": limits.search_s,
+        "caveat": provisional and f"version {version} is {provisional}",
+    }
     logs = settings.home / "logs"
     model, number = model_and_number(version)
     chosen = free_port(port)
@@ -53,7 +60,7 @@ def scoring_server(
         **os.environ,
         **QUIET,
         "MLFLOW_TRACKING_URI": settings.tracking_uri,
-        "SERVING_MODEL_CONFIG": json.dumps({"version": version, "search_s": limits.search_s}),
+        "SERVING_MODEL_CONFIG": json.dumps(known),
         # MLflow's own limit leaves the computing running, so ours comes first
         "MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT": str(math.ceil(limits.answer_s) + 30),
         **scoring_app.environment(limits, pages=pages, login=login),

@@ -37,7 +37,6 @@ from pydantic import BaseModel, Field, TypeAdapter
 from dreamshard.placement import Placement
 from dreamshard.plan import make_plan, with_origin
 from dreamshard.search import DreamShardPlacer
-from dreamshard.search.budget import Budget
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 from dreamshard.trained import load_placer
@@ -84,7 +83,7 @@ class PlacementRequest(BaseModel, extra="forbid", strict=True):
         optimizer: whose state takes memory beside the weights.
         batch_size: training samples per step; None for as many as the placer's costs were measured with.
         hardware: name of a preset that the plan is for; the plan warns where its costs are of something else.
-        budget_ms: time for the search; None for the placer's own.
+        budget_ms: work of the search: as much as an idle core does in this time; None for the placer's own.
     """
 
     num_devices: Annotated[int, Field(ge=1, le=4096)]
@@ -109,6 +108,7 @@ class PlacerModel(PythonModel):
         version = (context.model_config or {}).get("version", "")
         self.name = VersionReference.of(version).in_words if version else self.placer.name
         self.search_s: float | None = (context.model_config or {}).get("search_s")
+        self.caveat: str = (context.model_config or {}).get("caveat", "")
 
     def predict(
         self, context: PythonModelContext, model_input: list[dict[str, Any]], params: dict[str, Any] | None = None
@@ -120,7 +120,7 @@ class PlacerModel(PythonModel):
 
         Returns:
             A plan for each, as the JSON of `dreamshard.plan.Plan`; `placer` names the version if `dreamshard serve` runs
-            the server, and `warning` says so where a time limit cut the search.
+            the server, and `warning` says so where it is provisional or a time limit cut the search.
 
         Raises:
             MlflowException: a field is wrong or no placement fits; the server answers 400.
@@ -167,7 +167,7 @@ class PlacerModel(PythonModel):
                 hardware=request.hardware,
                 knows_topology=placer.cost_network.knows_topology(task),
             )
-            plan = replace(plan, warning="; ".join(filter(None, [plan.warning, cut])))
+            plan = replace(plan, warning="; ".join(filter(None, [plan.warning, self.caveat, cut])))
         else:  # AutoShard, which does not search, and predicts compute only
             plan = make_plan(task, placer.place(task), self.name, None)
         content: dict[str, Any] = json.loads(plan.to_json())
@@ -181,15 +181,13 @@ def _place(
 
     The limit adds no work, so the same request gets the same plan wherever it is not reached.
     """
-    budget = Budget.of(task, placer.budget_ms if budget_ms is None else budget_ms)
-    began = time.perf_counter()
-    budget.until = min(budget.until, began + limit_s)
+    budget = placer.budget(task, budget_ms, limit_s)
     placement = placer.place_within(task, budget)
     if not budget.is_cut:
         return placement, ""
     return placement, (
-        f"the time limit of {budget.until - began:.3g} s cut the search, so a faster or idler machine may find another "
-        "placement; ask for fewer tables at once, or allow more time with budget_ms and the server's --max-seconds"
+        f"the time limit of {limit_s:.3g} s cut the search, so a faster or idler machine may find another placement; ask for "
+        "fewer tables at once, or allow more time with the server's --max-seconds"
     )
 
 

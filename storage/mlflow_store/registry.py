@@ -7,6 +7,7 @@ safetensors and configurations JSON; nothing is pickled.
 """
 
 import json
+import logging
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from storage.filesystem import failures
 from storage.mlflow_store.experiment import MODEL_TRAINING
 from storage.mlflow_store.listing import missing
 from storage.mlflow_store.runs import client
+from storage.mlflow_store.standings import provisional_note
 from storage.settings import REGISTERED_MODELS, Settings
 
 REFERENCES = ("training", "evaluation", "dataset", "comparison", "reference_evaluation", "reference_dataset")
@@ -42,6 +44,7 @@ _ABOUT: dict[Algorithm, str] = {
     "paper": "Places embedding tables on devices as DreamShard was published (arXiv 2210.02023): the policy alone.",
     "autoshard": "Places embedding tables on devices as AutoShard was published (arXiv 2208.06399): balances compute.",
 }
+logger = logging.getLogger(__name__)
 _PAGE = 200  # versions in one answer
 _MAX_DESCRIPTION = 5000  # characters that MLflow's database accepts
 
@@ -191,7 +194,8 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Tra
 
     Args:
         name: `champion`, `challenger`, `previous`, a version's number, or one of these of another algorithm (`paper:3`).
-        settings: addresses of the registry; by default those of this process's environment.
+        settings: addresses of the registry; by default those of this process's environment, and then a provisional champion
+            is warned of.
 
     Raises:
         ValueError: there is none of that name (the message lists the existing ones), or its files are lost or damaged; or
@@ -202,7 +206,10 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Tra
     version = find(home, name)
     with _download(home, version, "artifacts/placer") as folder:
         check_files(folder, version.tags.get(DIGEST_TAG))
-        return trained.load_placer(folder)
+        placer = trained.load_placer(folder)
+    if settings is None and (note := provisional_note(version.tags)):
+        logger.warning("version %s is %s", reference_to(version), note)
+    return placer
 
 
 def load_predictor(name: str, settings: Settings) -> DreamShardPlacer:

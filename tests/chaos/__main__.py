@@ -3,9 +3,9 @@
     python -m tests.chaos [names...] [--short | --scale 0.1] [--seed 1] [--jobs 4] [--write docs/survived.md]
 
 A name is a module of this package; without names all run. `--short` runs a share of the attempts, of each trial its own, that
-takes a quarter of an hour on two idle cores; `--scale` the same share of all. The seed is printed, and the same seed tries the
-same again. With four cores and more, several trials run at once. `--write` replaces the rows of these trials in the file and
-keeps those of others.
+takes a quarter of an hour on two idle cores; `--scale` the same share of all. The seed is printed, and the same seed tries
+the same again. With four cores and more, several trials run at once. `--write` replaces the rows of these trials in the file
+and keeps those of others.
 """
 
 import argparse
@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", choices=[*names(), []], metavar="name", help=", ".join(names()))
     share = parser.add_mutually_exclusive_group()
-    share.add_argument("--short", action="store_true", help="as many attempts as take a quarter of an hour on two cores")
+    share.add_argument(
+        "--short", action="store_true", help="as many attempts as take a quarter of an hour on two cores"
+    )
     share.add_argument("--scale", type=float, default=1.0, help="share of the attempts (default: all)")
     parser.add_argument("--seed", type=int, default=None, help="default: one that is drawn and printed")
     parser.add_argument("--jobs", type=int, default=_JOBS, help=f"trials at once (default here: {_JOBS})")

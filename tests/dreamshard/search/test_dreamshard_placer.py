@@ -12,6 +12,7 @@ from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
+from dreamshard.search.budget import Budget
 from dreamshard.tasks import PlacementTask
 from tests.helpers.policy_placer import PolicyPlacer
 from tests.helpers.tables import pool_of, task_of
@@ -80,31 +81,52 @@ def test_the_same_task_gets_the_same_placement():
     assert torch.equal(one, two)
 
 
-def looks_at_the_clock(own_ms, budget_ms):
-    """How often a placer looks at a clock on which every look takes a second."""
+@pytest.fixture
+def looks(monkeypatch):
+    """The times at which a budget looked at the clock, on which every look takes a second."""
     looked = []
 
     def clock():
-        looked.append(None)
-        return float(len(looked))
+        looked.append(float(len(looked)))
+        return looked[-1]
 
-    placer = replace(learnt_placer(), clock=clock, budget_ms=own_ms)
-    placer.place(PlacementTask(pool_of(40), 4, 2**33), budget_ms)
-    return len(looked)
+    of = Budget.of.__func__
+    monkeypatch.setattr(Budget, "of", classmethod(lambda cls, *args, **kwargs: of(cls, *args, **kwargs, clock=clock)))
+    return looked
 
 
-def test_a_time_limit_cuts_the_search_and_says_so(caplog):
-    assert looks_at_the_clock(None, None) == 0
-    assert 0 < looks_at_the_clock(None, 3000.0) <= 5  # a look per second, the first to know when the search began
+FORTY = PlacementTask(pool_of(40), 4, 2**33)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_time_limit_cuts_the_search_and_says_so(looks, caplog, sharded):
+    placer = learnt_placer()
+
+    def place(max_seconds=None):
+        if sharded:
+            return placer.place_sharded(FORTY, max_seconds=max_seconds)
+        return placer.place(FORTY, max_seconds=max_seconds).device.tolist()
+
+    uncut = place()
+    assert looks == [], "nothing looks at a clock where there is no limit"
+    place(3.0)
+    assert len(looks) == 4, "when the search began, and each second until the limit"
     assert "the time limit cut the search" in caplog.text
     caplog.clear()
-    assert looks_at_the_clock(None, UNHURRIED_MS) > 5
+    assert place(1e6) == uncut
     assert caplog.text == ""
 
 
-def test_the_placers_own_limit_is_used_where_none_is_given():
-    assert looks_at_the_clock(0.0, None) == looks_at_the_clock(UNHURRIED_MS, 0.0)
-    assert looks_at_the_clock(UNHURRIED_MS, None) > looks_at_the_clock(0.0, None)
+def test_a_budget_is_work_whatever_the_clock_says(looks):
+    placer = learnt_placer()
+    work = {ms: placer.budget(FORTY, ms).work for ms in (None, 5.0, 50.0)}
+    assert work[50.0] == 10 * work[5.0] != work[None]
+    assert replace(placer, budget_ms=5.0).budget(FORTY).work == work[5.0]
+    assert replace(placer, budget_ms=5.0).budget(FORTY, 50.0).work == work[50.0]
+    budget = placer.budget(FORTY, 5.0)
+    placer.place_within(FORTY, budget)
+    assert looks == []
+    assert budget.work <= budget.spent < 2 * budget.work
 
 
 @pytest.mark.parametrize(("num_tables", "num_devices"), [(20, 4), (120, 16)])
@@ -115,11 +137,10 @@ def test_a_busy_machine_and_more_threads_change_no_bit_of_a_placement(num_tables
         for constraints in (UNCONSTRAINED, ANY_SHARDING)
     ]
     threads, placer = torch.get_num_threads(), learnt_placer()
-    slow = replace(placer, clock=lambda: pytest.fail("a search without a time limit looked at a clock"))
     expected = [placer.place_sharded(task) for task in tasks]
     try:
         torch.set_num_threads(4)
-        assert [slow.place_sharded(task) for task in tasks] == expected
+        assert [placer.place_sharded(task) for task in tasks] == expected
     finally:
         torch.set_num_threads(threads)
 

@@ -34,7 +34,12 @@ SIMULATED = MeasuredOn(
 def place(place_tables, monkeypatch):
     """A function that places four tables; the first of the versions given has the alias `champion`, others as given."""
 
-    def run(*options: str, versions: tuple[MeasuredOn, ...] = (CPU,), champions: tuple[str, ...] = ()):
+    def run(
+        *options: str,
+        versions: tuple[MeasuredOn, ...] = (CPU,),
+        champions: tuple[str, ...] = (),
+        provisional: str = "",
+    ):
         placers, tags = {}, {}
         for number, measured in enumerate(versions, start=1):
             placer = learnt_placer()
@@ -47,6 +52,7 @@ def place(place_tables, monkeypatch):
                     "champion_of": str(Topology.of_tags(tags[str(number)])),
                     "alias": "champion of it",
                 }
+        tags["1"] |= {"champion_of": "it", "provisional": provisional} if provisional else {}
         placers["champion"], tags["champion"] = placers["1"], tags["1"]
         by_number = {number: tags[number] for number in tags if number.isdigit()}
         monkeypatch.setattr(presence, "may_have_versions", lambda settings: True)  # the home has no database
@@ -65,6 +71,24 @@ def placer_task():
     from tests.helpers.tables import pool_of
 
     return PlacementTask(pool_of(8), 2, 2**40)
+
+
+@pytest.mark.parametrize("placer", ["champion", "dim_greedy"])
+def test_a_plan_says_that_the_champion_behind_its_costs_is_provisional(place, placer):
+    done, plan, notes = place("--devices", "2", "--memory-gb", "1", "--placer", placer, provisional="+4.3 %")
+    assert done.exit_code == 0, done.exception
+    said = "dreamshard champion is provisional: not yet shown to be cheaper than a rule of thumb (+4.3 %)"
+    assert said in plan["warning"]
+    assert notes.count(said) == 1
+
+
+def test_a_plan_says_that_time_cut_its_search(place):
+    done, plan, notes = place("--devices", "2", "--memory-gb", "1", "--max-seconds", "0")
+    assert done.exit_code == 0, done.exception
+    assert "the time limit cut the search" in plan["warning"]
+    assert notes.count("the time limit cut the search") == 1
+    done, plan, _ = place("--devices", "2", "--memory-gb", "1", "--budget-ms", "0")
+    assert plan["warning"] is None, "a budget of no work cuts nothing"
 
 
 def test_a_champion_of_cpu_ranks_does_not_price_64_a100s(place):

@@ -9,7 +9,7 @@ import pytest
 from dreamshard.trained import save_placer
 from flows.servers.scoring_limits import RequestLimits
 from flows.servers.scoring_server import scoring_server
-from storage.mlflow_store import registration, runs
+from storage.mlflow_store import registration, registry, runs
 from storage.settings import Settings
 from storage.store import open_store
 from tests.helpers.trained import learnt_placer
@@ -26,6 +26,7 @@ def address(tmp_path_factory) -> Iterator[str]:
     save_placer(learnt_placer(), folder / "placer")
     with runs.chain(settings, "test") as run:
         version = registration.register_placer(settings, folder / "placer", run)
+    registry.tag(settings, version, {"champion_of": "a machine", "provisional": "+4.3 %"})
     limits = RequestLimits(requests=2, search_s=0.004)
     with scoring_server(settings, version, limits=limits, login=":".join(LOGIN)) as (url, _):
         yield url
@@ -40,6 +41,8 @@ def test_it_places_for_those_who_log_in(address):
     answer = asked(address, 2, auth=LOGIN)
     assert answer.status_code == 200, answer.text
     assert len(answer.json()["predictions"]) == 2
+    provisional = "version 1 is provisional: not yet shown to be cheaper than a rule of thumb (+4.3 %)"
+    assert all(provisional in plan["warning"] for plan in answer.json()["predictions"])
     assert asked(address, 1).status_code == 401
     assert asked(address, 1, auth=("team", "wrong")).status_code == 401
 

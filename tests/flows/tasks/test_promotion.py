@@ -239,7 +239,9 @@ def test_a_short_run_on_a_simulated_gpu_leaves_the_champion_that_was_measured_on
     assert "it was version 3, of simulated rtx2080ti" in outcome["note"]
 
 
-def test_a_first_champion_without_evidence_is_provisional_in_words_that_everyone_sees(fresh: Team):
+def test_a_first_champion_without_evidence_is_provisional_in_words_that_everyone_sees(
+    fresh: Team, caplog: pytest.LogCaptureFixture
+):
     unclear = fresh.promote(fresh.version(NAMED), candidate_ms=(1.5, 2.4, 1.8))
     assert (unclear["alias"], unclear["standing"]) == ("champion", "provisional champion")
     figures = "+5.0% measured cost saved (95 % interval -51.9% to +61.9%, 3 held-out tasks) against dim_greedy"
@@ -247,7 +249,14 @@ def test_a_first_champion_without_evidence_is_provisional_in_words_that_everyone
     assert figures in unclear["reason"]
     assert versions.version(fresh.settings, "1")["standing"] == "champion, provisional"
     chosen = choose(open_store(), None, PlacementTask(POOL, 2, 2**30), None, note=lambda _: None)
-    assert chosen.why == f"dreamshard champion is {note}"
+    assert chosen.caveat == f"dreamshard champion is {note}"
+    priced = choose(open_store(), "dim_greedy", PlacementTask(POOL, 2, 2**30), None, note=lambda _: None)
+    assert priced.caveat == chosen.caveat, "it predicts what the rule's placement costs"
+    caplog.clear()
+    registry.load_placer("champion", fresh.settings)
+    assert caplog.text == "", "commands say it themselves"
+    registry.load_placer("champion")
+    assert f"version 1 is {note}" in caplog.text
     config = RECIPES["smoke"]()
     assert note in version_in_use(open_store(), replace(config, testbed="cluster")).sentence()
 
