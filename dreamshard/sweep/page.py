@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dreamshard.formatting import markdown_table
 from dreamshard.sweep.ablation_table import ablation_table
 from dreamshard.sweep.cell import CellResult
-from dreamshard.sweep.design import LEARNED
+from dreamshard.sweep.rosters import LEARNED, WITHOUT_POLICY
 from dreamshard.sweep.summary import Figure, Gain, Setting, summarise
 from dreamshard.sweep.verdicts import compare, label, sentences
 
@@ -59,16 +59,21 @@ def page(results: Sequence[CellResult], pictures: Mapping[str, str] | None = Non
 
 
 def with_all_budgets(figures: Sequence[Figure]) -> list[Figure]:
-    """The figures by number of measurements, with those of `sizes` of the same tasks, which learnt from the usual number."""
+    """The figures by number of measurements, with those of the same tasks that learnt from the usual number.
+
+    These are of `sizes`; the ablation `WITHOUT_POLICY`, which is not there, is of `ablations`.
+    """
     own = [figure for figure in figures if figure.setting.experiment == "measurements"]
-    tasks = {(figure.setting.dims, figure.setting.trained, figure.setting.placed) for figure in own}
-    usual = [
-        figure
-        for figure in figures
-        if figure.setting.experiment == "sizes"
-        and (figure.setting.dims, figure.setting.trained, figure.setting.placed) in tasks
-    ]
+    tasks = {_tasks_of(figure) for figure in own}
+    ablated = {_tasks_of(figure) for figure in own if figure.placer == WITHOUT_POLICY}
+    sizes = [each for each in figures if each.setting.experiment == "sizes" and _tasks_of(each) in tasks]
+    ablations = [each for each in figures if each.setting.experiment == "ablations" and each.placer == WITHOUT_POLICY]
+    usual = [*sizes, *(each for each in ablations if _tasks_of(each) in ablated)]
     return sorted([*own, *usual], key=lambda figure: figure.setting.budget)
+
+
+def _tasks_of(figure: Figure) -> tuple[str, str, str]:
+    return figure.setting.dims, figure.setting.trained, figure.setting.placed
 
 
 def _with_reference(experiment: str, own: list[Figure], figures: Sequence[Figure]) -> list[Figure]:
@@ -98,15 +103,18 @@ def _tables(figures: Sequence[Figure]) -> Iterable[str]:
 
 
 def _transfer(figures: Sequence[Figure]) -> Iterable[str]:
-    """A matrix per dims and algorithm; for AutoShard also of the compute that it minimises."""
+    """A matrix per dims: a row for each placer and size of its training, or one for a placer that learns nothing.
+
+    For AutoShard also of the compute that it minimises.
+    """
     for dims in dict.fromkeys(figure.setting.dims for figure in figures):
         group = [figure for figure in figures if figure.setting.dims == dims]
         yield f"**{dims}** ({_tasks(group, lambda setting: setting.placed)})"
         yield ""
         rows: list[dict[str, object]] = []
-        for placer in LEARNED:
+        for placer in dict.fromkeys(figure.placer for figure in group):
             own = [figure for figure in group if figure.placer == placer]
-            rows += _matrix(own, f"{placer}", _gain_cell)
+            rows += _matrix(own, placer, _gain_cell)
             if placer == "autoshard":
                 rows += _matrix(own, f"{placer}, compute", lambda figure: _interval(figure.compute_gain))
         yield markdown_table(rows)
@@ -119,7 +127,10 @@ def _matrix(figures: Sequence[Figure], name: str, cell: Callable[[Figure], str])
     for trained in dict.fromkeys(figure.setting.trained for figure in figures):
         known = {figure.setting.placed: figure for figure in figures if figure.setting.trained == trained}
         cells = {placed: cell(known[placed]) if placed in known else "" for placed in columns}
-        rows.append({"placer": name, "trained at": trained, **cells})
+        learns = any(figure.measurements for figure in known.values())
+        rows.append({"placer": name, "trained at": trained if learns else "-", **cells})
+        if not learns:  # so it places the same tasks alike for every size of training
+            break
     return rows
 
 
