@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dreamshard.formatting import markdown_table
 from dreamshard.sweep.ablation_table import ablation_table
 from dreamshard.sweep.cell import CellResult
+from dreamshard.sweep.design import PAPER_SIZE
 from dreamshard.sweep.rosters import LEARNED, WITHOUT_POLICY
 from dreamshard.sweep.summary import Figure, Gain, Setting, summarise
 from dreamshard.sweep.verdicts import compare, label, sentences
@@ -54,7 +55,7 @@ def page(results: Sequence[CellResult], pictures: Mapping[str, str] | None = Non
         if experiment == "sizes":
             parts += _computes(own)
             parts += [f"![times]({pictures['times']})", ""] if "times" in pictures else []
-            parts += _times(own)
+            parts += _times(own, figures)
     return "\n".join(parts).rstrip()
 
 
@@ -92,7 +93,7 @@ def _tables(figures: Sequence[Figure]) -> Iterable[str]:
         yield f"**{dims}** ({_tasks(group, column)})"
         yield ""
         rows = _rows(group, column, _gain_cell)
-        for row in rows:
+        for row in [] if by_budget else rows:
             own = [figure for figure in group if figure.placer == row["placer"]]
             row["predicted/true"] = _mean([figure.predicted_over_true for figure in own], "{:.3f}")
             row["own error"] = _mean([_percent(figure.error) for figure in own], "{:.1f} %")
@@ -100,6 +101,11 @@ def _tables(figures: Sequence[Figure]) -> Iterable[str]:
                 row["again"] = _mean([_percent(figure.noise) for figure in own], "{:.1f} %")
         yield markdown_table(rows)
         yield ""
+        if by_budget:
+            yield f"**{dims}, predictions**: predicted/true, and the own error of placers that predict."
+            yield ""
+            yield markdown_table(_rows(group, column, _prediction_cell))
+            yield ""
 
 
 def _transfer(figures: Sequence[Figure]) -> Iterable[str]:
@@ -148,14 +154,22 @@ def _computes(figures: Sequence[Figure]) -> Iterable[str]:
         yield ""
 
 
-def _times(figures: Sequence[Figure]) -> Iterable[str]:
-    """CPU seconds to learn and milliseconds to place, of one of the dims."""
-    dims = figures[-1].setting.dims
-    group = [figure for figure in figures if figure.setting.dims == dims]
-    yield f"**CPU time, {dims}**: seconds to learn, without measuring, and milliseconds to place a task, with one thread."
-    yield ""
-    yield markdown_table(_rows(group, label, _time_cell))
-    yield ""
+def _times(sizes: Sequence[Figure], figures: Sequence[Figure]) -> Iterable[str]:
+    """CPU seconds to learn and milliseconds to place, per dims; of sizes that none is trained at, those of transfer."""
+    known = {figure.setting.placed for figure in sizes}
+    moved = [
+        figure
+        for figure in figures
+        if figure.setting.experiment == "transfer"
+        and figure.setting.trained == str(PAPER_SIZE)
+        and figure.setting.placed not in known
+    ]
+    for dims in dict.fromkeys(figure.setting.dims for figure in sizes):
+        group = [figure for figure in (*sizes, *moved) if figure.setting.dims == dims]
+        yield f"**CPU time, {dims}**: seconds to learn, without measuring, and milliseconds to place a task, with one thread."
+        yield ""
+        yield markdown_table(_rows(group, label, _time_cell))
+        yield ""
 
 
 def _rows(
@@ -205,13 +219,18 @@ def _interval(gain: Gain) -> str:
     return f"{100 * gain.mean:+.1f} ({100 * gain.low:.1f} to {100 * gain.high:.1f})"
 
 
+def _prediction_cell(figure: Figure) -> str:
+    parts = [(figure.predicted_over_true, "{:.3f}"), (_percent(figure.error), "{:.1f} %")]
+    return ", ".join(form.format(value) for value, form in parts if value is not None)
+
+
 def _time_cell(figure: Figure) -> str:
     place = f"{_digits(figure.place_ms)} ms"
     return f"{_digits(figure.learning_s)} s, {place}" if figure.learning_s else place
 
 
 def _digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _percent(share: float | None) -> float | None:

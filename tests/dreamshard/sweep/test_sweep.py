@@ -24,6 +24,7 @@ from dreamshard.sweep.rosters import COSTLY, OTHERS, RULES, SLOW
 from dreamshard.sweep.summary import gain_over
 from dreamshard.sweep.systems import SYSTEMS
 from dreamshard.sweep.tables import draw_tasks, pool_of
+from tests.helpers.sweep import cell_result
 
 SMALL = Size(8, 2)
 CELL = Cell(
@@ -153,6 +154,37 @@ def test_the_search_without_the_policy_is_shown_for_every_number_of_measurements
     own = [each.setting.budget for each in shown if each.placer == "dreamshard_without_policy"]
     assert own == [1, 2]
     assert [each.setting.budget for each in shown if each.placer == "dreamshard"] == [1, 2]
+
+
+def test_errors_of_predictions_are_shown_for_each_number_of_measurements():
+    rows = [
+        cell_result(
+            experiment="measurements", budget=budget, placer=placer, task="task", overall_ms=10.0, compute_ms=1.0, **own
+        )
+        for budget, share in ((10, 0.8), (30, 0.9))
+        for placer, own in {
+            "dim_greedy": {"dreamshard_ms": 10.0},
+            "dreamshard": {"predicted_ms": 10 * share, "dreamshard_ms": 10 * share},
+        }.items()
+    ]
+    text = page(rows)
+    assert "| dreamshard | 0.800, 20.0 % | 0.900, 10.0 % |" in text
+    assert "| dim_greedy | 1.000 | 1.000 |" in text
+
+
+def test_times_are_shown_for_all_dims_and_for_sizes_that_are_only_moved_to():
+    known = {"overall_ms": 1.0, "compute_ms": 1.0, "trained": "50x4", "budget": 100}
+    rows = [
+        cell_result(**known, experiment=experiment, placed=placed, placer=placer, dims=dims, place_ms=ms)
+        for experiment, placed, times in (("sizes", "50x4", (1.0, 99.7)), ("transfer", "800x128", (9.0, 1234.5)))
+        for dims in ("dim16", "mixed")
+        for placer, ms in zip(("dim_greedy", "dreamshard"), times, strict=True)
+    ]
+    text = page(rows)
+    for dims in ("dim16", "mixed"):
+        _, _, table = text.partition(f"**CPU time, {dims}**")
+        assert table.splitlines()[2] == "| placer | 50x4 | 50x4 to 800x128 |"
+        assert "| dreamshard | 100 ms | 1,234 ms |" in table
 
 
 @pytest.mark.parametrize("name", SWEEPS)
