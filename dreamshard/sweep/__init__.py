@@ -1,6 +1,7 @@
 """Sweeps: every placer at many sizes, on tables that none has seen, with intervals over tasks and seeds.
 
 design     the cells of a sweep: what is trained where, and placed where
+rosters    which systems take part in which experiment
 tables     Meta's tables by their published statistics: for training, for choices, for the test
 bench      what the systems of a cell are built from
 ablations  DreamShard with one part left out

@@ -8,6 +8,16 @@ from typing import Literal, get_args
 from dreamshard.names import COMPUTED
 from dreamshard.peers import OF_TORCHREC
 from dreamshard.sweep.ablations import ABLATIONS
+from dreamshard.sweep.rosters import (
+    AT_ANY_SIZE,
+    COMPLETE,
+    COSTLY,
+    ON_RANKS,
+    OTHERS,
+    RULES,
+    SLOW,
+    WITHOUT_POLICY,
+)
 from dreamshard.sweep.tables import Dims, Size, Split
 from dreamshard.workloads import META_WORKLOADS
 
@@ -19,31 +29,16 @@ measurements. `ablations`: DreamShard with one part left out. `workloads`: one p
 META = META_WORKLOADS[0]
 """Source of the cells that draw tasks of Meta's tables (2021 and 2022, see `tables`)."""
 
-RULES = ("random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
-OTHERS = (
-    *("cost_greedy", "dreamshard", "dreamshard_policy", "dreamshard_columns", "paper", "autoshard", "rnn"),
-    *("neuroshard", "neuroshard_columns", "neuroshard_predicted", "neuroshard_predicted_columns"),
-    *OF_TORCHREC,
-)
-SLOW = ("rnn_predicted",)
-"""Systems that train for a minute and more: at the paper's size, and not in the short form."""
-COMPLETE = ("cost_greedy", "dreamshard", "dreamshard_policy", "paper")
-"""Systems that ablations are compared with."""
-
-LEARNED = ("dreamshard", "paper", "autoshard", "neuroshard_predicted")
-"""Systems that train once and place at any size."""
-
-ON_RANKS = ("cost_greedy", "dreamshard", "dreamshard_policy", "paper", "neuroshard", "torchrec_planner")
-"""Systems of the short cell on real ranks, where a measurement takes most of a second; the full ones have two more."""
-
 SIZES = (Size(20, 4), Size(50, 4), Size(80, 4), Size(40, 8), Size(80, 8), Size(160, 8), Size(200, 8))
 LARGE = Size(800, 128)
-_PAPER_SIZE = Size(50, 4)  # of most of the paper's figures
+PAPER_SIZE = Size(50, 4)
+"""The size of most of the paper's figures."""
 MODELS = ("mlperf-dlrm-dcnv2", "nvidia-synthetic-tiny", "nvidia-synthetic-small", "nvidia-synthetic-medium")
 _ALL_DIMS: tuple[Dims, ...] = get_args(Dims)
 _MODEL_TABLES = 200  # of a public model, roughly
 _FEW_TABLES, _TASKS_FEW, _TASKS_MANY = 100, 30, 10  # tasks up to so many tables, and beyond
-_TASKS_SHORT = 4  # on real ranks, in the short form
+_SEEDS = (0, 1, 2)
+_TASKS_SHORT, _MEASUREMENTS_SHORT = 4, 30  # on real ranks, in the short form
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,56 +98,74 @@ class Sweep:
 def paper_table(*, short: bool, split: Split) -> Sweep:
     """The paper's tables and figures: all placers by size, transfer, number of measurements; public models besides.
 
-    The short form has two sizes, one transfer and one model, and no system that trains or measures for a minute or more.
+    The short form has every experiment and takes less than ten minutes on two idle cores: two sizes, one transfer, one model;
+    all systems but `SLOW` and three seeds at the smallest size with mixed dims; elsewhere one seed, without `COSTLY`.
     """
-    seeds, systems = (0, 1, 2), (*RULES, *OTHERS)
-    sizes = (Size(20, 4), Size(50, 4)) if short else SIZES
+    systems = (*RULES, *OTHERS)
+    sizes = list(_sizes(systems, split, short=short))
     cells = [
-        Cell(
-            experiment="sizes",
-            dims=dims,
-            trained=size,
-            placed=(size,),
-            systems=(*systems, *SLOW) if size == _PAPER_SIZE and not short else systems,
-            seed=seed,
-            split=split,
-        )
-        for dims, size, seed in product(_ALL_DIMS, sizes, seeds)
+        *sizes,
+        *_transfer(split, short=short),
+        *_by_measurements(sizes, (10,) if short else (10, 30, 300)),
+        *_ablations(split, short=short),
     ]
-    origins = (_PAPER_SIZE,) if short else (Size(20, 4), _PAPER_SIZE, Size(80, 8))
-    targets = (Size(100, 8),) if short else (*SIZES, LARGE)
-    learned = (*RULES, *LEARNED)
+    models, seeds = (MODELS[:1], _SEEDS[:1]) if short else (MODELS, _SEEDS)
     cells += [
-        Cell(
+        _model(model, _quick(systems) if short else systems, seed, split) for model, seed in product(models, seeds)
+    ]
+    cells += [_on_ranks(seed, split, short=short) for seed in seeds]
+    return Sweep(name="paper_table", cells=tuple(cells))
+
+
+def _quick(systems: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in systems if name not in COSTLY)
+
+
+def _sizes(systems: Sequence[str], split: Split, *, short: bool) -> Iterator[Cell]:
+    """Everything at every size; in the short form only the smallest size with mixed dims has all seeds and systems."""
+    least = SIZES[0]
+    for dims, size, seed in product(_ALL_DIMS, (least, PAPER_SIZE) if short else SIZES, _SEEDS):
+        is_cut = short and (dims, size) != ("mixed", least)
+        if is_cut and seed:
+            continue
+        own = _quick(systems) if is_cut else systems
+        if size == PAPER_SIZE and not short:
+            own = (*systems, *SLOW)
+        yield Cell(
+            experiment="sizes", dims=dims, trained=size, placed=(size,), systems=tuple(own), seed=seed, split=split
+        )
+
+
+def _transfer(split: Split, *, short: bool) -> Iterator[Cell]:
+    """Trained at one size, placed at all; in the short form at one other."""
+    origins = (PAPER_SIZE,) if short else (Size(20, 4), PAPER_SIZE, Size(80, 8))
+    systems = (*RULES, *(_quick(AT_ANY_SIZE) if short else AT_ANY_SIZE))
+    for dims, origin, seed in product(_ALL_DIMS, origins, _SEEDS[:1] if short else _SEEDS):
+        yield Cell(
             experiment="transfer",
             dims=dims,
             trained=origin,
-            placed=targets,
-            systems=learned,
+            placed=(Size(100, 8),) if short else (*SIZES, LARGE),
+            systems=systems,
             seed=seed,
             split=split,
         )
-        for dims, origin, seed in product(_ALL_DIMS, origins, seeds)
-    ]
-    learning = tuple(name for name in systems if name not in OF_TORCHREC)  # which learn nothing
-    cells += [
-        replace(cell, experiment="measurements", measurements=count, systems=learning)
-        for count in ((10,) if short else (10, 30, 300))
-        for cell in cells
-        if cell.experiment == "sizes" and cell.trained == _PAPER_SIZE
-    ]
-    cells += _ablations(split, short=short)
-    models = MODELS[:1] if short else MODELS
-    cells += [_model(model, systems, seed, split) for model, seed in product(models, seeds)]
-    cells += [_on_ranks(seed, split, short=short) for seed in (seeds[:1] if short else seeds)]
-    return Sweep(name="paper_table", cells=tuple(cells))
+
+
+def _by_measurements(sizes: Sequence[Cell], counts: Sequence[int]) -> Iterator[Cell]:
+    """The cells of the paper's size with other numbers of measurements, without TorchRec's planner, which learns nothing."""
+    for count, cell in product(counts, sizes):
+        if cell.trained == PAPER_SIZE:
+            own = tuple(name for name in cell.systems if name not in (*OF_TORCHREC, *SLOW))
+            yield replace(cell, experiment="measurements", measurements=count, systems=(*own, WITHOUT_POLICY))
 
 
 def _ablations(split: Split, *, short: bool) -> Iterator[Cell]:
     """Complete systems and those with a part left out, trained and placed at the paper's size."""
-    size = _PAPER_SIZE
-    systems = ("paper", "paper_without_costs", "paper_real_mdp") if short else (*COMPLETE, *ABLATIONS)
-    for dims, seed in product(_ALL_DIMS[-1:] if short else _ALL_DIMS, (0, 1, 2)):
+    size = PAPER_SIZE
+    few = ("dreamshard", "paper", WITHOUT_POLICY, "paper_without_costs", "paper_real_mdp")
+    systems = few if short else (*COMPLETE, *ABLATIONS)
+    for dims, seed in product(_ALL_DIMS[-1:] if short else _ALL_DIMS, _SEEDS[:1] if short else _SEEDS):
         yield Cell(
             experiment="ablations",
             dims=dims,
@@ -193,6 +206,7 @@ def _on_ranks(seed: int, split: Split, *, short: bool) -> Cell:
         seed=seed,
         split=split,
         testbed="cluster:cpu",
+        measurements=_MEASUREMENTS_SHORT if short else 100,
         num_tasks=_TASKS_SHORT if short else _TASKS_MANY,
     )
 
@@ -204,7 +218,7 @@ def sweep(name: str, *, short: bool = False, split: Split = "validation") -> Swe
     """The sweep called `name`.
 
     Args:
-        short: a form of it that takes minutes.
+        short: a form of it that takes less than ten minutes on two idle cores.
         split: tables to place. Choices are made on `validation`; `test` is looked at once, at the end.
 
     Raises:

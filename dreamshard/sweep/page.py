@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dreamshard.formatting import markdown_table
 from dreamshard.sweep.ablation_table import ablation_table
 from dreamshard.sweep.cell import CellResult
-from dreamshard.sweep.design import LEARNED
+from dreamshard.sweep.design import PAPER_SIZE
+from dreamshard.sweep.rosters import LEARNED, WITHOUT_POLICY
 from dreamshard.sweep.summary import Figure, Gain, Setting, summarise
 from dreamshard.sweep.verdicts import compare, label, sentences
 
@@ -54,21 +55,26 @@ def page(results: Sequence[CellResult], pictures: Mapping[str, str] | None = Non
         if experiment == "sizes":
             parts += _computes(own)
             parts += [f"![times]({pictures['times']})", ""] if "times" in pictures else []
-            parts += _times(own)
+            parts += _times(own, figures)
     return "\n".join(parts).rstrip()
 
 
 def with_all_budgets(figures: Sequence[Figure]) -> list[Figure]:
-    """The figures by number of measurements, with those of `sizes` of the same tasks, which learnt from the usual number."""
+    """The figures by number of measurements, with those of the same tasks that learnt from the usual number.
+
+    These are of `sizes`; the ablation `WITHOUT_POLICY`, which is not there, is of `ablations`.
+    """
     own = [figure for figure in figures if figure.setting.experiment == "measurements"]
-    tasks = {(figure.setting.dims, figure.setting.trained, figure.setting.placed) for figure in own}
-    usual = [
-        figure
-        for figure in figures
-        if figure.setting.experiment == "sizes"
-        and (figure.setting.dims, figure.setting.trained, figure.setting.placed) in tasks
-    ]
+    tasks = {_tasks_of(figure) for figure in own}
+    ablated = {_tasks_of(figure) for figure in own if figure.placer == WITHOUT_POLICY}
+    sizes = [each for each in figures if each.setting.experiment == "sizes" and _tasks_of(each) in tasks]
+    ablations = [each for each in figures if each.setting.experiment == "ablations" and each.placer == WITHOUT_POLICY]
+    usual = [*sizes, *(each for each in ablations if _tasks_of(each) in ablated)]
     return sorted([*own, *usual], key=lambda figure: figure.setting.budget)
+
+
+def _tasks_of(figure: Figure) -> tuple[str, str, str]:
+    return figure.setting.dims, figure.setting.trained, figure.setting.placed
 
 
 def _with_reference(experiment: str, own: list[Figure], figures: Sequence[Figure]) -> list[Figure]:
@@ -87,7 +93,7 @@ def _tables(figures: Sequence[Figure]) -> Iterable[str]:
         yield f"**{dims}** ({_tasks(group, column)})"
         yield ""
         rows = _rows(group, column, _gain_cell)
-        for row in rows:
+        for row in [] if by_budget else rows:
             own = [figure for figure in group if figure.placer == row["placer"]]
             row["predicted/true"] = _mean([figure.predicted_over_true for figure in own], "{:.3f}")
             row["own error"] = _mean([_percent(figure.error) for figure in own], "{:.1f} %")
@@ -95,18 +101,26 @@ def _tables(figures: Sequence[Figure]) -> Iterable[str]:
                 row["again"] = _mean([_percent(figure.noise) for figure in own], "{:.1f} %")
         yield markdown_table(rows)
         yield ""
+        if by_budget:
+            yield f"**{dims}, predictions**: predicted/true, and the own error of placers that predict."
+            yield ""
+            yield markdown_table(_rows(group, column, _prediction_cell))
+            yield ""
 
 
 def _transfer(figures: Sequence[Figure]) -> Iterable[str]:
-    """A matrix per dims and algorithm; for AutoShard also of the compute that it minimises."""
+    """A matrix per dims: a row for each placer and size of its training, or one for a placer that learns nothing.
+
+    For AutoShard also of the compute that it minimises.
+    """
     for dims in dict.fromkeys(figure.setting.dims for figure in figures):
         group = [figure for figure in figures if figure.setting.dims == dims]
         yield f"**{dims}** ({_tasks(group, lambda setting: setting.placed)})"
         yield ""
         rows: list[dict[str, object]] = []
-        for placer in LEARNED:
+        for placer in dict.fromkeys(figure.placer for figure in group):
             own = [figure for figure in group if figure.placer == placer]
-            rows += _matrix(own, f"{placer}", _gain_cell)
+            rows += _matrix(own, placer, _gain_cell)
             if placer == "autoshard":
                 rows += _matrix(own, f"{placer}, compute", lambda figure: _interval(figure.compute_gain))
         yield markdown_table(rows)
@@ -119,7 +133,10 @@ def _matrix(figures: Sequence[Figure], name: str, cell: Callable[[Figure], str])
     for trained in dict.fromkeys(figure.setting.trained for figure in figures):
         known = {figure.setting.placed: figure for figure in figures if figure.setting.trained == trained}
         cells = {placed: cell(known[placed]) if placed in known else "" for placed in columns}
-        rows.append({"placer": name, "trained at": trained, **cells})
+        learns = any(figure.measurements for figure in known.values())
+        rows.append({"placer": name, "trained at": trained if learns else "-", **cells})
+        if not learns:  # so it places the same tasks alike for every size of training
+            break
     return rows
 
 
@@ -137,14 +154,22 @@ def _computes(figures: Sequence[Figure]) -> Iterable[str]:
         yield ""
 
 
-def _times(figures: Sequence[Figure]) -> Iterable[str]:
-    """CPU seconds to learn and milliseconds to place, of one of the dims."""
-    dims = figures[-1].setting.dims
-    group = [figure for figure in figures if figure.setting.dims == dims]
-    yield f"**CPU time, {dims}**: seconds to learn, without measuring, and milliseconds to place a task, with one thread."
-    yield ""
-    yield markdown_table(_rows(group, label, _time_cell))
-    yield ""
+def _times(sizes: Sequence[Figure], figures: Sequence[Figure]) -> Iterable[str]:
+    """CPU seconds to learn and milliseconds to place, per dims; of sizes that none is trained at, those of transfer."""
+    known = {figure.setting.placed for figure in sizes}
+    moved = [
+        figure
+        for figure in figures
+        if figure.setting.experiment == "transfer"
+        and figure.setting.trained == str(PAPER_SIZE)
+        and figure.setting.placed not in known
+    ]
+    for dims in dict.fromkeys(figure.setting.dims for figure in sizes):
+        group = [figure for figure in (*sizes, *moved) if figure.setting.dims == dims]
+        yield f"**CPU time, {dims}**: seconds to learn, without measuring, and milliseconds to place a task, with one thread."
+        yield ""
+        yield markdown_table(_rows(group, label, _time_cell))
+        yield ""
 
 
 def _rows(
@@ -194,13 +219,18 @@ def _interval(gain: Gain) -> str:
     return f"{100 * gain.mean:+.1f} ({100 * gain.low:.1f} to {100 * gain.high:.1f})"
 
 
+def _prediction_cell(figure: Figure) -> str:
+    parts = [(figure.predicted_over_true, "{:.3f}"), (_percent(figure.error), "{:.1f} %")]
+    return ", ".join(form.format(value) for value, form in parts if value is not None)
+
+
 def _time_cell(figure: Figure) -> str:
     place = f"{_digits(figure.place_ms)} ms"
     return f"{_digits(figure.learning_s)} s, {place}" if figure.learning_s else place
 
 
 def _digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _percent(share: float | None) -> float | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dreamshard.sweep.ablations import ABLATIONS
 from dreamshard.sweep.cell import CellResult
 from dreamshard.sweep.summary import Costs, Gain, Setting, costs_of, gain_over
 
@@ -33,7 +34,7 @@ class Comparison:
 
 
 def compare(results: Sequence[CellResult]) -> list[Comparison]:
-    """One comparison for each setting and each of `WHOLE` and `COLUMNS` that was placed in it."""
+    """One comparison for each setting and each of `WHOLE` and `COLUMNS` that was placed in it beside others of its kind."""
     rows: dict[Setting, dict[str, list[CellResult]]] = defaultdict(lambda: defaultdict(list))
     for each in results:
         if each.experiment in _JUDGED:
@@ -42,7 +43,7 @@ def compare(results: Sequence[CellResult]) -> list[Comparison]:
         _comparison(setting, ours, {name: costs_of(own) for name, own in placers.items()})
         for ours in (WHOLE, COLUMNS)
         for setting, placers in rows.items()
-        if ours in placers
+        if ours in placers and any(_is_rival(name, ours) for name in placers)
     ]
 
 
@@ -85,12 +86,13 @@ def percent(gain: Gain, *, sign: int = 1) -> str:
     return f"{100 * sign * gain.mean:.1f} % ({low:.1f} to {high:.1f})"
 
 
+def _is_rival(name: str, ours: str) -> bool:
+    """Whether a placer places tables as `ours` does, whole or by columns, and is no part of it."""
+    return name != ours and name.endswith(_SUFFIX) == ours.endswith(_SUFFIX) and name not in ABLATIONS
+
+
 def _comparison(setting: Setting, ours: str, costs: dict[str, Costs]) -> Comparison:
-    others = {
-        name: cost
-        for name, cost in costs.items()
-        if name != ours and name.endswith(_SUFFIX) == ours.endswith(_SUFFIX) and np.isfinite(cost).all()
-    }
+    others = {name: cost for name, cost in costs.items() if _is_rival(name, ours) and np.isfinite(cost).all()}
     rival = min(others, key=lambda name: float(others[name].mean()), default=None)
     nothing = Gain(mean=None, low=None, high=None)
     return Comparison(

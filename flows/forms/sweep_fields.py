@@ -22,8 +22,14 @@ SweepName = Annotated[
 ]
 Short = Annotated[
     bool,
-    Field(title="Short", description="Two sizes and one public model; the whole sweep takes hours."),
-    typer.Option("--short", help="Two sizes and one public model; the whole sweep takes hours."),
+    Field(
+        title="Short",
+        description="Every experiment, few cells: less than ten minutes on two idle cores. The whole sweep takes hours.",
+    ),
+    typer.Option(
+        "--short",
+        help="Every experiment, few cells: less than ten minutes on two idle cores. The whole sweep takes hours.",
+    ),
 ]
 Workers = Annotated[
     int | None,

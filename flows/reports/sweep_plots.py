@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from dreamshard.sweep import Figure, with_all_budgets
-from dreamshard.sweep.design import LEARNED
+from dreamshard.sweep.rosters import LEARNED, WITHOUT_POLICY
 
 _COLOURS = {
     "dreamshard": "#4c72b0",
@@ -23,6 +23,10 @@ _COLOURS = {
 }
 """The placers that are drawn, in order; every other one is in the tables."""
 
+_BY_MEASUREMENTS = {
+    **{placer: colour for placer, colour in _COLOURS.items() if placer not in ("cost_greedy", "torchrec_planner")},
+    WITHOUT_POLICY: "#ccb974",
+}
 _WITH_DREAMSHARD = ("dreamshard_policy", "cost_greedy")  # learnt with it
 _FULL_COLOUR = 15.0  # percent of a gain or loss; larger ones would leave all others pale
 _OFFSET = 0.09  # between the placers of a size
@@ -65,10 +69,10 @@ def _quality(figures: Sequence[Figure]) -> Picture:
     panels = picture.subplots(1, len(dims), sharey=True, squeeze=False)[0]
     sizes = list(dict.fromkeys(figure.setting.placed for figure in figures))
     for axes, name in zip(panels, dims, strict=True):
-        for i, placer in enumerate(_COLOURS):
+        for i, (placer, colour) in enumerate(_COLOURS.items()):
             own = [figure for figure in figures if figure.placer == placer and figure.setting.dims == name]
             offset = _OFFSET * (i - (len(_COLOURS) - 1) / 2)
-            _intervals(axes, placer, own, [sizes.index(figure.setting.placed) + offset for figure in own])
+            _intervals(axes, placer, own, colour, [sizes.index(figure.setting.placed) + offset for figure in own])
         axes.set_xticks(range(len(sizes)), sizes)
         axes.set(title=name, xlabel="tables x devices")
         _tidy(axes)
@@ -77,7 +81,7 @@ def _quality(figures: Sequence[Figure]) -> Picture:
     return picture
 
 
-def _intervals(axes: Axes, placer: str, figures: Sequence[Figure], across: Sequence[float]) -> None:
+def _intervals(axes: Axes, placer: str, figures: Sequence[Figure], colour: str, across: Sequence[float]) -> None:
     """Points with 95 % intervals at their places on the axis, without those that have no mean."""
     found = [
         (place, 100 * gain.mean, 100 * gain.low, 100 * gain.high)
@@ -96,7 +100,7 @@ def _intervals(axes: Axes, placer: str, figures: Sequence[Figure], across: Seque
         fmt="o",
         markersize=4,
         linewidth=1.2,
-        color=_COLOURS[placer],
+        color=colour,
         label=placer,
     )
 
@@ -109,11 +113,9 @@ def _measurements(figures: Sequence[Figure]) -> Picture:
     budgets = sorted({figure.setting.budget for figure in figures})
     for column, name in enumerate(dims):
         gains, errors = rows[0][column], rows[1][column]
-        for placer, colour in _COLOURS.items():
+        for placer, colour in _BY_MEASUREMENTS.items():
             own = [figure for figure in figures if figure.placer == placer and figure.setting.dims == name]
-            if placer in ("cost_greedy", "torchrec_planner"):
-                continue
-            _intervals(gains, placer, own, [figure.setting.budget for figure in own])
+            _intervals(gains, placer, own, colour, [figure.setting.budget for figure in own])
             known = [(figure.setting.budget, 100 * figure.error) for figure in own if figure.error is not None]
             if known:
                 errors.plot(*zip(*known, strict=True), "o-", markersize=4, linewidth=1.2, color=colour)

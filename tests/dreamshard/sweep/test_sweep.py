@@ -7,12 +7,24 @@ import pytest
 
 from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.placer import NoPlacementError
-from dreamshard.sweep import SWEEPS, Cell, CellResult, Size, cells_of, page, run_cell, summarise, sweep
+from dreamshard.sweep import (
+    SWEEPS,
+    Cell,
+    CellResult,
+    Size,
+    cells_of,
+    page,
+    run_cell,
+    summarise,
+    sweep,
+    with_all_budgets,
+)
 from dreamshard.sweep.ablations import ABLATIONS
-from dreamshard.sweep.design import SLOW
+from dreamshard.sweep.rosters import COSTLY, OTHERS, RULES, SLOW
 from dreamshard.sweep.summary import gain_over
 from dreamshard.sweep.systems import SYSTEMS
 from dreamshard.sweep.tables import draw_tasks, pool_of
+from tests.helpers.sweep import cell_result
 
 SMALL = Size(8, 2)
 CELL = Cell(
@@ -111,6 +123,68 @@ def test_training_validation_and_test_share_no_table():
     assert sum(map(len, names)) == len(set.union(*names))
     (task,) = draw_tasks("mixed", "validation", Size(800, 128), 1, seed=0)
     assert len(set(task.tables.names)) == 800
+
+
+def test_the_short_form_has_every_experiment_and_few_cells():
+    cells = {short: sweep("paper_table", short=short).cells for short in (True, False)}
+    assert {cell.experiment for cell in cells[True]} == {cell.experiment for cell in cells[False]}
+    assert len(cells[True]) < 15
+    by_seed = {cell.name.rpartition("-s")[0] for cell in cells[True] if cell.seed}
+    assert by_seed == {"sizes-mixed-20x4-m100-validation"}, "intervals over seeds are of one setting"
+    (complete, *_) = (cell for cell in cells[True] if cell.seed)
+    assert {*RULES, *OTHERS} == {*complete.systems}
+    assert not {*COSTLY, *SLOW} & {name for cell in cells[True] if cell.dims == "dim16" for name in cell.systems}
+
+
+def test_the_table_of_transfer_has_every_placer_and_one_row_for_each_that_learns_nothing(results):
+    rows = [replace(each, experiment="transfer", trained=size) for each in results for size in ("8x2", "9x2")]
+    text = page(rows)
+    assert text.count("| dreamshard | 8x2 |") == text.count("| dreamshard | 9x2 |") == 1
+    assert all(text.count(f"| {rule} | - |") == 1 for rule in RULES_OF_THUMB)
+
+
+def test_the_search_without_the_policy_is_shown_for_every_number_of_measurements(results):
+    without = [replace(each, placer="dreamshard_without_policy") for each in results if each.placer == "dreamshard"]
+    rows = [
+        *results,
+        *(replace(each, experiment="measurements", budget=1) for each in (*results, *without)),
+        *(replace(each, experiment="ablations") for each in (*results, *without)),
+    ]
+    shown = [each for each in with_all_budgets(summarise(rows)) if each.setting.placed == "8x2"]
+    own = [each.setting.budget for each in shown if each.placer == "dreamshard_without_policy"]
+    assert own == [1, 2]
+    assert [each.setting.budget for each in shown if each.placer == "dreamshard"] == [1, 2]
+
+
+def test_errors_of_predictions_are_shown_for_each_number_of_measurements():
+    rows = [
+        cell_result(
+            experiment="measurements", budget=budget, placer=placer, task="task", overall_ms=10.0, compute_ms=1.0, **own
+        )
+        for budget, share in ((10, 0.8), (30, 0.9))
+        for placer, own in {
+            "dim_greedy": {"dreamshard_ms": 10.0},
+            "dreamshard": {"predicted_ms": 10 * share, "dreamshard_ms": 10 * share},
+        }.items()
+    ]
+    text = page(rows)
+    assert "| dreamshard | 0.800, 20.0 % | 0.900, 10.0 % |" in text
+    assert "| dim_greedy | 1.000 | 1.000 |" in text
+
+
+def test_times_are_shown_for_all_dims_and_for_sizes_that_are_only_moved_to():
+    known = {"overall_ms": 1.0, "compute_ms": 1.0, "trained": "50x4", "budget": 100}
+    rows = [
+        cell_result(**known, experiment=experiment, placed=placed, placer=placer, dims=dims, place_ms=ms)
+        for experiment, placed, times in (("sizes", "50x4", (1.0, 99.7)), ("transfer", "800x128", (9.0, 1234.5)))
+        for dims in ("dim16", "mixed")
+        for placer, ms in zip(("dim_greedy", "dreamshard"), times, strict=True)
+    ]
+    text = page(rows)
+    for dims in ("dim16", "mixed"):
+        _, _, table = text.partition(f"**CPU time, {dims}**")
+        assert table.splitlines()[2] == "| placer | 50x4 | 50x4 to 800x128 |"
+        assert "| dreamshard | 100 ms | 1,234 ms |" in table
 
 
 @pytest.mark.parametrize("name", SWEEPS)

@@ -51,5 +51,17 @@ def test_many_settings_that_are_alike_are_not_listed():
     assert text.endswith("; dreamshard is the cheapest elsewhere (saves 20.0 to 20.0 % over dim_greedy).\n")
 
 
+def test_a_part_of_ours_is_no_rival_of_it():
+    text = said(*results(dreamshard=9.0, dreamshard_without_policy=8.0))
+    assert "over dim_greedy" in text
+    assert "without_policy" not in text
+
+
+def test_a_placer_by_columns_is_not_judged_where_no_other_splits_tables():
+    alone = results(dreamshard=9.0, dreamshard_columns=8.0)
+    assert [each.ours for each in compare(alone)] == ["dreamshard"]
+    assert [each.ours for each in compare([*alone, *results(neuroshard_columns=None)])][1:] == ["dreamshard_columns"]
+
+
 def test_ablations_are_no_placers_to_choose_from():
     assert compare([replace(each, experiment="ablations") for each in results(dreamshard=9.0)]) == []
