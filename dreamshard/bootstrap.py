@@ -8,6 +8,10 @@ loses fewer real gains than votes of one, and lets as few unreal ones pass.
 A measurement counts in a member's loss as often as a Poisson variable of mean 1 says, which is the bootstrap of a growing
 list: earlier measurements keep their weights as later ones are added. All members are fitted in one pass. Communication is
 fitted to all measurements, the same for every member.
+
+Votes also reject gains that are real, the more so the further a task is from those that were measured. So they are asked only
+where new measurements differ from their predictions by more than `PREDICTABLE_ERROR`; below, a search gains more than it is
+misled by.
 """
 
 from dataclasses import dataclass, replace
@@ -30,6 +34,8 @@ from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 
 MEMBERS_PER_VOTE = 2
+PREDICTABLE_ERROR = 0.04
+"""Mean relative error of new measurements up to which a search is trusted without votes."""
 
 
 @dataclass

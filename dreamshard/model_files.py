@@ -40,6 +40,7 @@ def save_placer(placer: DreamShardPlacer, folder: Path, notes: Mapping[str, str 
         "rollouts": placer.rollouts,
         "budget_ms": placer.budget_ms,
         "inference": placer.inference,
+        "asks_votes": placer.asks_votes,
         **placer.cost_network.arguments(),
     }
     networks = {"cost_network": placer.cost_network, "policy": placer.policy}
@@ -72,6 +73,7 @@ def load_placer(folder: Path) -> DreamShardPlacer:
             config["budget_ms"],
             inference=inference,
             bootstrap_network=_bootstrap_network(tensors, config, normaliser),
+            asks_votes=config.get("asks_votes", True),  # files written before they could be left out asked them
         )
 
 
@@ -86,6 +88,7 @@ def save_state(state: TrainingState, folder: Path) -> None:
         tensors |= optimizer_tensors(optimizer, prefix)
     config = {"iteration": state.iteration, "warm": state.warm, "training": asdict(state.config)}
     config |= {"measured_on": _measured_on(state.cost_network), "normalised_by": state.normaliser.scope}
+    config["heldout_errors"] = state.heldout_errors
     write_model(folder, tensors, config, {})
 
 
@@ -109,6 +112,7 @@ def load_state(folder: Path) -> TrainingState:
             restore_optimizer(optimizer, tensors, prefix)
         state.generator.set_state(tensors["generator"])
         state.iteration, state.warm = config["iteration"], config["warm"]
+        state.heldout_errors = tuple(config.get("heldout_errors", ()))  # files written before they were kept have none
         return state
 
 

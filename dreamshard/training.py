@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.algorithms import TrainingConfig as TrainingConfig
-from dreamshard.bootstrap import BootstrapFit
+from dreamshard.bootstrap import PREDICTABLE_ERROR, BootstrapFit
 from dreamshard.cost_model import (
     CostData,
     CostNetwork,
@@ -49,6 +49,8 @@ class TrainingState:
         generator: the only source of randomness.
         warm: whether the run started from an earlier placer, whose predictions are good from the first round on.
         bootstrap: with the bootstrap network; None where the settings ask for none, or the cost network has no members.
+        heldout_errors: mean relative error of each round's new placements before they were fitted, but for the first round
+            of a cold start.
     """
 
     config: TrainingConfig
@@ -61,6 +63,13 @@ class TrainingState:
     generator: torch.Generator
     warm: bool = False
     bootstrap: BootstrapFit | None = None
+    heldout_errors: tuple[float, ...] = ()
+
+    @property
+    def heldout_error(self) -> float | None:
+        """The mean over the last half of the rounds, when the network was nearly as good as it gets; None before any."""
+        last = self.heldout_errors[len(self.heldout_errors) // 2 :]
+        return sum(last) / len(last) if last else None
 
 
 @dataclass(frozen=True)
@@ -247,6 +256,8 @@ def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
         state.bootstrap.network.measured_on = network.measured_on
         rate = float(state.cost_optimizer.param_groups[0]["lr"])
         state.bootstrap.fit(data, first=first, rate=rate, steps=steps, batch=batch, seed=state.iteration)
+    if held_out is not None:
+        state.heldout_errors = (*state.heldout_errors, held_out.mape)
     return CostFit(loss, held_out.mape if held_out else None, held_out.spearman if held_out else None)
 
 
@@ -268,13 +279,19 @@ def improve_policy(state: TrainingState, tasks: Sequence[PlacementTask]) -> Upda
 
 
 def make_placer(state: TrainingState) -> DreamShardPlacer:
-    """The placer that the state has learnt so far; that of the algorithm `paper` places by the policy alone."""
+    """The placer that the state has learnt so far.
+
+    That of the algorithm `paper` places by the policy alone. Another one asks the bootstrap network unless the measurements
+    have shown themselves to be predictable.
+    """
     inference: Inference = "policy" if state.config.algorithm == "paper" else "search"
     learnt = state.bootstrap is not None and state.bootstrap.network.measured_on is not None
+    asks = state.heldout_error is None or state.heldout_error > PREDICTABLE_ERROR
     return DreamShardPlacer(
         state.cost_network,
         state.policy,
         state.normaliser,
         inference=inference,
         bootstrap_network=state.bootstrap.network if state.bootstrap and learnt else None,
+        asks_votes=asks,
     )

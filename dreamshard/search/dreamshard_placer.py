@@ -58,6 +58,8 @@ class DreamShardPlacer(SearchingPlacer):
         starts: of the search; fewer only to show what each is worth.
         bootstrap_network: whose votes must all agree before the search's placement is taken instead of the greedy one
             (`bootstrap.py`); None to take it always.
+        asks_votes: False to take it always, too: where measurements were predictable, votes lose more than they save. A
+            training from this placer goes on with the bootstrap network nevertheless.
     """
 
     cost_network: CostNetwork
@@ -69,6 +71,7 @@ class DreamShardPlacer(SearchingPlacer):
     inference: Inference = "search"
     starts: tuple[Start, ...] = get_args(Start)
     bootstrap_network: StructuredCostNetwork | None = None
+    asks_votes: bool = True
 
     @property
     def name(self) -> str:
@@ -90,7 +93,7 @@ class DreamShardPlacer(SearchingPlacer):
 
     def _supported(self, task: PlacementTask, found: Placement, greedy: Placement | None) -> Placement:
         """What the search found, or the greedy placement where the measurements do not support that it costs more."""
-        if self.bootstrap_network is None or greedy is None:
+        if self.bootstrap_network is None or not self.asks_votes or greedy is None:
             return found
         if not task.constraints.places_freely:
             try:

@@ -48,6 +48,18 @@ def test_the_search_is_trusted_where_measurements_are_exact_and_less_where_they_
     assert taken(placer_with_noise(0.5)) < taken(placer_with_noise(0.0))
 
 
+def test_votes_are_asked_unless_new_measurements_were_as_predicted():
+    exact, scattered = placer_with_noise(0.0), placer_with_noise(0.5)
+    assert (exact.asks_votes, scattered.asks_votes) == (False, True)
+    assert exact.bootstrap_network is not None, "a later training goes on with it"
+    assert taken(exact) == len(PLACED)
+    state = rounds(start_training(pool_of(24), TINY, seed=0), 1)[0]
+    assert (state.heldout_error, make_placer(state).asks_votes) == (None, True), "nothing is known yet"
+    for errors, asked in (((0.5, 0.5, 0.03, 0.04), False), ((0.0, 0.0, 0.04, 0.05), True), ((0.05,), True)):
+        state.heldout_errors = errors
+        assert make_placer(state).asks_votes == asked, errors
+
+
 def alone(placer, member: int):
     """The placer with the network of one of its bootstrap network's members."""
     network = StructuredCostNetwork(placer.normaliser, members=1)
@@ -120,7 +132,9 @@ def test_a_saved_placer_keeps_it_and_one_saved_without_places_by_the_search_alon
     placer = placer_with_noise(0.5)
     save_placer(placer, tmp_path / "with")
     save_placer(replace(placer, bootstrap_network=None), tmp_path / "without")
+    save_placer(replace(placer, asks_votes=False), tmp_path / "unasked")
     loaded, without = with_little_work(load_placer(tmp_path / "with")), load_placer(tmp_path / "without")
+    assert (loaded.asks_votes, load_placer(tmp_path / "unasked").asks_votes) == (True, False)
     assert without.bootstrap_network is None
     assert loaded.bootstrap_network.measured_on == placer.bootstrap_network.measured_on
     assert [loaded.place(task).device.tolist() for task in PLACED] == [
