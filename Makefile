@@ -10,6 +10,7 @@ RECIPE ?= default
 SEED ?= 0
 TESTBED ?=
 ARGS ?=
+SWEEP_HOME ?= $(or $(DREAMSHARD_HOME),.dreamshard)
 
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
@@ -20,7 +21,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # Both cores; whole files per worker, because the tests of a file share fixtures. The slowest tests are listed at the end.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --durations=40 --durations-min=5
 
-.PHONY: help run up check lint test bench chaos chaos-all pictures format lock audit install install-test clean
+.PHONY: help run up check lint test bench sweep chaos chaos-all pictures format lock audit install install-test clean
 .DEFAULT_GOAL := run
 
 help: ## list the targets
@@ -46,6 +47,10 @@ test: lint ## run everything: lint and all tests, 30 to 45 minutes on two cores
 
 bench: install-test ## measure quality and speed, and write the tables of RESULTS.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks --write RESULTS.md $(ARGS)
+
+sweep: install-test ## compare every placer at every size on the test tables, hours, and write RESULTS.md and README.md
+	$(BIN)/dreamshard sweep --recipe paper_table --tables test --home $(SWEEP_HOME) $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.kept_sweep --home $(SWEEP_HOME)
 
 chaos: install-test ## break things at random for a quarter of an hour on two cores, and count what held
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos --short $(ARGS)

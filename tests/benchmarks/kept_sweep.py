@@ -1,11 +1,12 @@
 """Write the sweep's section of RESULTS.md, and its excerpt in README.md, from the cells kept in `data/sweep`.
 
-    python -m tests.benchmarks.kept_sweep
+    python -m tests.benchmarks.kept_sweep [--home DIR]
 
-The cells are what `dreamshard sweep --recipe paper_table --tables test` left below `lake/sweeps/paper_table` of its home.
-Cells of one experiment are of one commit, which the page names.
+The cells are what `dreamshard sweep --recipe paper_table --tables test` left below `lake/sweeps/paper_table` of its home;
+`--home` takes them from there (`cells_of_home`). Cells of one experiment are of one commit, which the page names.
 """
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from flows.cli.sweep import replaced_section
 from flows.reports import sweep_page
 from storage.lake.parquet_files import read_parquet
 from storage.lake.sweep_results import read_results
+from tests.benchmarks.cells_of_home import cell_name, take
 
 FOLDER = Path(__file__).parent / "data" / "sweep"
 RESULTS = Path(__file__).parents[2] / "RESULTS.md"
@@ -44,7 +46,7 @@ def kept_results(folder: Path = FOLDER) -> tuple[list[CellResult], dict[str, str
     """
     order = {cell.name: number for number, cell in enumerate(designed().cells)}
     results, commits = [], dict[str, str]()
-    found = {path: path.stem.rpartition("-")[0] for path in folder.glob("*.parquet")}
+    found = {path: cell_name(path) for path in folder.glob("*.parquet")}
     if unknown := sorted(path.name for path, name in found.items() if name not in order):
         raise ValueError(f"{unknown[0]} is of no cell of the sweep, so it cannot be shown; remove it from {folder}")
     for path in sorted(found, key=lambda each: order[found[each]]):
@@ -102,6 +104,15 @@ def _saved(figures: Sequence[Figure], placer: str) -> str:
 
 def main() -> None:
     """Run the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.kept_sweep", description=str(__doc__).split("\n", 1)[0]
+    )
+    parser.add_argument(
+        "--home", type=Path, help="take the cells that are done there, one complete experiment at a time"
+    )
+    home = parser.parse_args().home
+    if home is not None:
+        print("\n".join(take(home, designed(), FOLDER)))
     markdown = section(sweep_page.write_pictures(kept_results()[0], RESULTS))
     for file, own in ((RESULTS, markdown), (README, excerpt())):
         file.write_text(replaced_section(file.read_text(encoding="utf-8"), own, file), encoding="utf-8")

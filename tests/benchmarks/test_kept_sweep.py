@@ -1,11 +1,41 @@
 """The sweep's figures in RESULTS.md are those of the kept cells."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
+from dreamshard.sweep import Cell, Size, Sweep
 from flows.cli.sweep import replaced_section
+from storage.lake.sweep_results import write_results
+from tests.benchmarks.cells_of_home import take
 from tests.benchmarks.kept_sweep import FOLDER, README, RESULTS, excerpt, kept_results, section
+from tests.helpers.sweep import cell_result
+
+SIZE = Size(6, 2)
+CELL = Cell(
+    experiment="sizes",
+    trained=SIZE,
+    placed=(SIZE,),
+    systems=("random", "dim_greedy"),
+    seed=0,
+    split="test",
+    num_tasks=2,
+)
+CELLS = (CELL, replace(CELL, seed=1), replace(CELL, experiment="transfer"))
+SWEEP = Sweep(name="tiny", cells=CELLS)
+
+
+def done(home, cell, commit, systems=CELL.systems):
+    """Results of a cell in a home, one file for each commit."""
+    rows = [cell_result(placer=placer, task=f"task-{task}") for placer in systems for task in range(2)]
+    path = home / "lake" / "sweeps" / "tiny" / f"{cell.name}-{commit.replace('-', '')}.parquet"
+    write_results(path, "tiny", cell.name, commit, rows)
+    return path.name
+
+
+def kept(folder):
+    return {path.name for path in folder.iterdir()}
 
 
 def test_the_sweeps_figures_are_those_of_the_kept_cells():
@@ -31,3 +61,41 @@ def test_a_file_of_no_cell_of_the_sweep_is_refused(tmp_path):
     shutil.copy(file, tmp_path / "sizes-dim16-7x7-m100-test-s0-0123456789abcdef.parquet")
     with pytest.raises(ValueError, match="is of no cell of the sweep"):
         kept_results(tmp_path)
+
+
+def test_an_experiment_that_a_home_completes_replaces_the_kept_one_and_no_other(tmp_path):
+    home, folder = tmp_path / "home", tmp_path / "kept"
+    folder.mkdir()
+    for cell in CELLS:
+        shutil.copy(home / "lake" / "sweeps" / "tiny" / done(home, cell, "aaaa"), folder)
+    old = kept(folder)
+    new = {done(home, CELLS[0], "bbbb"), done(home, CELLS[1], "bbbb")}
+    done(home, CELLS[2], "cccc-dirty")
+    done(home, CELLS[2], "dddd", systems=("random",))  # of the short form
+    (home / "lake" / "sweeps" / "tiny" / next(name for name in old if "transfer" in name)).unlink()
+    said = take(home, SWEEP, folder)
+    assert said[0] == "sizes: took 2 cells of commit bbbb"
+    assert (
+        said[1]
+        == "transfer: kept as it was, since the home has no cell of a commit with all systems and tasks of the present design"
+    )
+    assert kept(folder) == new | {name for name in old if "transfer" in name}
+
+
+def test_cells_of_different_commits_do_not_complete_an_experiment(tmp_path):
+    home, folder = tmp_path / "home", tmp_path / "kept"
+    folder.mkdir()
+    for cell, commit in zip(CELLS, ("aaaa", "bbbb", "aaaa"), strict=True):
+        shutil.copy(home / "lake" / "sweeps" / "tiny" / done(home, cell, commit), folder)
+    done(home, CELLS[2], "bbbb")
+    said = take(home, SWEEP, folder)
+    assert said[0] == f"sizes: kept as it was, since commit aaaa lacks 1 of 2 cells, first {CELLS[1].name}"
+    assert said[1] == "transfer: took 1 cells of commit bbbb"
+
+
+def test_a_home_that_completes_nothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="has no cells of the sweep tiny"):
+        take(tmp_path, SWEEP, tmp_path / "kept")
+    done(tmp_path, CELLS[0], "aaaa-dirty")
+    with pytest.raises(ValueError, match="completes no experiment, so nothing was replaced"):
+        take(tmp_path, SWEEP, tmp_path / "kept")
