@@ -3,10 +3,14 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.readers import failures
+from tests.helpers.bombs import bombs
 from tests.helpers.foreign_files import readers
 
 READERS = readers()
@@ -30,3 +34,9 @@ def test_undamaged_input_is_read(name: str, tmp_path: Path):
         file = tmp_path / f"{number}{reader.ending}"
         file.write_bytes(content)
         reader.read(file)
+
+
+@pytest.mark.parametrize(("name", "bomb"), bombs().values(), ids=bombs())
+def test_what_is_made_to_fill_memory_or_hang_is_read_within_bounds_or_refused(name: str, bomb: Callable[[], bytes]):
+    reader = READERS[name]
+    assert failures(replace(reader, valid=(reader.valid[0], bomb())), 2, 0, 0) == []

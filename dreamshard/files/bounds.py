@@ -55,5 +55,11 @@ MOST_LOOKUPS = 2**31
 MOST_UNPACKED_BYTES = 2**37
 """Of a gzipped file of lookups: 2**34 indices of 8 bytes."""
 
+FREELY_UNPACKED_BYTES = 2**28
+"""Of a gzipped file of lookups, however small it is."""
+
+MOST_UNPACKING = 100
+"""Times that a larger one may grow: gzip makes indices of tables with two rows 36 times smaller."""
+
 MOST_MODEL_BYTES = 2**28
 """Of the files of a placer or training state, which have about 2**20."""

@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", choices=[*names(), []], metavar="name", help=", ".join(names()))
     share = parser.add_mutually_exclusive_group()
-    share.add_argument("--short", action="store_true", help="as many attempts as take a quarter of an hour on two cores")
+    share.add_argument(
+        "--short", action="store_true", help="as many attempts as take a quarter of an hour on two cores"
+    )
     share.add_argument("--scale", type=float, default=1.0, help="share of the attempts (default: all)")
     parser.add_argument("--seed", type=int, default=None, help="default: one that is drawn and printed")
     parser.add_argument("--jobs", type=int, default=_JOBS, help=f"trials at once (default here: {_JOBS})")

@@ -68,7 +68,7 @@ def known() -> dict[str, Reader]:
 
 def _tried(job: tuple[str, int, int], seed: int) -> list[_Failure]:
     name, chunk, size = job
-    return _failures(known()[name], size, seed, chunk)
+    return failures(known()[name], size, seed, chunk)
 
 
 def _row(name: str, count: int, failures: Sequence[_Failure]) -> Survived:
@@ -80,8 +80,8 @@ def _inputs(reader: Reader, seed: int, chunk: int) -> Iterator[bytes]:
     return reader.inputs(f"{seed} {reader.name} {chunk}")
 
 
-def _failures(reader: Reader, count: int, seed: int, chunk: int) -> list[_Failure]:
-    """Try one chunk; a process that dies is followed by another one, from the next input on."""
+def failures(reader: Reader, count: int, seed: int, chunk: int) -> list[_Failure]:
+    """Try the first inputs of one chunk; a process that dies is followed by another one, from the next input on."""
     found: list[_Failure] = []
     done = 0
     while done < count:

@@ -1,0 +1,71 @@
+"""Content made by hand to fill memory, to hang a reader or to fill a disk: what chance does not find."""
+
+import io
+import pickle
+import struct
+import zipfile
+from collections.abc import Callable
+
+import torch
+
+PROTOCOL = b"\x80\x02"
+
+
+def bombs() -> dict[str, tuple[str, Callable[[], bytes]]]:
+    """By what each does: the name of its reader, and what makes it."""
+    saved = "lookups as .pt"
+    return {
+        "a call that allocates": (saved, lambda: archive(_bytearray(3_000_000_000))),
+        "a memo of a billion places": (saved, lambda: archive(PROTOCOL + b"K\x01r" + struct.pack("<I", 2**30) + b".")),
+        "tuples in tuples as a key": (saved, lambda: archive(_tuples_as_key(60))),
+        "a shape of huge numbers": (saved, lambda: archive(_tensor(pickle.dumps((2**2000,) * 20_000, 2)[2:-1]))),
+        "a deflated pickle": (saved, lambda: archive(PROTOCOL + b"0" * (2**29 + 2**26) + b".", zipfile.ZIP_DEFLATED)),
+        "a directory of any size": (saved, _long_directory),
+        "millions of tables": (saved, _many_tables),
+    }
+
+
+def archive(pickled: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
+    """A file as of `torch.save` with the given pickle and no storages."""
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w", compression) as target:
+        target.writestr("archive/data.pkl", pickled)
+        target.writestr("archive/version", "3\n")
+    return sink.getvalue()
+
+
+def _bytearray(size: int) -> bytes:
+    return PROTOCOL + b"cbuiltins\nbytearray\n\x8a\x08" + struct.pack("<q", size) + b"\x85R."
+
+
+def _tuples_as_key(levels: int) -> bytes:
+    """`{(((...),...),(...)): 1}`, whose hash takes two to the power of `levels` steps."""
+    doubled = b"".join(b"h" + bytes([n]) + b"h" + bytes([n]) + b"\x86q" + bytes([n + 1]) for n in range(levels))
+    return PROTOCOL + b"})q\x00" + doubled + b"K\x01s."
+
+
+def _tensor(shape: bytes) -> bytes:
+    storage = b"(X\x07\x00\x00\x00storagectorch\nLongStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x01tQ"
+    return PROTOCOL + b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\x00" + shape + shape + b"\x89}tR."
+
+
+def _long_directory() -> bytes:
+    """A list of two million entries."""
+    entry = struct.pack("<IHHHHHHIIIHHHHHII", 0x02014B50, 20, 20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a"
+    listed = entry * 2_000_000
+    end = struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, 0xFFFF, 0xFFFF, len(listed), 0, 0)
+    return listed + end
+
+
+def _many_tables() -> bytes:
+    sink = io.BytesIO()
+    count = 4_000_000
+    torch.save(
+        (
+            torch.zeros(0, dtype=torch.int64),
+            torch.zeros(count + 1, dtype=torch.int32),
+            torch.zeros((count, 1), dtype=torch.int32),
+        ),
+        sink,
+    )
+    return sink.getvalue()
