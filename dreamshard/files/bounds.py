@@ -52,6 +52,12 @@ MOST_MEMORY_GB = 100_000
 MOST_LOOKUPS = 2**31
 """Recorded lookups of one table and batch: what one Arrow list array holds."""
 
+FREE_LOOKUPS = 2**25
+"""Recorded lookups of one table, however small its file: 512 per sample of 65,536, in half a GiB meanwhile."""
+
+LOOKUPS_PER_BYTE = 100
+"""More of them in a larger file: those that are not all the same take some bits each."""
+
 MOST_UNPACKED_BYTES = 2**37
 """Of a gzipped file of lookups: 2**34 indices of 8 bytes."""
 

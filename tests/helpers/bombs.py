@@ -6,6 +6,9 @@ import struct
 import zipfile
 from collections.abc import Callable
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 PROTOCOL = b"\x80\x02"
@@ -22,6 +25,10 @@ def bombs() -> dict[str, tuple[str, Callable[[], bytes]]]:
         "a deflated pickle": (saved, lambda: archive(PROTOCOL + b"0" * (2**29 + 2**26) + b".", zipfile.ZIP_DEFLATED)),
         "a directory of any size": (saved, _long_directory),
         "millions of tables": (saved, _many_tables),
+        "a long name a hundred thousand times": ("lists as Parquet", _repeated_name),
+        "pages of gigabytes": ("lists as Parquet", _large_pages),
+        "a list of missing values": ("lists as Parquet", _missing_values),
+        "a quarter of a billion equal lookups": ("recorded lookups", _equal_lookups),
     }
 
 
@@ -69,3 +76,33 @@ def _many_tables() -> bytes:
         sink,
     )
     return sink.getvalue()
+
+
+def _parquet(columns: dict[str, pa.Array], **options: object) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink, **options)
+    return sink.getvalue()
+
+
+def _of_tables(names: pa.Array) -> dict[str, pa.Array]:
+    return {"name": names, "rows": pa.array([1] * len(names)), "dim": pa.array([4] * len(names))}
+
+
+def _repeated_name() -> bytes:
+    codes = pa.array([0] * 100_000, pa.int32())
+    return _parquet(_of_tables(pa.DictionaryArray.from_arrays(codes, pa.array(["x" * 60_000]))))
+
+
+def _large_pages() -> bytes:
+    names = pa.array(["x" * 20_000] * 60_000)
+    return _parquet(_of_tables(names), use_dictionary=False, compression="zstd", data_page_size=2**30)
+
+
+def _missing_values() -> bytes:
+    count = 100_000_000
+    return _parquet(_of_tables(pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), pa.nulls(count, pa.int8()))))
+
+
+def _equal_lookups() -> bytes:
+    indices = pa.array(np.zeros(2**28, np.int32))
+    return _parquet({"indices": pa.ListArray.from_arrays(pa.array([0, 2**28], pa.int32()), indices)})
