@@ -11,7 +11,7 @@ MOST_YAML_BYTES = 2**20
 """YAML is parsed some 45 times more slowly than JSON; 30,000 pinned tables have half a megabyte."""
 
 MOST_VALUES = 2**22
-"""Values in a JSON or YAML text, those of repeated YAML anchors counted each time they are used."""
+"""Values in a JSON, YAML or CSV text, those of repeated YAML anchors counted each time they are used."""
 
 MOST_LEVELS = 50
 """Of values inside values; this project's own files have at most six."""
@@ -36,6 +36,9 @@ MOST_WEIGHTS = 2**57
 
 MOST_POOLING = 1e6
 """Mean lookups per sample."""
+
+MOST_FEATURES = 1000
+"""That look up one table."""
 
 MOST_COUNT = 2**40
 """Lookups of a batch that a list gives."""
@@ -69,3 +72,6 @@ MOST_UNPACKING = 100
 
 MOST_MODEL_BYTES = 2**28
 """Of the files of a placer or training state, which have about 2**20."""
+
+MOST_WEIGHTS_HEADER_BYTES = 2**20
+"""Of a safetensors file, which says what tensors it has: some thousands of names."""

@@ -28,6 +28,14 @@ def bombs() -> dict[str, tuple[str, Callable[[], bytes]]]:
         "a long name a hundred thousand times": ("lists as Parquet", _repeated_name),
         "pages of gigabytes": ("lists as Parquet", _large_pages),
         "a list of missing values": ("lists as Parquet", _missing_values),
+        "millions of empty objects": ("lists as JSON", lambda: b"[" + b",".join([b"{}"] * 20_000_000) + b"]"),
+        "millions of keys": (
+            "lists as JSON",
+            lambda: b"[{" + b",".join(b'"%d":0' % i for i in range(4_500_000)) + b"}]",
+        ),
+        "merges of merges": ("constraints", _merges),
+        "a thousand numbers for each of many tables": ("lists as CSV", _many_features),
+        "a million tensors": ("placers: weights", _many_tensors),
         "a quarter of a billion equal lookups": ("recorded lookups", _equal_lookups),
     }
 
@@ -106,3 +114,20 @@ def _missing_values() -> bytes:
 def _equal_lookups() -> bytes:
     indices = pa.array(np.zeros(2**28, np.int32))
     return _parquet({"indices": pa.ListArray.from_arrays(pa.array([0, 2**28], pa.int32()), indices)})
+
+
+def _merges() -> bytes:
+    """YAML of 500 bytes, in which nine levels of nine merges make 400 million keys."""
+    lines = [f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}" for i in range(1, 9)]
+    return "\n".join(["a0: &a0 {x: 1, y: 2}", *lines]).encode()
+
+
+def _many_features() -> bytes:
+    lines = (f"t{i},1,4,{'1+' * 32_000}1" for i in range(900))
+    return "\n".join(["name,rows,dim,lookups_per_sample_by_feature", *lines]).encode()
+
+
+def _many_tensors() -> bytes:
+    one = '"%x":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
+    header = ("{" + ",".join(one % i for i in range(1_000_000)) + "}").encode()
+    return struct.pack("<Q", len(header)) + header
