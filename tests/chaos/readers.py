@@ -30,7 +30,7 @@ from tests.helpers.foreign_files import readers
 
 INPUTS = 100_000
 _CHUNK = 5_000
-_MOST_MIB = 1024  # of memory beside what there was before
+MOST_MIB = 1024  # of memory beside what there was before
 _ADDRESSES = 12 * 2**30  # keeps a failure of this trial from ending other processes
 _FORK = multiprocessing.get_context("fork")
 
@@ -119,7 +119,7 @@ def judge(reader: Reader) -> Iterator[Callable[[bytes], str | None]]:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     resource.setrlimit(resource.RLIMIT_DATA, (_ADDRESSES, _ADDRESSES))
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=memory) as folder, _Peak() as peak:
+    with tempfile.TemporaryDirectory(dir=memory) as folder, PeakMemory() as peak:
         file = Path(folder) / f"input{reader.ending}"
         file.write_bytes(reader.valid[0])
         with suppress(ValueError):
@@ -130,12 +130,12 @@ def judge(reader: Reader) -> Iterator[Callable[[bytes], str | None]]:
             before = peak.forgotten_mib()
             wrong = problem(reader, file)
             grown = peak.mib() - before
-            return f"takes {grown} MiB" if wrong is None and grown > _MOST_MIB else wrong
+            return f"takes {grown} MiB" if wrong is None and grown > MOST_MIB else wrong
 
         yield wrong_with
 
 
-class _Peak:
+class PeakMemory:
     """The most memory that this process had in use; its files stay open, since each input asks twice."""
 
     def __enter__(self) -> Self:
