@@ -92,6 +92,14 @@ def check_records(records: Sequence[Record]) -> list[ListedTable]:
         ValueError: a record is wrong or a name occurs twice, of which the message names the position; or all tables together
             are too large to be counted.
     """
+    if (
+        sum(value.count("+") for _, record in records if isinstance(value := record.get(_BY_FEATURE), str))
+        > MOST_VALUES
+    ):
+        raise InputError(
+            f"{records[0][0]}, and those after it: {_BY_FEATURE} has more than {MOST_VALUES:,} numbers in all, more than "
+            "any model has features; give the sums as pooling_factor"
+        )
     tables: list[ListedTable] = []
     first_at: dict[str, str] = {}
     for where, record in records:

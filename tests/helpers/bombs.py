@@ -35,6 +35,7 @@ def bombs() -> dict[str, tuple[str, Callable[[], bytes]]]:
         ),
         "merges of merges": ("constraints", _merges),
         "a thousand numbers for each of many tables": ("lists as CSV", _many_features),
+        "numbers for each of many tables in texts": ("lists as JSON", _many_features_in_texts),
         "a million tensors": ("placers: weights", _many_tensors),
         "a quarter of a billion equal lookups": ("recorded lookups", _equal_lookups),
     }
@@ -125,6 +126,11 @@ def _merges() -> bytes:
 def _many_features() -> bytes:
     lines = (f"t{i},1,4,{'1+' * 32_000}1" for i in range(900))
     return "\n".join(["name,rows,dim,lookups_per_sample_by_feature", *lines]).encode()
+
+
+def _many_features_in_texts() -> bytes:
+    one = '{"name":"t%d","rows":1,"dim":4,"lookups_per_sample_by_feature":"' + "1+" * 998 + '1"}'
+    return ("[" + ",".join(one % i for i in range(32_000)) + "]").encode()
 
 
 def _many_tensors() -> bytes:
