@@ -11,7 +11,7 @@ MOST_YAML_BYTES = 2**20
 """YAML is parsed some 45 times more slowly than JSON; 30,000 pinned tables have half a megabyte."""
 
 MOST_VALUES = 2**22
-"""Values in a JSON or YAML text, those of repeated YAML anchors counted each time they are used."""
+"""Values in a JSON, YAML or CSV text, those of repeated YAML anchors counted each time they are used."""
 
 MOST_LEVELS = 50
 """Of values inside values; this project's own files have at most six."""
@@ -37,6 +37,9 @@ MOST_WEIGHTS = 2**57
 MOST_POOLING = 1e6
 """Mean lookups per sample."""
 
+MOST_FEATURES = 1000
+"""That look up one table."""
+
 MOST_COUNT = 2**40
 """Lookups of a batch that a list gives."""
 
@@ -52,8 +55,23 @@ MOST_MEMORY_GB = 100_000
 MOST_LOOKUPS = 2**31
 """Recorded lookups of one table and batch: what one Arrow list array holds."""
 
+FREE_LOOKUPS = 2**25
+"""Recorded lookups of one table, however small its file: 512 per sample of 65,536, in half a GiB meanwhile."""
+
+LOOKUPS_PER_BYTE = 100
+"""More of them in a larger file: those that are not all the same take some bits each."""
+
 MOST_UNPACKED_BYTES = 2**37
 """Of a gzipped file of lookups: 2**34 indices of 8 bytes."""
 
+FREELY_UNPACKED_BYTES = 2**28
+"""Of a gzipped file of lookups, however small it is."""
+
+MOST_UNPACKING = 100
+"""Times that a larger one may grow: gzip makes indices of tables with two rows 36 times smaller."""
+
 MOST_MODEL_BYTES = 2**28
 """Of the files of a placer or training state, which have about 2**20."""
+
+MOST_WEIGHTS_HEADER_BYTES = 2**20
+"""Of a safetensors file, which says what tensors it has: some thousands of names."""

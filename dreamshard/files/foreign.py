@@ -6,6 +6,7 @@ from elsewhere is read inside `reading`, which turns them all into one sentence.
 """
 
 import json
+import re
 import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +67,9 @@ def json_content(text: str | bytes, source: object, problem: str, advice: str) -
     """
     _check_size(len(text), MOST_TEXT_BYTES, source, problem, advice)
     with reading(source, problem, advice):
+        if not isinstance(text, str):
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        _check_number(text, source, problem, advice)
         content = json.loads(text)
         _check_values(content, source, problem, advice)
     return content
@@ -118,6 +122,16 @@ def _check_size(size: int, most: int, source: object, problem: str, advice: str)
         raise InputError(f"{source} {problem}: it has more than {most:,} bytes, {advice}")
 
 
+def _check_number(text: str, source: object, problem: str, advice: str) -> None:
+    """Refuse a JSON text of too many values before Python makes objects of them, of 64 bytes for `{}`."""
+    if _most_values(text) > MOST_VALUES and _most_values(_QUOTED.sub("", text)) > MOST_VALUES:
+        raise InputError(f"{source} {problem}: it holds more than {MOST_VALUES:,} values, {advice}")
+
+
+def _most_values(text: str) -> int:
+    return 1 + sum(map(text.count, ",:[{"))
+
+
 def _check_nesting(text: str | bytes, source: object, problem: str, advice: str) -> None:
     """Refuse deep YAML by its events: composing it would recurse, in C without a bound of its own."""
     level = 0
@@ -164,4 +178,24 @@ def _unusable(value: Any) -> str | None:
     return f"the number {value}" if isinstance(value, float) and not isfinite(value) else None
 
 
-_YAML = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+_QUOTED = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
+_PLAIN: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+class _YAML(_PLAIN):  # type: ignore[misc]  # the base has no types
+    """YAML of plain types, in which merges (`<<`) bring at most `MOST_VALUES` keys: merges of merges multiply."""
+
+    _merged = 0
+
+    def flatten_mapping(self, node: Any) -> None:
+        """Count what is merged, the innermost first, before it is copied."""
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    if isinstance(source, yaml.MappingNode):
+                        self.flatten_mapping(source)
+                        self._merged += len(source.value)
+                        if self._merged > MOST_VALUES:
+                            raise yaml.YAMLError(f"it merges more than {MOST_VALUES:,} values")
+        super().flatten_mapping(node)

@@ -151,7 +151,7 @@ def read_shards(source: Path) -> list[MeasuredShard]:
     rows: dict[tuple[str, int], tuple[Path, dict[str, Any]]] = {}
     advice = "so it is not part of a collection; name the output of `python -m dreamshard.shard_profiling.collect`"
     for file in files:
-        found = read_columns(file, SCHEMA.names, advice, most_rows=_MOST_SHARDS)
+        found = read_columns(file, SCHEMA.names, advice, most_rows=_MOST_SHARDS, lists=True)
         with parquet_errors(file, advice):
             rows |= {(row["design"], row["index"]): (file, row) for row in _whole(found.cast(SCHEMA)).to_pylist()}
     if not rows:
@@ -271,6 +271,9 @@ def _from_row(row: dict[str, Any]) -> MeasuredShard:
     for name, most in (("rows", MOST_ROWS), ("dims", MOST_COLUMNS), ("lookups", MOST_COUNT)):
         if not all(isinstance(each, int) and 0 <= each <= most for each in row[name]):
             raise TypeError(f"{name} of a shard are {brief(row[name])}, not all from 0 to {most}")
+    per_table = ("table_names", "rows", "dims", "pooling_factors", "lookups", "unique_rows")
+    if len({len(row[name]) for name in per_table}) != 1:
+        raise TypeError(f"a shard has different numbers of {', '.join(per_table)}")
     tables = Tables(
         tuple(row["table_names"]),
         rows=torch.tensor(row["rows"]),

@@ -5,6 +5,7 @@ sizes            sizes of tables alone, where a source lists them
 opening          picks the reader for a source: bundled workload, file, or folder
 source           what every reader returns: a `Workload`
 dlrm, criteo     readers of Meta's `.pt` and Criteo's `.tsv` files
+saved_tensors    tensors in files of `torch.save`; `tensor_pickle` interprets their pickle
 folder           reader of a folder or bucket: a list of tables with recorded lookups
 table_list       reads and checks lists of tables; `tables_file` fills in what they lack, `pooling_factors` by features
 synthetic, zipf  Zipf lookups for the tables of a list

@@ -1,7 +1,7 @@
 """Meta's DLRM data sets: `torch.save((indices [N], offsets [T*B+1], lengths [T, B]))`, as `.pt` or gzipped `.pt.gz`.
 
 Source of the format: github.com/facebookresearch/dlrm_datasets. A file is memory-mapped, so one table is in memory at a
-time; only tensors are unpickled, so a file from the internet cannot run code.
+time; `torch.load` is not used, so a file from the internet can neither run code nor ask for memory.
 """
 
 import gzip
@@ -18,11 +18,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dreamshard.files.bounds import MOST_UNPACKED_BYTES
+from dreamshard.files.bounds import FREELY_UNPACKED_BYTES, MOST_TABLES, MOST_UNPACKED_BYTES, MOST_UNPACKING
 from dreamshard.files.digests import json_digest
 from dreamshard.files.foreign import InputError, reading
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
+from dreamshard.workloads.saved_tensors import ARCHIVE_START, load_tensors
 from dreamshard.workloads.source import Workload, choose_tables, table_dims
 from dreamshard.workloads.table_list import list_tables
 
@@ -120,28 +121,34 @@ def _load(path: Path) -> DlrmFile:
 
 
 def _tensors(path: Path, name: str) -> Any:
-    """Content of the file; only tensors and containers are unpickled."""
+    """Content of the file, its tensors memory-mapped."""
     advice = f"objects that could run code are not loaded, so give a file that holds {FORMAT}"
     with reading(name, "holds something other than tensors, or is damaged", advice):
         if not zipfile.is_zipfile(path):
-            raise InputError(
-                f"{name} is truncated or not a file of torch.save, so no lookups can be read from it; download it again, "
-                f"or save {FORMAT} with torch 1.6 or newer"
-            )
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            raise InputError(_NO_ARCHIVE.format(name=name))
+        return load_tensors(path)
 
 
 def _unpack(path: Path, target: IO[bytes]) -> None:
+    most = min(MOST_UNPACKED_BYTES, FREELY_UNPACKED_BYTES + MOST_UNPACKING * path.stat().st_size)
     with gzip.open(path, "rb") as source:
         done = 0
         while part := source.read(CHUNK_BYTES):
+            if not done and not part.startswith(ARCHIVE_START):
+                raise InputError(_NO_ARCHIVE.format(name=path.name))
             done += len(part)
-            if done > MOST_UNPACKED_BYTES:
+            if done > most:
                 raise InputError(
-                    f"{path} unpacks to more than {MOST_UNPACKED_BYTES:,} bytes, more than lookups of any batch; if it holds "
-                    "lookups, save fewer samples"
+                    f"{path} unpacks to more than {most:,} bytes, so it is made to fill the disk: lookups are at most "
+                    f"{MOST_UNPACKING} times smaller when gzipped; if it holds lookups, unpack it yourself, or save fewer"
                 )
             target.write(part)
+
+
+_NO_ARCHIVE = (
+    "{name} is truncated or not a file of torch.save, so no lookups can be read from it; download it again, or save "
+    f"{FORMAT} with torch 1.6 or newer"
+)
 
 
 def _checked(name: str, content: Any) -> DlrmFile:
@@ -173,6 +180,10 @@ def _checked(name: str, content: Any) -> DlrmFile:
         raise ValueError(
             f"{name} has {len(offsets)} offsets for lengths of shape [{num_tables}, {batch_size}], where "
             f"{num_tables * batch_size + 1} belong, so samples would get other samples' rows; save all of {FORMAT}"
+        )
+    if num_tables > MOST_TABLES:
+        raise ValueError(
+            f"{name} has {num_tables:,} tables, more than the {MOST_TABLES:,} that are read; if it holds lookups, give a part"
         )
     if int(offsets[0]) != 0 or int(offsets[-1]) != len(indices):
         raise ValueError(

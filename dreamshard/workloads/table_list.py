@@ -15,12 +15,14 @@ from dreamshard.files.bounds import (
     LONGEST_TEXT,
     MOST_COLUMNS,
     MOST_COUNT,
+    MOST_FEATURES,
     MOST_POOLING,
     MOST_ROWS,
     MOST_TABLES,
+    MOST_VALUES,
     MOST_WEIGHTS,
 )
-from dreamshard.files.foreign import InputError, brief, file_bytes, file_text, json_content, reading
+from dreamshard.files.foreign import InputError, brief, file_bytes, json_content, reading
 from dreamshard.files.parquet import read_columns
 from dreamshard.tables import DIM_MULTIPLE, NUM_BINS
 
@@ -90,6 +92,14 @@ def check_records(records: Sequence[Record]) -> list[ListedTable]:
         ValueError: a record is wrong or a name occurs twice, of which the message names the position; or all tables together
             are too large to be counted.
     """
+    if (
+        sum(value.count("+") for _, record in records if isinstance(value := record.get(_BY_FEATURE), str))
+        > MOST_VALUES
+    ):
+        raise InputError(
+            f"{records[0][0]}, and those after it: {_BY_FEATURE} has more than {MOST_VALUES:,} numbers in all, more than "
+            "any model has features; give the sums as pooling_factor"
+        )
     tables: list[ListedTable] = []
     first_at: dict[str, str] = {}
     for where, record in records:
@@ -111,9 +121,12 @@ def check_records(records: Sequence[Record]) -> list[ListedTable]:
 def _csv_records(file: Path) -> list[Record]:
     records: list[Record] = []
     problem, advice = "is not a CSV text file", "so its tables are unknown; export the table list as UTF-8 CSV"
-    text = file_text(file, problem, advice)
+    content = file_bytes(file, problem, advice)
+    if sum(map(content.count, (b",", b"+", b"\n"))) > MOST_VALUES:
+        raise InputError(f"{file} {problem} of tables: it holds more than {MOST_VALUES:,} values, {advice}")
     with reading(file, problem, advice):
-        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
+        reader = csv.DictReader(text, strict=True)
         header = reader.fieldnames or []
         _require_columns(header, file)
         for record in reader:
@@ -215,6 +228,10 @@ def _pooling(record: Mapping[str, Any], where: str) -> float | None:
     pooling = _number(record, "pooling_factor", where)
     if pooling is None and record.get(_BY_FEATURE) not in (None, ""):
         parts = str(record[_BY_FEATURE])[:LONGEST_TEXT].split("+")
+        if len(parts) > MOST_FEATURES:
+            raise ValueError(
+                f"{where}: {_BY_FEATURE} has {len(parts):,} numbers, more than {MOST_FEATURES}; add them up"
+            )
         pooling = sum(_number({_BY_FEATURE: part}, _BY_FEATURE, where) or 0.0 for part in parts)
     if pooling is not None and pooling > MOST_POOLING:
         raise ValueError(

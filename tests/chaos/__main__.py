@@ -2,10 +2,10 @@
 
     python -m tests.chaos [names...] [--short | --scale 0.1] [--seed 1] [--jobs 4] [--write docs/survived.md]
 
-A name is a module of this package; without names all run. `--short` runs a share of the attempts, of each trial its own, that
-takes a quarter of an hour on two idle cores; `--scale` the same share of all. The seed is printed, and the same seed tries
-the same again. With four cores and more, several trials run at once. `--write` replaces the rows of these trials in the file
-and keeps those of others.
+A name is a module of this package; without names all run. `--short` runs a share of the attempts, of each trial its own,
+that takes a quarter of an hour on two idle cores; `--scale` the same share of all. The seed is printed, and the same seed
+tries the same again. With four cores and more, several trials run at once. `--write` replaces the rows of these trials in
+the file and keeps those of others. The last line names what was not tried.
 """
 
 import argparse
@@ -55,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--jobs {given.jobs} would try nothing; give 1 or more")
     seed = secrets.randbelow(2**31) if given.seed is None else given.seed
     wanted, well = given.names or names(), True
+    untried: list[str] = []
     print(f"{', '.join(wanted)} (seed {seed})\n", flush=True)
     scales = {name: SHORT[name] if given.short else given.scale for name in wanted}
     for name, rows, spent in all_tried(scales, seed, given.jobs):
@@ -67,7 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(lines), end="\n\n", flush=True)
         if given.write is not None:
             write(given.write, MARKER, "##", {name: lines})
+        untried += [f"{name} ({row.note})" for row in rows if not row.tried]
         well = well and all(row.survived == row.tried for row in rows)
+    if untried:
+        print(f"NOT everything was tried: {'; '.join(untried)}", flush=True)
     return 0 if well else 1
 
 

@@ -22,7 +22,7 @@ from tests.chaos.survived import Survived
 INPUTS = 100_000
 _OWN = ["dreamshard", "storage", "flows"]
 _LONGEST = 8192  # bytes of an input
-_MOST_MIB = 3072  # of the process, which has 0.6 GiB of libraries
+_WHOLE_MIB = 3072  # of the process, which has 0.6 GiB of libraries; of an input, see `readers.MOST_MIB`
 _OURS = 0.5  # share of the changes that are of `tests.helpers.damage`, the others libFuzzer's
 
 
@@ -71,6 +71,7 @@ def _fuzz(reader: Any, runs: int, seed: int, place: Path) -> None:
     """Try one reader, whose report is `place`.json; never returns, since libFuzzer ends the process."""
     import atheris
 
+    from tests.chaos.readers import MOST_MIB, PeakMemory
     from tests.helpers.damage import damaged, damaged_json
     from tests.helpers.damaged_reading import problem
 
@@ -90,7 +91,12 @@ def _fuzz(reader: Any, runs: int, seed: int, place: Path) -> None:
         nonlocal tried
         tried += 1
         file.write_bytes(content)
-        if wrong := problem(reader, file):
+        before = peak.forgotten_mib()
+        wrong = problem(reader, file)
+        grown = peak.mib() - before
+        if wrong is None and tried > 1 and grown > MOST_MIB:  # the first input also imports
+            wrong = f"takes {grown} MiB"
+        if wrong:
             kept = reader.kept_by("guided")
             kept.write_bytes(content)
             report(f"{wrong}; input {tried} with seed {seed}, kept in {kept}"[:500])
@@ -113,12 +119,13 @@ def _fuzz(reader: Any, runs: int, seed: int, place: Path) -> None:
     options = [
         f"-seed={seed}",
         f"-max_len={_LONGEST}",
-        f"-rss_limit_mb={_MOST_MIB}",
+        f"-rss_limit_mb={_WHOLE_MIB}",
         "-timeout=0",
         "-print_final_stats=1",
     ]
     atheris.Setup(["guided", str(corpus), *options], read, custom_mutator=changed)
-    atheris.Fuzz()
+    with PeakMemory() as peak:
+        atheris.Fuzz()
 
 
 def _tail(log: Path) -> str:

@@ -73,13 +73,14 @@ def _done(folder: Path, home: Path, arguments: Sequence[str], **environ: str) ->
 
 
 def _at_once(folder: Path, count: int, seed: int) -> Survived:
-    """New homes in which a command is killed while its server makes the database, and three start at once."""
+    """New homes in which a command is killed while MLflow's or Prefect's database is made, and three start at once."""
     draw, broken = random.Random(seed), []
     for attempt in range(count):
         home = folder / f"new{attempt}"
         ingest = ("ingest", "{tables}")
         first = _command(folder, home, ingest)
-        while not (home / "prefect" / "prefect.db").exists() and first.poll() is None:
+        made = home / ("prefect/prefect.db" if attempt % 2 else "mlflow.db.lock")  # MLflow's comes some seconds later
+        while not made.exists() and first.poll() is None:
             time.sleep(0.01)
         delay = draw.uniform(0, 2)
         try:
@@ -94,10 +95,10 @@ def _at_once(folder: Path, count: int, seed: int) -> Survived:
             for process in three:
                 process.kill()
         if any(process.returncode for process in three):
-            broken.append(f"killed after {delay:.2f} s: {[text[-300:] for text in said]}")
+            broken.append(f"killed {delay:.2f} s after {made.name}: {[text[-300:] for text in said]}")
         shutil.rmtree(home)
     return Survived(
-        what="new homes: killed within 2 s of its database, then three commands at once",
+        what="new homes: killed within 2 s of a database, then three commands at once",
         tried=count,
         survived=count - len(broken),
         note="; ".join(broken),

@@ -30,7 +30,7 @@ from tests.helpers.foreign_files import readers
 
 INPUTS = 100_000
 _CHUNK = 5_000
-_MOST_MIB = 1024  # of memory beside what there was before
+MOST_MIB = 1024  # of memory beside what there was before
 _ADDRESSES = 12 * 2**30  # keeps a failure of this trial from ending other processes
 _FORK = multiprocessing.get_context("fork")
 
@@ -68,7 +68,7 @@ def known() -> dict[str, Reader]:
 
 def _tried(job: tuple[str, int, int], seed: int) -> list[_Failure]:
     name, chunk, size = job
-    return _failures(known()[name], size, seed, chunk)
+    return failures(known()[name], size, seed, chunk)
 
 
 def _row(name: str, count: int, failures: Sequence[_Failure]) -> Survived:
@@ -80,8 +80,8 @@ def _inputs(reader: Reader, seed: int, chunk: int) -> Iterator[bytes]:
     return reader.inputs(f"{seed} {reader.name} {chunk}")
 
 
-def _failures(reader: Reader, count: int, seed: int, chunk: int) -> list[_Failure]:
-    """Try one chunk; a process that dies is followed by another one, from the next input on."""
+def failures(reader: Reader, count: int, seed: int, chunk: int) -> list[_Failure]:
+    """Try the first inputs of one chunk; a process that dies is followed by another one, from the next input on."""
     found: list[_Failure] = []
     done = 0
     while done < count:
@@ -119,7 +119,7 @@ def judge(reader: Reader) -> Iterator[Callable[[bytes], str | None]]:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     resource.setrlimit(resource.RLIMIT_DATA, (_ADDRESSES, _ADDRESSES))
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=memory) as folder, _Peak() as peak:
+    with tempfile.TemporaryDirectory(dir=memory) as folder, PeakMemory() as peak:
         file = Path(folder) / f"input{reader.ending}"
         file.write_bytes(reader.valid[0])
         with suppress(ValueError):
@@ -130,12 +130,12 @@ def judge(reader: Reader) -> Iterator[Callable[[bytes], str | None]]:
             before = peak.forgotten_mib()
             wrong = problem(reader, file)
             grown = peak.mib() - before
-            return f"takes {grown} MiB" if wrong is None and grown > _MOST_MIB else wrong
+            return f"takes {grown} MiB" if wrong is None and grown > MOST_MIB else wrong
 
         yield wrong_with
 
 
-class _Peak:
+class PeakMemory:
     """The most memory that this process had in use; its files stay open, since each input asks twice."""
 
     def __enter__(self) -> Self:

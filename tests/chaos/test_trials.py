@@ -114,6 +114,13 @@ def test_input_led_by_coverage_says_where_it_was_not_tried(monkeypatch):
     assert (row.tried, row.note) == (0, "not tried: atheris is not installed")
 
 
+def test_what_was_not_tried_is_named_in_the_last_line(monkeypatch, capsys):
+    monkeypatch.setattr("tests.chaos.guided.importlib.util.find_spec", lambda _: None)
+    assert main(["guided", "--seed", "1", "--jobs", "1"]) == 0
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert last == "NOT everything was tried: guided (not tried: atheris is not installed)"
+
+
 def test_wrong_content_that_is_not_survived_is_found_made_small_and_kept(monkeypatch, tmp_path):
     valid = (json.dumps({"a": {"b": 1, "c": [2, 3]}}).encode(),)
     found = {

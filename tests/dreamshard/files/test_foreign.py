@@ -97,6 +97,12 @@ def test_yaml_beyond_its_bounds_is_refused(text: str, said: str):
         yaml_content(text, "f", "is neither YAML nor JSON", ADVICE)
 
 
+def test_json_with_many_commas_in_texts_is_read_and_merges_of_yaml_too():
+    assert len(json_content(json.dumps([",:[{" * 15_000] * 100), "f", "is not JSON", ADVICE)) == 100
+    merged = yaml_content("a: &a {x: 1}\nb: {<<: *a, y: 2}", "f", "is not YAML", ADVICE)
+    assert merged["b"] == {"x": 1, "y": 2}
+
+
 def test_a_text_that_is_not_utf8_is_refused_and_a_byte_order_mark_is_not(tmp_path: Path):
     file = tmp_path / "f"
     file.write_bytes(b"\xef\xbb\xbfname")

@@ -41,3 +41,13 @@ def test_a_shard_that_did_not_fit_has_no_cost_and_is_read(file: Path):
         rows = rows.set_column(rows.column_names.index(name), name, pa.nulls(2, pa.float64()))
     pq.write_table(rows, file)
     assert [shard.forward_ms for shard in read_shards(file)] == [None, None]
+
+
+def test_a_shard_with_unlike_numbers_of_names_and_rows_is_refused(file: Path):
+    rows = pq.read_table(file)
+    kind = SCHEMA.field("table_names").type
+    pq.write_table(
+        rows.set_column(rows.column_names.index("table_names"), "table_names", pa.array([["a", "b"]] * 2, kind)), file
+    )
+    with pytest.raises(ValueError, match="a shard has different numbers of table_names, rows"):
+        read_shards(file)
