@@ -4,7 +4,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_PASSWORD = re.compile(r"(?<=://)([^\s/:@'\"]*):[^\s/@'\"]+@")  # NAME:PASSWORD@ of an address
+# Of an address, of which pathlib leaves one slash: NAME:PASSWORD@, TOKEN@ of a web server, and ?QUERY
+_PASSWORD = re.compile(r"(?<=:/)(/?[^\s/:@'\"]*):(?:[^\s/?#'\"]+|(?!\d+/)[^\s?#'\"]+)@")
+_TOKEN = re.compile(r"\b(https?:/{1,2})[^\s/:@?#'\"]+@")
+_QUERY = re.compile(r"(?<=:/)([^\s?#'\"]*)\?[^\s#'\"]+")
 
 
 def gib(num_bytes: int) -> str:
@@ -23,8 +26,11 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """The text with `...` in place of each password that an address in it holds: `postgresql://NAME:...@HOST`."""
-    return _PASSWORD.sub(r"\1:...@", text)
+    """The text with `...` in place of what is secret in its addresses: `postgresql://NAME:...@HOST`, `https://HOST/FILE?...`.
+
+    Of a query everything may be secret, such as the signature of a cloud's address.
+    """
+    return _QUERY.sub(r"\1?...", _TOKEN.sub(r"\1...@", _PASSWORD.sub(r"\1:...@", text)))
 
 
 def first_line(error: BaseException) -> str:

@@ -21,6 +21,8 @@ from urllib.parse import unquote, urlsplit
 import fsspec
 from upath import UPath
 
+from dreamshard import addresses
+
 # `dreamshard.files` is imported where it is used: its package loads torch, which settings and `--help` do without
 
 AnyPath = Path | UPath
@@ -42,8 +44,9 @@ def parse_address(address: str, setting: str) -> AnyPath:
     """The folder at a path or URI, which the user wrote as the value of `setting`.
 
     Raises:
-        ValueError: no installed package reads this kind of address; the message says what to install.
+        ValueError: no installed package reads this kind of address, and the message says what to install; or it has a secret.
     """
+    addresses.check(address, setting)
     scheme = urlsplit(address).scheme if "://" in address else ""
     if scheme in ("", "file", "local"):
         local = unquote(urlsplit(address).path) if scheme else address

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from contextlib import closing
 from urllib.parse import urlsplit
 
+from dreamshard.formatting import without_passwords
+
 _PREFECT = "PREFECT_API_URL"
 _MLFLOW = "MLFLOW_TRACKING_URI"
 _OF_HTTPX = (
@@ -39,8 +41,8 @@ def check(environ: Mapping[str, str] = os.environ, wait_s: float = _WAIT_S) -> N
         address = environ.get(name, "")
         if address.startswith("http") and not _listens(address, wait_s):
             raise ServerAwayError(
-                f"{whose} server at {address} does not answer, so nothing was started: start the server (or correct {name}), "
-                "then give the same command again"
+                f"{whose} server at {without_passwords(address)} does not answer, so nothing was started: start the server "
+                f"(or correct {name}), then give the same command again"
             )
 
 
@@ -78,8 +80,8 @@ def away(error: BaseException | None, environ: Mapping[str, str] = os.environ) -
 
 def _sentence(whose: str, name: str, address: str) -> str:
     return (
-        f"{whose} server at {address} does not answer, so the run could not go on; finished work is kept: start the server "
-        f"(or correct {name}), then give the same command again"
+        f"{whose} server at {without_passwords(address)} does not answer, so the run could not go on; finished work is kept: "
+        f"start the server (or correct {name}), then give the same command again"
     )
 
 

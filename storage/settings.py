@@ -19,6 +19,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dreamshard import addresses
 from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
 from dreamshard.version_references import VersionReference
 from storage.filesystem import AnyPath, parse_address
@@ -66,10 +67,11 @@ class Settings:
         """Read the environment variables that the module's text lists.
 
         Raises:
-            ValueError: no installed package reads addresses such as `DREAMSHARD_STORE`.
+            ValueError: no installed package reads addresses such as `DREAMSHARD_STORE`, or one has a secret.
         """
         home = Path(environ.get("DREAMSHARD_HOME") or ".dreamshard").expanduser().absolute()
         address, artifacts = environ.get("DREAMSHARD_STORE"), environ.get("DREAMSHARD_ARTIFACTS")
+        addresses.check(artifacts or "", "DREAMSHARD_ARTIFACTS")
         store_root = parse_address(address, "DREAMSHARD_STORE") if address else home
         return cls(
             home=home,

@@ -5,6 +5,7 @@ Prefect, MLflow and torch are imported inside the commands: `--help` answers at 
 
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import Annotated
 
 import typer
 
+from dreamshard import addresses
 from dreamshard.files import full_disk
-from dreamshard.formatting import FOR_PEOPLE, error_sentence
+from dreamshard.formatting import FOR_PEOPLE, error_sentence, without_passwords
 from flows.cli import (
     chain,
     command_options,
@@ -68,25 +70,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.excepthook = one_sentence
     if not command_options.debug:
         warnings.simplefilter("ignore")
+    check_words(words)
     typer.main.get_command(app)([word for word in words if word != "--debug"])  # app() would set its own hook
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Check, before anything reads them, that no word of a command line has an address with a secret.
+
+    Queries of `sql` are kept nowhere, and what `--notify` names is kept as a secret.
+
+    Raises:
+        ValueError: one has.
+    """
+    command = next((word for word in words if not word.startswith("-")), "")
+    before = ""
+    for word in words if command != sql.sql.__name__ else ():
+        option, is_joined, _ = word.partition("=") if word.startswith("--") else ("", "", "")
+        named = option if is_joined else before
+        if named != "--notify":
+            addresses.check(word, named or f"an argument of `{command}`")
+        before = word if word.startswith("-") else ""
 
 
 def one_sentence(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Show an error to people; Python then exits with 1."""
     if command_options.debug:
-        sys.__excepthook__(kind, error, trace)
+        sys.stderr.write(without_passwords("".join(traceback.format_exception(kind, error, trace))))
     else:
         terminal.fail(sentence(error))
 
 
 def sentence(error: BaseException) -> str:
-    """The error's message on one line; for an unexpected error, with how to report it."""
-    if refused := refusal(error):
-        return refused
-    if gone := away(error):
-        return gone
-    if full := full_disk.sentence(error, [Path(os.environ.get("DREAMSHARD_HOME") or ".dreamshard")]):
-        return full
+    """The error's message on one line, without passwords; for an unexpected error, with how to report it."""
+    home = Path(os.environ.get("DREAMSHARD_HOME") or ".dreamshard")
+    if known := refusal(error) or away(error) or full_disk.sentence(error, [home]):
+        return without_passwords(known)
     advice = "" if isinstance(error, FOR_PEOPLE) else "; run again with --debug and report what it shows"
     return f"{error_sentence(error)}{advice}"
 

@@ -66,7 +66,7 @@ _SOURCE = _form(
     "Tables from",
     "A bundled workload's name, or a full path or URI: a list of tables (.csv, .parquet, or a TorchRec config as .json), "
     "lookups (.pt, .pt.gz, .tsv, .tsv.gz), a folder or bucket of these, or a function that makes a TorchRec model. "
-    "Empty: the recipe's.",
+    "A URI holds no user, password or query. Empty: the recipe's.",
     examples=["meta-dlrm-2021", "mlperf-dlrm-dcnv2", "s3://bucket/tables/", "/models/model.py:make_model"],
 )
 _SOURCES = SchemaEntry("pattern", _sources)

@@ -6,6 +6,7 @@ from itertools import chain
 
 import httpx
 
+from dreamshard.formatting import without_passwords
 from dreamshard.recipes import recipe
 from flows.forms import flow_run_owners
 from flows.servers import deployments, notifications
@@ -101,7 +102,8 @@ def wait_for(url: str, patience_s: float) -> None:
             reason = f"it answered {answer.status_code}"
         if time.monotonic() >= deadline:
             raise RuntimeError(
-                f"the server at {url} does not answer ({reason}), so nothing can be deployed; start it first"
+                f"the server at {without_passwords(url)} does not answer ({reason}), so nothing can be deployed; start it "
+                "first"
             )
         time.sleep(0.2)
 

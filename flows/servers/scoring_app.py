@@ -1,4 +1,4 @@
-"""MLflow's scoring server behind limits and a login: `python -m flows.servers.scoring_app MODEL_URI ...` serves it.
+"""MLflow's scoring server behind limits and a login: `python -m flows.servers.scoring_app FOLDER ...` serves a version.
 
 It imports nothing of `dreamshard`: a version is served by the copy of the library that was saved with it.
 """
@@ -42,14 +42,12 @@ def application() -> Application:
 def main() -> None:
     """Serve until a signal."""
     parser = argparse.ArgumentParser(prog="python -m flows.servers.scoring_app", description=__doc__.partition("\n")[0])
-    parser.add_argument("model_uri")
+    parser.add_argument("folder", help="all files of the version, which nobody else may write")
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args()
-    from mlflow.artifacts import download_artifacts
-
-    os.environ[MODEL] = download_artifacts(artifact_uri=given.model_uri)
+    os.environ[MODEL] = given.folder
     uvicorn.run(
         f"{__spec__.name}:application",
         factory=True,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from flows.servers import scoring_app
 from flows.servers.processes import EVERYWHERE, LOOPBACK, Process, child_process, free_port, wait_until_healthy
 from flows.servers.scoring_limits import RequestLimits
-from storage.mlflow_store.registry import load_placer, model_and_number, version_tags
+from storage.mlflow_store.registry import load_placer, version_files, version_tags
 from storage.mlflow_store.standings import provisional_note
 from storage.settings import QUIET, Settings
 
@@ -45,7 +45,7 @@ def scoring_server(
         ValueError: the version's files are lost, damaged, or not those that were saved.
         RuntimeError: it did not start; the message ends with its last lines.
     """
-    load_placer(version, settings)  # the server itself knows no digest of what it loads
+    load_placer(version, settings)
     provisional = provisional_note(version_tags(settings, version))
     known = {
         "version": version,
@@ -53,8 +53,7 @@ def scoring_server(
         "caveat": provisional and f"version {version} is {provisional}",
     }
     logs = settings.home / "logs"
-    model, number = model_and_number(version)
-    chosen = free_port(port)
+    chosen = free_port(port, host)
     environment = {
         "OMP_NUM_THREADS": "1",  # a request is many small steps, which threads slow down
         **os.environ,
@@ -65,11 +64,10 @@ def scoring_server(
         "MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT": str(math.ceil(limits.answer_s) + 30),
         **scoring_app.environment(limits, pages=pages, login=login),
     }
-    command = [
-        *(sys.executable, "-m", "flows.servers.scoring_app", f"models:/{model}/{number}"),
-        *("--host", host, "--port", str(chosen), "--workers", str(workers)),
-    ]
+    options = ["--host", host, "--port", str(chosen), "--workers", str(workers)]
     address = f"http://{LOOPBACK if host == EVERYWHERE else host}:{chosen}"
-    with child_process("serve", command, environment, logs) as process:
-        wait_until_healthy(f"{address}/health", process, logs / "serve.log")
-        yield address, process
+    with version_files(settings, version) as folder:  # what was checked is what runs
+        command = [sys.executable, "-m", "flows.servers.scoring_app", str(folder), *options]
+        with child_process("serve", command, environment, logs) as process:
+            wait_until_healthy(f"{address}/health", process, logs / "serve.log")
+            yield address, process

@@ -19,7 +19,7 @@ from dreamshard import trained
 from dreamshard.model_folder import folder_digest
 from dreamshard.tables import Tables
 from storage.lake.rows import description_columns
-from storage.mlflow_store.registry import DIGEST_TAG, ensure_model, reference_to
+from storage.mlflow_store.registry import DIGEST_TAG, FILES_TAG, ensure_model, model_digest, reference_to
 from storage.mlflow_store.runs import client, finite, later_times_ms
 from storage.settings import Settings
 
@@ -106,6 +106,7 @@ def register_placer(
     )  # first: a version that exists has its metrics
     ensure_model(settings)
     labels = {tag: str(value) for tag, value in (tags or {}).items()}
+    labels[FILES_TAG] = model_digest(settings, logged.model_uri)
     if (digest := folder_digest(placer_folder)) is not None:
         labels[DIGEST_TAG] = digest
     return reference_to(

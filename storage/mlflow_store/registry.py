@@ -31,6 +31,7 @@ from storage.mlflow_store.experiment import MODEL_TRAINING
 from storage.mlflow_store.listing import missing
 from storage.mlflow_store.runs import client
 from storage.mlflow_store.standings import provisional_note
+from storage.mlflow_store.version_digest import check_copy, files_digest
 from storage.settings import REGISTERED_MODELS, Settings
 
 REFERENCES = ("training", "evaluation", "dataset", "comparison", "reference_evaluation", "reference_dataset")
@@ -38,6 +39,9 @@ REFERENCES = ("training", "evaluation", "dataset", "comparison", "reference_eval
 
 DIGEST_TAG = "placer_sha256"
 """Tag of a version: the digest of its placer's files, which is checked before they are loaded."""
+
+FILES_TAG = "files_sha256"
+"""Tag of a version: the digest of all its files, which is checked before a server runs its code."""
 
 _ABOUT: dict[Algorithm, str] = {
     "dreamshard": "Places embedding tables on devices.",
@@ -189,6 +193,28 @@ def example_request(settings: Settings, version: str) -> str:
         return json.dumps(json.loads(file.read_text(encoding="utf-8")))
 
 
+@contextmanager
+def version_files(settings: Settings, version: str) -> Iterator[Path]:
+    """A copy of all files of a version, checked against what was registered, while the block runs.
+
+    Raises:
+        ValueError: there is no such version, its files are lost, or one was changed.
+    """
+    found = find(settings, version)
+    with _download(settings, found, "") as folder:
+        check_copy(folder, reference_to(found), found.tags.get(FILES_TAG))
+        yield folder
+
+
+def model_digest(settings: Settings, model_uri: str) -> str:
+    """The digest of the files that a new version is to have, as they are in the store."""
+    with tempfile.TemporaryDirectory() as scratch:
+        tracking = settings.tracking_uri
+        return files_digest(
+            Path(mlflow.artifacts.download_artifacts(model_uri, dst_path=scratch, tracking_uri=tracking))
+        )
+
+
 def load_placer(name: str = "champion", settings: Settings | None = None) -> TrainedPlacer:
     """The placer of an alias or version.
 
@@ -229,7 +255,7 @@ def load_predictor(name: str, settings: Settings) -> DreamShardPlacer:
 
 @contextmanager
 def _download(settings: Settings, version: ModelVersion, part: str) -> Iterator[Path]:
-    """A local copy of a file or folder of a version, while the block runs.
+    """A local copy of a file or folder of a version, or of all if the name is empty, while the block runs.
 
     Raises:
         ValueError: it is lost (from FileNotFoundError) or cannot be reached (from the error of the store or registry).
@@ -238,10 +264,10 @@ def _download(settings: Settings, version: ModelVersion, part: str) -> Iterator[
     with tempfile.TemporaryDirectory() as scratch:
         try:
             local = mlflow.artifacts.download_artifacts(
-                f"{uri}/{part}", dst_path=scratch, tracking_uri=tracking, registry_uri=tracking
+                f"{uri}/{part}".rstrip("/"), dst_path=scratch, tracking_uri=tracking, registry_uri=tracking
             )
         except failures(MlflowException) as error:
-            cause = FileNotFoundError(f"there is no {part}") if _is_lost(tracking, uri, part) else error
+            cause = FileNotFoundError(f"there is no {part or 'file'}") if _is_lost(tracking, uri, part) else error
             raise ValueError(
                 f"the files of version {version.version} of {version.name} cannot be read ({cause}), so it cannot place; "
                 f"restore {version.source}, or use another version"
@@ -252,7 +278,7 @@ def _download(settings: Settings, version: ModelVersion, part: str) -> Iterator[
 def _is_lost(tracking: str, uri: str, part: str) -> bool:
     """Whether the version's store answers and lacks the part; a failed download does not tell this from an outage."""
     try:
-        entries = mlflow.artifacts.list_artifacts(f"{uri}/{part.rpartition('/')[0]}", tracking_uri=tracking)
+        entries = mlflow.artifacts.list_artifacts(f"{uri}/{part.rpartition('/')[0]}".rstrip("/"), tracking_uri=tracking)
     except failures(MlflowException):
         return False
-    return all(entry.path != part for entry in entries)
+    return all(part and entry.path != part for entry in entries)

@@ -1,7 +1,9 @@
 """The scoring server as it runs: a placement, limits, a login, no pages."""
 
 import re
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -20,13 +22,23 @@ TABLE = {"name": "t", "rows": 1000, "dim": 16, "pooling_factor": 2.0}
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("scoring")
+def settings_and_version(tmp_path_factory) -> tuple[Settings, str]:
+    return registered(tmp_path_factory.mktemp("scoring"))
+
+
+def registered(folder: Path) -> tuple[Settings, str]:
+    """A home in the folder, with one version."""
     settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(folder / "home")})).settings
     save_placer(learnt_placer(), folder / "placer")
     with runs.chain(settings, "test") as run:
         version = registration.register_placer(settings, folder / "placer", run)
     registry.tag(settings, version, {"champion_of": "a machine", "provisional": "+4.3 %"})
+    return settings, version
+
+
+@pytest.fixture(scope="module")
+def address(settings_and_version) -> Iterator[str]:
+    settings, version = settings_and_version
     limits = RequestLimits(requests=2, search_s=0.004)
     with scoring_server(settings, version, limits=limits, login=":".join(LOGIN)) as (url, _):
         yield url
@@ -69,10 +81,7 @@ def test_it_has_no_pages_and_says_to_everyone_that_it_runs(address):
 
 
 def test_a_version_whose_files_were_changed_is_not_served(tmp_path):
-    settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home")})).settings
-    save_placer(learnt_placer(), tmp_path / "placer")
-    with runs.chain(settings, "test") as run:
-        version = registration.register_placer(settings, tmp_path / "placer", run)
+    settings, version = registered(tmp_path)
     [weights] = (tmp_path / "home" / "mlartifacts").rglob("weights.safetensors")
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
@@ -80,3 +89,26 @@ def test_a_version_whose_files_were_changed_is_not_served(tmp_path):
     (weights.parent / "digests.json").unlink()
     with pytest.raises(ValueError, match="is not the one that was saved"), scoring_server(settings, version):
         pytest.fail("it was served")
+
+
+def test_a_version_whose_code_was_changed_is_not_run(tmp_path):
+    settings, version = registered(tmp_path)
+    [code] = (tmp_path / "home" / "mlartifacts").rglob("placer_model.py")
+    code.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n{code.read_text()}")
+    with (
+        pytest.raises(ValueError, match="files of version 1 are not those that were registered"),
+        scoring_server(settings, version),
+    ):
+        pytest.fail("it was served")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_port_that_is_taken_on_its_own_interface_is_left_to_whom_it_belongs(settings_and_version):
+    settings, version = settings_and_version
+    with socket.socket() as other:
+        other.bind(("127.0.0.2", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        with scoring_server(settings, version, host="127.0.0.2", port=taken) as (url, _):
+            assert not url.endswith(f":{taken}")
+            assert httpx.get(f"{url}/health").status_code == 200
