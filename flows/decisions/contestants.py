@@ -8,7 +8,7 @@ from dreamshard.baselines import baselines
 from dreamshard.peers import FITTED, MEASURING, OF_TORCHREC, PEERS, installed_peers, peer
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.plan import CurrentPlan, Plan
-from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
+from dreamshard.search import PARTS, DreamShardPlacer, part_of
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.trained import TrainedPlacer
@@ -71,7 +71,7 @@ def of_training(
     versions = {} if rival is None else {champion_name(rival): rival}
     models = {candidate.name: candidate} | ({champion_name(rival): champion} if rival and champion else {})
     predictors = _predictors({candidate.name: candidate})
-    by_costs = ["cost_greedy"] if predictors else []
+    by_costs = PARTS[:1] if predictors else ()
     names = [*baselines(), *by_costs, *(installed_peers() if inputs.train_tasks else ()), *models]
     contestants = Contestants(placers={}, predictors=predictors, versions=versions, candidate=candidate.name)
     return _with_placers(contestants, names, models, inputs, seed)
@@ -172,13 +172,14 @@ def resolve(store: Store, names: Sequence[str], *, with_peers: bool) -> dict[str
     """Name each placer to compare, with its version where it is a registered one.
 
     Args:
-        names: versions, aliases, rules of thumb, cost_greedy, published rivals; two names of one version count once.
+        names: versions, aliases, rules of thumb, parts of a placer (`search.PARTS`), published rivals; two names of one
+            version count once.
         with_peers: add all published rivals.
 
     Raises:
         ValueError: there is no such version or placer, no version is among them, or there are fewer than two.
     """
-    others = [*baselines(), "cost_greedy", *PEERS]
+    others = [*baselines(), *PARTS, *PEERS]
     resolved: dict[str, str | None] = {}
     for name in [*names, *(installed_peers() if with_peers else ())]:
         if VersionReference.of(name).is_valid:
@@ -237,7 +238,7 @@ def _with_placers(
     known: dict[str, Placer] = {**baselines(seed), **models}
     base = next(iter(contestants.predictors.values()), None)
     if base is not None:
-        known["cost_greedy"] = GreedyCostPlacer(base.cost_network, base.normaliser)
+        known |= {name: part_of(name, base) for name in PARTS}
     names, notes = inputs.taking_part(names, predicts=base is not None)
     first = next(iter(models))
     learnt_from = {first: LearntFrom(measurements=len(inputs.samples))} if inputs.samples else {}
@@ -246,6 +247,6 @@ def _with_placers(
         placers[name] = known.get(name) or inputs.rival(name, base, (base or models[first]).normaliser, seed)
         if name == MEASURING:
             learnt_from[name] = LearntFrom(measurements=inputs.measurements)
-        elif name == FITTED:
+        elif name in FITTED:
             learnt_from[name] = LearntFrom(measurements=len(inputs.samples), shared_with=first)
     return replace(contestants, placers=placers, learnt_from=learnt_from, notes=notes)
