@@ -9,7 +9,7 @@ from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 
 from dreamshard.algorithms import with_algorithm
 from dreamshard.baselines import GreedyPlacer, RandomPlacer
-from dreamshard.peers import neuroshard_fitting
+from dreamshard.peers import OF_TORCHREC, neuroshard_fitting, peer
 from dreamshard.peers.neuroshard_fitting import NeuroShardTraining
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import PARTS
@@ -17,8 +17,9 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import accelerator
 from dreamshard.trained import make_placer, start_training
 from flows.decisions import contestants as field_of
-from flows.decisions.contestants import Contestants, champion_placer, with_torchrec_planner
+from flows.decisions.contestants import Contestants, champion_placer
 from flows.decisions.rivals import RivalInputs
+from flows.decisions.torchrec_planners import MOST_IN_COLUMNS, with_torchrec_planner
 from storage.mlflow_store import registry
 from storage.run_records.report_store import CANDIDATE, LearntFrom
 from storage.store import open_store
@@ -76,6 +77,48 @@ def test_torchrecs_planner_meets_every_candidate_before_the_candidate_is_measure
     assert with_torchrec_planner(versions, tasks, spec) is versions
     tight = [PlacementTask(tables_of_dims([8, 8, 8], rows=100), 2, 4900)]
     assert "torchrec_planner" not in with_torchrec_planner(field, tight, None).placers
+
+
+def field_with(candidate) -> Contestants:
+    return Contestants(
+        placers={"dim_greedy": GreedyPlacer("dim_greedy"), CANDIDATE: candidate},
+        predictors={},
+        candidate=CANDIDATE,
+        versions={},
+    )
+
+
+def test_torchrecs_planner_may_split_tables_where_the_candidate_may():
+    pytest.importorskip("torchrec")
+    tasks = tiny_tasks()
+    both = ["dim_greedy", "torchrec_planner", "torchrec_planner_columns", CANDIDATE]
+    assert list(with_torchrec_planner(field_with(learnt_placer()), tasks, None).placers) == both
+    for whole in (replace(learnt_placer(), columns=False), replace(learnt_placer(), inference="policy")):
+        placers = with_torchrec_planner(field_with(whole), tasks, None).placers
+        assert list(placers) == ["dim_greedy", "torchrec_planner", CANDIDATE]
+
+
+def test_torchrecs_planner_of_columns_is_left_out_of_large_tasks_and_a_note_says_so():
+    pytest.importorskip("torchrec")
+    field = field_with(learnt_placer())
+    tasks = [roomy_task(tables_of_dims([4] * (MOST_IN_COLUMNS + 1)), 2)]
+    contestants = with_torchrec_planner(field, tasks, None)
+    assert list(contestants.placers) == ["dim_greedy", "torchrec_planner", CANDIDATE]
+    assert contestants.notes[0].startswith("torchrec_planner_columns was left out: a task has 151 tables")
+    named = replace(field, placers={"torchrec_planner_columns": candidate_of(field), **field.placers})
+    assert "torchrec_planner_columns" in with_torchrec_planner(named, tasks, None).placers, "it was asked for"
+
+
+def candidate_of(field: Contestants):
+    return field.placers[CANDIDATE]
+
+
+@pytest.mark.parametrize("memory_bytes", [6400, 7000, 9000])
+def test_where_torchrecs_planner_finds_room_for_whole_tables_it_does_in_columns(memory_bytes):
+    pytest.importorskip("torchrec")
+    tasks = [PlacementTask(tables_of_dims([8, 8, 16, 16, 32], rows=40), 2, memory_bytes)]
+    whole, columns = (bool(field_of.without_room({name: peer(name, None)}, tasks)) for name in OF_TORCHREC)
+    assert whole or not columns
 
 
 def measured(num_devices: int):
