@@ -8,7 +8,7 @@ placing alone.
     encoder_decoder     `rnn_predicted`: the LSTM encoder-decoder with attention of Mirhoseini et al. 2017, on predicted costs
     measured_rnn        `rnn`: the same policy, trained on costs that it measures
     lstm_policies       what these share: rollouts; and training by REINFORCE on predicted costs
-    neuroshard          `neuroshard`, `neuroshard_predicted`: Zha et al. 2023, beam search over column splits
+    neuroshard          `neuroshard`, `neuroshard_predicted`, and both with `_columns`: Zha et al. 2023, grid and beam search
     neuroshard_models   the three cost models of `neuroshard`
     neuroshard_fitting  their fit to measured placements
     settings            checks training settings
@@ -20,6 +20,7 @@ from dreamshard.peers.by_name import (
     LEARNED,
     MEASURING,
     OF_TORCHREC,
+    ON_NETWORK,
     PEERS,
     PREDICTING,
     TrainedPerTask,
@@ -35,6 +36,7 @@ __all__ = [
     "LEARNED",
     "MEASURING",
     "OF_TORCHREC",
+    "ON_NETWORK",
     "PEERS",
     "PREDICTING",
     "Measure",

@@ -1,4 +1,4 @@
-"""Build published rivals by name."""
+"""Build published rivals by name. A name that ends in `_columns` may split tables by columns; all others keep them whole."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +21,14 @@ _METHODS = {RNN_PREDICTED.name: RNN_PREDICTED}
 MEASURING = "rnn"
 """The rival that measures placements in order to learn."""
 
-FITTED = "neuroshard"
-"""The rival that is fitted to placements that others have measured."""
+_MAY_SPLIT = "_columns"
+"""How the names of rivals end that may split tables by columns; all others keep them whole."""
+
+FITTED = ("neuroshard", f"neuroshard{_MAY_SPLIT}")
+"""Rivals that are fitted to placements that others have measured."""
+
+ON_NETWORK = ("neuroshard_predicted", f"neuroshard_predicted{_MAY_SPLIT}")
+"""The same search on a network that predicts what steps cost."""
 
 LEARNED = tuple(_METHODS)
 """Rivals that are trained on predicted costs, without hardware."""
@@ -30,10 +36,10 @@ LEARNED = tuple(_METHODS)
 OF_TORCHREC = (WHOLE, COLUMNS)
 """TorchRec's planner, which is only there if torchrec is."""
 
-PREDICTING = (*LEARNED, "neuroshard_predicted")
+PREDICTING = (*LEARNED, *ON_NETWORK)
 """Rivals that use a network which predicts what steps cost."""
 
-PEERS = (MEASURING, *LEARNED, FITTED, "neuroshard_predicted", *OF_TORCHREC)
+PEERS = (MEASURING, *LEARNED, *FITTED, *ON_NETWORK, *OF_TORCHREC)
 """Names of all rivals."""
 
 
@@ -97,7 +103,8 @@ def peer(
 
     Args:
         placer: whose cost network predicts costs; None if there is none.
-        samples: measured placements that `neuroshard` is fitted to.
+        samples: measured placements that those of `FITTED` are fitted to. Where all their tables have one dim,
+            `neuroshard_columns` keeps tables whole, for it does not know what narrower ones cost.
         spec: hardware whose bandwidths TorchRec's planner assumes; None for TorchRec's defaults.
 
     Raises:
@@ -109,16 +116,17 @@ def peer(
         return TorchRecPlanner.on(spec, name) if spec is not None else TorchRecPlanner(name=name)
     if name == MEASURING:
         raise _nothing_to_measure_on()
-    if name == FITTED:
+    columns = name.endswith(_MAY_SPLIT)
+    if name in FITTED:
         models = fitted_models(samples, seed)
-        return NeuroShardPlacer(models, columns=models.knows_dims)
+        return NeuroShardPlacer(models, columns=columns and models.knows_dims, name=name)
     if placer is None:
         raise ValueError(
             f"{name} places by a trained cost network and there is none; train one with `dreamshard run`, or give "
             "torchrec_planner, which needs none"
         )
-    if name == "neuroshard_predicted":
-        return NeuroShardPlacer(PredictedCosts(placer.cost_network, placer.normaliser), name=name)
+    if name in ON_NETWORK:
+        return NeuroShardPlacer(PredictedCosts(placer.cost_network, placer.normaliser), columns, name)
     return TrainedPerTask(name, placer, seed, training)
 
 

@@ -10,7 +10,8 @@ The outer loop is a beam search over column splits: from each of the 3 best list
 costliest and 10 largest shards in turn, for up to 10 rounds, and judge every list by the inner loop.
 
 Costs come from NeuroShard's own three models (`neuroshard_models.py`) for the placer `neuroshard`, and from DreamShard's
-cost network for `neuroshard_predicted`, whose placements are judged by that network's overall cost.
+cost network for `neuroshard_predicted`, whose placements are judged by that network's overall cost. These two keep tables
+whole, so only the inner loop runs; `neuroshard_columns` and `neuroshard_predicted_columns` run both loops.
 
 Differences from the paper: all lists and limits of a round are searched in one batch, equal lists once. The grid also
 includes no limit, since the paper's search finds nothing if one table is wider than the widest limit. If no list fits,

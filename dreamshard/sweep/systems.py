@@ -7,16 +7,15 @@ A name that ends in `_columns` may split tables by columns; all others place who
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from dreamshard.baselines import baselines
-from dreamshard.peers import OF_TORCHREC, trained_peer
-from dreamshard.peers.neuroshard import NeuroShardPlacer, PredictedCosts
-from dreamshard.peers.neuroshard_fitting import fitted_models
+from dreamshard.peers import FITTED, OF_TORCHREC, ON_NETWORK, peer, trained_peer
 from dreamshard.peers.torchrec_planner import TorchRecPlanner
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
-from dreamshard.search import GreedyCostPlacer
+from dreamshard.search import PARTS, part_of
 from dreamshard.sweep.ablations import ABLATIONS
 from dreamshard.sweep.bench import Bench, Build, System
 from dreamshard.tasks import PlacementTask
@@ -62,11 +61,10 @@ def _rnn(name: str) -> Build:
     return build
 
 
-def _neuroshard(*, columns: bool) -> Build:
+def _fitted(name: str) -> Build:
     def build(bench: Bench) -> System:
         base, began = bench.system("dreamshard"), time.process_time()
-        models = fitted_models(base.samples, bench.seed)
-        placer = NeuroShardPlacer(models, columns=columns and models.knows_dims)
+        placer = peer(name, None, bench.seed, samples=base.samples)
         return System(placer=placer, learning_s=time.process_time() - began, measurements=base.measurements)
 
     return build
@@ -91,20 +89,13 @@ SYSTEMS: dict[str, Build] = {
     **{name: _rule(name) for name in baselines()},
     "dreamshard_columns": lambda bench: bench.trained("dreamshard"),
     "dreamshard": _on_dreamshard(lambda placer: replace(placer, columns=False)),
-    "dreamshard_policy": _on_dreamshard(lambda placer: replace(placer, inference="policy")),
-    "cost_greedy": _on_dreamshard(lambda placer: GreedyCostPlacer(placer.cost_network, placer.normaliser)),
+    **{name: _on_dreamshard(partial(part_of, name)) for name in PARTS},
     "paper": lambda bench: bench.trained("paper"),
     "autoshard": lambda bench: bench.trained("autoshard"),
     "rnn": _rnn("rnn"),
     "rnn_predicted": _rnn("rnn_predicted"),
-    "neuroshard": _neuroshard(columns=False),
-    "neuroshard_columns": _neuroshard(columns=True),
-    "neuroshard_predicted": _on_dreamshard(
-        lambda placer: NeuroShardPlacer(PredictedCosts(placer.cost_network, placer.normaliser), columns=False)
-    ),
-    "neuroshard_predicted_columns": _on_dreamshard(
-        lambda placer: NeuroShardPlacer(PredictedCosts(placer.cost_network, placer.normaliser))
-    ),
+    **{name: _fitted(name) for name in FITTED},
+    **{name: _on_dreamshard(partial(peer, name)) for name in ON_NETWORK},
     **{name: _torchrec(name) for name in OF_TORCHREC},
     **ABLATIONS,
 }

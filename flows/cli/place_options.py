@@ -29,7 +29,7 @@ PlacerOption = Annotated[
     typer.Option(
         "--placer",
         help="champion, challenger, previous, a version, paper or autoshard (their champions), paper:3, prior, "
-        "cost_greedy, a rule of thumb, or a rival.",
+        "cost_greedy, dreamshard_policy, a rule of thumb, or a rival (docs/own-tables.md lists them).",
         show_default="the champion, or the best for --hardware",
     ),
 ]

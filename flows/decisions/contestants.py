@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dreamshard.baselines import baselines
-from dreamshard.peers import FITTED, MEASURING, OF_TORCHREC, PEERS, installed_peers, peer
+from dreamshard.peers import FITTED, MEASURING, OF_TORCHREC, PEERS, installed_peers
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.plan import CurrentPlan, Plan
-from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
+from dreamshard.search import PARTS, DreamShardPlacer, part_of
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.trained import TrainedPlacer
 from dreamshard.version_references import WRITTEN, VersionReference
 from flows.decisions.rivals import RivalInputs
@@ -71,7 +70,7 @@ def of_training(
     versions = {} if rival is None else {champion_name(rival): rival}
     models = {candidate.name: candidate} | ({champion_name(rival): champion} if rival and champion else {})
     predictors = _predictors({candidate.name: candidate})
-    by_costs = ["cost_greedy"] if predictors else []
+    by_costs = PARTS[:1] if predictors else ()
     names = [*baselines(), *by_costs, *(installed_peers() if inputs.train_tasks else ()), *models]
     contestants = Contestants(placers={}, predictors=predictors, versions=versions, candidate=candidate.name)
     return _with_placers(contestants, names, models, inputs, seed)
@@ -93,29 +92,6 @@ def of_versions(store: Store, names: Mapping[str, str | None], inputs: RivalInpu
     models = {name: registry.load_placer(version, store.settings) for name, version in versions.items()}
     contestants = Contestants(placers={}, predictors=_predictors(models), versions=versions)
     return _with_placers(contestants, list(names), models, inputs, seed)
-
-
-def with_torchrec_planner(
-    contestants: Contestants, tasks: Sequence[PlacementTask], spec: AcceleratorSpec | None
-) -> Contestants:
-    """The contestants, in which TorchRec's planner assumes the testbed's bandwidths; it meets every candidate.
-
-    It is added to a candidate's evaluation wherever torchrec is installed, unless it finds no placement for a task.
-
-    Args:
-        spec: bandwidths and hosts that the planner assumes; None for its defaults.
-    """
-    names = [name for name in OF_TORCHREC if name in contestants.placers]
-    whole = OF_TORCHREC[0]
-    if whole not in names and contestants.candidate is not None and whole in installed_peers():
-        names += [whole] if _has_room(peer(whole, None, spec=spec), tasks) else []
-    if not names:
-        return contestants
-    last = {*contestants.predictors, contestants.candidate}
-    models = {each: placer for each, placer in contestants.placers.items() if each in last}
-    others = {each: placer for each, placer in contestants.placers.items() if each not in models}
-    planners = {name: peer(name, None, spec=spec) for name in names}
-    return replace(contestants, placers={**others, **planners, **models}, has_default_bandwidths=spec is None)
 
 
 def of_fixed_model(
@@ -141,7 +117,7 @@ def of_fixed_model(
     """
     placers = dict(contestants.placers)
     required = contestants.predictors.keys() | contestants.versions.keys() | {reference, contestants.candidate}
-    left_out = [name for name in placers.keys() - required if not _has_room(placers[name], tasks)]
+    left_out = without_room({name: placers[name] for name in placers.keys() - required}, tasks)
     kept = {name: placer for name, placer in placers.items() if name not in left_out}
     last = {name: kept.pop(name) for name in [*kept] if name in required}
     in_use: dict[str, Placer] = {} if current is None else {IN_USE: CurrentPlan(current)}
@@ -172,13 +148,14 @@ def resolve(store: Store, names: Sequence[str], *, with_peers: bool) -> dict[str
     """Name each placer to compare, with its version where it is a registered one.
 
     Args:
-        names: versions, aliases, rules of thumb, cost_greedy, published rivals; two names of one version count once.
+        names: versions, aliases, rules of thumb, parts of a placer (`search.PARTS`), published rivals; two names of one
+            version count once.
         with_peers: add all published rivals.
 
     Raises:
         ValueError: there is no such version or placer, no version is among them, or there are fewer than two.
     """
-    others = [*baselines(), "cost_greedy", *PEERS]
+    others = [*baselines(), *PARTS, *PEERS]
     resolved: dict[str, str | None] = {}
     for name in [*names, *(installed_peers() if with_peers else ())]:
         if VersionReference.of(name).is_valid:
@@ -206,6 +183,18 @@ def resolve(store: Store, names: Sequence[str], *, with_peers: bool) -> dict[str
 def identities(store: Store, names: Mapping[str, str | None]) -> list[str]:
     """Identify the placers across registries: version 1 of another registry is another placer."""
     return [name if version is None else registry.model_of(store.settings, version) for name, version in names.items()]
+
+
+def without_room(placers: Mapping[str, Placer], tasks: Sequence[PlacementTask]) -> set[str]:
+    """Names of the placers that find no placement of some task.
+
+    Where TorchRec's planner finds room for whole tables it also does in columns, so it is not asked to plan these as well.
+    """
+    whole, columns = OF_TORCHREC
+    found = {name for name, placer in placers.items() if name != columns and not _has_room(placer, tasks)}
+    if columns in placers and whole not in placers.keys() - found and not _has_room(placers[columns], tasks):
+        found.add(columns)
+    return found
 
 
 def _has_room(placer: Placer, tasks: Sequence[PlacementTask]) -> bool:
@@ -237,7 +226,7 @@ def _with_placers(
     known: dict[str, Placer] = {**baselines(seed), **models}
     base = next(iter(contestants.predictors.values()), None)
     if base is not None:
-        known["cost_greedy"] = GreedyCostPlacer(base.cost_network, base.normaliser)
+        known |= {name: part_of(name, base) for name in PARTS}
     names, notes = inputs.taking_part(names, predicts=base is not None)
     first = next(iter(models))
     learnt_from = {first: LearntFrom(measurements=len(inputs.samples))} if inputs.samples else {}
@@ -246,6 +235,6 @@ def _with_placers(
         placers[name] = known.get(name) or inputs.rival(name, base, (base or models[first]).normaliser, seed)
         if name == MEASURING:
             learnt_from[name] = LearntFrom(measurements=inputs.measurements)
-        elif name == FITTED:
+        elif name in FITTED:
             learnt_from[name] = LearntFrom(measurements=len(inputs.samples), shared_with=first)
     return replace(contestants, placers=placers, learnt_from=learnt_from, notes=notes)

@@ -1,8 +1,8 @@
 """What the published rivals of an evaluation learn from, so that they are compared with a version at equal expense.
 
-`rnn` measures as many placements as the version that it is compared with had learnt from, and `neuroshard` is fitted to those
-very placements. `rnn_predicted`, `neuroshard_predicted` and `cost_greedy` use a network that predicts what steps cost, so
-they take part only beside a version that has one.
+`rnn` measures as many placements as the version that it is compared with had learnt from, and `neuroshard` and
+`neuroshard_columns` are fitted to those very placements. The rivals on predicted costs, `cost_greedy` and
+`dreamshard_policy` use a network that predicts what steps cost, so they take part only beside a version that has one.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ from dreamshard.peers import (
     trained_peer,
 )
 from dreamshard.placer import Placer
-from dreamshard.search import DreamShardPlacer
+from dreamshard.search import PARTS, DreamShardPlacer
 from dreamshard.tasks import PlacementTask
 from storage.mlflow_store import registry
 from storage.run_records import lineage, training_effort
 from storage.store import Store
 
-_BY_COSTS = ("cost_greedy", *PREDICTING)
+_BY_COSTS = (*PARTS, *PREDICTING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +71,13 @@ class RivalInputs:
         left_out, notes = by_costs, []
         if by_costs:
             notes.append(
-                f"{' and '.join(by_costs)} were left out: they use a network that predicts what steps cost, but AutoShard "
+                f"{_listed(by_costs)} were left out: they use a network that predicts what steps cost, but AutoShard "
                 "predicts compute only"
             )
-        if FITTED in names and self.may_leave_out and (reason := self._why_not_fitted()):
-            left_out = [*left_out, FITTED]
-            notes.append(reason)
+        fitted = [name for name in names if name in FITTED]
+        if fitted and self.may_leave_out and (reason := self._why_not_fitted()):
+            left_out = [*left_out, *fitted]
+            notes.append(f"{_listed(fitted)} {'were' if len(fitted) > 1 else 'was'} left out: {reason}")
         return [name for name in names if name not in left_out], tuple(notes)
 
     def rival(self, name: str, base: DreamShardPlacer | None, normaliser: Normaliser, seed: int) -> Placer:
@@ -98,19 +99,24 @@ class RivalInputs:
         return peer(name, base, seed, samples=self.samples)
 
     def _why_not_fitted(self) -> str:
-        """The reason why `neuroshard` cannot take part on the devices of the training tasks; empty where it can."""
+        """The reason why NeuroShard's models cannot be fitted for the devices of the training tasks; empty where they can."""
         if not self.train_tasks:
             return ""
         num_devices = self.train_tasks[0].num_devices
         measured_on = {sample.task.num_devices for sample in feasible(self.samples)}
         if not measured_on:
-            return "neuroshard was left out: the lake has no measured placements that the version was trained on"
+            return "the lake has no measured placements that the version was trained on"
         if measured_on != {num_devices}:
             return (
-                f"neuroshard was left out: the placements that the version was trained on are of {sorted(measured_on)} "
-                f"devices, not of {num_devices}, and its models take the devices that they were fitted to"
+                f"the placements that the version was trained on are of {sorted(measured_on)} "
+                f"devices, not of {num_devices}, and NeuroShard's models take the devices that they were fitted to"
             )
         return ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def samples_of_training(store: Store, training: str) -> list[CostSample]:

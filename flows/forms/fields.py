@@ -343,13 +343,15 @@ Versions = Annotated[
     _form(
         "Versions",
         "Who is compared: numbers of versions, champion, challenger, previous, those of another algorithm (paper:3), "
-        "cost_greedy, rules of thumb (e.g. lookup_greedy), published rivals. The first is what gains are over.",
+        "cost_greedy, dreamshard_policy, rules of thumb (e.g. lookup_greedy), published rivals. The first is what gains "
+        "are over.",
         min_length=1,
         examples=[["champion", "challenger"], ["paper:champion", "champion"]],
     ),
     typer.Argument(
         metavar="VERSION...",
-        help="Versions (3, champion, paper:3, ...), cost_greedy, rules of thumb, published rivals; gains are over the first.",
+        help="Versions (3, champion, paper:3, ...), cost_greedy, dreamshard_policy, rules of thumb, published rivals; gains "
+        "are over the first.",
     ),
 ]
 Version = Annotated[

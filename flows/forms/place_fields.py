@@ -38,8 +38,8 @@ PlacerName = Annotated[
     Field(
         title="Placer",
         description="champion, challenger, previous, a version's number, paper or autoshard (as published: their "
-        "champions), paper:3, prior, cost_greedy, a rule of thumb (e.g. lookup_greedy), or a published rival. Empty: the "
-        "best for the hardware, or the champion.",
+        "champions), paper:3, prior, cost_greedy, dreamshard_policy, a rule of thumb (e.g. lookup_greedy), or a published "
+        "rival. Empty: the best for the hardware, or the champion.",
         examples=["champion", "paper", "prior", "lookup_greedy"],
     ),
 ]

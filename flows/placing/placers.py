@@ -180,8 +180,9 @@ def _without_costs() -> list[str]:
     """Rules of thumb and rivals: placers that need another one's prediction of costs, if any."""
     from dreamshard.baselines import baselines
     from dreamshard.peers import PEERS
+    from dreamshard.search import PARTS
 
-    return [*baselines(), *PEERS, "cost_greedy"]
+    return [*baselines(), *PEERS, *PARTS]
 
 
 def _rule_or_rival(
@@ -196,7 +197,7 @@ def _rule_or_rival(
 
     Args:
         learnt: predicts for those that place by costs; None where there is no such placer.
-        version: its version, to whose measured placements `neuroshard` is fitted; None where it has none.
+        version: its version, to whose measured placements NeuroShard's models are fitted; None where it has none.
         spec: hardware that TorchRec's planner assumes.
 
     Raises:
@@ -204,21 +205,21 @@ def _rule_or_rival(
     """
     from dreamshard.baselines import baselines
     from dreamshard.peers import FITTED, LEARNED, OF_TORCHREC, peer
-    from dreamshard.search import GreedyCostPlacer
+    from dreamshard.search import PARTS, part_of
 
     rules = baselines()
     if name in rules:
         return rules[name]
-    if name == "cost_greedy":
+    if name in PARTS:
         if learnt is None:
             raise ValueError(
-                "cost_greedy places by a trained cost network and there is none; train one with `dreamshard run`, or give "
+                f"{name} places by a trained cost network and there is none; train one with `dreamshard run`, or give "
                 "a rule of thumb, which needs none"
             )
-        return GreedyCostPlacer(learnt.cost_network, learnt.normaliser)
+        return part_of(name, learnt)
     if name in OF_TORCHREC and spec is None:
         note(f"{name}: assumes TorchRec's default bandwidths; say --hardware for those of the devices")
-    if name == FITTED and version is not None:
+    if name in FITTED and version is not None:
         from flows.decisions.rivals import samples_of_version
 
         samples = samples_of_version(store, version)

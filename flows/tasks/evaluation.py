@@ -21,7 +21,7 @@ from storage.mlflow_store import champions, registry
 from storage.run_records import checkpoints, report_store, training_effort
 from storage.store import Store
 
-NEED_TRAINING = (MEASURING, *LEARNED, FITTED)
+NEED_TRAINING = (MEASURING, *LEARNED, *FITTED)
 """Rivals that learn before they place."""
 
 

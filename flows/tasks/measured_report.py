@@ -14,7 +14,8 @@ from dreamshard.placement import Placement
 from dreamshard.plan import Plan
 from dreamshard.recipes import EvaluationConfig
 from dreamshard.tasks import PlacementTask
-from flows.decisions.contestants import Contestants, of_fixed_model, with_torchrec_planner
+from flows.decisions.contestants import Contestants, of_fixed_model
+from flows.decisions.torchrec_planners import with_torchrec_planner
 from flows.reports.evaluation_report import make_report
 from flows.runtime.progress import publish_progress, report_progress
 from flows.runtime.testbed_pool import TestbedReference, accelerator_of, in_round, measure, step_lock

@@ -85,7 +85,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
 
 
 def _row(setting: Setting, size: Size, count: int, ours: Sequence[Judged]) -> Row:
-    drawn = _heldout(setting, size, count)
+    drawn = heldout(setting, size, count)
     rules = {name: judged(placer, drawn) for name, placer in baselines().items()}
     best = min(RULES_OF_THUMB, key=lambda name: rules[name].compute_ms)
     greedy, saved = judged(TrueGreedy(), drawn), saved_over(rules[best], ours)
@@ -118,16 +118,17 @@ def _seed(job: tuple[Setting, int, int]) -> tuple[dict[str, Judged], float]:
     setting, seed, count = job
     torch.set_num_threads(1)
     began = time.process_time()
-    placer = _trained(setting, seed)
+    placer = trained(setting, seed)
     seconds = time.process_time() - began
     sizes = (setting.size, *setting.others)
-    return {str(size): judged(placer, _heldout(setting, size, count)) for size in sizes}, seconds
+    return {str(size): judged(placer, heldout(setting, size, count)) for size in sizes}, seconds
 
 
-def _trained(setting: Setting, seed: int) -> AutoShardPlacer:
+def trained(setting: Setting, seed: int, config: AutoShardConfig | None = None) -> AutoShardPlacer:
+    """Trained from placements measured with noise, 100 by default."""
     pool, testbed = _pools(setting)[0], simulated()
     drawn = tasks(pool, setting.size, 50, seed=5)
-    state = start_training(pool, AutoShardConfig(), seed)
+    state = start_training(pool, config or AutoShardConfig(), seed)
     samples: list[CostSample] = []
     for _ in range(state.config.iterations):
         samples += [testbed.measure(task, placement) for task, placement in propose(state, drawn)]
@@ -150,7 +151,8 @@ def _pools(setting: Setting) -> tuple[Tables, Tables]:
     return drawn(train), drawn(test)
 
 
-def _heldout(setting: Setting, size: Size, count: int) -> list[PlacementTask]:
+def heldout(setting: Setting, size: Size, count: int) -> list[PlacementTask]:
+    """Tasks of unseen tables."""
     return tasks(_pools(setting)[1], size, count, seed=300)
 
 

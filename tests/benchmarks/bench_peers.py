@@ -75,19 +75,19 @@ def _rivals(placer: DreamShardPlacer, dims: Dims, size: Size, samples: list[Cost
         by = f"{MEASUREMENTS} measurements" if name == MEASURING else f"{training.updates} updates at {size}"
         rivals[name] = Rival(rival, f", {by}, trained in {time.process_time() - began:.0f} s CPU")
     began = time.process_time()
-    fitted = peer("neuroshard", placer, samples=samples)
+    fitted = peer("neuroshard_columns", placer, samples=samples)
     beside = f", {len(samples)} measurements, fitted in {time.process_time() - began:.0f} s CPU"
     assert isinstance(fitted, NeuroShardPlacer)
     rivals["neuroshard"] = Rival(replace(fitted, columns=False), beside)
-    predicted = peer("neuroshard_predicted", placer)
+    predicted = peer("neuroshard_predicted_columns", placer)
     assert isinstance(predicted, NeuroShardPlacer)
     rivals["neuroshard_predicted"] = Rival(replace(predicted, columns=False))
     rivals[WHOLE] = Rival(TorchRecPlanner.on(spec))
     columns = replace(TorchRecPlanner.on(spec, COLUMNS), timeout_s=None if size == TRAINED else PLAN_S)
     rivals[COLUMNS] = Rival(columns, splits=True)
     if size == TRAINED:
-        rivals["neuroshard in columns"] = Rival(fitted, beside, splits=True)
-        rivals["neuroshard_predicted in columns"] = Rival(predicted, splits=True)
+        rivals["neuroshard_columns"] = Rival(fitted, beside, splits=True)
+        rivals["neuroshard_predicted_columns"] = Rival(predicted, splits=True)
     return rivals
 
 

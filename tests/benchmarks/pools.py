@@ -36,14 +36,19 @@ def tasks(pool: Tables, size: Size, count: int, seed: int, memory: Memory = "gen
     A device always has room for slightly more than the largest table, so that a legal placement exists.
     """
     generator = torch.Generator().manual_seed(seed)
-    slack, largest_slack = (3.0, 1.5) if memory == "generous" else (1.2, 1.05)
     found = []
     for i in range(count):
         tables = pool.select(torch.randperm(len(pool), generator=generator)[: size.tables])
-        table_bytes = tables.memory_bytes("fp16", "sgd").double()
-        room = max(slack * float(table_bytes.sum()) / size.devices, largest_slack * float(table_bytes.max()))
-        found.append(PlacementTask(tables, size.devices, int(room), "fp16", "sgd", f"{size}-{memory}-{seed}-{i:03}"))
+        found.append(task_of(tables, size.devices, f"{size}-{memory}-{seed}-{i:03}", memory))
     return found
+
+
+def task_of(tables: Tables, num_devices: int, name: str, memory: Memory = "generous") -> PlacementTask:
+    """A task of these tables, with devices of as much memory as those of `tasks` have."""
+    slack, largest_slack = (3.0, 1.5) if memory == "generous" else (1.2, 1.05)
+    table_bytes = tables.memory_bytes("fp16", "sgd").double()
+    room = max(slack * float(table_bytes.sum()) / num_devices, largest_slack * float(table_bytes.max()))
+    return PlacementTask(tables, num_devices, int(room), "fp16", "sgd", name)
 
 
 def large_task(size: Size, dims: Dims = "mixed") -> PlacementTask:

@@ -51,7 +51,9 @@ def test_all_tables_are_trained_on_and_the_claim_is_about_all_of_them(first, hom
     assert (gain["over"], gain["num_repeats"], gain["num_tasks"]) == ("repeats", 4, 1)
     assert gain["low"] < gain["mean_gain"] < gain["high"]
     assert report["variant_gains"]["dreamshard"]["random"]["over"] == "variants"
-    assert {"torchrec_planner", "lookup_greedy", "cost_greedy"} <= {line["placer"] for line in report["placers"]}
+    assert {"torchrec_planner", "torchrec_planner_columns", "lookup_greedy", "cost_greedy"} <= {
+        line["placer"] for line in report["placers"]
+    }
     trained = query(
         shared_dreamshard, home / "home",
         "select distinct unnest(table_names) as name from tasks where split = 'train' and task = 'model'",

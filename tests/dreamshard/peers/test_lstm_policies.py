@@ -130,7 +130,7 @@ def test_a_rival_is_not_trained_on_nothing(name):
 
 
 def test_every_rival_has_its_own_name_and_one_without_training_tasks_trains_anew_for_each_task():
-    needs_nothing_measured = [name for name in installed_peers() if name not in (MEASURING, FITTED)]
+    needs_nothing_measured = [name for name in installed_peers() if name not in (MEASURING, *FITTED)]
     rivals = {name: peer(name, learnt_placer(), 0, SHORT) for name in needs_nothing_measured}
     rivals |= {f"{name}, trained": trained_peer(name, learnt_placer(), tiny_tasks(), 0, SHORT) for name in LEARNED}
     assert all(placer.name == name.partition(",")[0] and isinstance(placer, Placer) for name, placer in rivals.items())

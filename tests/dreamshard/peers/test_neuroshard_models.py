@@ -5,7 +5,7 @@ import torch
 
 from dreamshard.baselines import RandomPlacer
 from dreamshard.costs import CostSample, DeviceCosts
-from dreamshard.peers import neuroshard_fitting, peer
+from dreamshard.peers import FITTED, ON_NETWORK, neuroshard_fitting, peer
 from dreamshard.peers.neuroshard import NeuroShardPlacer
 from dreamshard.peers.neuroshard_fitting import NeuroShardTraining, fitted_models
 from dreamshard.placement import Placement
@@ -14,6 +14,7 @@ from dreamshard.task_sampling import sample_tasks
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.testbeds import simulated
+from tests.helpers.trained import learnt_placer
 
 SHORT = NeuroShardTraining(steps=400)
 
@@ -75,8 +76,16 @@ def test_the_search_by_its_own_models_beats_random_placements_on_true_costs(mode
 @pytest.mark.parametrize(("dim", "splits"), [(None, True), (16, False)])
 def test_columns_are_split_only_by_models_that_know_what_dims_cost(monkeypatch, dim, splits):
     monkeypatch.setattr(neuroshard_fitting, "NeuroShardTraining", lambda: NeuroShardTraining(steps=2))
-    placer = peer("neuroshard", None, samples=measured(4, dim=dim))
+    placer = peer("neuroshard_columns", None, samples=measured(4, dim=dim))
     assert placer.columns == placer.costs.knows_dims == splits
+
+
+def test_the_name_alone_says_whether_tables_may_be_split(monkeypatch):
+    monkeypatch.setattr(neuroshard_fitting, "NeuroShardTraining", lambda: NeuroShardTraining(steps=2))
+    names = [*FITTED, *ON_NETWORK]
+    placers = [peer(name, learnt_placer(), samples=measured(4)) for name in names]
+    assert [placer.columns for placer in placers] == [False, True, False, True]
+    assert [placer.name for placer in placers] == names
 
 
 def test_a_slow_link_is_learnt_from_the_samples():

@@ -23,7 +23,10 @@ def test_torchrecs_planner_needs_no_champion(place):
     assert device["items"] != device["words"]
 
 
-@pytest.mark.parametrize("rival", ["neuroshard_predicted", "rnn_predicted", "cost_greedy"])
+@pytest.mark.parametrize(
+    "rival",
+    ["neuroshard_predicted", "neuroshard_predicted_columns", "rnn_predicted", "cost_greedy", "dreamshard_policy"],
+)
 def test_rivals_that_place_by_predicted_costs_say_that_there_is_no_champion(place, rival):
     done = place(rival)
     assert done.exit_code == 1
@@ -37,8 +40,9 @@ def test_a_rival_that_has_to_measure_is_refused_and_the_one_on_predicted_costs_i
     assert "rnn_predicted" in str(done.exception)
 
 
-def test_a_rival_that_is_fitted_to_measured_placements_says_that_there_are_none(place):
-    done = place("neuroshard")
+@pytest.mark.parametrize("rival", ["neuroshard", "neuroshard_columns"])
+def test_a_rival_that_is_fitted_to_measured_placements_says_that_there_are_none(place, rival):
+    done = place(rival)
     assert done.exit_code == 1
     assert "fitted to measured placements and there are 0" in str(done.exception)
     assert "neuroshard_predicted" in str(done.exception)
@@ -81,7 +85,7 @@ def damaged_champion(monkeypatch):
     monkeypatch.setattr(registry, "load_placer", load)
 
 
-@pytest.mark.parametrize("rival", ["neuroshard", "cost_greedy", "champion"])
+@pytest.mark.parametrize("rival", ["neuroshard_columns", "cost_greedy", "dreamshard_policy", "champion"])
 def test_a_damaged_champion_is_said_by_whoever_needs_it(place, damaged_champion, rival):
     done = place(rival)
     assert done.exit_code == 1
@@ -95,7 +99,10 @@ def test_a_damaged_champion_is_said_by_a_rule_of_thumb_which_places_all_the_same
     assert "no cost is predicted: the champion cannot be loaded: version 1 cannot be read" in done.stderr
 
 
-@pytest.mark.parametrize("rival", ["neuroshard_predicted", "rnn_predicted", "cost_greedy"])
+@pytest.mark.parametrize(
+    "rival",
+    ["neuroshard_predicted", "neuroshard_predicted_columns", "rnn_predicted", "cost_greedy", "dreamshard_policy"],
+)
 def test_with_a_champion_rivals_place_by_its_predicted_costs_and_training_is_said(place, rival, monkeypatch, tmp_path):
     from dreamshard.training import TrainingConfig, make_placer, start_training
     from dreamshard.workloads import read_tables

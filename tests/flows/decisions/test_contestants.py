@@ -9,15 +9,17 @@ from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 
 from dreamshard.algorithms import with_algorithm
 from dreamshard.baselines import GreedyPlacer, RandomPlacer
-from dreamshard.peers import neuroshard_fitting
+from dreamshard.peers import OF_TORCHREC, neuroshard_fitting, peer
 from dreamshard.peers.neuroshard_fitting import NeuroShardTraining
 from dreamshard.placer import NoPlacementError
+from dreamshard.search import PARTS
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import accelerator
 from dreamshard.trained import make_placer, start_training
 from flows.decisions import contestants as field_of
-from flows.decisions.contestants import Contestants, champion_placer, with_torchrec_planner
+from flows.decisions.contestants import Contestants, champion_placer
 from flows.decisions.rivals import RivalInputs
+from flows.decisions.torchrec_planners import MOST_IN_COLUMNS, with_torchrec_planner
 from storage.mlflow_store import registry
 from storage.run_records.report_store import CANDIDATE, LearntFrom
 from storage.store import open_store
@@ -77,6 +79,48 @@ def test_torchrecs_planner_meets_every_candidate_before_the_candidate_is_measure
     assert "torchrec_planner" not in with_torchrec_planner(field, tight, None).placers
 
 
+def field_with(candidate) -> Contestants:
+    return Contestants(
+        placers={"dim_greedy": GreedyPlacer("dim_greedy"), CANDIDATE: candidate},
+        predictors={},
+        candidate=CANDIDATE,
+        versions={},
+    )
+
+
+def test_torchrecs_planner_may_split_tables_where_the_candidate_may():
+    pytest.importorskip("torchrec")
+    tasks = tiny_tasks()
+    both = ["dim_greedy", "torchrec_planner", "torchrec_planner_columns", CANDIDATE]
+    assert list(with_torchrec_planner(field_with(learnt_placer()), tasks, None).placers) == both
+    for whole in (replace(learnt_placer(), columns=False), replace(learnt_placer(), inference="policy")):
+        placers = with_torchrec_planner(field_with(whole), tasks, None).placers
+        assert list(placers) == ["dim_greedy", "torchrec_planner", CANDIDATE]
+
+
+def test_torchrecs_planner_of_columns_is_left_out_of_large_tasks_and_a_note_says_so():
+    pytest.importorskip("torchrec")
+    field = field_with(learnt_placer())
+    tasks = [roomy_task(tables_of_dims([4] * (MOST_IN_COLUMNS + 1)), 2)]
+    contestants = with_torchrec_planner(field, tasks, None)
+    assert list(contestants.placers) == ["dim_greedy", "torchrec_planner", CANDIDATE]
+    assert contestants.notes[0].startswith("torchrec_planner_columns was left out: a task has 151 tables")
+    named = replace(field, placers={"torchrec_planner_columns": candidate_of(field), **field.placers})
+    assert "torchrec_planner_columns" in with_torchrec_planner(named, tasks, None).placers, "it was asked for"
+
+
+def candidate_of(field: Contestants):
+    return field.placers[CANDIDATE]
+
+
+@pytest.mark.parametrize("memory_bytes", [6400, 7000, 9000])
+def test_where_torchrecs_planner_finds_room_for_whole_tables_it_does_in_columns(memory_bytes):
+    pytest.importorskip("torchrec")
+    tasks = [PlacementTask(tables_of_dims([8, 8, 16, 16, 32], rows=40), 2, memory_bytes)]
+    whole, columns = (bool(field_of.without_room({name: peer(name, None)}, tasks)) for name in OF_TORCHREC)
+    assert whole or not columns
+
+
 def measured(num_devices: int):
     """Twelve random placements of tasks of so many devices, measured."""
     tasks = tiny_tasks(num_devices)
@@ -99,23 +143,24 @@ def test_rivals_learn_from_as_many_measurements_as_the_version_and_that_is_recor
         return simulated().measure(task, placement)
 
     inputs = RivalInputs(train_tasks=tiny_tasks(), samples=samples, measure=measure)
-    contestants = compared(store, monkeypatch, inputs, "rnn", "neuroshard", "lookup_greedy")
-    assert list(contestants.placers) == ["version 1", "rnn", "neuroshard", "lookup_greedy"]
+    contestants = compared(store, monkeypatch, inputs, "rnn", "neuroshard", "neuroshard_columns", "lookup_greedy")
+    assert list(contestants.placers) == ["version 1", "rnn", "neuroshard", "neuroshard_columns", "lookup_greedy"]
     assert len(calls) == contestants.placers["rnn"].num_measurements == 12
     assert contestants.placers["neuroshard"].costs.num_measurements == 12
     assert contestants.learnt_from == {
         "version 1": LearntFrom(measurements=12),
         "rnn": LearntFrom(measurements=12),
         "neuroshard": LearntFrom(measurements=12, shared_with="version 1"),
+        "neuroshard_columns": LearntFrom(measurements=12, shared_with="version 1"),
     }
 
 
 def test_a_rival_that_cannot_learn_is_left_out_if_all_were_asked_for_and_refused_by_name(store, monkeypatch):
     inputs = RivalInputs(train_tasks=tiny_tasks(), samples=measured(3), may_leave_out=True)
-    contestants = compared(store, monkeypatch, inputs, "neuroshard", "random")
+    contestants = compared(store, monkeypatch, inputs, "neuroshard", "neuroshard_columns", "random")
     assert list(contestants.placers) == ["version 1", "random"]
     assert contestants.notes[0].startswith(
-        "neuroshard was left out: the placements that the version was trained on are of [3]"
+        "neuroshard and neuroshard_columns were left out: the placements that the version was trained on are of [3]"
     )
     placer = compared(store, monkeypatch, replace(inputs, may_leave_out=False), "neuroshard").placers["neuroshard"]
     with pytest.raises(NoPlacementError, match="fitted to placements on 3 devices"):
@@ -137,20 +182,28 @@ def test_rivals_that_need_no_predicted_costs_meet_a_training_of_autoshard(monkey
     assert {"rnn", "neuroshard", "lookup_greedy", "autoshard"} <= contestants.placers.keys()
     assert {"rnn_predicted", "neuroshard_predicted", "cost_greedy"}.isdisjoint(contestants.placers)
     assert contestants.notes == (
-        "rnn_predicted and neuroshard_predicted were left out: they use a network that predicts what steps cost, but "
-        "AutoShard predicts compute only",
+        "rnn_predicted, neuroshard_predicted and neuroshard_predicted_columns were left out: they use a network that "
+        "predicts what steps cost, but AutoShard predicts compute only",
     )
     for name in ("rnn", "neuroshard"):
         assert contestants.placers[name].place(tiny_tasks()[0]).num_devices == 2
     assert contestants.learnt_from["neuroshard"] == LearntFrom(measurements=12, shared_with="autoshard")
 
 
-@pytest.mark.parametrize("name", ["rnn_predicted", "neuroshard_predicted", "cost_greedy"])
+@pytest.mark.parametrize("name", ["rnn_predicted", "neuroshard_predicted_columns", "cost_greedy", "dreamshard_policy"])
 def test_a_rival_that_is_named_and_lacks_predicted_costs_is_refused(store, monkeypatch, name):
     monkeypatch.setattr(registry, "load_placer", lambda *_: autoshard_placer())
     versions = {"version autoshard:1": "autoshard:1", name: None, "lookup_greedy": None}
     with pytest.raises(ValueError, match=f"^{name} would use a network that predicts what steps cost"):
-        field_of.of_versions(store, versions, RivalInputs(may_leave_out=name == "cost_greedy"), 0)
+        field_of.of_versions(store, versions, RivalInputs(may_leave_out=name in PARTS), 0)
+
+
+def test_the_policy_of_a_version_can_be_compared_with_its_search(store, monkeypatch):
+    placers = compared(store, monkeypatch, RivalInputs(), "dreamshard_policy", "cost_greedy").placers
+    assert list(placers) == ["version 1", "dreamshard_policy", "cost_greedy"]
+    assert (placers["version 1"].inference, placers["dreamshard_policy"].inference) == ("search", "policy")
+    assert placers["dreamshard_policy"].policy is placers["version 1"].policy
+    assert placers["dreamshard_policy"].place(tiny_tasks()[0]).shards is None
 
 
 def test_every_planner_of_torchrec_assumes_the_bandwidths_of_the_testbed(store, monkeypatch):
