@@ -68,7 +68,7 @@ def markdown_of(
 
     Args:
         pictures: addresses of plots.
-        commits: of the source that computed the results, by experiment; None for the one that runs.
+        commits: of the source that computed the results, by experiment or part of one; None for the one that runs.
     """
     done = len({(each.experiment, each.source, each.dims, each.trained, each.budget, each.seed) for each in results})
     cells = f"{len(sweep.cells)} cells" if done == len(sweep.cells) else f"{done} of {len(sweep.cells)} cells"

@@ -3,11 +3,12 @@
     python -m tests.benchmarks.kept_sweep [--home DIR]
 
 The cells are what `dreamshard sweep --recipe paper_table --tables test` left below `lake/sweeps/paper_table` of its home;
-`--home` takes them from there (`cells_of_home`). Cells of one experiment are of one commit, which the page names.
+`--home` takes them from there (`cells_of_home`). Cells of one experiment are of one commit, which the page names; where only
+the systems that share dreamshard's training have run again (`renewed_sweep`), of two.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dreamshard.formatting import markdown_table
@@ -39,26 +40,46 @@ def designed() -> Sweep:
 
 
 def kept_results(folder: Path = FOLDER) -> tuple[list[CellResult], dict[str, str]]:
-    """What all kept cells found, in the design's order, and the commit of each experiment.
+    """What all kept cells found, in the design's order, and the commit of each experiment or part of one.
 
     Raises:
-        ValueError: a file is of no cell of the design, or cells of one experiment are of different commits.
+        ValueError: a file is of no cell of the design, or a system of one experiment is of different commits.
     """
     order = {cell.name: number for number, cell in enumerate(designed().cells)}
-    results, commits = [], dict[str, str]()
+    results, commits = [], dict[tuple[str, str], str]()
     found = {path: cell_name(path) for path in folder.glob("*.parquet")}
     if unknown := sorted(path.name for path, name in found.items() if name not in order):
         raise ValueError(f"{unknown[0]} is of no cell of the sweep, so it cannot be shown; remove it from {folder}")
     for path in sorted(found, key=lambda each: order[found[each]]):
         own = read_results(path)
-        (commit,) = set(read_parquet(path, ["commit"])["commit"].to_pylist())
-        if commits.setdefault(own[0].experiment, commit) != commit:
-            raise ValueError(
-                f"{path.name} is of commit {commit}, other cells of {own[0].experiment} are of "
-                f"{commits[own[0].experiment]}, and a table is of one commit; keep only those of one"
-            )
+        for result, commit in zip(own, read_parquet(path, ["commit"])["commit"].to_pylist(), strict=True):
+            part = result.experiment, result.placer
+            if commits.setdefault(part, commit) != commit:
+                raise ValueError(
+                    f"{result.placer} in {path.name} is of commit {commit}, in other cells of {result.experiment} of "
+                    f"{commits[part]}, and a row of a table is of one commit; keep only those of one"
+                )
         results += own
-    return results, commits
+    return results, _parts(commits)
+
+
+def _parts(commits: Mapping[tuple[str, str], str]) -> dict[str, str]:
+    """The commit of each experiment, and where it has two, of the systems that ran again (`renewed_sweep`) and the others.
+
+    Args:
+        commits: by experiment and placer.
+    """
+    parts = dict[str, str]()
+    for experiment in dict.fromkeys(experiment for experiment, _ in commits):
+        own = {placer: commit for (of, placer), commit in commits.items() if of == experiment}
+        if len({*own.values()}) == 1:
+            parts[experiment] = own["dreamshard"]
+            continue
+        renewed = own.pop("dreamshard")
+        (other,) = {*own.values()} - {renewed}
+        parts[f"{experiment}: dreamshard and all that share its training"] = renewed
+        parts[f"{experiment}: the others, and all times"] = other
+    return parts
 
 
 def section(pictures: dict[str, str] | None = None) -> str:

@@ -23,6 +23,7 @@ from flows.runtime.source_revision import source_revision
 from storage.lake import schemas
 from storage.lake.parquet_files import read_parquet, write_rows
 from storage.lake.rows import now
+from tests.benchmarks.cells_of_home import cell_name
 from tests.benchmarks.kept_sweep import FOLDER, designed
 
 _BESIDE = ("cost_greedy", "neuroshard", "neuroshard_columns", "neuroshard_predicted", "neuroshard_predicted_columns")
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     given = parser.parse_args(arguments)
     wanted, revision = given.experiments.split(","), source_revision()
-    paths = {path.stem.rpartition("-")[0]: path for path in FOLDER.glob("*.parquet")}
+    paths = {cell_name(path): path for path in FOLDER.glob("*.parquet")}
     cells = [cell for cell in designed().cells if cell.experiment in wanted and cell.name in paths]
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(given.workers, mp_context=spawned) as pool:

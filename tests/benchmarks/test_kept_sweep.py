@@ -1,5 +1,6 @@
 """The sweep's figures in RESULTS.md are those of the kept cells."""
 
+import math
 import shutil
 from dataclasses import replace
 
@@ -7,9 +8,12 @@ import pytest
 
 from dreamshard.sweep import Cell, Size, Sweep
 from flows.cli.sweep import replaced_section
+from storage.lake.parquet_files import read_parquet
 from storage.lake.sweep_results import write_results
+from tests.benchmarks import renewed_sweep
 from tests.benchmarks.cells_of_home import take
-from tests.benchmarks.kept_sweep import FOLDER, README, RESULTS, excerpt, kept_results, section
+from tests.benchmarks.kept_sweep import FOLDER, README, RESULTS, _parts, excerpt, kept_results, section
+from tests.benchmarks.renewed_sweep import renewed_systems
 from tests.helpers.sweep import cell_result
 
 SIZE = Size(6, 2)
@@ -61,6 +65,47 @@ def test_a_file_of_no_cell_of_the_sweep_is_refused(tmp_path):
     shutil.copy(file, tmp_path / "sizes-dim16-7x7-m100-test-s0-0123456789abcdef.parquet")
     with pytest.raises(ValueError, match="is of no cell of the sweep"):
         kept_results(tmp_path)
+
+
+def test_systems_that_ran_again_replace_theirs_and_keep_their_times(tmp_path, monkeypatch):
+    cell = replace(CELL, systems=("random", "dim_greedy", "cost_greedy", "dreamshard"))
+    assert renewed_systems(cell) == ("dreamshard", "cost_greedy")
+    path = tmp_path / f"{cell.name}-0123456789abcdef.parquet"
+    before = [cell_result(placer=placer, task="t", overall_ms=2.0, place_ms=3.0) for placer in cell.systems[:3]]
+    write_results(path, "tiny", cell.name, "aaaa", [replace(row, placed=str(SIZE)) for row in before])
+    asked = []
+
+    def run(cell):
+        asked.append(cell.systems)
+        rows = [cell_result(placer=placer, task="t", overall_ms=1.0, place_ms=9.0) for placer in cell.systems]
+        return [replace(row, placed=str(SIZE)) for row in rows]
+
+    monkeypatch.setattr(renewed_sweep, "run_cell", run)
+    monkeypatch.setattr(renewed_sweep, "source_revision", lambda: "bbbb")
+    renewed_sweep.renew(cell, path)
+    assert asked == [("dreamshard", "cost_greedy")]
+    (found,) = tmp_path.iterdir()
+    rows = read_parquet(found).to_pylist()
+    assert [(row["placer"], row["overall_ms"], row["commit"]) for row in rows] == [
+        ("random", 2.0, "aaaa"),
+        ("dim_greedy", 2.0, "aaaa"),
+        ("cost_greedy", 1.0, "bbbb"),
+        ("dreamshard", 1.0, "bbbb"),
+    ]
+    assert [row["place_ms"] for row in rows[:3]] == [3.0] * 3
+    assert math.isnan(rows[3]["place_ms"]), "a time of another machine is not comparable"
+    assert renewed_sweep._is_of("bbbb", cell, found)
+    renewed_sweep.renew(cell, found)
+    assert found.exists()
+
+
+def test_a_page_of_two_commits_says_which_systems_are_of_which():
+    of = {("sizes", "random"): "aaaa", ("sizes", "dreamshard"): "bbbb", ("transfer", "dreamshard"): "aaaa"}
+    assert _parts(of) == {
+        "sizes: dreamshard and all that share its training": "bbbb",
+        "sizes: the others, and all times": "aaaa",
+        "transfer": "aaaa",
+    }
 
 
 def test_an_experiment_that_a_home_completes_replaces_the_kept_one_and_no_other(tmp_path):
