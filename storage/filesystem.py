@@ -121,7 +121,7 @@ def list_file_infos(folder: AnyPath, pattern: str = "**/*") -> list[FileInfo]:
     details = folder.fs.find(folder.path, detail=True, prefix=prefix)
     by_name = {path.removeprefix(folder.path.rstrip("/")).lstrip("/"): info for path, info in details.items()}
     return [
-        FileInfo(path=folder / name, size_bytes=int(by_name[name]["size"]), modified=_modified(by_name[name]))
+        FileInfo(path=folder / name, size_bytes=int(by_name[name]["size"]), modified=modification_time(by_name[name]))
         for name in _matching(by_name, pattern)
     ]
 
@@ -185,7 +185,8 @@ def _matching(names: Iterable[str], pattern: str) -> list[str]:
     return sorted(name for name, path in paths if path.match(tail) and (any_depth or len(path.parts) == depth))
 
 
-def _modified(info: dict[str, Any]) -> datetime:
+def modification_time(info: dict[str, Any]) -> datetime:
+    """When a file was changed last, in UTC, by what fsspec says of it."""
     value = next(info[name] for name in _MODIFIED if info.get(name) is not None)
     if isinstance(value, int | float):
         return datetime.fromtimestamp(value, UTC)

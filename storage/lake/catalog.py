@@ -23,6 +23,7 @@ import pyarrow as pa
 from dreamshard.files import atomic, full_disk
 from storage.filesystem import AnyPath, failures, list_files
 from storage.lake import confined, derived_views, schemas
+from storage.lake.lake_files import LAKE, LakeFiles
 from storage.lake.query_scratch import query_scratch
 from storage.lake.query_watch import Bounds, watched
 from storage.lake.readers import reading
@@ -72,7 +73,8 @@ def connect(settings: Settings, versions: pa.Table | None = None) -> duckdb.Duck
     connection.execute("set enable_progress_bar = false")  # shown after two seconds, amid a JSON answer too
     if versions is not None:
         connection.register("registered_versions", versions)
-    _create_views(connection, settings, "" if versions is None else "from registered_versions")
+    connection.register_filesystem(LakeFiles(settings.lake_root))
+    _create_views(connection, settings, LAKE, "" if versions is None else "from registered_versions")
     return connection
 
 
@@ -83,7 +85,9 @@ def write_catalog(settings: Settings) -> None:
     """
     target = settings.catalog_path
     with atomic.replacing(target) as temporary, duckdb.connect(temporary, config=confined.BEFORE) as connection:
-        _create_views(connection, settings)
+        if not isinstance(settings.lake_root, Path):
+            connection.register_filesystem(settings.lake_root.fs)
+        _create_views(connection, settings, f"{settings.lake_root}".rstrip("/") + "/")
 
 
 @contextmanager
@@ -112,7 +116,7 @@ def answering(
         reading(settings.lake_root),
         connect(settings, versions) as connection,
     ):
-        confined.confine(connection, settings.lake_root, scratch, memory_gb)
+        confined.confine(connection, scratch, memory_gb)
         bounds = Bounds(seconds=seconds, file_bytes=int(confined.SPILL_TIMES * memory_gb * 2**30))
         try:
             with watched(connection, scratch, bounds):
@@ -132,7 +136,7 @@ def answering(
                 "times as much disk, so it was stopped; ask for fewer rows or columns, or raise --memory-gb"
             ) from error
         except failures(duckdb.Error) as error:
-            reason = str(error).split("\n\n")[0].strip().replace("\n", " ")
+            reason = _reason(error, settings.lake_root)
             if full_disk.is_reported(error):
                 raise full_disk.FullDiskError(
                     f"there is no room for the answer of this query, or for what it needs meanwhile ({reason}), so nothing "
@@ -154,6 +158,14 @@ def query(settings: Settings, sql: str) -> list[dict[str, Any]]:
         return [dict(zip(answer.rows.columns, row, strict=True)) for row in answer.rows.fetchall()]
 
 
+def _reason(error: BaseException, root: AnyPath) -> str:
+    """What an error says in one line, with the addresses of files as people know them."""
+    text = str(error).split("\n\n")[0].strip()
+    if "Traceback (most recent call last)" in text:  # so DuckDB hands on what a file system raised
+        text = str(error).strip().splitlines()[-1]
+    return text.replace("\n", " ").replace(LAKE, f"{str(root).rstrip('/')}/")
+
+
 def _readable(sql: str) -> str:
     """`describe VIEW` as a query of its columns: in DuckDB `describe tables` lists all views instead."""
     match = _DESCRIBE.fullmatch(sql)
@@ -162,23 +174,28 @@ def _readable(sql: str) -> str:
     return f'select column_name, column_type from (describe select * from "{match[1].lower()}")'
 
 
-def _create_views(connection: duckdb.DuckDBPyConnection, settings: Settings, versions: str = "") -> None:
-    """Create all views; files that another host replaces or removes meanwhile are looked for anew."""
+def _create_views(connection: duckdb.DuckDBPyConnection, settings: Settings, address: str, versions: str = "") -> None:
+    """Create all views; files that another host replaces or removes meanwhile are looked for anew.
+
+    Args:
+        address: how the addresses of the lake's files begin for this connection.
+        versions: a query of the rows of `versions`; empty for those in the lake.
+    """
     for _ in range(_TIMES_REPLACED):
         try:
-            return _define_views(connection, settings, versions)
+            return _define_views(connection, settings.lake_root, address, versions)
         except duckdb.Error as error:
             if isinstance(settings.lake_root, Path) or not any(kind in str(error) for kind in _REPLACED):
                 raise
             settings.lake_root.fs.invalidate_cache()
-    return _define_views(connection, settings, versions)
+    return _define_views(connection, settings.lake_root, address, versions)
 
 
-def _define_views(connection: duckdb.DuckDBPyConnection, settings: Settings, versions: str) -> None:
-    root = settings.lake_root
-    if not isinstance(root, Path):
-        connection.register_filesystem(root.fs)
-    rows = {name: versions if name == "versions" and versions else _rows(connection, root, name) for name in _SOURCES}
+def _define_views(connection: duckdb.DuckDBPyConnection, root: AnyPath, address: str, versions: str) -> None:
+    rows = {
+        name: versions if name == "versions" and versions else _rows(connection, root, address, name)
+        for name in _SOURCES
+    }
     for name in (
         *("versions", "tables", "tasks", "cost_samples", "device_costs", "shard_costs", "exchange_samples"),
         "sweep_results",
@@ -217,13 +234,13 @@ are nobody's own: they are read by their version only.
 """
 
 
-def _rows(connection: duckdb.DuckDBPyConnection, root: AnyPath, name: str) -> str:
+def _rows(connection: duckdb.DuckDBPyConnection, root: AnyPath, address: str, name: str) -> str:
     """A query of the rows of a dataset's files."""
     dataset, schema, folders, condition = _SOURCES[name]
     folder = root / dataset
     if not (any(folder.rglob("*.parquet")) if isinstance(folder, Path) else list_files(folder, "**/*.parquet")):
         return _empty(connection, schema)
-    files = f"{folder}/**/*.parquet".replace("'", "''")
+    files = f"{address}{dataset}/**/*.parquet".replace("'", "''")
     source = f"read_parquet('{files}', hive_partitioning = false, union_by_name = true, filename = true)"
     once = _DISTINCT if dataset == "cost_samples" and not isinstance(root, Path) else ""
     columns = {column: f'"{column}"' for column in schema.names} | _from_path(folders)

@@ -1,10 +1,12 @@
 """What a query may do: read the lake's own folders, within a bound of memory and of disk, and nothing else.
 
-Two locks, since each leaves something open. DuckDB's own settings deny every file but the lake's and those that the answer
-is written to, all extensions, and any change of the settings. They would still let a query write below the lake, so
-only statements that read are run at all.
+Two locks, each of which holds by itself. DuckDB's own settings deny every file but the query's folder of temporary files, all
+extensions, and any change of the settings; the lake's files are there as a file system that cannot write (`lake_files`). And
+only statements that read are run: of what DuckDB parsed, every part must be one of those listed here, so what a later DuckDB
+adds is refused until it is listed.
 """
 
+import json
 import re
 import resource
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from typing import Any
 
 import duckdb
 
-from storage.filesystem import AnyPath
+from storage.lake.lake_files import LAKE
 
 MEMORY_GB = 2.0
 """GiB that a query may use."""
@@ -32,16 +34,30 @@ BEFORE: dict[str, Any] = {
 }
 """Settings of a connection that cannot be changed later, or that views need as well."""
 
-_READS = duckdb.StatementType.SELECT  # describe, show, summarize, from and values too
+_READS = duckdb.StatementType.SELECT  # describe, show, summarize, from and values too; writing in a CTE as well
 _EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+|\((?:[\w\s,]*)\)\s*)?", re.IGNORECASE)
 _PIVOT = re.compile(r"\s*\(*\s*(?:select|from|with|pivot)\b", re.IGNORECASE)  # no COPY, EXPORT or CREATE begins so
+
+_READING_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
+"""What DuckDB calls queries that only read, wherever they are within a statement; COPY_QUERY_NODE is one of the others."""
+
+_TABLE_FUNCTIONS = frozenset(
+    {
+        *("range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree"),
+        *("histogram", "histogram_values", "read_parquet", "parquet_scan", "glob"),
+        *("parquet_metadata", "parquet_file_metadata", "parquet_kv_metadata", "parquet_schema"),
+        *("duckdb_columns", "duckdb_views", "duckdb_functions", "duckdb_types", "duckdb_keywords"),
+        *("pragma_table_info", "pragma_show", "pragma_version"),
+    }
+)
+"""Table functions that a query may name. `query` and `json_execute_serialized_sql` run text that nobody has checked."""
 
 
 def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     """Check that `sql` is one statement that only reads.
 
     Raises:
-        ValueError: it is several, or one that may write, attach, load or set anything.
+        ValueError: it is several, or one that may write, attach, load or set anything, or not text.
         duckdb.Error: it is not SQL.
     """
     statements = connection.extract_statements(sql)
@@ -53,25 +69,60 @@ def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         explain = _EXPLAIN.match(sql) if statement.type == duckdb.StatementType.EXPLAIN else None
         if explain is not None:
             check(connection, sql[explain.end() :])  # which `explain analyze` runs
-        elif statement.type != _READS and not (
-            statement.type == duckdb.StatementType.MULTI and _PIVOT.match(sql) is not None
-        ):
-            raise ValueError(
-                f"{sql!r} is not a query that only reads ({statement.type.name}), so it was not run; begin with select, "
-                "from, with, describe, summarize or explain, and use --csv or --parquet to write the answer to a file"
-            )
+        elif statement.type == _READS:
+            _check_parts(connection, sql)
+        elif statement.type != duckdb.StatementType.MULTI or _PIVOT.match(sql) is None:
+            raise _refusal(sql, statement.type.name)
 
 
-def confine(connection: duckdb.DuckDBPyConnection, root: AnyPath, scratch: Path, memory_gb: float) -> None:
-    """Deny a connection everything but files below `root` and `scratch`, for good.
+def _check_parts(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Check every part of a statement as DuckDB parsed it.
+
+    It does not show those of a `pivot` whose columns the data name; there the lake's file system alone refuses to write.
+    """
+    rows = connection.execute("select json_serialize_sql(?)", [sql]).fetchall()
+    try:
+        parsed = json.loads(rows[0][0])
+    except RecursionError as error:
+        raise ValueError(
+            "this query is nested too deeply to be checked, so it was not run; name its parts in a `with`"
+        ) from error
+    if parsed["error"]:
+        raise _refusal(sql, parsed["error_message"])
+    parts = [parsed]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list):
+            parts.extend(part)
+        elif isinstance(part, dict):
+            parts.extend(part.values())
+            _check_part(part, sql)
+
+
+def _check_part(part: dict[str, Any], sql: str) -> None:
+    kind = str(part.get("type"))
+    if ("cte_map" in part or kind.endswith("_NODE")) and kind not in _READING_NODES:
+        raise _refusal(sql, kind.removesuffix("_QUERY_NODE"))
+    if kind == "TABLE_FUNCTION" and (name := part["function"]["function_name"].lower()) not in _TABLE_FUNCTIONS:
+        raise _refusal(sql, f"the function {name} may do more")
+
+
+def _refusal(sql: str, reason: str) -> ValueError:
+    return ValueError(
+        f"{sql!r} is not a query that only reads ({reason}), so it was not run; begin with select, from, with, describe, "
+        "summarize or explain, and use --csv or --parquet to write the answer to a file"
+    )
+
+
+def confine(connection: duckdb.DuckDBPyConnection, scratch: Path, memory_gb: float) -> None:
+    """Deny a connection everything but the lake's files and those below `scratch`, for good.
 
     Args:
-        root: the lake's folder.
+        connection: that `LakeFiles` is registered with.
         scratch: an empty folder of this query's own, for what does not fit into memory and for the answer's file.
         memory_gb: GiB of memory; `SPILL_TIMES` as many of disk.
     """
-    folders = [*_spellings(root), f"{scratch}/"]
-    listed = ", ".join("'" + folder.replace("'", "''") + "'" for folder in folders)
+    listed = ", ".join("'" + folder.replace("'", "''") + "'" for folder in (LAKE, f"{scratch}/"))
     spill = str(scratch / "spilled").replace("'", "''")
     for setting in (
         f"memory_limit = '{int(memory_gb * _GIB)}B'",
@@ -82,14 +133,6 @@ def confine(connection: duckdb.DuckDBPyConnection, root: AnyPath, scratch: Path,
         "lock_configuration = true",
     ):
         connection.execute(f"set {setting}")
-
-
-def _spellings(root: AnyPath) -> list[str]:
-    """A folder as DuckDB is given it, and as fsspec lists its files."""
-    if isinstance(root, Path):
-        return [f"{root}/"]
-    listed = str(root.fs.unstrip_protocol(root.path)).rstrip("/")
-    return sorted({f"{str(root).rstrip('/')}/", f"{listed}/"})
 
 
 @contextmanager

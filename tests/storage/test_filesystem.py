@@ -16,9 +16,10 @@ from dreamshard.costs import CostSample
 from dreamshard.tasks import PlacementTask
 from storage import load
 from storage.filesystem import list_file_infos, list_files
-from storage.lake import catalog, schemas
+from storage.lake import catalog, confined, schemas
 from storage.lake import rows as records
 from storage.lake.lake import Lake
+from storage.lake.lake_files import LAKE
 from storage.lake.parquet_files import write_parquet
 from storage.lake.sample_buffer import collecting, measurement_path
 from storage.settings import Settings
@@ -101,6 +102,43 @@ def test_a_sample_that_two_hosts_kept_in_two_files_counts_once(
 def test_a_query_of_one_testbed_opens_only_its_files_elsewhere_too(settings: Settings, filled: None):  # noqa: F811
     plan = catalog.query(settings, "explain analyze select overall_ms from cost_samples where testbed = 'cluster'")
     assert "Scanning Files: 1/2" in plan[0]["explain_value"]
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "with a as (copy (select 1) to '{kept}') from a",
+        "with a as (copy (select 1) to '{kept}') pivot a on Count",
+        "with a as (copy (select 1) to '{shouted}') pivot a on Count",
+        "with a as (copy (select 1) to '{lake}{name}') pivot a on Count",
+        "with a as (copy (select 1) to '{lake}planted.parquet') pivot a on Count",
+        "with a as (copy (select 1 x, 2 y) to '{lake}tables' (partition_by (x), overwrite true)) pivot a on Count",
+    ],
+)
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_a_query_changes_nothing_in_a_store(
+    settings: Settings,
+    filled: None,  # noqa: F811
+    attack: str,
+    is_checked: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+):
+    root = settings.lake_root
+    kept = list_files(root / "cost_samples", "**/*.parquet")[0]
+    scheme, _, rest = str(kept).partition("://")
+    names = {"kept": kept, "shouted": f"{scheme.upper()}://{rest}", "name": kept.path.removeprefix(root.path)[1:]}
+    names |= {"lake": LAKE}
+    quoted = {name: str(value).replace("'", "''") for name, value in names.items()}
+    (tmp_path / f"{scheme.upper()}:").mkdir()
+    monkeypatch.chdir(tmp_path)
+    if not is_checked:
+        monkeypatch.setattr(confined, "check", lambda _connection, _sql: None)
+    before = {path: path.read_bytes() for path in list_files(root, "**/*")}
+    with pytest.raises(ValueError, match=r"DuckDB cannot answer|not a query that only reads"):
+        catalog.query(settings, attack.format(**quoted))
+    assert {path: path.read_bytes() for path in list_files(root, "**/*")} == before
+    assert not list((tmp_path / f"{scheme.upper()}:").iterdir())
 
 
 @on_s3

@@ -208,7 +208,7 @@ def test_a_file_of_a_store_that_is_replaced_while_it_is_read_is_read_anew(times,
 
     tried = []
 
-    def replaced(connection, _settings, _versions):
+    def replaced(connection, _root, _address, _versions):
         tried.append(connection)
         if len(tried) <= times:
             raise duckdb.Error(f"Error: Traceback ... {kind} no longer exists")
@@ -224,7 +224,7 @@ def test_a_file_of_a_store_that_is_replaced_while_it_is_read_is_read_anew(times,
 def test_other_errors_of_a_store_are_not_tried_again(monkeypatch):
     tried = []
 
-    def broken(connection, _settings, _versions):
+    def broken(connection, _root, _address, _versions):
         tried.append(connection)
         raise duckdb.Error("Parser Error")
 

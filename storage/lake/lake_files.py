@@ -1,0 +1,90 @@
+"""The lake's files as a query sees them: to read, and below the lake's folder only.
+
+DuckDB denies or allows a folder as a whole, so a folder that a query may read is one that it may write. A query is therefore
+given no folder of the lake but this file system, which has no way to write: whatever statement DuckDB comes to accept, it
+can change nothing here.
+"""
+
+import stat
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from fsspec.spec import AbstractFileSystem
+
+from storage.filesystem import AnyPath, list_files, modification_time
+
+LAKE = "0://"
+"""How addresses of the lake's files begin within a query.
+
+Without letters: DuckDB ignores their case where it allows a folder and not where it looks for a file system, so that `LAKE://`
+would be allowed as `lake://` is, and be a folder of this machine.
+"""
+
+_MAGIC = frozenset("*?[")
+
+
+class LakeFiles(AbstractFileSystem):  # type: ignore[misc]
+    """Reads files below a lake's root; all that changes something is refused, as fsspec does by default or here."""
+
+    protocol = LAKE.removesuffix("://")
+    cachable = False  # else fsspec keeps one instance for the whole process
+
+    def __init__(self, root: AnyPath) -> None:
+        super().__init__()
+        self._lake = root
+
+    def open(self, path: str, mode: str = "rb", **_options: Any) -> BinaryIO:
+        """Open a file to read.
+
+        Raises:
+            PermissionError: it would be written, or is not below the root.
+        """
+        if mode != "rb":
+            raise PermissionError(f"{path} is a file of the lake, and a query may not change it")
+        file = self._file(path)
+        opened: BinaryIO = file.open("rb") if isinstance(file, Path) else file.fs.open(file.path, "rb")
+        return opened
+
+    def glob(self, path: str, **_options: Any) -> list[str]:
+        """The addresses of the files that match, sorted.
+
+        Raises:
+            PermissionError: the pattern leads out of the root.
+        """
+        parts = self._parts(path)
+        fixed = next((i for i, part in enumerate(parts) if _MAGIC & set(part)), len(parts))
+        if fixed == len(parts):
+            return [path] if self.isfile(path) else []
+        folder = self._lake.joinpath(*parts[:fixed])
+        found = list_files(folder, "/".join(parts[fixed:]))
+        start = f"{folder}".rstrip("/")
+        names = (str(file).removeprefix(start).lstrip("/") for file in found)
+        return [LAKE + "/".join((*parts[:fixed], name)) for name in names]
+
+    def info(self, path: str, **_options: Any) -> dict[str, Any]:
+        """Size, kind and time of change of a file or folder.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        file = self._file(path)
+        if not isinstance(file, Path):
+            return {**file.fs.info(file.path), "name": path}
+        status = file.stat()
+        kind = "directory" if stat.S_ISDIR(status.st_mode) else "file"
+        return {"name": path, "size": status.st_size, "type": kind, "mtime": status.st_mtime}
+
+    def modified(self, path: str) -> datetime:
+        """When a file was changed last."""
+        return modification_time(self.info(path))
+
+    def _parts(self, path: str) -> list[str]:
+        name = path.removeprefix(LAKE)
+        parts = [part for part in name.split("/") if part]
+        if ".." in parts or name.startswith("/"):
+            raise PermissionError(f"{path} is not below the lake's folder, and a query reads nothing else")
+        return parts
+
+    def _file(self, path: str) -> AnyPath:
+        return self._lake.joinpath(*self._parts(path))
