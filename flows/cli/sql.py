@@ -81,7 +81,9 @@ def sql(
 def _named(answer: "Answer") -> Iterator[dict[str, Any]]:
     """The rows one by one, of which a batch at a time is in memory."""
     names = answer.rows.columns
-    return (dict(zip(names, row, strict=True)) for row in answer.rows.iter_rows())
+    for row in answer.rows.iter_rows():
+        answer.check()
+        yield dict(zip(names, row, strict=True))
 
 
 def _print(answer: "Answer", most: int) -> None:

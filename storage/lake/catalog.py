@@ -11,7 +11,7 @@ secret, for S3).
 import math
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,10 +57,12 @@ class Answer:
     Attributes:
         rows: computed each time it is read.
         scratch: a folder that is removed with the query.
+        check: raises ValueError once the query has exceeded a bound; to be called between rows.
     """
 
     rows: duckdb.DuckDBPyRelation
     scratch: Path
+    check: Callable[[], None]
 
 
 def connect(settings: Settings, versions: pa.Table | None = None) -> duckdb.DuckDBPyConnection:
@@ -74,7 +76,8 @@ def connect(settings: Settings, versions: pa.Table | None = None) -> duckdb.Duck
     if versions is not None:
         connection.register("registered_versions", versions)
     connection.register_filesystem(LakeFiles(settings.lake_root))
-    _create_views(connection, settings, LAKE, "" if versions is None else "from registered_versions")
+    with _readable_files(settings.lake_root):
+        _create_views(connection, settings, LAKE, "" if versions is None else "from registered_versions")
     return connection
 
 
@@ -87,7 +90,25 @@ def write_catalog(settings: Settings) -> None:
     with atomic.replacing(target) as temporary, duckdb.connect(temporary, config=confined.BEFORE) as connection:
         if not isinstance(settings.lake_root, Path):
             connection.register_filesystem(settings.lake_root.fs)
-        _create_views(connection, settings, f"{settings.lake_root}".rstrip("/") + "/")
+        with _readable_files(settings.lake_root):
+            _create_views(connection, settings, f"{settings.lake_root}".rstrip("/") + "/")
+
+
+@contextmanager
+def _readable_files(root: AnyPath) -> Iterator[None]:
+    """Say which file of the lake cannot be read.
+
+    Raises:
+        ValueError: one cannot.
+    """
+    try:
+        yield
+    except (duckdb.InvalidInputException, duckdb.SerializationException) as error:
+        reason = _reason(error, root).partition(" LINE 1:")[0]
+        raise ValueError(
+            f"a file of the lake cannot be read, so nothing that needs it can be answered ({reason}); it was cut off or "
+            "comes from another program: remove it, or restore it from a backup, and run the same command again"
+        ) from error
 
 
 @contextmanager
@@ -119,7 +140,7 @@ def answering(
         confined.confine(connection, scratch, memory_gb)
         bounds = Bounds(seconds=seconds, file_bytes=int(confined.SPILL_TIMES * memory_gb * 2**30))
         try:
-            with watched(connection, scratch, bounds):
+            with watched(connection, scratch, bounds) as check:
                 confined.check(connection, _readable(sql))
                 answer: duckdb.DuckDBPyRelation | None = connection.sql(_readable(sql))
                 if answer is None:
@@ -129,7 +150,7 @@ def answering(
                     )
                 names = answer.columns
                 answer = answer if len(set(names)) == len(names) else answer.project("*")  # which numbers them: a, a_1
-                yield Answer(rows=answer, scratch=scratch)
+                yield Answer(rows=answer, scratch=scratch, check=check)
         except (duckdb.OutOfMemoryException, MemoryError) as error:
             raise ValueError(
                 f"this query needs more than the {memory_gb:g} GiB of memory that it may use, or {confined.SPILL_TIMES} "

@@ -60,6 +60,12 @@ def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         ValueError: it is several, or one that may write, attach, load or set anything, or not text.
         duckdb.Error: it is not SQL.
     """
+    try:
+        sql.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{sql!r} has half a character at {error.start}, so it is no text; write it as UTF-8"
+        ) from error
     statements = connection.extract_statements(sql)
     if len(statements) > 1:
         raise ValueError(

@@ -6,6 +6,9 @@ can change nothing here.
 """
 
 import stat
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,6 +27,43 @@ would be allowed as `lake://` is, and be a folder of this machine.
 _MAGIC = frozenset("*?[")
 
 
+class SharedFile:
+    """A file that threads read at once: DuckDB's share one handle, and each seeks before it reads.
+
+    Args:
+        opening: opens the file to read; called once by each thread.
+    """
+
+    def __init__(self, opening: Callable[[], BinaryIO]) -> None:
+        self._opening, self._own, self._opened = opening, threading.local(), [opening()]
+        self._own.file = self._opened[0]
+
+    def _file(self) -> BinaryIO:
+        if not hasattr(self._own, "file"):
+            self._own.file = self._opening()
+            self._opened.append(self._own.file)
+        file: BinaryIO = self._own.file
+        return file
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """As of any file, for this thread."""
+        return self._file().seek(offset, whence)
+
+    def tell(self) -> int:
+        """As of any file, for this thread."""
+        return self._file().tell()
+
+    def read(self, size: int = -1) -> bytes:
+        """As of any file, for this thread."""
+        return self._file().read(size)
+
+    def close(self) -> None:
+        """Close it for all threads."""
+        for file in self._opened:
+            with suppress(OSError):
+                file.close()
+
+
 class LakeFiles(AbstractFileSystem):  # type: ignore[misc]
     """Reads files below a lake's root; all that changes something is refused, as fsspec does by default or here."""
 
@@ -34,7 +74,7 @@ class LakeFiles(AbstractFileSystem):  # type: ignore[misc]
         super().__init__()
         self._lake = root
 
-    def open(self, path: str, mode: str = "rb", **_options: Any) -> BinaryIO:
+    def open(self, path: str, mode: str = "rb", **_options: Any) -> "SharedFile":
         """Open a file to read.
 
         Raises:
@@ -43,8 +83,9 @@ class LakeFiles(AbstractFileSystem):  # type: ignore[misc]
         if mode != "rb":
             raise PermissionError(f"{path} is a file of the lake, and a query may not change it")
         file = self._file(path)
-        opened: BinaryIO = file.open("rb") if isinstance(file, Path) else file.fs.open(file.path, "rb")
-        return opened
+        if isinstance(file, Path):
+            return SharedFile(lambda: file.open("rb", buffering=0))
+        return SharedFile(lambda: file.fs.open(file.path, "rb"))
 
     def glob(self, path: str, **_options: Any) -> list[str]:
         """The addresses of the files that match, sorted.

@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +32,10 @@ class Bounds:
 
 
 @contextmanager
-def watched(connection: duckdb.DuckDBPyConnection, folder: Path, bounds: Bounds) -> Iterator[None]:
+def watched(connection: duckdb.DuckDBPyConnection, folder: Path, bounds: Bounds) -> Iterator[Callable[[], None]]:
     """Interrupt what the connection runs in the block once it exceeds a bound.
+
+    Yields a check for the block to make where DuckDB does nothing, as between rows that it has computed: it raises likewise.
 
     Args:
         folder: of the query; the disk it is on is kept from running full.
@@ -59,7 +61,8 @@ def watched(connection: duckdb.DuckDBPyConnection, folder: Path, bounds: Bounds)
         thread = threading.Thread(target=watch, daemon=True)
         thread.start()
         try:
-            yield
+            yield lambda: _raise_first(problems)
+            _raise_first(problems)
         except (duckdb.Error, RuntimeError) as error:
             if problems:
                 raise ValueError(problems[0]) from error
@@ -69,6 +72,11 @@ def watched(connection: duckdb.DuckDBPyConnection, folder: Path, bounds: Bounds)
         finally:
             over.set()
             thread.join()
+
+
+def _raise_first(problems: Sequence[str]) -> None:
+    if problems:
+        raise ValueError(problems[0])
 
 
 @contextmanager

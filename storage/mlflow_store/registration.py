@@ -97,7 +97,11 @@ def register_placer(
             artifacts=artifacts,
             code_paths=[str(Path(dreamshard.__path__[0]))],
             input_example=_EXAMPLE,  # no signature: the model checks requests with better messages
-            model_config={"version": "", "search_s": None, "caveat": ""},  # for a server to set: the number is not known yet
+            model_config={
+                "version": "",
+                "search_s": None,
+                "caveat": "",
+            },  # for a server to set: the number is not known yet
             pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in _REQUIREMENTS],
         )
     registry.finalize_logged_model(model.model_id, LoggedModelStatus.READY)

@@ -18,8 +18,9 @@ from storage.lake.parquet_files import write_rows
 from storage.lake.shard_cost_cache import LakeShardCache
 from storage.lake.sweep_results import read_results, result_path, write_results
 from storage.settings import Settings
+from storage.store import open_store
 from tests.helpers.lake import append_samples
-from tests.helpers.samples import make_evaluation, make_sample
+from tests.helpers.samples import four_tables, make_evaluation, make_sample
 from tests.helpers.sweep import cell_result
 from tests.helpers.testbeds import simulated
 from tests.storage.lake.test_shard_cost_cache import COSTS, KEY
@@ -232,3 +233,17 @@ def test_other_errors_of_a_store_are_not_tried_again(monkeypatch):
     with pytest.raises(duckdb.Error, match="Parser"):
         catalog.connect(SimpleNamespace(lake_root=SimpleNamespace(fs=None)))
     assert len(tried) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and no more"])
+def test_a_damaged_file_of_the_lake_is_named_in_one_sentence(tmp_path, content):
+    store = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)}))
+    store.lake.write_dataset(four_tables(), dataset_version(four_tables()), "by hand")
+    file = next((tmp_path / "lake" / "tables").rglob("*.parquet")).with_name("zz.parquet")
+    file.write_bytes(content)
+    for ask in (lambda: catalog.query(store.settings, "select 1"), lambda: catalog.write_catalog(store.settings)):
+        with pytest.raises(ValueError, match="a file of the lake cannot be read") as raised:
+            ask()
+        assert str(file) in str(raised.value)
+        assert "LINE 1" not in str(raised.value)
+        assert "\n" not in str(raised.value)

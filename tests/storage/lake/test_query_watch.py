@@ -70,3 +70,17 @@ def test_a_query_that_writes_nothing_is_answered_whatever_room_there_is(tmp_path
         [(total,)] = connection.sql("select sum(range) from range(100000000)").fetchall()
         time.sleep(0.1)  # so that it was looked at
     assert total == 100000000 * (100000000 - 1) // 2
+
+
+def test_a_query_whose_rows_are_computed_ends_where_they_are_used_for_too_long(tmp_path):
+    bounds = Bounds(seconds=0.3, file_bytes=2**30)
+
+    def use(check):  # as where rows are printed that DuckDB has computed
+        while True:
+            check()
+
+    with duckdb.connect() as connection:
+        with pytest.raises(ValueError, match=r"took more than 0.3 s"), watched(connection, tmp_path, bounds) as check:
+            use(check)
+        with pytest.raises(ValueError, match=r"took more than 0.3 s"), watched(connection, tmp_path, bounds):
+            time.sleep(0.6)
