@@ -14,7 +14,8 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.benchmarks.measuring import Row, row
+from dreamshard.tables import parent_name
+from tests.benchmarks.measuring import Row, row, split_note
 
 SOURCES = ("mlperf-dlrm-dcnv2", "criteo-kaggle")
 SEEDS = (0, 1, 2)
@@ -27,14 +28,15 @@ def rows(quick: bool = False) -> Iterator[Row]:
     for source in SOURCES:
         reports = [report(source, seed) for seed in SEEDS[: 1 if quick else None]]
         name = f"{source} x8, all 26 tables"
-        yield from gains(f"{name}: saved over the best rule of thumb", reports, None)
+        own_name = f"{name}{split_note(is_split(reports, on_model=True))}"
+        yield from gains(f"{own_name}: saved over the best rule of thumb", reports, None)
         if all("torchrec_planner" in each["gains"] for each in reports):
-            yield from gains(f"{name}: saved over TorchRec's planner", reports, "torchrec_planner")
+            yield from gains(f"{own_name}: saved over TorchRec's planner", reports, "torchrec_planner")
         placers = [{line["placer"]: line for line in each["placers"]}["dreamshard"] for each in reports]
         errors = [placer["predicted_mape"] for placer in placers]
         yield row(f"{name}: prediction error on held-out placements", 100 * fmean(errors), "%")
         own = [placer["predicted_ms"] / placer["overall_ms"] for placer in placers]
-        yield row(f"{name}: own placement, predicted over measured", fmean(own), "")
+        yield row(f"{own_name}: own placement, predicted over measured", fmean(own), "")
 
 
 def gains(name: str, reports: list[dict[str, Any]], over: str | None) -> Iterator[Row]:
@@ -45,8 +47,20 @@ def gains(name: str, reports: list[dict[str, Any]], over: str | None) -> Iterato
     yield row(f"{name} ({100 * low:+.1f} to {100 * high:+.1f})", 100 * fmean(gain["mean_gain"] for gain in model), "%")
     drifted = [each["variant_gains"]["dreamshard"][other] for each, other in zip(reports, names, strict=True)]
     low, high = (f(gain[end] or gain["mean_gain"] for gain in drifted) for f, end in ((min, "low"), (max, "high")))
-    label = f"- on {drifted[0]['num_tasks']} drifted variants ({100 * low:+.1f} to {100 * high:+.1f})"
+    note = split_note(is_split(reports, on_model=False))
+    label = f"- on {drifted[0]['num_tasks']} drifted variants{note} ({100 * low:+.1f} to {100 * high:+.1f})"
     yield row(label, 100 * fmean(gain["mean_gain"] for gain in drifted), "%")
+
+
+def is_split(reports: list[dict[str, Any]], *, on_model: bool) -> bool:
+    """Whether dreamshard split tables by columns in any placement of the model, or of a drifted variant."""
+    return any(
+        parent_name(table) != table
+        for each in reports
+        for line in each["rows"]
+        if line["placer"] == "dreamshard" and (line["task"] == each["model"]) == on_model
+        for table in line["tables"]
+    )
 
 
 def report(source: str, seed: int) -> dict[str, Any]:

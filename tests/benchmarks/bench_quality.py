@@ -2,20 +2,25 @@
 
 Trained at 50x4 only, from 100 placements and 30 all-to-alls of 4, 8 and 128 devices measured with noise on the simulated
 testbed; placed within the default budget, which is counted in work, so that a busy machine finds the same placements.
-Annealing keeps tables whole; the default placer may split some by columns, and separate rows show the gain.
+Annealing keeps tables whole; the default placer may split some by columns, which a row's text then says, and separate rows
+show the gain. Intervals are of 95 % over tasks and seeds together, as in a sweep.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
+
+import numpy as np
 
 from dreamshard.baselines import RULES_OF_THUMB, baselines
+from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
+from dreamshard.sweep.summary import Costs, gain_over
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingState, make_placer
 from tests.benchmarks.annealing import anneal, true_ms
-from tests.benchmarks.measuring import Row, row, spread, trained, trained_unseen
+from tests.benchmarks.measuring import Row, row, split_note, trained, trained_unseen
 from tests.benchmarks.pools import ALL_DIMS, SIZES, TRAINED, Dims, Memory, Size, pools, tasks
 from tests.helpers import unseen_testbed
 from tests.helpers.policy_placer import PolicyPlacer
@@ -40,6 +45,30 @@ class Set:
 
     def __str__(self) -> str:
         return f"{self.size}, {self.dims}" + (", tight memory" if self.memory == "tight" else "")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What placers of several seeds, or one placer, made of the same tasks.
+
+    Attributes:
+        costs: `[S, T]` true cost in ms.
+        is_split: whether any placement splits tables by columns.
+    """
+
+    costs: Costs
+    is_split: bool
+
+    def over(self, reference: Costs) -> float:
+        """Mean cost over the mean of `reference`, `[T]` or `[S, T]`."""
+        return float(self.costs.mean() / reference.mean())
+
+    def interval(self, reference: Costs) -> str:
+        """The 95 % interval of that over tasks and seeds."""
+        gain = gain_over(self.costs, np.broadcast_to(reference, self.costs.shape))
+        if gain.low is None or gain.high is None:
+            raise AssertionError(f"costs are not finite: {self.costs}, {reference}")
+        return f"({1 - gain.high:.3f} to {1 - gain.low:.3f}, {len(self.costs)} seeds)"
 
 
 def rows(quick: bool = False) -> Iterator[Row]:
@@ -68,17 +97,13 @@ def _unseen(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
     for dims in ALL_DIMS:
         for size in (Size(20, 4), TRAINED, Size(100, 8)):
             drawn = tasks(pools(dims)[1], size, _count(size, quick), seed=200)
-            least = sum(_unseen_annealed(dims, size, len(drawn)))
-            ours = [
-                sum(unseen_testbed.true_ms(task, _searching(trained_unseen(dims, seed)).place(task)) for task in drawn)
-                / least
-                for seed in seeds
-            ]
-            rules = [
-                sum(unseen_testbed.true_ms(t, baselines()[rule].place(t)) for t in drawn) for rule in RULES_OF_THUMB
-            ]
-            name = f"{size}, {dims}, unseen testbed: cost / annealing's {spread(ours, 1, '')}"
-            yield row(f"{name}; best rule of thumb {min(rules) / least:.3f}", _mean(ours), "", BAR)
+            least = np.asarray(_unseen_annealed(dims, size, len(drawn)))
+            ours = placed([_searching(trained_unseen(dims, seed)) for seed in seeds], drawn, unseen_testbed.true_ms)
+            rules = [placed([baselines()[rule]], drawn, unseen_testbed.true_ms).over(least) for rule in RULES_OF_THUMB]
+            name = (
+                f"{size}, {dims}, unseen testbed{split_note(ours.is_split)}: cost / annealing's {ours.interval(least)}"
+            )
+            yield row(f"{name}; best rule of thumb {min(rules):.3f}", ours.over(least), "", BAR)
 
 
 @cache
@@ -90,14 +115,11 @@ def _columns(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
     """Gain of splitting by columns over the same search on whole tables."""
     for size in (TRAINED, Size(100, 8), Size(50, 16)):
         each = Set("mixed", size, "generous", QUICK_COUNT)
-        states = [trained("mixed", seed) for seed in seeds]
-        gains = []
-        for state in states:
-            split = _searching(state)
-            whole = replace(split, columns=False)
-            costs = [[true_ms(EXACT, t, placer.place(t)) for t in _tasks(each)] for placer in (split, whole)]
-            gains.append(sum(costs[0]) / sum(costs[1]))
-        yield row(f"{each}: cost with column shards / whole tables {spread(gains, 1, '')}", _mean(gains), "", 1.0)
+        placers = [_searching(trained("mixed", seed)) for seed in seeds]
+        split = _judge(placers, each)
+        whole = _judge([replace(placer, columns=False) for placer in placers], each)
+        name = f"{each}{split_note(split.is_split)}: cost / that of whole tables {split.interval(whole.costs)}"
+        yield row(name, split.over(whole.costs), "", 1.0)
 
 
 def _count(size: Size, quick: bool) -> int:
@@ -106,42 +128,57 @@ def _count(size: Size, quick: bool) -> int:
 
 def _judged(each: Set, seeds: Sequence[int]) -> Row:
     """Mean over the seeds, with the rules of thumb and the policy alone for comparison."""
-    by_rule = [_over_annealing(baselines()[rule], each) for rule in RULES_OF_THUMB]
+    least = _annealed(each)
+    by_rule = [_judge([baselines()[rule]], each).over(least) for rule in RULES_OF_THUMB]
     states = [trained(each.dims, seed) for seed in seeds]
-    ours = [_over_annealing(_searching(state), each) for state in states]
-    greedy = [GreedyCostPlacer(state.cost_network, state.normaliser) for state in states]
-    others = {
-        "cost_greedy": [_over_annealing(placer, each) for placer in greedy],
-        "policy": [_over_annealing(PolicyPlacer(state), each) for state in states],
+    ours = _judge([_searching(state) for state in states], each)
+    others: dict[str, Sequence[Placer]] = {
+        "cost_greedy": [GreedyCostPlacer(state.cost_network, state.normaliser) for state in states],
+        "policy": [PolicyPlacer(state) for state in states],
     }
-    beside = "; ".join(f"{name} {_mean(values):.3f}" for name, values in others.items())
-    name = f"{each}: cost / annealing's {spread(ours, 1, '')}; {beside}; best rule of thumb {min(by_rule):.3f}"
-    found = row(name, _mean(ours), "", BAR)
-    return {**found, "worse": _mean(ours) > min(by_rule)}
+    beside = "; ".join(f"{name} {_judge(placers, each).over(least):.3f}" for name, placers in others.items())
+    name = f"{each}{split_note(ours.is_split)}: cost / annealing's {ours.interval(least)}"
+    found = row(f"{name}; {beside}; best rule of thumb {min(by_rule):.3f}", ours.over(least), "", BAR)
+    return {**found, "worse": ours.over(least) > min(by_rule)}
 
 
 def _curve(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
     each = Set("mixed", TRAINED, "generous", _count(TRAINED, quick))
     for measurements in CURVE:
-        states = [trained(each.dims, seed, measurements) for seed in seeds]
-        ours = [_over_annealing(_searching(state), each) for state in states]
-        name = f"{each}: cost / annealing's from {measurements} measurements {spread(ours, 1, '')}"
-        yield row(name, _mean(ours), "", BAR if measurements >= 100 else None)
+        ours, least = (
+            _judge([_searching(trained(each.dims, seed, measurements)) for seed in seeds], each),
+            _annealed(each),
+        )
+        name = f"{each}{split_note(ours.is_split)}: cost / annealing's from {measurements} measurements"
+        bar = BAR if measurements >= 100 else None
+        yield row(f"{name} {ours.interval(least)}", ours.over(least), "", bar)
 
 
 def _searching(state: TrainingState) -> DreamShardPlacer:
     return make_placer(state)
 
 
-def _over_annealing(placer: Placer, each: Set) -> float:
-    """Mean true cost over the mean of annealing's."""
-    total = 0.0
-    for task in _tasks(each):
-        placement = placer.place(task)
-        if not task.is_legal(placement):
-            raise AssertionError(f"{placer.name} placed {task.name} illegally")
-        total += true_ms(EXACT, task, placement)
-    return total / sum(_annealed(each))
+def placed(
+    placers: Sequence[Placer], drawn: Sequence[PlacementTask], cost_ms: Callable[[PlacementTask, Placement], float]
+) -> Placed:
+    """Let each placer place all tasks.
+
+    Raises:
+        AssertionError: a placement is illegal.
+    """
+    costs, is_split = [], False
+    for placer in placers:
+        placements = [placer.place(task) for task in drawn]
+        for task, placement in zip(drawn, placements, strict=True):
+            if not task.is_legal(placement):
+                raise AssertionError(f"{placer.name} placed {task.name} illegally")
+            is_split |= len(placement.device) > len(task.tables)
+        costs.append([cost_ms(task, placement) for task, placement in zip(drawn, placements, strict=True)])
+    return Placed(np.asarray(costs), is_split)
+
+
+def _judge(placers: Sequence[Placer], each: Set) -> Placed:
+    return placed(placers, _tasks(each), partial(true_ms, EXACT))
 
 
 @cache
@@ -150,9 +187,5 @@ def _tasks(each: Set) -> list[PlacementTask]:
 
 
 @cache
-def _annealed(each: Set) -> list[float]:
-    return [anneal(EXACT, task, steps=ANNEALING_STEPS).overall_ms for task in _tasks(each)]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _annealed(each: Set) -> Costs:
+    return np.asarray([anneal(EXACT, task, steps=ANNEALING_STEPS).overall_ms for task in _tasks(each)])

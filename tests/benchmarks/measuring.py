@@ -64,6 +64,11 @@ def spread(values: Sequence[float], factor: float, unit: str) -> str:
     return f"({low}-{high}{' ' + unit if unit else ''}, {len(values)} runs)"
 
 
+def split_note(is_split: bool) -> str:
+    """What a row's text says of placements some of which split tables by columns; empty for whole tables."""
+    return ", some tables split by columns" if is_split else ""
+
+
 def peak_bytes() -> int:
     """Peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
