@@ -37,8 +37,9 @@ def sentence(error: BaseException, folders: Sequence[Path]) -> str | None:
 
     Args:
         error: anything that a command or a flow ended with.
-        folders: what it writes to. One with less than 1 MiB free explains errors that do not say what was wrong, such as a
-            server's answer 500; `ValueError`, which says it, needs no such explanation.
+        folders: what it writes to. One with less than 1 MiB free is named where the error names no file, and explains errors
+            that do not say what was wrong, such as a server's answer 500; `ValueError`, which says it, needs no such
+            explanation.
     """
     known = next((link for link in _chain(error) if isinstance(link, FullDiskError)), None)
     if known is not None:
@@ -46,16 +47,15 @@ def sentence(error: BaseException, folders: Sequence[Path]) -> str | None:
     named = [getattr(link, "filename", None) for link in _chain(error) if getattr(link, "errno", None) in _NUMBERS]
     file = next((Path(os.fsdecode(name)) for name in named if isinstance(name, str | bytes)), None)
     free_bytes = {folder: free for folder in folders if (free := _free_bytes(folder)) is not None}
-    least = min(free_bytes, key=lambda folder: free_bytes[folder], default=None)
-    if not is_reported(error) and (
-        isinstance(error, ValueError) or least is None or free_bytes[least] >= _LITTLE_BYTES
-    ):
+    full = {folder: free for folder, free in free_bytes.items() if free < _LITTLE_BYTES}
+    least = min(full, key=lambda folder: full[folder], default=None)
+    if not is_reported(error) and (isinstance(error, ValueError) or least is None):
         return None
     disk = "a disk" if (file or least) is None else f"the disk of {file or least}"
-    left = "" if least is None or file else f" ({free_bytes[least] / 2**10:,.0f} KiB are free)"
+    left = "" if least is None or file else f" ({full[least] / 2**10:,.0f} KiB are free)"
     return (
-        f"{disk} is full{left}, so nothing more could be written; what was finished before is complete: free some space, "
-        "e.g. with `dreamshard prune`, and run the same command again, which continues from there"
+        f"{disk} is full{left}, so nothing more could be written; what was finished before is complete: free some space (on "
+        "the disk of the home, e.g. with `dreamshard prune`), and run the same command again, which continues from there"
     )
 
 

@@ -73,6 +73,7 @@ def writing(target: Path) -> Iterator[BinaryIO]:
     try:
         _put(target, content.getvalue())
     except OSError as error:
+        error.filename = error.filename or str(target)  # which the system leaves out where writing fails, not opening
         raise ValueError(
             f"{target} cannot be written ({error.strerror or error}), so its content is lost; name another file"
         ) from error

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dreamshard.files import full_disk
+from dreamshard.files import full_disk, outputs
 
 
 def raised_from(error: Exception, cause: BaseException) -> Exception:
@@ -36,6 +36,26 @@ def test_the_sentence_names_the_file_that_could_not_be_written():
     said = full_disk.sentence(error, [])
     assert said is not None
     assert "the disk of /data/home/lake/a.parquet is full" in said
+
+
+def test_a_disk_that_has_space_is_not_named(tmp_path: Path, monkeypatch):
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(full_disk, "_free_bytes", lambda _: 2**40)
+    said = full_disk.sentence(error, [tmp_path])
+    assert said is not None
+    assert said.startswith("a disk is full, so nothing more")
+    assert str(tmp_path) not in said
+    other = tmp_path / "other"
+    monkeypatch.setattr(full_disk, "_free_bytes", lambda folder: 0 if folder == other else 2**40)
+    assert f"the disk of {other} is full (0 KiB are free)" in str(full_disk.sentence(error, [tmp_path, other]))
+
+
+def test_an_output_on_a_full_disk_is_named(tmp_path: Path):
+    with pytest.raises(ValueError, match="cannot be written") as failed:
+        outputs.write(Path("/dev/full"), "a plan")
+    assert str(full_disk.sentence(failed.value, [tmp_path])).startswith(
+        "the disk of /dev/full is full, so nothing more"
+    )
 
 
 def test_a_server_that_only_says_500_is_explained_by_the_space_that_is_left(tmp_path: Path, monkeypatch):
