@@ -25,12 +25,14 @@ class Comparison:
     Attributes:
         rival: the cheapest other placer, chosen on these very tasks; None where none has a mean.
         saved: what `ours` saves over it; all None where ours has no mean.
+        fits: whether `ours` found a placement for every task.
     """
 
     setting: Setting
     ours: str
     rival: str | None
     saved: Gain
+    fits: bool = True
 
 
 def compare(results: Sequence[CellResult]) -> list[Comparison]:
@@ -100,13 +102,14 @@ def _comparison(setting: Setting, ours: str, costs: dict[str, Costs]) -> Compari
         ours=ours,
         rival=rival,
         saved=nothing if rival is None else gain_over(costs[ours], others[rival]),
+        fits=bool(np.isfinite(costs[ours]).all()),
     )
 
 
 def _standing(comparison: Comparison) -> str:
     saved = comparison.saved
     if saved.low is None or saved.high is None:
-        return "alone" if comparison.rival is None else "no room"
+        return "no room" if comparison.rival is not None else "alone" if comparison.fits else "nobody"
     return "ours" if saved.low > 0 else "rival" if saved.high < 0 else "equal"
 
 
@@ -126,6 +129,8 @@ def _clauses(comparisons: Sequence[Comparison]) -> Iterable[str]:
         )
     if own := by_standing["alone"]:
         yield "no other placer fits all tasks at " + ", ".join(label(each.setting) for each in own)
+    if own := by_standing["nobody"]:
+        yield "no placer of this kind fits all tasks at " + ", ".join(label(each.setting) for each in own)
     clear = {f"{name} is the cheapest": by_standing["ours"], "no clear difference": by_standing["equal"]}
     for what, own in sorted(clear.items(), key=lambda each: len(each[1])):  # the longest list is shortened, at the end
         if own and (own is not max(clear.values(), key=len) or len(own) <= _MOST_LISTED):

@@ -65,3 +65,8 @@ def test_a_placer_by_columns_is_not_judged_where_no_other_splits_tables():
 
 def test_ablations_are_no_placers_to_choose_from():
     assert compare([replace(each, experiment="ablations") for each in results(dreamshard=9.0)]) == []
+
+
+def test_it_is_said_whether_ours_alone_fits_all_tasks_or_nobody_does():
+    assert "no other placer fits all tasks at 8x2" in said(*results(dreamshard=9.0, dim_greedy=None))
+    assert "no placer of this kind fits all tasks at 8x2" in said(*results(dreamshard=None, dim_greedy=None))
