@@ -127,7 +127,7 @@ def _attempt(trial: Trial, name: str, gone: Server, home: Path, draw: random.Ran
     environment = {"DREAMSHARD_HOME": str(home), **address}
     log = home.with_suffix(".log")
     running = forks.started(RUN, environment, log)
-    moment, away = draw.uniform(0.3, 1.0) * 2 * trial.span_s, draw.uniform(1.0, _LONGEST_AWAY_S)
+    moment, away = draw.uniform(0.3, 1.0) * 2 * sum(trial.spans_s.values()), draw.uniform(1.0, _LONGEST_AWAY_S)
     if running.wait(moment) == 0:
         return EARLY, []
     gone.kill()

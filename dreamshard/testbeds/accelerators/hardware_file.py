@@ -33,6 +33,7 @@ _PER_SECOND = {f"{unit}/s": size for unit, size in _BYTES.items()}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _HERTZ = {"MHz": 1e6, "GHz": 1e9}
 _LARGEST = 2.0**53  # of a figure in its own unit, such as bytes per second
+_LONGEST_FIGURE = 100  # characters: matching takes the cube of a long one's time
 _NUMBER = re.compile(r"\s*(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(?P<unit>\S*)\s*")
 
 
@@ -178,7 +179,8 @@ def _number(path: Path, key: str, value: Any) -> float | int:
         ValueError: it is no number above zero, or its unit is missing or unknown.
     """
     figure = FIGURES[key]
-    match = _NUMBER.fullmatch(str(value))
+    text = str(value)
+    match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST_FIGURE else None
     advice = f"write for example `{key}: {figure.example}`"
     if match is None:
         raise ValueError(f"{path} gives {key} as {brief(value)}, which is no number with a unit; {advice}")

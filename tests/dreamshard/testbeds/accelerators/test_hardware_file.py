@@ -54,6 +54,7 @@ def test_a_file_may_give_every_figure_itself(tmp_path):
         ("base: h100\nlink_bandwidth: -3 GB/s\n", "above zero"),
         ("base: h100\nlink_bandwidth: fast\n", "no number with a unit"),
         ("base: h100\nmemory: 1.2.3 GB\n", "no number with a unit"),
+        (f"base: h100\nmemory: '{'9' * 5000} 40 GiB'\n", "no number with a unit"),  # took minutes
         ("base: h100\ndevices_per_host: 8 GB\n", "count without a unit"),
         ("base: h100\ndevices_per_host: 2.5\n", "whole number"),
         ("base: h100\nlink: carrier pigeon\n", r"unknown link 'carrier pigeon'.*nvlink"),
