@@ -1,7 +1,8 @@
 """Deploying from a process of its own, beside servers that start: it loads the flows while the servers load.
 
-The process says each step in a line of JSON on its standard output: first that the setting was checked, then that
-everything is deployed. What it prints otherwise goes to the log.
+The process reads what to deploy from its standard input, since every user of the machine can read the arguments of a command,
+and says each step in a line of JSON on its standard output: first that the setting was checked, then that everything is
+deployed. What it prints otherwise goes to the log.
 """
 
 import json
@@ -13,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryFile
 from threading import Event
 from typing import IO, Any
 
@@ -79,15 +81,17 @@ def deployer(
         stop: ends the waiting for steps with `StoppedError` once it is set.
     """
     logs.mkdir(parents=True, exist_ok=True)
-    request = json.dumps({"schedule": asdict(schedule), "measures_here": measures_here, "given": list(given)})
+    content = json.dumps({"schedule": asdict(schedule), "measures_here": measures_here, "given": list(given)})
     log = logs / "deploy.log"
     receiver, sender = os.pipe()
-    with log.open("ab") as stderr, os.fdopen(sender, "wb") as stdout:
+    with log.open("ab") as stderr, os.fdopen(sender, "wb") as stdout, TemporaryFile() as request:
+        request.write(content.encode())
+        request.seek(0)
         process = subprocess.Popen(
-            [sys.executable, "-m", "flows.servers.deploying", request],
+            [sys.executable, "-m", "flows.servers.deploying"],
             env=environment,
             cwd=PROJECT,
-            stdin=subprocess.DEVNULL,
+            stdin=request,
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
@@ -127,4 +131,4 @@ def _run(request: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _run(json.loads(sys.argv[1]))
+    _run(json.load(sys.stdin))

@@ -5,11 +5,13 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from flows.servers import local_servers, prefect_server
-from flows.servers.deploying import Deployer
+from flows.servers.deploying import Deployer, deployer
 from flows.servers.processes import StoppedError, wait_until_healthy
+from storage.schedule import Schedule
 
 HEAVY = ("torch", "numpy", "pyarrow", "prefect", "mlflow", "pandas", "duckdb")
 
@@ -35,6 +37,20 @@ def test_prefects_pages_are_copied_into_the_home_where_its_own_folder_cannot_be_
     assert local_servers.writable_pages(tmp_path, {"PREFECT_SERVER_UI_STATIC_DIRECTORY": "/elsewhere"}) == {}
     monkeypatch.setattr(local_servers.os, "access", lambda path, _: path.endswith("prefect/server"))
     assert local_servers.writable_pages(tmp_path, {}) == {}
+
+
+def test_what_is_deployed_is_told_to_its_process_where_no_other_user_reads_it(tmp_path: Path):
+    schedule, environment = (
+        Schedule(source="/private.csv", recipe="of-ours"),
+        {**os.environ, "DREAMSHARD_HOME": str(tmp_path)},
+    )
+    others = set(psutil.Process().children())
+    stop = threading.Event()
+    with deployer(schedule, environment, tmp_path, measures_here=False, given=["source"], stop=stop) as deploying:
+        [process] = set(psutil.Process().children()) - others
+        assert process.cmdline()[1:] == ["-m", "flows.servers.deploying"]
+        with pytest.raises(ValueError, match="there is no recipe 'of-ours'"):
+            deploying.checked()
 
 
 def test_ctrl_c_ends_the_start_of_the_servers(tmp_path: Path):
