@@ -68,7 +68,8 @@ class Placed:
         gain = gain_over(self.costs, np.broadcast_to(reference, self.costs.shape))
         if gain.low is None or gain.high is None:
             raise AssertionError(f"costs are not finite: {self.costs}, {reference}")
-        return f"({1 - gain.high:.3f} to {1 - gain.low:.3f}, {len(self.costs)} seeds)"
+        seeds = "1 seed" if len(self.costs) == 1 else f"{len(self.costs)} seeds"
+        return f"({1 - gain.high:.3f} to {1 - gain.low:.3f}, {seeds})"
 
 
 def rows(quick: bool = False) -> Iterator[Row]:
