@@ -24,6 +24,7 @@ from dreamshard.files import atomic, full_disk
 from storage.filesystem import AnyPath, failures, list_files
 from storage.lake import confined, derived_views, schemas
 from storage.lake.lake_files import LAKE, LakeFiles
+from storage.lake.parquet_files import check_footers
 from storage.lake.query_scratch import query_scratch
 from storage.lake.query_watch import Bounds, watched
 from storage.lake.readers import reading
@@ -68,6 +69,9 @@ def connect(settings: Settings, versions: pa.Table | None = None) -> duckdb.Duck
 
     Args:
         versions: rows of the view `versions` instead of those in the lake.
+
+    Raises:
+        ValueError: a file of the lake is damaged; the message names it.
     """
     connection = duckdb.connect(config=confined.BEFORE)
     connection.execute("set enable_progress_bar = false")  # shown after two seconds, amid a JSON answer too
@@ -82,6 +86,9 @@ def write_catalog(settings: Settings) -> None:
     """Replace `catalog.duckdb`, without disturbing readers of the old file; its paths are absolute.
 
     Call it after every stage: a view written while its dataset had no files stays empty.
+
+    Raises:
+        ValueError: a file of the lake is damaged; the message names it.
     """
     target = settings.catalog_path
     with atomic.replacing(target) as temporary, duckdb.connect(temporary, config=confined.BEFORE) as connection:
@@ -180,15 +187,34 @@ def _create_views(connection: duckdb.DuckDBPyConnection, settings: Settings, add
     Args:
         address: how the addresses of the lake's files begin for this connection.
         versions: a query of the rows of `versions`; empty for those in the lake.
+
+    Raises:
+        ValueError: a file is damaged; the message names it.
     """
-    for _ in range(_TIMES_REPLACED):
+    root = settings.lake_root
+    for remaining in reversed(range(_TIMES_REPLACED + 1)):
         try:
-            return _define_views(connection, settings.lake_root, address, versions)
+            _define_views(connection, root, address, versions)
+            return
         except duckdb.Error as error:
-            if isinstance(settings.lake_root, Path) or not any(kind in str(error) for kind in _REPLACED):
+            if isinstance(root, Path) or not any(kind in str(error) for kind in _REPLACED):
+                raise _unreadable(error, root) from error
+            if not remaining:
                 raise
-            settings.lake_root.fs.invalidate_cache()
-    return _define_views(connection, settings.lake_root, address, versions)
+            root.fs.invalidate_cache()
+
+
+def _unreadable(error: duckdb.Error, root: AnyPath) -> ValueError:
+    """Why no view can be made of the lake's files: the first damaged one, else what DuckDB says."""
+    try:
+        for dataset in sorted({dataset for dataset, *_ in _SOURCES.values()}):
+            check_footers(list_files(root / dataset, "**/*.parquet"))
+    except ValueError as damaged:
+        return damaged
+    return ValueError(
+        f"DuckDB cannot read the lake in {root} ({_reason(error, root)}), so nothing can be asked of it; a file in it may "
+        "come from another program: remove it and run the stage that writes it again"
+    )
 
 
 def _define_views(connection: duckdb.DuckDBPyConnection, root: AnyPath, address: str, versions: str) -> None:

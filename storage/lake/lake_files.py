@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from fsspec.spec import AbstractFileSystem
 
-from storage.filesystem import AnyPath, list_files, modification_time
+from storage.filesystem import AnyPath, list_file_infos, modification_time
 
 LAKE = "0://"
 """How addresses of the lake's files begin within a query.
@@ -57,9 +57,9 @@ class LakeFiles(AbstractFileSystem):  # type: ignore[misc]
         if fixed == len(parts):
             return [path] if self.isfile(path) else []
         folder = self._lake.joinpath(*parts[:fixed])
-        found = list_files(folder, "/".join(parts[fixed:]))
         start = f"{folder}".rstrip("/")
-        names = (str(file).removeprefix(start).lstrip("/") for file in found)
+        found = list_file_infos(folder, "/".join(parts[fixed:]))  # files alone, as DuckDB itself finds them
+        names = (str(info.path).removeprefix(start).lstrip("/") for info in found)
         return [LAKE + "/".join((*parts[:fixed], name)) for name in names]
 
     def info(self, path: str, **_options: Any) -> dict[str, Any]:

@@ -7,11 +7,13 @@ from types import SimpleNamespace
 import duckdb
 import pytest
 import torch
+from upath import UPath
 
 from dreamshard.costs import CostSample
 from dreamshard.exchange_sample import Exchange
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import dataset_version
+from storage.filesystem import list_files, writing
 from storage.lake import catalog, schemas, write_exchanges
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import write_rows
@@ -229,6 +231,36 @@ def test_other_errors_of_a_store_are_not_tried_again(monkeypatch):
         raise duckdb.Error("Parser Error")
 
     monkeypatch.setattr(catalog, "_define_views", broken)
-    with pytest.raises(duckdb.Error, match="Parser"):
-        catalog.connect(SimpleNamespace(lake_root=SimpleNamespace(fs=None)))
+    monkeypatch.setattr(catalog, "list_files", lambda *_: [])
+    with pytest.raises(ValueError, match=r"cannot read the lake in .*Parser Error"):
+        catalog.connect(SimpleNamespace(lake_root=UPath("memory://team/lake")))
     assert len(tried) == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda _: b"",
+        lambda _: b"a text that is no Parquet",
+        lambda valid: valid[: len(valid) // 2],
+        lambda valid: valid[:-408] + b"\xff" * 400 + valid[-8:],
+    ],
+    ids=["empty", "text", "truncated", "footer"],
+)
+@pytest.mark.parametrize(
+    "use", [lambda s: catalog.query(s, "from tables"), catalog.write_catalog], ids=["sql", "catalog"]
+)
+def test_a_damaged_file_of_the_lake_is_named_in_one_sentence(settings: Settings, filled: None, damage, use):
+    [valid, *_] = list_files(settings.lake_root / "cost_samples", "**/*.parquet")
+    damaged = valid.parent / "damaged.parquet"
+    with writing(damaged) as file:
+        file.write(damage(valid.read_bytes()))
+    with pytest.raises(ValueError, match=r"cannot be read as Parquet .*remove it and run the stage") as refused:
+        use(settings)
+    assert str(damaged) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_folder_named_like_a_file_of_the_lake_is_no_file(settings: Settings, filled: None):
+    (Path(settings.lake_root) / "cost_samples" / "a.parquet").mkdir()
+    assert catalog.query(settings, "select count(*) as n from cost_samples") == [{"n": 2}]
