@@ -11,7 +11,7 @@ secret, for S3).
 import math
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,10 +58,23 @@ class Answer:
     Attributes:
         rows: computed each time it is read.
         scratch: a folder that is removed with the query.
+        check: raises `ValueError` once the query has exceeded a bound.
     """
 
     rows: duckdb.DuckDBPyRelation
     scratch: Path
+    check: Callable[[], None]
+
+    def iter_rows(self) -> Iterator[dict[str, Any]]:
+        """The rows one by one, of which a batch at a time is in memory.
+
+        Raises:
+            ValueError: the query has exceeded a bound, also while its caller used a row.
+        """
+        names = self.rows.columns
+        for row in self.rows.iter_rows():
+            self.check()
+            yield dict(zip(names, row, strict=True))
 
 
 def connect(settings: Settings, versions: pa.Table | None = None) -> duckdb.DuckDBPyConnection:
@@ -126,7 +139,7 @@ def answering(
         confined.confine(connection, scratch, memory_gb)
         bounds = Bounds(seconds=seconds, file_bytes=int(confined.SPILL_TIMES * memory_gb * 2**30))
         try:
-            with watched(connection, scratch, bounds):
+            with watched(connection, scratch, bounds) as check_bounds:
                 confined.check(connection, _readable(sql))
                 answer: duckdb.DuckDBPyRelation | None = connection.sql(_readable(sql))
                 if answer is None:
@@ -136,7 +149,7 @@ def answering(
                     )
                 names = answer.columns
                 answer = answer if len(set(names)) == len(names) else answer.project("*")  # which numbers them: a, a_1
-                yield Answer(rows=answer, scratch=scratch)
+                yield Answer(rows=answer, scratch=scratch, check=check_bounds)
         except (duckdb.OutOfMemoryException, MemoryError) as error:
             raise ValueError(
                 f"this query needs more than the {memory_gb:g} GiB of memory that it may use, or {confined.SPILL_TIMES} "

@@ -36,6 +36,15 @@ def test_a_query_that_takes_too_long_is_stopped(tmp_path):
             assert connection.sql("select 1").fetchall() == [(1,)], "the connection goes on"
 
 
+def test_a_bound_exceeded_between_steps_of_the_query_is_noticed_too(tmp_path):
+    bounds = Bounds(seconds=0.3, file_bytes=2**30)
+    with duckdb.connect() as connection, watched(connection, tmp_path, bounds) as check:
+        check()
+        time.sleep(0.8)
+        with pytest.raises(ValueError, match=r"took more than 0.3 s, .* --seconds"):
+            check()
+
+
 def test_ctrl_c_ends_a_query_at_once(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", ASKED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
