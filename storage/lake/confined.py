@@ -60,6 +60,10 @@ def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         ValueError: it is several, or one that may write, attach, load or set anything, or not text.
         duckdb.Error: it is not SQL.
     """
+    if any("\ud800" <= letter <= "\udfff" for letter in sql):
+        raise ValueError(
+            f"{sql!r} is not text in UTF-8: half a character is in it, which DuckDB cannot read; write the query in UTF-8"
+        )
     statements = connection.extract_statements(sql)
     if len(statements) > 1:
         raise ValueError(

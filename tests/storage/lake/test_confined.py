@@ -164,6 +164,13 @@ def test_a_query_nested_too_deeply_is_refused():
         confined.check(connection, f"select {'(select ' * 400}1{')' * 400}")
 
 
+@pytest.mark.parametrize("sql", ["select '\udcff'", "explain select '\udcff'", "describe \udcff"])
+def test_half_a_character_is_refused_in_one_sentence(settings: Settings, sql: str):
+    with pytest.raises(ValueError, match=r"is not text in UTF-8") as refused:
+        catalog.query(settings, sql)
+    str(refused.value).encode()
+
+
 def _contents(folder: Path) -> dict[Path, bytes | None]:
     return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
