@@ -25,7 +25,7 @@ _MAGIC = frozenset("*?[")
 
 
 class LakeFiles(AbstractFileSystem):  # type: ignore[misc]
-    """Reads files below a lake's root; all that changes something is refused, as fsspec does by default or here."""
+    """Reads files below a lake's root; all that changes something is refused."""
 
     protocol = LAKE.removesuffix("://")
     cachable = False  # else fsspec keeps one instance for the whole process
@@ -45,6 +45,15 @@ class LakeFiles(AbstractFileSystem):  # type: ignore[misc]
         file = self._file(path)
         opened: BinaryIO = file.open("rb") if isinstance(file, Path) else file.fs.open(file.path, "rb")
         return opened
+
+    def _refuse(self, path: str, *_others: Any, **_options: Any) -> None:
+        raise PermissionError(f"{path} is in the lake, and a query may not change it")
+
+    rm = rm_file = rmdir = mv = copy = cp_file = mkdir = makedirs = touch = pipe_file = put_file = _refuse
+
+    def ls(self, path: str, **_options: Any) -> None:
+        """Refused: DuckDB lists a folder by `glob` to read it, and by this to empty it."""
+        self._refuse(path)
 
     def glob(self, path: str, **_options: Any) -> list[str]:
         """The addresses of the files that match, sorted.
