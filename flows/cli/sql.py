@@ -4,10 +4,9 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,7 +30,7 @@ def sql(
         str | None, typer.Option("--parquet", help="Write Parquet to this file instead; - for stdout.")
     ] = None,
     rows: Annotated[
-        int, typer.Option(min=1, max=10**9, help="Rows to print; --json, --csv and --parquet give all.")
+        int, typer.Option(min=1, max=10**9, help="Rows to print, also with --json; --csv and --parquet give all.")
     ] = 1000,
     memory_gb: Annotated[
         float,
@@ -69,42 +68,43 @@ def sql(
         if csv is not None:
             written = answer.scratch / "answer.csv"
             answer.rows.write_csv(str(written), header=True)
+            answer.check()
             _copy(written, csv)
         if parquet is not None:
             written = answer.scratch / "answer.parquet"
             answer.rows.write_parquet(str(written), compression="zstd")
+            answer.check()
             _copy(written, parquet)
         if csv is None and parquet is None:
-            _print_json(answer) if as_json else _print(answer, rows)
-
-
-def _named(answer: "Answer") -> Iterator[dict[str, Any]]:
-    """The rows one by one, of which a batch at a time is in memory."""
-    names = answer.rows.columns
-    for row in answer.rows.iter_rows():
-        answer.check()
-        yield dict(zip(names, row, strict=True))
+            _print_json(answer, rows) if as_json else _print(answer, rows)
 
 
 def _print(answer: "Answer", most: int) -> None:
-    shown = list(islice(_named(answer), most + 1))
+    shown = list(islice(answer.iter_rows(), most + 1))
     terminal.print_table(shown[:most])
     if len(shown) > most:
-        ((number,),) = answer.rows.aggregate("count(*)").fetchall()
-        terminal.note(
-            f"{number - most} more rows are not printed, of {number}; --rows prints more, and --csv FILE, --parquet FILE and "
-            "--json give all"
-        )
+        _note_left_out(answer, most)
 
 
-def _print_json(answer: "Answer") -> None:
+def _print_json(answer: "Answer", most: int) -> None:
     """Print what `terminal.print_json` prints of a list, row by row."""
     separator = "[\n"
-    for row in _named(answer):
+    rows = answer.iter_rows()
+    for row in islice(rows, most):
         finite = json.loads(json.dumps(row, default=str), parse_constant=lambda _: None)
         sys.stdout.write(separator + textwrap.indent(json.dumps(finite, indent=2), "  "))
         separator = ",\n"
     sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
+    if next(rows, None) is not None:
+        _note_left_out(answer, most)
+
+
+def _note_left_out(answer: "Answer", most: int) -> None:
+    ((number,),) = answer.rows.aggregate("count(*)").fetchall()
+    terminal.note(
+        f"{number - most} more rows are not printed, of {number}; --rows prints more, and --csv FILE and --parquet FILE give "
+        "all"
+    )
 
 
 def _copy(written: Path, target: str) -> None:

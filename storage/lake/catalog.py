@@ -24,6 +24,7 @@ from dreamshard.files import atomic, full_disk
 from storage.filesystem import AnyPath, failures, list_files
 from storage.lake import confined, derived_views, schemas
 from storage.lake.lake_files import LAKE, LakeFiles
+from storage.lake.parquet_files import check_footers
 from storage.lake.query_scratch import query_scratch
 from storage.lake.query_watch import Bounds, watched
 from storage.lake.readers import reading
@@ -57,12 +58,23 @@ class Answer:
     Attributes:
         rows: computed each time it is read.
         scratch: a folder that is removed with the query.
-        check: raises ValueError once the query has exceeded a bound; to be called between rows.
+        check: raises `ValueError` once the query has exceeded a bound.
     """
 
     rows: duckdb.DuckDBPyRelation
     scratch: Path
     check: Callable[[], None]
+
+    def iter_rows(self) -> Iterator[dict[str, Any]]:
+        """The rows one by one, of which a batch at a time is in memory.
+
+        Raises:
+            ValueError: the query has exceeded a bound, also while its caller used a row.
+        """
+        names = self.rows.columns
+        for row in self.rows.iter_rows():
+            self.check()
+            yield dict(zip(names, row, strict=True))
 
 
 def connect(settings: Settings, versions: pa.Table | None = None) -> duckdb.DuckDBPyConnection:
@@ -70,14 +82,16 @@ def connect(settings: Settings, versions: pa.Table | None = None) -> duckdb.Duck
 
     Args:
         versions: rows of the view `versions` instead of those in the lake.
+
+    Raises:
+        ValueError: a file of the lake is damaged; the message names it.
     """
     connection = duckdb.connect(config=confined.BEFORE)
     connection.execute("set enable_progress_bar = false")  # shown after two seconds, amid a JSON answer too
     if versions is not None:
         connection.register("registered_versions", versions)
     connection.register_filesystem(LakeFiles(settings.lake_root))
-    with _readable_files(settings.lake_root):
-        _create_views(connection, settings, LAKE, "" if versions is None else "from registered_versions")
+    _create_views(connection, settings, LAKE, "" if versions is None else "from registered_versions")
     return connection
 
 
@@ -85,30 +99,15 @@ def write_catalog(settings: Settings) -> None:
     """Replace `catalog.duckdb`, without disturbing readers of the old file; its paths are absolute.
 
     Call it after every stage: a view written while its dataset had no files stays empty.
+
+    Raises:
+        ValueError: a file of the lake is damaged; the message names it.
     """
     target = settings.catalog_path
     with atomic.replacing(target) as temporary, duckdb.connect(temporary, config=confined.BEFORE) as connection:
         if not isinstance(settings.lake_root, Path):
             connection.register_filesystem(settings.lake_root.fs)
-        with _readable_files(settings.lake_root):
-            _create_views(connection, settings, f"{settings.lake_root}".rstrip("/") + "/")
-
-
-@contextmanager
-def _readable_files(root: AnyPath) -> Iterator[None]:
-    """Say which file of the lake cannot be read.
-
-    Raises:
-        ValueError: one cannot.
-    """
-    try:
-        yield
-    except (duckdb.InvalidInputException, duckdb.SerializationException) as error:
-        reason = _reason(error, root).partition(" LINE 1:")[0]
-        raise ValueError(
-            f"a file of the lake cannot be read, so nothing that needs it can be answered ({reason}); it was cut off or "
-            "comes from another program: remove it, or restore it from a backup, and run the same command again"
-        ) from error
+        _create_views(connection, settings, f"{settings.lake_root}".rstrip("/") + "/")
 
 
 @contextmanager
@@ -140,7 +139,7 @@ def answering(
         confined.confine(connection, scratch, memory_gb)
         bounds = Bounds(seconds=seconds, file_bytes=int(confined.SPILL_TIMES * memory_gb * 2**30))
         try:
-            with watched(connection, scratch, bounds) as check:
+            with watched(connection, scratch, bounds) as check_bounds:
                 confined.check(connection, _readable(sql))
                 answer: duckdb.DuckDBPyRelation | None = connection.sql(_readable(sql))
                 if answer is None:
@@ -150,7 +149,7 @@ def answering(
                     )
                 names = answer.columns
                 answer = answer if len(set(names)) == len(names) else answer.project("*")  # which numbers them: a, a_1
-                yield Answer(rows=answer, scratch=scratch, check=check)
+                yield Answer(rows=answer, scratch=scratch, check=check_bounds)
         except (duckdb.OutOfMemoryException, MemoryError) as error:
             raise ValueError(
                 f"this query needs more than the {memory_gb:g} GiB of memory that it may use, or {confined.SPILL_TIMES} "
@@ -201,15 +200,34 @@ def _create_views(connection: duckdb.DuckDBPyConnection, settings: Settings, add
     Args:
         address: how the addresses of the lake's files begin for this connection.
         versions: a query of the rows of `versions`; empty for those in the lake.
+
+    Raises:
+        ValueError: a file is damaged; the message names it.
     """
-    for _ in range(_TIMES_REPLACED):
+    root = settings.lake_root
+    for remaining in reversed(range(_TIMES_REPLACED + 1)):
         try:
-            return _define_views(connection, settings.lake_root, address, versions)
+            _define_views(connection, root, address, versions)
+            return
         except duckdb.Error as error:
-            if isinstance(settings.lake_root, Path) or not any(kind in str(error) for kind in _REPLACED):
+            if isinstance(root, Path) or not any(kind in str(error) for kind in _REPLACED):
+                raise _unreadable(error, root) from error
+            if not remaining:
                 raise
-            settings.lake_root.fs.invalidate_cache()
-    return _define_views(connection, settings.lake_root, address, versions)
+            root.fs.invalidate_cache()
+
+
+def _unreadable(error: duckdb.Error, root: AnyPath) -> ValueError:
+    """Why no view can be made of the lake's files: the first damaged one, else what DuckDB says."""
+    try:
+        for dataset in sorted({dataset for dataset, *_ in _SOURCES.values()}):
+            check_footers(list_files(root / dataset, "**/*.parquet"))
+    except ValueError as damaged:
+        return damaged
+    return ValueError(
+        f"DuckDB cannot read the lake in {root} ({_reason(error, root)}), so nothing can be asked of it; a file in it may "
+        "come from another program: remove it and run the stage that writes it again"
+    )
 
 
 def _define_views(connection: duckdb.DuckDBPyConnection, root: AnyPath, address: str, versions: str) -> None:

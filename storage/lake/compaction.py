@@ -1,4 +1,4 @@
-"""Compaction: many small files of cost samples become few, so that a query need not open each (about 0.5 ms).
+"""Compaction: many small files of cost samples become few, so that a query need not open each (about 1 ms).
 
 Each folder of a testbed and a dataset version is made anew beside the lake's data, with small files merged and large ones
 linked, and takes the old folder's place by one exchange of the two names. So a reader sees all old files or all new ones,

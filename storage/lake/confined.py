@@ -60,12 +60,10 @@ def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         ValueError: it is several, or one that may write, attach, load or set anything, or not text.
         duckdb.Error: it is not SQL.
     """
-    try:
-        sql.encode()
-    except UnicodeEncodeError as error:
+    if any("\ud800" <= letter <= "\udfff" for letter in sql):
         raise ValueError(
-            f"{sql!r} has half a character at {error.start}, so it is no text; write it as UTF-8"
-        ) from error
+            f"{sql!r} is not text in UTF-8: half a character is in it, which DuckDB cannot read; write the query in UTF-8"
+        )
     statements = connection.extract_statements(sql)
     if len(statements) > 1:
         raise ValueError(

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from fsspec.spec import AbstractFileSystem
 
-from storage.filesystem import AnyPath, list_files, modification_time
+from storage.filesystem import AnyPath, list_file_infos, modification_time
 
 LAKE = "0://"
 """How addresses of the lake's files begin within a query.
@@ -65,7 +65,7 @@ class SharedFile:
 
 
 class LakeFiles(AbstractFileSystem):  # type: ignore[misc]
-    """Reads files below a lake's root; all that changes something is refused, as fsspec does by default or here."""
+    """Reads files below a lake's root; all that changes something is refused."""
 
     protocol = LAKE.removesuffix("://")
     cachable = False  # else fsspec keeps one instance for the whole process
@@ -87,6 +87,15 @@ class LakeFiles(AbstractFileSystem):  # type: ignore[misc]
             return SharedFile(lambda: file.open("rb", buffering=0))
         return SharedFile(lambda: file.fs.open(file.path, "rb"))
 
+    def _refuse(self, path: str, *_others: Any, **_options: Any) -> None:
+        raise PermissionError(f"{path} is in the lake, and a query may not change it")
+
+    rm = rm_file = rmdir = mv = copy = cp_file = mkdir = makedirs = touch = pipe_file = put_file = _refuse
+
+    def ls(self, path: str, **_options: Any) -> None:
+        """Refused: DuckDB lists a folder by `glob` to read it, and by this to empty it."""
+        self._refuse(path)
+
     def glob(self, path: str, **_options: Any) -> list[str]:
         """The addresses of the files that match, sorted.
 
@@ -98,9 +107,9 @@ class LakeFiles(AbstractFileSystem):  # type: ignore[misc]
         if fixed == len(parts):
             return [path] if self.isfile(path) else []
         folder = self._lake.joinpath(*parts[:fixed])
-        found = list_files(folder, "/".join(parts[fixed:]))
         start = f"{folder}".rstrip("/")
-        names = (str(file).removeprefix(start).lstrip("/") for file in found)
+        found = list_file_infos(folder, "/".join(parts[fixed:]))  # files alone, as DuckDB itself finds them
+        names = (str(info.path).removeprefix(start).lstrip("/") for info in found)
         return [LAKE + "/".join((*parts[:fixed], name)) for name in names]
 
     def info(self, path: str, **_options: Any) -> dict[str, Any]:

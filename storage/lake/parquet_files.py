@@ -83,6 +83,17 @@ def read_parquet_files(
     return tables
 
 
+def check_footers(sources: Sequence[AnyPath]) -> None:
+    """Check that files are Parquet, by what is at their ends.
+
+    Raises:
+        ValueError: one is not, or is damaged there; the message names the file.
+    """
+    for source in sources:
+        with parquet_errors(source, _ADVICE), suppress(FileNotFoundError):
+            pq.read_metadata(source if isinstance(source, Path) else pa.BufferReader(_content(source)))
+
+
 def _texts(schema: pa.Schema) -> list[str]:
     """Columns that repeat values; dictionaries of measured numbers make files a quarter larger and slower."""
     plain = [field.name for field in schema if field.type == pa.string()]

@@ -4,7 +4,8 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ class Bounds:
 def watched(connection: duckdb.DuckDBPyConnection, folder: Path, bounds: Bounds) -> Iterator[Callable[[], None]]:
     """Interrupt what the connection runs in the block once it exceeds a bound.
 
-    Yields a check for the block to make where DuckDB does nothing, as between rows that it has computed: it raises likewise.
+    Yields a function that raises the same error while DuckDB runs nothing, for whoever works on rows that it has answered.
 
     Args:
         folder: of the query; the disk it is on is kept from running full.
@@ -47,36 +48,35 @@ def watched(connection: duckdb.DuckDBPyConnection, folder: Path, bounds: Bounds)
     over, problems, by_hand = threading.Event(), list[str](), threading.Event()
 
     def watch() -> None:
-        left_s = bounds.seconds
         while not over.wait(_EVERY_S):
-            left_s -= _EVERY_S
-            if not problems and (problem := _exceeded(folder, bounds, left_s)):
+            if not problems and (problem := _exceeded(folder, bounds, until - time.monotonic())):
                 problems.append(problem)
             if signals is not None and signal.SIGINT in _arrived(signals):
                 by_hand.set()
             if problems or by_hand.is_set():  # again and again: between two steps of the query nothing is interrupted
                 connection.interrupt()
 
+    def check() -> None:
+        if problems:
+            raise ValueError(problems[0])
+
     with _signals() as signals:
+        until = time.monotonic() + bounds.seconds
         thread = threading.Thread(target=watch, daemon=True)
         thread.start()
         try:
-            yield lambda: _raise_first(problems)
-            _raise_first(problems)
+            yield check
         except (duckdb.Error, RuntimeError) as error:
             if problems:
                 raise ValueError(problems[0]) from error
+            if signals is not None and signal.SIGINT in _arrived(signals):
+                by_hand.set()
             if by_hand.is_set() or str(error) == _CTRL_C:
                 raise KeyboardInterrupt from error
             raise
         finally:
             over.set()
             thread.join()
-
-
-def _raise_first(problems: Sequence[str]) -> None:
-    if problems:
-        raise ValueError(problems[0])
 
 
 @contextmanager
@@ -112,8 +112,8 @@ def _arrived(signals: int) -> bytes:
 def _exceeded(folder: Path, bounds: Bounds, left_s: float) -> str | None:
     if left_s <= 0:
         return (
-            f"this query took more than {bounds.seconds:g} s, so it was stopped and nothing was written; ask for fewer rows "
-            "or joins, or raise --seconds"
+            f"this query took more than {bounds.seconds:g} s, so it was stopped before its answer was complete; ask for "
+            "fewer rows or joins, or raise --seconds"
         )
     try:
         largest = max((file.stat().st_size for file in folder.iterdir() if file.is_file()), default=0)

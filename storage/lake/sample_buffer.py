@@ -3,7 +3,7 @@
     <lake>/sample_buffer/<testbed>/<dataset version>/<run>.<iteration>.<sample>.parquet
 
 A killed process thus loses no measurement, and a query opens one file per iteration instead of one per placement (about
-0.5 ms each). Readers of the lake do not look into the buffer, and no sample is in the lake twice.
+1 ms each). Readers of the lake do not look into the buffer, and no sample is in the lake twice.
 
 On a shared store other hosts have samples in the buffer too, so a run moves only its own; those of a killed run wait until
 that run resumes.

@@ -143,11 +143,11 @@ def _names(home: Path) -> list[Path]:
         ValueError: the record is damaged.
     """
     try:
-        text = (home / contents.RECORD).read_text(encoding="utf-8")
+        content = (home / contents.RECORD).read_bytes()
     except FileNotFoundError:
         return []
     try:
-        record = json.loads(text)
+        record = json.loads(content.decode())
         return [Path(record["home"]), *map(Path, record["also"])]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(

@@ -30,6 +30,7 @@ from tests.helpers.samples import make_sample
 # the same cases, for the lake of this module's `settings`
 from tests.storage.lake.test_catalog import (  # noqa: F401
     filled,
+    test_a_damaged_file_of_the_lake_is_named_in_one_sentence,
     test_a_sample_is_one_row_and_each_of_its_devices_is_one,
     test_placements_name_the_device_of_every_table,
 )

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,10 +156,21 @@ def test_a_long_answer_is_printed_in_part_and_written_whole(sql: Callable[..., R
     printed = sql("select range as r from range(100000000)", "--rows", "3")
     assert [line.split()[1] for line in printed.stdout.splitlines()[3:-1]] == ["0", "1", "2"]
     assert "99999997 more rows are not printed, of 100000000" in printed.stderr
-    assert len(json.loads(sql("from range(2000)", "--json").stdout)) == 2000
+    as_json = sql("from range(2000)", "--json")
+    assert len(json.loads(as_json.stdout)) == 1000
+    assert "1000 more rows are not printed, of 2000; --rows prints more" in as_json.stderr
+    as_json = sql("from range(2000)", "--json", "--rows", "2000")
+    assert (len(json.loads(as_json.stdout)), as_json.stderr) == (2000, "")
     assert sql("from range(2000) where false", "--json").stdout == "[]\n"
     assert sql("from range(2000)", "--parquet", str(tmp_path / "a.parquet")).exit_code == 0
     assert len(pd.read_parquet(tmp_path / "a.parquet")) == 2000
+
+
+def test_printing_rows_ends_with_the_time_allowed(sql: Callable[..., Result]):
+    begun = time.monotonic()
+    stopped = sql("from range(10000000)", "--json", "--rows", "10000000", "--seconds", "1")
+    assert "took more than 1 s" in sentence(stopped.exception)
+    assert time.monotonic() - begun < 20
 
 
 def test_no_progress_of_a_long_query_is_in_its_answer(sql: Callable[..., Result]):
@@ -196,5 +208,5 @@ def test_a_query_that_was_stopped_leaves_no_file(sql: Callable[..., Result], tmp
     endless = "select a.range * b.range as product from range(10000000) a, range(10000000) b"
     stopped = sql(endless, "--csv", str(target), "--seconds", "0.5")
     assert stopped.exit_code == 1
-    assert "took more than 0.5 s, so it was stopped and nothing was written" in sentence(stopped.exception)
+    assert "took more than 0.5 s, so it was stopped before its answer was complete" in sentence(stopped.exception)
     assert not target.exists()

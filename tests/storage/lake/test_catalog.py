@@ -7,20 +7,21 @@ from types import SimpleNamespace
 import duckdb
 import pytest
 import torch
+from upath import UPath
 
 from dreamshard.costs import CostSample
 from dreamshard.exchange_sample import Exchange
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import dataset_version
+from storage.filesystem import list_files, writing
 from storage.lake import catalog, schemas, write_exchanges
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import write_rows
 from storage.lake.shard_cost_cache import LakeShardCache
 from storage.lake.sweep_results import read_results, result_path, write_results
 from storage.settings import Settings
-from storage.store import open_store
 from tests.helpers.lake import append_samples
-from tests.helpers.samples import four_tables, make_evaluation, make_sample
+from tests.helpers.samples import make_evaluation, make_sample
 from tests.helpers.sweep import cell_result
 from tests.helpers.testbeds import simulated
 from tests.storage.lake.test_shard_cost_cache import COSTS, KEY
@@ -230,20 +231,36 @@ def test_other_errors_of_a_store_are_not_tried_again(monkeypatch):
         raise duckdb.Error("Parser Error")
 
     monkeypatch.setattr(catalog, "_define_views", broken)
-    with pytest.raises(duckdb.Error, match="Parser"):
-        catalog.connect(SimpleNamespace(lake_root=SimpleNamespace(fs=None)))
+    monkeypatch.setattr(catalog, "list_files", lambda *_: [])
+    with pytest.raises(ValueError, match=r"cannot read the lake in .*Parser Error"):
+        catalog.connect(SimpleNamespace(lake_root=UPath("memory://team/lake")))
     assert len(tried) == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1 and no more"])
-def test_a_damaged_file_of_the_lake_is_named_in_one_sentence(tmp_path, content):
-    store = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)}))
-    store.lake.write_dataset(four_tables(), dataset_version(four_tables()), "by hand")
-    file = next((tmp_path / "lake" / "tables").rglob("*.parquet")).with_name("zz.parquet")
-    file.write_bytes(content)
-    for ask in (lambda: catalog.query(store.settings, "select 1"), lambda: catalog.write_catalog(store.settings)):
-        with pytest.raises(ValueError, match="a file of the lake cannot be read") as raised:
-            ask()
-        assert str(file) in str(raised.value)
-        assert "LINE 1" not in str(raised.value)
-        assert "\n" not in str(raised.value)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda _: b"",
+        lambda _: b"a text that is no Parquet",
+        lambda valid: valid[: len(valid) // 2],
+        lambda valid: valid[:-408] + b"\xff" * 400 + valid[-8:],
+    ],
+    ids=["empty", "text", "truncated", "footer"],
+)
+@pytest.mark.parametrize(
+    "use", [lambda s: catalog.query(s, "from tables"), catalog.write_catalog], ids=["sql", "catalog"]
+)
+def test_a_damaged_file_of_the_lake_is_named_in_one_sentence(settings: Settings, filled: None, damage, use):
+    [valid, *_] = list_files(settings.lake_root / "cost_samples", "**/*.parquet")
+    damaged = valid.parent / "damaged.parquet"
+    with writing(damaged) as file:
+        file.write(damage(valid.read_bytes()))
+    with pytest.raises(ValueError, match=r"cannot be read as Parquet .*remove it and run the stage") as refused:
+        use(settings)
+    assert str(damaged) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_folder_named_like_a_file_of_the_lake_is_no_file(settings: Settings, filled: None):
+    (Path(settings.lake_root) / "cost_samples" / "a.parquet").mkdir()
+    assert catalog.query(settings, "select count(*) as n from cost_samples") == [{"n": 2}]

@@ -11,7 +11,7 @@ import pytest
 from dreamshard.costs import CostSample
 from storage.lake import catalog, confined
 from storage.lake.lake import Lake
-from storage.lake.lake_files import LAKE
+from storage.lake.lake_files import LAKE, LakeFiles
 from storage.settings import Settings
 from storage.store import open_store
 from tests.helpers.lake import append_samples
@@ -159,9 +159,43 @@ def test_a_writing_cte_is_refused_before_it_runs(attack: str):
         confined.check(connection, attack.format(kept="x", lake="x", kept_in_text="x"))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda files, path: files.open(path, "wb"),
+        lambda files, path: files.open(path, "r+b"),
+        lambda files, path: files.open(path, "ab"),
+        lambda files, path: files.rm(path),
+        lambda files, path: files.rm(f"{LAKE}tables", recursive=True),
+        lambda files, path: files.mv(path, f"{LAKE}planted"),
+        lambda files, path: files.cp_file(path, f"{LAKE}planted"),
+        lambda files, path: files.put(__file__, f"{LAKE}planted"),
+        lambda files, _: files.mkdir(f"{LAKE}planted"),
+        lambda files, path: files.makedirs(f"{LAKE}planted"),
+        lambda files, path: files.touch(path),
+        lambda files, path: files.pipe({path: b"x"}),
+        lambda files, path: files.open(f"{LAKE}../login"),
+        lambda files, path: files.open(f"{LAKE}/etc/passwd"),
+        lambda files, path: files.glob(f"{LAKE}tables/../../*"),
+    ],
+)
+def test_a_querys_file_system_reads_below_the_root_and_changes_nothing(lake: Lake, quoted: dict[str, str], change):
+    before = _contents(lake.root.parent)
+    with pytest.raises(PermissionError):
+        change(LakeFiles(lake.root), f"{LAKE}{quoted['kept_name']}")
+    assert _contents(lake.root.parent) == before
+
+
 def test_a_query_nested_too_deeply_is_refused():
     with duckdb.connect() as connection, pytest.raises(ValueError, match="nested too deeply"):
         confined.check(connection, f"select {'(select ' * 400}1{')' * 400}")
+
+
+@pytest.mark.parametrize("sql", ["select '\udcff'", "explain select '\udcff'", "describe \udcff"])
+def test_half_a_character_is_refused_in_one_sentence(settings: Settings, sql: str):
+    with pytest.raises(ValueError, match=r"is not text in UTF-8") as refused:
+        catalog.query(settings, sql)
+    str(refused.value).encode()
 
 
 def _contents(folder: Path) -> dict[Path, bytes | None]:

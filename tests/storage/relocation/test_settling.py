@@ -187,8 +187,9 @@ def test_a_home_whose_databases_cannot_be_rewritten_is_one_sentence_and_is_tried
     check_addresses(moved)
 
 
-def test_a_damaged_record_is_one_sentence(home):
-    (home / "home.json").write_text('{"home": ')
+@pytest.mark.parametrize("content", [b'{"home": ', b"\xff\xfe", b"", b"[]", b'{"home": 1, "also": []}'])
+def test_a_damaged_record_is_one_sentence(home, content):
+    (home / "home.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"home.json is damaged .* remove the file"):
         opened(home)
 
