@@ -37,7 +37,9 @@ class RequestLimits:
         body_bytes: of a body; 4,096 tables with all statistics have about 2 MB.
         requests: in a body; they are placed one after another.
         tables: of a request; up to `MOST_TABLES`.
-        choices: tables x devices, over all requests of a body: time and memory to place grow with them.
+        all_tables: over all requests of a body. They are described, and a first placement is made of them, which no limit
+            of time cuts: a second or two of computing.
+        choices: tables x devices, over all requests of a body; memory and the time for first placements grow with them too.
         values: in a body, counted by its commas; parsing more would hold up other clients for seconds.
         body_s: for a body to arrive; its connection is closed after that.
         search_s: of searching for all plans of a body; then the best ones found are the answer.
@@ -48,7 +50,8 @@ class RequestLimits:
     body_bytes: int = 16 * 2**20
     requests: int = 16
     tables: int = MOST_TABLES
-    choices: int = 1_000_000
+    all_tables: int = MOST_TABLES
+    choices: int = 2**17
     values: int = 1_000_000
     body_s: float = 30.0
     search_s: float = 10.0
@@ -212,7 +215,7 @@ def exceeded(body: bytes, limits: RequestLimits) -> str | None:
             f"the body has {len(requests)} requests, more than {limits.requests}, which would hold up other clients; send "
             "them in several bodies, or start the server with a larger --max-requests"
         )
-    choices = 0
+    all_tables = choices = 0
     for number, request in enumerate(requests):
         asked = request if isinstance(request, Mapping) else {}
         tables, devices = asked.get("tables"), asked.get("num_devices")
@@ -224,11 +227,17 @@ def exceeded(body: bytes, limits: RequestLimits) -> str | None:
                 f"request {number} has {len(tables):,} tables, more than {limits.tables:,}, which would hold up other "
                 f"clients; place them with `dreamshard place`{larger}"
             )
+        all_tables += len(tables)
         choices += len(tables) * devices if isinstance(devices, int) else 0
+    if all_tables > limits.all_tables:
+        return (
+            f"the body has {all_tables:,} tables in all its requests, more than {limits.all_tables:,}, which would hold up "
+            "other clients; send its requests one by one"
+        )
     if choices > limits.choices:
         return (
-            f"the body asks for {choices:,} choices (tables x devices), more than {limits.choices:,}, which would take "
-            "gigabytes and hold up other clients; send its requests one by one, or place them with `dreamshard place`"
+            f"the body asks for {choices:,} choices (tables x devices), more than {limits.choices:,}, which would "
+            "hold up other clients; send its requests one by one, or place them with `dreamshard place`"
         )
     return None
 

@@ -10,7 +10,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from flows.servers import prompt_connections
-from flows.servers.scoring_limits import RequestLimits, limited
+from flows.servers.scoring_limits import RequestLimits, exceeded, limited
 
 LIMITS = RequestLimits(body_bytes=8000, requests=2, tables=3, choices=20, values=500)
 TABLE = {"name": "t", "rows": 10, "dim": 4, "pooling_factor": 1.0}
@@ -148,3 +148,25 @@ def test_pages_for_programmers_are_there_only_if_asked_for():
     assert posted(b"", path="/openapi.json", method="GET").status_code == 404
     assert posted(b"", path="/docs", method="GET", pages=True).status_code == 200
     assert posted(b"", path="/health", method="GET").status_code == 200
+
+
+def body_of(tables: int, devices: int, requests: int = 1) -> bytes:
+    request = {"num_devices": devices, "memory_gb": 1, "tables": [{}] * tables}
+    return json.dumps({"inputs": [request] * requests}).encode()
+
+
+@pytest.mark.parametrize("asked", [(800, 128), (4096, 32), (32, 4096), (256, 32, 16)])
+def test_what_is_started_in_seconds_is_taken(asked):
+    assert exceeded(body_of(*asked), RequestLimits()) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ((244, 4096), "asks for 999,424 choices (tables x devices), more than 131,072"),
+        ((4096, 33), "asks for 135,168 choices (tables x devices), more than 131,072"),
+        ((257, 2, 16), "has 4,112 tables in all its requests, more than 4,096"),
+    ],
+)
+def test_what_would_compute_for_longer_before_any_search_is_refused(asked, said):
+    assert said in str(exceeded(body_of(*asked), RequestLimits()))
