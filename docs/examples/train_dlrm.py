@@ -9,6 +9,7 @@ Runs on GPUs with NCCL where there are enough, else on CPU ranks with gloo. Batc
 """
 
 import argparse
+import gc
 
 import torch
 import torch.distributed as dist
@@ -59,21 +60,9 @@ class Batch:
         self.labels = (self.dense_features[:, 0] > 0).int()
 
 
-def main() -> None:
-    """Train, and print the loss of every fifth step."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--plan", help="what `dreamshard place --format torchrec` wrote")
-    how.add_argument("--costs", help="a preset, a hardware file, a placer's folder, `champion` or a version")
-    options = parser.parse_args()
-
-    on_gpu = torch.cuda.device_count() > 1
-    dist.init_process_group("nccl" if on_gpu else "gloo")
+def train(options: argparse.Namespace, device: torch.device) -> None:
+    """Print where the tables are, then the loss of every fifth step."""
     rank = dist.get_rank()
-    device = torch.device("cuda", rank % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
-    if on_gpu:
-        torch.cuda.set_device(device)
-
     torch.manual_seed(0)  # the same dense weights on all ranks
     model = make_model()
     sharders = [
@@ -98,6 +87,24 @@ def main() -> None:
         dense.step()
         if rank == 0 and step % 5 == 0:
             print(f"step {step}: loss {loss.item():.3f}")
+
+
+def main() -> None:
+    """Train as one rank of those that torchrun started."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--plan", help="what `dreamshard place --format torchrec` wrote")
+    how.add_argument("--costs", help="a preset, a hardware file, a placer's folder, `champion` or a version")
+    options = parser.parse_args()
+
+    on_gpu = torch.cuda.device_count() > 1
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    device = torch.device("cuda", dist.get_rank() % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    train(options, device)
+    # A model still alive keeps gloo's threads running while Python ends, and then they may abort the process.
+    gc.collect()
     dist.destroy_process_group()
 
 
