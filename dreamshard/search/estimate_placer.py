@@ -22,6 +22,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 
 _SPREAD_GAIN = 1e-3  # of the predicted cost that spreading tables must save; the judge predicts alike
+_TRIAL_WORK = 100.0  # units; see `PlacementSearch`
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class EstimatePlacer(SearchingPlacer):
         def starts(episodes: Episodes) -> list[Int[Tensor, "B T"]]:
             return [cost_greedy(costs, episodes)]
 
-        return PlacementSearch(costs, costs.episodes, starts, self.columns).place(task, budget)
+        return PlacementSearch(costs, costs.episodes, starts, self.columns, trial_work=_TRIAL_WORK).place(task, budget)
 
     @torch.no_grad()
     @in_one_order

@@ -70,6 +70,8 @@ class PlacementSearch:
         starts: placements of these episodes to start from, besides the rules of thumb; `[B, T]` each.
         columns: whether tables may be split by columns.
         rules: whether to start from the rules of thumb.
+        trial_work: units for whole tables and for each way to split them, before it is decided whether to split; 0 decides by
+            a few steps from one start, which is as good where costs are a network's, whose errors a longer search exploits.
     """
 
     costs: CostModel
@@ -77,6 +79,7 @@ class PlacementSearch:
     starts: Callable[[Episodes], Sequence[Int[Tensor, "B T"]]]
     columns: bool = True
     rules: bool = True
+    trial_work: float = 0.0
 
     @torch.no_grad()
     def place(self, task: PlacementTask, budget: Budget) -> Placement:
@@ -87,14 +90,18 @@ class PlacementSearch:
         """
         coarse, fine = self._coarse_and_fine(task)
         if fine:
-            coarse, coarse_ms = self._promising(coarse)
-            finer, finer_ms = min((self._promising(starts) for starts in fine), key=lambda tried: tried[1])
+            coarse, coarse_ms = self._tried(coarse)
+            finer, finer_ms = min((self._tried(starts) for starts in fine), key=lambda tried: tried[1])
             if finer_ms < coarse_ms * (1 - _SPLIT_GAIN):
                 return self._improved(finer, budget)
         return self._improved(coarse, budget)
 
     def _improved(self, starts: _StartingPlacements, budget: Budget) -> Placement:
         """The result of local search until the budget is spent."""
+        return self._searched(starts, budget).best
+
+    def _searched(self, starts: _StartingPlacements, budget: Budget) -> "_Pricing":
+        """What local search visited until the budget was spent."""
         pricing = _Pricing(self, starts)
         pricing.visit(starts.devices[0])
         device = self._local_search(starts).improve(
@@ -105,7 +112,15 @@ class PlacementSearch:
         )
         if starts.shards is None:
             pricing.visit(_per_table(starts, device))
-        return pricing.best
+        return pricing
+
+    def _tried(self, starts: _StartingPlacements) -> tuple[_StartingPlacements, float]:
+        """The starts with the best of a trial before them, and its cost."""
+        promising, cost_ms = self._promising(starts)
+        if not self.trial_work:
+            return promising, cost_ms
+        pricing = self._searched(promising, Budget(self.trial_work))
+        return replace(promising, devices=torch.cat([pricing.best_device[None], promising.devices])), pricing.best_ms
 
     def _promising(self, starts: _StartingPlacements) -> tuple[_StartingPlacements, float]:
         """The starts with the first one improved by a few steps, and the cost of the better of the two."""
@@ -207,6 +222,7 @@ class _Pricing:
         self.search, self.starts = search, starts
         self._least, _ = column_limits(starts.whole_task)
         self.best_ms = math.inf
+        self.best_device = starts.devices[0]
         self.best = Placement(starts.devices[0], starts.task.num_devices, starts.shards)
 
     def visit(self, device: Int[Tensor, " T"]) -> None:
@@ -218,7 +234,7 @@ class _Pricing:
             latents = self.search.latents(starts.whole_task.sharded(placement)[0])
         cost_ms = float(predict_ms(costs, latents, placement.device[None], placement.num_devices)[0])
         if cost_ms < self.best_ms:
-            self.best, self.best_ms = placement, cost_ms
+            self.best, self.best_ms, self.best_device = placement, cost_ms, device
 
 
 def _per_item(starts: _StartingPlacements, devices: Int[Tensor, "S T"]) -> Int[Tensor, "S I"]:

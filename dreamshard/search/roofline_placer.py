@@ -28,6 +28,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 
 _SPREAD_GAIN = 0.005  # of the predicted cost that spreading tables must save
+_TRIAL_WORK = 100.0  # units: a search is never wrong about these costs, so how well it does is all that can go wrong
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class RooflinePlacer(SearchingPlacer):
         def starts(episodes: Episodes) -> list[Int[Tensor, "B T"]]:
             return [cost_greedy(additive, episodes)]
 
-        return PlacementSearch(costs, costs.episodes, starts, self.columns).place(task, budget)
+        return PlacementSearch(costs, costs.episodes, starts, self.columns, trial_work=_TRIAL_WORK).place(task, budget)
 
     @torch.no_grad()
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:

@@ -17,11 +17,17 @@ def test_every_property_holds_on_random_tasks(name):
 
 
 @pytest.mark.parametrize(("name", "seed"), [("cost_greedy", 2748), ("lookup_greedy", 2743)])
-def test_tasks_that_once_broke_a_property(name, seed):
+def test_constraints_that_once_broke_a_property(name, seed):
     """Pins that greedy on costs did not know, and an exact search in the order of the tables."""
     task = drawn_task(seed)
     assert not task.constraints.places_freely
     assert broken_properties(name, task) == ""
+
+
+@pytest.mark.parametrize("seed", [2713, 741959843])
+def test_more_memory_once_hid_that_splits_are_cheaper(seed):
+    """Whole tables are within a few percent at first, and a longer search gains with columns only."""
+    assert broken_properties("prior", drawn_task(seed)) == ""
 
 
 @pytest.mark.parametrize("name", ["dreamshard", "dreamshard_columns", "neuroshard_predicted"])
