@@ -21,7 +21,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # Both cores; whole files per worker, because the tests of a file share fixtures. The slowest tests are listed at the end.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --durations=40 --durations-min=5
 
-.PHONY: help run up check lint test bench sweep chaos chaos-all pictures format lock audit install install-test clean
+.PHONY: help run up check lint test bench sweep chaos chaos-all pictures format lock audit install install-test install-fuzz clean
 .DEFAULT_GOAL := run
 
 help: ## list the targets
@@ -52,10 +52,10 @@ sweep: install-test ## compare every placer at every size on the test tables, ho
 	$(BIN)/dreamshard sweep --recipe paper_table --tables test --home $(SWEEP_HOME) $(ARGS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.kept_sweep --home $(SWEEP_HOME)
 
-chaos: install-test ## break things at random for a quarter of an hour on two cores, and count what held
+chaos: install-fuzz ## break things at random for a quarter of an hour on two cores, and count what held
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos --short $(ARGS)
 
-chaos-all: install-test ## the same with all attempts, more than an hour on two cores, and write docs/survived.md
+chaos-all: install-fuzz ## the same with all attempts, more than an hour on two cores, and write docs/survived.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos --write docs/survived.md $(ARGS)
 
 pictures: install-test ## take the pictures of Prefect's and MLflow's pages in docs/pictures; needs chromium
@@ -79,6 +79,7 @@ clean: ## remove the environment; the home folder with your results stays
 
 install: $(VENV)/.installed-$(EXTRA)
 install-test: $(VENV)/.installed-$(EXTRA)-test
+install-fuzz: $(VENV)/.installed-fuzz
 
 # Runs pip install with $(1); its output goes to $(LOG) and is shown only if it fails.
 pip = $(BIN)/python -m pip install $(1) >>$(LOG) 2>&1 || \
@@ -102,6 +103,11 @@ $(VENV)/.installed-$(EXTRA)-test: $(VENV)/.installed-$(EXTRA)
 	@$(call locked,dask)
 	@$(call locked,ray)
 	@touch $@
+
+# atheris has wheels for some platforms only; without it the trials say that one of them was not tried.
+$(VENV)/.installed-fuzz: $(VENV)/.installed-$(EXTRA)-test
+	@if $(BIN)/python -m pip install --require-hashes --no-deps --requirement lock/fuzz.txt >>$(LOG) 2>&1; then touch $@; \
+		else echo "atheris could not be installed here, so the trial guided will not be run; pip's output is in $(LOG)" >&2; fi
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null || \
