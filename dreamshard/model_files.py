@@ -112,7 +112,7 @@ def load_state(folder: Path) -> TrainingState:
             restore_optimizer(optimizer, tensors, prefix)
         state.generator.set_state(tensors["generator"])
         state.iteration, state.warm = config["iteration"], config["warm"]
-        state.heldout_errors = tuple(config.get("heldout_errors", ()))  # files written before they were kept have none
+        state.heldout_errors = tuple(map(float, config.get("heldout_errors", ())))  # earlier files have none
         return state
 
 

@@ -98,8 +98,9 @@ class Sweep:
 def paper_table(*, short: bool, split: Split) -> Sweep:
     """The paper's tables and figures: all placers by size, transfer, number of measurements; public models besides.
 
-    The short form has every experiment and takes less than ten minutes on two idle cores: two sizes, one transfer, one model.
-    Sizes and measurements have three seeds with mixed dims, else there is one; `COSTLY` systems are at the smallest size only.
+    The short form has every experiment and takes less than ten minutes on two idle cores: two sizes, one transfer, one
+    model. Sizes and measurements have three seeds with mixed dims, else there is one; `COSTLY` systems are at the smallest
+    size only.
     """
     systems = (*RULES, *OTHERS)
     sizes = list(_sizes(systems, split, short=short))
@@ -122,7 +123,7 @@ def _quick(systems: Sequence[str]) -> tuple[str, ...]:
 
 
 def _sizes(systems: Sequence[str], split: Split, *, short: bool) -> Iterator[Cell]:
-    """Everything at every size; in the short form all seeds are with mixed dims only, all systems at the smallest size too."""
+    """Everything at every size; in the short form all seeds are with mixed dims only, and all systems at the least size."""
     least = SIZES[0]
     for dims, size, seed in product(_ALL_DIMS, (least, PAPER_SIZE) if short else SIZES, _SEEDS):
         if short and seed and dims != "mixed":

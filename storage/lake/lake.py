@@ -42,6 +42,7 @@ from storage.lake import drifted_tables, rows, schemas
 from storage.lake.merged_samples import read_samples
 from storage.lake.parquet_files import (
     content_id,
+    interpreting,
     partition,
     read_parquet,
     read_parquet_files,
@@ -139,7 +140,9 @@ class Lake:
         Raises:
             ValueError: there is no such dataset, or its file cannot be read.
         """
-        return rows.tables_from_rows(self._read_dataset_rows(version))
+        found = self._read_dataset_rows(version)
+        with interpreting(self._dataset_path(version)):
+            return rows.tables_from_rows(found)
 
     def read_pool(self, version: str) -> Tables:
         """The tables of dataset `version`, then those derived from them (`drifted_tables`).
@@ -147,11 +150,15 @@ class Lake:
         Raises:
             ValueError: as `read_dataset`.
         """
-        return rows.tables_from_rows(self.pool_rows(version))
+        found = self.pool_rows(version)
+        with interpreting(self._dataset_path(version)):
+            return rows.tables_from_rows(found)
 
     def pool_rows(self, version: str) -> pa.Table:
         """`read_pool` as rows of `schemas.TABLES`."""
-        return drifted_tables.pool_rows(self.root, version, self._read_dataset_rows(version))
+        found = self._read_dataset_rows(version)
+        with interpreting(self._dataset_path(version)):
+            return drifted_tables.pool_rows(self.root, version, found)
 
     def dataset_source(self, version: str) -> str:
         """The `source` that the dataset was last written with.
@@ -217,8 +224,9 @@ class Lake:
                 f"there are no {split} tasks {key!r} of dataset {dataset_version}, so there is nothing to place; draw "
                 f"them first, or use one of {known}"
             )
-        pool = self.read_pool(dataset_version)
-        return [rows.task_from_row(row, pool) for row in read_parquet(path).sort_by("position").to_pylist()]
+        pool, found = self.read_pool(dataset_version), read_parquet(path)
+        with interpreting(path):
+            return [rows.task_from_row(row, pool) for row in found.sort_by("position").to_pylist()]
 
     def read_cost_samples(self, run_key: str | None = None) -> list[CostSample]:
         """Measurements ordered by iteration and time; costs are float32 as testbeds return them.
@@ -229,15 +237,19 @@ class Lake:
         Raises:
             ValueError: a file cannot be read, or a sample's dataset is not in the lake.
         """
+        folder = self.root / "cost_samples"
         with reading(self.root):
-            tables = read_samples(self.root / "cost_samples", run_key, depth="*/*/")
-        all_rows = [row for table in tables for row in table.to_pylist()]
-        kept = [row for row in all_rows if run_key in (None, row["run_key"])]
-        kept.sort(key=lambda row: (row["iteration"], row["created_at"]))
+            tables = read_samples(folder, run_key, depth="*/*/")
+        with interpreting(folder):
+            all_rows = [row for table in tables for row in table.to_pylist()]
+            kept = [row for row in all_rows if run_key in (None, row["run_key"])]
+            kept.sort(key=lambda row: (row["iteration"], row["created_at"]))
+            names = sorted({str(row["dataset_version"]) for row in kept})
+        pools = {name: self.read_pool(name) for name in names}
         samples: list[CostSample] = []
-        for name in sorted({row["dataset_version"] for row in kept}):
-            own = [row for row in kept if row["dataset_version"] == name]
-            samples += rows.samples_from_rows(own, self.read_pool(name))
+        with interpreting(folder):
+            for name, pool in pools.items():
+                samples += rows.samples_from_rows([row for row in kept if str(row["dataset_version"]) == name], pool)
         return samples
 
     def write_evaluation(

@@ -3,7 +3,7 @@
 import errno
 import re
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 from dreamshard.files.digests import json_digest
+from dreamshard.files.foreign import reading
 from dreamshard.files.parquet import parquet_errors
 from storage.filesystem import AnyPath, read_files, writing
 
@@ -29,10 +30,16 @@ _ADVICE = (
 
 
 def write_parquet(target: AnyPath, table: pa.Table) -> None:
-    """Write `table` to `target`, which appears completely or not at all."""
+    """Write `table` to `target`, which appears completely or not at all; its pages have checksums."""
     with writing(target) as file:
-        dictionaries = _texts(table.schema)
-        pq.write_table(table, file, compression="zstd", row_group_size=_ROWS_PER_GROUP, use_dictionary=dictionaries)
+        pq.write_table(
+            table,
+            file,
+            compression="zstd",
+            row_group_size=_ROWS_PER_GROUP,
+            use_dictionary=_texts(table.schema),
+            write_page_checksum=True,
+        )
 
 
 def write_rows(target: AnyPath, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
@@ -48,7 +55,7 @@ def read_parquet(source: AnyPath, columns: list[str] | None = None) -> pa.Table:
     """
     with parquet_errors(source, _ADVICE):
         content = source if isinstance(source, Path) else pa.BufferReader(_content(source))
-        return pq.read_table(content, columns=columns, partitioning=None)
+        return pq.read_table(content, columns=columns, partitioning=None, page_checksum_verification=True)
 
 
 def _content(source: AnyPath) -> bytes:
@@ -79,8 +86,21 @@ def read_parquet_files(
     for source, content in zip(sources, contents, strict=True):
         if content is not None:
             with parquet_errors(source, _ADVICE), suppress(FileNotFoundError):
-                tables.append(pq.read_table(content, columns=columns, filters=wanted, partitioning=None))
+                tables.append(
+                    pq.read_table(
+                        content, columns=columns, filters=wanted, partitioning=None, page_checksum_verification=True
+                    )
+                )
     return tables
+
+
+def interpreting(source: AnyPath) -> AbstractContextManager[None]:
+    """Raise whatever the content of a readable file makes a library raise in the block as one ValueError.
+
+    Args:
+        source: the file, or the folder of those that are interpreted together.
+    """
+    return reading(source, "does not hold what is written there", _ADVICE)
 
 
 def check_footers(sources: Sequence[AnyPath]) -> None:

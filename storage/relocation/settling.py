@@ -12,6 +12,7 @@ import sqlite3
 from collections import OrderedDict
 from pathlib import Path
 
+from dreamshard.files.foreign import json_content, reading
 from storage.relocation import contents, former_folders
 from storage.relocation.addresses import Relocation
 from storage.settings import Settings
@@ -37,7 +38,7 @@ def settle(home: Path) -> None:
     """
     if not home.is_dir():
         return
-    names = _names(home)
+    names = known_names(home)
     if not names:
         before = contents.folder_of_old_home(home)
         names = [home] if before is None else [before]
@@ -81,14 +82,14 @@ def _settle(home: Path, names: list[Path], handle: int) -> None:
         _release(handle)
     while not _is_at(home, names):
         if _locked(handle, fcntl.LOCK_EX):
-            names = _names(home) or names  # somebody else may have been faster
+            names = known_names(home) or names  # somebody else may have been faster
             if not _is_at(home, names):
                 _move(names, home)
-                names = _names(home)
+                names = known_names(home)
             break
         if not _locked(handle, fcntl.LOCK_SH):
             fcntl.flock(handle, fcntl.LOCK_SH)  # somebody else is rewriting
-        names = _names(home) or names
+        names = known_names(home) or names
         if not _is_at(home, names):
             users = ", ".join(map(str, sorted(_users(handle) - {os.getpid()})))
             raise ValueError(
@@ -136,7 +137,7 @@ def _is_at(home: Path, names: list[Path]) -> bool:
     return same
 
 
-def _names(home: Path) -> list[Path]:
+def known_names(home: Path) -> list[Path]:
     """The folder that the addresses name, then other names that it had; none of a home that has no record.
 
     Raises:
@@ -146,14 +147,14 @@ def _names(home: Path) -> list[Path]:
         content = (home / contents.RECORD).read_bytes()
     except FileNotFoundError:
         return []
-    try:
-        record = json.loads(content.decode())
+    said = (
+        home / contents.RECORD,
+        "is damaged",
+        "so nobody knows whether this home was moved; remove the file if it was never moved",
+    )
+    record = json_content(content, *said)
+    with reading(*said):
         return [Path(record["home"]), *map(Path, record["also"])]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{home / contents.RECORD} is damaged ({error}), so nobody knows whether this home was moved; remove the file "
-            "if it was never moved"
-        ) from error
 
 
 def _record(home: Path, names: list[Path]) -> None:

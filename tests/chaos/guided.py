@@ -1,7 +1,7 @@
 """Damaged input that is led by coverage, for every reader: what reaches new code is damaged further (atheris, libFuzzer).
 
-It needs atheris, which `make chaos` installs where there is a wheel of it. An input that is not survived ends the trial of its
-reader, and is kept in a file that the row names.
+It needs atheris, which `make chaos` installs where there is a wheel of it. An input that is not survived ends the trial of
+its reader, and is kept in a file that the row names.
 """
 
 import importlib.util

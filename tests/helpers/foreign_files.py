@@ -1,4 +1,4 @@
-"""Every reader of files and requests that others write, each with valid ones to damage."""
+"""Every reader of files and requests that others write, and of a home's own files, each with valid ones to damage."""
 
 import io
 import tempfile
@@ -18,6 +18,7 @@ from dreamshard.workloads import WorkloadConfig, open_workload, read_tables
 from dreamshard.workloads.lookups import Lookups, read_lookups, write_lookups
 from tests.helpers.damaged_reading import Reader, json_bytes
 from tests.helpers.foreign_placers import placers_and_requests
+from tests.helpers.home_files import files_of_homes
 from tests.helpers.tables import tables_of
 
 _CSV = 'name,rows,dim,pooling_factor\nusers,1000,64,1.5\nitems,200,16,\n"a, b",30,4,0\n'
@@ -30,6 +31,7 @@ def readers() -> dict[str, Reader]:
     made = [_list_csv(), _list_parquet(), _list_json(), _configs(), _dlrm(), _dlrm_gz(), _criteo(), _lookups()]
     made += [_plan(), _torchrec_plan(), _constraints(), _hardware(), _shards(), _exchanges()]
     made += placers_and_requests()
+    made += files_of_homes()
     return {reader.name: reader for reader in made}
 
 

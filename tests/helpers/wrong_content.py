@@ -8,6 +8,8 @@ import csv
 import gzip
 import io
 import json
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -52,6 +54,8 @@ def wrong_content(reader: Reader) -> Content:
         return _saved([torch.load(io.BytesIO(each)) for each in valid])
     if ending == ".pt.gz":
         return _saved([torch.load(io.BytesIO(gzip.decompress(each))) for each in valid]).map(gzip.compress)
+    if ending == ".zip":
+        return _checkpoints(valid[0])
     assert ending == ".safetensors", f"there is no strategy for {ending}"
     return _weights(valid[0])
 
@@ -131,6 +135,21 @@ _ARROW: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
 ]
 _ARROW += [(pa.list_(kind), st.lists(st.none() | each, max_size=5)) for kind, each in _ARROW]
 _ARROW += [(pa.struct({"a": kind}), st.fixed_dictionaries({"a": st.none() | each})) for kind, each in _ARROW[:8]]
+
+
+@st.composite
+def _checkpoints(draw: st.DrawFn, valid: bytes) -> bytes:
+    """One of the files in it is changed, and none says which bits they should have."""
+    with zipfile.ZipFile(io.BytesIO(valid)) as archive:
+        files = {name: archive.read(name) for name in archive.namelist() if name != "digests.json"}
+    name = draw(st.sampled_from(sorted(files)))
+    ending = Path(name).suffix
+    files[name] = draw(wrong_content(Reader(name, ending, (files[name],), print)))
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as archive:
+        for each, content in files.items():
+            archive.writestr(each, content)
+    return sink.getvalue()
 
 
 @st.composite
