@@ -22,6 +22,7 @@ from storage.mlflow_store.alias_history import (
     AliasChange,
     history,
     last_chosen,
+    replaced,
 )
 from storage.mlflow_store.champions import champion_of, home_setting
 from storage.mlflow_store.registry import (
@@ -124,7 +125,13 @@ def make_champion(settings: Settings, name: str, reason: str, by: str) -> Champi
     wanted = VersionReference.of(name)
     settings = settings.of(wanted.algorithm)
     model, former = find(settings, name), champion(settings)
-    version, former_tags = reference_to(model), find(settings, former).tags if former is not None else {}
+    former_tags = find(settings, former).tags if former is not None else {}
+    if (
+        wanted.name == "previous" and reference_to(model) == former
+    ):  # cut off before: `previous` moved, `champion` did not
+        lost = replaced(former_tags)
+        model = model if lost is None else find(settings, str(lost.replaced_by))
+    version = reference_to(model)
     if version != former:
         load_placer(version, settings)  # a version that cannot be read must not come into use
         undone = last_chosen(former_tags) if wanted.name == "previous" else None

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from storage.mlflow_store import alias_changes, champions, registration, registry, runs
 from storage.mlflow_store.alias_changes import make_champion, set_alias, set_reason, set_standing
@@ -111,6 +112,40 @@ def test_a_change_cut_off_at_any_write_is_made_again_to_the_same_end_while_the_c
         assert [len(won), len(lost)] == [len(before[rival]) + 1, len(before[holder]) + 1]
         assert (won[-1].alias, won[-1].displaced, lost[-1].replaced_by) == ("champion", holder, rival)
         holder, rival = rival, holder
+
+
+def test_undoing_that_was_cut_off_after_any_write_is_made_again(version, mlflow_settings: Settings, monkeypatch):
+    for topology in (RANKS, RANKS):
+        version(topology)
+    make_champion(mlflow_settings, "1", "the first", "ann")
+    make_champion(mlflow_settings, "2", "a hunch", "ann")
+    writes = ("set_model_version_tag", "set_registered_model_alias", "delete_model_version_tag", "update_model_version")
+    now, other, cut = "2", "1", 0
+    while cut >= 0:
+        left = [cut]
+
+        def interrupted(left=left) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            for name in writes:
+                write = getattr(MlflowClient, name)
+                patch.setattr(
+                    MlflowClient, name, lambda *args, _write=write, **named: (interrupted(), _write(*args, **named))
+                )
+            try:
+                make_champion(mlflow_settings, "previous", "it was wrong", "ann")
+                assert cut > 8
+                cut = -2
+            except KeyboardInterrupt:
+                pass
+        if cut >= 0:
+            assert registry.champion(mlflow_settings) == now, f"cut off at write {cut}"
+            make_champion(mlflow_settings, "previous", "it was wrong", "ann")
+        assert registry.aliases(mlflow_settings) == {"champion": other, "previous": now}
+        now, other, cut = other, now, cut + 1
 
 
 def test_a_try_out_has_no_standing_until_it_is_promoted(version, mlflow_settings: Settings):
