@@ -38,9 +38,9 @@ class _NotSurvivedError(Exception):
 def run(scale: float, seed: int) -> list[Survived]:
     """A row per reader."""
     torch.set_num_threads(1)
-    count, readers = max(20, round(INPUTS * scale)), [known()[name] for name in sorted(known())]
+    readers = [known()[name] for name in sorted(known())]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        return list(pool.map(lambda reader: _row(reader, count, seed), readers))
+        return list(pool.map(lambda reader: _row(reader, reader.inputs_of(INPUTS, scale), seed), readers))
 
 
 def _row(reader: Reader, count: int, first_seed: int) -> Survived:

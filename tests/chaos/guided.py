@@ -53,7 +53,9 @@ def _main(arguments: Sequence[str]) -> None:
 
     def try_one(number_and_name: tuple[int, str]) -> None:
         number, name = number_and_name
-        process = forked.Process(target=_fuzz, args=(known[name], runs, seed, folder / f"{number:02}"))
+        process = forked.Process(
+            target=_fuzz, args=(known[name], known[name].inputs_of(runs, 1), seed, folder / f"{number:02}")
+        )
         process.start()
         process.join()
         report = folder / f"{number:02}.json"

@@ -1,4 +1,6 @@
-"""Damaged input for every reader: 100,000 files each, in processes of their own, so that a crash is one input.
+"""Damaged input for every reader: 100,000 files each, of what others write, and 10,000 of a home's own files.
+
+They are read in processes of their own, so that a crash is one input.
 
 Input `i` of chunk `c` is drawn from the seed `f"{seed} {reader} {c}"`, so what a row names can be had again:
 
@@ -45,14 +47,18 @@ class _Failure:
 def run(scale: float, seed: int) -> list[Survived]:
     """A row per reader."""
     torch.set_num_threads(1)
-    count, names = max(20, round(INPUTS * scale)), sorted(known())  # read once, before processes are forked
-    chunks = [(chunk, min(_CHUNK, count - start)) for chunk, start in enumerate(range(0, count, _CHUNK))]
-    jobs = [(name, chunk, size) for name in names for chunk, size in chunks]
-    found: dict[str, list[_Failure]] = {name: [] for name in names}
+    # The readers are made once, before processes are forked.
+    counts = {name: reader.inputs_of(INPUTS, scale) for name, reader in sorted(known().items())}
+    jobs = [
+        (name, chunk, min(_CHUNK, count - start))
+        for name, count in counts.items()
+        for chunk, start in enumerate(range(0, count, _CHUNK))
+    ]
+    found: dict[str, list[_Failure]] = {name: [] for name in counts}
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=_FORK) as pool:
         for (name, _, _), failures in zip(jobs, pool.map(_tried, jobs, repeat(seed)), strict=True):
             found[name] += failures
-    return [_row(name, count, failures) for name, failures in found.items()]
+    return [_row(name, counts[name], failures) for name, failures in found.items()]
 
 
 def shown(name: str, seed: int, chunk: int, number: int) -> None:

@@ -21,7 +21,7 @@ SHORT = {
     "odd_homes": 0.1,
     "placers": 1.0,
     "ranks": 0.15,
-    "readers": 1.0,
+    "readers": 0.8,
     "server": 0.05,
     "servers_gone": 0.25,
 }

@@ -30,12 +30,18 @@ class Reader:
         ending: of the file's name.
         valid: files that can be read.
         read: reads the file, and what follows from it before anything is placed.
+        share: of the inputs of a trial that it gets.
     """
 
     name: str
     ending: str
     valid: tuple[bytes, ...]
     read: Callable[[Path], object]
+    share: float = 1.0
+
+    def inputs_of(self, most: int, scale: float) -> int:
+        """How many of a trial's inputs it gets, at a scale of the trial."""
+        return max(20, round(most * scale * self.share))
 
     def kept_by(self, trial: str) -> Path:
         """Where a trial keeps an input that is not survived."""

@@ -19,6 +19,8 @@ from tests.helpers.lake import append_samples
 from tests.helpers.samples import four_tables, make_sample
 from tests.helpers.trained import learnt
 
+_SHARE = 0.1  # nobody makes these to do harm, and a checkpoint takes a hundredth of a second
+
 
 def files_of_homes() -> list[Reader]:
     """A reader for each kind."""
@@ -45,7 +47,7 @@ def _checkpoint_reader(name: str, state: Callable[[], State]) -> Reader:
         file.write_bytes(path.read_bytes())
         checkpoints.placer(_store(path.parent), "key", 1, None)
 
-    return Reader(name, ".zip", (valid,), read)
+    return Reader(name, ".zip", (valid,), read, _SHARE)
 
 
 def _record() -> Reader:
@@ -55,7 +57,7 @@ def _record() -> Reader:
         (path.parent / "home.json").write_bytes(path.read_bytes())
         settling.known_names(path.parent)
 
-    return Reader("records of homes", ".json", (valid,), read)
+    return Reader("records of homes", ".json", (valid,), read, _SHARE)
 
 
 _SPLIT, _SET = "test", "drawn"
@@ -93,4 +95,4 @@ def _lake_reader(kind: str, read_kind: Callable[[Lake, str], object]) -> Reader:
             file.write_bytes(path.read_bytes() if name == damaged else content)
         read_kind(lake, version)
 
-    return Reader(f"the lake: {kind}", ".parquet", (files[damaged],), read)
+    return Reader(f"the lake: {kind}", ".parquet", (files[damaged],), read, _SHARE)
