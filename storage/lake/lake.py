@@ -51,6 +51,11 @@ from storage.lake.parquet_files import (
 )
 from storage.lake.readers import reading
 
+_ONE_OF_MANY = (
+    "so this run cannot use it; one of its files is damaged or comes from another program, and the others are good: move "
+    "files elsewhere until the rest can be read, and keep those"
+)
+
 EVALUATION = 0
 """The iteration of a cost sample that an evaluation measured; its `run_key` is the evaluation's key."""
 
@@ -240,14 +245,14 @@ class Lake:
         folder = self.root / "cost_samples"
         with reading(self.root):
             tables = read_samples(folder, run_key, depth="*/*/")
-        with interpreting(folder):
+        with interpreting(folder, _ONE_OF_MANY):
             all_rows = [row for table in tables for row in table.to_pylist()]
             kept = [row for row in all_rows if run_key in (None, row["run_key"])]
             kept.sort(key=lambda row: (row["iteration"], row["created_at"]))
             names = sorted({str(row["dataset_version"]) for row in kept})
         pools = {name: self.read_pool(name) for name in names}
         samples: list[CostSample] = []
-        with interpreting(folder):
+        with interpreting(folder, _ONE_OF_MANY):
             for name, pool in pools.items():
                 samples += rows.samples_from_rows([row for row in kept if str(row["dataset_version"]) == name], pool)
         return samples

@@ -47,15 +47,26 @@ def write_rows(target: AnyPath, rows: list[dict[str, Any]], schema: pa.Schema) -
     write_parquet(target, pa.Table.from_pylist(rows, schema=schema))
 
 
-def read_parquet(source: AnyPath, columns: list[str] | None = None) -> pa.Table:
+def read_parquet(source: AnyPath, columns: list[str] | None = None, *, advice: str = _ADVICE) -> pa.Table:
     """Read one file of the lake.
+
+    Args:
+        columns: those to read; None for all.
+        advice: what the message says of why it matters, and what to do.
 
     Raises:
         ValueError: it cannot be read, or lacks a column; the message names the file.
     """
-    with parquet_errors(source, _ADVICE):
+    with parquet_errors(source, advice):
         content = source if isinstance(source, Path) else pa.BufferReader(_content(source))
-        return pq.read_table(content, columns=columns, partitioning=None, page_checksum_verification=True)
+        return _table(content, columns)
+
+
+def _table(content: Any, columns: list[str] | None, wanted: pc.Expression | None = None) -> pa.Table:
+    """A file's rows; Arrow raises an error where a page is not what its checksum says, or a text is no UTF-8."""
+    table = pq.read_table(content, columns=columns, filters=wanted, partitioning=None, page_checksum_verification=True)
+    table.validate(full=True)
+    return table
 
 
 def _content(source: AnyPath) -> bytes:
@@ -86,21 +97,18 @@ def read_parquet_files(
     for source, content in zip(sources, contents, strict=True):
         if content is not None:
             with parquet_errors(source, _ADVICE), suppress(FileNotFoundError):
-                tables.append(
-                    pq.read_table(
-                        content, columns=columns, filters=wanted, partitioning=None, page_checksum_verification=True
-                    )
-                )
+                tables.append(_table(content, columns, wanted))
     return tables
 
 
-def interpreting(source: AnyPath) -> AbstractContextManager[None]:
+def interpreting(source: AnyPath, advice: str = _ADVICE) -> AbstractContextManager[None]:
     """Raise whatever the content of a readable file makes a library raise in the block as one ValueError.
 
     Args:
         source: the file, or the folder of those that are interpreted together.
+        advice: why it matters, and what to do.
     """
-    return reading(source, "does not hold what is written there", _ADVICE)
+    return reading(source, "does not hold what dreamshard writes there", advice)
 
 
 def check_footers(sources: Sequence[AnyPath]) -> None:

@@ -32,5 +32,7 @@ def write_sample_files(lake: Lake, count: int, *, files_per_run: int = 10) -> Pa
             made = made.set_column(
                 at, schemas.MEASUREMENTS.field(at), pa.array([value] * 2, schemas.MEASUREMENTS.field(at).type)
             )
-        pq.write_table(made, folder / f"{run}.{iteration:04}.{name}.parquet", compression="zstd")
+        pq.write_table(
+            made, folder / f"{run}.{iteration:04}.{name}.parquet", compression="zstd", write_page_checksum=True
+        )
     return folder

@@ -150,6 +150,19 @@ def test_a_damaged_file_stops_it_before_anything_changes(lake: Lake):
     assert len(list(folder.iterdir())) == 3
 
 
+def test_a_page_that_a_disk_changed_is_not_merged_into_a_file_with_a_new_checksum(lake: Lake):
+    folder = write_sample_files(lake, 3)
+    first = min(folder.iterdir())
+    group = pq.read_metadata(first).row_group(0)
+    [costs] = (each for each in map(group.column, range(group.num_columns)) if each.path_in_schema == "overall_ms")
+    content = bytearray(first.read_bytes())
+    content[costs.dictionary_page_offset + costs.total_compressed_size - 1] ^= 1  # of its data page, the last one
+    first.write_bytes(content)
+    with pytest.raises(ValueError, match="CRC checksum verification failed"):
+        compaction.compact(lake)
+    assert len(list(folder.iterdir())) == 3
+
+
 def test_a_bucket_is_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="in a bucket"):
         compaction.compact(Lake(parse_address("memory://bucket/lake", "the test"), tmp_path))
