@@ -42,7 +42,7 @@ lint: install-test ## check format, lint, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: lint ## run everything: lint and all tests, 30 to 45 minutes on two cores
+test: lint ## run everything: lint and all tests, 20 to 45 minutes on two cores
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
 bench: install-test ## measure quality and speed, and write the tables of RESULTS.md
