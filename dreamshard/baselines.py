@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dreamshard.device_order import in_one_order_of_devices
 from dreamshard.formatting import gib
 from dreamshard.limits import PlacementLimits
 from dreamshard.packing import pack_whole
@@ -35,6 +36,7 @@ class RandomPlacer:
     name: str = "random"
 
     @in_one_order
+    @in_one_order_of_devices
     def place(self, task: PlacementTask) -> Placement:
         """Where random order finds no room, as `packed` does, whose error it raises."""
         device = self.filled(task)
@@ -58,6 +60,7 @@ class GreedyPlacer:
 
     name: str
 
+    @in_one_order_of_devices
     def place(self, task: PlacementTask) -> Placement:
         """Where this order finds no room, as `packed` does, whose error it raises."""
         device = self.filled(task)

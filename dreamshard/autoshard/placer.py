@@ -11,6 +11,7 @@ from dreamshard.autoshard.episodes import episodes_of, rollout
 from dreamshard.autoshard.policy_network import AutoShardPolicy
 from dreamshard.baselines import packed
 from dreamshard.cost_model import Normaliser
+from dreamshard.device_order import in_one_order_of_devices
 from dreamshard.limits import PlacementLimits
 from dreamshard.placement import Placement
 from dreamshard.table_order import in_one_order
@@ -28,6 +29,7 @@ class AutoShardPlacer:
 
     @torch.no_grad()
     @in_one_order
+    @in_one_order_of_devices
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """The policy's placement of whole tables; there is no search, so `budget_ms` has no effect.
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dreamshard.baselines import packed
 from dreamshard.cost_model import CostModel, CostNetwork, Normaliser
+from dreamshard.device_order import in_one_order_of_devices
 from dreamshard.limits import PlacementLimits
 from dreamshard.placement import Placement
 from dreamshard.policy import mdp
@@ -26,6 +27,7 @@ class GreedyCostPlacer:
 
     @torch.no_grad()
     @in_one_order
+    @in_one_order_of_devices
     def place(self, task: PlacementTask) -> Placement:
         """Repaired where constraints name places; raises NoPlacementError where neither this order nor packing finds room."""
         network = self.cost_network.for_task(task)

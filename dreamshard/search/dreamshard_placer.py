@@ -16,6 +16,7 @@ from torch import Tensor
 from dreamshard.bootstrap import supported_gain
 from dreamshard.cost_model import CostNetwork, Normaliser, StructuredCostNetwork, shard_latents, shard_sums
 from dreamshard.costs import PHASES, DeviceCosts
+from dreamshard.device_order import in_one_order_of_devices
 from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
@@ -110,6 +111,7 @@ class DreamShardPlacer(SearchingPlacer):
         )
         return greedy
 
+    @in_one_order_of_devices
     def _by_policy(self, task: PlacementTask) -> Placement:
         network = self.cost_network.for_task(task)
         episodes = episodes_of([task], network, self.normaliser)

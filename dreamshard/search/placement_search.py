@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dreamshard.baselines import packed, rule_placements
 from dreamshard.cost_model import CostModel, predict_ms
+from dreamshard.device_order import in_one_order_of_devices
 from dreamshard.limits import PlacementLimits
 from dreamshard.placement import ColumnShard, Placement, is_legal
 from dreamshard.placer import NoPlacementError
@@ -82,6 +83,7 @@ class PlacementSearch:
     trial_work: float = 0.0
 
     @torch.no_grad()
+    @in_one_order_of_devices
     def place(self, task: PlacementTask, budget: Budget) -> Placement:
         """The best placement found; starts always finish.
 

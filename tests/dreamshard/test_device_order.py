@@ -1,0 +1,63 @@
+"""Constraints that name devices: whatever their numbers, the same placement by other names."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dreamshard.constraints import Constraints
+from dreamshard.device_order import in_one_order_of_devices, one_order_of_devices
+from dreamshard.legality import violation
+from dreamshard.placement import Placement
+from dreamshard.search import RooflinePlacer
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.hardware_file import hardware
+from tests.helpers.tables import tables_of
+from tests.helpers.trained import learnt_placer
+
+TABLES = tables_of(
+    [9_000, 70_000, 300, 4_000, 20_000, 1_000], [64, 16, 32, 128, 16, 64], [3.0, 20.0, 1.0, 5.0, 9.0, 2.0]
+)
+ROOM = 60 << 20
+
+
+def task(**constraints):
+    return PlacementTask(TABLES, 4, ROOM, constraints=Constraints(**constraints))
+
+
+GIVEN = task(
+    pinned={"t0": (3,), "t1": (2, 0)}, excluded={"t2": (1,)}, excluded_devices=(1,), memory_bytes_of={2: ROOM // 2}
+)
+RENUMBERED = task(  # 0 1 2 3 are called 2 3 0 1
+    pinned={"t0": (1,), "t1": (0, 2)}, excluded={"t2": (3,)}, excluded_devices=(3,), memory_bytes_of={0: ROOM // 2}
+)
+
+
+class Recorder:
+    """Puts table 0 on device 0, table 1 on device 1, and so on, and keeps what it was asked."""
+
+    @in_one_order_of_devices
+    def place(self, task):
+        self.asked = task
+        return Placement(torch.arange(len(task.tables)) % task.num_devices, task.num_devices)
+
+
+def test_a_placer_is_asked_the_same_whatever_the_numbers_and_answers_in_those_of_the_task():
+    one, other = Recorder(), Recorder()
+    placed, renumbered = one.place(GIVEN), other.place(RENUMBERED)
+    assert one.asked.constraints == other.asked.constraints
+    assert [(device + 2) % 4 for device in placed.device.tolist()] == renumbered.device.tolist()
+
+
+def test_devices_with_the_most_room_come_first_and_alike_ones_keep_their_order():
+    assert one_order_of_devices(task(memory_bytes_of={1: ROOM // 2})).tolist() == [0, 2, 3, 1]
+    assert one_order_of_devices(task(pinned={"t0": (2,)})).tolist() == [2, 0, 1, 3]
+    assert one_order_of_devices(task(together=(frozenset(("t0", "t1")),))).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("placer", [learnt_placer(), RooflinePlacer(hardware("a100"))], ids=["dreamshard", "prior"])
+def test_a_sharded_placement_of_whole_tables_and_columns_too(placer):
+    placed, renumbered = placer.place_sharded(GIVEN), placer.place_sharded(RENUMBERED)
+    assert violation(GIVEN, placed) == violation(RENUMBERED, renumbered) == ""
+    other = tuple(replace(each, where=tuple((device + 2) % 4 for device in each.where)) for each in placed.tables)
+    assert other == renumbered.tables
