@@ -10,6 +10,7 @@ former champion loses last, then the alias. Made again, it ends as if it had not
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from mlflow.entities.model_registry import ModelVersion
@@ -134,17 +135,30 @@ def make_champion(settings: Settings, name: str, reason: str, by: str) -> Champi
     version = reference_to(model)
     if version != former:
         load_placer(version, settings)  # a version that cannot be read must not come into use
-        undone = last_chosen(former_tags) if wanted.name == "previous" else None
+        if wanted.name == "previous":
+            _restore_displaced(settings, version, former_tags, reason, by)
         set_alias(settings, version, "champion", reason, by=by)
-        displaced = None if undone is None else undone.displaced
-        if displaced not in (None, version) and displaced in tags_by_version(settings):
-            set_standing(settings, str(displaced), "champion", reason, by=by)
     return ChampionChange(
         version=version,
         former=former,
         topology=topology_name(model.tags),
         former_topology=topology_name(former_tags),
     )
+
+
+def _restore_displaced(settings: Settings, version: str, former: Mapping[str, str], reason: str, by: str) -> None:
+    """Before a version becomes champion again: give its topology back to the version that the former champion took it from.
+
+    Args:
+        former: tags of the version that is still champion.
+    """
+    undone, known = last_chosen(former), tags_by_version(settings)
+    displaced = None if undone is None else undone.displaced
+    if displaced is None or displaced == version or displaced not in known:
+        return
+    is_restored = CHAMPION_OF in known[displaced] and CHAMPION_OF not in former
+    if not is_restored:  # or else the change was cut off after it
+        set_standing(settings, displaced, "champion", reason, by=by)
 
 
 def _now() -> str:

@@ -114,38 +114,81 @@ def test_a_change_cut_off_at_any_write_is_made_again_to_the_same_end_while_the_c
         holder, rival = rival, holder
 
 
-def test_undoing_that_was_cut_off_after_any_write_is_made_again(version, mlflow_settings: Settings, monkeypatch):
+@pytest.fixture
+def registry_cut_off(monkeypatch):
+    """A context in which the given write to the registry, counted from 0, is the first that is not made."""
+
+    @contextmanager
+    def after(number: int) -> Iterator[None]:
+        left = [number]
+
+        def counted(write: Callable[..., None]) -> Callable[..., None]:
+            def made(*args: object, **named: object) -> None:
+                if left[0] == 0:
+                    raise KeyboardInterrupt
+                left[0] -= 1
+                write(*args, **named)
+
+            return made
+
+        with monkeypatch.context() as patch:
+            for name in ("set_model_version_tag", "set_registered_model_alias", "delete_model_version_tag"):
+                patch.setattr(MlflowClient, name, counted(getattr(MlflowClient, name)))
+            patch.setattr(MlflowClient, "update_model_version", counted(MlflowClient.update_model_version))
+            yield
+
+    return after
+
+
+def undone_but_cut_off_after(cut: int, settings: Settings, registry_cut_off) -> bool:
+    """Whether undoing was cut off at that write, and then made again."""
+    now = registry.champion(settings)
+    try:
+        with registry_cut_off(cut):
+            make_champion(settings, "previous", "it was wrong", "ann")
+        return False
+    except KeyboardInterrupt:
+        assert registry.champion(settings) == now, f"cut off at write {cut}"
+        make_champion(settings, "previous", "it was wrong", "ann")
+        return True
+
+
+def test_undoing_that_was_cut_off_after_any_write_is_made_again(version, mlflow_settings: Settings, registry_cut_off):
     for topology in (RANKS, RANKS):
         version(topology)
     make_champion(mlflow_settings, "1", "the first", "ann")
     make_champion(mlflow_settings, "2", "a hunch", "ann")
-    writes = ("set_model_version_tag", "set_registered_model_alias", "delete_model_version_tag", "update_model_version")
-    now, other, cut = "2", "1", 0
-    while cut >= 0:
-        left = [cut]
-
-        def interrupted(left=left) -> None:
-            left[0] -= 1
-            if left[0] < 0:
-                raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            for name in writes:
-                write = getattr(MlflowClient, name)
-                patch.setattr(
-                    MlflowClient, name, lambda *args, _write=write, **named: (interrupted(), _write(*args, **named))
-                )
-            try:
-                make_champion(mlflow_settings, "previous", "it was wrong", "ann")
-                assert cut > 8
-                cut = -2
-            except KeyboardInterrupt:
-                pass
-        if cut >= 0:
-            assert registry.champion(mlflow_settings) == now, f"cut off at write {cut}"
-            make_champion(mlflow_settings, "previous", "it was wrong", "ann")
+    now, other, cut, was_cut = "2", "1", 0, True
+    while was_cut:
+        was_cut = undone_but_cut_off_after(cut, mlflow_settings, registry_cut_off)
         assert registry.aliases(mlflow_settings) == {"champion": other, "previous": now}
         now, other, cut = other, now, cut + 1
+    assert cut > 8
+
+
+def test_undoing_restores_the_displaced_champion_of_another_topology_wherever_it_was_cut_off(
+    version, mlflow_settings: Settings, registry_cut_off
+):
+    for topology in (RANKS, MODEL, MODEL):
+        version(topology)
+    set_alias(mlflow_settings, "1", "champion", "the first")
+    set_standing(mlflow_settings, "2", "champion", "the first of its kind")
+    cut, was_cut = 0, True
+    while was_cut:
+        make_champion(mlflow_settings, "3", f"hunch {cut}", "ann")
+        assert champions.champions(mlflow_settings) == {RANKS: "1", MODEL: "3"}
+        was_cut = undone_but_cut_off_after(cut, mlflow_settings, registry_cut_off)
+        known = registry.tags_by_version(mlflow_settings)
+        assert registry.aliases(mlflow_settings) == {"champion": "1", "previous": "3"}
+        assert champions.champions(mlflow_settings) == {RANKS: "1", MODEL: "2"}, f"cut off at write {cut}"
+        tagged = {number: tags.get("champion_of") for number, tags in known.items()}
+        assert tagged == {"1": RANKS, "2": MODEL, "3": None}, f"cut off at write {cut}"
+        cut += 1
+        once = [f"{alias} of {MODEL}" for alias in ("champion", *("previous", "champion") * cut)]
+        assert [change.standing for change in history(known["2"])] == once
+        once = ["champion", f"previous of {MODEL}", "previous"] * cut
+        assert [change.standing for change in history(known["3"])] == once
+    assert cut > 15
 
 
 def test_a_try_out_has_no_standing_until_it_is_promoted(version, mlflow_settings: Settings):
