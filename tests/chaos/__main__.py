@@ -4,8 +4,8 @@
 
 A name is a module of this package; without names all run. `--short` runs a share of the attempts, of each trial its own,
 that takes a quarter of an hour on two idle cores; `--scale` the same share of all. The seed is printed, and the same seed
-tries the same again. With four cores and more, several trials run at once. `--write` replaces the rows of these trials in
-the file and keeps those of others. The last line names what was not tried.
+tries the same again. Trials that only compute run beside one of the others, or beside several with four cores and more.
+`--write` replaces the rows of these trials in the file and keeps those of others. The last line names what was not tried.
 """
 
 import argparse
@@ -46,7 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     share.add_argument("--scale", type=float, default=1.0, help="share of the attempts (default: all)")
     parser.add_argument("--seed", type=int, default=None, help="default: one that is drawn and printed")
-    parser.add_argument("--jobs", type=int, default=_JOBS, help=f"trials at once (default here: {_JOBS})")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=_JOBS,
+        help=f"trials at once, beside those that only compute (default here: {_JOBS})",
+    )
     parser.add_argument("--write", type=Path, metavar="FILE", help="Markdown file whose tables to replace")
     given = parser.parse_args(arguments)
     if not given.scale > 0:

@@ -41,6 +41,12 @@ def test_trials_at_once_have_processes_of_their_own():
     }
 
 
+def test_a_trial_that_only_computes_runs_beside_the_others():
+    found = {name: rows for name, rows, _ in all_tried({"guided": 1e-9, "kills of nothing": 1.0}, 0, jobs=1)}
+    assert found["kills of nothing"][0].note.startswith("ModuleNotFoundError")
+    assert found["guided"][0].what.startswith("led by coverage")
+
+
 def test_tables_are_replaced_in_the_page_and_others_stay(tmp_path):
     page = tmp_path / "survived.md"
     page.write_text(f"before\n\n{MARKER}\n\n## kills\n\nold\n\n## readers\n\nkept\n\n{MARKER}\nafter\n")
