@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.lake import catalog, confined
+from storage.lake.query_watch import GiveUp
 from storage.run_records import table_estimates, version_table
 from storage.settings import Settings
 from storage.store import Store
@@ -38,13 +39,18 @@ _OF_ESTIMATES = re.compile(r"\btable_costs\b", re.IGNORECASE)
 
 @contextmanager
 def answering(
-    settings: Settings, sql: str, memory_gb: float = confined.MEMORY_GB, seconds: float = math.inf
+    settings: Settings,
+    sql: str,
+    memory_gb: float = confined.MEMORY_GB,
+    seconds: float = math.inf,
+    give_up: GiveUp | None = None,
 ) -> Iterator[catalog.Answer]:
     """Yield what one query answers, with the registry and the estimates of tables as they are now where it needs them.
 
     Args:
         memory_gb: GiB that it may use.
         seconds: that it may take, until the block ends.
+        give_up: ends the process, if DuckDB does not when it is to; None to wait for as long as it takes.
 
     Raises:
         ValueError: DuckDB cannot run it, it may do more than read, or it exceeds a bound.
@@ -52,7 +58,7 @@ def answering(
     if _OF_ESTIMATES.search(sql):
         table_estimates.write_missing(Store(settings))
     versions = version_table.current_versions(settings) if _OF_VERSIONS.search(sql) else None
-    with catalog.answering(settings, sql, versions, memory_gb, seconds) as answer:
+    with catalog.answering(settings, sql, versions, memory_gb, seconds, give_up) as answer:
         yield answer
 
 

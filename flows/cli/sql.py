@@ -1,6 +1,7 @@
 """`dreamshard sql`: one query over the views, printed, or written as a file."""
 
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -15,6 +16,9 @@ from flows.cli.command_options import HomeOption, JsonOption, enter
 
 if TYPE_CHECKING:
     from storage.lake.catalog import Answer
+
+
+_LONGEST_CELL = 1000  # characters of a printed table
 
 
 def sql(
@@ -64,7 +68,10 @@ def sql(
             "--csv and --parquet both write to stdout, where their answers would mix; give one of them a file"
         )
     store = enter(home, existing=True, reads_only=True)
-    with confined.bounded_process(memory_gb), load.answering(store.settings, query, memory_gb, seconds) as answer:
+    with (
+        confined.bounded_process(memory_gb),
+        load.answering(store.settings, query, memory_gb, seconds, _give_up) as answer,
+    ):
         if csv is not None:
             written = answer.scratch / "answer.csv"
             answer.rows.write_csv(str(written), header=True)
@@ -79,11 +86,28 @@ def sql(
             _print_json(answer, rows) if as_json else _print(answer, rows)
 
 
+def _give_up(problem: str) -> None:
+    """End this process at once, since DuckDB does not end the query; the next query removes its folder."""
+    terminal.fail(f"{problem} (DuckDB did not stop when it was told to, so the whole command was ended)")
+    os._exit(1)
+
+
 def _print(answer: "Answer", most: int) -> None:
     shown = list(islice(answer.iter_rows(), most + 1))
-    terminal.print_table(shown[:most])
+    cells = [{name: _cut(value) for name, value in row.items()} for row in shown[:most]]
+    terminal.print_table(cells)
     if len(shown) > most:
         _note_left_out(answer, most)
+    if any(value is not row[name] for row, cut in zip(shown, cells, strict=False) for name, value in cut.items()):
+        terminal.note(
+            f"texts of more than {_LONGEST_CELL:,} characters are cut; --json, --csv and --parquet give all of them"
+        )
+
+
+def _cut(value: object) -> object:
+    """The value, or the beginning of its text where that is too long to be read."""
+    text = terminal.shown(value)
+    return value if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}... ({len(text):,} characters)"
 
 
 def _print_json(answer: "Answer", most: int) -> None:

@@ -26,7 +26,7 @@ from storage.lake import confined, derived_views, schemas
 from storage.lake.lake_files import LAKE, LakeFiles
 from storage.lake.parquet_files import check_footers
 from storage.lake.query_scratch import query_scratch
-from storage.lake.query_watch import Bounds, watched
+from storage.lake.query_watch import Bounds, GiveUp, watched
 from storage.lake.readers import reading
 from storage.settings import Settings
 
@@ -117,6 +117,7 @@ def answering(
     versions: pa.Table | None = None,
     memory_gb: float = confined.MEMORY_GB,
     seconds: float = math.inf,
+    give_up: GiveUp | None = None,
 ) -> Iterator["Answer"]:
     """Yield what one query over the views answers, repeated names of columns numbered; it is computed when it is read.
 
@@ -126,6 +127,7 @@ def answering(
         versions: as for `connect`.
         memory_gb: GiB that it may use.
         seconds: that it may take, until the block ends.
+        give_up: as for `query_watch.watched`.
 
     Raises:
         ValueError: DuckDB cannot run it, it may do more than read, it asks nothing, or it exceeds a bound.
@@ -139,7 +141,7 @@ def answering(
         confined.confine(connection, scratch, memory_gb)
         bounds = Bounds(seconds=seconds, file_bytes=int(confined.SPILL_TIMES * memory_gb * 2**30))
         try:
-            with watched(connection, scratch, bounds) as check_bounds:
+            with watched(connection, scratch, bounds, give_up) as check_bounds:
                 confined.check(connection, _readable(sql))
                 answer: duckdb.DuckDBPyRelation | None = connection.sql(_readable(sql))
                 if answer is None:

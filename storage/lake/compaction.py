@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from dreamshard.files import atomic
 from storage.filesystem import FileInfo, list_file_infos
-from storage.lake import readers, schemas
+from storage.lake import confined, readers, schemas
 from storage.lake.lake import Lake
 from storage.lake.merged_samples import MERGED
 from storage.lake.parquet_files import content_id, read_parquet, write_parquet
@@ -148,7 +148,7 @@ def _rows(paths: Sequence[Path]) -> pa.Table:
     expected = 0
     for path in paths:  # DuckDB does not look at the checksums that the merged file gets anew
         expected += len(read_parquet(path, advice=_ADVICE))
-    with duckdb.connect() as connection:
+    with duckdb.connect(config=confined.BEFORE) as connection:
         connection.execute(
             "set enable_progress_bar = false"
         )  # shown by itself where no file is run, in a child's stdout too

@@ -30,6 +30,7 @@ _OVERHEAD = _GIB  # what threads, the reader of Parquet and Python use beside th
 BEFORE: dict[str, Any] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
+    "async_threads": 0,  # or else one in a hundred answers that is interrupted while it is written to CSV waits for ever
     "python_enable_replacements": False,  # names of views never mean variables of this program
 }
 """Settings of a connection that cannot be changed later, or that views need as well."""

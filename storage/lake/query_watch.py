@@ -16,6 +16,7 @@ LEAST_FREE_BYTES = 2**29
 """What a query that writes leaves free on the disk of temporary files."""
 
 _EVERY_S = 0.1
+_PATIENCE_S = 20.0  # from the first interruption, which a query that waits for itself does not notice
 _CTRL_C = "Query interrupted"  # DuckDB's own error after a signal, which it notices between parts of a query only
 
 
@@ -32,14 +33,22 @@ class Bounds:
     file_bytes: int
 
 
+GiveUp = Callable[[str], object]
+"""Ends the process, which is all that helps against a query that does not end when it is interrupted; told why."""
+
+
 @contextmanager
-def watched(connection: duckdb.DuckDBPyConnection, folder: Path, bounds: Bounds) -> Iterator[Callable[[], None]]:
+def watched(
+    connection: duckdb.DuckDBPyConnection, folder: Path, bounds: Bounds, give_up: GiveUp | None = None
+) -> Iterator[Callable[[], None]]:
     """Interrupt what the connection runs in the block once it exceeds a bound.
 
     Yields a function that raises the same error while DuckDB runs nothing, for whoever works on rows that it has answered.
 
     Args:
         folder: of the query; the disk it is on is kept from running full.
+        bounds: of the query.
+        give_up: called in a thread if DuckDB goes on after being interrupted for 20 s; None to wait for as long as it takes.
 
     Raises:
         ValueError: a bound was exceeded; the message says which.
@@ -48,6 +57,7 @@ def watched(connection: duckdb.DuckDBPyConnection, folder: Path, bounds: Bounds)
     over, problems, by_hand = threading.Event(), list[str](), threading.Event()
 
     def watch() -> None:
+        interrupted_s = 0.0
         while not over.wait(_EVERY_S):
             if not problems and (problem := _exceeded(folder, bounds, until - time.monotonic())):
                 problems.append(problem)
@@ -55,6 +65,9 @@ def watched(connection: duckdb.DuckDBPyConnection, folder: Path, bounds: Bounds)
                 by_hand.set()
             if problems or by_hand.is_set():  # again and again: between two steps of the query nothing is interrupted
                 connection.interrupt()
+                interrupted_s = interrupted_s or time.monotonic()
+                if give_up is not None and time.monotonic() - interrupted_s > _PATIENCE_S:
+                    give_up(problems[0] if problems else "this query was to end, and did not")
 
     def check() -> None:
         if problems:

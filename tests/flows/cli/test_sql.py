@@ -203,6 +203,16 @@ def test_an_answer_without_room_is_one_sentence_about_the_folder_that_lacks_it(m
     assert not (tmp_path / "a.csv").exists()
 
 
+def test_long_texts_are_cut_where_they_are_printed_for_people_only(sql: Callable[..., Result]):
+    long = "select repeat('ab ', 20000) as text, 1 as number"
+    printed = sql(long)
+    assert printed.exit_code == 0
+    assert "... (60,000 characters)" in printed.stdout
+    assert len(printed.stdout) < 5000
+    assert "cut; --json, --csv and --parquet give all" in " ".join(printed.stderr.split())
+    assert json.loads(sql(long, "--json").stdout) == [{"text": "ab " * 20000, "number": 1}]
+
+
 def test_a_query_that_was_stopped_leaves_no_file(sql: Callable[..., Result], tmp_path: Path):
     target = tmp_path / "answer.csv"
     endless = "select a.range * b.range as product from range(10000000) a, range(10000000) b"

@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from storage.lake import query_watch
+from storage.lake import confined, query_watch
 from storage.lake.query_watch import Bounds, watched
 
 ENDLESS = "select count(*) from range(10000000) a, range(10000000) b where a.range * b.range = 7"
@@ -79,3 +79,39 @@ def test_a_query_that_writes_nothing_is_answered_whatever_room_there_is(tmp_path
         [(total,)] = connection.sql("select sum(range) from range(100000000)").fetchall()
         time.sleep(0.1)  # so that it was looked at
     assert total == 100000000 * (100000000 - 1) // 2
+
+
+DEAF = """
+import pathlib, sys, time
+from storage.lake import confined, query_watch
+from flows.cli.sql import _give_up
+query_watch._PATIENCE_S = 0.3
+
+class Deaf:
+    def interrupt(self):
+        pass
+
+bounds = query_watch.Bounds(seconds=0.2, file_bytes=2**40)
+with query_watch.watched(Deaf(), pathlib.Path("."), bounds, _give_up):
+    time.sleep(60)
+"""
+
+
+def test_a_query_that_does_not_end_when_it_is_interrupted_ends_with_its_process():
+    """DuckDB 2.0.0 waited for ever in about one of a hundred answers that were interrupted while written to CSV."""
+    ended = subprocess.run([sys.executable, "-c", DEAF], capture_output=True, text=True, timeout=50, check=False)
+    assert ended.returncode == 1
+    assert "took more than 0.2 s" in ended.stderr
+    assert "DuckDB did not stop when it was told to" in ended.stderr
+
+
+def test_answers_that_are_interrupted_while_they_are_written_end(tmp_path):
+    for attempt in range(20):
+        with (
+            duckdb.connect(config=confined.BEFORE) as connection,
+            pytest.raises(ValueError, match="took more than"),
+            watched(connection, tmp_path, Bounds(seconds=0.1 + 0.01 * attempt, file_bytes=2**40)),
+        ):
+            connection.sql("select a.range * b.range from range(10000000) a, range(10000000) b").write_csv(
+                str(tmp_path / "answer.csv")
+            )
