@@ -19,6 +19,9 @@ MOST_LEVELS = 50
 LONGEST_TEXT = 2**16
 """Characters of one value."""
 
+LONGEST_PLAIN = 1000
+"""Characters of a YAML value that may mean a number: those of base 60 (`1:30:00`) take time that grows with the square."""
+
 LONGEST_NAME = 1000
 """Characters of a table's name."""
 

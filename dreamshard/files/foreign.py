@@ -16,7 +16,14 @@ from typing import Any
 
 import yaml
 
-from dreamshard.files.bounds import LONGEST_TEXT, MOST_LEVELS, MOST_TEXT_BYTES, MOST_VALUES, MOST_YAML_BYTES
+from dreamshard.files.bounds import (
+    LONGEST_PLAIN,
+    LONGEST_TEXT,
+    MOST_LEVELS,
+    MOST_TEXT_BYTES,
+    MOST_VALUES,
+    MOST_YAML_BYTES,
+)
 from dreamshard.files.store_errors import is_of_store
 from dreamshard.formatting import first_line
 
@@ -133,9 +140,13 @@ def _most_values(text: str) -> int:
 
 
 def _check_nesting(text: str | bytes, source: object, problem: str, advice: str) -> None:
-    """Refuse deep YAML by its events: composing it would recurse, in C without a bound of its own."""
+    """Refuse long numbers, and deep YAML by its events: composing it would recurse, in C without a bound of its own."""
     level = 0
     for event in yaml.parse(text, Loader=_YAML):
+        is_plain = isinstance(event, yaml.ScalarEvent) and (event.implicit[0] or event.tag)
+        if is_plain and len(event.value) > LONGEST_PLAIN:
+            long = f"a value of {len(event.value):,} characters without quotes"
+            raise InputError(f"{source} {problem}: it holds {long}, {advice}")
         level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if level > MOST_LEVELS:
             raise InputError(_TOO_DEEP.format(source=source, problem=problem, advice=advice))

@@ -31,7 +31,7 @@ BIN_COLUMNS = tuple(f"bin_{i}" for i in range(NUM_BINS))
 _BY_FEATURE = "lookups_per_sample_by_feature"
 _COLUMNS = ("name", "rows", "dim", "pooling_factor", _BY_FEATURE, "lookups", "unique_rows", *BIN_COLUMNS)
 _MOST = {"rows": MOST_ROWS, "dim": MOST_COLUMNS, "lookups": MOST_COUNT, "unique_rows": MOST_COUNT}
-_CONTROL = range(0x20), range(0x7F, 0xA0)  # characters that a terminal obeys
+_CONTROL = range(0x20), range(0x7F, 0xA0), range(0xD800, 0xE000)  # what a terminal obeys, and halves of characters
 
 _JSON_NAMES = {"num_embeddings": "rows", "embedding_dim": "dim"}
 """TorchRec's names for columns."""
@@ -129,6 +129,11 @@ def _csv_records(file: Path) -> list[Record]:
         reader = csv.DictReader(text, strict=True)
         header = reader.fieldnames or []
         _require_columns(header, file)
+        if repeated := [column for column in _COLUMNS if header.count(column) > 1]:
+            raise InputError(
+                f"{file} has {header.count(repeated[0])} columns {repeated[0]}, so it is unknown which one is meant; remove "
+                "or rename the others"
+            )
         for record in reader:
             where = f"{file}, line {reader.line_num}"
             if None in record or None in record.values():
@@ -217,8 +222,8 @@ def _name(where: str, value: object) -> str:
         raise ValueError(f"{where}: the table has no name, so a placement cannot name it; fill in `name`")
     if len(name) > LONGEST_NAME or any(ord(each) in span for each in name for span in _CONTROL):
         raise ValueError(
-            f"{where}: the name {brief(name)} is longer than {LONGEST_NAME} characters or has control characters, which "
-            "plans and terminals cannot show; rename the table"
+            f"{where}: the name {brief(name)} is longer than {LONGEST_NAME} characters or has control characters or halves "
+            "of characters, which plans and terminals cannot show; rename the table"
         )
     return name
 

@@ -1,4 +1,4 @@
-"""Connections of an HTTP server that are closed when a request's head does not arrive in time, which uvicorn waits for."""
+"""Connections of an HTTP server that are closed when a head does not arrive or an answer is not read, as uvicorn does not."""
 
 import asyncio
 from typing import Any
@@ -7,6 +7,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_S = 10.0
 """From a connection, or the first byte of a later request on it, to the end of a request's headers."""
+
+ANSWER_S = 60.0
+"""From the end of an answer until its client has read it, but for what the kernel keeps."""
 
 _SENTENCE = (
     f"no whole request came within {HEAD_S:g} s, so the connection is closed for others; send it again\n".encode()
@@ -18,9 +21,10 @@ _ANSWER = (
 
 
 class PromptConnection(H11Protocol):
-    """uvicorn's connection with a limit on the time to a request's head."""
+    """uvicorn's connection with limits on the time to a request's head, and to the end of reading its answer."""
 
     _timer: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Wait for the first request."""
@@ -36,6 +40,14 @@ class PromptConnection(H11Protocol):
         """Wait no longer."""
         super().connection_lost(exc)
         self._wait_no_longer()
+        if self._unread is not None:
+            self._unread.cancel()
+
+    def on_response_complete(self) -> None:
+        """Wait for the client to read what is left of the answer, or no longer."""
+        if self._unread is None and self.transport.get_write_buffer_size():
+            self._unread = self.loop.call_later(ANSWER_S, self._drop_unread)
+        super().on_response_complete()
 
     def _watch(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
@@ -47,6 +59,11 @@ class PromptConnection(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _drop_unread(self) -> None:
+        self._unread = None
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
 
     def _close(self) -> None:
         self._timer = None

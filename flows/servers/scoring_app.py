@@ -56,6 +56,7 @@ def main() -> None:
         workers=given.workers,
         limit_concurrency=_AT_ONCE,
         http=PromptConnection,
+        access_log=False,  # a line for each request would fill the disk in time
     )
 
 

@@ -8,6 +8,7 @@ gone, or with a 503 when it takes too long.
 
 import asyncio
 import json
+import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ _TOO_LARGE, _WRONG_TYPE, _UNPROCESSABLE, _NOT_FOUND = 413, 415, 422, 404
 _BAD_REQUEST, _TOO_SLOW, _UNAVAILABLE = 400, 408, 503
 _BESIDE_SEARCH_S = 20.0  # for what no time limit cuts: waiting for others, and the placements that a search starts from
 _LONGEST_MESSAGE = 1000  # characters
+_QUOTED = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _END_S = 5.0  # for the server to let go of a request that is stopped
 
 
@@ -40,7 +42,8 @@ class RequestLimits:
         all_tables: over all requests of a body. They are described, and a first placement is made of them, which no limit
             of time cuts: a second or two of computing.
         choices: tables x devices, over all requests of a body; memory and the time for first placements grow with them too.
-        values: in a body, counted by its commas; parsing more would hold up other clients for seconds.
+        values: in a body, counted by the commas, colons and brackets outside its texts; parsing more would hold up other
+            clients for seconds.
         body_s: for a body to arrive; its connection is closed after that.
         search_s: of searching for all plans of a body; then the best ones found are the answer.
         at_once: bodies that are computed at the same time; others wait for their turn. Threads of one process that all
@@ -52,7 +55,7 @@ class RequestLimits:
     tables: int = MOST_TABLES
     all_tables: int = MOST_TABLES
     choices: int = 2**17
-    values: int = 1_000_000
+    values: int = 400_000
     body_s: float = 30.0
     search_s: float = 10.0
     at_once: int = 2
@@ -191,9 +194,13 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
+def _most_values(body: bytes) -> int:
+    return 1 + sum(map(body.count, (b",", b":", b"[", b"{")))
+
+
 def exceeded(body: bytes, limits: RequestLimits) -> str | None:
     """Which limit a body exceeds, in one sentence; None if it exceeds none, or is no JSON."""
-    if body.count(b",") >= limits.values:
+    if _most_values(body) > limits.values and _most_values(_QUOTED.sub(b"", body)) > limits.values:
         return f"the body has more than {limits.values:,} values, which would hold up others; send fewer tables at once"
     try:
         content: Any = json.loads(body)
@@ -236,7 +243,7 @@ def exceeded(body: bytes, limits: RequestLimits) -> str | None:
         )
     if choices > limits.choices:
         return (
-            f"the body asks for {choices:,} choices (tables x devices), more than {limits.choices:,}, which would "
+            f"the body asks for more than {limits.choices:,} choices (tables x devices), which would "
             "hold up other clients; send its requests one by one, or place them with `dreamshard place`"
         )
     return None

@@ -34,6 +34,12 @@ def bombs() -> dict[str, tuple[str, Callable[[], bytes]]]:
             lambda: b"[{" + b",".join(b'"%d":0' % i for i in range(4_500_000)) + b"}]",
         ),
         "merges of merges": ("constraints", _merges),
+        "a number in base 60 with half a million digits": ("constraints", lambda: b"pin:\n  t0: 1" + b":1" * 524_000),
+        "sixteen numbers in base 60": ("constraints", lambda: b"pin:\n" + (b"  t: 1" + b":1" * 32_000 + b"\n") * 16),
+        "a text that is to be a number in base 60": (
+            "hardware",
+            lambda: b'memory_gb: !!int "1' + b":1" * 524_000 + b'"',
+        ),
         "a thousand numbers for each of many tables": ("lists as CSV", _many_features),
         "numbers for each of many tables in texts": ("lists as JSON", _many_features_in_texts),
         "a million tensors": ("placers: weights", _many_tensors),

@@ -89,6 +89,7 @@ def test_rows_beyond_what_a_float_holds_stay_exact(tmp_path):
     [
         ("name,rows,dim,pooling_factor\n", "lists no tables"),
         ("name,rows\nx,1\n", "has no column dim"),
+        ("name,name,rows,dim\na,b,10,8\n", "has 2 columns name, so it is unknown which"),
         ("", "has no column name, rows, dim"),
         ("name,rows,dim\nx,10,8\ny,ten,8\n", "line 3: rows is 'ten', not a whole number"),
         ("name,rows,dim\nx,10.5,8\n", "line 2: rows is '10.5'"),

@@ -150,13 +150,39 @@ def test_the_lakes_files_stay_as_they_are_where_no_statement_is_refused(
     assert _contents(tmp_path) == before
 
 
-WRITING = [attack for attack in ATTACKS if "with a as (copy" in attack and "pivot" not in attack]
+WRITING = [attack for attack in ATTACKS if "with a as (copy" in attack]
 
 
 @pytest.mark.parametrize("attack", WRITING)
 def test_a_writing_cte_is_refused_before_it_runs(attack: str):
-    with duckdb.connect() as connection, pytest.raises(ValueError, match=r"only reads \((COPY|the function)"):
-        confined.check(connection, attack.format(kept="x", lake="x", kept_in_text="x"))
+    with duckdb.connect() as connection, pytest.raises(ValueError, match=r"only reads \((COPY|copy|the function)"):
+        confined.check(connection, attack.format(kept="x", lake="x", kept_in_text="x", own="x", kept_name="x"))
+
+
+@pytest.mark.parametrize(
+    ("pivot", "word"),
+    [
+        ("pivot (from query('select 1 as a')) on a using count(*)", "query"),
+        ("pivot (from \"QUERY\" /* a */ ('select 1 as a')) on a using count(*)", "query"),
+        (
+            "pivot (from json_execute_serialized_sql(json_serialize_sql('select 1 as a'))) on a",
+            "json_execute_serialized_sql",
+        ),
+        ("pivot (from duckdb_settings()) on name using first(value)", "duckdb_settings"),
+        ("with p as (pivot a on x) insert into a select 1", "insert"),
+        ("pivot (from read_text('/etc/passwd')) on content", "read_text"),
+    ],
+)
+def test_words_of_a_pivot_that_may_do_more_than_read_are_refused(pivot: str, word: str):
+    with duckdb.connect() as connection:
+        connection.execute("create table a as select 1 as x")
+        with pytest.raises(ValueError, match=rf"only reads \({word} may do more in a pivot"):
+            confined.check(connection, pivot)
+
+
+def test_a_pivot_over_the_lake_answers(settings: Settings, quoted: dict[str, str]):
+    [row] = catalog.query(settings, "from (pivot device_costs on device using count(*) group by hardware)")
+    assert sum(value for value in row.values() if isinstance(value, int)) > 0
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,9 @@ def test_only_the_address_at_the_head_of_a_description_may_change(tmp_path: Path
         folder.mkdir()
         (folder / "MLmodel").write_bytes(b"artifact_path: file://" + head + b"\nflavors: {}\n")
     assert files_digest(before) == files_digest(moved) != files_digest(worse)
+    for ending in ("\r", "\x85", "\u2028"):  # which end a line of YAML too
+        (worse / "MLmodel").write_bytes(f"artifact_path: file:///b{ending}artifact_path: x\nflavors: {{}}\n".encode())
+        assert files_digest(worse) != files_digest(before)
     (moved / "registered_model_meta").touch()
     check_copy(moved, "1", files_digest(before))
     assert not (moved / "registered_model_meta").exists(), "which the store may have had"
