@@ -1,9 +1,9 @@
 """What a query may do: read the lake's own folders, within a bound of memory and of disk, and nothing else.
 
-Two locks. DuckDB's own settings deny every file but the query's folder of temporary files, all
-extensions, and any change of the settings; the lake's files are there as a file system that cannot write (`lake_files`). And
-only statements that read are run: of what DuckDB parsed, every part must be one of those listed here, so what a later DuckDB
-adds is refused until it is listed. The parts of a `pivot` whose columns the data name are not shown; there the words decide.
+Two locks. DuckDB's own settings deny every file but the query's folder of temporary files, all extensions, and any change of
+the settings; the lake's files are there as a file system that cannot write (`lake_files`). And only statements that read are
+run: of what DuckDB parsed, every part must be one of those listed here, so what a later DuckDB adds is refused until it is
+listed. The parts of a `pivot` whose columns the data name are not shown; there the words decide.
 """
 
 import json

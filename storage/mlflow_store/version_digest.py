@@ -10,11 +10,8 @@ logger = logging.getLogger(__name__)
 
 _BESIDE = "registered_model_meta"  # which MLflow writes into each copy
 _DESCRIPTION = "MLmodel"
-_ADDRESS = (
-    re.compile(  # of that file: changes as a home is moved, and nothing reads it; up to whatever ends a line of YAML
-        rb"\Aartifact_path: (?:[^\r\n\xc2\xe2]|\xc2(?!\x85)|\xe2(?!\x80[\xa8\xa9]))*\n"
-    )
-)
+_ADDRESS = re.compile(rb"\Aartifact_path: (?:[^\r\n\xc2\xe2]|\xc2(?!\x85)|\xe2(?!\x80[\xa8\xa9]))*\n")
+"""Of that file, up to whatever ends a line of YAML: it changes as a home is moved, and nothing reads it."""
 
 
 def files_digest(folder: Path) -> str:
