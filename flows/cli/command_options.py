@@ -11,7 +11,7 @@ import typer
 from pydantic.fields import FieldInfo
 from typer.models import ParameterInfo
 
-from flows.forms.fields import REQUIRED
+from flows.forms.field_parts import REQUIRED
 from flows.forms.flat import flattened, option_parameters
 from flows.forms.options import RecipeOptions, StageOptions
 from flows.runtime.environment import prepare

@@ -1,37 +1,14 @@
-"""The fields of all options, each written once: its place in Prefect's form, its bounds, its name on the command line.
+"""The fields of the chain's options, once each: place in Prefect's form, bounds, name on the command line.
 
 A field without a `typer` annotation is not on the command line.
 """
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
-from pydantic import Field
 
 from dreamshard import names
-
-REQUIRED = object()
-"""Marks an option that may be empty in the form but not on the command line."""
-
-
-def _form(title: str, description: str, **more: Any) -> Any:
-    """How Prefect's form shows a field, and the field's bounds."""
-    return Field(title=title, description=description, **more)
-
-
-@dataclass(frozen=True)
-class SchemaEntry:
-    """An entry of a field's JSON schema, computed only when a form is drawn: `--help` must not wait for torch."""
-
-    name: str
-    value: Callable[[], Any]
-
-    def __get_pydantic_json_schema__(self, core: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        """Add the entry to what pydantic derives from the type."""
-        return handler(core) | {self.name: self.value()}
+from flows.forms.field_parts import REQUIRED, SchemaEntry, in_form
 
 
 def _recipes() -> list[str]:
@@ -54,15 +31,7 @@ def _sources() -> str:
     return rf"^(|{'|'.join(bundled_workloads())}|.*[./].*)$"
 
 
-def _days(text: str | int) -> int:
-    """Read `90d` or `90`."""
-    number = re.fullmatch(r"0*([1-9]\d{0,4})d?", str(text).strip())
-    if number is None:
-        raise typer.BadParameter(f"{text!r} is not a number of days; give at least 1d, for example 90d")
-    return int(number[1])
-
-
-_SOURCE = _form(
+_SOURCE = in_form(
     "Tables from",
     "A bundled workload's name, or a full path or URI: a list of tables (.csv, .parquet, or a TorchRec config as .json), "
     "lookups (.pt, .pt.gz, .tsv, .tsv.gz), a folder or bucket of these, or a function that makes a TorchRec model. "
@@ -73,13 +42,13 @@ _SOURCES = SchemaEntry("pattern", _sources)
 
 RecipeName = Annotated[
     str,
-    _form("Recipe", "A complete configuration by name; every field below that is filled in overrides it."),
+    in_form("Recipe", "A complete configuration by name; every field below that is filled in overrides it."),
     SchemaEntry("enum", _recipes),
     typer.Option("--recipe", help="A complete configuration by name."),
 ]
 Algorithm = Annotated[
     names.Algorithm | None,
-    _form(
+    in_form(
         "Algorithm",
         "dreamshard: this project's networks and search. paper: DreamShard as published, the policy alone. autoshard: "
         "AutoShard as published, which balances compute. Each has versions and champions of its own. Empty: the recipe's.",
@@ -92,12 +61,14 @@ Algorithm = Annotated[
 ]
 Seed = Annotated[
     int,
-    _form("Seed", "Seeds every draw: tasks, weights, episodes. The same seed gives the same bits.", ge=0, le=2**31 - 1),
+    in_form(
+        "Seed", "Seeds every draw: tasks, weights, episodes. The same seed gives the same bits.", ge=0, le=2**31 - 1
+    ),
     typer.Option("--seed", help="Seed of every draw; the same seed gives the same bits."),
 ]
 TestbedName = Annotated[
     str | None,
-    _form(
+    in_form(
         "Testbed",
         "Where costs come from: auto, cluster, emulated, simulated, traced, the last three also with :PRESET or a file of "
         "your hardware, or your own as package.module:factory. Empty: the recipe's.",
@@ -123,7 +94,7 @@ Source = Annotated[
 ]
 Dataset = Annotated[
     str | None,
-    _form(
+    in_form(
         "Dataset version",
         "Version of the tables to work on, as `ingest` returned it. Empty: the newest.",
         json_schema_extra={"pattern": "^([0-9a-f]{12})?$"},
@@ -131,12 +102,12 @@ Dataset = Annotated[
 ]
 NumDevices = Annotated[
     int | None,
-    _form("Devices", "Devices to place tables on. Empty: the recipe's.", ge=1, le=4096),
+    in_form("Devices", "Devices to place tables on. Empty: the recipe's.", ge=1, le=4096),
     typer.Option("--devices", help="Devices to place tables on.", show_default="the recipe's"),
 ]
 DevicesPerHost = Annotated[
     int | None,
-    _form(
+    in_form(
         "Devices per host",
         "Devices that share a host. Empty: the recipe's, or as many as the hardware has.",
         ge=1,
@@ -146,7 +117,7 @@ DevicesPerHost = Annotated[
 ]
 ExchangeDevices = Annotated[
     str | None,
-    _form(
+    in_form(
         "All-to-alls of more devices",
         "Numbers of devices, such as 64, 128, whose all-to-alls are measured by themselves, so that the placer serves as "
         "many devices where the testbed can (simulated, traced, emulated, cluster). Empty: only up to the devices above.",
@@ -156,12 +127,12 @@ ExchangeDevices = Annotated[
 ]
 MemoryGb = Annotated[
     float | None,
-    _form("Memory per device, GiB", "Room for tables on each device. Empty: the recipe's.", gt=0, le=100_000),
+    in_form("Memory per device, GiB", "Room for tables on each device. Empty: the recipe's.", gt=0, le=100_000),
     typer.Option("--memory-gb", min=0.001, help="Room for tables on each device, GiB.", show_default="the recipe's"),
 ]
 ReserveGb = Annotated[
     float | None,
-    _form(
+    in_form(
         "Reserve per device, GiB",
         "Of the memory per device, kept free for dense parameters and activations. Empty: none.",
         ge=0,
@@ -173,12 +144,12 @@ ReserveGb = Annotated[
 ]
 TablesPerTask = Annotated[
     int | None,
-    _form("Tables per task", "Tables in each placement task. Empty: the recipe's.", ge=1, le=100_000),
+    in_form("Tables per task", "Tables in each placement task. Empty: the recipe's.", ge=1, le=100_000),
     typer.Option("--tables-per-task", help="Tables in each placement task.", show_default="the recipe's"),
 ]
 LearntMode = Annotated[
     Literal["auto", "fixed", "pool"] | None,
-    _form(
+    in_form(
         "What is learnt",
         "fixed: all tables are one model, which is measured against every rule of thumb and as it drifts. pool: half of the "
         "tables are held out, for models not seen yet. auto: by the number of tables. Empty: the recipe's.",
@@ -189,7 +160,7 @@ LearntMode = Annotated[
 ]
 BatchSize = Annotated[
     int | None,
-    _form(
+    in_form(
         "Batch size",
         "Training samples per pass over all devices. Empty: derived from tables and testbed.",
         ge=1,
@@ -199,7 +170,7 @@ BatchSize = Annotated[
 ]
 CurrentPlan = Annotated[
     str | None,
-    _form(
+    in_form(
         "Plan in use",
         "Full path of the PLAN.json that this model runs with now: measured beside the new placement. Empty: none.",
     ),
@@ -207,7 +178,7 @@ CurrentPlan = Annotated[
 ]
 Iterations = Annotated[
     int | None,
-    _form(
+    in_form(
         "Iterations",
         "Rounds of measure, fit, improve. Empty: the recipe's (the paper: 10; fewer from the champion).",
         ge=1,
@@ -217,7 +188,7 @@ Iterations = Annotated[
 ]
 PlacementsPerIteration = Annotated[
     int | None,
-    _form(
+    in_form(
         "Placements per iteration",
         "Placements measured on the testbed in each round. Empty: the recipe's (the paper: 10).",
         ge=1,
@@ -226,7 +197,7 @@ PlacementsPerIteration = Annotated[
 ]
 Full = Annotated[
     bool,
-    _form(
+    in_form(
         "From nothing",
         "Train in full. Off: continue from the champion where tables changed, with its cost samples and fewer "
         "measurements.",
@@ -235,7 +206,7 @@ Full = Annotated[
 ]
 NoPromote = Annotated[
     bool,
-    _form(
+    in_form(
         "Try out",
         "Register the version without changing which one is in use: neither champion nor challenger, and no later "
         "training continues from it. Off: its evaluation decides.",
@@ -244,7 +215,7 @@ NoPromote = Annotated[
 ]
 NewReference = Annotated[
     bool,
-    _form(
+    in_form(
         "New reference set",
         "Draw other reference tasks for this hardware. Versions are compared by their costs on these, so those of versions "
         "before are not comparable with this one's.",
@@ -255,7 +226,7 @@ NewReference = Annotated[
 ]
 PoolingDrift = Annotated[
     float,
-    _form(
+    in_form(
         "Drift of the pooling factor",
         "Relative change of a table's lookups per sample from which the table counts as drifted; 0.1 is 10 %.",
         ge=0,
@@ -264,7 +235,7 @@ PoolingDrift = Annotated[
 ]
 ReuseDrift = Annotated[
     float,
-    _form(
+    in_form(
         "Drift of reuse",
         "Share of a table's distinct rows that are looked up more or less often (another of the 17 bins) from "
         "which the table counts as drifted.",
@@ -274,7 +245,7 @@ ReuseDrift = Annotated[
 ]
 ChangedShare = Annotated[
     float,
-    _form(
+    in_form(
         "Share of tables",
         "Share of the tables that must be added, removed, resized or drifted before a retraining starts; 0 for "
         "any of them.",
@@ -283,7 +254,7 @@ ChangedShare = Annotated[
     ),
 ]
 Emit = Annotated[
-    bool, _form("Start retraining", "Emit the event that starts it. Off: only look and show what changed.")
+    bool, in_form("Start retraining", "Emit the event that starts it. Off: only look and show what changed.")
 ]
 IngestedSource = Annotated[
     str | None,
@@ -297,7 +268,7 @@ IngestedSource = Annotated[
 ]
 Batches = Annotated[
     str | None,
-    _form(
+    in_form(
         "Sample batches",
         "For a TorchRec model: a function without arguments that returns batches with KeyedJaggedTensors, as "
         "file.py:function or module:function. Empty: lookups by a Zipf law.",
@@ -307,7 +278,7 @@ Batches = Annotated[
 ]
 NumBatches = Annotated[
     int | None,
-    _form(
+    in_form(
         "Number of batches",
         "Sample batches to read; all of their samples count as one batch. Empty: as many as the batch size takes.",
         ge=1,
@@ -321,12 +292,12 @@ NumBatches = Annotated[
 ]
 DatasetName = Annotated[
     str | None,
-    _form("Name", "Name of the data set for people. Empty: the source's name."),
+    in_form("Name", "Name of the data set for people. Empty: the source's name."),
     typer.Option("--name", help="Name of the data set for people."),
 ]
 Seconds = Annotated[
     float | None,
-    _form(
+    in_form(
         "Seconds",
         "When to stop a collection of shard costs; the next run continues it. Empty: when it is complete.",
         gt=0,
@@ -335,54 +306,6 @@ Seconds = Annotated[
 ]
 DeviceName = Annotated[
     Literal["auto", "cpu", "cuda"],
-    _form("Device", "Where shard costs are collected: on a GPU if there is one, or as given."),
+    in_form("Device", "Where shard costs are collected: on a GPU if there is one, or as given."),
     typer.Option("--device", help="Where to collect shard costs."),
-]
-Versions = Annotated[
-    list[str],
-    _form(
-        "Versions",
-        "Who is compared: numbers of versions, champion, challenger, previous, those of another algorithm (paper:3), "
-        "cost_greedy, dreamshard_policy, rules of thumb (e.g. lookup_greedy), published rivals. The first is what gains "
-        "are over.",
-        min_length=1,
-        examples=[["champion", "challenger"], ["paper:champion", "champion"]],
-    ),
-    typer.Argument(
-        metavar="VERSION...",
-        help="Versions (3, champion, paper:3, ...), cost_greedy, dreamshard_policy, rules of thumb, published rivals; gains "
-        "are over the first.",
-    ),
-]
-Version = Annotated[
-    str | None,
-    _form(
-        "Version",
-        "Makes this version (or alias, e.g. previous) champion at once. Empty: the newest placer of the fields "
-        "below becomes champion if its evaluation says so.",
-        examples=["previous", "3", "paper:3"],
-    ),
-    typer.Argument(
-        help="A version or alias (3, paper:3; previous undoes): champion of its algorithm at once, without the options."
-    ),
-]
-Reason = Annotated[
-    str | None,
-    _form("Reason", "Why this version becomes champion; recorded on it. Empty: by hand."),
-    typer.Option("--reason", help="Why VERSION becomes champion; recorded on it."),
-]
-OlderThanDays = Annotated[
-    int,
-    _form("Older than", "Days since a file was last written after which it may be removed.", ge=1, le=36_500),
-    typer.Option("--older-than", parser=_days, metavar="DAYS", help="Days since a file was last written, e.g. 90d."),
-]
-Delete = Annotated[
-    bool,
-    _form("Delete", "Removes the files for good. Off: only shows what would be removed."),
-    typer.Option("--yes", help="Remove the files for good; without this, nothing is removed."),
-]
-Peers = Annotated[
-    bool,
-    _form("Published rivals", "Compare the published rivals as well; some learn first, one by measuring placements."),
-    typer.Option("--peers", help="Compare the published rivals as well; some learn first, and `rnn` measures."),
 ]

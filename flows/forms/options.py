@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dreamshard.version_references import VersionReference
-from flows.forms import fields, place_fields, sweep_fields
+from flows.forms import fields, place_fields, sweep_fields, version_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,14 +115,14 @@ class ProfileOptions(StageOptions):
 class EvaluateOptions(StageOptions):
     """The newest placer against rules of thumb and the champion."""
 
-    peers: fields.Peers = False
+    peers: version_fields.Peers = False
     current: fields.CurrentPlan = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Contestants:
-    versions: fields.Versions
-    peers: fields.Peers = False
+    versions: version_fields.Versions
+    peers: version_fields.Peers = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +132,8 @@ class CompareOptions(TaskOptions, _Contestants):
 
 @dataclass(frozen=True, kw_only=True)
 class _Champion:
-    version: fields.Version = None
-    reason: fields.Reason = None
+    version: version_fields.Version = None
+    reason: version_fields.Reason = None
     no_promote: fields.NoPromote = False
 
 
@@ -194,5 +194,5 @@ class SweepOptions:
 class PruneOptions:
     """Files to remove."""
 
-    older_than_days: fields.OlderThanDays = 90
-    delete: fields.Delete = False
+    older_than_days: version_fields.OlderThanDays = 90
+    delete: version_fields.Delete = False

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 from pydantic import Field
 
-from flows.forms.fields import SchemaEntry
+from flows.forms.field_parts import SchemaEntry
 
 
 def _sweeps() -> list[str]:
