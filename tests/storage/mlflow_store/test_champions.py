@@ -1,7 +1,7 @@
 """Champions of topologies and the alias `champion` on a real registry."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -55,32 +55,28 @@ def test_each_topology_has_a_champion_and_undoing_restores_the_one_that_was_disp
     assert tags["topology"] == MODEL
 
 
-@pytest.fixture
-def cut_off(monkeypatch):
-    """A function after which the given write of a tag, counted from 0, is the first that is not made."""
+@contextmanager
+def cut_off(owner: object, names: Sequence[str], number: int) -> Iterator[None]:
+    """Where the given call of any of these functions, counted from 0, is the first that is not made."""
+    left = [number]
 
-    def after(number: int) -> Iterator[None]:
-        with monkeypatch.context() as patch:
-            left = [number]
+    def counted(write: Callable[..., None]) -> Callable[..., None]:
+        def made(*args: object, **named: object) -> None:
+            if left[0] == 0:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            write(*args, **named)
 
-            def counted(write: Callable[..., None]) -> Callable[..., None]:
-                def made(*args: object) -> None:
-                    if left[0] == 0:
-                        raise KeyboardInterrupt
-                    left[0] -= 1
-                    write(*args)
+        return made
 
-                return made
-
-            for name in ("tag", "untag"):
-                patch.setattr(alias_changes, name, counted(getattr(alias_changes, name)))
-            yield
-
-    return contextmanager(after)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.setattr(owner, name, counted(getattr(owner, name)))
+        yield
 
 
 def test_a_change_cut_off_at_any_write_is_made_again_to_the_same_end_while_the_clock_goes_back(
-    version, mlflow_settings: Settings, cut_off, monkeypatch
+    version, mlflow_settings: Settings, monkeypatch
 ):
     for topology in (RANKS, MODEL, MODEL):
         version(topology)
@@ -92,7 +88,7 @@ def test_a_change_cut_off_at_any_write_is_made_again_to_the_same_end_while_the_c
     while cut >= 0:
         before = {number: history(tags) for number, tags in registry.tags_by_version(mlflow_settings).items()}
         try:
-            with cut_off(cut):
+            with cut_off(alias_changes, ("tag", "untag"), cut):
                 set_standing(mlflow_settings, rival, "champion", "cheaper")
             assert cut > 5
             cut = -1
@@ -114,37 +110,14 @@ def test_a_change_cut_off_at_any_write_is_made_again_to_the_same_end_while_the_c
         holder, rival = rival, holder
 
 
-@pytest.fixture
-def registry_cut_off(monkeypatch):
-    """A context in which the given write to the registry, counted from 0, is the first that is not made."""
-
-    @contextmanager
-    def after(number: int) -> Iterator[None]:
-        left = [number]
-
-        def counted(write: Callable[..., None]) -> Callable[..., None]:
-            def made(*args: object, **named: object) -> None:
-                if left[0] == 0:
-                    raise KeyboardInterrupt
-                left[0] -= 1
-                write(*args, **named)
-
-            return made
-
-        with monkeypatch.context() as patch:
-            for name in ("set_model_version_tag", "set_registered_model_alias", "delete_model_version_tag"):
-                patch.setattr(MlflowClient, name, counted(getattr(MlflowClient, name)))
-            patch.setattr(MlflowClient, "update_model_version", counted(MlflowClient.update_model_version))
-            yield
-
-    return after
+WRITES = ("set_model_version_tag", "set_registered_model_alias", "delete_model_version_tag", "update_model_version")
 
 
-def undone_but_cut_off_after(cut: int, settings: Settings, registry_cut_off) -> bool:
+def undone_but_cut_off_after(cut: int, settings: Settings) -> bool:
     """Whether undoing was cut off at that write, and then made again."""
     now = registry.champion(settings)
     try:
-        with registry_cut_off(cut):
+        with cut_off(MlflowClient, WRITES, cut):
             make_champion(settings, "previous", "it was wrong", "ann")
         return False
     except KeyboardInterrupt:
@@ -153,21 +126,21 @@ def undone_but_cut_off_after(cut: int, settings: Settings, registry_cut_off) -> 
         return True
 
 
-def test_undoing_that_was_cut_off_after_any_write_is_made_again(version, mlflow_settings: Settings, registry_cut_off):
+def test_undoing_that_was_cut_off_after_any_write_is_made_again(version, mlflow_settings: Settings):
     for topology in (RANKS, RANKS):
         version(topology)
     make_champion(mlflow_settings, "1", "the first", "ann")
     make_champion(mlflow_settings, "2", "a hunch", "ann")
     now, other, cut, was_cut = "2", "1", 0, True
     while was_cut:
-        was_cut = undone_but_cut_off_after(cut, mlflow_settings, registry_cut_off)
+        was_cut = undone_but_cut_off_after(cut, mlflow_settings)
         assert registry.aliases(mlflow_settings) == {"champion": other, "previous": now}
         now, other, cut = other, now, cut + 1
     assert cut > 8
 
 
 def test_undoing_restores_the_displaced_champion_of_another_topology_wherever_it_was_cut_off(
-    version, mlflow_settings: Settings, registry_cut_off
+    version, mlflow_settings: Settings
 ):
     for topology in (RANKS, MODEL, MODEL):
         version(topology)
@@ -177,7 +150,7 @@ def test_undoing_restores_the_displaced_champion_of_another_topology_wherever_it
     while was_cut:
         make_champion(mlflow_settings, "3", f"hunch {cut}", "ann")
         assert champions.champions(mlflow_settings) == {RANKS: "1", MODEL: "3"}
-        was_cut = undone_but_cut_off_after(cut, mlflow_settings, registry_cut_off)
+        was_cut = undone_but_cut_off_after(cut, mlflow_settings)
         known = registry.tags_by_version(mlflow_settings)
         assert registry.aliases(mlflow_settings) == {"champion": "1", "previous": "3"}
         assert champions.champions(mlflow_settings) == {RANKS: "1", MODEL: "2"}, f"cut off at write {cut}"
