@@ -46,6 +46,7 @@ def watched(
     Yields a function that raises the same error while DuckDB runs nothing, for whoever works on rows that it has answered.
 
     Args:
+        connection: with the settings `confined.BEFORE`, without which a write that is interrupted may never end.
         folder: of the query; the disk it is on is kept from running full.
         bounds: of the query.
         give_up: called in a thread if DuckDB goes on after being interrupted for 20 s; None to wait for as long as it takes.
