@@ -11,6 +11,9 @@ HEAD_S = 10.0
 ANSWER_S = 60.0
 """From the end of an answer until its client has read it, but for what the kernel keeps."""
 
+UNREAD_BYTES = 2**28
+"""Of answers that clients have not read; beyond that, those whose clients have had the longest time are dropped."""
+
 _SENTENCE = (
     f"no whole request came within {HEAD_S:g} s, so the connection is closed for others; send it again\n".encode()
 )
@@ -21,7 +24,7 @@ _ANSWER = (
 
 
 class PromptConnection(H11Protocol):
-    """uvicorn's connection with limits on the time to a request's head, and to the end of reading its answer."""
+    """uvicorn's connection with limits on the time to a request's head, and on how long and how much is kept unread."""
 
     _timer: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
@@ -40,13 +43,13 @@ class PromptConnection(H11Protocol):
         """Wait no longer."""
         super().connection_lost(exc)
         self._wait_no_longer()
-        if self._unread is not None:
-            self._unread.cancel()
+        self._count_as_read()
 
     def on_response_complete(self) -> None:
         """Wait for the client to read what is left of the answer, or no longer."""
         if self._unread is None and self.transport.get_write_buffer_size():
             self._unread = self.loop.call_later(ANSWER_S, self._drop_unread)
+            self._make_room()
         super().on_response_complete()
 
     def _watch(self) -> None:
@@ -60,10 +63,28 @@ class PromptConnection(H11Protocol):
             self._timer.cancel()
             self._timer = None
 
+    def _make_room(self) -> None:
+        unread = {
+            each: each._unread.when()
+            for each in self.connections
+            if isinstance(each, PromptConnection) and each._unread
+        }
+        sizes = {each: each.transport.get_write_buffer_size() for each in unread}
+        for each in sorted(unread, key=unread.__getitem__):
+            if sum(sizes.values()) <= UNREAD_BYTES:
+                return
+            del sizes[each]
+            each._drop_unread()
+
     def _drop_unread(self) -> None:
-        self._unread = None
+        self._count_as_read()
         if self.transport.get_write_buffer_size():
             self.transport.abort()
+
+    def _count_as_read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _close(self) -> None:
         self._timer = None

@@ -44,6 +44,7 @@ class RequestLimits:
         choices: tables x devices, over all requests of a body; memory and the time for first placements grow with them too.
         values: in a body, counted by the commas, colons and brackets outside its texts; parsing more would hold up other
             clients for seconds.
+        whole_bodies: bodies of the largest size whose bytes a process holds at a time; of smaller ones more.
         body_s: for a body to arrive; its connection is closed after that.
         search_s: of searching for all plans of a body; then the best ones found are the answer.
         at_once: bodies that are computed at the same time; others wait for their turn. Threads of one process that all
@@ -56,9 +57,15 @@ class RequestLimits:
     all_tables: int = MOST_TABLES
     choices: int = 2**17
     values: int = 400_000
+    whole_bodies: int = 16
     body_s: float = 30.0
     search_s: float = 10.0
     at_once: int = 2
+
+    @property
+    def all_body_bytes(self) -> int:
+        """Of all bodies that are arriving, waiting and computed."""
+        return self.whole_bodies * self.body_bytes
 
     @property
     def answer_s(self) -> float:
@@ -66,9 +73,17 @@ class RequestLimits:
         return 2 * self.search_s + _BESIDE_SEARCH_S
 
 
+@dataclass(kw_only=True)
+class _Bodies:
+    """Bytes of all bodies that a process holds."""
+
+    held_bytes: int = 0
+
+
 def limited(app: Application, limits: RequestLimits, *, pages: bool = False) -> Application:
     """`app`, an ASGI application, with limits on what is posted to it; without its pages for programmers unless `pages`."""
     turns = asyncio.Semaphore(limits.at_once)
+    bodies = _Bodies()
 
     async def checked(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -78,7 +93,7 @@ def limited(app: Application, limits: RequestLimits, *, pages: bool = False) -> 
         elif scope["path"] != PATH:
             await app(scope, receive, send)
         else:
-            await _checked_body(in_turn, limits, scope, receive, send)
+            await _checked_body(in_turn, limits, bodies, scope, receive, send)
 
     async def in_turn(scope: Message, receive: Receive, send: Send) -> None:
         async with turns:
@@ -87,48 +102,78 @@ def limited(app: Application, limits: RequestLimits, *, pages: bool = False) -> 
     return checked
 
 
-async def _checked_body(app: Application, limits: RequestLimits, scope: Message, receive: Receive, send: Send) -> None:
+async def _checked_body(
+    app: Application, limits: RequestLimits, bodies: _Bodies, scope: Message, receive: Receive, send: Send
+) -> None:
     headers = dict(scope.get("headers", []))
     kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
     announced = headers.get(b"content-length", b"0")
-    too_large = (
-        f"the body has more than {limits.body_bytes / 2**20:g} MiB, so it was not read; send fewer tables at once, or start "
-        "the server with a larger --max-body-mb"
-    )
     if announced.isdigit() and int(announced) > limits.body_bytes:
-        await _answer(send, _TOO_LARGE, too_large)
+        await _answer(send, _TOO_LARGE, _too_large(limits))
         return
     if scope["method"] == "POST" and kind != "application/json":
         await _answer(send, _WRONG_TYPE, "the body is not JSON; send Content-Type: application/json")
         return
     body = bytearray()
+    try:
+        if refused := await _received(body, limits, bodies, receive):
+            await _answer(send, *refused)
+        elif problem := exceeded(body, limits):
+            await _answer(send, _UNPROCESSABLE, problem)
+        else:
+            await _answered(app, limits, scope, body, receive, send)
+    except _GoneError:
+        return
+    finally:
+        bodies.held_bytes -= len(body)
+
+
+class _GoneError(Exception):
+    """The client left before its body had arrived."""
+
+
+async def _received(
+    body: bytearray, limits: RequestLimits, bodies: _Bodies, receive: Receive
+) -> tuple[int, str] | None:
+    """Append a body as it arrives; the status and the sentence with which it is refused, or None."""
     more = True
     try:
         async with asyncio.timeout(limits.body_s):
-            while more and len(body) <= limits.body_bytes:
+            while more:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    return
-                body += message.get("body", b"")
+                    raise _GoneError
+                part = message.get("body", b"")
+                body += part
+                bodies.held_bytes += len(part)
+                if len(body) > limits.body_bytes:
+                    return _TOO_LARGE, _too_large(limits)
+                if bodies.held_bytes > limits.all_body_bytes:
+                    return _UNAVAILABLE, (
+                        f"the server holds {limits.all_body_bytes / 2**20:g} MiB of bodies already, as much as it may, so "
+                        "this one was not read; send it again when the server is less busy"
+                    )
                 more = bool(message.get("more_body", False))
     except TimeoutError:
-        sentence = f"the body did not arrive within {limits.body_s:g} s, so others get its connection; send it again"
-        await _answer(send, _TOO_SLOW, sentence)
-        return
-    if len(body) > limits.body_bytes:
-        await _answer(send, _TOO_LARGE, too_large)
-        return
-    if problem := exceeded(bytes(body), limits):
-        await _answer(send, _UNPROCESSABLE, problem)
-        return
-    await _answered(app, limits, scope, bytes(body), receive, send)
+        return (
+            _TOO_SLOW,
+            f"the body did not arrive within {limits.body_s:g} s, so others get its connection; send it again",
+        )
+    return None
+
+
+def _too_large(limits: RequestLimits) -> str:
+    return (
+        f"the body has more than {limits.body_bytes / 2**20:g} MiB, so it was not read; send fewer tables at once, or start "
+        "the server with a larger --max-body-mb"
+    )
 
 
 async def _answered(
-    app: Application, limits: RequestLimits, scope: Message, body: bytes, receive: Receive, send: Send
+    app: Application, limits: RequestLimits, scope: Message, body: bytearray, receive: Receive, send: Send
 ) -> None:
     """Send the answer of `app`, unless the client leaves first or time runs out: either stops the work."""
-    unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    unread = [body]
     left = asyncio.create_task(_until_gone(receive))
     work = Work()
     scoring_work.CURRENT.set(work)
@@ -136,7 +181,7 @@ async def _answered(
 
     async def replayed() -> Message:
         if unread:
-            return unread.pop()
+            return {"type": "http.request", "body": bytes(unread.pop()), "more_body": False}
         await asyncio.wait({left})
         return {"type": "http.disconnect"}
 
@@ -194,11 +239,11 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-def _most_values(body: bytes) -> int:
+def _most_values(body: bytes | bytearray) -> int:
     return 1 + sum(map(body.count, (b",", b":", b"[", b"{")))
 
 
-def exceeded(body: bytes, limits: RequestLimits) -> str | None:
+def exceeded(body: bytes | bytearray, limits: RequestLimits) -> str | None:
     """Which limit a body exceeds, in one sentence; None if it exceeds none, or is no JSON."""
     if _most_values(body) > limits.values and _most_values(_QUOTED.sub(b"", body)) > limits.values:
         return f"the body has more than {limits.values:,} values, which would hold up others; send fewer tables at once"

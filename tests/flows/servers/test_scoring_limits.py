@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import httpx
@@ -131,28 +132,61 @@ def test_connections_without_a_whole_head_are_closed(before, sent, monkeypatch):
     assert asyncio.run(received()).startswith(b"HTTP/1.1 408")
 
 
-def test_a_client_that_does_not_read_its_answer_is_let_go(monkeypatch):
-    monkeypatch.setattr(prompt_connections, "ANSWER_S", 0.5)
-    lost = asyncio.Event()
+async def large(_scope, _receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"a" * 2**25})
+
+
+@asynccontextmanager
+async def serving(app):
+    """Yields the address of a server of `app`, and the connections that it lost."""
+    lost = asyncio.Queue()
 
     class Watched(prompt_connections.PromptConnection):
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
-            lost.set()
+            lost.put_nowait(self.client)
 
-    async def large(_scope, _receive, send):
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"a" * 2**25})
+    config, state = uvicorn.Config(app, log_level="error", lifespan="off"), ServerState()
+    server = await asyncio.get_running_loop().create_server(lambda: Watched(config, state, {}), "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname(), lost
+
+
+async def asking(address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A client that reads the first ten bytes of its answer only."""
+    reader, writer = await asyncio.open_connection(*address, limit=1024)
+    writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    await reader.readexactly(10)
+    return reader, writer
+
+
+def test_a_client_that_does_not_read_its_answer_is_let_go(monkeypatch):
+    monkeypatch.setattr(prompt_connections, "ANSWER_S", 0.5)
 
     async def ask() -> None:
-        config, state = uvicorn.Config(large, log_level="error", lifespan="off"), ServerState()
-        server = await asyncio.get_running_loop().create_server(lambda: Watched(config, state, {}), "127.0.0.1", 0)
-        async with server:
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname(), limit=1024)
-            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-            await reader.readexactly(10)
-            await asyncio.wait_for(lost.wait(), 30)  # nothing more is read
+        async with serving(large) as (address, lost):
+            _, writer = await asking(address)
+            await asyncio.wait_for(lost.get(), 30)  # nothing more is read
             writer.transport.abort()
+
+    asyncio.run(ask())
+
+
+def test_the_answer_that_is_unread_longest_is_dropped_when_there_are_too_many(monkeypatch):
+    monkeypatch.setattr(prompt_connections, "UNREAD_BYTES", 3 * 2**24)  # one answer and a half
+
+    async def ask() -> None:
+        async with serving(large) as (address, lost):
+            _, first = await asking(address)
+            reader, second = await asking(address)
+            assert await asyncio.wait_for(lost.get(), 30) == first.get_extra_info("sockname")
+            answer = bytearray()
+            while not answer.endswith(b"\r\n0\r\n\r\n"):
+                answer += await asyncio.wait_for(reader.read(2**16), 30)
+            assert len(answer) > 2**25, "the other is whole"
+            for writer in (first, second):
+                writer.transport.abort()
 
     asyncio.run(ask())
 
@@ -182,6 +216,32 @@ def test_no_more_bodies_are_computed_at_once_than_the_limit_and_all_are_answered
 
     assert asyncio.run(ask()) == [200] * 20
     assert max(most) == 3
+
+
+def test_a_body_is_refused_while_others_fill_the_memory_for_bodies():
+    limits = replace(LIMITS, body_bytes=1500, whole_bodies=1, at_once=1)
+    arrived, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def half():
+        yield b"{" + b" " * 1000
+        arrived.set()
+        await goes_on.wait()
+        yield b"}"
+
+    async def ask() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app=limited(echo, limits))
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            kind = {"Content-Type": "application/json"}
+            first = asyncio.create_task(client.post("/invocations", content=half(), headers=kind))
+            await arrived.wait()
+            second = await client.post("/invocations", content=b" " * 1000, headers=kind)
+            goes_on.set()
+            third = await client.post("/invocations", content=b" " * 1000, headers=kind) if await first else second
+            return [await first, second, third]
+
+    first, second, third = asyncio.run(ask())
+    assert [first.status_code, second.status_code, third.status_code] == [200, 503, 200]
+    assert "MiB of bodies already" in second.json()["error"]
 
 
 def test_pages_for_programmers_are_there_only_if_asked_for():
