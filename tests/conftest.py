@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 
@@ -14,6 +15,9 @@ from tests.helpers.s3_server import s3_server
 os.environ.update(QUIET, PREFECT_HOME=tempfile.mkdtemp(prefix="dreamshard-tests-"))
 for name in CALLERS:
     os.environ.pop(name, None)
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # a job in a script's background ignores Ctrl-C, and so did its children
 
 if importlib.util.find_spec("hypothesis") is not None:  # a GPU machine without network access may lack the test tools
     from hypothesis import settings
