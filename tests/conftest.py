@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -15,9 +16,8 @@ from tests.helpers.s3_server import s3_server
 os.environ.update(QUIET, PREFECT_HOME=tempfile.mkdtemp(prefix="dreamshard-tests-"))
 for name in CALLERS:
     os.environ.pop(name, None)
-signal.signal(
-    signal.SIGINT, signal.default_int_handler
-)  # a job in a script's background ignores Ctrl-C, and so did its children
+# A job in a script's background ignores Ctrl-C, and its children would too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if importlib.util.find_spec("hypothesis") is not None:  # a GPU machine without network access may lack the test tools
     from hypothesis import settings
@@ -38,6 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "s3_environment" in getattr(item, "fixturenames", ()):
             item.add_marker("server")
+
+
+def pytest_unconfigure() -> None:
+    """Leave no home of Prefect's in the folder of temporary files."""
+    shutil.rmtree(os.environ["PREFECT_HOME"], ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

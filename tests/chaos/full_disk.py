@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.survived import Survived
+from tests.helpers import forks
 
 ATTEMPTS = 8
 RUN = ("run", "--recipe", "smoke", "--testbed", "simulated")
@@ -26,7 +27,11 @@ _LITTLE_KIB = 64
 
 def run(scale: float, seed: int) -> list[Survived]:
     """One row: disks that filled up at random moments."""
-    os.environ.setdefault("PREFECT_HOME", tempfile.mkdtemp(prefix="dreamshard-full-"))
+    with forks.environment():
+        return [_attempts(scale, seed)]
+
+
+def _attempts(scale: float, seed: int) -> Survived:
     draw, broken, count, failed = random.Random(seed), {}, max(1, round(ATTEMPTS * scale)), 0
     for _ in range(count):
         free_kib = round(_LITTLE_KIB * (_MOST_KIB / _LITTLE_KIB) ** draw.random())
@@ -39,7 +44,7 @@ def run(scale: float, seed: int) -> list[Survived]:
     note = f"{failed} of them failed and were continued; " + "; ".join(
         f"{kib} KiB: {why}" for kib, why in broken.items()
     )
-    return [Survived(what="disks that fill up during a chain", tried=count, survived=count - len(broken), note=note)]
+    return Survived(what="disks that fill up during a chain", tried=count, survived=count - len(broken), note=note)
 
 
 @contextmanager
