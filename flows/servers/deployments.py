@@ -13,8 +13,9 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate, VariableCreate, VariableUpdate
 from prefect.client.schemas.objects import ConcurrencyOptions, DeploymentSchedule
 from prefect.client.schemas.responses import DeploymentResponse
+from prefect.events import AutomationCore
 
-from flows.servers import automations
+from flows.servers import automations, watchdogs
 from flows.servers.edits import Edit, Record, merged, record_of
 from flows.servers.names import SCHEDULED
 from flows.servers.wanted import Wanted, declared_deployments
@@ -55,6 +56,7 @@ def deploy_all(schedule: Schedule, block: UUID | None, given: Collection[str] = 
         schedules: dict[str, Schedule] = {}
         ids: dict[str, UUID] = {}
         edits: list[Edit] = []
+        reacting: list[AutomationCore] = []
         for wanted in declared_deployments(schedule):
             name = wanted.name
             flow = client.create_flow_from_name(wanted.flow.name)
@@ -72,14 +74,16 @@ def deploy_all(schedule: Schedule, block: UUID | None, given: Collection[str] = 
             new_records[name] = record_of(wanted.facts())
             if name in SCHEDULED:
                 schedules[name] = Schedule.of(parameters)
-            for automation in automations.starting(wanted.triggers, ids[name]):
-                new_records[automation.name], kept = automations.deploy_automation(
-                    client, automation, records.get(automation.name)
-                )
-                edits += kept
+            reacting += automations.starting(wanted.triggers, ids[name])
         for name in SCHEDULED:
-            failure = automations.on_failure(name, ids[name], block)
-            new_records[failure.name], kept = automations.deploy_automation(client, failure, records.get(failure.name))
+            reacting += [
+                react(name, ids[name], block)
+                for react in (automations.on_failure, watchdogs.on_overdue, watchdogs.on_waiting)
+            ]
+        for automation in [*reacting, watchdogs.on_silence(ids.values())]:
+            new_records[automation.name], kept = automations.deploy_automation(
+                client, automation, records.get(automation.name)
+            )
             edits += kept
         _write_records(client, {**records, **new_records})
         return Deployed(schedules=schedules, edits=tuple(edits))

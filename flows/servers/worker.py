@@ -15,6 +15,8 @@ NEEDED = {"PREFECT_API_URL": "http://HOST:4200/api", "MLFLOW_TRACKING_URI": "htt
 def run_worker(pool: str, queue: str | None, limit: int) -> None:
     """Replace this process by Prefect's worker, after creating the host's concurrency limit on the server.
 
+    Runs that a killed worker of this host left are marked as crashed, so that nothing waits for them.
+
     Args:
         pool: an existing work pool.
         queue: take runs only from this queue of the pool; None for all.
@@ -25,10 +27,12 @@ def run_worker(pool: str, queue: str | None, limit: int) -> None:
         RuntimeError: Prefect's server does not answer.
     """
     environment = worker_environment(os.environ)
-    from flows.runtime.run_locks import host_limit, make_limit  # imports Prefect, which then reads the environment
+    from flows.forms.flow_run_owners import end_abandoned  # imports Prefect, which then reads the environment
+    from flows.runtime.run_locks import host_limit, make_limit
 
     try:
         make_limit(host_limit())
+        end_abandoned()
     except httpx.HTTPError as error:
         raise RuntimeError(
             f"Prefect's server at {environment['PREFECT_API_URL']} does not answer ({error}), so there are no runs to "

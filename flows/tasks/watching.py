@@ -29,7 +29,8 @@ PATIENCE = timedelta(days=1)
 
 UNDER_WAY = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING)
 _PAGE = 50  # the most events that Prefect's server returns at once
-_LATEST = 200  # runs of `retrain` that are looked at for failures
+_LATEST = 200  # runs of `retrain` that are looked at for failures, and the most runs that the server returns at once
+_LONGEST_START = timedelta(hours=1)  # of a run's process; an image may have to be fetched first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +68,18 @@ def compare_datasets(store: Store, trained: str | None, dataset: str, thresholds
 def find_running(options: RetrainingOptions) -> str | None:
     """The name of a flow run of the same retraining that has started and not ended, or None.
 
-    Failed runs do not count, nor do those that a schedule will start some day.
+    Failed runs do not count, nor do those that a schedule will start some day, nor those that a worker took without starting
+    them: it is gone.
     """
+    runs: list[FlowRun] = []
     with get_client(sync_client=True) as client:
-        runs = client.read_flow_runs(
+        while page := client.read_flow_runs(
             deployment_filter=DeploymentFilter(name=DeploymentFilterName(any_=["retrain"])),
             flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(UNDER_WAY)))),
-        )
+            limit=_LATEST,
+            offset=len(runs),
+        ):
+            runs += page
     parameters = options.parameters()
     running = (run.name for run in runs if _has_begun(run) and is_same_retraining(run.parameters, parameters))
     return next(running, None)
@@ -136,4 +142,6 @@ def find_failures(options: RetrainingOptions) -> Failing | None:
 
 
 def _has_begun(run: FlowRun) -> bool:
+    if run.state_type == StateType.PENDING and run.state is not None:
+        return datetime.now(UTC) - run.state.timestamp < _LONGEST_START
     return not (run.auto_scheduled and run.state_type == StateType.SCHEDULED)

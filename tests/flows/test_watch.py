@@ -25,9 +25,12 @@ NEW = DatasetDiff(changes=(), num_before=0, num_after=20, thresholds=DriftThresh
 SMOKE = ("--recipe", "smoke", "--testbed", "simulated")
 
 
-def run(state: StateType, source: str | None = "tables.csv", *, scheduled: bool = False, **other):
+def run(state: StateType, source: str | None = "tables.csv", *, scheduled: bool = False, hours: float = 0, **other):
     parameters = {"recipe": "smoke", "source": source, "seed": 0} | other
-    return SimpleNamespace(state_type=state, auto_scheduled=scheduled, parameters=parameters, name="able-ant")
+    since = SimpleNamespace(timestamp=datetime.now(UTC) - timedelta(hours=hours))
+    return SimpleNamespace(
+        state_type=state, state=since, auto_scheduled=scheduled, parameters=parameters, name="able-ant"
+    )
 
 
 WATCHED = RetrainingOptions(recipe="smoke", source="tables.csv", num_devices=8)
@@ -42,8 +45,8 @@ class Server:
     def __call__(self, **_):
         return nullcontext(self)
 
-    def read_flow_runs(self, **_):
-        return self.runs
+    def read_flow_runs(self, *, limit, offset=0, **_):
+        return self.runs[offset : offset + limit]
 
     def read_events(self, wanted, limit):
         assert wanted.event.name == ["dreamshard.tables.changed"]
@@ -58,6 +61,9 @@ class Server:
         (run(StateType.RUNNING, num_devices=8), True),
         (run(StateType.SCHEDULED, num_devices=8), True),
         (run(StateType.RUNNING, scheduled=True, num_devices=8), True),
+        (run(StateType.RUNNING, hours=30, num_devices=8), True),
+        (run(StateType.PENDING, hours=0.5, num_devices=8), True),
+        (run(StateType.PENDING, hours=2, num_devices=8), False),  # its worker is gone
         (run(StateType.RUNNING, num_devices=8, testbed=""), True),
         (run(StateType.RUNNING, "./tables.csv", num_devices=8), True),
         (run(StateType.SCHEDULED, scheduled=True, num_devices=8), False),
@@ -74,6 +80,12 @@ class Server:
 def test_the_same_retraining_is_waited_for_but_no_schedule(monkeypatch, found, under_way):
     monkeypatch.setattr(watching, "get_client", Server(runs=[found]))
     assert watching.find_running.fn(WATCHED) == ("able-ant" if under_way else None)
+
+
+def test_a_retraining_behind_hundreds_of_others_is_waited_for_too(monkeypatch):
+    others = [run(StateType.RUNNING, num_devices=4) for _ in range(300)]
+    monkeypatch.setattr(watching, "get_client", Server(runs=[*others, run(StateType.RUNNING, num_devices=8)]))
+    assert watching.find_running.fn(WATCHED) == "able-ant"
 
 
 def asked(hours_ago: float, dataset: str, **other):
@@ -219,7 +231,9 @@ def test_where_nothing_is_under_way_a_failed_retraining_is_said_and_a_new_one_is
 def ended(state: StateType, hour: int, message: str = "", source: str = "tables.csv"):
     end = datetime(2026, 11, 22, hour, tzinfo=UTC)
     details = SimpleNamespace(message=f"Flow run encountered an exception: ValueError: {message}")
-    return SimpleNamespace(**vars(run(state, source, num_devices=8)), end_time=end, state=details, state_name="Failed")
+    found = run(state, source, num_devices=8)
+    found.end_time, found.state, found.state_name = end, details, "Failed"
+    return found
 
 
 def test_failed_retrainings_since_the_last_success_are_said_with_the_sentence_of_the_last(monkeypatch):

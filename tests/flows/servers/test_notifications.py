@@ -2,23 +2,15 @@
 
 import json
 import socketserver
-import threading
-from contextlib import contextmanager
 from email import message_from_string
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 
 import pytest
 
 from flows.servers import notifications
+from tests.helpers.receivers import Webhook, receiving
 
 SUBJECT, BODY = "dreamshard: retrain failed", "there is no file tables.csv\n\nhttp://127.0.0.1:4200/v2/runs/flow-run/1"
-
-
-class Webhook(BaseHTTPRequestHandler):
-    def do_POST(self):
-        self.server.messages.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        self.send_response(200)
-        self.end_headers()
 
 
 class Mail(socketserver.StreamRequestHandler):
@@ -35,18 +27,6 @@ class Mail(socketserver.StreamRequestHandler):
                 content = iter(lambda: self.rfile.readline().decode().rstrip("\r\n"), ".")
                 self.server.messages.append("\n".join(content))
                 self.wfile.write(b"250 ok\r\n")
-
-
-@contextmanager
-def receiving(server):
-    """The port of a server, and the messages that it gets while the block runs."""
-    server.messages = []
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield server.server_address[1], server.messages
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def test_a_webhook_gets_subject_and_body_as_json():
