@@ -35,6 +35,8 @@ QUIET: Mapping[str, str] = {
 """No telemetry, no log line per table of a new database, no progress bars for small files, and two processes of MLflow's
 server instead of fifteen."""
 
+RESULTS = "results"
+"""The home's folder of what flow runs returned."""
 
 REGISTERED_MODELS: Mapping[Algorithm, str] = {
     "dreamshard": "dreamshard",

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from storage.login import client_environment
-from storage.settings import quiet_environment
+from storage.settings import RESULTS, quiet_environment
 
 
 def prepare(home_folder: Path | None = None, *, log_level: str = "INFO") -> Path:
@@ -25,7 +25,7 @@ def prepare(home_folder: Path | None = None, *, log_level: str = "INFO") -> Path
     quiet_environment()
     defaults = {
         "PREFECT_HOME": str(folder / "prefect"),
-        "PREFECT_LOCAL_STORAGE_PATH": str(folder / "results"),
+        "PREFECT_LOCAL_STORAGE_PATH": str(folder / RESULTS),
         "PREFECT_LOGGING_LEVEL": log_level,
         "PREFECT_SERVER_EPHEMERAL_ENABLED": "true",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",  # 25 s are common, minutes occur on a busy machine

@@ -27,14 +27,19 @@ from flows.servers.running import only_one, record
 from storage import login
 from storage.mlflow_store import server
 from storage.schedule import Schedule
-from storage.settings import QUIET, Settings
+from storage.settings import QUIET, RESULTS, Settings
 
 SERVER = (sys.executable, "-m", "flows.servers.prefect_server")
 TEAM: Mapping[str, str] = {
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     "PREFECT_SERVER_CONCURRENCY_MAXIMUM_CONCURRENCY_SLOT_WAIT_SECONDS": "5",
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
 }
-"""Settings of a server for a team: it remembers holders of slots across restarts, and waiting runs ask every 5 s."""
+"""Settings of a server for a team.
+
+It remembers holders of slots across restarts, waiting runs ask every 5 s, and runs that ended 90 days ago are deleted with
+their logs and artifacts (Prefect's own times; `watch` alone makes 35,000 runs a year).
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +79,8 @@ def local_servers(
             (http) of one that runs already. Prefect's database is that of `PREFECT_SERVER_DATABASE_CONNECTION_URL`,
             or a file in the home.
         schedule: what the scheduled flows train for.
-        prefect_port: tried first.
-        mlflow_port: tried first.
+        prefect_port: of Prefect's server; on the loopback interface another one if it is taken.
+        mlflow_port: likewise.
         host: interface to listen on; on any but the loopback interface, the servers ask for a login, see `login_for`.
         worker: also run flows on this machine.
         notify: who is notified of failures, see `flows.servers.notifications`; only the deployer knows it.
@@ -84,7 +89,7 @@ def local_servers(
 
     Raises:
         ValueError: the scheduled flows could not run with the schedule; nothing was started.
-        OSError: `host` is not an interface of this machine.
+        OSError: `host` is not an interface of this machine, or a port that others know is taken.
         StoppedError: `stop` was set before everything ran.
         RuntimeError: a server did not start, or a deployment failed; the message ends with its last lines.
     """
@@ -137,7 +142,7 @@ def _environment(home: Path, prefect: str, mlflow: str, wanted_login: str | None
         NOTIFY: "",
         "DREAMSHARD_HOME": str(home),
         "PREFECT_HOME": str(home / "prefect"),
-        "PREFECT_LOCAL_STORAGE_PATH": str(home / "results"),
+        "PREFECT_LOCAL_STORAGE_PATH": str(home / RESULTS),
         "PREFECT_API_URL": f"{prefect}/api",
         "PREFECT_UI_URL": f"{prefect}/v2",
         "PREFECT_LOGGING_LEVEL": "INFO",

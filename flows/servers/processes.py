@@ -23,14 +23,23 @@ PROJECT = Path(__file__).resolve().parents[2]
 STARTUP_S = 600.0
 """The first start creates two databases, which takes minutes on a busy machine."""
 
+LOG_BYTES = 64 * 2**20
+"""From this size on, a log begins anew with the next start of its process."""
+
+_END_BYTES = 8192  # of a log, of which the last lines are shown
+
 Process = subprocess.Popen[bytes]
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a server of this machine is behind no proxy
 
 
 def free_port(preferred: int, host: str = LOOPBACK) -> int:
-    """`preferred` if nothing listens there, else a port the system chooses."""
-    for port in (preferred, 0):
+    """`preferred` if nothing listens there, else a port that the system chooses, where only this machine is to know it.
+
+    Raises:
+        OSError: others reach `host` and know the server by a port that is taken, or `host` is no interface of this machine.
+    """
+    for port in (preferred, 0) if is_loopback(host) else (preferred,):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -38,7 +47,11 @@ def free_port(preferred: int, host: str = LOOPBACK) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise OSError(f"there is no free port on {host}, so no server can listen; close some, or give another --host")
+    raise OSError(
+        f"no server can listen on port {preferred} of {host}: it is taken, or {host} is no address of this machine. Workers "
+        "and browsers elsewhere would look for the server there, so no other port is chosen; end what listens there, or give "
+        "another --host or port"
+    )
 
 
 def is_loopback(host: str) -> bool:
@@ -54,9 +67,15 @@ def with_project(environ: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def child_process(name: str, command: Sequence[str], environment: Mapping[str, str], logs: Path) -> Iterator[Process]:
-    """Keep a process running while the block runs, or until this process is killed; its output goes to `name`.log."""
+    """Keep a process running while the block runs, or until this process is killed; its output goes to `name`.log.
+
+    A log that has become longer than `LOG_BYTES` is kept as `name`.log.1, in place of an earlier one.
+    """
     logs.mkdir(parents=True, exist_ok=True)
-    with (logs / f"{name}.log").open("ab") as log:
+    path = logs / f"{name}.log"
+    if path.is_file() and path.stat().st_size > LOG_BYTES:
+        path.replace(logs / f"{name}.log.1")
+    with path.open("ab") as log:
 
         def start() -> Process:
             return subprocess.Popen(
@@ -132,7 +151,9 @@ def answers(url: str) -> bool:
 
 def last_lines(log: Path) -> str:
     """The end of a log, on one line."""
-    return " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _END_BYTES))
+        return " | ".join(file.read().decode(errors="replace").strip().splitlines()[-3:])
 
 
 def stop_signal() -> threading.Event:
