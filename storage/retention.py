@@ -4,8 +4,9 @@ Kept regardless of age: whatever the tags of a registered version refer to (`reg
 training or report refers to in turn. A training or evaluation is removed completely or not at all, and stays while any file
 of it is young, so a running one is never touched. A file that compaction merged stays while one of its runs does. Lookups
 stay while a kept dataset contains their table: that of a version, one in use, or the one ingested last. Rows of tables and
-tasks and costs of single shards always stay: they are small, and other rows refer to them. MLflow and Prefect manage their
-own data.
+tasks and costs of single shards always stay: they are small, and other rows refer to them. What flow runs of this home
+returned goes by age alone. MLflow and Prefect manage their own data: of runs that ended 90 days ago Prefect's server for a
+team keeps nothing, MLflow's keeps everything.
 """
 
 import re
@@ -24,10 +25,19 @@ from storage.lake.parquet_files import partition_value, read_parquet
 from storage.lake.readers import reading
 from storage.mlflow_store import registry
 from storage.run_records import training_effort
-from storage.settings import Settings, home_registry
+from storage.settings import RESULTS, Settings, home_registry
 from storage.store import Store
 
-KINDS = ("reports", "evaluations", "checkpoints", "cost samples", "sample buffer", "unfinished", "lookups")
+KINDS = (
+    "reports",
+    "evaluations",
+    "checkpoints",
+    "cost samples",
+    "sample buffer",
+    "unfinished",
+    "lookups",
+    "results of runs",
+)
 """In the order of removal: files that refer to others come before those."""
 
 _LEFTOVERS = ("sample buffer", "unfinished")  # of killed writers; removed by age alone
@@ -128,6 +138,8 @@ def _stored_files(store: Store) -> Iterator[StoredFile]:
                 yield StoredFile(kind=kind, run=run, info=info)
     for info in list_file_infos(lake / "lookups", "*.parquet"):
         yield StoredFile(kind="lookups", run="", info=info)
+    for info in list_file_infos(store.settings.home / RESULTS, "*"):
+        yield StoredFile(kind="results of runs", run="", info=info)
     for root in (store.evaluations, store.comparisons, store.checkpoints, lake):
         for info in list_file_infos(root, "**/*.tmp"):
             yield StoredFile(kind="unfinished", run="", info=info)

@@ -3,7 +3,10 @@
 An Arrow list array *is* (offsets, values), so a file reaches the fused operator without a copy.
 """
 
+import os
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,9 @@ from torch import Tensor
 from dreamshard.files import atomic
 from dreamshard.files.foreign import InputError, brief
 from dreamshard.files.parquet import parquet_errors, read_lists
+
+UNUSED_S = 30 * 86_400.0
+"""Time after which a local copy of remote lookups that nothing has read is removed."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,8 @@ class LookupFiles:
 def _copied(address: str, copies: Path) -> Path:
     """The local copy of a remote file, made if missing; concurrent ranks write the same bytes."""
     copy = copies / address.rpartition("/")[2]
-    if copy.exists():
+    with suppress(FileNotFoundError):
+        os.utime(copy)  # used now
         return copy
     try:
         files, path = fsspec.core.url_to_fs(address)
@@ -111,7 +118,16 @@ def _copied(address: str, copies: Path) -> Path:
             files.get_file(path, str(temporary))
     except FileNotFoundError:
         raise ValueError(f"there is no lookups file {address}; ingest the workload again to make it") from None
+    _remove_unused(copies)
     return copy
+
+
+def _remove_unused(copies: Path) -> None:
+    """Remove copies that nothing has read for long; as tables change, they would fill the disks of hosts that measure."""
+    for copy in copies.iterdir():
+        with suppress(FileNotFoundError):  # another rank was faster
+            if time.time() - copy.stat().st_mtime > UNUSED_S:
+                copy.unlink()
 
 
 def write_lookups(path: str | Path, lookups: Lookups) -> None:

@@ -24,7 +24,7 @@ from storage.lake.merged_samples import is_merged, runs_of
 from storage.lake.sample_buffer import collecting
 from storage.mlflow_store import registration, registry, runs
 from storage.run_records import lineage, training_effort
-from storage.settings import Settings
+from storage.settings import RESULTS, Settings
 from storage.store import Store, open_store
 from tests.helpers.lake import append_samples
 from tests.helpers.samples import four_tables, make_evaluation, make_sample
@@ -313,3 +313,16 @@ def test_a_merged_file_stays_while_one_of_its_runs_is_needed_and_goes_with_the_l
     assert runs_of(merged) == sorted([key("first"), key("evaluation of first"), key("third")])
     kept = {path.parent for path in shared_files(store) if is_merged(path)}
     assert len(kept) == 3, "of the first, for the third's sake, and of the second and third; the others are gone"
+
+
+def test_results_of_flow_runs_go_by_their_age(store: Store):
+    results = store.settings.home / RESULTS
+    results.mkdir()
+    old, young = (results / name for name in ("old", "young"))
+    for path in (old, young):
+        path.write_text("{}")
+    age([old])
+    removals = retention.find_removable(store, cutoff())
+    assert [(each.kind, each.info.path.name) for each in removals] == [("results of runs", "old")]
+    retention.remove_files(removals)
+    assert list(results.iterdir()) == [young]

@@ -1,5 +1,7 @@
+import os
 import pickle
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -99,3 +101,21 @@ def test_lookup_files_refuse_a_batch_that_is_too_small(tmp_path):
     write_lookups(tmp_path / "t.parquet", THREE_SAMPLES)
     with pytest.raises(ValueError, match="holds 3 samples, fewer than the batch of 4"):
         LookupFiles({"t": tmp_path / "t.parquet"}, batch_size=4)("t")
+
+
+def test_copies_of_remote_lookups_that_nothing_reads_any_more_are_removed(tmp_path):
+    store = fsspec.filesystem("memory")
+    for name in "abc":
+        write_lookups(tmp_path / name, THREE_SAMPLES)
+        store.pipe(f"/lookups/{name}", (tmp_path / name).read_bytes())
+    copies = tmp_path / "copies"
+    files = LookupFiles({name: f"memory://lookups/{name}" for name in "abc"}, copies=copies)
+    for name in "ab":
+        assert files(name).offsets.tolist() == THREE_SAMPLES.offsets.tolist()
+    for name in "ab":
+        os.utime(copies / name, (0, 0))
+    files("a")  # read again, without being fetched
+    assert {copy.name for copy in copies.iterdir()} == {"a", "b"}
+    files("c")
+    assert {copy.name for copy in copies.iterdir()} == {"a", "c"}, "b was not read for long"
+    assert files("b").offsets.tolist() == THREE_SAMPLES.offsets.tolist(), "and is fetched again when it is"
