@@ -4,7 +4,6 @@
 of them are for training, a quarter for choices, a quarter for the test.
 """
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import torch
 
 from dreamshard.files.locks import measuring
+from dreamshard.files.scratch import scratch_folder
 from dreamshard.sweep.design import Cell
 from dreamshard.sweep.inputs import PLACED_SEED, TRAINING_SEED, TRAINING_TASKS, CellInputs
 from dreamshard.sweep.judges import MeasuredCosts
@@ -50,8 +50,8 @@ def check_cells(cells: Sequence[Cell]) -> None:
 @contextmanager
 def on_real_ranks(cell: Cell) -> Iterator[CellInputs]:
     """The inputs of a cell on `cluster:cpu`; no other process of this host measures meanwhile, and the ranks end with it."""
-    with tempfile.TemporaryDirectory(prefix="dreamshard-sweep-") as folder, measuring():
-        tables, lookups = _workload(cell, Path(folder))
+    with scratch_folder() as folder, measuring():
+        tables, lookups = _workload(cell, folder)
         setup = TestbedSetup(num_devices=cell.trained.devices, batch_size=_BATCH, lookups=lookups, seed=cell.seed)
         testbed = ClusterTestbed(setup, "cpu")
         try:

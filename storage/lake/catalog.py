@@ -21,11 +21,11 @@ import duckdb
 import pyarrow as pa
 
 from dreamshard.files import atomic, full_disk
+from dreamshard.files.scratch import scratch_folder
 from storage.filesystem import AnyPath, failures, list_files
 from storage.lake import confined, derived_views, schemas
 from storage.lake.lake_files import LAKE, LakeFiles
 from storage.lake.parquet_files import check_footers
-from storage.lake.query_scratch import query_scratch
 from storage.lake.query_watch import Bounds, GiveUp, watched
 from storage.lake.readers import reading
 from storage.settings import Settings
@@ -134,7 +134,7 @@ def answering(
         FullDiskError: there is no room in the folder of temporary files.
     """
     with (
-        query_scratch() as scratch,
+        scratch_folder() as scratch,
         reading(settings.lake_root),
         connect(settings, versions) as connection,
     ):

@@ -8,7 +8,6 @@ safetensors and configurations JSON; nothing is pickled.
 
 import json
 import logging
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from dreamshard import trained
+from dreamshard.files.scratch import scratch_folder
 from dreamshard.model_folder import check_files
 from dreamshard.names import Algorithm
 from dreamshard.search import DreamShardPlacer
@@ -208,10 +208,10 @@ def version_files(settings: Settings, version: str) -> Iterator[Path]:
 
 def model_digest(settings: Settings, model_uri: str) -> str:
     """The digest of the files that a new version is to have, as they are in the store."""
-    with tempfile.TemporaryDirectory() as scratch:
+    with scratch_folder() as scratch:
         tracking = settings.tracking_uri
         return files_digest(
-            Path(mlflow.artifacts.download_artifacts(model_uri, dst_path=scratch, tracking_uri=tracking))
+            Path(mlflow.artifacts.download_artifacts(model_uri, dst_path=str(scratch), tracking_uri=tracking))
         )
 
 
@@ -261,10 +261,10 @@ def _download(settings: Settings, version: ModelVersion, part: str) -> Iterator[
         ValueError: it is lost (from FileNotFoundError) or cannot be reached (from the error of the store or registry).
     """
     tracking, uri = settings.tracking_uri, f"models:/{version.name}/{version.version}"
-    with tempfile.TemporaryDirectory() as scratch:
+    with scratch_folder() as scratch:
         try:
             local = mlflow.artifacts.download_artifacts(
-                f"{uri}/{part}".rstrip("/"), dst_path=scratch, tracking_uri=tracking, registry_uri=tracking
+                f"{uri}/{part}".rstrip("/"), dst_path=str(scratch), tracking_uri=tracking, registry_uri=tracking
             )
         except failures(MlflowException) as error:
             cause = FileNotFoundError(f"there is no {part or 'file'}") if _is_lost(tracking, uri, part) else error

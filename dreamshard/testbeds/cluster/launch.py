@@ -9,18 +9,17 @@ import secrets
 import signal
 import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
 
 import psutil
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from dreamshard.files.scratch import scratch_folder
 from dreamshard.testbeds.cluster.messages import STAGES, Hello
 from dreamshard.testbeds.cluster.rank import Start
 from dreamshard.testbeds.cluster.rank_launcher import RankExit, RankTrouble
@@ -43,8 +42,9 @@ class LocalLauncher:
         self.num_ranks = num_ranks
         self.start_timeout_s = START_TIMEOUT_S
         self._look_for_gpu = look_for_gpu
-        self._folder = tempfile.TemporaryDirectory(prefix="dreamshard-cluster-")  # only this user can read it
-        self._start_file = Path(self._folder.name, START_FILE)
+        self._files = ExitStack()
+        self._folder = self._files.enter_context(scratch_folder())  # only this user can read it
+        self._start_file = self._folder / START_FILE
         self._pids: dict[int, int] = {}
         self._failures: dict[int, ProcessFailure] = {}
         self._launch_error = ""
@@ -60,7 +60,7 @@ class LocalLauncher:
             path=[str(folder) for folder in sys.path],
             host=socket.gethostname(),
             look_for_gpu=self._look_for_gpu,
-            folder=self._folder.name,
+            folder=str(self._folder),
         )
         self._start_file.write_text(start.to_json())
         self._thread.start()
@@ -94,7 +94,7 @@ class LocalLauncher:
 
     def log_of(self, rank: int) -> str:
         """See `RankLauncher`; only stderr."""
-        logs = sorted(Path(self._folder.name).glob(f"*/attempt_*/{rank}/stderr.log"))
+        logs = sorted(self._folder.glob(f"*/attempt_*/{rank}/stderr.log"))
         return last_lines("\n".join(log.read_text(errors="replace") for log in logs))
 
     def end(self, *, gently: bool) -> None:
@@ -103,7 +103,7 @@ class LocalLauncher:
             self._kill()
             self._wait(END_TIMEOUT_S)
         self._ended.close()
-        self._folder.cleanup()
+        self._files.close()
 
     def _launch(self, ended: Connection) -> None:
         """Run the elastic launcher until all ranks have ended."""
@@ -118,7 +118,7 @@ class LocalLauncher:
             rdzv_endpoint="127.0.0.1:0",
             local_addr="127.0.0.1",
             max_restarts=0,
-            logs_specs=DefaultLogsSpecs(log_dir=self._folder.name, redirects=Std.ALL),
+            logs_specs=DefaultLogsSpecs(log_dir=str(self._folder), redirects=Std.ALL),
         )
         program = ("-m", "dreamshard.testbeds.cluster.rank", str(self._start_file))
         try:

@@ -21,9 +21,7 @@ def taken():
 
 def test_another_port_is_chosen_only_where_nobody_elsewhere_knows_the_first(taken):
     assert free_port(taken) not in (0, taken)
-    with pytest.raises(
-        OSError, match=rf"no server can listen on port {taken} of 0\.0\.0\.0: it is taken"
-    ):
+    with pytest.raises(OSError, match=rf"no server can listen on port {taken} of 0\.0\.0\.0: it is taken"):
         free_port(taken, processes.EVERYWHERE)
     assert free_port(0, processes.EVERYWHERE) > 0
 
