@@ -45,7 +45,7 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     thresholds = DriftThresholds(pooling=options.pooling_drift, reuse=options.reuse_drift, share=options.changed_share)
     diff = watching.compare_datasets(store, trained, dataset, thresholds)
     in_use, failing = version_in_use(store, config), watching.find_failures(options)
-    reason = reason_to_wait(diff, dataset, options)
+    reason = reason_to_wait(diff, dataset, options, failing)
     emitted = options.emit and reason is None
     filled = ", ".join(f"{name} {value}" for name, value in options.parameters().items() if value is not None)
     outcome = {
@@ -64,7 +64,9 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     return {**outcome, "table": diff.rows(SHOWN)}
 
 
-def reason_to_wait(diff: DatasetDiff, dataset: str, options: RetrainingOptions) -> str | None:
+def reason_to_wait(
+    diff: DatasetDiff, dataset: str, options: RetrainingOptions, failing: watching.Failing | None
+) -> str | None:
     """Why no retraining with these options is due, in a sentence; None if one is."""
     if not diff.matters:
         return "Nothing needs to be trained."
@@ -76,11 +78,11 @@ def reason_to_wait(diff: DatasetDiff, dataset: str, options: RetrainingOptions) 
     pending = watching.find_running(options)
     if pending is not None:
         return f"Retraining {pending} is under way."
-    requested = watching.find_request(dataset, options)
-    if requested is not None:
+    requests = watching.find_requests(dataset, options)
+    if requests and not watching.is_due_again(requests, failing):
         return (
-            f"Retraining was requested at {requested:%Y-%m-%d %H:%M} UTC and has not succeeded; it is requested again a day "
-            "later, unless tables change before. Start `retrain` to try at once."
+            f"Retraining was requested at {requests[0]:%Y-%m-%d %H:%M} UTC and has not succeeded; it is requested again a "
+            "day later, unless tables change before. Start `retrain` to try at once."
         )
     return None
 

@@ -1,7 +1,9 @@
 """Prefect tasks that find out whether a retraining is due: tables compared, runs under way, events of the last day."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 
 from prefect import get_client, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
@@ -27,6 +29,9 @@ EVENT = "dreamshard.tables.changed"
 PATIENCE = timedelta(days=1)
 """Time after which the same retraining is requested again: it failed, or the event was lost."""
 
+TRIES = 3
+"""How often within `PATIENCE` one is requested whose process is killed each time."""
+
 UNDER_WAY = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING)
 _PAGE = 50  # the most events that Prefect's server returns at once
 _LATEST = 200  # runs of `retrain` that are looked at for failures, and the most runs that the server returns at once
@@ -39,14 +44,18 @@ class Failing:
 
     Attributes:
         since: when the first of them ended.
+        until: when the last one ended.
         count: how many they are.
         run: name of the last one.
+        is_crash: whether the last one crashed: its host or its servers went away, or something killed it.
         message: what was wrong with the last one, in a sentence.
     """
 
     since: datetime
+    until: datetime
     count: int
     run: str
+    is_crash: bool
     message: str
 
     def sentence(self) -> str:
@@ -86,12 +95,17 @@ def find_running(options: RetrainingOptions) -> str | None:
 
 
 @task(name="look for a requested retraining", cache_policy=NO_CACHE)
-def find_request(dataset: str, options: RetrainingOptions) -> datetime | None:
-    """When the same retraining was last requested, if that was on `dataset` and within a day, or None."""
+def find_requests(dataset: str, options: RetrainingOptions) -> list[datetime]:
+    """When the same retraining was requested within a day, newest first, since that was last done on another dataset."""
     parameters = options.parameters()
-    events = _requests()
-    last = next((event for event in events if is_same_retraining(event.payload["parameters"], parameters)), None)
-    return last.occurred if last is not None and last.payload["dataset"] == dataset else None
+    same = [event for event in _requests() if is_same_retraining(event.payload["parameters"], parameters)]
+    return [event.occurred for event in takewhile(lambda event: event.payload["dataset"] == dataset, same)]
+
+
+def is_due_again(requests: Sequence[datetime], failing: Failing | None) -> bool:
+    """Whether the retraining crashed that was requested last, which need not happen to the next, and not too often."""
+    is_cut_off = failing is not None and failing.is_crash and failing.until > requests[0]
+    return is_cut_off and len(requests) < TRIES
 
 
 def time_of_request() -> datetime:
@@ -137,8 +151,15 @@ def find_failures(options: RetrainingOptions) -> Failing | None:
         return None
     last, first = failed[0], failed[-1]
     message = failure_sentence((last.state.message if last.state else None) or f"it ended {last.state_name}")
-    since = first.end_time or datetime.now(UTC)
-    return Failing(since=since, count=len(failed), run=last.name, message=" ".join(message.split()))
+    now = datetime.now(UTC)
+    return Failing(
+        since=first.end_time or now,
+        until=last.end_time or now,
+        count=len(failed),
+        run=last.name,
+        is_crash=last.state_type == StateType.CRASHED,
+        message=" ".join(message.split()),
+    )
 
 
 def _has_begun(run: FlowRun) -> bool:

@@ -110,8 +110,8 @@ def asked(hours_ago: float, dataset: str, **other):
 )
 def test_what_was_asked_for_is_not_asked_for_again_within_a_day_unless_tables_change(monkeypatch, events, found):
     monkeypatch.setattr(watching, "get_client", Server(events=events))
-    last = watching.find_request.fn("b", WATCHED)
-    assert last == (next(event.occurred for event in events if event.payload["dataset"] == "b") if found else None)
+    last = watching.find_requests.fn("b", WATCHED)[:1]
+    assert last == ([next(event.occurred for event in events if event.payload["dataset"] == "b")] if found else [])
 
 
 def test_a_request_occurs_after_all_others_where_the_clock_was_set_back(monkeypatch):
@@ -212,7 +212,7 @@ def test_hardware_of_ones_own_is_known_by_its_figures(tmp_path):
 
 
 def test_of_a_bundled_list_nothing_is_asked_for_and_it_is_said_why():
-    waits = watch.reason_to_wait(NEW, "a", replace(WATCHED, source=None))
+    waits = watch.reason_to_wait(NEW, "a", replace(WATCHED, source=None), None)
     assert waits is not None
     assert "a bundled list, which does not change" in waits
     assert "DREAMSHARD_SOURCE" in waits
@@ -221,11 +221,31 @@ def test_of_a_bundled_list_nothing_is_asked_for_and_it_is_said_why():
 def test_where_nothing_is_under_way_a_failed_retraining_is_said_and_a_new_one_is_due(monkeypatch):
     yesterday = Server(events=[asked(25, "a")])
     monkeypatch.setattr(watching, "get_client", yesterday)
-    assert watch.reason_to_wait(NEW, "a", WATCHED) is None
+    assert watch.reason_to_wait(NEW, "a", WATCHED, None) is None
     monkeypatch.setattr(watching, "get_client", Server(events=[asked(1, "a"), *yesterday.events]))
-    waits = watch.reason_to_wait(NEW, "a", WATCHED)
+    waits = watch.reason_to_wait(NEW, "a", WATCHED, None)
     assert waits is not None
     assert re.search(r"was requested at .* UTC and has not succeeded", waits)
+
+
+CRASHED = watching.Failing(
+    since=datetime.now(UTC), until=datetime.now(UTC), count=1, run="able-ant", is_crash=True, message="gone"
+)
+
+
+@pytest.mark.parametrize(
+    ("failing", "hours_ago", "is_due"),
+    [
+        (CRASHED, [1], True),
+        (CRASHED, [1, 2], True),
+        (CRASHED, [1, 2, 3], False),  # it will crash again
+        (replace(CRASHED, is_crash=False), [1], False),  # it will fail again
+        (replace(CRASHED, until=datetime.now(UTC) - timedelta(hours=2)), [1], False),  # one before; this one is to come
+    ],
+)
+def test_a_retraining_that_crashed_is_requested_at_once_but_not_for_ever(monkeypatch, failing, hours_ago, is_due):
+    monkeypatch.setattr(watching, "get_client", Server(events=[asked(hours, "a") for hours in hours_ago]))
+    assert (watch.reason_to_wait(NEW, "a", WATCHED, failing) is None) is is_due
 
 
 def ended(state: StateType, hour: int, message: str = "", source: str = "tables.csv"):
@@ -245,6 +265,7 @@ def test_failed_retrainings_since_the_last_success_are_said_with_the_sentence_of
     assert failing is not None
     expected = "Retraining has been failing since 2026-11-22 07:00 UTC (2 times, last able-ant): too little: room"
     assert failing.sentence() == expected
+    assert (failing.until.hour, failing.is_crash) == (8, False)
     for runs in (earlier, others, []):
         monkeypatch.setattr(watching, "get_client", Server(runs=runs))
         assert watching.find_failures.fn(WATCHED) is None
