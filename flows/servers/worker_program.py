@@ -1,4 +1,4 @@
-"""Prefect's worker as `prefect worker start` runs it, but retries of runs that it is still ending go well.
+"""Prefect's worker as `prefect worker start` runs it, but retries of ending runs and cancellations after an outage go well.
 
 Prefect's worker holds a slot for each run until the run's process is gone and its hooks have run. If the run is scheduled
 again before that (Retry on Prefect's page, seconds after a crash), the worker asks for the slot once more, which is an error
@@ -7,8 +7,12 @@ that ends the worker with all its runs. Here such a run stays scheduled until it
 A run whose process ended badly is reported as crashed twice: at once, by the part of the worker that waits for the process
 (`prefect.runner._flow_run_executor`); and after the hooks, some 20 s later, by the worker itself (`BaseWorker`). A run that
 was scheduled again between the two would be crashed anew, without having been started. Here the second report is left out.
+
+A worker whose server is away for half a minute looks for cancelled runs no more: whoever cancels one after that sees it
+`Cancelling` for ever. Here the worker looks again as soon as its server is back.
 """
 
+import asyncio
 import sys
 from typing import Any
 
@@ -48,12 +52,24 @@ def report_no_crash_of_a_run_that_begins_again() -> None:
     setattr(BaseWorker, "_propose_crashed_state", propose_unless_newer)  # noqa: B010 - a method of Prefect's
 
 
+def look_for_cancelled_runs_to_the_end() -> None:
+    """Let workers of this process go on looking for cancelled runs after their server was away, however long that was."""
+    from prefect._internal.observers import FlowRunCancellingObserver
+
+    def look_again(self: Any, ended: asyncio.Task[None]) -> None:
+        if not self._is_shutting_down:
+            self._start_polling_task(ended)  # unless it was cancelled
+
+    setattr(FlowRunCancellingObserver, "_handle_polling_task_done", look_again)  # noqa: B010 - a method of Prefect's
+
+
 def main() -> None:
     """Run `prefect worker start` with this process's arguments until it is ended."""
     from prefect.cli import app
 
     keep_to_one_slot_per_run()
     report_no_crash_of_a_run_that_begins_again()
+    look_for_cancelled_runs_to_the_end()
     sys.argv = ["prefect", "worker", "start", *sys.argv[1:]]
     app()
 

@@ -1,4 +1,4 @@
-"""A worker neither ends because a run that it is still ending is scheduled again, nor undoes that."""
+"""A worker survives a run that is scheduled again while it ends, does not undo that, and cancels after an outage too."""
 
 import asyncio
 import logging
@@ -6,15 +6,21 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 import anyio
+import httpx
 import pytest
 from prefect import flow
+from prefect._internal.observers import FlowRunCancellingObserver
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import StateType
 from prefect.states import Crashed, Pending, Running, Scheduled
 from prefect.workers.base import BaseWorker
 
 from flows.cli.in_process import in_process
-from flows.servers.worker_program import keep_to_one_slot_per_run, report_no_crash_of_a_run_that_begins_again
+from flows.servers.worker_program import (
+    keep_to_one_slot_per_run,
+    look_for_cancelled_runs_to_the_end,
+    report_no_crash_of_a_run_that_begins_again,
+)
 
 
 def scheduled(run):
@@ -83,3 +89,41 @@ async def after_report(client, states) -> StateType:
     worker = SimpleNamespace(client=client, _logger=logger, get_flow_run_logger=lambda _: logger)
     await BaseWorker._propose_crashed_state(worker, run, "exited with status code -9")
     return (await client.read_flow_run(run.id)).state_type
+
+
+class Away:
+    """A client of a server that does not answer the first few times, and then has a run that somebody cancelled."""
+
+    def __init__(self, times):
+        self._times, self.run = times, uuid4()
+
+    async def read_flow_runs(self, **_):
+        self._times -= 1
+        if self._times >= 0:
+            raise httpx.ConnectError("All connection attempts failed")
+        return [SimpleNamespace(id=self.run)]
+
+
+def cancelled_after_an_outage():
+    """Whether an observer whose connection for events broke finds the run within a second."""
+
+    async def observed():
+        found = []
+        observer = FlowRunCancellingObserver(found.append, polling_interval=0.01)
+        observer._client = away = Away(times=20)
+        observer.add_in_flight_flow_run_id(away.run)
+        broken = asyncio.create_task(away.read_flow_runs())
+        broken.add_done_callback(observer._start_polling_task)
+        await asyncio.sleep(1)
+        observer._is_shutting_down = True
+        return away.run in found
+
+    return asyncio.run(observed())
+
+
+def test_runs_are_cancelled_after_the_server_was_away(monkeypatch):
+    ending = FlowRunCancellingObserver._handle_polling_task_done
+    monkeypatch.setattr(FlowRunCancellingObserver, "_handle_polling_task_done", ending)
+    assert not cancelled_after_an_outage()  # as Prefect does; once it does, this is of no use any more
+    look_for_cancelled_runs_to_the_end()
+    assert cancelled_after_an_outage()
