@@ -1,4 +1,7 @@
-"""Folders for temporary files that go also where their process is killed: the next process that makes one removes them."""
+"""Folders for temporary files that go also where their process is killed: the next process that makes one removes them.
+
+A folder is locked while it is used, which also keeps `systemd-tmpfiles` from removing what a process has had for days.
+"""
 
 import fcntl
 import os
@@ -6,11 +9,10 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PREFIX = "dreamshard-scratch-"
-_LOCK = "lock"
 _BEGINNING_S = 60.0  # a folder that was just made may not be locked yet
 
 
@@ -23,16 +25,14 @@ def scratch_folder() -> Iterator[Path]:
     """
     _remove_abandoned()
     with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
-        handle = os.open(Path(name, _LOCK), os.O_RDONLY | os.O_CREAT, 0o600)
+        handle = os.open(name, os.O_RDONLY)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            folder = Path(name, "files")
-            folder.mkdir()
-            yield folder
+            with suppress(OSError):  # a file system without locks, on which others cannot take it either
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            yield Path(name)
         finally:
-            fcntl.flock(
-                handle, fcntl.LOCK_UN
-            )  # closing does not unlock while a process forked inside holds the file too
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)  # closing does not unlock while a process forked inside holds it too
             os.close(handle)
 
 
@@ -41,13 +41,13 @@ def _remove_abandoned() -> None:
         try:
             if time.time() - folder.stat().st_mtime < _BEGINNING_S:
                 continue
-            handle = os.open(folder / _LOCK, os.O_RDONLY | os.O_CREAT, 0o600)  # it was killed before it had one
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:  # another user's, or removed meanwhile
             continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
-        except BlockingIOError:  # its process still runs
+        except OSError:  # its process still runs
             pass
         finally:
             os.close(handle)

@@ -1,9 +1,11 @@
 """A folder for temporary files goes with its block, and what a killed process left goes with the next one's."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,10 @@ KEEPS_ONE = (
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 def an_hour_old(folder: Path) -> None:
@@ -30,8 +34,8 @@ def test_what_a_killed_process_left_is_removed_by_the_next_and_a_running_ones_is
     environment = {**os.environ, "TMPDIR": str(temporary)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
     killed, running = (subprocess.Popen([sys.executable, "-c", KEEPS_ONE], **pipes) for _ in range(2))
-    folders = [Path(each.stdout.readline().strip()).parent for each in (killed, running)]
-    (folders[0] / "files" / "answer.csv").write_text("1")
+    folders = [Path(each.stdout.readline().strip()) for each in (killed, running)]
+    (folders[0] / "answer.csv").write_text("1")
     killed.kill()
     killed.wait()
     for folder in folders:
@@ -44,17 +48,23 @@ def test_what_a_killed_process_left_is_removed_by_the_next_and_a_running_ones_is
     assert [each for each in temporary.iterdir() if each.name.startswith(PREFIX)] == []
 
 
-def test_what_was_killed_before_it_had_its_lock_is_removed_too(temporary):
-    left = temporary / f"{PREFIX}left"
-    left.mkdir()
-    an_hour_old(left)
-    with scratch_folder():
-        assert not left.exists()
-
-
 def test_a_folder_that_was_just_made_is_left_alone(temporary):
     new = temporary / f"{PREFIX}new"
     new.mkdir()
-    (new / "lock").touch()
     with scratch_folder():
         assert new.exists()
+
+
+@pytest.mark.skipif(shutil.which("systemd-tmpfiles") is None, reason="needs systemd-tmpfiles")
+def test_systemd_leaves_a_folder_alone_while_it_is_used_however_old_its_files(tmp_path, temporary):
+    rule = tmp_path / "rule.conf"
+    rule.write_text(f"d {temporary} - - - 1s\n")
+    with scratch_folder() as used:
+        unused = temporary / "unused"
+        for folder in (used, unused):
+            folder.mkdir(exist_ok=True)
+            (folder / "model").touch()
+        time.sleep(2)
+        subprocess.run(["systemd-tmpfiles", "--clean", rule], check=True)
+        assert (used / "model").exists()
+        assert not unused.exists()
