@@ -13,6 +13,9 @@ from typing import Any
 import httpx
 import psutil
 
+ENVIRONMENT = {"env": {"PYTHONSAFEPATH": "1", "PREFECT_CLIENT_MAX_RETRIES": "8"}}
+"""Job variables of all deployments."""
+
 
 class Up:
     """A running `dreamshard up`: what it printed, and its process."""

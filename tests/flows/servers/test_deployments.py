@@ -13,6 +13,7 @@ from flows.servers import automations, deployment, deployments
 from flows.servers.edits import record_of
 from flows.servers.wanted import declared_deployments
 from storage.schedule import Schedule
+from tests.flows.servers_up import ENVIRONMENT
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +45,10 @@ def updated(wanted, current, record=None, given=()):
 
 
 def test_hooks_of_cancelled_runs_find_this_project_from_the_first_deployment_on(retrain):
-    assert created(retrain)["job_variables"] == {"env": {"PYTHONSAFEPATH": "1"}}
+    assert created(retrain)["job_variables"] == ENVIRONMENT
     assert "job_variables" not in updated(retrain, on_the_server(retrain))[1]
     sent, edits = updated(retrain, on_the_server(retrain, job_variables={}))  # of a version that did not send them
-    assert (sent.job_variables, edits) == ({"env": {"PYTHONSAFEPATH": "1"}}, set())
+    assert (sent.job_variables, edits) == (ENVIRONMENT, set())
     sent, edits = updated(retrain, on_the_server(retrain, job_variables={"image": "mine"}))
     assert edits == {"job_variables"}
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from dreamshard.recipes import RECIPES
-from tests.flows.servers_up import api, deployment, servers_up, until
+from tests.flows.servers_up import ENVIRONMENT, api, deployment, servers_up, until
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
@@ -42,7 +42,7 @@ def test_everything_is_deployed_with_form_fields_and_profiling_runs_one_at_a_tim
     assert fields["seed"]["allOf"][0]["minimum"] == 0
     assert all(field["description"] and field["title"] for field in fields.values())
     assert found["profile"]["global_concurrency_limit"]["limit"] == 1
-    assert all(each["job_variables"] == {"env": {"PYTHONSAFEPATH": "1"}} for each in found.values())
+    assert all(each["job_variables"] == ENVIRONMENT for each in found.values())
     assert found["profile"]["concurrency_options"]["collision_strategy"] == "ENQUEUE"
 
 
