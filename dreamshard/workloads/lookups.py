@@ -109,8 +109,9 @@ class LookupFiles:
 def _copied(address: str, copies: Path) -> Path:
     """The local copy of a remote file, made if missing; concurrent ranks write the same bytes."""
     copy = copies / address.rpartition("/")[2]
-    with suppress(FileNotFoundError):
-        os.utime(copy)  # used now
+    if copy.exists():
+        with suppress(OSError):  # another user's, or on a disk that may only be read
+            os.utime(copy)  # used now
         return copy
     try:
         files, path = fsspec.core.url_to_fs(address)
@@ -125,7 +126,7 @@ def _copied(address: str, copies: Path) -> Path:
 def _remove_unused(copies: Path) -> None:
     """Remove copies that nothing has read for long; as tables change, they would fill the disks of hosts that measure."""
     for copy in copies.iterdir():
-        with suppress(FileNotFoundError):  # another rank was faster
+        with suppress(OSError):  # another rank was faster, or it is another user's
             if time.time() - copy.stat().st_mtime > UNUSED_S:
                 copy.unlink()
 

@@ -15,7 +15,12 @@ from flows.servers.scheduled_setting import keep, settled
 from flows.servers.scoring_limits import MOST_TABLES
 from storage.login import FILE, LOGIN
 
-Port = Annotated[int, typer.Option(min=1, max=65535, help="Port to try first; if it is taken, another is chosen.")]
+Port = Annotated[
+    int,
+    typer.Option(
+        min=1, max=65535, help="If it is taken, another port is chosen on 127.0.0.1; elsewhere nothing starts."
+    ),
+]
 
 
 @with_schedule

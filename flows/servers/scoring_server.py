@@ -34,7 +34,7 @@ def scoring_server(
     Args:
         settings: where the registry and the logs are.
         version: reference to it, with its number.
-        port: tried first.
+        port: on the loopback interface another one if it is taken.
         host: interface to listen on.
         workers: processes, each with the placer in memory.
         limits: on what is posted to it.
@@ -43,6 +43,7 @@ def scoring_server(
 
     Raises:
         ValueError: the version's files are lost, damaged, or not those that were saved.
+        OSError: `host` is not an interface of this machine, or a port that others know is taken.
         RuntimeError: it did not start; the message ends with its last lines.
     """
     load_placer(version, settings)

@@ -103,7 +103,7 @@ def find_requests(dataset: str, options: RetrainingOptions) -> list[datetime]:
 
 
 def is_due_again(requests: Sequence[datetime], failing: Failing | None) -> bool:
-    """Whether the retraining crashed that was requested last, which need not happen to the next, and not too often."""
+    """Whether to request it again at once: the one that was requested last crashed, and so few did that the next may not."""
     is_cut_off = failing is not None and failing.is_crash and failing.until > requests[0]
     return is_cut_off and len(requests) < TRIES
 
