@@ -7,7 +7,7 @@ from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.events import AutomationCore, DeploymentTriggerTypes, EventTrigger
-from prefect.events.actions import DoNothing, SendNotification
+from prefect.events.actions import ActionTypes, DoNothing, SendNotification
 from prefect.events.schemas.automations import Automation, Posture
 from pydantic import TypeAdapter
 
@@ -52,25 +52,34 @@ def on_failure(name: str, deployment: UUID, block: UUID | None) -> AutomationCor
     each = "related:deployment:prefect.resource.id" if within else "prefect.resource.id"
     trigger = EventTrigger(
         expect=set(_FAILED),
-        match={"prefect.resource.id": "prefect.flow-run.*"},
-        match_related={
-            "prefect.resource.role": "deployment",
-            "prefect.resource.id": [f"prefect.deployment.{deployment}"],
-        },
         for_each={each},
         posture=Posture.Reactive,
         threshold=1,
         within=within,
+        **runs_of([deployment]),
     )
-    send = DoNothing() if block is None else SendNotification(block_document_id=block, subject=_SUBJECT, body=_BODY)
     whom = "No notification block is configured" if block is None else "Sends the sentence of the failure and a link"
     often = ", at most once a day" if within else ""
     return AutomationCore(
         name=FAILURES[name],
         description=f"Runs when `{name}` fails or crashes{often}. {whom} (docs/as-tables-change.md).",
         trigger=trigger,
-        actions=[send],
+        actions=[sending(block, _SUBJECT, _BODY)],
     )
+
+
+def runs_of(deployments: Iterable[UUID]) -> dict[str, Any]:
+    """What a trigger matches: events of flow runs of the deployments."""
+    ids = sorted(f"prefect.deployment.{deployment}" for deployment in deployments)
+    return {
+        "match": {"prefect.resource.id": "prefect.flow-run.*"},
+        "match_related": {"prefect.resource.role": "deployment", "prefect.resource.id": ids},
+    }
+
+
+def sending(block: UUID | None, subject: str, body: str) -> ActionTypes:
+    """What sends a message; nothing does without a block, and then Prefect's event feed alone shows what happened."""
+    return DoNothing() if block is None else SendNotification(block_document_id=block, subject=subject, body=body)
 
 
 def deploy_automation(

@@ -6,14 +6,14 @@ waits for it. A flow under a worker sends a heartbeat every three minutes (`PREF
 
 from collections.abc import Collection, Mapping
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
 from prefect.client.schemas.objects import StateType
 from prefect.events import AutomationCore, EventTrigger
-from prefect.events.actions import ActionTypes, CancelFlowRun, ChangeFlowRunState, DoNothing, SendNotification
+from prefect.events.actions import ActionTypes, CancelFlowRun, ChangeFlowRunState
 from prefect.events.schemas.automations import Posture
 
+from flows.servers.automations import runs_of, sending
 from flows.servers.names import GONE, OVERDUE, WAITING
 
 SILENCE = timedelta(minutes=10)
@@ -69,7 +69,7 @@ def on_overdue(name: str, deployment: UUID, block: UUID | None) -> AutomationCor
         f"a run of {name} has been under way for {hours:g} hours: {{{{ labels['prefect.resource.id'] }}}}; {then}. A file "
         "system or a source that does not answer is a common reason; the run's page in Prefect shows what it did last."
     )
-    actions: list[ActionTypes] = [_sending(block, f"dreamshard: {name} takes very long", body)]
+    actions: list[ActionTypes] = [sending(block, f"dreamshard: {name} takes very long", body)]
     return AutomationCore(
         name=OVERDUE[name],
         description=f"Runs when `{name}` has not ended {hours:g} hours after its start (docs/as-tables-change.md).",
@@ -98,7 +98,7 @@ def on_waiting(name: str, deployment: UUID, block: UUID | None) -> AutomationCor
         name=WAITING[name],
         description=f"Runs when no worker takes a late run of `{name}` for {hours:g} hours (docs/as-tables-change.md).",
         trigger=trigger,
-        actions=[_sending(block, f"dreamshard: no worker takes runs of {name}", body)],
+        actions=[sending(block, f"dreamshard: no worker takes runs of {name}", body)],
     )
 
 
@@ -106,19 +106,12 @@ def _trigger(
     deployments: Collection[UUID], *, after: set[str], expect: set[str], each: str, within: timedelta
 ) -> EventTrigger:
     """What fires where an event was followed by none of those that are expected."""
-    ids = sorted(f"prefect.deployment.{deployment}" for deployment in deployments)
-    related: dict[str, Any] = {"prefect.resource.role": "deployment", "prefect.resource.id": ids}
     return EventTrigger(
         after=after,
         expect=expect,
-        match={"prefect.resource.id": "prefect.flow-run.*"},
-        match_related=related,
         for_each={each},
         posture=Posture.Proactive,
         threshold=1,
         within=within,
+        **runs_of(deployments),
     )
-
-
-def _sending(block: UUID | None, subject: str, body: str) -> ActionTypes:
-    return DoNothing() if block is None else SendNotification(block_document_id=block, subject=subject, body=body)
