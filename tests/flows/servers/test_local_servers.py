@@ -12,6 +12,7 @@ from flows.servers import local_servers, prefect_server
 from flows.servers.deploying import Deployer, deployer
 from flows.servers.processes import StoppedError, wait_until_healthy
 from storage.schedule import Schedule
+from tests.flows.servers_up import until
 
 HEAVY = ("torch", "numpy", "pyarrow", "prefect", "mlflow", "pandas", "duckdb")
 
@@ -48,7 +49,8 @@ def test_what_is_deployed_is_told_to_its_process_where_no_other_user_reads_it(tm
     stop = threading.Event()
     with deployer(schedule, environment, tmp_path, measures_here=False, given=["source"], stop=stop) as deploying:
         [process] = set(psutil.Process().children()) - others
-        assert process.cmdline()[1:] == ["-m", "flows.servers.deploying"]
+        command = until(process.cmdline, 60)  # empty for a moment while the process begins
+        assert command[1:] == ["-m", "flows.servers.deploying"]
         with pytest.raises(ValueError, match="there is no recipe 'of-ours'"):
             deploying.checked()
 
