@@ -78,7 +78,7 @@ class MeasuredStep:
         repeats: timed passes behind each median.
         clock: `thread_cpu`, `cuda_event`, `wall` or `model`; communication on the CPU is always `wall`.
         testbed: e.g. `cluster`.
-        hardware: e.g. `Intel Xeon x2`; starts with `simulated` or `traced` if computed.
+        hardware: e.g. `Intel Xeon x2`; starts with `simulated` if computed.
         batch_size: training samples per pass.
         versions: library name to version.
     """

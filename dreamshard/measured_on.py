@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from dreamshard.costs import CostSample
 from dreamshard.files.foreign import InputError, brief
-from dreamshard.names import is_computed
+from dreamshard.names import is_simulated
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 
@@ -45,7 +45,7 @@ class MeasuredOn:
 
     Attributes:
         testbed: name of the testbed, e.g. `cluster`; `preset` for published figures without any measurement.
-        hardware: as in `CostSample`; starts with `simulated` or `traced` if computed.
+        hardware: as in `CostSample`; starts with `simulated` if computed.
         num_devices: of the newest measurement.
         devices_per_host: devices that shared a host; None for as many as the hardware has.
         setting: of the steps.
@@ -179,7 +179,7 @@ def _training(task: PlacementTask, hardware: str | None, measured: MeasuredOn | 
         measured: None where that is unknown.
     """
     testbed = f"simulated:{hardware}" if hardware else None
-    if hardware is None and measured is not None and is_computed(measured.hardware):
+    if hardware is None and measured is not None and is_simulated(measured.hardware):
         testbed = measured.hardware.replace(" ", ":", 1)
     where = "a few minutes without a GPU; on the machine itself leave out --testbed" if testbed else "minutes"
     batch = f" --batch-size {task.batch_size}" if task.batch_size else ""
@@ -194,7 +194,7 @@ def is_named(name: str, hardware: str) -> bool:
 
     The links of an emulated testbed do not count, only the device that it measured.
     """
-    if is_computed(hardware):
+    if is_simulated(hardware):
         return hardware.partition(" ")[2] == name
     wanted, words = "".join(_words(name)), _words(hardware.partition(" for each device")[0])
     spans = ("".join(words[first:last]) for first in range(len(words)) for last in range(first + 1, len(words) + 1))

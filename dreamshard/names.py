@@ -15,10 +15,10 @@ PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute"
 NUM_BINS = 17
 """Access-count bins: (0,1], (1,2], (2,4], ... (16384,32768], (32768, inf)."""
 
-COMPUTED = ("simulated", "traced")
-"""Testbeds that compute costs without any device; the hardware that they state starts with their name."""
+SIMULATED = "simulated"
+"""The testbed that computes costs without any device; the hardware that it states starts with this name."""
 
 
-def is_computed(hardware: str) -> bool:
+def is_simulated(hardware: str) -> bool:
     """Whether costs of this hardware were computed without any device."""
-    return hardware.startswith(tuple(f"{name} " for name in COMPUTED))
+    return hardware.startswith(f"{SIMULATED} ")

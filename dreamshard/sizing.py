@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from dreamshard.formatting import gib
-from dreamshard.names import COMPUTED
+from dreamshard.names import SIMULATED
 from dreamshard.recipes import Recipe
 from dreamshard.tables import DEFAULT_BATCH, Tables
 from dreamshard.testbeds.capacity import TABLES_SHARE, Capacity
@@ -42,7 +42,7 @@ def with_batch_size(recipe: Recipe) -> Recipe:
     batch = recipe.workload.batch_size
     kind, *details = recipe.testbed.split(":")
     has_gpus = kind in ("auto", "cluster") and "cpu" not in details and torch.cuda.device_count() > 0
-    if has_gpus or kind in (*COMPUTED, "emulated") or "cuda" in details:
+    if has_gpus or kind in (SIMULATED, "emulated") or "cuda" in details:
         batch = max(batch, DEFAULT_BATCH)
     per_sample = _lookups_per_sample(recipe.workload.source)
     while batch > _LEAST_BATCH and batch * per_sample > _MOST_LOOKUPS:

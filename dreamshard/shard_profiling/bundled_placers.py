@@ -13,7 +13,7 @@ from typing import Any
 from dreamshard.files.foreign import file_bytes, json_content
 from dreamshard.model_files import load_placer, save_placer
 from dreamshard.model_folder import check_files, folder_digest
-from dreamshard.names import COMPUTED
+from dreamshard.names import SIMULATED
 from dreamshard.search import DreamShardPlacer
 
 PACKAGED = Path(__file__).parent / "models"
@@ -44,7 +44,7 @@ class BundledPlacer:
 def is_of(accelerator: str, hardware: str) -> bool:
     """Whether a device model, as its driver reports it, is this accelerator; a computed one is not."""
     words = hardware.lower().replace("-", " ").split()
-    return accelerator in words and (accelerator in COMPUTED or not set(COMPUTED) & set(words))
+    return accelerator in words and (accelerator == SIMULATED or SIMULATED not in words)
 
 
 def check_name(accelerator: str, hardware: str) -> None:

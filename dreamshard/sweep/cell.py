@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from dreamshard.names import COMPUTED
+from dreamshard.names import SIMULATED
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.search import DreamShardPlacer
@@ -77,10 +77,10 @@ def run_cell(cell: Cell) -> list[CellResult]:
     if unknown := [name for name in cell.systems if name not in SYSTEMS]:
         raise ValueError(f"there is no system {unknown[0]!r}, so it cannot be placed by; choose from {sorted(SYSTEMS)}")
     kind = cell.testbed.partition(":")[0]
-    if kind != COMPUTED[0] and cell.testbed != TESTBED:
+    if kind != SIMULATED and cell.testbed != TESTBED:
         raise ValueError(
             f"the cell {cell.name} is of testbed {cell.testbed!r}, but sweeps judge placements by the exact costs of "
-            f"{COMPUTED[0]!r} or by measurements on {TESTBED!r}; compare versions on other testbeds with `dreamshard compare`"
+            f"{SIMULATED!r} or by measurements on {TESTBED!r}; compare versions on other testbeds with `dreamshard compare`"
         )
     with on_real_ranks(cell) if cell.is_measured else simulated(cell) as inputs:
         bench = Bench(

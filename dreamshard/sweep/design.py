@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal, get_args
 
-from dreamshard.names import COMPUTED
+from dreamshard.names import SIMULATED
 from dreamshard.peers import OF_TORCHREC
 from dreamshard.sweep.ablations import ABLATIONS
 from dreamshard.sweep.rosters import (
@@ -70,7 +70,7 @@ class Cell:
     @property
     def is_measured(self) -> bool:
         """Whether costs are measured on real devices, so that nothing else may run beside it."""
-        return self.testbed.partition(":")[0] not in COMPUTED
+        return self.testbed.partition(":")[0] != SIMULATED
 
     @property
     def work(self) -> int:

@@ -8,7 +8,7 @@ import torch
 
 from dreamshard.costs import CostSample, ShardingSample
 from dreamshard.exchange_sample import Exchange, ExchangeSample
-from dreamshard.names import COMPUTED
+from dreamshard.names import SIMULATED
 from dreamshard.placement import Placement
 from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
@@ -29,7 +29,6 @@ from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.machine import device_model
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.testbeds.traced import TracedTestbed
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +45,10 @@ __all__ = [
 
 def testbed_names() -> list[str]:
     """Every name that `open_testbed` takes."""
-    presets = [f"{kind}:{name}" for kind in (*COMPUTED, "emulated") for name in SPECS]
+    presets = [f"{kind}:{name}" for kind in (SIMULATED, "emulated") for name in SPECS]
     ray = ["cluster:ray", "cluster:ray:cpu", "cluster:ray:cuda"]
-    fixed = ["auto", "cluster", "cluster:cpu", "cluster:cuda", *ray, "emulated", *COMPUTED]
-    files = [f"{kind}:FILE.yaml" for kind in (*COMPUTED, "emulated")]
+    fixed = ["auto", "cluster", "cluster:cpu", "cluster:cuda", *ray, "emulated", SIMULATED]
+    files = [f"{kind}:FILE.yaml" for kind in (SIMULATED, "emulated")]
     return [*fixed, *presets, *files, "package.module:factory"]
 
 
@@ -66,8 +65,7 @@ def open_testbed(name: str, setup: TestbedSetup, launched: RankSource | None = N
       accelerator, by default the GPU's own.
     - `auto`: `cluster` on CUDA if there is a GPU for each device, else `emulated` if there is any, else `cluster` on CPU.
     - `simulated`, `simulated:<accelerator>`: a model, by default of the paper's accelerator.
-    - `traced`, `traced:<accelerator>`: replays the actual lookups through a model of the accelerator's cache.
-    - Instead of an accelerator's name, the last three take a file of one's own hardware (`hardware_file.py`).
+    - Instead of an accelerator's name, the last two take a file of one's own hardware (`hardware_file.py`).
     - `package.module:factory`: calls the factory with the setup; the result needs only `measure(task, placement)`; one
       that has `measure_exchange(exchange)` too is an `ExchangeTestbed`, one that has `measure_sharding(task, placement)`
       a `ShardingTestbed`.
@@ -93,8 +91,6 @@ def open_testbed(name: str, setup: TestbedSetup, launched: RankSource | None = N
         return _on_ranks(name, setup, ray_ranks(setup.most_devices, detail.removeprefix("ray").removeprefix(":")))
     if kind == "simulated":
         return SimulatedTestbed(setup, hardware(detail or DEFAULT_SPEC))
-    if kind == "traced":
-        return TracedTestbed(setup, hardware(detail or DEFAULT_SPEC))
     if kind == "emulated":
         return _emulated(setup, detail)
     if detail and kind not in ("auto", "cluster"):

@@ -62,7 +62,7 @@ class Testbed(Protocol):
 
     Attributes:
         name: in cost samples, e.g. `cluster`.
-        hardware: e.g. `NVIDIA H200 x8`; starts with `simulated` or `traced` if computed.
+        hardware: e.g. `NVIDIA H200 x8`; starts with `simulated` if computed.
         max_devices: most devices of a task, or None for any number.
     """
 

@@ -13,7 +13,6 @@ from dreamshard.testbeds.base import Testbed
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.testbeds.traced import TracedTestbed
 
 TABLES_SHARE = 7 / 8
 """Of an accelerator's memory for tables; the rest is for lookups, pooled vectors and the dense model."""
@@ -38,7 +37,7 @@ class Capacity:
 
 def capacity_of(testbed: Testbed, num_devices: int) -> Capacity:
     """The capacity of each of the testbed's devices; a testbed of one's own may state `memory_bytes`."""
-    if isinstance(testbed, SimulatedTestbed | TracedTestbed):
+    if isinstance(testbed, SimulatedTestbed):
         return Capacity(kind="simulated", memory_bytes=testbed.spec.memory_bytes, spec=testbed.spec)
     if isinstance(testbed, ClusterTestbed) and testbed.layout is not None:
         gpu = testbed.layout.ranks[0].gpu

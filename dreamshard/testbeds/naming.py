@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dreamshard.names import COMPUTED
+from dreamshard.names import SIMULATED
 from dreamshard.testbeds.accelerators.hardware_file import is_hardware_file, read_hardware
 from dreamshard.testbeds.accelerators.specs import DEFAULT_SPEC, SPECS
 
@@ -13,9 +13,9 @@ def is_testbed(name: str, kind: str, hardware: str) -> bool:
     `auto` and a custom testbed may be anything; only the worker knows the devices of `cluster` and `emulated`.
     """
     named_kind, _, preset = name.partition(":")
-    if named_kind not in ("cluster", "emulated", *COMPUTED):
+    if named_kind not in ("cluster", "emulated", SIMULATED):
         return True
-    if named_kind in COMPUTED:
+    if named_kind == SIMULATED:
         preset = preset or DEFAULT_SPEC
     if is_hardware_file(preset) and Path(preset).is_file():
         preset = read_hardware(Path(preset)).name  # with a digest of its figures

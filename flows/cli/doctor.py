@@ -94,7 +94,7 @@ def _devices() -> Check:
         return check("devices", "ok", f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}")
     has_driver = shutil.which("nvidia-smi") is not None
     advice = "an NVIDIA driver is installed, but torch sees no GPU: install the cuda extra" if has_driver else ""
-    found = f"no GPU; {os.cpu_count()} CPU cores: testbeds cluster (CPU), emulated, simulated and traced"
+    found = f"no GPU; {os.cpu_count()} CPU cores: testbeds cluster (CPU), emulated and simulated"
     return check("devices", "ok", found, advice)
 
 

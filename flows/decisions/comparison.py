@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from dreamshard.formatting import gib
-from dreamshard.names import COMPUTED
+from dreamshard.names import SIMULATED
 from dreamshard.recipes import RECIPES
 from dreamshard.testbeds.accelerators.specs import SPECS
 from dreamshard.version_references import VersionReference, number_of
@@ -133,7 +133,7 @@ def _testbed(store: Store, compared: _Compared) -> str:
     if kind == "cluster":
         return kind
     preset = hardware.rpartition(" ")[2]
-    if kind in (*COMPUTED, "emulated") and preset in SPECS:
+    if kind in (SIMULATED, "emulated") and preset in SPECS:
         return f"{kind}:{preset}"
     parameters = runs.client(store.settings).get_run(compared.run).data.params
     name = str(parameters.get("testbed", ""))

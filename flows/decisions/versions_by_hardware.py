@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dreamshard.measured_on import MeasuredOn, is_named
-from dreamshard.names import is_computed
+from dreamshard.names import is_simulated
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.version_references import number_of
@@ -73,7 +73,7 @@ def find_version(store: Store, spec: AcceleratorSpec, task: PlacementTask) -> Fo
 
     def preference(one: Found) -> tuple[bool, bool, bool, bool, bool, bool, int]:
         origin = one.measured_on
-        same_count, measured = origin.num_devices == task.num_devices, not is_computed(origin.hardware)
+        same_count, measured = origin.num_devices == task.num_devices, not is_simulated(origin.hardware)
         of_topology = one.is_champion and origin.shares_hosts_as(task)
         return (
             *(of_topology, one.in_use, one.is_champion, not one.is_tryout, same_count, measured),

@@ -21,8 +21,8 @@ def _testbeds() -> str:
     from dreamshard.testbeds.accelerators.specs import SPECS
 
     preset = rf"(:({'|'.join(SPECS)}|[^:]+\.(yaml|yml|json)))?"
-    custom = r"(?!auto:|cluster:|emulated:|simulated:|traced:)[\w.]+:\w+"
-    return rf"^(|auto|cluster(:ray)?(:cpu|:cuda)?|(emulated|simulated|traced){preset}|{custom})$"
+    custom = r"(?!auto:|cluster:|emulated:|simulated:)[\w.]+:\w+"
+    return rf"^(|auto|cluster(:ray)?(:cpu|:cuda)?|(emulated|simulated){preset}|{custom})$"
 
 
 def _sources() -> str:
@@ -70,14 +70,14 @@ TestbedName = Annotated[
     str | None,
     in_form(
         "Testbed",
-        "Where costs come from: auto, cluster, emulated, simulated, traced, the last three also with :PRESET or a file of "
+        "Where costs come from: auto, cluster, emulated, simulated, the last two also with :PRESET or a file of "
         "your hardware, or your own as package.module:factory. Empty: the recipe's.",
         examples=["auto", "cluster", "emulated:h200", "simulated", "simulated:v100"],
     ),
     SchemaEntry("pattern", _testbeds),
     typer.Option(
         "--testbed",
-        help="auto, cluster, emulated[:PRESET], simulated[:PRESET], traced[:PRESET] or package.module:factory; PRESET may be "
+        help="auto, cluster, emulated[:PRESET], simulated[:PRESET] or package.module:factory; PRESET may be "
         "a hardware file.",
         show_default="the recipe's",
     ),
@@ -120,7 +120,7 @@ ExchangeDevices = Annotated[
     in_form(
         "All-to-alls of more devices",
         "Numbers of devices, such as 64, 128, whose all-to-alls are measured by themselves, so that the placer serves as "
-        "many devices where the testbed can (simulated, traced, emulated, cluster). Empty: only up to the devices above.",
+        "many devices where the testbed can (simulated, emulated, cluster). Empty: only up to the devices above.",
         json_schema_extra={"pattern": r"^( *[1-9]\d{0,3} *(,|$))*$"},
     ),
     typer.Option("--exchange-devices", help="Further numbers of devices to measure all-to-alls of, such as 64,128."),

@@ -19,7 +19,7 @@ from prefect.utilities.timeout import timeout
 from dreamshard.costs import CostSample
 from dreamshard.files.digests import digest
 from dreamshard.files.locks import measuring as host_measuring_lock
-from dreamshard.names import COMPUTED
+from dreamshard.names import SIMULATED
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig, Recipe
 from dreamshard.sizing import batch_size_of
@@ -167,7 +167,7 @@ def capacity(store: Store, reference: TestbedReference) -> Capacity:
 
 def in_round(reference: TestbedReference, number: int) -> TestbedReference:
     """The testbed for one round of repeated measurements: one that computes costs draws its error anew."""
-    return replace(reference, seed=reference.seed + number) if reference.kind in COMPUTED else reference
+    return replace(reference, seed=reference.seed + number) if reference.kind == SIMULATED else reference
 
 
 def step_lock(reference: TestbedReference) -> AbstractContextManager[None]:
@@ -175,12 +175,12 @@ def step_lock(reference: TestbedReference) -> AbstractContextManager[None]:
 
     A testbed that computes its costs measures nothing, so it does not wait.
     """
-    return nullcontext() if reference.kind in COMPUTED else run_locks.host_lock()
+    return nullcontext() if reference.kind == SIMULATED else run_locks.host_lock()
 
 
 def measurement_lock(reference: TestbedReference) -> AbstractContextManager[None]:
     """Lock for one measurement: no other process of this host measures, no matter which home it uses."""
-    return nullcontext() if reference.kind in COMPUTED else host_measuring_lock()
+    return nullcontext() if reference.kind == SIMULATED else host_measuring_lock()
 
 
 def measure(
@@ -272,7 +272,7 @@ def _no_lookups(name: str) -> Lookups:
 
 def _source_digest(name: str) -> list[str]:
     """Digest of the source of a custom testbed: another version of it may measure other costs."""
-    if name in testbed_names() or name.partition(":")[0] in (*COMPUTED, "emulated"):
+    if name in testbed_names() or name.partition(":")[0] in (SIMULATED, "emulated"):
         return []
     source = inspect.getsourcefile(importlib.import_module(name.partition(":")[0]))
     return [] if source is None else [digest(Path(source).read_bytes(), 12)]

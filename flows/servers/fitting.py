@@ -6,7 +6,7 @@ import torch
 
 from dreamshard.fixed_model import MODEL, split_to_fit
 from dreamshard.formatting import gib
-from dreamshard.names import COMPUTED, DEFAULT_ALGORITHM
+from dreamshard.names import DEFAULT_ALGORITHM, SIMULATED
 from dreamshard.placer import NoPlacementError
 from dreamshard.recipes import Recipe, TasksConfig
 from dreamshard.sizing import sized, with_batch_size
@@ -45,7 +45,7 @@ def check_fit(schedule: Schedule, store: Callable[[], Store], *, measures_here: 
         return []  # a recipe's own tables fit its own sizes
     options = RetrainingOptions(**schedule.parameters())
     config = configure(options)
-    is_known_here = measures_here or config.testbed.partition(":")[0] in COMPUTED
+    is_known_here = measures_here or config.testbed.partition(":")[0] == SIMULATED
     capacity = testbed_pool.check_testbed(store(), config) if is_known_here else _UNKNOWN
     is_batch_known = is_known_here or "batch_size" not in config.derived
     batch = f"batches of {with_batch_size(config).workload.batch_size} samples, " if is_batch_known else ""

@@ -6,7 +6,7 @@ Nothing here reads or writes the registry (`champions`, `alias_changes`).
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dreamshard.names import COMPUTED, is_computed
+from dreamshard.names import SIMULATED, is_simulated
 from dreamshard.version_references import number_of
 from storage.mlflow_store.alias_history import BY_EVALUATION, last_chosen, replaced
 from storage.mlflow_store.topology import Topology
@@ -59,7 +59,7 @@ class HomeSetting:
         if self.num_devices not in (None, topology.num_devices):
             return False
         if self.testbed in (None, "auto"):
-            return topology.testbed not in COMPUTED and not is_computed(topology.hardware)
+            return topology.testbed != SIMULATED and not is_simulated(topology.hardware)
         from dreamshard.testbeds.naming import is_testbed  # brings torch, which takes seconds
 
         return is_testbed(str(self.testbed), topology.testbed, topology.hardware)

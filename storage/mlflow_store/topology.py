@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dreamshard.names import COMPUTED, is_computed
+from dreamshard.names import SIMULATED, is_simulated
 
-MODELLED = (*COMPUTED, "emulated")
+MODELLED = (SIMULATED, "emulated")
 """Kinds of testbeds that do not measure on as many devices as they stand for."""
 
 
@@ -20,7 +20,7 @@ class Topology:
 
     Attributes:
         testbed: kind of testbed, e.g. `cluster`.
-        hardware: as the testbed states it; starts with `simulated` or `traced` if computed.
+        hardware: as the testbed states it; starts with `simulated` if computed.
         num_devices: devices of the tasks.
         devices_per_host: devices that share a host; None for as many as the hardware has.
     """
@@ -33,7 +33,7 @@ class Topology:
     @property
     def is_measured(self) -> bool:
         """Whether costs are measured on real devices, rather than computed or emulated."""
-        return self.testbed not in MODELLED and not is_computed(self.hardware)
+        return self.testbed not in MODELLED and not is_simulated(self.hardware)
 
     def __str__(self) -> str:
         hosts = f", {self.devices_per_host} per host" if self.devices_per_host else ""

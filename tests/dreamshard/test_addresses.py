@@ -16,7 +16,7 @@ from dreamshard.addresses import check
         "s3://AKIA:hid@den@bucket/x.csv",
         "simplecache::s3://AKIA:hidden@bucket/x.csv",
         "abfs://container:hidden@account/x.csv",
-        "traced:http://bob:hidden@host/h100.yaml",
+        "emulated:http://bob:hidden@host/h100.yaml",
         "http://host/ok.csv?X-Amz-Signature=hidden",
         "https://account.blob.core.windows.net/c/ok.csv?sig=hidden&se=2026",
         "zip://a.csv::https://host/a.zip?hidden",

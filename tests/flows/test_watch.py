@@ -191,8 +191,6 @@ def test_a_fixed_model_was_last_trained_as_one_however_many_tables_it_had(monkey
         ("simulated", "simulated", "simulated rtx2080ti", True),
         ("simulated", "simulated", "simulated v100", False),
         ("simulated", "cluster", "NVIDIA H200 x8", False),
-        ("simulated", "traced", "traced rtx2080ti", False),
-        ("traced:h100", "traced", "traced h100", True),
     ],
 )
 def test_a_testbed_is_known_by_name_as_far_as_it_is_the_same_on_every_machine(name, kind, hardware, can):

@@ -113,7 +113,6 @@ def test_costs_of_another_device_are_not_published_as_an_h200(costs: Path, tmp_p
     [
         ("h200", "NVIDIA H200", True),
         ("h200", "simulated h200", False),
-        ("h200", "traced h200", False),
         ("simulated", "simulated h200", True),
     ],
 )

@@ -97,14 +97,12 @@ def test_wrong_values_are_refused_with_what_is_wrong():
     assert "'huge' is not one of ['default'" in refused(recipe="huge")["recipe"]
 
 
-@pytest.mark.parametrize(
-    "name", ["", "auto", "cluster:cpu", "emulated", "simulated:v100", "traced:h100", "my.module:factory"]
-)
+@pytest.mark.parametrize("name", ["", "auto", "cluster:cpu", "emulated", "simulated:v100", "my.module:factory"])
 def test_testbeds_that_there_may_be_are_taken(name):
     assert refused(testbed=name) == {}
 
 
-@pytest.mark.parametrize("name", ["simulatd", "simulated:v1000", "traced:v1000", "auto:cpu", "my.module"])
+@pytest.mark.parametrize("name", ["simulatd", "simulated:v1000", "auto:cpu", "my.module"])
 def test_testbeds_that_there_cannot_be_are_refused(name):
     assert name in refused(testbed=name)["testbed"]
 

@@ -30,7 +30,6 @@ WANTED = testbed_pool.TestbedReference(
     measure=MeasureConfig(timeout_s=60.0),
 )
 SIMULATED = replace(WANTED, name="simulated:h100", kind="simulated")
-TRACED = replace(WANTED, name="traced:h100", kind="traced")
 
 
 def make_task() -> PlacementTask:
@@ -66,7 +65,7 @@ def is_locked(lock: Path) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("wanted", "waits"), [(WANTED, True), (SIMULATED, False), (TRACED, False)])
+@pytest.mark.parametrize(("wanted", "waits"), [(WANTED, True), (SIMULATED, False)])
 def test_a_measurement_is_taken_alone_and_a_simulated_one_waits_for_nobody(tmp_path, monkeypatch, wanted, waits):
     lock, seen = tmp_path / "lock", []
     monkeypatch.setenv(MEASURING_LOCK, str(lock))
@@ -97,13 +96,13 @@ def test_a_step_that_measures_holds_the_limit_of_its_host_and_a_simulated_one_no
 
     monkeypatch.setattr(run_locks, "limit_slot", shared)
     monkeypatch.setenv(run_locks.HOST, "gpu-7")
-    for wanted in (WANTED, SIMULATED, TRACED):
+    for wanted in (WANTED, SIMULATED):
         with testbed_pool.step_lock(wanted):
             pass
     assert held == ["dreamshard-measures-gpu-7"]
 
 
-@pytest.mark.parametrize(("wanted", "redrawn"), [(WANTED, False), (SIMULATED, True), (TRACED, True)])
+@pytest.mark.parametrize(("wanted", "redrawn"), [(WANTED, False), (SIMULATED, True)])
 def test_only_a_computed_cost_has_another_error_in_each_round(wanted, redrawn):
     assert (testbed_pool.in_round(wanted, 2) != wanted) is redrawn
     assert testbed_pool.in_round(wanted, 0) == wanted
