@@ -20,9 +20,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # Both cores; whole files per worker, because the tests of a file share fixtures; a test that ends its worker fails
 # and ends the run (after a restart, xdist 3.8.0 can wait for ever). The slowest tests are listed at the end.
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=40 --durations-min=5
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=20 --durations-min=5
+QUICK := tests/dreamshard tests/storage/lake
 
-.PHONY: help run up check lint test bench sweep chaos chaos-all pictures format lock audit install install-test install-fuzz clean
+.PHONY: help run up check lint test test-all bench sweep chaos chaos-all pictures format lock audit install install-test install-fuzz clean
 .DEFAULT_GOAL := run
 
 help: ## list the targets
@@ -34,8 +35,8 @@ run: install ## run the whole chain on this machine: RECIPE=default SEED=0 TESTB
 up: install ## start Prefect, MLflow, a worker and all deployments; Ctrl-C stops them
 	@$(BIN)/dreamshard up $(ARGS)
 
-check: lint ## check a change in about five minutes: lint, and the tests that start no server, flow or rank
-	$(PYTEST) $(PARALLEL) -m "not (server or flow or ranks or slow)" $(ARGS)
+check: lint ## check a change in a minute and a half: lint, and the tests of the library and the lake
+	$(PYTEST) $(PARALLEL) -m quick $(QUICK) $(ARGS)
 
 lint: install-test ## check format, lint, types and import contracts
 	$(BIN)/ruff format --check .
@@ -43,7 +44,10 @@ lint: install-test ## check format, lint, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: lint ## run everything: lint and all tests, 20 to 45 minutes on two cores
+test: lint ## run lint and all tests but those that take minutes each: about 12 minutes on two cores
+	$(PYTEST) $(PARALLEL) -m "not (long or browser)" $(ARGS)
+
+test-all: lint ## run lint and all tests: more than half an hour on two cores
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
 bench: install-test ## measure quality and speed, and write the tables of RESULTS.md

@@ -32,12 +32,18 @@ import torch  # noqa: E402 - after the hook, before anything imports dreamshard
 torch.set_num_threads(1)
 
 
+QUICK_FOLDERS = ("tests/dreamshard/", "tests/storage/lake/")
+NOT_QUICK = {"processes", "slow", "cuda"}
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test on the S3 server as one that starts a server."""
+    """Mark as quick every test of a quick folder that starts no process and does not compute for long."""
     for item in items:
         if "s3_environment" in getattr(item, "fixturenames", ()):
-            item.add_marker("server")
+            item.add_marker("processes")
+        if item.nodeid.startswith(QUICK_FOLDERS) and NOT_QUICK.isdisjoint(mark.name for mark in item.iter_markers()):
+            item.add_marker("quick")
 
 
 def pytest_unconfigure() -> None:

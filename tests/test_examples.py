@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torchrec")
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 PROJECT = Path(__file__).parents[1]
 EXAMPLE = "docs/examples/train_dlrm.py"

@@ -117,7 +117,7 @@ def healthy(as_in_the_image, name: str, **other: str):
             process.terminate()
 
 
-@pytest.mark.server
+@pytest.mark.long
 def test_the_images_user_serves_prefects_pages_to_everyone_and_its_api_to_those_who_log_in(as_in_the_image):
     database = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": "sqlite+aiosqlite:////data/prefect.db"}
     with healthy(as_in_the_image, "prefect", **database) as address:
@@ -132,7 +132,7 @@ def test_the_images_user_serves_prefects_pages_to_everyone_and_its_api_to_those_
         assert statuses == [401, 401, 200]
 
 
-@pytest.mark.server
+@pytest.mark.long
 def test_the_images_user_serves_mlflow_to_those_who_log_in(as_in_the_image):
     folder = as_in_the_image[2]
     database = {"MLFLOW_BACKEND_STORE_URI": "sqlite:////data/mlflow.db"}

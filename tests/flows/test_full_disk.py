@@ -8,7 +8,7 @@ import pytest
 from tests.chaos.full_disk import attempt, small_disk
 from tests.flows.commands import Dreamshard, failed_with
 
-pytestmark = pytest.mark.flow
+pytestmark = pytest.mark.long
 
 
 def test_a_disk_with_too_little_space_is_refused_before_anything_starts(

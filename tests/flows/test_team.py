@@ -23,7 +23,7 @@ from tests.flows.team_up import Team
 from tests.helpers import kept_secrets
 
 pytestmark = [
-    pytest.mark.server,
+    pytest.mark.long,
     pytest.mark.timeout(900),
     pytest.mark.skipif(not INSTALLED, reason="needs PostgreSQL's server (Debian's package postgresql)"),
 ]

@@ -47,6 +47,7 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path):
     assert target.read_text() == "old"
 
 
+@pytest.mark.processes
 def test_a_killed_writer_leaves_only_a_temporary_file(tmp_path: Path):
     code = """
 import sys

@@ -46,6 +46,7 @@ def test_without_a_setting_the_lock_is_one_for_the_whole_host_whatever_home_and_
     assert seen[0] == seen[1]
 
 
+@pytest.mark.processes
 def test_a_process_that_was_killed_gives_the_lock_back(tmp_path):
     lock = tmp_path / "lock"
     hold = "import sys, time; from pathlib import Path; from dreamshard.files.locks import locked\n"

@@ -157,7 +157,7 @@ def test_a_shard_that_does_not_fit_is_kept_as_such(tmp_path, monkeypatch):
     assert len(samples_of(shards)) == 12 - len(misfits)
 
 
-@pytest.mark.ranks
+@pytest.mark.processes
 def test_a_collection_that_is_killed_loses_nothing_and_resumes(tmp_path):
     command = [
         sys.executable,

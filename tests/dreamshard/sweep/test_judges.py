@@ -43,7 +43,7 @@ def test_exact_costs_are_those_of_the_simulator_and_measured_ones_are_means_of_t
         assert own.compute_ms == pytest.approx(true.compute_ms)
 
 
-@pytest.mark.ranks
+@pytest.mark.processes
 @pytest.mark.slow
 def test_a_cell_on_real_ranks_is_learnt_from_and_judged_by_measurements():
     size = Size(4, 2)

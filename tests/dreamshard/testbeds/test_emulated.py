@@ -183,6 +183,7 @@ def test_without_a_gpu_cuda_is_refused():
         EmulatedTestbed(setup_of(), "cuda", H100)
 
 
+@pytest.mark.processes
 def test_measuring_needs_nothing_beyond_torch_fbgemm_numpy_pyarrow_tqdm_and_jaxtyping():
     blocked = [
         "scipy",

@@ -8,7 +8,7 @@ pytest.importorskip("torchrec")
 
 from tests.helpers.sharded_model import DIM, HALF, ROWS, TABLES, Outcome, features, outcomes, shardings
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 EXACT, OF_HALVES = 1e-5, 2e-2
 

@@ -172,6 +172,7 @@ def test_what_duckdb_cannot_answer_is_one_sentence_that_names_the_views(settings
 READER = "import duckdb, sys; print(duckdb.connect(sys.argv[1], read_only=True).sql(sys.argv[2]).fetchall())"
 
 
+@pytest.mark.processes
 def test_the_catalog_opens_from_another_folder_and_sees_what_is_written_later(
     settings: Settings, lake: Lake, filled: None, sample: CostSample, version: str, tmp_path: Path
 ):

@@ -192,6 +192,7 @@ append_samples(Lake(Path(sys.argv[1]), Path("unused")), [make_sample(task, [0, 1
 """
 
 
+@pytest.mark.processes
 def test_a_killed_writer_leaves_nothing_that_a_reader_sees(lake: Lake, version: str, sample: CostSample):
     command = [sys.executable, "-c", WRITER, str(lake.root), version]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:

@@ -86,6 +86,7 @@ with buffer.collecting(lake, "run", 1, sys.argv[2]) as keep:
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("moment", ["before", "while"])
 def test_a_killed_process_loses_no_sample_and_none_is_there_twice(
     lake: Lake, version: str, task: PlacementTask, moment: str

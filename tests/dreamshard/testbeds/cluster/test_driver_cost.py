@@ -4,7 +4,7 @@ import pytest
 
 from tests.benchmarks.bench_driver import BAR_S, NUM_RANKS, PER_HOST, light_cluster, measurement_cpu_s
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 
 def test_a_measurement_on_a_thousand_ranks_costs_the_driver_less_than_two_seconds():

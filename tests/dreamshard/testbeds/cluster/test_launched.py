@@ -10,7 +10,7 @@ import pytest
 from dreamshard.shard_profiling.dataset import read_shards
 from tests.helpers.launched import Host
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slow]
+pytestmark = pytest.mark.processes
 
 
 def free_port() -> int:
@@ -59,6 +59,8 @@ def have_ended(processes: list[psutil.Process]) -> bool:
     return not psutil.wait_procs(processes, timeout=30)[1]
 
 
+@pytest.mark.long
+@pytest.mark.torchrun
 def test_torchrun_on_two_hosts_measures_and_survives_all_but_the_death_of_a_host(hosts):
     port = free_port()
     hosts += [torchrun(0, port, 30.0), torchrun(1, port, 30.0)]

@@ -20,7 +20,7 @@ from tests.helpers.cluster_testbed import BATCH, TABLES, WITH_FAULTY, children, 
 from tests.helpers.lookups import EvenLookups, FaultyLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 
 def test_a_rank_that_fails_while_it_reads_lookups_of_row_blocks_is_one_error():

@@ -16,7 +16,7 @@ from dreamshard.testbeds.cluster import ray_ranks
 from tests.helpers.lookups import FaultyLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.long]
 ray = pytest.importorskip("ray", reason="needs the extra ray")
 
 BATCH = 64

@@ -6,7 +6,7 @@ import torch
 from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, ShardingType, TableSharding, even_columns
 from tests.helpers.sharded_ranks import Case, StepResult, run_steps
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 HOSTS = {"2 ranks": (2, 2), "4 ranks": (4, 4), "2 x 2 ranks": (4, 2)}
 """Devices and devices per host."""

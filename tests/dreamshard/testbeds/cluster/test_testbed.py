@@ -20,7 +20,7 @@ from tests.helpers.cluster_testbed import BATCH, TABLES, open_cluster, placement
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")
