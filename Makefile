@@ -50,6 +50,9 @@ test: lint ## run lint and all tests but those that take minutes each: about 12 
 test-all: lint ## run lint and all tests: more than half an hour on two cores
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
+baseline: install-test ## compare costs of plans, errors and views with the frozen ones; minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.baseline $(ARGS)
+
 bench: install-test ## measure quality and speed, and write the tables of RESULTS.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks --write RESULTS.md $(ARGS)
 

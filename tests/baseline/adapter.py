@@ -1,0 +1,120 @@
+"""The package's interfaces as the baseline uses them: placing, predicting, training, describing views."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dreamshard.baselines import RULES_OF_THUMB, baselines
+from dreamshard.exchange_design import designed_exchanges
+from dreamshard.model_files import load_placer, save_placer
+from dreamshard.moving import MovePrice, in_use, renamed, weigh
+from dreamshard.placement import Placement
+from dreamshard.plan.making import make_plan
+from dreamshard.policy.mdp import episodes_of
+from dreamshard.policy.rollout import rollout
+from dreamshard.search import DreamShardPlacer, GreedyCostPlacer, RooflinePlacer
+from dreamshard.sharding import ON_ONE_DEVICE
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.accelerators.specs import accelerator
+from dreamshard.training import TrainingConfig, fit_costs, improve_policy, make_placer, propose, start_training
+from storage.lake import catalog
+from storage.settings import Settings
+from tests.helpers.testbeds import simulated
+
+HERE = Path(__file__).parent
+DIMS = ("dim16", "mixed")
+EXACT = simulated(noise=0.0)
+STEPS, BYTES_PER_S = 10_000, 10e9
+"""The price of moving: a gain is had in so many steps, and tables move at this rate."""
+
+
+@cache
+def network_placer(dims: str) -> DreamShardPlacer:
+    """The frozen placer, trained at 50x4 on the simulated testbed."""
+    return load_placer(HERE / "placers" / dims)
+
+
+def plan_costs(task: PlacementTask, dims: str) -> dict[str, float]:
+    """Milliseconds that the frozen network predicts of each placer's plan, by placer."""
+    ours = network_placer(dims)
+    if set(task.constraints.sharding_types) - set(ON_ONE_DEVICE):
+        return {"dreamshard": float(ours.predict_sharded(task, ours.place_sharded(task)).overall_ms())}
+    placers: dict[str, Any] = {
+        "dreamshard": ours,
+        "whole": replace(ours, columns=False),
+        "cost_greedy": GreedyCostPlacer(ours.cost_network, ours.normaliser),
+    }
+    costs = {name: ours.predict_overall_ms(task, placer.place(task)) for name, placer in placers.items()}
+    if task.constraints.places_freely and "tight" not in task.name:
+        with torch.no_grad():
+            network = ours.cost_network.for_task(task)
+            finished = rollout(ours.policy, network, episodes_of([task], network, ours.normaliser), None)
+        costs["policy"] = ours.predict_overall_ms(task, Placement(finished.device[0], task.num_devices))
+        for rule in RULES_OF_THUMB:
+            if rule != "random":
+                costs[rule] = ours.predict_overall_ms(task, baselines()[rule].place(task))
+    return costs
+
+
+def preset_cost(task: PlacementTask, hardware: str, *, columns: bool) -> float:
+    """Milliseconds of the plan that the search by a preset finds, by every way to shard that the task allows."""
+    placer = RooflinePlacer(accelerator(hardware), columns=columns)
+    return float(placer.predict_sharded(task, placer.place_sharded(task)).overall_ms())
+
+
+def cost_after_moving(task: PlacementTask, device: list[int], hardware: str) -> float:
+    """Milliseconds of a step of the plan chosen with `device` in use, with its share of the price of moving."""
+    placer = RooflinePlacer(accelerator(hardware))
+    held = in_use(make_plan(task, Placement(torch.tensor(device), task.num_devices), "in use"), task)
+    target = renamed(task, placer.place_sharded(task), held.blocks)
+    price = MovePrice(steps_until_next=STEPS, bytes_per_s=BYTES_PER_S)
+    chosen = weigh(task, held, target, placer, price).chosen
+    return price.total_ms(chosen.overall_ms, chosen.moved_bytes) / STEPS
+
+
+def true_ms(task: PlacementTask, placement: Placement) -> float:
+    """The simulated testbed's cost without noise."""
+    whole, placed = task.sharded(placement)
+    setting = (whole.precision, whole.optimizer)
+    return float(EXACT.device_costs(whole.tables, placed.device[None], task.num_devices, *setting).overall_ms()[0])
+
+
+def trained(pool: Tables, tasks: list[PlacementTask], seed: int) -> DreamShardPlacer:
+    """A placer from ten rounds of ten placements measured on the simulated testbed, and exchanges measured alone."""
+    exchanges = [simulated().measure_exchange(each) for each in designed_exchanges((4, 8, 128), None, 2**27)]
+    state, samples = start_training(pool, TrainingConfig(), seed, exchanges), []
+    for _ in range(state.config.iterations):
+        samples += [simulated().measure(task, placement) for task, placement in propose(state, tasks)]
+        fit_costs(state, samples)
+        improve_policy(state, tasks)
+    return make_placer(state)
+
+
+def heldout_error(placer: DreamShardPlacer, tasks: list[PlacementTask]) -> float:
+    """Mean relative error of the predicted overall cost, on placements of the rules of thumb and drawn ones."""
+    errors = []
+    for number, task in enumerate(tasks):
+        drawn = np.random.default_rng(number).integers(task.num_devices, size=(8, len(task.tables)))
+        placements = [Placement(torch.from_numpy(device), task.num_devices) for device in drawn]
+        placements += [baselines()[rule].place(task) for rule in RULES_OF_THUMB if rule != "random"]
+        for placement in placements:
+            exact = true_ms(task, placement)
+            errors.append(abs(placer.predict_overall_ms(task, placement) - exact) / exact)
+    return float(np.mean(errors))
+
+
+def freeze_placer(placer: DreamShardPlacer, dims: str) -> None:
+    """Write the placer whose predictions judge plans."""
+    save_placer(replace(placer, bootstrap_network=None, asks_votes=False), HERE / "placers" / dims)
+
+
+def view_columns(home: Path) -> Mapping[str, list[str]]:
+    """Columns of every DuckDB view, in a home without data."""
+    with catalog.connect(Settings.from_environment({"DREAMSHARD_HOME": str(home)})) as connection:
+        return {view: [row[0] for row in connection.execute(f"describe {view}").fetchall()] for view in catalog.VIEWS}

@@ -1,0 +1,83 @@
+"""Compute the baseline's figures, and compare them with the frozen ones."""
+
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dreamshard.sharding import SHARDING_TYPES
+from tests.baseline import adapter
+from tests.baseline.inputs import Case, cases, pool, training_tasks
+
+PROJECT = Path(__file__).parents[2]
+COST_RISE = 0.005
+"""The most by which a cost may rise, relative to the frozen one."""
+ERROR_RISE = 0.002
+"""The most by which the held-out error may rise: more than seeds differ."""
+SEEDS = (0, 1, 2)
+
+
+def compute(names: str = "") -> dict[str, Any]:
+    """All figures; of the tasks with `names` in their names only, without training, if it is given."""
+    found: dict[str, Any] = {"costs": {}}
+    for case in cases():
+        if names in case.task.name:
+            found["costs"] |= {f"{case.task.name} {name}": round(cost, 6) for name, cost in _costs(case)}
+    if not names:
+        found |= {"training": training(), "views": views()}
+    return found
+
+
+def _costs(case: Case) -> Iterator[tuple[str, float]]:
+    task = case.task
+    if case.dims in adapter.DIMS:
+        yield from adapter.plan_costs(task, case.dims).items()
+    if case.hardware and not case.current:
+        yield f"{case.hardware}", adapter.preset_cost(task, case.hardware, columns=True)
+        if set(task.constraints.sharding_types) < set(SHARDING_TYPES):
+            yield f"{case.hardware} whole", adapter.preset_cost(task, case.hardware, columns=False)
+    if case.current:
+        yield f"{case.hardware} current", adapter.cost_after_moving(task, case.current, case.hardware)
+
+
+def training() -> dict[str, float]:
+    """Held-out error, and true cost of plans on unseen tasks, of placers trained now: means over the seeds."""
+    found = {}
+    for dims in adapter.DIMS:
+        unseen = [case.task for case in cases() if case.task.name.startswith(f"50x4 {dims}") and not case.hardware]
+        placers = [adapter.trained(pool(f"{dims}-train"), training_tasks(dims), seed) for seed in SEEDS]
+        found[f"{dims} error"] = round(float(np.mean([adapter.heldout_error(each, unseen) for each in placers])), 5)
+        plans = [adapter.true_ms(task, placer.place(task)) for placer in placers for task in unseen]
+        found[f"{dims} cost"] = round(float(np.mean(plans)), 5)
+    return found
+
+
+def views() -> dict[str, list[str]]:
+    """Columns of every view that README or docs name."""
+    pages = [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md"), *(PROJECT / "docs").rglob("*.py")]
+    words = set(re.findall(r"\w+", "\n".join(page.read_text() for page in pages)))
+    with tempfile.TemporaryDirectory() as home:
+        columns = adapter.view_columns(Path(home))
+    return {view: [name for name in names if name in words] for view, names in columns.items() if view in words}
+
+
+def losses(frozen: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each figure that got worse than the frozen one allows."""
+    for name, cost in now["costs"].items():
+        before = frozen["costs"][name]
+        if cost > before * (1 + COST_RISE):
+            yield f"{name}: {cost:.4f} ms, frozen {before:.4f} ({cost / before - 1:+.2%})"
+    for name, value in now.get("training", {}).items():
+        before = frozen["training"][name]
+        worst = before + ERROR_RISE if name.endswith("error") else before * (1 + COST_RISE)
+        if value > worst:
+            yield f"trained, {name}: {value}, frozen {before}"
+    if "views" in now:
+        for view, columns in frozen["views"].items():
+            if missing := set(columns) - set(now["views"].get(view, ())):
+                yield f"view {view} lost {sorted(missing)}, which a doc names"
+        for name in frozen["costs"].keys() - now["costs"].keys():
+            yield f"{name}: not computed"
