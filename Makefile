@@ -23,7 +23,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=20 --durations-min=5
 QUICK := tests/dreamshard tests/storage/lake
 
-.PHONY: help run up check lint test test-all bench sweep chaos chaos-all pictures format lock audit install install-test install-fuzz clean
+.PHONY: help run up check lint test test-all baseline bench sweep chaos chaos-all pictures format lock audit install install-test install-fuzz clean
 .DEFAULT_GOAL := run
 
 help: ## list the targets
