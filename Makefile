@@ -108,7 +108,6 @@ $(VENV)/.installed-$(EXTRA): pyproject.toml constraints.txt $(wildcard lock/*.tx
 $(VENV)/.installed-$(EXTRA)-test: $(VENV)/.installed-$(EXTRA)
 	@echo "installing the test tools (once, less than a minute)"
 	@$(call locked,test)
-	@$(call locked,dask)
 	@$(call locked,ray)
 	@touch $@
 

@@ -45,7 +45,6 @@ def in_process() -> Iterator[None]:
         "alembic",
         "mlflow",
         "httpx",
-        "distributed",
         "EventsWorker",
         "APILogWorker",
     ):  # Prefect is quiet already

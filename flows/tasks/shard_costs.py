@@ -1,4 +1,4 @@
-"""Measures the shards of placements on the hosts of a Dask or Ray cluster, for the `emulated` testbed.
+"""Measures the shards of placements on the hosts of a Ray cluster, for the `emulated` testbed.
 
 Its costs are those of single shards, each measured once and kept in the lake. With `DREAMSHARD_TASK_RUNNER`, the workers
 first measure the shards that are not known yet, one at a time per host, and the testbed then finds all of them in the

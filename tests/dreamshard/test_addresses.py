@@ -48,7 +48,7 @@ def test_an_address_with_a_secret_is_refused_in_a_sentence_that_does_not_show_it
         "simplecache::s3://bucket/x.csv",
         "file:///data/tables.csv",
         "a100:8,my.yaml:64",
-        "dask:tcp://host:8786",
+        "ray:ray://host:10001",
         "emulated:/hardware/ours.yaml",
         "is it http://host/x.csv?",
     ],

@@ -1,29 +1,17 @@
-"""The same work on threads, on a Dask cluster and on a Ray cluster, each with one worker process."""
+"""The same work on threads and on a Ray cluster with one worker process."""
 
 import json
-import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from flows.runtime.task_runners import task_runner
-from tests.flows.commands import Dreamshard, failed_with
+from flows.runtime.task_runners import VARIABLE, task_runner
+from tests.flows.commands import Dreamshard
 
 SMOKE = ("--recipe", "smoke")
-
-
-@pytest.fixture(scope="module")
-def dask_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    distributed = pytest.importorskip("distributed", reason="the extra `dask` is not installed")
-    pytest.importorskip("prefect_dask", reason="the extra `dask` is not installed")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DREAMSHARD_HOME", str(tmp_path_factory.mktemp("worker")))  # of its lock; the lake is passed to it
-        cluster = distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None)
-    with cluster:
-        yield f"dask:{cluster.scheduler_address}"
 
 
 @pytest.fixture(scope="module")
@@ -34,46 +22,11 @@ def ray_running() -> Iterator[str]:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_AUTH_MODE", "disabled")  # else it writes a token into the home folder
         ray.init(num_cpus=1, include_dashboard=False, object_store_memory=2**27, log_to_driver=False)
-        yield "ray"
+        yield "ray:auto"
         ray.shutdown()
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A list of 16 small tables."""
-    path = tmp_path_factory.mktemp("source") / "tables.csv"
-    rows = [f"t{t},{100 * (t + 1)},{4 * (1 + t % 4)},{1 + t % 3}" for t in range(16)]
-    path.write_text("\n".join(["name,rows,dim,pooling_factor", *rows]))
-    return str(path)
-
-
-Ingest = Callable[[str, Path], dict]
-
-
-@pytest.fixture(scope="module")
-def ingest(shared_dreamshard: Dreamshard, source: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ingest]:
-    database = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")  # one for all homes: a new one takes seconds
-        patch.setattr("flows.tasks.ingestion.MOST_TABLES_PER_TASK", 6)
-
-        def run(runner: str, home: Path) -> dict:
-            patch.setenv("DREAMSHARD_TASK_RUNNER", runner)
-            done = shared_dreamshard("ingest", source, *SMOKE, "--json", home=home)
-            assert done.returncode == 0, done.sentence
-            return json.loads(done.stdout)
-
-        yield run
-
-
-@pytest.fixture(scope="module")
-def by_threads(ingest: Ingest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
-    """A home into which threads have ingested the source, and what they said."""
-    home = tmp_path_factory.mktemp("threads")
-    return home, ingest("threads", home)
-
-
-def content(home: Path) -> dict[str, object]:
+def _content(home: Path) -> dict[str, object]:
     """All of a lake but the times of writing."""
     found: dict[str, object] = {}
     for file in (home / "lake").rglob("*.parquet"):
@@ -86,70 +39,47 @@ def content(home: Path) -> dict[str, object]:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("cluster", ["dask_address", "ray_running"])
-def test_a_cluster_ingests_what_threads_ingest(
-    cluster: str,
-    request: pytest.FixtureRequest,
-    by_threads: tuple[Path, dict],
-    ingest: Ingest,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_ray_ingests_and_measures_what_threads_do(
+    ray_running: str, dreamshard: Dreamshard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    home, said = by_threads
-    assert said["new_tables"] == 16
-    runner = request.getfixturevalue(cluster)
-    monkeypatch.setattr("storage.lake.lake.write_lookups", lambda *_: pytest.fail("written by this process"))
-    assert ingest(runner, tmp_path) == said
-    assert content(tmp_path) == content(home)
-    assert len(list((tmp_path / "lake" / "ingested").iterdir())) == 3
+    from prefect.testing.utilities import prefect_test_harness
+
+    source = tmp_path / "tables.csv"
+    rows = [f"t{t},{100 * (t + 1)},{4 * (1 + t % 4)},{1 + t % 3}" for t in range(16)]
+    source.write_text("\n".join(["name,rows,dim,pooling_factor", *rows]))
+    monkeypatch.setattr("flows.tasks.ingestion.MOST_TABLES_PER_TASK", 6)
+    with prefect_test_harness(server_startup_timeout=300):
+        done = dreamshard("ingest", str(source), *SMOKE, "--json", home=tmp_path / "threads")
+        assert done.returncode == 0, done.sentence
+        monkeypatch.setenv(VARIABLE, ray_running)
+        with monkeypatch.context() as patch:
+            patch.setattr("storage.lake.lake.write_lookups", lambda *_: pytest.fail("written by this process"))
+            there = dreamshard("ingest", str(source), *SMOKE, "--json", home=tmp_path / "ray")
+        assert there.returncode == 0, there.sentence
+        assert json.loads(there.stdout) == json.loads(done.stdout)
+        assert _content(tmp_path / "ray") == _content(tmp_path / "threads")
+
+        monkeypatch.setattr(
+            "dreamshard.testbeds.shard_runner.ShardRunner.measure", lambda *_: pytest.fail("measured in this process")
+        )
+        measured = dreamshard("profile", *SMOKE, "--testbed", "emulated", "--json", home=tmp_path / "ray")
+        assert measured.returncode == 0, measured.sentence
 
 
-@pytest.mark.server
-@pytest.mark.parametrize("cluster", ["dask_address", "ray_running"])
-def test_a_cluster_measures_the_shards_that_the_emulated_testbed_then_finds(
-    cluster: str,
-    request: pytest.FixtureRequest,
-    by_threads: tuple[Path, dict],
-    dreamshard: Dreamshard,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-):
-    shutil.copytree(by_threads[0] / "lake", tmp_path / "lake")
-    monkeypatch.setenv("DREAMSHARD_TASK_RUNNER", request.getfixturevalue(cluster))
-    monkeypatch.setattr(
-        "dreamshard.testbeds.shard_runner.ShardRunner.measure", lambda *_: pytest.fail("measured in this process")
-    )
-    done = dreamshard("profile", *SMOKE, "--testbed", "emulated", "--json", home=tmp_path)
-    assert done.returncode == 0, done.sentence
-    lake = tmp_path / "lake"
-    samples = [row for file in (lake / "cost_samples").rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
-    shards = [row for file in (lake / "shard_costs").rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
-    assert len(samples) == 2 * 5
-    measured = sorted(row["forward_ms"] for row in shards)
-    used = {row["forward_compute_ms"] for row in samples if row["num_tables"]}  # two placements may share a shard
-    assert sorted(used) == pytest.approx(measured)
+@pytest.mark.parametrize("wanted", ["spark", "threads:4", "ray"])
+def test_an_unknown_task_runner_is_refused(wanted: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(VARIABLE, wanted)
+    with pytest.raises(ValueError, match=f"'{wanted}'; give threads, ray:auto"):
+        task_runner()
 
 
-@pytest.mark.parametrize("wanted", ["spark", "threads:4", "thread"])
-def test_a_runner_that_is_none_is_refused_with_those_there_are(wanted: str):
-    with pytest.raises(ValueError, match=f"'{wanted}', which names no task runner.*dask:tcp://HOST:PORT"):
-        task_runner(wanted)
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
+    from prefect.settings import PREFECT_API_URL, temporary_settings
 
-
-@pytest.mark.flow
-@pytest.mark.parametrize(("extra", "package"), [("dask", "prefect_dask"), ("ray", "ray")])
-def test_an_extra_that_is_missing_is_named(
-    extra: str, package: str, dreamshard: Dreamshard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setenv("DREAMSHARD_TASK_RUNNER", extra)
-    failed_with(
-        dreamshard("ingest", "criteo-kaggle", *SMOKE, home=tmp_path), f"asks for {extra}", f"'dreamshard[{extra}]'"
-    )
-
-
-def test_addresses_reach_the_runners():
-    pytest.importorskip("prefect_dask", reason="the extra `dask` is not installed")
-    pytest.importorskip("prefect_ray", reason="the extra `ray` is not installed")
-    assert task_runner("dask:tcp://host:8786").address == "tcp://host:8786"
-    assert task_runner("ray:ray://host:10001").address == "ray://host:10001"
+    monkeypatch.setitem(sys.modules, "prefect_ray", None)
+    monkeypatch.setenv(VARIABLE, "ray:auto")
+    with (
+        temporary_settings({PREFECT_API_URL: "http://host:4200/api"}),
+        pytest.raises(ValueError, match=r"dreamshard\[ray\]"),
+    ):
+        task_runner()

@@ -16,7 +16,7 @@ WORKERS = {"docker": "prefect_docker.worker", "kubernetes": "prefect_kubernetes.
 ENVIRON = {
     "DREAMSHARD_STORE": "s3://bucket/dreamshard",
     "MLFLOW_TRACKING_URI": "http://mlflow:5000",
-    "DREAMSHARD_TASK_RUNNER": "dask:tcp://dask:8786",
+    "DREAMSHARD_TASK_RUNNER": "ray:ray://ray:10001",
     "AWS_ENDPOINT_URL_S3": "http://store:9000",
     "AWS_SECRET_ACCESS_KEY": "hidden",
 }
