@@ -45,7 +45,7 @@ _COMMANDS: Mapping[str, Sequence[Callable[..., None]]] = {
     "Learn and place": (chain.run, place.place, explanation.explain, what_if.what_if, chain.watch),
     "Look at what was measured": (models.models, stages.compare, sql.sql, doctor.doctor),
     "Stages of `run`, one by one": (stages.ingest, stages.profile, stages.train, stages.evaluate, stages.promote),
-    "Servers and workers": (servers.up, servers.serve, servers.deploy, servers.worker),
+    "Servers and workers": (servers.up, servers.deploy, servers.worker),
     "The home": (home.prune, home.compact),
     "Research": (sweep.sweep,),
 }

@@ -1,4 +1,4 @@
-"""`dreamshard up`, `deploy`, `worker` and `serve`: servers and workers, on this machine or for a team."""
+"""`dreamshard up`, `deploy` and `worker`: servers and workers, on this machine or for a team."""
 
 import os
 from contextlib import ExitStack
@@ -12,7 +12,6 @@ from flows.cli.command_options import HomeOption, enter
 from flows.cli.schedule_options import Given, NotifyOption, with_schedule
 from flows.runtime.environment import prepare
 from flows.servers.scheduled_setting import keep, settled
-from flows.servers.scoring_limits import MOST_TABLES
 from storage.login import FILE, LOGIN
 
 Port = Annotated[
@@ -130,76 +129,3 @@ def worker(
     from flows.servers import worker
 
     worker.run_worker(pool, queue, limit)
-
-
-def serve(
-    version: Annotated[
-        str, typer.Option("--version", help="champion, challenger, previous or a number; paper:3 of another algorithm.")
-    ] = "champion",
-    port: Port = 5001,
-    host: Annotated[
-        str, typer.Option(help="Interface to listen on; all but this machine's own ask for a login; 0.0.0.0 for all.")
-    ] = "127.0.0.1",
-    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes; each answers one request at a time.")] = 1,
-    max_body_mb: Annotated[int, typer.Option(min=1, max=1024, help="Of a body; larger ones get a 413.")] = 16,
-    max_requests: Annotated[int, typer.Option(min=1, help="In one body; more get a 422.")] = 16,
-    max_tables: Annotated[
-        int, typer.Option(min=1, max=MOST_TABLES, help="Of a request; more get a 422.")
-    ] = MOST_TABLES,
-    max_seconds: Annotated[
-        float,
-        typer.Option(min=0.1, max=300, help="Of searching for a body's plans; the best found then are the answer."),
-    ] = 10.0,
-    docs: Annotated[bool, typer.Option("--docs", help="Also serve the pages /docs and /redoc about the API.")] = False,
-    home: HomeOption = None,
-) -> None:
-    """Answer placement requests over HTTP, from MLflow's scoring server, until Ctrl-C.
-
-    POST /invocations takes {"inputs": [REQUEST, ...]} and answers {"predictions": [PLAN, ...]}, a plan for each request
-    as `dreamshard place --format json` writes it; `placer` in it says which version placed.
-
-    REQUEST has num_devices, memory_gb (GiB of each device) and tables: objects with name, rows, dim, pooling_factor and
-    optionally lookups, unique_rows, bins (17 shares). It may also have precision, optimizer, batch_size, devices_per_host,
-    hardware and budget_ms, which mean what the options of `dreamshard place` do.
-
-    Wrong requests are answered with 400 and a message that names the field, and what exceeds a limit with 413 or 422. A
-    plan whose search the time limit cut says so in `warning`. GET /health answers 200. The version is chosen at the start:
-    to serve another champion, start again.
-    """
-    settings = enter(home, existing=True, servers=True).settings
-    from flows.servers.local_servers import login_for
-    from flows.servers.processes import stop_signal, wait_for_any
-    from flows.servers.scoring_limits import RequestLimits
-    from flows.servers.scoring_server import scoring_server
-    from storage.mlflow_store import registry
-    from storage.mlflow_store.standings import provisional_note, topology_name
-
-    model = registry.find(settings, version)
-    number, topology = registry.reference_to(model), topology_name(model.tags)
-    example = registry.example_request(settings, number)
-    stop = stop_signal()
-    terminal.note(f"starting MLflow's scoring server on version {number}; this takes some seconds")
-    limits = RequestLimits(
-        body_bytes=max_body_mb * 2**20, requests=max_requests, tables=max_tables, search_s=max_seconds
-    )
-    login = login_for(settings.home, host, os.environ)
-    serving = scoring_server(
-        settings, number, port=port, host=host, workers=workers, limits=limits, pages=docs, login=login
-    )
-    with serving as (address, process):
-        alias = ("" if version == number else f" ({version})") + (
-            f", whose costs are of {topology}," if topology else ""
-        )
-        note = provisional_note(model.tags)
-        terminal.say(f"version {number}{alias} answers at {address}/invocations; health check at {address}/health")
-        if note:
-            terminal.say(f"Note: version {number} is {note}")
-        if login is not None:
-            terminal.say(f"login {_how_to_log_in(settings.home, login)}")
-        terminal.say("Try it:")
-        user = "" if login is None else "-u NAME:PASSWORD "
-        terminal.say(f"  curl {user}{address}/invocations -H 'Content-Type: application/json' -d '{example}'")
-        terminal.say("It keeps serving this version when another becomes champion: restart it then. Ctrl-C ends it.")
-        ended = wait_for_any({"serve": process}, stop)
-    if ended is not None:
-        raise RuntimeError(f"the scoring server ended by itself; see {settings.home / 'logs' / 'serve.log'}")

@@ -10,7 +10,7 @@ in the same order and in the format of `dreamshard place --format json`:
         {"name": "users", "rows": 1000000, "dim": 64, "pooling_factor": 1.0},
         {"name": "items", "rows": 200000, "dim": 64, "pooling_factor": 12.5}]}]}
 
-    {"predictions": [{"num_devices": 2, "placer": "dreamshard 3",
+    {"predictions": [{"num_devices": 2, "placer": "dreamshard",
         "predicted": {"overall_ms": 2.1, "devices": [
             {"memory_bytes": 51200000, "tables": 1, "forward_compute_ms": 0.9, ...}, ...]},
         "costs_of": {"hardware": "NVIDIA H100 x8", "num_devices": 8, "precision": "fp32", ...},
@@ -22,9 +22,6 @@ field. MLflow's server itself checks nothing but `inputs`.
 """
 
 import json
-import math
-import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,13 +31,11 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from pydantic import BaseModel, Field, TypeAdapter
 
-from dreamshard.placement import Placement
 from dreamshard.plan import make_plan, with_origin
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 from dreamshard.trained import load_placer
-from dreamshard.version_references import VersionReference
 from dreamshard.workloads import read_tables
 from dreamshard.workloads.table_list import check_records
 from dreamshard.workloads.tables_file import fill_missing_columns
@@ -105,10 +100,6 @@ class PlacerModel(PythonModel):
         self.placer = load_placer(Path(context.artifacts["placer"]))
         pool = context.artifacts.get("pool")
         self.pool = read_tables(pool).tables if pool else None
-        version = (context.model_config or {}).get("version", "")
-        self.name = VersionReference.of(version).in_words if version else self.placer.name
-        self.search_s: float | None = (context.model_config or {}).get("search_s")
-        self.caveat: str = (context.model_config or {}).get("caveat", "")
 
     def predict(
         self, context: PythonModelContext, model_input: list[dict[str, Any]], params: dict[str, Any] | None = None
@@ -119,8 +110,7 @@ class PlacerModel(PythonModel):
             model_input: objects as `PlacementRequest` describes them.
 
         Returns:
-            A plan for each, as the JSON of `dreamshard.plan.Plan`; `placer` names the version if `dreamshard serve` runs
-            the server, and `warning` says so where it is provisional or a time limit cut the search.
+            A plan for each, as the JSON of `dreamshard.plan.Plan`.
 
         Raises:
             MlflowException: a field is wrong or no placement fits; the server answers 400.
@@ -130,12 +120,7 @@ class PlacerModel(PythonModel):
         try:
             requests = _parse(model_input)
             tasks = [self._task(request, f"inputs[{i}]") for i, request in enumerate(requests)]
-            until = math.inf if self.search_s is None else time.perf_counter() + self.search_s
-            plans = []
-            for i, (task, request) in enumerate(zip(tasks, requests, strict=True)):
-                left_s = max(until - time.perf_counter(), 0) / (len(tasks) - i)
-                plans.append(self._plan(task, request, left_s))
-            return plans
+            return [self._plan(task, request) for task, request in zip(tasks, requests, strict=True)]
         except ValueError as error:
             raise MlflowException.invalid_parameter_value(str(error)) from error
 
@@ -156,39 +141,21 @@ class PlacerModel(PythonModel):
             request.batch_size,
         )
 
-    def _plan(self, task: PlacementTask, request: PlacementRequest, limit_s: float) -> dict[str, Any]:
+    def _plan(self, task: PlacementTask, request: PlacementRequest) -> dict[str, Any]:
         placer = self.placer
         if isinstance(placer, DreamShardPlacer):
-            placement, cut = _place(placer, task, request.budget_ms, limit_s)
+            placement = placer.place_within(task, placer.budget(task, request.budget_ms))
             plan = with_origin(
-                make_plan(task, placement, self.name, placer.predict(task, placement)),
+                make_plan(task, placement, placer.name, placer.predict(task, placement)),
                 task,
                 placer.cost_network.measured_on,
                 hardware=request.hardware,
                 knows_topology=placer.cost_network.knows_topology(task),
             )
-            plan = replace(plan, warning="; ".join(filter(None, [plan.warning, self.caveat, cut])))
         else:  # AutoShard, which does not search, and predicts compute only
-            plan = make_plan(task, placer.place(task), self.name, None)
+            plan = make_plan(task, placer.place(task), placer.name, None)
         content: dict[str, Any] = json.loads(plan.to_json())
         return content
-
-
-def _place(
-    placer: DreamShardPlacer, task: PlacementTask, budget_ms: float | None, limit_s: float
-) -> tuple[Placement, str]:
-    """A placement after the work of `budget_ms`, or else the task's own, in `limit_s` at most; what to say if time cut it.
-
-    The limit adds no work, so the same request gets the same plan wherever it is not reached.
-    """
-    budget = placer.budget(task, budget_ms, limit_s)
-    placement = placer.place_within(task, budget)
-    if not budget.is_cut:
-        return placement, ""
-    return placement, (
-        f"the time limit of {limit_s:.3g} s cut the search, so a faster or idler machine may find another placement; ask for "
-        "fewer tables at once, or allow more time with the server's --max-seconds"
-    )
 
 
 _REQUESTS = TypeAdapter(list[PlacementRequest])

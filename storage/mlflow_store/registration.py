@@ -19,7 +19,7 @@ from dreamshard.files.scratch import scratch_folder
 from dreamshard.model_folder import folder_digest
 from dreamshard.tables import Tables
 from storage.lake.rows import description_columns
-from storage.mlflow_store.registry import DIGEST_TAG, FILES_TAG, ensure_model, model_digest, reference_to
+from storage.mlflow_store.registry import DIGEST_TAG, ensure_model, reference_to
 from storage.mlflow_store.runs import client, finite, later_times_ms
 from storage.settings import Settings
 
@@ -34,7 +34,7 @@ _EXAMPLE = [
         ],
     }
 ]
-"""An example request, which MLflow stores with every version and `dreamshard serve` prints."""
+"""An example request, which MLflow stores with every version."""
 
 _REQUIREMENTS = (
     "mlflow",
@@ -97,11 +97,6 @@ def register_placer(
             artifacts=artifacts,
             code_paths=[str(Path(dreamshard.__path__[0]))],
             input_example=_EXAMPLE,  # no signature: the model checks requests with better messages
-            model_config={
-                "version": "",
-                "search_s": None,
-                "caveat": "",
-            },  # for a server to set: the number is not known yet
             pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in _REQUIREMENTS],
         )
     registry.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
@@ -110,7 +105,6 @@ def register_placer(
     )  # first: a version that exists has its metrics
     ensure_model(settings)
     labels = {tag: str(value) for tag, value in (tags or {}).items()}
-    labels[FILES_TAG] = model_digest(settings, logged.model_uri)
     if (digest := folder_digest(placer_folder)) is not None:
         labels[DIGEST_TAG] = digest
     return reference_to(

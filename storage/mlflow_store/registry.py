@@ -6,7 +6,6 @@ what names no version is of the algorithm of the settings. Aliases of each model
 safetensors and configurations JSON; nothing is pickled.
 """
 
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,7 +30,6 @@ from storage.mlflow_store.experiment import MODEL_TRAINING
 from storage.mlflow_store.listing import missing
 from storage.mlflow_store.runs import client
 from storage.mlflow_store.standings import provisional_note
-from storage.mlflow_store.version_digest import check_copy, files_digest
 from storage.settings import REGISTERED_MODELS, Settings
 
 REFERENCES = ("training", "evaluation", "dataset", "comparison", "reference_evaluation", "reference_dataset")
@@ -39,9 +37,6 @@ REFERENCES = ("training", "evaluation", "dataset", "comparison", "reference_eval
 
 DIGEST_TAG = "placer_sha256"
 """Tag of a version: the digest of its placer's files, which is checked before they are loaded."""
-
-FILES_TAG = "files_sha256"
-"""Tag of a version: the digest of all its files, which is checked before a server runs its code."""
 
 _ABOUT: dict[Algorithm, str] = {
     "dreamshard": "Places embedding tables on devices.",
@@ -181,38 +176,6 @@ def referenced_keys(settings: Settings) -> frozenset[str]:
     """The values of the tags `REFERENCES` of all versions, of all algorithms."""
     versions = [tags for algorithm in REGISTERED_MODELS for tags in tags_by_version(settings.of(algorithm)).values()]
     return frozenset(tags[name] for tags in versions for name in REFERENCES if name in tags)
-
-
-def example_request(settings: Settings, version: str) -> str:
-    """A request that the version's scoring server answers, as JSON on one line.
-
-    Raises:
-        ValueError: the version's files cannot be read.
-    """
-    with _download(settings, find(settings, version), "serving_input_example.json") as file:
-        return json.dumps(json.loads(file.read_text(encoding="utf-8")))
-
-
-@contextmanager
-def version_files(settings: Settings, version: str) -> Iterator[Path]:
-    """A copy of all files of a version, checked against what was registered, while the block runs.
-
-    Raises:
-        ValueError: there is no such version, its files are lost, or one was changed.
-    """
-    found = find(settings, version)
-    with _download(settings, found, "") as folder:
-        check_copy(folder, reference_to(found), found.tags.get(FILES_TAG))
-        yield folder
-
-
-def model_digest(settings: Settings, model_uri: str) -> str:
-    """The digest of the files that a new version is to have, as they are in the store."""
-    with scratch_folder() as scratch:
-        tracking = settings.tracking_uri
-        return files_digest(
-            Path(mlflow.artifacts.download_artifacts(model_uri, dst_path=str(scratch), tracking_uri=tracking))
-        )
 
 
 def load_placer(name: str = "champion", settings: Settings | None = None) -> TrainedPlacer:

@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from flows.servers.processes import free_port
 from tests.benchmarks.measuring import Row, row
+from tests.helpers.ports import free_port
 
 SETTLE_S = 60.0
 """After the start: the worker connects and the first scheduled runs are made."""
@@ -44,7 +44,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
 @contextmanager
 def _up(home: Path) -> Iterator[tuple[Callable[[], list[psutil.Process]], float]]:
     """A running `up`: a function that lists its processes, and the wall seconds until it was ready."""
-    ports = ["--prefect-port", str(free_port(0)), "--mlflow-port", str(free_port(0))]
+    ports = ["--prefect-port", str(free_port()), "--mlflow-port", str(free_port())]
     command = [sys.executable, "-m", "flows.cli.app", "up", "--home", str(home), *ports]
     environment = {name: value for name, value in os.environ.items() if name not in ("PREFECT_HOME", "DREAMSHARD_HOME")}
     began = time.monotonic()

@@ -16,12 +16,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from flows.servers.local_servers import SERVER, TEAM
-from flows.servers.processes import answers, free_port
+from flows.servers.processes import answers
 from storage.mlflow_store import server
 from storage.settings import Settings
 from tests.chaos.kills import RUN, Trial
 from tests.chaos.survived import Survived
 from tests.helpers import forks
+from tests.helpers.ports import free_port
 
 ATTEMPTS = 4  # for each server
 WAITED, AGAIN, EARLY = "waited", "run again", "ended before"
@@ -72,7 +73,7 @@ def mlflow_server(folder: Path) -> Server:
     """MLflow's server on a database of its own."""
     folder.mkdir(parents=True)
     settings = Settings.from_environment({"DREAMSHARD_HOME": str(folder)})
-    port = free_port(0)
+    port = free_port()
     command = server.command(settings, port)
     return Server(command, server.environment(settings), f"http://127.0.0.1:{port}", "/health", folder / "server.log")
 
@@ -80,7 +81,7 @@ def mlflow_server(folder: Path) -> Server:
 def prefect_server(folder: Path) -> Server:
     """Prefect's server as `up` starts it."""
     folder.mkdir(parents=True)
-    port = free_port(0)
+    port = free_port()
     address = f"http://127.0.0.1:{port}"
     environment = {**TEAM, "PREFECT_HOME": str(folder), "PREFECT_API_URL": f"{address}/api", "DREAMSHARD_LOGIN": ""}
     command = [*SERVER, "--host", "127.0.0.1", "--port", str(port)]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows.servers.processes import free_port
+from tests.helpers.ports import free_port
 
 INSTALLED = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
 USER, PASSWORD = "dreamshard", "se%cret-that-nobody-may-read"  # a password that an address must escape
@@ -27,7 +27,7 @@ def postgres(script: Path) -> Iterator[str]:
         as_other = ["setpriv", f"--reuid={other.pw_uid}", f"--regid={other.pw_gid}", "--clear-groups"]
     (folder / "password").write_text(PASSWORD)
     (folder / "password").chmod(0o644)
-    port = free_port(0)
+    port = free_port()
     data, options = folder / "data", f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
 
     def call(program: str, *arguments: str | Path) -> None:

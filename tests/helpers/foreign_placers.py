@@ -59,7 +59,7 @@ def _served() -> Any:
         save_placer(learnt_placer(), Path(folder) / "placer")
         model = PlacerModel()
         artifacts = {"placer": str(Path(folder) / "placer")}
-        model.load_context(SimpleNamespace(artifacts=artifacts, model_config={"version": "3"}))  # type: ignore[arg-type]
+        model.load_context(SimpleNamespace(artifacts=artifacts))  # type: ignore[arg-type]
     return model
 
 

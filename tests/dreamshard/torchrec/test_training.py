@@ -1,22 +1,15 @@
 """A model trains under our plans as it does unsharded, for every way to shard that TorchRec runs on CPU ranks."""
 
-import socket
-
 import pytest
 
 pytest.importorskip("torchrec")
 
+from tests.helpers.ports import free_port
 from tests.helpers.sharded_model import DIM, HALF, ROWS, TABLES, Outcome, features, outcomes, shardings
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 EXACT, OF_HALVES = 1e-5, 2e-2
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module", params=[(2, 2), (4, 2)], ids=["2 ranks", "2 hosts of 2 ranks"])

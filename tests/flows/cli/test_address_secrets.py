@@ -102,10 +102,10 @@ def test_sources_and_stores_are_refused_in_the_library_too(address, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [("models",), ("run", "--recipe", "smoke"), ("doctor",), ("models", "--debug")])
 def test_addresses_of_servers_are_shown_without_their_passwords(command, tmp_path):
-    from flows.servers.processes import free_port
     from tests.chaos.odd_homes import _command
+    from tests.helpers.ports import free_port
 
-    nobody = f"http://ada:{SECRET}@127.0.0.1:{free_port(0)}"
+    nobody = f"http://ada:{SECRET}@127.0.0.1:{free_port()}"
     away = {"MLFLOW_TRACKING_URI": nobody, "PREFECT_API_URL": f"{nobody}/api", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
     with _command(tmp_path, tmp_path / "home", command, **away, **{LOGIN: "off"}) as process:
         try:

@@ -1,4 +1,3 @@
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -182,22 +181,13 @@ REQUEST = {
 
 def test_mlflows_own_model_places_every_column_once(registered: Settings):
     runs.client(registered)
-    model = mlflow.pyfunc.load_model("models:/dreamshard/1", model_config={"version": "1"})
+    model = mlflow.pyfunc.load_model("models:/dreamshard/1")
     (plan,) = model.predict([REQUEST])
     assert columns_of(plan["shards"]) == {"a": list(range(16)), "b": list(range(32))}
-    assert plan["placer"] == "dreamshard 1"
-    (unnamed,) = mlflow.pyfunc.load_model("models:/dreamshard/1").predict([REQUEST])
-    assert unnamed["placer"] == "dreamshard"
+    assert plan["placer"] == "dreamshard"
     with pytest.raises(MlflowException, match="num_devices: Input should be greater") as caught:
         model.predict([REQUEST | {"num_devices": 0}])
     assert caught.value.get_http_status_code() == 400
-
-
-def test_the_request_that_a_version_shows_is_one_that_it_answers(registered: Settings):
-    runs.client(registered)
-    request = json.loads(registry.example_request(registered, "1"))
-    answer = mlflow.pyfunc.load_model("models:/dreamshard/1").predict(request["inputs"])
-    assert [plan["num_devices"] for plan in answer] == [each["num_devices"] for each in request["inputs"]]
 
 
 def test_files_that_are_lost_are_told_from_a_store_that_is_away(

@@ -9,14 +9,9 @@ import pytest
 
 from dreamshard.shard_profiling.dataset import read_shards
 from tests.helpers.launched import Host
+from tests.helpers.ports import free_port
 
 pytestmark = pytest.mark.processes
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture
