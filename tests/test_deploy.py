@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.helpers.compose import COMPOSE, DEPLOY, SETTING, SETTINGS, STORE, image_environment, ours, services
+from tests.helpers.compose import COMPOSE, DEPLOY, SETTING, SETTINGS, STORE, ours, services
 
 
 def test_every_setting_of_the_compose_file_is_explained_in_the_example_and_none_is_there_in_vain():
@@ -118,26 +118,6 @@ def test_our_own_commands_are_ones_that_dreamshard_has():
         assert name in typer.main.get_command(app).commands
 
 
-def test_mlflows_pages_may_change_what_they_show_under_the_name_that_people_use():
-    from mlflow.server.security_utils import is_allowed_host_header, should_block_cors_request
-
-    given = services(PUBLIC_HOST="gpu-7.team")["mlflow"]["environment"]
-    hosts, origins = (given[f"MLFLOW_SERVER_{name}"].split(",") for name in ("ALLOWED_HOSTS", "CORS_ALLOWED_ORIGINS"))
-    assert is_allowed_host_header(hosts, "gpu-7.team:5000")
-    assert not should_block_cors_request("http://gpu-7.team:5000", "POST", origins)
-    assert should_block_cors_request("http://evil.example:5000", "POST", origins)
-
-
-def test_prefects_server_knows_every_setting_that_it_is_given():
-    from prefect.settings.legacy import _get_settings_fields
-    from prefect.settings.models.root import Settings
-
-    from flows.servers.prefect_server import CALM, PAGES
-
-    given = {*services()["prefect"]["environment"], *image_environment(), *CALM, *PAGES}
-    assert {name for name in given if name.startswith("PREFECT_")} <= set(_get_settings_fields(Settings))
-
-
 def test_the_setting_of_the_scheduled_flows_is_that_of_the_file_and_empty_unless_filled_in():
     from flows.servers.scheduled_setting import schedule_fields
 
@@ -145,12 +125,6 @@ def test_the_setting_of_the_scheduled_flows_is_that_of_the_file_and_empty_unless
     given = services(**{name: f"of {name}" for name in variables})["deploy"]["environment"]
     assert {name: given.get(name) for name in variables} == {name: f"of {name}" for name in variables}
     assert all(SETTINGS[name] == "" for name in variables)
-
-
-def test_the_servers_that_up_starts_treat_slots_as_those_of_the_compose_file_do():
-    from flows.servers.local_servers import TEAM
-
-    assert TEAM.items() <= services()["prefect"]["environment"].items()
 
 
 def test_a_gpu_is_reserved_for_the_gpu_worker_alone():

@@ -131,15 +131,6 @@ def test_the_time_to_place_is_the_clocks():
     assert [row.place_ms for row in rows] == [500.0, 250.0, 0.0, 0.0]
 
 
-def test_the_paired_interval_is_students():
-    rows = [row("new", "a", 9.0), row("new", "b", 8.0), row("old", "a", 10.0), row("old", "b", 10.0)]
-    found = paired_comparison(rows, "new", "old")
-    # gains 0.1 and 0.2: mean 0.15, deviation 0.0707, t(0.975, 1) = 12.706: half a width of 12.706 x 0.05
-    assert found.mean_gain == pytest.approx(0.15)
-    assert (found.low, found.high) == pytest.approx((0.15 - 0.6353, 0.15 + 0.6353), abs=1e-4)
-    assert found.num_tasks == 2
-
-
 def test_the_paired_interval_is_scipys():
     generator = torch.Generator().manual_seed(0)
     new, old = torch.rand(2, 12, generator=generator).add(1).tolist()

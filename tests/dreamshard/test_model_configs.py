@@ -42,11 +42,6 @@ def test_a_given_pooling_factor_precedes_the_files(tmp_path):
     assert read_configs(file, {"user": 4.0}).tables.pooling_factor.tolist() == [4.0]
 
 
-def test_fields_that_are_not_used_are_named(tmp_path):
-    notes = read_configs(written(tmp_path / "t.json", USER | {"weight_init_max": 1.0})).notes
-    assert any("fields weight_init_max of" in note for note in notes)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -63,8 +58,3 @@ def test_fields_that_are_not_used_are_named(tmp_path):
 def test_a_wrong_config_names_the_value(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         read_configs(written(tmp_path / "t.json", USER | change))
-
-
-def test_a_missing_file_is_one_clear_sentence(tmp_path):
-    with pytest.raises(ValueError, match="there is no file"):
-        read_configs(tmp_path / "t.json")

@@ -23,19 +23,6 @@ def test_a_feature_counts_in_every_table_that_it_looks_up():
     assert not found.notes
 
 
-def test_what_is_assumed_is_named():
-    padded, features, assumed = model_tables([USER, ITEM], pooling_factors={"user": 2.0}).notes
-    assert "item" in features
-    assert "dims of item are not multiples of 4" in padded
-    assert "how often item are looked up is not known" in assumed
-
-
-def test_what_costs_leave_out_of_sequences_and_weights_is_named():
-    notes = model_tables([replace(USER, pooling="none"), replace(ITEM, is_weighted=True)]).notes
-    assert any(note.startswith("the vectors of user are not pooled") for note in notes)
-    assert "the weights of lookups of item are not counted in what is sent" in notes
-
-
 def test_a_table_called_as_its_only_feature_has_one_pooling_factor():
     same = replace(USER, features=("user",))
     assert model_tables([same], pooling_factors={"user": 4.0}).tables.pooling_factor.tolist() == [4.0]

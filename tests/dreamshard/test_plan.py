@@ -29,11 +29,6 @@ def test_a_plan_gives_the_placement_it_was_made_of_whatever_the_order_of_the_tab
     assert plan().placement(tables().select([1, 0])).device.tolist() == [0, 1]
 
 
-def test_a_plan_says_the_bytes_and_tables_of_each_device():
-    # device 0 holds t1: 20 rows x 8 columns x 4 bytes; device 1 holds t0 and t2: (10 + 30) x 4 x 4
-    assert plan().devices == ({"memory_bytes": 640, "tables": 1}, {"memory_bytes": 640, "tables": 2})
-
-
 def test_a_plan_with_predictions_says_the_slowest_device_and_the_phases_of_each():
     costs = DeviceCosts.from_phases(torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0]]))
     made = make_plan(PlacementTask(tables(), 2, 2**20), Placement(torch.tensor([1, 0, 1]), 2), "dreamshard", costs)

@@ -66,10 +66,6 @@ def test_kernels_that_are_not_planned_are_refused(kernel):
         inputs(ParameterConstraints(compute_kernels=[kernel]))
 
 
-def test_min_partition_is_the_narrowest_shard():
-    assert inputs(ParameterConstraints(min_partition=32)).constraints.narrowest_columns_of == {"a": 32}
-
-
 @pytest.mark.parametrize(("factors", "total"), [([3.0], 6.0), ([3.0, 4.0], 7.0)])
 def test_pooling_factors_count_each_feature(factors, total):
     found = model_to_plan(
@@ -88,16 +84,6 @@ def test_further_fields_reach_the_plan():
     made = plan_with(ParameterConstraints(**given, output_dtype=DataType.FP16, sharding_types=["table_wise"]))
     assert {name: getattr(made, name) for name in given} == given
     assert made.output_dtype == DataType.FP16
-
-
-def test_what_costs_do_not_count_is_noted():
-    assert "weights" in inputs(ParameterConstraints(is_weighted=True)).notes[0]
-    assert "output_dtype" in inputs(ParameterConstraints(output_dtype=DataType.FP16)).notes[0]
-
-
-def test_tables_of_several_features_are_noted():
-    found = model_to_plan(Model(), SHARDERS, constraints={}, compute_device="cuda", batch_size=8)
-    assert [note for note in found.notes if note.startswith("c have several features")]
 
 
 def test_the_load_factor_of_a_table_that_must_be_cached_is_kept():
@@ -127,14 +113,6 @@ def test_what_cannot_be_honoured_is_refused_by_name(refused, text):
         planner(constraints={"a": ParameterConstraints(**refused)}).plan(Model(), SHARDERS)
 
 
-@pytest.mark.parametrize(
-    "same",
-    [{"num_poolings": [1.0]}, {"batch_sizes": [1024]}, {"feature_names": ["a"]}, {"device_group": "cuda"}],
-)
-def test_a_constraint_that_says_what_is_so_anyway_is_accepted(same):
-    assert plan_with(ParameterConstraints(**same)) == plan_with()
-
-
 def test_constraints_for_tables_that_do_not_exist_are_refused():
     with pytest.raises(ValueError, match=r"given for \['z'\]"):
         planner(constraints={"z": ParameterConstraints()}).plan(Model(), SHARDERS)
@@ -155,11 +133,6 @@ def test_any_placer_may_place_but_not_against_constraints():
     elsewhere = Constraints(pinned={"a": (1,)})
     with pytest.raises(PlannerError, match="'a' has a shard on device 3, which it may not use"):
         planner(costs=EverythingOnOne(), placement_constraints=elsewhere).plan(Model(), SHARDERS)
-
-
-def test_tables_may_be_pinned():
-    plan = planner(placement_constraints=Constraints(pinned={"a": (2,)})).plan(Model(), SHARDERS)
-    assert plan.plan["ebc"]["a"].ranks == [2]
 
 
 def test_all_of_the_further_constraints_narrow_torchrecs():
@@ -213,11 +186,6 @@ def test_a_contradiction_is_no_shortage_of_memory():
     assert raised.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
 
 
-def test_columns_that_make_a_large_table_unplannable_are_named():
-    with pytest.raises(PlannerError, match=r"'a' has 10 columns, .* a copy needs .* widen it to 12 columns"):
-        planner().plan(Model(rows=10**9, dim=10), SHARDERS)
-
-
 def test_lookups_are_given_in_one_place_only():
     model = Model()
     measured = model_to_plan(model, SHARDERS, constraints={}, compute_device="cuda", batch_size=8).model.tables
@@ -229,11 +197,6 @@ def test_lookups_are_given_in_one_place_only():
     columns = measured.columns(torch.tensor([0]))
     with pytest.raises(ValueError, match="also of other, which are no tables"):
         planner(tables=type(measured)(("other",), **columns)).plan(model, SHARDERS)
-
-
-@pytest.mark.parametrize("way", ["row_wise", "table_row_wise", "grid_shard", "data_parallel", "column_wise"])
-def test_a_table_may_be_forced_into_each_way(way):
-    assert plan_with(ParameterConstraints(sharding_types=[way])).sharding_type == way
 
 
 def test_tables_are_cached_where_device_memory_is_short():

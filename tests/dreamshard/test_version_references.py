@@ -1,6 +1,6 @@
 import pytest
 
-from dreamshard.version_references import VersionReference, number_of
+from dreamshard.version_references import VersionReference
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,3 @@ def test_a_reference_is_read_and_written(text: str, algorithm: str, name: str, w
 @pytest.mark.parametrize("text", ["", "frog", "frog:3", "paper:", "paper:frog", "lookup_greedy", "-1", "²"])
 def test_anything_else_names_no_version(text: str):
     assert not VersionReference.of(text).is_valid
-
-
-def test_only_a_number_has_a_number():
-    assert (number_of("12"), number_of("paper:12")) == (12, 12)
-    with pytest.raises(ValueError, match="'paper' has no number"):
-        number_of("paper")

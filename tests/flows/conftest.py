@@ -1,11 +1,14 @@
 """Homes that several tests read, and the command line."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tests.flows.commands import Dreamshard, runner
+from tests.helpers.home_copies import copy_home
 
 
 @pytest.fixture
@@ -21,10 +24,22 @@ def shared_dreamshard() -> Iterator[Dreamshard]:
         yield runner(patch)
 
 
-@pytest.fixture(scope="module")
-def finished(shared_dreamshard: Dreamshard, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home in which the smoke recipe has run; read-only."""
-    home = tmp_path_factory.mktemp("finished")
-    done = shared_dreamshard("run", "--recipe", "smoke", "--testbed", "simulated", home=home)
-    assert done.returncode == 0, done.sentence
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home in which the smoke recipe has run, once for all workers of pytest; read-only."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    home, finished = shared / "trained", shared / "trained.finished"
+    with FileLock(shared / "trained.lock"), pytest.MonkeyPatch.context() as patch:
+        if not finished.exists():
+            done = runner(patch)("run", "--recipe", "smoke", "--testbed", "simulated", home=home)
+            assert done.returncode == 0, done.sentence
+            finished.touch()
     return home
+
+
+@pytest.fixture(scope="module")
+def finished(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the trained home for the tests of a file, which may change it."""
+    return copy_home(trained, tmp_path_factory.mktemp("copy") / "home")

@@ -1,11 +1,19 @@
-"""One's own model, as its owner trains it: the whole list is learnt, and the claim is about that list."""
+"""One's own model, as its owner trains it and again after its tables changed: claims about that list, and two versions."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 
+from storage.lake import catalog
+from storage.mlflow_store import reference_series, registry, runs
+from storage.mlflow_store.experiment import EXPERIMENT
+from storage.run_records import reference_sets
+from storage.settings import Settings
+from storage.store import Store
 from tests.flows.commands import Dreamshard, failed_with
 
 pytestmark = pytest.mark.flow
@@ -32,20 +40,56 @@ def query(dreamshard: Dreamshard, home: Path, sql: str) -> list[dict[str, Any]]:
     return json.loads(dreamshard("sql", sql, "--json", home=home).stdout)
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("own")
+CHANGED = {name: (rows, dim, 2 * pooling) for name, (rows, dim, pooling) in TABLES.items() if name != "t3"}
+CHANGED["new"] = (5000, 16, 3)
+PLACE = ("--devices", "4", "--memory-gb", "70", "--placer", "dim_greedy", "--out")
+TOPOLOGY = "simulated a100 · 4 devices"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A list of 26 tables that was trained on, made champion, changed, and trained on again.
+
+    Attributes:
+        home: its home; `model.csv` and the plan in use, `plan.json`, are in it.
+        first: outcome of the first run, with its report.
+        second: outcome of the second.
+        retraining: whether one was due, according to `watch`, before and after the change.
+    """
+
+    home: Path
+    first: dict[str, Any]
+    second: dict[str, Any]
+    retraining: list[str]
+
+    @property
+    def settings(self) -> Settings:
+        return Settings.from_environment({"DREAMSHARD_HOME": str(self.home)})
 
 
 @pytest.fixture(scope="module")
-def first(home: Path, shared_dreamshard: Dreamshard) -> dict[str, Any]:
-    """A list of 26 tables, trained on for the first time."""
-    source = write_list(home / "model.csv", TABLES)
-    return run(shared_dreamshard, home / "home", "--source", source, "--devices", "4")
+def model(shared_dreamshard: Dreamshard, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    home = tmp_path_factory.mktemp("own") / "home"
+    home.mkdir()
+    source, plan = write_list(home / "model.csv", TABLES), str(home / "plan.json")
+    placed = shared_dreamshard("place", source, *PLACE, plan, home=home)
+    assert placed.returncode == 0, placed.sentence
+    options = ("--source", source, "--devices", "4")
+
+    def watched() -> str:
+        done = shared_dreamshard("watch", *OPTIONS[:4], *options, "--json", home=home)
+        return str(json.loads(done.stdout)["retraining"])
+
+    first = run(shared_dreamshard, home, *options, "--current", plan)
+    assert shared_dreamshard("promote", first["version"], home=home).returncode == 0
+    retraining = [watched()]
+    write_list(home / "model.csv", CHANGED)
+    retraining.append(watched())
+    return Model(home, first, run(shared_dreamshard, home, *options), retraining)
 
 
-def test_all_tables_are_trained_on_and_the_claim_is_about_all_of_them(first, home, shared_dreamshard):
-    report = first["report"]
+def test_all_tables_are_trained_on_and_the_claim_is_about_all_of_them(model: Model, shared_dreamshard):
+    report = model.first["report"]
     assert report["model"] == "model"
     gain = report["gains"]["dreamshard"]["random"]
     assert (gain["over"], gain["num_repeats"], gain["num_tasks"]) == ("repeats", 4, 1)
@@ -55,29 +99,28 @@ def test_all_tables_are_trained_on_and_the_claim_is_about_all_of_them(first, hom
         line["placer"] for line in report["placers"]
     }
     trained = query(
-        shared_dreamshard, home / "home",
-        "select distinct unnest(table_names) as name from tasks where split = 'train' and task = 'model'",
+        shared_dreamshard, model.home,
+        "select distinct unnest(table_names) as name from tasks where split = 'train' and task = 'model' "
+        f"and dataset_version = '{report['dataset']}'",
     )  # fmt: skip
     assert {row["name"] for row in trained} == set(TABLES)
 
 
-def test_no_placement_and_no_variant_that_was_trained_on_counts_as_held_out(first, home, shared_dreamshard):
-    rows = query(shared_dreamshard, home / "home", "select split, task, table_names from tasks")
+def test_no_placement_and_no_variant_that_was_trained_on_counts_as_held_out(model: Model, shared_dreamshard):
+    of_first = f"where dataset_version = '{model.first['report']['dataset']}'"
+    rows = query(shared_dreamshard, model.home, f"select split, task, table_names from tasks {of_first}")
     tables = {
         side: [frozenset(row["table_names"]) for row in rows if row["split"] == side] for side in ("train", "test")
     }
     assert len(set(tables["test"])) == len(tables["test"]) == 4
     assert set(tables["train"]) & set(tables["test"]) == {frozenset(TABLES)}, "only the model itself"
-    measured = {(row["placer"], row["task"]) for row in first["report"]["rows"]}
-    assert 0 < first["report"]["heldout_placements"] <= len(measured)
+    measured = {(row["placer"], row["task"]) for row in model.first["report"]["rows"]}
+    assert 0 < model.first["report"]["heldout_placements"] <= len(measured)
 
 
-def test_the_drifted_tables_of_variants_are_in_the_lake_with_lookups_but_not_in_the_dataset(first, home):
-    from storage.settings import Settings
-    from storage.store import open_store
-
-    lake = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(home / "home")})).lake
-    dataset = first["report"]["dataset"]
+def test_the_drifted_tables_of_variants_are_in_the_lake_with_lookups_but_not_in_the_dataset(model: Model):
+    lake = Store(model.settings).lake
+    dataset = model.first["report"]["dataset"]
     assert set(lake.read_dataset(dataset).names) == set(TABLES)
     drifted = [name for name in lake.read_pool(dataset).names if name not in TABLES]
     assert len(drifted) > 20
@@ -85,105 +128,106 @@ def test_the_drifted_tables_of_variants_are_in_the_lake_with_lookups_but_not_in_
     assert all(lookups(name).batch_size == 512 for name in drifted[:3])
 
 
-def test_what_was_chosen_is_said_first_and_kept_as_parameters_of_the_run(first, home, dreamshard):
-    from storage.mlflow_store import runs, versions
-    from storage.settings import Settings
-
-    done = dreamshard("train", *OPTIONS[:4], "--devices", "4", home=home / "home")
-    assert done.returncode == 0, done.sentence
-    assert "learning a fixed model (26 tables are fewer than two tasks' worth)" in done.stderr
-    assert "4 devices of 70 GiB (derived), 26 tables (all of them), batches of 512 samples" in done.stderr
-    settings = Settings.from_environment({"DREAMSHARD_HOME": str(home / "home")})
-    params = runs.client(settings).get_run(versions.versions(settings)[-1]["run"]).data.params
+def test_what_was_chosen_is_kept_as_parameters_of_the_run(model: Model):
+    run_of = registry.run_of(model.settings, "1")
+    params = runs.client(model.settings).get_run(run_of).data.params
     chosen = {name: params[f"tasks.{name}"] for name in ("mode", "tables_per_task", "memory_bytes")}
     assert chosen == {"mode": "fixed", "tables_per_task": "26", "memory_bytes": str(70 * 2**30)}
     assert params["workload.batch_size"] == "512"
 
 
-def test_the_next_command_places_the_list_that_was_learnt(first, home, shared_dreamshard):
-    source = home / "model.csv"
-    done = shared_dreamshard("run", *OPTIONS, "--source", str(source), "--devices", "4", home=home / "home")
-    assert done.returncode == 0, done.sentence
-    assert "model.csv --devices 4 --memory-gb 70" in done.stdout.partition("Next:")[2]
-
-
-def test_the_plan_in_use_is_measured_beside_the_new_placement(first, home, shared_dreamshard):
-    plan = home / "PLAN.json"
-    placed = shared_dreamshard(
-        "place", str(home / "model.csv"), "--devices", "4", "--memory-gb", "70", "--placer", "dim_greedy",
-        "--out", str(plan), home=home / "home",
-    )  # fmt: skip
-    assert placed.returncode == 0, placed.sentence
-    report = run(
-        shared_dreamshard, home / "home", "--source", str(home / "model.csv"), "--devices", "4", "--current", str(plan)
-    )["report"]
+def test_the_plan_in_use_is_measured_beside_the_new_placement(model: Model, shared_dreamshard):
+    report, plan = model.first["report"], model.home / "plan.json"
     gains = report["gains"]["dreamshard"]
     assert gains["current plan"]["mean_gain"] == pytest.approx(gains["dim_greedy"]["mean_gain"])
     assert report["gains"]["current plan"]["dim_greedy"]["is_same_placement"]
     content = json.loads(plan.read_text())
     plan.write_text(json.dumps(content | {"shards": content["shards"][1:]}))
-    options = ("--source", str(home / "model.csv"), "--devices", "4", "--current", str(plan))
-    failed_with(shared_dreamshard("run", *OPTIONS, *options, home=home / "home"), "not a plan of this model")
+    options = ("--source", str(model.home / "model.csv"), "--devices", "4", "--current", str(plan))
+    failed_with(shared_dreamshard("run", *OPTIONS, *options, home=model.home), "not a plan of this model")
 
 
-def test_a_model_that_drifted_is_trained_on_from_its_champion_and_both_are_compared(first, home, shared_dreamshard):
-    folder = home / "drifting"
-    folder.mkdir()
-    source = write_list(folder / "model.csv", TABLES)
-    options = ("--source", source, "--devices", "4")
-    one = run(shared_dreamshard, folder / "home", *options)
-    settled = shared_dreamshard("promote", one["version"], home=folder / "home")
-    assert settled.returncode == 0, settled.sentence
-    watch = ("watch", *OPTIONS[:4], *options, "--json")
-    assert "Nothing needs" in json.loads(shared_dreamshard(*watch, home=folder / "home").stdout)["retraining"]
-    drifted = {name: (rows, dim, 2 * pooling) for name, (rows, dim, pooling) in TABLES.items() if name != "t3"}
-    write_list(folder / "model.csv", drifted | {"new": (5000, 16, 3)})
-    assert "Retraining is due" in json.loads(shared_dreamshard(*watch, home=folder / "home").stdout)["retraining"]
-    two = run(shared_dreamshard, folder / "home", *options)
-    assert two["report"]["rival"] == one["version"]
-    assert two["report"]["caveat"] == "", "both were trained on the model's tables, as they should be"
-    assert "warm from version 1" in two["effort"]
-    compared = shared_dreamshard(
-        "compare",
-        one["version"],
-        two["version"],
-        "dim_greedy",
-        *OPTIONS[:4],
-        "--devices",
-        "4",
-        "--json",
-        home=folder / "home",
-    )
+def test_a_model_that_drifted_is_trained_on_from_its_champion_and_both_are_compared(model: Model, shared_dreamshard):
+    assert "Nothing needs" in model.retraining[0]
+    assert "Retraining is due" in model.retraining[1]
+    assert model.second["report"]["rival"] == model.first["version"]
+    assert model.second["report"]["caveat"] == "", "both were trained on the model's tables, as they should be"
+    assert "warm from version 1" in model.second["effort"]
+    compare = ("compare", "1", "2", "dim_greedy", *OPTIONS[:4], "--devices", "4", "--json")
+    compared = shared_dreamshard(*compare, home=model.home)
     assert compared.returncode == 0, compared.sentence
     said = json.loads(compared.stdout)
     assert "no table is held out" in said["held_out"]
     assert "interleaved repeats" in said["title"]
 
 
-@pytest.mark.parametrize(
-    ("source", "devices", "tables"), [("five", "2", 5), ("mlperf-dlrm-dcnv2", "8", 26), ("criteo-kaggle", "4", 26)]
-)
-def test_a_list_of_any_size_can_be_learnt(source, devices, tables, dreamshard, tmp_path):
-    if source == "five":
-        source = write_list(tmp_path / "five.csv", dict(list(TABLES.items())[:5]))
-    outcome = run(dreamshard, tmp_path / "home", "--source", source, "--devices", devices)
-    assert outcome["report"]["model"] == "model"
-    rows = query(dreamshard, tmp_path / "home", "select num_tables from tasks where task = 'model' and split = 'test'")
-    assert [row["num_tables"] for row in rows] == [tables]
+@pytest.fixture
+def tracking(model: Model) -> MlflowClient:
+    return runs.client(model.settings)
 
 
-def test_a_table_larger_than_a_device_is_learnt_as_column_shards(dreamshard, tmp_path):
-    tables = dict(list(TABLES.items())[:8]) | {"huge": (4_000_000, 64, 3)}  # 0.95 GiB
-    source = write_list(tmp_path / "huge.csv", tables)
-    outcome = run(dreamshard, tmp_path / "home", "--source", source, "--devices", "4", "--memory-gb", "0.6")
-    rows = query(dreamshard, tmp_path / "home", "select table_names from tasks where task = 'model' and split = 'test'")
-    assert {"huge[0:32]", "huge[32:64]"} <= set(rows[0]["table_names"])
-    assert outcome["report"]["placers"][-1]["overall_ms"] > 0
+def test_versions_and_their_runs_are_named_for_what_they_are(model: Model, tracking: MlflowClient):
+    names = {"1": "v1 model.csv, from nothing", "2": "v2 model.csv +1 -1 ~25, warm from v1"}
+    for version, name in names.items():
+        found = registry.find(model.settings, version)
+        assert found.tags["name"] == name
+        assert found.description.startswith(f"{name}; ")
+        assert tracking.get_run(found.run_id).info.run_name == name
 
 
-def test_held_out_tasks_of_a_pool_that_are_the_same_make_no_interval(dreamshard, tmp_path):
-    source = write_list(tmp_path / "model.csv", TABLES)
-    outcome = run(dreamshard, tmp_path / "home", "--source", source, "--mode", "pool", "--tables-per-task", "13")
-    gain = outcome["report"]["gains"]["dreamshard"]["random"]
-    assert (gain["over"], gain["num_tasks"], gain["low"]) == ("tasks", 1, None)
-    assert "only 1 distinct held-out tasks" in outcome["report"]["caveat"]
+def test_mlflows_comparison_shows_what_differs_and_what_the_versions_are_made_of(model: Model, tracking: MlflowClient):
+    """The page that compares versions reads the parameters of their runs."""
+    first, second = (tracking.get_run(registry.run_of(model.settings, version)) for version in "12")
+    differing = {name for name, value in second.data.params.items() if first.data.params.get(name) != value}
+    assert differing >= {"table_diff", "warm_from", "dataset"}
+    wanted = {"source", "hardware", "devices", "memory_gb", "tables_per_task", "mode", "batch_size", "iterations"}
+    assert wanted <= first.data.params.keys()
+    assert (second.data.params["table_diff"], second.data.params["warm_from"]) == ("+1 -1 ~25", "1")
+    inputs = {entry.dataset.digest for entry in second.inputs.dataset_inputs}
+    tags = registry.version_tags(model.settings, "2")
+    assert {tags["dataset"], tags["reference_set"]} < inputs
+
+
+def test_figures_of_different_tasks_have_different_names_and_those_of_the_reference_set_the_same(
+    model: Model, tracking: MlflowClient
+):
+    first, second = (tracking.get_run(registry.run_of(model.settings, version)).data.metrics for version in "12")
+    on_tasks = [{name for name in metrics if name.endswith("/eval_overall_ms")} for metrics in (first, second)]
+    assert [len(names) for names in on_tasks] == [1, 1]
+    assert on_tasks[0] != on_tasks[1]
+    assert first[reference_series.COST] > 0
+    assert first[reference_series.RULE] == second[reference_series.RULE], "the same placements on the same machine"
+
+
+def test_one_chart_shows_the_reference_cost_over_versions(model: Model, tracking: MlflowClient):
+    experiment = tracking.get_experiment_by_name(EXPERIMENT).experiment_id
+    (series,) = tracking.search_runs([experiment], "tags.series = 'reference'")
+    assert series.info.run_name == f"reference set {TOPOLOGY}"
+    history = tracking.get_metric_history(series.info.run_id, reference_series.COST)
+    found = [tracking.get_run(registry.run_of(model.settings, version)).data.metrics for version in "12"]
+    own = [metrics[reference_series.COST] for metrics in found]
+    assert [(point.step, point.value) for point in history] == list(enumerate(own, start=1))
+    rows = catalog.query(
+        model.settings,
+        "select model_version, avg(overall_ms) as ms from evaluations "
+        "where split = 'reference' and model_version is not null group by 1 order by 1",
+    )
+    assert [(row["model_version"], pytest.approx(row["ms"])) for row in rows] == list(zip((1, 2), own, strict=True))
+
+
+def test_the_reference_tables_are_nobodys_newest_data_set_and_stay_while_a_version_needs_them(model: Model):
+    store = Store(model.settings)
+    (used,) = reference_sets.reference_sets(store, TOPOLOGY)
+    assert store.lake.dataset_versions()[-1] == registry.version_tags(model.settings, "2")["dataset"]
+    evaluated = registry.version_tags(model.settings, "1")["reference_evaluation"]
+    assert {used.dataset, evaluated} <= registry.referenced_keys(model.settings)
+
+
+def test_a_run_that_failed_carries_its_sentence(model: Model, tracking: MlflowClient, shared_dreamshard):
+    """The last one: it adds runs."""
+    tasks = ("--mode", "pool", "--tables-per-task", "100")
+    done = shared_dreamshard("run", *OPTIONS, "--source", str(model.home / "model.csv"), *tasks, home=model.home)
+    assert done.returncode == 1
+    experiment = tracking.get_experiment_by_name(EXPERIMENT).experiment_id
+    failed = tracking.search_runs([experiment], "attributes.status = 'FAILED'")
+    assert done.sentence in {run.data.tags["error"] for run in failed if run.info.run_name == "retrain model.csv"}

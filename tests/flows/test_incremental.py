@@ -186,15 +186,6 @@ def test_what_was_measured_before_is_fitted_as_well_with_the_tables_as_they_were
     assert all(rows[name] == BEFORE[name][0] for name in rows)
 
 
-def test_samples_of_another_version_of_a_library_are_left_out(home: Home, monkeypatch: pytest.MonkeyPatch):
-    warm = home.origin("2").warm
-    then = dict(open_store().lake.read_cost_samples(run_key=warm.training)[0].versions)
-    monkeypatch.setattr(lineage, "library_versions", lambda: dict.fromkeys(then, "other") | {"torch": "0.0"})
-    samples, there = lineage.earlier_samples(open_store(), warm)
-    assert there == 15
-    assert len(samples) == (0 if then else 15), "a simulated cost depends on no library"
-
-
 def test_what_was_saved_is_said_in_measured_figures(home: Home):
     first, second = (training_effort.read(open_store(), home.tags[version]["training"]) for version in ("1", "2"))
     assert first.sentence.startswith("from nothing: 15 measurements, ")
@@ -287,17 +278,6 @@ def test_a_store_that_is_away_for_a_moment_makes_no_training_a_full_one(
     monkeypatch.setattr(registry, "load_placer", unreadable(TimeoutError("the store")))
     with pytest.raises(ValueError, match="cannot be read"):
         warm_start._warm(open_store(), version("2"), home.config(), tables, full=False)
-
-
-def test_a_champion_that_cannot_be_read_is_no_start_but_stops_nothing(home: Home, monkeypatch: pytest.MonkeyPatch):
-    def damaged(_version: str, _settings: object):
-        raise ValueError("the files of version 1 cannot be read")
-
-    monkeypatch.setattr(registry, "load_placer", damaged)
-    begun = home.start(home.origin("2").dataset)
-    assert begun.warm is None
-    assert begun.reason.code == "unreadable"
-    assert "cannot be read" in begun.reason.sentence
 
 
 def test_stages_on_their_own_say_of_which_source_the_tables_are_that_they_work_on(

@@ -1,7 +1,6 @@
 """What `dreamshard ingest` reads again, and what it says it has kept."""
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,13 +104,6 @@ def test_what_is_known_of_a_source_is_said_without_opening_it(
     assert read_source_state(open_store(), workload).changed == (0, 1)
 
 
-def test_a_file_that_was_only_touched_keeps_its_tables(dreamshard: Dreamshard, tmp_path: Path):
-    source, home = save(tmp_path / "d.pt", samples=4), tmp_path / "home"
-    ingested(dreamshard, str(source), home)
-    os.utime(source, (1, 1))
-    assert ingested(dreamshard, str(source), home)["reused_tables"] == 2
-
-
 def test_tables_whose_lookups_were_removed_are_ingested_again(dreamshard: Dreamshard, tmp_path: Path):
     (tmp_path / "t.csv").write_text(LIST)
     first = ingested(dreamshard, str(tmp_path / "t.csv"), tmp_path / "home")
@@ -169,12 +161,3 @@ def test_a_torchrec_model_is_ingested_with_the_lookups_of_its_batches(dreamshard
     assert (again["dataset"], again["reused_tables"]) == (two["dataset"], 2)
     assert run("--batches", batches)["samples"] == 8
     assert run()["samples"] > 8  # by a Zipf law
-
-
-def test_batches_without_their_model_are_refused(dreamshard: Dreamshard, tmp_path: Path):
-    (tmp_path / "t.csv").write_text(LIST)
-    done = dreamshard("ingest", str(tmp_path / "t.csv"), "--batches", "data.py:make", home=tmp_path / "home")
-    assert done.returncode == 1
-    assert "is no function that makes their model" in done.sentence
-    done = dreamshard("ingest", "model.py:make", "--num-batches", "2", home=tmp_path / "home")
-    assert "give it with --batches" in done.sentence

@@ -1,4 +1,4 @@
-"""Training that is killed, diverges or loses its ranks: finished work is kept, and the next run continues from it."""
+"""Training that is killed or diverges: finished work is kept, and the next run continues from it."""
 
 import os
 import signal
@@ -114,20 +114,14 @@ def test_an_interrupted_training_of_a_published_algorithm_ends_with_the_bits_of_
     assert same(*ends)
 
 
-def test_a_rank_that_dies_twice_is_one_sentence_and_what_was_measured_stays(tmp_path, dreamshard):
-    done = dreamshard(*RUN, "--testbed", "tests.flows.faulty_testbeds:dying", home=tmp_path)
-    assert (done.returncode, done.sentence) == (1, "rank 1 died while measuring train-000; look at its traceback")
-    assert len(samples(tmp_path)) == 3
-    assert iterations(tmp_path) == ["iteration_00"]
-
-
-@pytest.mark.parametrize("step", ["fit_costs", "improve_policy"])
-def test_a_nan_in_training_is_one_sentence_and_the_last_checkpoint_stays(tmp_path, dreamshard, monkeypatch, step):
+def test_a_nan_in_training_is_one_sentence_and_the_last_checkpoint_stays(ingested, shared_dreamshard, monkeypatch):
     def diverge(*_):
         raise TrainingDivergedError("the loss is nan in step 3; lower the learning rate")
 
-    monkeypatch.setattr(training, step, diverge)
-    done = dreamshard(*RUN, "--testbed", "simulated", home=tmp_path)
+    monkeypatch.setattr(training, "fit_costs", diverge)
+    trainings = {*(ingested / "checkpoints").glob("*")}
+    done = shared_dreamshard("train", *RUN[1:3], "--testbed", "simulated", home=ingested)
     assert (done.returncode, done.sentence) == (1, "the loss is nan in step 3; lower the learning rate")
-    assert iterations(tmp_path) == ["iteration_00"]
-    assert list((tmp_path / "checkpoints").rglob("*.tmp")) == []
+    (stopped,) = {*(ingested / "checkpoints").glob("*")} - trainings
+    assert [path.name for path in stopped.glob("iteration_*")] == ["iteration_00.zip"]
+    assert not list(stopped.rglob("*.tmp"))

@@ -1,4 +1,4 @@
-"""The chain with everything that a team shares on an S3 server, and the champion placed from there."""
+"""The stages as commands, with everything that a team shares on an S3 server, and the champion placed from there."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -23,19 +23,53 @@ def dreamshard_on_s3(s3_environment: Mapping[str, str]) -> Iterator[Dreamshard]:
         yield runner(patch)
 
 
-@pytest.fixture(scope="module")
-def outcome(dreamshard_on_s3: Dreamshard, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What `run` says of itself, and the home it ran in."""
-    home = tmp_path_factory.mktemp("home")
-    options = (
-        "--testbed",
-        "simulated:a100",
-        "--batch-size",
-        "8192",
-    )  # with 512 samples no placement is better than another
-    done = dreamshard_on_s3("run", "--recipe", "smoke", *options, "--json", home=home)
+STAGE = ("--recipe", "smoke", "--testbed", "simulated:a100", "--batch-size", "8192", "--tables-per-task", "10")
+"""With batches of 512 samples no placement is better than another."""
+
+
+def stage(dreamshard: Dreamshard, home: Path, name: str, *options: str) -> str:
+    done = dreamshard(name, *(options or STAGE), home=home)
     assert done.returncode == 0, done.sentence
-    return json.loads(done.stdout) | {"home": str(home)}
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def staged(dreamshard_on_s3: Dreamshard, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The home and what each stage printed; a stage without the one before it is refused on the way."""
+    home = tmp_path_factory.mktemp("home")
+    said = {"home": str(home)}
+    failed_with(dreamshard_on_s3("train", *STAGE, home=home), "nothing has been ingested", "dreamshard ingest")
+    ingest = ("meta-dlrm-2021", "--recipe", "smoke", "--batch-size", "8192")
+    said["ingest"] = stage(dreamshard_on_s3, home, "ingest", *ingest)
+    failed_with(dreamshard_on_s3("evaluate", *STAGE, home=home), "no training", "dreamshard train")
+    said["profile"] = stage(dreamshard_on_s3, home, "profile")
+    failed_with(dreamshard_on_s3("promote", *STAGE, home=home), "finished no iteration", "dreamshard train")
+    said["train"] = stage(dreamshard_on_s3, home, "train")
+    failed_with(dreamshard_on_s3("promote", *STAGE, home=home), "not been evaluated", "dreamshard evaluate")
+    return said | {name: stage(dreamshard_on_s3, home, name) for name in ("evaluate", "promote")}
+
+
+@pytest.fixture(scope="module")
+def outcome(dreamshard_on_s3: Dreamshard, staged: dict[str, str]) -> dict[str, str]:
+    """What `run` says of itself when the stages have done everything, and the home it ran in."""
+    done = dreamshard_on_s3("run", *STAGE, "--json", home=Path(staged["home"]))
+    assert done.returncode == 0, done.sentence
+    return json.loads(done.stdout) | {"home": staged["home"]}
+
+
+def test_each_stage_ends_with_the_command_that_goes_on_from_it(staged: dict[str, str]):
+    following = {name: said.partition("Next:\n")[2].split()[1:2] for name, said in staged.items() if name != "home"}
+    assert following == {
+        "ingest": ["train"], "profile": ["train"], "train": ["evaluate"], "evaluate": ["promote"], "promote": ["models"]
+    }  # fmt: skip
+    assert "--tables-per-task 10" in staged["train"].partition("Next:\n")[2]
+
+
+def test_a_run_after_the_stages_measures_nothing_again(dreamshard_on_s3, outcome):
+    assert outcome["version"] == "1"
+    query = "select iteration, count(*) as n from cost_samples where iteration > 0 group by 1 order by 1"
+    done = dreamshard_on_s3("sql", query, "--json", home=Path(outcome["home"]))
+    assert json.loads(done.stdout) == [{"iteration": 1, "n": 5}, {"iteration": 2, "n": 5}]
 
 
 def test_the_store_has_all_of_the_chain_and_the_home_no_part_of_it(outcome):

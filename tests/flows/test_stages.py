@@ -1,9 +1,8 @@
-"""The stages as commands of their own, one after another on one home."""
+"""A home after a whole run: what its lake, catalog and MLflow hold, and what another run and a comparison add."""
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,92 +10,13 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tests.flows.commands import Dreamshard, failed_with, files
+from tests.flows.commands import Dreamshard, files
 from tests.storage.lake.test_notebooks import assert_opens_everywhere
 
 pytestmark = pytest.mark.flow
 
 PROJECT = Path(__file__).parents[2]
 SMOKE = ("--recipe", "smoke", "--testbed", "simulated")
-
-
-@pytest.fixture(scope="module")
-def staged(shared_dreamshard: Dreamshard, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each stage said on stdout, on a home of their own."""
-    home = tmp_path_factory.mktemp("staged")
-    said = {"home": str(home)}
-    for command in (("ingest", "meta-dlrm-2021", "--recipe", "smoke"), *((name, *SMOKE) for name in REST)):
-        done = shared_dreamshard(*command, home=home)
-        assert done.returncode == 0, done.sentence
-        said[command[0]] = done.stdout
-    return said
-
-
-REST = ("profile", "train", "evaluate", "promote")
-
-
-@pytest.mark.parametrize(
-    ("stage", "following"),
-    [
-        ("ingest", "train --recipe smoke"),
-        ("profile", "train --recipe smoke --testbed simulated"),
-        ("train", "evaluate --recipe smoke --testbed simulated"),
-        ("evaluate", "promote --recipe smoke --testbed simulated"),
-        ("promote", "models"),
-    ],
-)
-def test_each_stage_ends_with_the_command_that_goes_on_from_it(staged: dict[str, str], stage: str, following: str):
-    assert staged[stage].partition("Next:\n")[2].splitlines()[0] == f"  dreamshard {following} --home {staged['home']}"
-
-
-def test_each_stage_says_what_came_of_it(staged: dict[str, str], shared_dreamshard: Dreamshard):
-    (version,) = json.loads(shared_dreamshard("models", "--json", home=Path(staged["home"])).stdout)
-    assert "tables         48\n" in staged["ingest"]
-    assert "measured cost ms  0." in staged["profile"]
-    assert "cost_heldout_mape" in staged["train"]
-    assert "Held-out tasks on simulated rtx2080ti" in staged["evaluate"]
-    assert "size_lookup_greedy" in staged["evaluate"]
-    named = "provisional champion" if version["standing"] == "champion, provisional" else version["aliases"]
-    assert staged["promote"].startswith(f"Version 1 is {named}: ")
-
-
-def test_what_profile_measured_is_not_measured_again_by_train(staged: dict[str, str], shared_dreamshard: Dreamshard):
-    done = shared_dreamshard(
-        "sql", "select iteration, count(*) as n from cost_samples where iteration > 0 group by 1 order by 1", "--json",
-        home=Path(staged["home"]),
-    )  # fmt: skip
-    assert json.loads(done.stdout) == [{"iteration": 1, "n": 5}, {"iteration": 2, "n": 5}]
-
-
-def test_a_stage_without_the_one_before_it_names_that_one(dreamshard: Dreamshard, tmp_path: Path):
-    failed_with(dreamshard("train", *SMOKE, home=tmp_path), "nothing has been ingested", "dreamshard ingest")
-    assert dreamshard("ingest", "meta-dlrm-2021", "--recipe", "smoke", home=tmp_path).returncode == 0
-    failed_with(dreamshard("evaluate", *SMOKE, home=tmp_path), "no training", "dreamshard train")
-    assert dreamshard("profile", *SMOKE, home=tmp_path).returncode == 0
-    failed_with(dreamshard("evaluate", *SMOKE, home=tmp_path), "finished no iteration", "dreamshard train")
-    failed_with(dreamshard("promote", *SMOKE, home=tmp_path), "finished no iteration", "dreamshard train")
-    assert dreamshard("train", *SMOKE, home=tmp_path).returncode == 0
-    failed_with(dreamshard("promote", *SMOKE, home=tmp_path), "not been evaluated", "dreamshard evaluate")
-
-
-def test_what_is_promoted_is_what_was_evaluated(dreamshard: Dreamshard, staged: dict[str, str], tmp_path: Path):
-    home = tmp_path / "home"
-    shutil.copytree(staged["home"], home)
-    (report,) = (home / "evaluations").glob("*.json")
-    content = json.loads(report.read_text())
-    assert content["iteration"] == 2
-    report.write_text(json.dumps(content | {"iteration": 1}))
-    failed_with(dreamshard("promote", *SMOKE, home=home), "is at iteration 2", "is of iteration 1", "evaluate` again")
-
-
-def test_an_evaluation_whose_report_was_removed_is_made_again(dreamshard: Dreamshard, tmp_path: Path):
-    for command in (("ingest", "meta-dlrm-2021", "--recipe", "smoke"), ("train", *SMOKE), ("evaluate", *SMOKE)):
-        assert dreamshard(*command, home=tmp_path).returncode == 0
-    (report,) = (tmp_path / "evaluations").glob("*.json")
-    report.unlink()
-    done = dreamshard("evaluate", *SMOKE, home=tmp_path)
-    assert done.returncode == 0, done.sentence
-    assert json.loads(report.read_text())["iteration"] == 2
 
 
 def test_a_second_run_measures_and_registers_nothing_again(finished: Path, shared_dreamshard: Dreamshard):
@@ -138,23 +58,6 @@ def test_training_reads_none_of_what_an_evaluation_measured(finished: Path, shar
     assert training["run_key"] != evaluation["run_key"]
     assert (finished / "checkpoints" / training["run_key"]).is_dir()
     assert (finished / "evaluations" / f"{evaluation['run_key']}.json").is_file()
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        "select hardware, avg(overall_ms) from cost_samples group by 1",
-        "select placer, avg(overall_ms) from evaluations group by 1",
-        "select num_tables, max(device_ms) from device_costs group by 1",
-        "select table_name, count(*) from placements group by 1",
-        "select split, count(*) from tasks group by 1",
-        "select name, rows from tables limit 3",
-    ],
-)
-def test_sql_answers_over_views_of_files(finished: Path, shared_dreamshard: Dreamshard, query: str):
-    done = shared_dreamshard("sql", query, "--json", home=finished)
-    assert done.returncode == 0, done.sentence
-    assert json.loads(done.stdout)
 
 
 def test_the_questions_of_the_readme_are_answered_after_a_run(finished: Path, shared_dreamshard: Dreamshard):
@@ -242,23 +145,6 @@ def test_the_run_of_a_version_has_its_training_curves_and_a_child_for_each_stage
     assert {child.info.run_name for child in children} == {"ingest", "train", "evaluate", "promote"}
     train = next(child.info.run_id for child in children if child.info.run_name == "train")
     assert [p.value for p in tracking.get_metric_history(train, "measured_cost_ms")] == [p.value for p in curve]
-
-
-def test_stages_go_on_from_a_run_on_other_sizes_when_given_the_same(dreamshard: Dreamshard, tmp_path: Path):
-    sizes = ("--devices", "4", "--memory-gb", "2", "--tables-per-task", "10")
-    done = dreamshard("run", "--source", "criteo-kaggle", *SMOKE, *sizes, "--json", home=tmp_path)
-    assert done.returncode == 0, done.sentence
-    training = json.loads(done.stdout)["training"]
-    query = "select distinct num_devices, num_tables, memory_bytes from tasks where split != 'reference'"
-    answer = dreamshard("sql", query, "--json", home=tmp_path)
-    assert json.loads(answer.stdout) == [{"num_devices": 4, "num_tables": 10, "memory_bytes": 2 * 2**30}]
-    again = dreamshard("train", *SMOKE, *sizes, home=tmp_path)
-    assert again.returncode == 0, again.sentence
-    assert training in again.stdout
-    following = "evaluate --recipe smoke --testbed simulated --devices 4 --memory-gb 2.0 --tables-per-task 10"
-    assert following in again.stdout
-    assert dreamshard("evaluate", *SMOKE, *sizes, home=tmp_path).returncode == 0
-    failed_with(dreamshard("evaluate", *SMOKE, *sizes[:4], home=tmp_path), "no training")
 
 
 def test_doctor_finds_everything_that_is_needed(finished: Path, shared_dreamshard: Dreamshard):

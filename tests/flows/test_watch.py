@@ -114,15 +114,6 @@ def test_what_was_asked_for_is_not_asked_for_again_within_a_day_unless_tables_ch
     assert last == ([next(event.occurred for event in events if event.payload["dataset"] == "b")] if found else [])
 
 
-def test_a_request_occurs_after_all_others_where_the_clock_was_set_back(monkeypatch):
-    ahead = asked(-1, "a")
-    emitted = []
-    monkeypatch.setattr(watching, "get_client", Server(events=[ahead, asked(2, "b")]))
-    monkeypatch.setattr(watch, "emit_event", lambda *_, occurred, **__: emitted.append(occurred))
-    watch.emit_changed({"dataset": "c", "source": "tables.csv"}, WATCHED)
-    assert emitted == [ahead.occurred + timedelta(microseconds=1)]
-
-
 def version(number: int, dataset: str, source: str = "tables.csv", recipe: str = "smoke", **other):
     setting = {"testbed": "simulated", "hardware": "simulated rtx2080ti", "devices": 2, "tables per task": 8}
     origin = lineage.Origin(
@@ -165,12 +156,6 @@ def test_the_last_trained_dataset_is_that_of_the_same_retraining(monkeypatch, ve
     monkeypatch.setattr(lineage, "versions", lambda _: iter(versions))
     config = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated", memory_gb=0.5))
     assert retraining_due.last_trained(SimpleNamespace(settings=None), config, dataset) == trained
-
-
-def test_memory_that_is_derived_on_the_machine_that_trains_is_not_compared_on_the_one_that_watches(monkeypatch):
-    monkeypatch.setattr(lineage, "versions", lambda _: iter([version(1, "a", memory_bytes=7 * 2**30)]))
-    config = configure(RetrainingOptions(recipe="smoke", source="tables.csv", testbed="simulated"))
-    assert retraining_due.last_trained(SimpleNamespace(settings=None), config, "b") == "a"
 
 
 def test_a_fixed_model_was_last_trained_as_one_however_many_tables_it_had(monkeypatch):

@@ -83,14 +83,6 @@ def test_random_sets_have_all_sizes_from_a_single_table_to_nearly_all():
     assert max(sizes) > 30
 
 
-def test_random_sets_fit_small_devices():
-    task, generator = task_of([10] * 12, 4, 35), torch.Generator().manual_seed(0)
-    for _ in range(20):
-        part, placement = random_sets(task, "part", generator)
-        assert part.is_legal(placement)
-        assert torch.bincount(placement.device).max() <= 3
-
-
 def test_each_device_with_tables_is_a_sample_of_forward_and_backward_compute():
     proposals = propose(begin(), tiny_tasks())
     samples = [simulated().measure(*proposal) for proposal in proposals]
@@ -148,9 +140,3 @@ def test_the_settings_follow_those_of_a_recipe():
     config = AutoShardConfig.of(smoke)
     assert config.measurements == smoke.measurements
     assert config.policy_updates < AutoShardConfig().policy_updates
-
-
-def test_what_remains_for_a_warm_training_is_less():
-    config = AutoShardConfig(warm_iterations=3, warm_rate=0.5)
-    assert config.warm().measurements == 30 < config.measurements == 100
-    assert config.warm().policy_learning_rate == 0.5 * config.policy_learning_rate

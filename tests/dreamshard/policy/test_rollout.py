@@ -13,7 +13,6 @@ from dreamshard.placement import Placement, device_memory_bytes
 from dreamshard.policy.mdp import episodes_of, legal_devices
 from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.policy.rollout import log_probs, rollout
-from dreamshard.search.cost_greedy import cost_greedy
 from dreamshard.tasks import PlacementTask
 from tests.helpers.policy_placer import PolicyPlacer
 from tests.helpers.tables import ROW_BYTES, pool_of, task_of
@@ -79,14 +78,6 @@ def test_sampling_and_loss_have_the_mask_of_the_devices_with_room(kind):
         used.scatter_add_(1, taken.actions[:, t, None], start.table_bytes[:, t, None])
 
 
-@KINDS
-def test_greedy_obeys_the_mask_too(kind):
-    task = task_of([6, 5, 1], 2, 7)  # 6 and 5 must part; 1 fits either
-    _, taken, _, _ = play(kind, task, greedy=True)
-    assert task.is_legal(Placement(taken.device[0], 2))
-    assert task.is_legal(Placement(cost_greedy(learnt().cost_network, episodes(task))[0], 2))
-
-
 def test_actions_come_in_the_order_of_placing_and_devices_in_the_tasks_order():
     start, taken, _, _ = play("lookahead", PlacementTask(pool_of(10), 3, 2**30))
     assert sorted(start.order[0].tolist()) == list(range(10))
@@ -140,14 +131,6 @@ def test_entropy_is_that_of_even_chances_at_the_first_step_and_zero_without_a_ch
     assert forced.any()
 
 
-@KINDS
-def test_training_on_a_rollout_that_kept_nothing_is_refused(kind):
-    start = episodes(task_of([1, 2], 2, 5))
-    taken = rollout(policy(kind), learnt().cost_network, start, torch.Generator().manual_seed(0))
-    with pytest.raises(ValueError, match="record=True"):
-        log_probs(policy(kind), start, taken)
-
-
 def test_the_order_of_a_tasks_tables_does_not_change_where_they_go():
     pool, order = pool_of(20), torch.randperm(20, generator=torch.Generator().manual_seed(3))
     placer = PolicyPlacer(learnt())
@@ -161,12 +144,6 @@ def test_the_same_seed_gives_the_same_episode_and_another_seed_another():
     first, again, other = (play("paper", task, times=2, seed=seed)[1].device for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
-
-
-def test_tasks_of_different_shape_cannot_share_a_batch():
-    tasks = [task_of([1, 2], 2, 5), task_of([1, 2, 3], 2, 5)]
-    with pytest.raises(ValueError, match="cannot share one batch"):
-        episodes_of(tasks, learnt().cost_network, learnt().normaliser)
 
 
 @KINDS

@@ -10,10 +10,8 @@ import torch
 from dreamshard.baselines import baselines
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.plan import make_plan, parse_plan
 from dreamshard.search import placement_search
 from dreamshard.search.column_splits import merged, needed_parts, splits, tight_splits
-from dreamshard.tables import parent_name
 from dreamshard.task_sampling import sample_tasks
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed
@@ -41,20 +39,6 @@ def test_shards_cover_every_column_once_in_multiples_of_four():
     assert finer.tables.dim.tolist() == [4, 8, 8, 8]
     assert finer.tables.lookups[:3].tolist() == [int(task.tables.lookups[0])] * 3
     assert finer.table_bytes.sum() == task.table_bytes.sum()
-
-
-def test_a_table_is_not_split_finer_than_four_columns():
-    task = PlacementTask(tables_of([10], dim=8), 2, GENEROUS)
-    with pytest.raises(ValueError, match="8 columns, which do not make 3 shards"):
-        task.split(torch.tensor([3]))
-
-
-def test_a_column_shard_is_found_by_its_name():
-    pool = tables_of([10, 20], dim=[16, 32])
-    shard = pool.named(["t1[8:24]", "t0"])
-    assert shard.names == ("t1[8:24]", "t0")
-    assert (shard.rows.tolist(), shard.dim.tolist()) == ([20, 10], [16, 16])
-    assert [parent_name(name) for name in shard.names] == ["t1", "t0"]
 
 
 def test_a_placement_that_drops_columns_is_not_legal():
@@ -130,11 +114,6 @@ def test_tasks_to_learn_from_hold_whole_tables():
         sample_tasks(pool, 1, 3, 2, 100_000, torch.Generator().manual_seed(0))
 
 
-def test_four_columns_larger_than_a_device_fit_nowhere():
-    with pytest.raises(ValueError, match=r"'t0' of task needs .* in its smallest shard"):
-        PlacementTask(tables_of([1000], dim=32), 8, 10_000)
-
-
 def test_neighbouring_shards_on_one_device_are_joined():
     shards = (*tuple(ColumnShard(0, start, start + 4) for start in (0, 4, 8, 12)), ColumnShard(1, 0, 4))
     joined = merged(Placement(torch.tensor([1, 1, 0, 1, 1]), 2, shards), torch.ones(9, dtype=torch.int64))
@@ -154,11 +133,6 @@ def test_a_table_that_may_not_be_whole_is_not_joined_to_one():
     assert joined.shards == (ColumnShard(0, 0, 8), ColumnShard(0, 8, 12), ColumnShard(1, 0, 8))
 
 
-def test_small_tables_stay_whole():
-    task = PlacementTask(tables_of([1000] * 40, dim=16), 2, GENEROUS)
-    assert learnt_placer().place(task).shards is None
-
-
 def test_one_table_that_outweighs_all_others_is_split_where_that_is_cheaper():
     tables = tables_of([500_000, *[1000] * 6], dim=[128, *[4] * 6], pooling=[60.0, *[1.0] * 6])
     task = PlacementTask(tables, 4, 4 * GENEROUS)
@@ -172,13 +146,6 @@ def test_a_heavy_table_may_be_split_into_as_few_shards_as_it_has_even_shares():
     task = PlacementTask(tables_of([500_000] * 7, dim=64), 7, 64 * GENEROUS)
     single_ms = torch.tensor([2.4, *[0.6] * 6])  # 2.8 of a device's even share, and 0.7; all have one by dims
     assert [parts[:2].tolist() for parts in splits(task, single_ms)[1:]] == [[3, 1], [4, 2], [4, 4]]
-
-
-def test_tiny_tables_are_not_split_for_speed():
-    tables = tables_of([3, 500_000], dim=[128, 64], pooling=[60.0, 60.0])
-    finest = splits(PlacementTask(tables, 8, GENEROUS), torch.tensor([1.0, 1.0]))[-1]
-    assert finest[0] == 1
-    assert finest[1] > 1
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -210,13 +177,3 @@ def test_splits_are_priced_as_they_are_returned():
         placement = placer.place(task)
     least_ms = min(each.best_ms for each in priced)
     assert least_ms == pytest.approx(placer.predict_overall_ms(task, placement), rel=1e-5)
-
-
-def test_a_plan_with_shards_reads_back_as_the_same_placement():
-    task = PlacementTask(tables_of([1000, 100], dim=[32, 8]), 2, GENEROUS)
-    finer, shards = task.split(torch.tensor([2, 1]))
-    placement = Placement(torch.tensor([1, 0, 1]), 2, shards)
-    again = parse_plan(make_plan(task, placement, "test").to_json()).placement(task.tables)
-    assert again.shards == shards
-    assert again.device.tolist() == [1, 0, 1]
-    assert len(finer.tables) == 3

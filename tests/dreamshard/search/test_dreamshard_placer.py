@@ -153,17 +153,6 @@ def test_predicted_phases_add_up_to_the_predicted_cost():
     assert float(costs.overall_ms()) == pytest.approx(placer.predict_overall_ms(task, placement), rel=1e-4)
 
 
-def test_one_table_more_devices_than_tables_and_one_device_are_no_special_cases():
-    for num_tables, num_devices in ((1, 1), (1, 3), (2, 5), (6, 1)):
-        task = PlacementTask(pool_of(num_tables), num_devices, 2**33)
-        assert task.is_legal(learnt_placer().place(task))
-
-
-def test_with_as_many_equal_tables_as_devices_each_gets_one():
-    task = task_of([1000] * 4, num_devices=4, room_rows=4000)
-    assert sorted(learnt_placer().place(task, UNHURRIED_MS).device.tolist()) == [0, 1, 2, 3]
-
-
 def test_every_placer_answers_to_its_name():
     state = learnt()
     placers = [

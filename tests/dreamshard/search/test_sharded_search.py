@@ -12,7 +12,6 @@ from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import RooflinePlacer
-from dreamshard.search.even_shares import EvenShares
 from dreamshard.search.network_sharding import NetworkSharding
 from dreamshard.search.sharding_costs import CollectiveLoad
 from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement
@@ -43,12 +42,6 @@ def test_a_table_larger_than_any_device_is_spread():
     assert violation(task, placement) == ""
 
 
-def test_a_table_of_a_terabyte_with_rowwise_adagrad_is_spread():
-    tables = tables_of([4 * 10**9], dim=64, pooling=10.0, batch_size=65_536)
-    task = PlacementTask(tables, 64, 72 * GB, optimizer="rowwise_adagrad", constraints=ANY_SHARDING)
-    assert violation(task, PRIOR.place_sharded(task)) == ""
-
-
 @pytest.mark.parametrize("types", [("table_wise", "column_wise"), SHARDING_TYPES])
 def test_tables_that_no_memory_holds_are_cached_and_no_more_than_needed(types):
     task = PlacementTask(mlperf(), 8, 8 * GB, constraints=Constraints(sharding_types=types, caching=True))
@@ -57,11 +50,6 @@ def test_tables_that_no_memory_holds_are_cached_and_no_more_than_needed(types):
     cached = [t for t, sharding in enumerate(placement.tables) if sharding.cached_share is not None]
     assert 0 < len(cached) < len(placement.tables)
     assert int(task.tables.rows[cached].min()) > 100_000  # small tables free nothing
-
-
-def test_nothing_is_cached_where_memory_suffices():
-    task = PlacementTask(mlperf(), 8, 80 * GB, constraints=replace(ANY_SHARDING, caching=True))
-    assert all(sharding.cached_share is None for sharding in PRIOR.place_sharded(task).tables)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -192,12 +180,3 @@ def test_a_hot_table_is_spread_where_that_pays_only_together_with_copies_of_smal
     assert {"row_wise", "data_parallel"} <= found.sharding_types
     plain = prior.place_sharded(replace(task, constraints=UNCONSTRAINED))
     assert cost_ms(task, found, prior) < 0.9 * cost_ms(task, plain, prior)
-
-
-def test_mixes_that_begin_with_rows_do_not_crowd_out_others(monkeypatch):
-    task = PlacementTask(
-        mlperf(), 64, 80 * GB, optimizer="rowwise_adagrad", constraints=ANY_SHARDING, batch_size=65_536
-    )
-    with_rows = cost_ms(task, PRIOR.place_sharded(task, 20_000.0))
-    monkeypatch.setattr(EvenShares, "mixes_by_rows", lambda *_: [])
-    assert with_rows <= cost_ms(task, PRIOR.place_sharded(task, 20_000.0))

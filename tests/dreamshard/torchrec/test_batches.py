@@ -62,13 +62,6 @@ def test_a_feature_of_two_tables_is_looked_up_in_both():
     assert found.model.tables.lookups.tolist() == [3, 3]
 
 
-def test_weights_do_not_change_what_is_looked_up():
-    model = model_tables([USER, ITEM])
-    plain, weighted = (record(model, [keyed(weights, **BATCH)]) for weights in (None, 0.5))
-    for name in ("user", "item"):
-        assert torch.equal(plain.lookups[name].indices, weighted.lookups[name].indices)
-
-
 def endless():
     while True:
         yield keyed(u=[[1], [2]])
@@ -103,11 +96,6 @@ class TwoInputs:
 )
 def test_batches_that_hold_keyed_jagged_tensors_are_read(batch):
     assert record(model_tables([USER, ITEM]), [batch]).model.tables.lookups.tolist() == [3, 6]
-
-
-def test_features_that_no_table_looks_up_are_named():
-    notes = record(model_tables([USER]), [keyed(**BATCH)]).model.notes
-    assert "no table looks up i, j of the batches" in notes
 
 
 @pytest.mark.parametrize(

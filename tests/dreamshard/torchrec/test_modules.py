@@ -6,9 +6,7 @@ from torch.distributed.optim import _apply_optimizer_in_backward as apply_in_bac
 torchrec = pytest.importorskip("torchrec")
 
 from torchrec.modules.embedding_configs import DataType, PoolingType  # noqa: E402
-from torchrec.modules.embedding_tower import EmbeddingTower  # noqa: E402
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection  # noqa: E402
-from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection  # noqa: E402
 from torchrec.modules.itep_embedding_modules import ITEPEmbeddingBagCollection  # noqa: E402
 from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection  # noqa: E402
 from torchrec.modules.mc_modules import (  # noqa: E402
@@ -82,19 +80,6 @@ def test_what_else_is_in_a_model_is_named():
     assert "no optimizer is fused" in notes
 
 
-def test_towers_and_lazy_layers_are_named():
-    found = tables_of(nn.Sequential(EmbeddingTower(bags(bag("user")), nn.Identity()), nn.LazyLinear(3)))
-    assert [d.module_path for d in found.details] == ["0.embedding"]
-    assert any("the tables of EmbeddingTower 0 are placed one by one" in note for note in found.notes)
-    assert any("2 lazy parameters have no size" in note for note in found.notes)
-
-
-def test_a_collection_by_itself_is_a_model():
-    found = tables_of(bags(bag("user"), bag("item")), {"user": 3.5})
-    assert [d.module_path for d in found.details] == ["", ""]
-    assert found.tables.pooling_factor.tolist() == [3.5, 1.0]
-
-
 def test_configs_are_read_as_a_model_with_them_is():
     configs = [bag("user"), bag("item", 50, 6, ["clicked", "bought"]), sequence("word")]
     found = tables_of(configs)
@@ -144,11 +129,6 @@ def test_an_optimizer_that_torchrec_does_not_fuse_is_refused_by_name():
         tables_of(model)
 
 
-def test_a_fused_collection_names_its_optimizer():
-    fused = FusedEmbeddingBagCollection([bag("user")], torch.optim.Adagrad, {"lr": 0.1}, device=META)
-    assert tables_of(fused).details[0].optimizer == "adagrad"
-
-
 def test_a_collection_within_a_module_that_torchrec_shards_as_a_whole_has_that_modules_path():
     model = nn.Module()
     inner = bags(bag("user", features=["f"]), is_weighted=True)
@@ -163,14 +143,6 @@ def test_a_collection_within_a_module_that_torchrec_shards_as_a_whole_has_that_m
     assert [d.module_path for d in found.details] == ["processed", "remapped"]
     assert any("remaps ids before lookups" in note for note in found.notes)
     assert any("the feature processors of processed are not planned" in note for note in found.notes)
-
-
-def test_settings_of_a_config_that_planning_does_not_use_are_named():
-    configs = [bag("user", weight_init_max=0.5), bag("item", init_fn=nn.init.zeros_), bag("word")]
-    notes = "\n".join(tables_of(configs).notes)
-    assert "weight_init_max of user is not used" in notes
-    assert "init_fn of item is not used" in notes
-    assert "word" not in notes.replace("how often user, item, word are", "")
 
 
 class Own(torchrec.EmbeddingBagCollection):

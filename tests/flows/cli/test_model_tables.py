@@ -8,7 +8,6 @@ torchrec = pytest.importorskip("torchrec")
 
 from typer.testing import CliRunner  # noqa: E402
 
-from dreamshard.model_tables import ModelTable, model_tables  # noqa: E402
 from dreamshard.torchrec import load_plan  # noqa: E402
 from dreamshard.workloads import dataset_version  # noqa: E402
 from dreamshard.workloads.functions import call  # noqa: E402
@@ -117,13 +116,6 @@ def test_lookups_of_a_model_are_those_of_the_data_set_that_has_its_tables(place,
     assert f"lookups are those of data set {dataset_version(ingested)} (data of today)" in done.stderr
 
 
-def test_a_json_of_configs_is_placed_with_its_types(place, tmp_path):
-    done = place("tables.json")
-    assert done.exit_code == 0, done.output
-    assert "dims of user, item are not multiples of 4" in done.stderr
-    assert [device["memory_bytes"] for device in json.loads(done.stdout)["predicted"]["devices"]] == [1600, 1600]
-
-
 def test_a_json_of_configs_needs_the_path_of_its_module_for_torchrec(place, tmp_path):
     options = ("--format", "torchrec", "--device-type", "cpu")
     odd = place("tables.json", *options, "--module-path", "ebc")
@@ -137,26 +129,10 @@ def test_a_json_of_configs_needs_the_path_of_its_module_for_torchrec(place, tmp_
     assert '"ebc"' in done.stdout
 
 
-def test_clusters_are_compared_for_a_model_in_its_setting(place, tmp_path):
-    source = f"{tmp_path}/placed_model.py:make_model"
-    done = CliRunner().invoke(
-        app, ["what-if", source, "--hardware", "a100:2", "--json", "--home", str(tmp_path / "home")]
-    )
-    assert done.exit_code == 0, done.output
-    (found,) = json.loads(done.stdout)
-    assert (found["precision"], found["optimizer"]) == ("fp32", "adam")
-    assert "types of weights differ; word count as fp32 too" in done.stderr
-
-
 def test_a_broken_function_is_one_sentence(place):
     done = place("placed_model.py:broken")
     assert done.exit_code == 1
     assert "broken raises RuntimeError: no such file: weights, so there is no model" in f"{done.output}{done.exception}"
-
-
-def test_tables_of_one_name_in_two_modules_are_placed_apart():
-    two = [ModelTable(name="t", rows=8, dim=4, features=("f",), module_path=path) for path in ("a", "b")]
-    assert model_tables(two).task(1, 2**20).tables.names == ("a.t", "b.t")
 
 
 def test_what_a_list_lacks_is_as_ingested_for_the_same_tables(place, tmp_path):

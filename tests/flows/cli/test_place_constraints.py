@@ -56,27 +56,6 @@ def test_ways_to_shard_are_those_that_are_allowed(place):
     assert "'diagonal' names no way to shard" in str(done.exception)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("{pin: {t0: 1}, exclude: {t0: 1}}", "table 't0' is pinned to devices [1], but all of them are excluded"),
-        ("{together: [[t0, t1]], apart: [[t0, t1]]}", "are to be apart, but also to share a device"),
-        ("pin: {tt1: 1}", "names a table 'tt1', but there is none (did you mean 't1'?)"),
-        ("exclude_devices: 4", "there is no device 4, only devices 0..3"),
-    ],
-)
-def test_what_cannot_be_met_is_refused_with_the_reason(place, text, reason):
-    done, _, _ = place(text)
-    assert done.exit_code == 1
-    assert reason in str(done.exception)
-
-
-def test_rules_of_thumb_respect_constraints_too(place):
-    done, _, held = place("pin: {t0: 0, t1: 0, t2: 0, t3: 0, t4: 0}", "--placer", "size_greedy")
-    assert done.exit_code == 0, done.exception
-    assert all(held[f"t{t}"] == {0} for t in range(5))
-
-
 def test_a_rival_whose_placement_breaks_a_constraint_says_which(place):
     pytest.importorskip("torchrec")
     done, _, _ = place("pin: {t0: 0, t1: 0, t2: 0, t3: 0, t4: 0}", "--placer", "torchrec_planner")

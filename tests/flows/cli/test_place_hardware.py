@@ -82,15 +82,6 @@ def test_a_plan_says_that_the_champion_behind_its_costs_is_provisional(place, pl
     assert notes.count(said) == 1
 
 
-def test_a_plan_says_that_time_cut_its_search(place):
-    done, plan, notes = place("--devices", "2", "--memory-gb", "1", "--max-seconds", "0")
-    assert done.exit_code == 0, done.exception
-    assert "the time limit cut the search" in plan["warning"]
-    assert notes.count("the time limit cut the search") == 1
-    done, plan, _ = place("--devices", "2", "--memory-gb", "1", "--budget-ms", "0")
-    assert plan["warning"] is None, "a budget of no work cuts nothing"
-
-
 def test_a_champion_of_cpu_ranks_does_not_price_64_a100s(place):
     done, plan, notes = place("--devices", "64", "--hardware", "a100")
     assert done.exit_code == 0, done.exception
@@ -149,16 +140,6 @@ def test_other_hosts_than_the_measured_ones_are_a_warning(place):
     assert plan["warning"] is None
 
 
-def test_the_version_s_own_setting_is_no_warning(place):
-    done, plan, notes = place("--devices", "2", "--memory-gb", "1", "--strict")
-    assert done.exit_code == 0
-    assert plan["warning"] is None
-    assert plan["costs_of"] == CPU.to_json()
-    costs = "costs of Intel(R) Xeon(R) Processor x2, 2 ranks (2 devices, fp32, sgd, batch 2048)"
-    batch = "for another number of samples per step give --batch-size"
-    assert f"{costs}; {batch}; if the plan is for other hardware, name it with --hardware" in notes
-
-
 def test_half_precision_is_predicted_to_cost_less(place):
     costs = {}
     for precision in ("fp32", "fp16"):
@@ -213,24 +194,3 @@ def test_a_bundled_list_is_placed_by_its_name(new_home, monkeypatch):
     done = CliRunner().invoke(app, ["place", "mlperf-dlrm-dcnv2", "--devices", "8", "--hardware", "a100"])
     assert done.exit_code == 0, done.exception
     assert len({shard["table"] for shard in json.loads(done.stdout)["shards"]}) == 26
-
-
-def test_the_training_that_a_warning_advises_is_of_the_users_tables_and_of_what_was_measured(place):
-    _, plan, _ = place("--devices", "64", "--memory-gb", "1", versions=(SIMULATED,))
-    assert "`dreamshard run --source TABLES --testbed simulated:a100 --devices 64" in plan["warning"]
-    _, plan, _ = place("--devices", "4", "--memory-gb", "1")
-    assert "`dreamshard run --source TABLES --devices 4`" in plan["warning"]
-
-
-def test_more_memory_than_the_hardware_has_is_noted(place):
-    _, _, notes = place("--devices", "2", "--hardware", "a100", "--memory-gb", "80000")
-    assert "--memory-gb 80000 is more than the 80 GiB that a100 has in all" in notes
-    _, _, notes = place("--devices", "2", "--hardware", "a100", "--memory-gb", "80")
-    assert "is more than" not in notes
-
-
-def test_a_misspelt_placer_is_told_which_one_was_meant(place):
-    done, _, _ = place("--devices", "2", "--memory-gb", "1", "--placer", "size_gredy")
-    assert "did you mean 'size_greedy'?" in str(done.exception)
-    done, _, _ = place("--devices", "2", "--memory-gb", "1", "--placer", "xyz")
-    assert "did you mean" not in str(done.exception)

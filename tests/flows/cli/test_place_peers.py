@@ -13,16 +13,6 @@ def place(place_tables):
     return lambda rival: place_tables(TABLES, "--devices", "2", "--memory-gb", "1", "--placer", rival)
 
 
-def test_torchrecs_planner_needs_no_champion(place):
-    pytest.importorskip("torchrec")
-    done = place("torchrec_planner")
-    assert done.exit_code == 0, done.exception
-    plan = json.loads(done.stdout)
-    device = {shard["table"]: shard["device"] for shard in plan["shards"]}
-    assert plan["placer"] == "torchrec_planner"
-    assert device["items"] != device["words"]
-
-
 @pytest.mark.parametrize(
     "rival",
     ["neuroshard_predicted", "neuroshard_predicted_columns", "rnn_predicted", "cost_greedy", "dreamshard_policy"],
@@ -55,15 +45,6 @@ def test_torchrecs_planner_says_which_bandwidths_it_assumes(place_tables):
     assert done.exit_code == 0, done.exception
     assert "assumes TorchRec's default bandwidths; say --hardware" in done.stderr
     assert "default bandwidths" not in place_tables(TABLES, *shape, "--hardware", "h100").stderr
-
-
-def test_a_name_that_is_none_is_told_of_the_rivals_too(place):
-    done = place("pseudoshard")
-    assert done.exit_code == 1
-    assert "'neuroshard'" in str(done.exception)
-    assert "'torchrec_planner'" in str(done.exception)
-    assert "'cost_greedy'" in str(done.exception)
-    assert "challenger" in str(done.exception)
 
 
 @pytest.mark.parametrize("alias", ["challenger", "previous"])

@@ -4,10 +4,6 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
-
-from flows.cli import explanation, place, what_if
-from flows.cli.app import app, sentence
 
 pytestmark = pytest.mark.slow
 
@@ -37,19 +33,3 @@ def test_place_starts_without_what_it_does_not_need(tmp_path, options, lacking):
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1].strip() == "imported:"
-
-
-@pytest.mark.parametrize("command", ["place", "explain", "what-if"])
-def test_a_list_that_is_missing_is_noticed_before_the_home_is_opened(tmp_path, monkeypatch, command):
-    opened: list[object] = []
-    for module in (place, explanation, what_if):
-        monkeypatch.setattr(module, "enter", lambda *_, **__: opened.append(1))
-    missing = str(tmp_path / "missing.csv")
-    given = {
-        "place": [missing, "--devices", "2", "--memory-gb", "1"],
-        "explain": ["plan.json", missing],
-        "what-if": [missing, "--hardware", "a100:2"],
-    }
-    refused = CliRunner().invoke(app, [command, *given[command]])
-    assert "missing.csv, so there are no tables to read; check the path" in sentence(refused.exception)
-    assert opened == []

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flows.cli.what_if import parse_clusters
-
 MLPERF = Path(__file__).parents[3] / "dreamshard/workloads/data/mlperf-dlrm-dcnv2.csv"
 
 
@@ -68,15 +66,6 @@ def test_the_table_says_why_a_cluster_does_not_fit_and_the_picture_shows_it(what
     assert "v100 x2 does not fit: the 26 tables" in words
     assert "h100: kernels" in words  # how far the preset has been checked
     assert (tmp_path / name).read_bytes().startswith(start)
-
-
-def test_clusters_are_hardware_and_a_number_of_devices():
-    assert [(one.called, one.num_devices) for one in parse_clusters("a100:8, gb200:72")] == [("a100", 8), ("gb200", 72)]
-    for wrong in ("a100", "a100:0", ":8", "a100:many", ""):
-        with pytest.raises(ValueError, match="names no cluster"):
-            parse_clusters(wrong)
-    with pytest.raises(ValueError, match="no hardware 'tpu'"):
-        parse_clusters("tpu:8")
 
 
 def test_a_picture_of_an_unknown_kind_is_refused_before_anything_is_placed(what_if):

@@ -80,12 +80,6 @@ def test_where_versions_differ_it_is_said_whose_value_is_taken(compared):
         assert part in sentence
 
 
-def test_the_newest_version_is_that_of_the_highest_number_where_the_clock_was_set_back(compared):
-    filled, sentence = compared(origin(MODEL), origin(MODEL, "bbbbbbbbbbbb"), registered_ms=(2, 1))
-    assert filled.dataset == "bbbbbbbbbbbb"
-    assert "the tables are those of version 2, the newest" in sentence
-
-
 def test_a_version_of_a_fixed_model_makes_all_be_compared_on_one_model(compared):
     filled, sentence = compared(origin(MODEL), origin(MODEL | {"tables per task": "all"}))
     assert (filled.mode, filled.tables_per_task) == ("fixed", None)
@@ -111,11 +105,6 @@ def test_tables_that_are_not_here_and_a_testbed_without_a_name_are_refused(compa
     monkeypatch.setattr(comparison.runs, "client", lambda _: client)
     with pytest.raises(ValueError, match="version 1 was trained on my board, whose testbed has no name here"):
         compared(origin(OWN))
-
-
-def test_versions_that_do_not_say_leave_the_options_as_they_are(compared):
-    filled, sentence = compared({"dataset": "d", "seed": "0"}, {})
-    assert (filled, sentence) == (CompareOptions(versions=["1", "2"]), "")
 
 
 def test_predictions_of_other_hardware_than_what_is_measured_are_named(compared, monkeypatch):

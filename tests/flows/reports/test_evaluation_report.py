@@ -10,9 +10,8 @@ from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.tasks import PlacementTask
 from flows.reports.evaluation_report import make_report
-from flows.reports.report_pages import comparison_page, evaluation_page
-from flows.reports.report_tables import comparison_table, learnt_sentence, predicted_by, title
-from storage.run_records.report_store import LearntFrom
+from flows.reports.report_pages import evaluation_page
+from flows.reports.report_tables import comparison_table, title
 from tests.helpers.samples import four_tables
 
 FACTS = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a machine"}
@@ -63,32 +62,6 @@ def test_the_title_of_a_table_says_what_was_measured():
     measured = MeasuredOn(testbed="own", hardware="a machine", num_devices=8, devices_per_host=4, setting=setting)
     told = make_report("key", ROWS, "dim_greedy", {}, **FACTS, measured_on=measured.to_json())
     assert "on a machine (8 devices, 4 per host, fp16, sgd, batch 512; 95 %" in title(told)
-
-
-def test_it_is_said_whose_network_predicts():
-    trained = make_report("key", ROWS, "dim_greedy", {}, **FACTS, training="a training")
-    assert title(trained) == "Held-out tasks on a machine (95 % intervals, paired by task; all predicted by dreamshard)"
-    assert {predicted_by(trained, line.placer) for line in trained.placers} == {"dreamshard"}
-    compared = make_report("key", ROWS, "dim_greedy", {}, **FACTS, versions={"version 1": "1", "version 2": "2"})
-    assert [predicted_by(compared, name) for name in ("version 2", "random")] == ["version 2", "version 1"]
-
-
-def test_a_line_below_the_table_says_how_many_measurements_placers_have_learnt_from():
-    learnt_from = {
-        "version 1": LearntFrom(measurements=40),
-        "rnn": LearntFrom(measurements=40),
-        "neuroshard": LearntFrom(measurements=40, shared_with="version 1"),
-    }
-    facts = FACTS | {"learnt_from": learnt_from, "has_default_bandwidths": True, "versions": {"version 1": "1"}}
-    report = make_report("key", ROWS, "dim_greedy", {}, **facts)
-    sentence = learnt_sentence(report)
-    assert sentence == (
-        "version 1 learnt from 40 measured placements; rnn measured 40 placements of its own; neuroshard was fitted to the "
-        "40 measured placements of version 1; TorchRec's planner assumed its default bandwidths, for those of this hardware "
-        "are not known."
-    )
-    assert sentence in comparison_page(report)
-    assert learnt_sentence(make_report("key", ROWS, "dim_greedy", {}, **FACTS)) == ""
 
 
 def test_placers_that_split_tables_by_columns_are_marked():

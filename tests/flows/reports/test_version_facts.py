@@ -1,7 +1,7 @@
 import pytest
 
 from dreamshard.dataset_diff import diff_datasets
-from flows.reports.version_facts import diff_label, source_label, version_name
+from flows.reports.version_facts import diff_label, version_name
 from tests.helpers.tables import tables_of
 
 
@@ -32,10 +32,6 @@ from tests.helpers.tables import tables_of
 )
 def test_a_version_is_named_for_what_it_is(version, tags, name):
     assert version_name(version, tags) == name
-
-
-def test_a_function_that_makes_a_model_is_named_with_its_file():
-    assert source_label("/home/me/model.py:make_model") == "model.py:make_model"
 
 
 def test_the_difference_counts_tables_added_removed_and_changed():

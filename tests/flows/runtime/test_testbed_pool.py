@@ -1,17 +1,13 @@
 """Measurements take turns on a host; what measures nothing waits for nobody."""
 
 import fcntl
-import math
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
-from dreamshard.costs import CostSample, DeviceCosts, Infeasible
 from dreamshard.files.locks import MEASURING_LOCK
-from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig
 from dreamshard.tasks import PlacementTask
 from flows.runtime import run_locks, testbed_pool
@@ -35,24 +31,6 @@ SIMULATED = replace(WANTED, name="simulated:h100", kind="simulated")
 def make_task() -> PlacementTask:
     """Three tables, t0 to t2, on two devices."""
     return PlacementTask(tables_of([10, 10, 10]), 2, 10**6)
-
-
-def make_sample(task: PlacementTask, phases_ms: torch.Tensor, infeasible: Infeasible | None = None) -> CostSample:
-    """t0 on device 0, the others on device 1."""
-    return CostSample(
-        task=task,
-        placement=Placement(torch.tensor([0, 1, 1]), 2),
-        costs=DeviceCosts.from_phases(phases_ms),
-        overall_ms=math.inf if infeasible else float(phases_ms.sum(dim=1).max()),
-        spread_ms=0.0,
-        repeats=1,
-        clock="model",
-        testbed="simulated",
-        hardware="a test",
-        batch_size=1,
-        versions={},
-        infeasible=infeasible,
-    )
 
 
 def is_locked(lock: Path) -> bool:
@@ -106,15 +84,3 @@ def test_a_step_that_measures_holds_the_limit_of_its_host_and_a_simulated_one_no
 def test_only_a_computed_cost_has_another_error_in_each_round(wanted, redrawn):
     assert (testbed_pool.in_round(wanted, 2) != wanted) is redrawn
     assert testbed_pool.in_round(wanted, 0) == wanted
-
-
-def test_the_log_says_which_rank_was_slowest_and_which_tables_it_holds():
-    task = make_task()
-    phases = torch.tensor([[1.0, 0.5, 0.5, 1.0], [2.0, 0.5, 0.5, 2.0]])
-    sample = make_sample(task, phases)
-    assert testbed_pool.describe(sample) == "5.000 ms, slowest is rank 1 (2 tables: t1, t2)"
-
-
-def test_the_log_says_which_rank_had_no_room():
-    sample = make_sample(make_task(), torch.zeros(2, 4), Infeasible(device=0, asked_bytes=2000, free_bytes=1000))
-    assert testbed_pool.describe(sample) == "rank 0 asked for 2000 bytes and had 1000 (1 tables: t0)"

@@ -56,14 +56,6 @@ def test_torchruns_own_store_and_attempt_are_used():
     assert (slurm.has_store, slurm.attempt) == (False, "0")
 
 
-def test_the_usual_variables_come_before_a_launchers_own():
-    assert launched_process(SLURM | TORCHRUN).address == "head"
-
-
-def test_a_host_may_be_named():
-    assert launched_process(TORCHRUN | {"DREAMSHARD_HOST": "rack-7"}).host == "rack-7"
-
-
 def test_without_a_launcher_there_is_no_process():
     assert launched_process({"SLURM_JOB_ID": "5"}) is None
 

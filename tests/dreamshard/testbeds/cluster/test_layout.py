@@ -2,7 +2,7 @@
 
 import pytest
 
-from dreamshard.testbeds.cluster.layout import Layout, describe_ranks
+from dreamshard.testbeds.cluster.layout import Layout
 from dreamshard.testbeds.cluster.messages import Gpu, Hello
 
 
@@ -75,10 +75,3 @@ def test_ranks_that_share_a_gpu_or_have_unlike_ones_are_named():
         Layout.of([rank(0, "a", h100(0)), rank(1, "b", Gpu("NVIDIA A100", "GPU-1", 40 * 2**30))]).hardware(
             (0, 1), "cuda"
         )
-
-
-def test_ranks_are_listed_briefly():
-    assert describe_ranks([3]) == "rank 3"
-    assert describe_ranks([1, 0]) == "ranks 0 and 1"
-    assert describe_ranks(range(8, 16)) == "ranks 8 to 15"
-    assert describe_ranks([0, 2, 5]) == "ranks 0, 2, 5"

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -12,9 +11,6 @@ from dreamshard.placement import Placement
 from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, TableSharding
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import ExchangeTestbed, MeasurementError, ShardingTestbed, Testbed, TestbedSetup
-from dreamshard.testbeds.cluster.layout import Layout
-from dreamshard.testbeds.cluster.messages import Hello
-from dreamshard.testbeds.cluster.rank_source import LocalRanks
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from tests.helpers.cluster_testbed import BATCH, TABLES, open_cluster, placement
 from tests.helpers.lookups import EvenLookups
@@ -71,14 +67,6 @@ def test_an_exchange_is_measured_without_any_table(cluster):
     assert (sample.repeats, sample.clock, sample.hardware) == (5, "wall", cluster.hardware)
 
 
-def test_more_bytes_take_longer(cluster):
-    small, large = (
-        cluster.measure_exchange(Exchange(sent_bytes=torch.tensor([num_bytes] * 2))) for num_bytes in (2**10, 2**26)
-    )
-    assert large.forward_ms.max() > 3 * small.forward_ms.max()
-    assert large.backward_ms.max() > 3 * small.backward_ms.max()
-
-
 def test_exchanges_may_take_more_ranks_than_a_task():
     bed = open_cluster(max_exchange_devices=3)
     try:
@@ -93,10 +81,6 @@ def test_an_exchange_that_no_rank_has_memory_for_is_refused_before_it_takes_any(
         MeasurementError, match=r"DoesNotFitError: \d+ bytes are asked for on a device that has \d+ free"
     ):
         cluster.measure_exchange(Exchange(sent_bytes=torch.tensor([2**42, 2**42])))
-
-
-def test_a_sample_says_how_many_devices_share_a_host(cluster):
-    assert cluster.measure(roomy_task(TABLES), placement(0, 0, 1)).task.devices_per_host == 2
 
 
 def every_way(dim: int) -> tuple[TableSharding, ...]:
@@ -155,19 +139,6 @@ def test_devices_on_several_hosts_are_not_measured_on_one(cluster):
         cluster.measure(task, placement(0, 0, 1))
     with pytest.raises(ValueError, match="an all-to-all of 3 devices cannot be measured on the 2"):
         cluster.measure_exchange(Exchange(sent_bytes=torch.tensor([4, 4, 4])))
-
-
-def test_exchanges_take_all_ranks_of_a_launcher_however_few_devices_tasks_have(monkeypatch):
-    class TwoHosts(LocalRanks):
-        layout = Layout.of(Hello(r, pid=r, host="ab"[r // 2], processor="Ceres x8", gpu=None) for r in range(4))
-
-    setup = TestbedSetup(num_devices=2, batch_size=BATCH, lookups=EvenLookups(BATCH))
-    bed = ClusterTestbed(setup, "cpu", TwoHosts())
-    monkeypatch.setattr(bed, "_answers", lambda members, jobs, name: [np.ones((3, 2)) for _ in members])
-    sample = bed.measure_exchange(Exchange(sent_bytes=torch.full((4,), 2**20)))
-    assert (sample.exchange.num_devices, sample.exchange.devices_per_host) == (4, 2)
-    with pytest.raises(ValueError, match="an all-to-all of 5 devices cannot be measured on the 4"):
-        bed.measure_exchange(Exchange(sent_bytes=torch.full((5,), 2**20)))
 
 
 def test_a_placement_that_is_not_legal_is_refused_before_it_reaches_a_rank(cluster):
