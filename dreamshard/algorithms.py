@@ -28,8 +28,6 @@ class TrainingConfig:
             in a whole number of placements. The paper has 0.
         cost_network: `paper` is DreamShard's own; so it is for `policy`.
         cost_learning_rate: initial; falls linearly to a twentieth over the run, as `policy_learning_rate` does.
-        bootstraps: votes of the bootstrap network (`bootstrap.py`), which all must agree before the search's placement is
-            taken instead of the greedy one; 0 for none. The paper has none.
         warm_iterations: rounds of a training that starts from an earlier placer.
         warm_rate: initial learning rates of such a training, as a share of those above.
         algorithm: which these settings belong to; `with_algorithm` changes it together with the settings that it decides.
@@ -47,14 +45,13 @@ class TrainingConfig:
     policy: PolicyKind = "lookahead"
     cost_learning_rate: float = 1e-2
     policy_learning_rate: float = 1e-3
-    bootstraps: int = 5
     warm_iterations: int = 3
     warm_rate: float = 0.3
     algorithm: Algorithm = "dreamshard"
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            zero_allowed = name in ("entropy_weight", "exploration", "bootstraps")
+            zero_allowed = name in ("entropy_weight", "exploration")
             if not isinstance(value, str) and not (0 < value < math.inf or (value == 0 and zero_allowed)):
                 raise ValueError(f"{name} is {value}, but training needs a number above 0; correct it")
         if self.exploration > 1:
@@ -88,7 +85,6 @@ _AS_PUBLISHED: dict[str, Any] = {
     "cost_learning_rate": 5e-4,
     "policy_learning_rate": 5e-4,
     "entropy_weight": 0.001,
-    "bootstraps": 0,
 }
 """What `paper` decides (appendix B.5; `train.py` and `training.py` of the authors' program)."""
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn, optim
 
-from dreamshard.bootstrap import MEMBERS_PER_VOTE
-from dreamshard.cost_model import CostNetwork, Normaliser, StructuredCostNetwork, new_cost_network
+from dreamshard.cost_model import CostNetwork, Normaliser, new_cost_network
 from dreamshard.files.foreign import InputError, brief
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.model_folder import (
@@ -40,12 +39,9 @@ def save_placer(placer: DreamShardPlacer, folder: Path, notes: Mapping[str, str 
         "rollouts": placer.rollouts,
         "budget_ms": placer.budget_ms,
         "inference": placer.inference,
-        "asks_votes": placer.asks_votes,
         **placer.cost_network.arguments(),
     }
     networks = {"cost_network": placer.cost_network, "policy": placer.policy}
-    if placer.bootstrap_network is not None:
-        networks["bootstrap_network"] = placer.bootstrap_network
     write_model(folder, _tensors(networks, placer.normaliser), config, notes or {})
 
 
@@ -64,31 +60,19 @@ def load_placer(folder: Path) -> DreamShardPlacer:
         network.load_state_dict(section(tensors, "cost_network"))
         network.measured_on = _known(config)
         policy.load_state_dict(section(tensors, "policy"))
-        inference = config.get("inference", "search")  # files written before it could be chosen searched
         return DreamShardPlacer(
-            network,
-            policy,
-            normaliser,
-            config["rollouts"],
-            config["budget_ms"],
-            inference=inference,
-            bootstrap_network=_bootstrap_network(tensors, config, normaliser),
-            asks_votes=config.get("asks_votes", True),  # files written before they could be left out asked them
+            network, policy, normaliser, config["rollouts"], config["budget_ms"], inference=config["inference"]
         )
 
 
 def save_state(state: TrainingState, folder: Path) -> None:
     """Write a training state as `folder`, replacing any earlier one."""
-    networks = {"cost_network": state.cost_network, "policy": state.policy}
-    if state.bootstrap is not None:
-        networks["bootstrap_network"] = state.bootstrap.network
-    tensors = _tensors(networks, state.normaliser)
+    tensors = _tensors({"cost_network": state.cost_network, "policy": state.policy}, state.normaliser)
     tensors["generator"] = state.generator.get_state()
     for prefix, optimizer in _optimizers(state).items():
         tensors |= optimizer_tensors(optimizer, prefix)
     config = {"iteration": state.iteration, "warm": state.warm, "training": asdict(state.config)}
     config |= {"measured_on": _measured_on(state.cost_network), "normalised_by": state.normaliser.scope}
-    config["heldout_errors"] = state.heldout_errors
     write_model(folder, tensors, config, {})
 
 
@@ -105,14 +89,10 @@ def load_state(folder: Path) -> TrainingState:
         state.cost_network.load_state_dict(section(tensors, "cost_network"))
         state.cost_network.measured_on = _known(config)
         state.policy.load_state_dict(section(tensors, "policy"))
-        if state.bootstrap is not None:
-            state.bootstrap.network.load_state_dict(section(tensors, "bootstrap_network"))
-            state.bootstrap.network.measured_on = _known(config)
         for prefix, optimizer in _optimizers(state).items():
             restore_optimizer(optimizer, tensors, prefix)
         state.generator.set_state(tensors["generator"])
         state.iteration, state.warm = config["iteration"], config["warm"]
-        state.heldout_errors = tuple(map(float, config.get("heldout_errors", ())))  # earlier files have none
         return state
 
 
@@ -141,25 +121,8 @@ def _check_size(weights: Mapping[str, Tensor], config: Mapping[str, Any], folder
         )
 
 
-def _bootstrap_network(
-    tensors: Mapping[str, Tensor], config: Mapping[str, Any], normaliser: Normaliser
-) -> StructuredCostNetwork | None:
-    """None in files of placers without one, and in those written before there was any."""
-    weights = section(tensors, "bootstrap_network")
-    if not weights:
-        return None
-    members, _, hidden = weights["hidden_bias"].shape
-    if members % MEMBERS_PER_VOTE:
-        raise ValueError(f"its bootstrap network has {members} members, which make no whole votes")
-    network = StructuredCostNetwork(normaliser, members, hidden)
-    network.load_state_dict(weights)
-    network.measured_on = _known(config)
-    return network
-
-
 def _normaliser(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Normaliser:
-    """That of files written before its scope was kept is of the pool."""
-    return Normaliser(**section(tensors, "normaliser"), scope=config.get("normalised_by", "pool"))
+    return Normaliser(**section(tensors, "normaliser"), scope=config["normalised_by"])
 
 
 def _measured_on(network: CostNetwork) -> dict[str, Any] | None:
@@ -167,10 +130,8 @@ def _measured_on(network: CostNetwork) -> dict[str, Any] | None:
 
 
 def _known(config: Mapping[str, Any]) -> MeasuredOn | None:
-    """What the model was measured on; None in files written before that was kept."""
-    return MeasuredOn.from_json(config["measured_on"]) if config.get("measured_on") else None
+    return MeasuredOn.from_json(config["measured_on"]) if config["measured_on"] else None
 
 
 def _optimizers(state: TrainingState) -> dict[str, optim.Optimizer]:
-    optimizers = {"cost_optimizer": state.cost_optimizer, "policy_optimizer": state.policy_optimizer}
-    return optimizers if state.bootstrap is None else {**optimizers, "bootstrap_optimizer": state.bootstrap.optimizer}
+    return {"cost_optimizer": state.cost_optimizer, "policy_optimizer": state.policy_optimizer}

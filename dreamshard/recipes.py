@@ -151,13 +151,7 @@ def smoke() -> Recipe:
         workload=WorkloadConfig(num_tables=48, max_table_bytes=16 * 2**20, batch_size=512),
         tasks=TasksConfig(tables_per_task=8, num_devices=2, memory_bytes=2**29, num_train=8, num_test=4),
         measure=MeasureConfig(repeats=5),
-        training=TrainingConfig(
-            iterations=2,
-            placements_per_iteration=5,
-            cost_steps=100,
-            policy_updates=5,
-            bootstraps=0,  # 10 measurements: a bootstrap sample has six of them, and votes by these say little
-        ),
+        training=TrainingConfig(iterations=2, placements_per_iteration=5, cost_steps=100, policy_updates=5),
         evaluation=EvaluationConfig(repeats=1, model_repeats=4),
         sized_by_source=("tables_per_task", "memory_bytes"),
     )

@@ -12,7 +12,6 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.algorithms import TrainingConfig as TrainingConfig
-from dreamshard.bootstrap import PREDICTABLE_ERROR, BootstrapFit
 from dreamshard.cost_model import (
     CostData,
     CostNetwork,
@@ -48,9 +47,6 @@ class TrainingState:
         iteration: rounds completed.
         generator: the only source of randomness.
         warm: whether the run started from an earlier placer, whose predictions are good from the first round on.
-        bootstrap: with the bootstrap network; None where the settings ask for none, or the cost network has no members.
-        heldout_errors: mean relative error of each round's new placements before they were fitted, but for the first round
-            of a cold start.
     """
 
     config: TrainingConfig
@@ -62,14 +58,6 @@ class TrainingState:
     policy_optimizer: torch.optim.Optimizer
     generator: torch.Generator
     warm: bool = False
-    bootstrap: BootstrapFit | None = None
-    heldout_errors: tuple[float, ...] = ()
-
-    @property
-    def heldout_error(self) -> float | None:
-        """The mean over the last half of the rounds, when the network was nearly as good as it gets; None before any."""
-        last = self.heldout_errors[len(self.heldout_errors) // 2 :]
-        return sum(last) / len(last) if last else None
 
 
 @dataclass(frozen=True)
@@ -93,7 +81,7 @@ def start_training(
     """
     normaliser = Normaliser.per_task() if config.algorithm == "paper" else Normaliser.fit(pool)
     state = untrained(normaliser, config, seed)
-    _learn_exchanges(state, exchanges)
+    state.cost_network.learn_exchanges(exchanges)
     return state
 
 
@@ -103,8 +91,6 @@ def untrained(normaliser: Normaliser, config: TrainingConfig, seed: int) -> Trai
         torch.manual_seed(seed)
         network = new_cost_network(config.cost_network, normaliser)
         policy = PolicyNetwork(config.policy)
-        has_members = config.cost_network == "structured" and config.bootstraps > 0
-        bootstrap = BootstrapFit.start(normaliser, config.bootstraps) if has_members else None
     return TrainingState(
         config,
         0,
@@ -114,7 +100,6 @@ def untrained(normaliser: Normaliser, config: TrainingConfig, seed: int) -> Trai
         torch.optim.Adam(network.parameters(), lr=config.cost_learning_rate, fused=True),
         torch.optim.Adam(policy.parameters(), lr=config.policy_learning_rate, fused=True),
         torch.Generator().manual_seed(seed),
-        bootstrap=bootstrap,
     )
 
 
@@ -144,18 +129,10 @@ def continue_from(
     state.cost_network.load_state_dict(placer.cost_network.state_dict())
     state.cost_network.measured_on = placer.cost_network.measured_on
     state.policy.load_state_dict(placer.policy.state_dict())
-    if state.bootstrap is not None:
-        state.bootstrap.start_from(placer.bootstrap_network or placer.cost_network)
     state.warm = True
     if exchanges:
-        _learn_exchanges(state, exchanges)
+        state.cost_network.learn_exchanges(exchanges)
     return state
-
-
-def _learn_exchanges(state: TrainingState, exchanges: Sequence[ExchangeSample]) -> None:
-    state.cost_network.learn_exchanges(exchanges)
-    if state.bootstrap is not None:
-        state.bootstrap.network.learn_exchanges(exchanges)
 
 
 def propose(state: TrainingState, tasks: Sequence[PlacementTask]) -> list[tuple[PlacementTask, Placement]]:
@@ -250,14 +227,14 @@ def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
     first = state.iteration == 0 and not state.warm
     held_out = None if first or not fresh else prediction_error(network, CostData.of(fresh, state.normaliser, setting))
     network.prepare(data, first=first)
-    steps, batch = config.cost_steps, config.cost_batch
-    loss = fit(network, state.cost_optimizer, data, steps=steps, batch=batch, generator=state.generator)
-    if state.bootstrap is not None:
-        state.bootstrap.network.measured_on = network.measured_on
-        rate = float(state.cost_optimizer.param_groups[0]["lr"])
-        state.bootstrap.fit(data, first=first, rate=rate, steps=steps, batch=batch, seed=state.iteration)
-    if held_out is not None:
-        state.heldout_errors = (*state.heldout_errors, held_out.mape)
+    loss = fit(
+        network,
+        state.cost_optimizer,
+        data,
+        steps=config.cost_steps,
+        batch=config.cost_batch,
+        generator=state.generator,
+    )
     return CostFit(loss, held_out.mape if held_out else None, held_out.spearman if held_out else None)
 
 
@@ -279,19 +256,6 @@ def improve_policy(state: TrainingState, tasks: Sequence[PlacementTask]) -> Upda
 
 
 def make_placer(state: TrainingState) -> DreamShardPlacer:
-    """The placer that the state has learnt so far.
-
-    That of the algorithm `paper` places by the policy alone. Another one asks the bootstrap network unless the measurements
-    have shown themselves to be predictable.
-    """
+    """The placer that the state has learned so far; `paper` places by the policy alone."""
     inference: Inference = "policy" if state.config.algorithm == "paper" else "search"
-    learnt = state.bootstrap is not None and state.bootstrap.network.measured_on is not None
-    asks = state.heldout_error is None or state.heldout_error > PREDICTABLE_ERROR
-    return DreamShardPlacer(
-        state.cost_network,
-        state.policy,
-        state.normaliser,
-        inference=inference,
-        bootstrap_network=state.bootstrap.network if state.bootstrap and learnt else None,
-        asks_votes=asks,
-    )
+    return DreamShardPlacer(state.cost_network, state.policy, state.normaliser, inference=inference)

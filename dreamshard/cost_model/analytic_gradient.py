@@ -39,7 +39,6 @@ class FitData:
         compute_ms: `[2, S, D]` measured forward and backward compute.
         scale_ms: `[S, D]` what errors are relative to; see `error_scale`.
         comm_error: `[2, S, D]` relative error of the fitted communication.
-        weights: `[M, S]` of each sample in each member's loss; None for 1.
     """
 
     work_inputs: Array
@@ -50,7 +49,6 @@ class FitData:
     compute_ms: Array
     scale_ms: Array
     comm_error: Array
-    weights: Array | None = None
 
 
 def error_scale(phases_ms: Float[Tensor, "S D 4"]) -> Float[Tensor, "S D"]:
@@ -122,14 +120,8 @@ class StructuredFit:
         slope = np.float32(phase_weight) * np.clip(error / np.float32(HUBER), -1, 1)
         slope += np.float32(whole_weight) * np.clip(whole / np.float32(HUBER), -1, 1)[:, None]
         of_phases, of_comm, of_whole = _huber(error), _huber(comm), _huber(whole)
-        if data.weights is None:
-            loss = phase_weight * (float(of_phases.sum()) + members * float(of_comm.sum()))
-            loss += whole_weight * float(of_whole.sum())
-        else:
-            weights = np.repeat(data.weights[:, chosen], shards // len(chosen), axis=1)  # [M, N]
-            slope *= weights[:, None]
-            loss = phase_weight * float((of_phases.sum(axis=1) * weights + of_comm.sum(axis=0) * weights).sum())
-            loss += whole_weight * float((of_whole * weights).sum())
+        loss = phase_weight * (float(of_phases.sum()) + members * float(of_comm.sum()))
+        loss += whole_weight * float(of_whole.sum())
         d_cost = slope.reshape(pairs, shards) * scale  # [2M, N] by launch + corrected
 
         np.sum(d_cost, axis=1, keepdims=True, out=grad["launch"])

@@ -35,7 +35,6 @@ class CostData:
         ratios: `[P, 4]` `work_ratios` of the tables; None where all samples have the network's setting.
         layouts: devices and devices per host of each sample, as in its task; empty where all have `D` on one host.
         batch_size: training samples per pass, of the network's setting.
-        weights: `[M, S]` of each sample in the loss of each of a network's members; None for 1.
     """
 
     features: Float[Tensor, "P F"]
@@ -45,7 +44,6 @@ class CostData:
     ratios: Float[Tensor, "P 4"] | None = None
     layouts: tuple[Layout, ...] = ()
     batch_size: int = 1
-    weights: Float[Tensor, "M S"] | None = None
 
     @property
     def overall_ms(self) -> Float[Tensor, " S"]:

@@ -120,23 +120,17 @@ class StructuredCostNetwork(CostNetwork):
         """The mean over the members."""
         return self.member_phases_ms(sums).mean(dim=-2)
 
-    def member_overall_ms(self, sums: Float[Tensor, "*B D L"]) -> Float[Tensor, "*B M"]:
-        """The slowest device's sum of phases, as each member predicts it."""
-        return self.member_phases_ms(sums).sum(dim=-1).max(dim=-2).values
-
     def loss(self, data: CostData, chosen: Int[Tensor, " B"]) -> Float[Tensor, ""]:
         """Huber's loss of the errors of phases and of their sum, relative to `error_scale`, over all members."""
         sums, measured = data.sums(self.encode), data.phases_ms[chosen]
         comm_ms = self._data_comm_ms(data, sums[..., self.layout.dims])
         predicted = self.member_phases_ms(sums[chosen], comm_ms[chosen])  # [B, D, M, 4]
         error = (predicted - measured[:, :, None, :]) / error_scale(measured)[:, :, None, None]
-        weights = torch.ones(1, 1) if data.weights is None else data.weights[:, chosen]
         by_phase, whole = (
-            nn.functional.smooth_l1_loss(values, torch.zeros_like(values), beta=HUBER, reduction="none")
+            nn.functional.smooth_l1_loss(values, torch.zeros_like(values), beta=HUBER)
             for values in (error, error.sum(-1))
         )
-        each = weights.T[:, None, :]  # [B, 1, M]
-        return LOSS_SCALE * ((by_phase * each[..., None]).mean() + (whole * each).mean())
+        return LOSS_SCALE * (by_phase + whole)
 
     def evaluator(self) -> StructuredEvaluator:
         return StructuredEvaluator(self.weights())
@@ -233,7 +227,6 @@ class StructuredCostNetwork(CostNetwork):
             phases_ms[..., _COMPUTE].permute(2, 0, 1).contiguous().numpy(),
             scale.numpy(),
             (comm / scale[..., None]).permute(2, 0, 1).contiguous().numpy(),
-            None if data.weights is None else data.weights.numpy(),
         )
 
     def fit_steps(

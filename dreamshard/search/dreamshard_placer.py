@@ -1,11 +1,9 @@
 """Turn a policy and a cost network into the best placement found within a budget of work, or the policy alone into one.
 
 Starting placements of the search are the policy's greedy rollout, sampled rollouts in one batch, greedy on the cost network,
-and every rule of thumb; `placement_search.py` continues from them. The greedy placement is returned instead of what that
-finds where the measurements do not support that it costs more (`bootstrap.py`).
+and every rule of thumb; `placement_search.py` continues from them.
 """
 
-import logging
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -13,8 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dreamshard.bootstrap import supported_gain
-from dreamshard.cost_model import CostNetwork, Normaliser, StructuredCostNetwork, shard_latents, shard_sums
+from dreamshard.cost_model import CostNetwork, Normaliser, shard_latents, shard_sums
 from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.device_order import in_one_order_of_devices
 from dreamshard.legality import violation
@@ -24,7 +21,7 @@ from dreamshard.policy.mdp import Episodes, episodes_of
 from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.policy.rollout import rollout
 from dreamshard.search.budget import Budget
-from dreamshard.search.cost_greedy import GreedyCostPlacer, cost_greedy
+from dreamshard.search.cost_greedy import cost_greedy
 from dreamshard.search.network_sharding import NetworkSharding
 from dreamshard.search.placement_search import PlacementSearch
 from dreamshard.search.searching_placer import SearchingPlacer
@@ -40,7 +37,6 @@ Inference = Literal["search", "policy"]
 Start = Literal["policy", "cost_greedy", "rules"]
 """Where the search starts: the policy's rollouts, greedy on the cost network, the rules of thumb."""
 
-logger = logging.getLogger(__name__)
 _SPREAD_GAIN = 0.03  # of the predicted cost that spreading tables must save: the error of predicting shards
 _COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
 _SAMPLED_CELLS = 40_000  # limit of sampled rollouts x tables x devices
@@ -57,10 +53,6 @@ class DreamShardPlacer(SearchingPlacer):
         columns: whether tables may be split by columns.
         inference: `policy` places whole tables without search, starts or budget.
         starts: of the search; fewer only to show what each is worth.
-        bootstrap_network: whose votes must all agree before the search's placement is taken instead of the greedy one
-            (`bootstrap.py`); None to take it always.
-        asks_votes: False to take it always, too: where measurements were predictable, votes lose more than they save. A
-            training from this placer goes on with the bootstrap network nevertheless.
     """
 
     cost_network: CostNetwork
@@ -71,8 +63,6 @@ class DreamShardPlacer(SearchingPlacer):
     columns: bool = True
     inference: Inference = "search"
     starts: tuple[Start, ...] = get_args(Start)
-    bootstrap_network: StructuredCostNetwork | None = None
-    asks_votes: bool = True
 
     @property
     def name(self) -> str:
@@ -89,27 +79,7 @@ class DreamShardPlacer(SearchingPlacer):
         """
         if self.inference == "policy":
             return self._by_policy(task)
-        placement, greedy = self._searched(task, budget)
-        return self._supported(task, placement, greedy)
-
-    def _supported(self, task: PlacementTask, found: Placement, greedy: Placement | None) -> Placement:
-        """What the search found, or the greedy placement where the measurements do not support that it costs more."""
-        if self.bootstrap_network is None or not self.asks_votes or greedy is None:
-            return found
-        if not task.constraints.places_freely:
-            try:
-                greedy = GreedyCostPlacer(self.cost_network, self.normaliser).place(task)  # which also repairs it
-            except NoPlacementError:
-                return found
-        if violation(task, greedy) or supported_gain(self.bootstrap_network, self.normaliser, task, found, greedy):
-            return found
-        logger.info(
-            "the measurements do not show that what the search found for %s costs less than greedy on the cost network "
-            "(networks fitted to bootstrap samples of them disagree), so the greedy placement is taken; more "
-            "measurements, or less noisy ones, would tell them apart",
-            task.name or "the tables",
-        )
-        return greedy
+        return self._searched(task, budget)
 
     @in_one_order_of_devices
     def _by_policy(self, task: PlacementTask) -> Placement:
@@ -124,10 +94,8 @@ class DreamShardPlacer(SearchingPlacer):
             )
         return placement
 
-    def _searched(self, task: PlacementTask, budget: Budget) -> tuple[Placement, Placement | None]:
-        """What the search finds, and the greedy placement of whole tables if it is one of its starts."""
+    def _searched(self, task: PlacementTask, budget: Budget) -> Placement:
         network = self.cost_network.for_task(task)
-        greedy: list[Int[Tensor, "B T"]] = []  # of whole tables first, then of column shards
         normaliser = self.normaliser.of_task(task.tables)
 
         def episodes(part: PlacementTask) -> Episodes:
@@ -135,14 +103,10 @@ class DreamShardPlacer(SearchingPlacer):
 
         def starts(of: Episodes) -> list[Int[Tensor, "B T"]]:
             by_policy = self._rollouts(network, of) if "policy" in self.starts else []
-            if "cost_greedy" not in self.starts:
-                return by_policy
-            greedy.append(cost_greedy(network, of))
-            return [*by_policy, greedy[-1]]
+            return [*by_policy, cost_greedy(network, of)] if "cost_greedy" in self.starts else by_policy
 
         rules = "rules" in self.starts
-        placement = PlacementSearch(network, episodes, starts, self.columns, rules).place(task, budget)
-        return placement, Placement(greedy[0][0], task.num_devices) if greedy else None
+        return PlacementSearch(network, episodes, starts, self.columns, rules).place(task, budget)
 
     @torch.no_grad()
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
@@ -165,21 +129,8 @@ class DreamShardPlacer(SearchingPlacer):
             return ShardedPlacement.of(self._by_policy(task), task.tables, task.devices_per_host)
         if set(allowed.sharding_types) <= set(ON_ONE_DEVICE) and not (allowed.tables_named() or allowed.caching):
             return ShardedPlacement.of(self.place_within(task, budget), task.tables, task.devices_per_host)
-        greedy: list[Placement | None] = []
-
-        def whole_and_columns(task: PlacementTask, budget: Budget) -> Placement:
-            found, of_greedy = self._searched(task, budget)
-            greedy.append(of_greedy)
-            return found
-
         costs = NetworkSharding.of(task, self.cost_network, self.normaliser)
-        search = ShardedSearch(costs, costs.devices_per_host, whole_and_columns, _SPREAD_GAIN)
-        placement = search.place(task, budget)
-        columns = placement.as_columns()
-        if columns is None:
-            return placement
-        supported = self._supported(task, columns, greedy[0] if greedy else None)
-        return placement if supported is columns else ShardedPlacement.of(supported, task.tables, task.devices_per_host)
+        return ShardedSearch(costs, costs.devices_per_host, self._searched, _SPREAD_GAIN).place(task, budget)
 
     @torch.no_grad()
     def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:

@@ -96,7 +96,7 @@ def learn_from_shards(
             f"{2 * HOLD_OUT_EVERY}, better 3,000 (`python -m dreamshard.shard_profiling.collect`)"
         )
     fitted, held_out = split_shards(samples)
-    state = untrained(Normaliser.fit(distinct_tables(fitted)), TrainingConfig(bootstraps=0), config.seed)
+    state = untrained(Normaliser.fit(distinct_tables(fitted)), TrainingConfig(), config.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         paper_network = new_cost_network("paper", state.normaliser)

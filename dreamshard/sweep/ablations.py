@@ -147,7 +147,6 @@ ABLATIONS: Mapping[str, Build] = MappingProxyType(
         "dreamshard_policy_real_mdp": _real_mdp("dreamshard"),
         "dreamshard_without_exploration": _trained(settings={"exploration": 0.0}),
         "dreamshard_without_exchanges": _trained(exchanges=False),
-        "dreamshard_without_bootstraps": _on_dreamshard(bootstrap_network=None),
         "dreamshard_without_policy": _on_dreamshard(starts=("cost_greedy", "rules")),
         "dreamshard_without_rules": _on_dreamshard(starts=("policy", "cost_greedy")),
         "dreamshard_from_rules": _on_dreamshard(starts=("rules",)),

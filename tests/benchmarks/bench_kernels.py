@@ -14,7 +14,7 @@ about 0.7 of it (one over the root of two), since it is judged by one measuremen
 The machine must be idle otherwise. Set DREAMSHARD_KERNEL_COSTS to a file to keep what was measured: an interrupted benchmark
 continues from there. `data/kernels_amd_epyc.jsonl.gz` is that file of the measurements in RESULTS.md: unpacked and named, it
 gives the same table without measuring, as long as training proposes the same placements, which the last bits of another kind
-of processor may change. `bench_noisy_choice.py` reads it without proposing anything.
+of processor may change.
 """
 
 import os
@@ -22,7 +22,7 @@ import random
 import statistics
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +58,7 @@ PER_TASK, DEVICES, MEMORY = 20, 2, 2**31
 TRAIN_TASKS, TEST_TASKS, RANDOM_EACH = 50, 100, 4
 SPLIT_SEED, TRAIN_SEED, TEST_SEED = 1, 6, 201
 AGAIN = 0.25  # of the placements
-LEARNED = ("dreamshard", "dreamshard_without_bootstraps", "cost_greedy", "paper")
+LEARNED = ("dreamshard", "cost_greedy", "paper")
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,7 @@ def _placers(trained: Mapping[int, Trained]) -> list[tuple[str, int | None, Plac
     found += [("random", None, RandomPlacer(draw)) for draw in range(RANDOM_EACH)]
     for seed, each in trained.items():
         greedy = GreedyCostPlacer(each.state.cost_network, each.state.normaliser)
-        searching = replace(each.placer, bootstrap_network=None)
-        own: tuple[Placer, ...] = (each.placer, searching, greedy, make_placer(each.paper))
+        own: tuple[Placer, ...] = (each.placer, greedy, make_placer(each.paper))
         found += [(name, seed, placer) for name, placer in zip(LEARNED, own, strict=True)]
     return found
 

@@ -44,7 +44,6 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(tmp_path, kind):
     save_state(stopped, tmp_path / "state")
     resumed, _ = rounds(load_state(tmp_path / "state"), 1, samples)
     assert resumed.iteration == uninterrupted.iteration == 3
-    assert resumed.heldout_errors == uninterrupted.heldout_errors != ()
     assert same(resumed, uninterrupted)
 
 

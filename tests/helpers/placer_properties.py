@@ -15,7 +15,7 @@ from dreamshard.packing import pack_whole
 from dreamshard.peers.neuroshard import NeuroShardPlacer, PredictedCosts
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.search import DreamShardPlacer, GreedyCostPlacer, RooflinePlacer
+from dreamshard.search import GreedyCostPlacer, RooflinePlacer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.hardware_file import hardware
@@ -93,19 +93,9 @@ def _broken(name: str, placer: Any, task: PlacementTask) -> Iterator[str]:
         yield from _broken_by_numbers_of_devices(placer, task, placement)
     if name in _WORSE:
         roomier = replace(task, memory_bytes=int(1.3 * task.memory_bytes))
-        search = _without_doubt(placer)
-        before, after = (search.predict_overall_ms(task, search.place(each)) for each in (task, roomier))
+        before, after = (placer.predict_overall_ms(task, placer.place(each)) for each in (task, roomier))
         if after > before * _WORSE[name]:
             yield f"costs {after / before:.4f} with more memory"
-
-
-def _without_doubt(placer: Any) -> Any:
-    """The placer that always takes what it found.
-
-    The greedy placement that is taken where bootstrap samples do not support a gain may cost more by the very prediction that
-    is doubted, and it may need the memory.
-    """
-    return replace(placer, bootstrap_network=None) if isinstance(placer, DreamShardPlacer) else placer
 
 
 def _broken_by_order(placer: Any, task: PlacementTask, placement: Placement) -> Iterator[str]:

@@ -51,8 +51,6 @@ def bits(state: State) -> dict[str, torch.Tensor]:
     """Everything that a state has learnt, and its generator's state."""
     named = {f"cost.{name}": value for name, value in state.cost_network.state_dict().items()}
     named |= {f"policy.{name}": value for name, value in state.policy.state_dict().items()}
-    if isinstance(state, TrainingState) and state.bootstrap is not None:
-        named |= {f"bootstrap.{name}": value for name, value in state.bootstrap.network.state_dict().items()}
     return named | {"generator": state.generator.get_state()}
 
 
