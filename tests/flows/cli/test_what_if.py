@@ -46,17 +46,6 @@ def test_mlperfs_model_on_three_clusters_and_a_file_of_ones_own(what_if, tmp_pat
     assert "more than" in small["infeasible"]
 
 
-def test_half_precision_and_smaller_batches_cost_less(what_if):
-    figures = {}
-    for options in ((), ("--precision", "fp16"), ("--batch-size", "16384")):
-        [one] = json.loads(what_if("a100:8", "--json", *options).stdout)
-        figures[options] = one
-    full, fp16, small = figures.values()
-    assert fp16["forward_compute_ms"] < full["forward_compute_ms"]
-    assert fp16["largest_memory_bytes"] < 0.7 * full["largest_memory_bytes"]
-    assert small["forward_comm_ms"] < full["forward_comm_ms"]
-
-
 @pytest.mark.parametrize(("name", "start"), [("out.png", b"\x89PNG"), ("out.html", b"<!doctype html>")])
 def test_the_table_says_why_a_cluster_does_not_fit_and_the_picture_shows_it(what_if, tmp_path, name, start):
     done = what_if("h100:8,v100:2", "--out", str(tmp_path / name))
@@ -66,9 +55,3 @@ def test_the_table_says_why_a_cluster_does_not_fit_and_the_picture_shows_it(what
     assert "v100 x2 does not fit: the 26 tables" in words
     assert "h100: kernels" in words  # how far the preset has been checked
     assert (tmp_path / name).read_bytes().startswith(start)
-
-
-def test_a_picture_of_an_unknown_kind_is_refused_before_anything_is_placed(what_if):
-    done = what_if("a100:8", "--out", "picture.bmp")
-    assert done.exit_code == 1
-    assert ".png" in str(done.exception)

@@ -1,7 +1,5 @@
 """The page of an evaluation's placement: devices as measured, divided among tables by the candidate's network."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -9,10 +7,8 @@ from dreamshard.costs import DeviceCosts
 from dreamshard.evaluation import EvaluationRow
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.tasks import PlacementTask
-from flows.reports import evaluation_plan
 from flows.reports.evaluation_plan import placement_of, placement_view
 from flows.reports.evaluation_report import make_report
-from storage.mlflow_store import runs
 from storage.run_records.report_store import CANDIDATE, EvaluationReport
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import learnt_placer
@@ -56,20 +52,6 @@ def test_the_page_shows_measured_devices_beside_what_is_to_be_beaten():
     assert view.side.slowest == 1
     assert view.side.where("t1") == "0, 1"
     assert dict(view.facts)["gain over dim_greedy, all tasks"] == "+50.0 %"
-
-
-def test_an_artifact_of_prefect_links_to_the_page_in_mlflow(monkeypatch):
-    links = []
-    info = SimpleNamespace(info=SimpleNamespace(experiment_id="7"))
-    monkeypatch.setattr(runs, "client", lambda _: SimpleNamespace(get_run=lambda _: info))
-    monkeypatch.setattr(runs, "log_text", lambda *_: None)
-    monkeypatch.setattr(evaluation_plan, "placement_html", lambda *_: "a page")
-    monkeypatch.setattr(evaluation_plan, "FlowRunContext", SimpleNamespace(get=object))
-    monkeypatch.setattr(evaluation_plan, "create_link_artifact", lambda link, **_: links.append(link))
-    store = SimpleNamespace(settings=SimpleNamespace(tracking_uri="http://mlflow:5000/"))
-    evaluation_plan.log_placement(store, "abc", report_of())
-    page = "runs/abc/artifacts/placement_page.html"
-    assert links == [f"http://mlflow:5000/#/experiments/7/{page}?workflowType=machine_learning"]
 
 
 def test_a_candidate_that_did_not_fit_has_no_page():

@@ -10,7 +10,6 @@ from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.tasks import PlacementTask
 from flows.reports.evaluation_report import make_report
-from flows.reports.report_pages import evaluation_page
 from flows.reports.report_tables import comparison_table, title
 from tests.helpers.samples import four_tables
 
@@ -82,14 +81,3 @@ def test_placers_that_split_tables_by_columns_are_marked():
         "dim_greedy": "whole",
         "dreamshard": "split",
     }
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "optimises"), [("paper", "cost of a step"), ("autoshard", "least over the largest")]
-)
-def test_the_page_of_a_training_says_what_its_algorithm_is_and_optimises(algorithm, optimises):
-    rows = [replace(each, placer=algorithm) if each.placer == "dreamshard" else each for each in ROWS]
-    report = make_report("key", rows, "dim_greedy", {}, **FACTS, training="a training", candidate=algorithm)
-    page = evaluation_page(report, [{"measured_cost_ms": 1.0}], "no champion yet", {})
-    assert f"Algorithm `{algorithm}`: " in page
-    assert optimises in page

@@ -5,7 +5,7 @@ import pytest
 from dreamshard.costs import PHASES
 from dreamshard.evaluation import PairedComparison
 from flows.reports.plots import plot_learning, plot_placements, plot_predictions, plots, rows_of_shown_task
-from flows.reports.report_tables import evaluation_table, gain_text, measured_rows, summary_json
+from flows.reports.report_tables import measured_rows
 from storage.run_records.report_store import EvaluationReport, MeasuredRow, PlacerFigures
 
 GAIN = PairedComparison(fits=True, mean_gain=0.25, low=0.1, high=0.4, num_tasks=3)
@@ -73,18 +73,3 @@ def test_every_plot_has_its_file_name(report):
     assert set(plots(report, history)) == {"timeline", "placement", "predicted_vs_measured", "learning_curve"}
     error = plot_learning(history).axes[1].lines[0]
     assert (error.get_xdata().tolist(), error.get_ydata().tolist()) == ([2], [10.0])
-
-
-def test_the_table_shows_gains_with_their_intervals(report):
-    table = evaluation_table(report)
-    assert [line["gain over random"] for line in table] == ["-", "+25.0 % (+10.0 to +40.0)"]
-    assert [line["measured ms"] for line in table] == ["4.000", "3.000"]
-    gain = {"mean_gain": 0.25, "low": 0.1, "high": 0.4, "num_tasks": 3}
-    assert [line["over_best_baseline"] for line in summary_json(report)] == [None, gain]
-
-
-def test_a_gain_over_what_did_not_fit_is_said_in_words():
-    never = PairedComparison(fits=False, mean_gain=None, low=None, high=None, num_tasks=3)
-    assert gain_text(never) == "did not fit"
-    assert gain_text(replace(never, fits=True)) == "fits where the other does not"
-    assert gain_text(replace(GAIN, low=None, high=None)) == "+25.0 %"

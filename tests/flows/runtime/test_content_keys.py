@@ -37,17 +37,6 @@ def test_a_changed_library_file_changes_every_key(tmp_path, monkeypatch, fresh_h
     assert content_key("same") != before
 
 
-def test_the_builds_of_fbgemm_are_part_of_the_key(monkeypatch, fresh_hash):
-    before = library_hash()
-    monkeypatch.setattr(content_keys, "_version", lambda library: "9.9" if library == "fbgemm-gpu" else "")
-    library_hash.cache_clear()
-    without_gpu = library_hash()
-    monkeypatch.setattr(content_keys, "_version", lambda library: "9.9" if library == "fbgemm-gpu-cpu" else "")
-    library_hash.cache_clear()
-    assert len({before, without_gpu, library_hash()}) == 3
-    assert content_keys._version("no-such-library") == ""
-
-
 def test_what_is_no_plain_content_is_refused_as_a_key():
     with pytest.raises(TypeError, match="cannot be part of a cache key"):
         content_key(object())
