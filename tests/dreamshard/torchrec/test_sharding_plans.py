@@ -72,16 +72,17 @@ def assert_same(ours: ShardingPlan, theirs: ShardingPlan) -> None:
         }
 
 
-@pytest.mark.parametrize("device_type", ["cuda", "cpu"])
 @pytest.mark.parametrize(
-    ("way", "kernel", "columns", "ranks_per_place"),
+    ("way", "kernel", "columns", "ranks_per_place", "device_type"),
     [
-        ("table_wise", "fused", WHOLE, 1),
-        ("column_wise", "fused", HALVES, 1),
-        ("row_wise", "fused", WHOLE, 0),
-        ("table_row_wise", "fused", WHOLE, 2),
-        ("grid_shard", "fused", HALVES, 2),
-        ("data_parallel", "dense", WHOLE, 0),
+        ("table_wise", "fused", WHOLE, 1, "cuda"),
+        ("table_wise", "fused", WHOLE, 1, "cpu"),
+        ("column_wise", "fused", HALVES, 1, "cuda"),
+        ("row_wise", "fused", WHOLE, 0, "cuda"),
+        ("table_row_wise", "fused", WHOLE, 2, "cuda"),
+        ("grid_shard", "fused", HALVES, 2, "cuda"),
+        ("data_parallel", "dense", WHOLE, 0, "cuda"),
+        ("data_parallel", "dense", WHOLE, 0, "cpu"),
     ],
 )
 def test_every_way_to_shard_is_as_torchrecs_planner_makes_it(way, kernel, columns, ranks_per_place, device_type):
