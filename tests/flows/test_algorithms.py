@@ -9,8 +9,6 @@ from storage.mlflow_store import champions, registry, runs
 from storage.settings import Settings
 from tests.flows.commands import Dreamshard, failed_with
 
-pytestmark = pytest.mark.flow
-
 RUN = ("run", "--recipe", "smoke", "--testbed", "simulated", "--algorithm", "autoshard", "--json")
 PLACE = ("place", "{home}/tables.csv", "--devices", "2", "--memory-gb", "1", "--placer")
 TOPOLOGY = "simulated rtx2080ti · 2 devices"

@@ -23,7 +23,6 @@ PICTURES = os.environ.get("DREAMSHARD_PICTURES")
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.server,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         CHROMIUM is None, reason="needs chromium (as root: apt-get install chromium), to open the pages"

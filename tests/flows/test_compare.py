@@ -24,8 +24,6 @@ from storage.store import open_store
 from tests.flows.commands import Dreamshard, failed_with
 from tests.helpers.tables import tables_of
 
-pytestmark = pytest.mark.flow
-
 SMALL = ("--recipe", "smoke", "--testbed", "simulated", "--tables-per-task", "6")
 
 

@@ -8,8 +8,6 @@ import pytest
 from dreamshard import recipes
 from tests.flows.commands import Dreamshard, failed_with, files
 
-pytestmark = pytest.mark.flow
-
 HUNG = "gave no answer within 0.4 s"
 
 

@@ -16,8 +16,6 @@ from storage.settings import Settings
 from storage.store import Store
 from tests.flows.commands import Dreamshard, failed_with
 
-pytestmark = pytest.mark.flow
-
 OPTIONS = ("--recipe", "smoke", "--testbed", "simulated:a100", "--iterations", "3")
 TABLES = {f"t{i}": ((1000, 20_000, 300_000)[i % 3], (8, 16, 32, 64)[i % 4], 1 + i % 7) for i in range(26)}
 

@@ -27,8 +27,6 @@ from storage.mlflow_store import registry
 from storage.run_records import checkpoints, lineage, training_effort
 from storage.store import open_store
 
-pytestmark = pytest.mark.flow
-
 BEFORE = {f"t{i}": ((1000, 20_000, 300_000)[i % 3], (4, 8, 16, 32)[i % 4], 1 + i % 5) for i in range(40)}
 REMOVED, RESIZED, DRIFTED, ADDED = ("t3", "t4"), ("t5", "t6"), ("t7", "t8"), ("n0", "n1", "n2")
 

@@ -15,8 +15,6 @@ from flows.tasks.ingestion import read_source_state
 from storage.store import open_store
 from tests.flows.commands import Dreamshard, files
 
-pytestmark = pytest.mark.flow
-
 
 @pytest.fixture(autouse=True, scope="module")
 def tracking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:

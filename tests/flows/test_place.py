@@ -112,7 +112,6 @@ def test_the_form_has_its_fields_asks_for_tables_and_devices_and_refuses_wrong_v
     assert {error.path[0] for error in wrong} == {"tables", "num_devices", "reserve_gb"}
 
 
-@pytest.mark.flow
 def test_a_run_publishes_a_page_with_costs_of_each_device_and_what_moves(store, home):
     assert isinstance(place, Flow)
     given = {"tables": str(home / "tables.csv"), "num_devices": 2, "hardware": "a100"}

@@ -17,8 +17,6 @@ from storage.store import open_store
 from tests.flows.commands import Dreamshard
 from tests.helpers.trained import same
 
-pytestmark = pytest.mark.flow
-
 RUN = ("run", "--recipe", "smoke", "--json")
 INTERRUPTED_ONCE, UNDISTURBED = (f"tests.flows.faulty_testbeds:{name}" for name in ("interrupted_once", "undisturbed"))
 

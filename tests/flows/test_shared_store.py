@@ -9,8 +9,6 @@ import pytest
 
 from tests.flows.commands import Dreamshard, failed_with, runner
 
-pytestmark = pytest.mark.flow
-
 STORE = "s3://team/flows/store"
 TABLES = Path(__file__).parents[2] / "dreamshard/workloads/data/mlperf-dlrm-dcnv2.csv"
 

@@ -13,8 +13,6 @@ import pytest
 from tests.flows.commands import Dreamshard, files
 from tests.storage.lake.test_notebooks import assert_opens_everywhere
 
-pytestmark = pytest.mark.flow
-
 PROJECT = Path(__file__).parents[2]
 SMOKE = ("--recipe", "smoke", "--testbed", "simulated")
 

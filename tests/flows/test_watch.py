@@ -277,7 +277,6 @@ def test_the_version_in_use_is_the_champion_of_what_is_watched(monkeypatch):
     assert version_in_use.version_in_use(SimpleNamespace(settings=None), other) is None
 
 
-@pytest.mark.flow
 def test_the_command_looks_once_says_what_would_start_and_starts_nothing(dreamshard: Dreamshard, tmp_path: Path):
     tables = tmp_path / "tables.csv"
     tables.write_text("name,rows,dim,pooling_factor\n" + "".join(f"t{i},1000,8,2\n" for i in range(20)))

@@ -58,7 +58,7 @@ from tests.storage.lake.test_shard_cost_cache import (  # noqa: F401
 )
 
 
-@pytest.fixture(params=["memory", pytest.param("s3", marks=pytest.mark.server)])
+@pytest.fixture(params=["memory", "s3"])
 def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A home on this machine and a store of its own elsewhere."""
     if request.param == "s3":
@@ -69,7 +69,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     return open_store().settings
 
 
-on_s3 = pytest.mark.parametrize("settings", [pytest.param("s3", marks=pytest.mark.server)], indirect=True)
+on_s3 = pytest.mark.parametrize("settings", ["s3"], indirect=True)
 
 
 def test_nothing_of_the_lake_lies_in_the_home(lake: Lake, settings: Settings, sample: CostSample, version: str):

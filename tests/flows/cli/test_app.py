@@ -22,7 +22,6 @@ def test_with_debug_an_error_is_a_traceback(tmp_path):
     assert "Traceback" in done.stderr
 
 
-@pytest.mark.flow
 def test_a_flow_that_fails_is_one_sentence_on_stderr_whatever_prefect_would_log(tmp_path):
     source = outside_pt(tmp_path / "source.pt")
     environment = {
@@ -73,7 +72,6 @@ def test_an_unknown_recipe_is_one_sentence_that_lists_those_there_are(dreamshard
     failed_with(dreamshard("run", "--recipe", "big", home=empty_home), "'big'", "smoke", "default")
 
 
-@pytest.mark.flow
 def test_an_unknown_testbed_is_one_sentence_before_anything_is_ingested(dreamshard, tmp_path):
     failed_with(
         dreamshard("run", "--recipe", "smoke", "--testbed", "mainframe", home=tmp_path), "'mainframe'", "simulated"
@@ -216,7 +214,6 @@ def not_gzip(path: Path) -> Path:
     return target
 
 
-@pytest.mark.flow
 @pytest.mark.parametrize("make", [truncated_pt, outside_pt, negative_lengths_pt, not_gzip])
 def test_a_damaged_source_is_one_sentence_and_the_lake_stays_as_it_was(dreamshard, tmp_path, make):
     home = tmp_path / "home"

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 
-import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
@@ -34,7 +33,6 @@ flow(name="long")(labelled(body))()
 """
 
 
-@pytest.mark.server
 def test_a_flow_run_of_a_killed_process_of_this_host_is_marked_crashed_and_no_other():
     def body() -> list[str]:
         context = FlowRunContext.get()

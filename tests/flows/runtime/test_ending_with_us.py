@@ -65,7 +65,6 @@ def test_nobody_watches_a_process_that_has_ended_or_never_began():
     assert set(psutil.Process().children()) == before
 
 
-@pytest.mark.server
 def test_no_prefect_server_outlives_a_command_that_is_killed_while_it_starts(tmp_path):
     environment = {"PREFECT_HOME": str(tmp_path / "prefect"), "DREAMSHARD_HOME": str(tmp_path)}
     with subprocess.Popen(
