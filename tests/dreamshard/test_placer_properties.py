@@ -33,19 +33,3 @@ def test_more_memory_once_hid_that_splits_are_cheaper(seed):
 @pytest.mark.parametrize("name", ["dreamshard", "dreamshard_columns", "neuroshard_predicted"])
 def test_one_thread_or_many_place_alike_to_the_bit(name):
     assert thread_differences(name, drawn_task(1)) == ""
-
-
-def test_a_placer_that_breaks_a_property_is_found(monkeypatch):
-    class First:
-        """Everything on the device of the first table's position: not the same in another order, nor legal where full."""
-
-        def place(self, task):
-            from dreamshard.placement import Placement  # here, so that the class reads as a user's
-
-            first = int(task.tables.names[0] == min(task.tables.names))
-            return Placement(task.tables.dim * 0 + first % task.num_devices, task.num_devices)
-
-    monkeypatch.setitem(PLACERS, "first", First)
-    found = [broken_properties("first", drawn_task(seed)) for seed in range(12)]
-    assert any("is not legal" in text for text in found)
-    assert any("order" in text for text in found)
