@@ -10,7 +10,6 @@
     search/                policy + cost network -> the best placement within a budget of work
     training, evaluation   Algorithm 1: measure, fit, improve; paired comparisons of placers
     peers/                 published rivals, behind the same interface
-    shard_profiling/       a placer learnt from costs of single shards on one GPU
     recipes                complete configurations by name
 
 Letters of dimensions, in every signature: B batch (placements or episodes), T tables, D devices, F features, L latent,

@@ -23,14 +23,8 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.training import TrainingConfig, TrainingState, untrained
 
 
-def save_placer(placer: DreamShardPlacer, folder: Path, notes: Mapping[str, str | bytes] | None = None) -> None:
-    """Write `placer` as `folder`, replacing any earlier one.
-
-    Args:
-        placer: to be saved.
-        folder: to write.
-        notes: further files of the folder: name to content.
-    """
+def save_placer(placer: DreamShardPlacer, folder: Path) -> None:
+    """Write `placer` as `folder`, replacing any earlier one."""
     config = {
         "cost_network": placer.cost_network.architecture,
         "policy": placer.policy.kind,
@@ -42,7 +36,7 @@ def save_placer(placer: DreamShardPlacer, folder: Path, notes: Mapping[str, str 
         **placer.cost_network.arguments(),
     }
     networks = {"cost_network": placer.cost_network, "policy": placer.policy}
-    write_model(folder, _tensors(networks, placer.normaliser), config, notes or {})
+    write_model(folder, _tensors(networks, placer.normaliser), config)
 
 
 def load_placer(folder: Path) -> DreamShardPlacer:
@@ -73,7 +67,7 @@ def save_state(state: TrainingState, folder: Path) -> None:
         tensors |= optimizer_tensors(optimizer, prefix)
     config = {"iteration": state.iteration, "warm": state.warm, "training": asdict(state.config)}
     config |= {"measured_on": _measured_on(state.cost_network), "normalised_by": state.normaliser.scope}
-    write_model(folder, tensors, config, {})
+    write_model(folder, tensors, config)
 
 
 def load_state(folder: Path) -> TrainingState:

@@ -32,14 +32,11 @@ _UNREADABLE = (
 )
 
 
-def write_model(
-    folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any], notes: Mapping[str, str | bytes]
-) -> None:
-    """Write a model as `folder`, replacing any earlier one; `notes` are further files, name to content."""
+def write_model(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
+    """Write a model as `folder`, replacing any earlier one."""
     weights = save({name: value.detach().contiguous() for name, value in tensors.items()})
     about = json.dumps({"format": _FORMAT, "features": list(FEATURES), **config}, indent=1)
     files = {_WEIGHTS: weights, _CONFIG: about.encode()}
-    files |= {name: content.encode() if isinstance(content, str) else content for name, content in notes.items()}
     digests = {name: _sha256(content) for name, content in files.items()}
     with atomic.replacing_folder(folder) as temporary:
         for name, content in files.items():

@@ -10,7 +10,6 @@ from typing import Literal
 import torch
 
 from dreamshard.algorithms import TrainingConfig, with_algorithm
-from dreamshard.shard_profiling.design import CollectionConfig
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.task_sampling import sample_tasks
 from dreamshard.tasks import PlacementTask
@@ -116,7 +115,6 @@ class Recipe:
     """Everything the chain needs to know, except where things are stored.
 
     Attributes:
-        collection: if set, `profile` collects costs of shards and `train` learns from those alone.
         sized_by_source: those of `SIZES` that are derived for another source of tables than the recipe's own.
         has_reference: whether versions are also measured on the reference set of their hardware (`reference_tasks`).
         derived: those of `SIZES` that `sizing` has yet to derive; their values here are starting points.
@@ -129,7 +127,6 @@ class Recipe:
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    collection: CollectionConfig | None = None
     has_reference: bool = True
     sized_by_source: tuple[str, ...] = SIZES
     derived: tuple[str, ...] = ()
@@ -178,26 +175,8 @@ def paper_50x4() -> Recipe:
     )
 
 
-def h200_costs() -> Recipe:
-    """Costs of shards on one H200: `profile` collects them, `train` learns from them, `run` plans for eight H200s."""
-    return Recipe(
-        name="h200_costs",
-        workload=WorkloadConfig(dim="mixed", batch_size=65_536),
-        tasks=TasksConfig(
-            tables_per_task=50,
-            num_devices=8,
-            memory_bytes=100 * 2**30,
-            precision="fp16",
-            optimizer="rowwise_adagrad",
-        ),
-        testbed="emulated:h200",
-        measure=MeasureConfig(warmups=2, repeats=9),
-        collection=CollectionConfig(),
-    )
-
-
 RECIPES: dict[str, Callable[[], Recipe]] = {
-    function.__name__: function for function in (default, smoke, dlrm_50x4, paper_50x4, h200_costs)
+    function.__name__: function for function in (default, smoke, dlrm_50x4, paper_50x4)
 }
 
 

@@ -2,23 +2,20 @@
 
 from typing import Any
 
-from flows.forms.configuration import configure
 from flows.forms.form import deployed
-from flows.forms.options import ProfileOptions
+from flows.forms.options import StageOptions
 from flows.reports import mlflow_tracking
 from flows.runtime import run_locks
-from flows.tasks import exchanges, shard_profiling
+from flows.tasks import exchanges
 from flows.tasks import training as steps
 from flows.tasks.stage_inputs import open_for, stage
 from storage.run_records import checkpoints
 
 
 @deployed("profile")
-def profile(options: ProfileOptions) -> dict[str, Any]:
-    """Policy of the last checkpoint -> placements -> cost samples in the lake; or costs of shards, by the recipe."""
-    config, store = configure(options), open_for(options)
-    if config.collection is not None:
-        return shard_profiling.profile_shards(store, config, options.seed, options.seconds, options.device)
+def profile(options: StageOptions) -> dict[str, Any]:
+    """Policy of the last checkpoint -> placements -> cost samples in the lake."""
+    store = open_for(options)
     with stage(store, "profile", options) as inputs:
         dataset, tasks, bench = inputs.dataset, inputs.tasks, inputs.bench
         with run_locks.training_lock(store, inputs.training):

@@ -5,15 +5,13 @@
 
 from typing import Any
 
-from dreamshard.names import DEFAULT_ALGORITHM
 from flows.decisions.warm_start import WarmStart
-from flows.forms.configuration import configure
 from flows.forms.form import deployed
 from flows.forms.options import StageOptions
 from flows.reports import mlflow_tracking
 from flows.runtime import run_locks
 from flows.runtime.testbed_pool import TestbedReference
-from flows.tasks import compacting, exchanges, shard_profiling
+from flows.tasks import compacting, exchanges
 from flows.tasks import training as steps
 from flows.tasks.stage_inputs import open_for, stage
 from storage.run_records import checkpoints
@@ -44,14 +42,7 @@ def train_placer(store: Store, run: str, dataset: str, tasks: str, start: WarmSt
 @deployed("train")
 def train(options: StageOptions) -> dict[str, Any]:
     """Cost samples -> cost network -> policy: all iterations that are left."""
-    config, store = configure(options), open_for(options)
-    if config.collection is not None:
-        if config.training.algorithm != DEFAULT_ALGORITHM:
-            raise ValueError(
-                f"recipe {config.name!r} trains on costs of single shards, from which only {DEFAULT_ALGORITHM} learns, not "
-                f"{config.training.algorithm}; leave out --algorithm, or give another recipe"
-            )
-        return shard_profiling.train_on_shards(store, config, options.seed)
+    store = open_for(options)
     with stage(store, "train", options, progress="train") as inputs:
         training = train_placer(store, inputs.run, inputs.dataset, inputs.tasks, inputs.start, inputs.bench)
     history = checkpoints.history(store, training)

@@ -27,10 +27,10 @@ from dreamshard.model_folder import (
 _ALGORITHM = "autoshard"
 
 
-def save_placer(placer: AutoShardPlacer, folder: Path, notes: Mapping[str, str | bytes] | None = None) -> None:
-    """Write `placer` as `folder`, replacing any earlier one; `notes` are further files, name to content."""
+def save_placer(placer: AutoShardPlacer, folder: Path) -> None:
+    """Write `placer` as `folder`, replacing any earlier one."""
     tensors = _tensors(placer.cost_network, placer.policy, placer.normaliser)
-    write_model(folder, tensors, _config(placer.cost_network), notes or {})
+    write_model(folder, tensors, _config(placer.cost_network))
 
 
 def load_placer(folder: Path) -> AutoShardPlacer:
@@ -53,7 +53,7 @@ def save_state(state: AutoShardState, folder: Path) -> None:
     tensors |= optimizer_tensors(state.cost_optimizer, "cost_optimizer")
     tensors |= optimizer_tensors(state.policy_optimizer, "policy_optimizer")
     config = {"iteration": state.iteration, "warm": state.warm, "training": asdict(state.config)}
-    write_model(folder, tensors, config | _config(state.cost_network), {})
+    write_model(folder, tensors, config | _config(state.cost_network))
 
 
 def load_state(folder: Path) -> AutoShardState:

@@ -7,7 +7,6 @@ the set-up of a shard cheap. Caches are cold because with warm ones a small shar
 import gc
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TypeVar
 
@@ -63,17 +62,8 @@ class ShardRunner:
         self._flush = torch.zeros(FLUSH_BYTES[device.type] // 4, device=device)
         self._lookups: OrderedDict[tuple[str, int], Lookups] = OrderedDict()
 
-    def measure(
-        self,
-        tables: Tables,
-        precision: Precision,
-        optimizer: Optimizer,
-        quiet: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> ShardTiming:
+    def measure(self, tables: Tables, precision: Precision, optimizer: Optimizer) -> ShardTiming:
         """Time one shard by itself.
-
-        Args:
-            quiet: entered for the passes; pauses other threads of this process.
 
         Raises:
             DoesNotFitError: the device has no room for the shard.
@@ -84,8 +74,7 @@ class ShardRunner:
         try:
             built = self.build(tables, precision, optimizer)
             num_passes = self.setup.warmups + self.setup.repeats
-            with quiet():
-                passes = self.within_memory(lambda: [self._pass(built) for _ in range(num_passes)], 0)
+            passes = self.within_memory(lambda: [self._pass(built) for _ in range(num_passes)], 0)
         finally:
             torch.set_num_threads(num_threads)
         timed = torch.tensor(passes[self.setup.warmups :], dtype=torch.float64)  # [R, 2]

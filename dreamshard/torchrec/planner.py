@@ -1,4 +1,4 @@
-"""TorchRec's planner as a rival, and its estimate of compute times."""
+"""TorchRec's planner as a rival."""
 
 import math
 from collections.abc import Mapping
@@ -6,8 +6,6 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
@@ -22,12 +20,10 @@ from dreamshard.placed_shards import ShardEntry, shards_of
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.sharding import ON_EVERY_DEVICE, ON_ONE_HOST, ShardedPlacement, ShardingType, TableSharding
-from dreamshard.tables import Precision, Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec.planner_inputs import (
     Bandwidths,
     local_batch_size,
-    module_of,
     planner_constraints,
     planner_module,
     topology,
@@ -176,36 +172,6 @@ def _sharding_of(parameter: ParameterSharding, dim: int, per_host: int) -> Table
         load_factor = parameter.cache_params.load_factor if parameter.cache_params else None
         share = _DEFAULT_SHARE if load_factor is None else float(load_factor)
     return TableSharding(sharding_type=sharding_type, columns=columns, where=where, cached_share=share)
-
-
-def estimated_compute_ms(
-    tables: Tables, batch_size: int, precision: Precision, memory_bytes_per_s: float
-) -> Float[Tensor, " T"]:
-    """Milliseconds of forward and backward per table by TorchRec's `EmbeddingPerfEstimator`.
-
-    A shard's estimate is the sum over its tables; TorchRec models no effect of fusing them. A table's time is, over the
-    bandwidth of device memory,
-
-        (8 x lookups + weight_bytes x (lookups x max(dim, 32) + min(lookups, batch) x dim)) x penalty x (1 + 2)
-
-    with a penalty of 1.75 below dim 64 and 1.15 below 128, and backward twice forward. It assumes int64 indices and pooled
-    vectors as wide as weights, and ignores reuse of rows and the optimizer. Its bandwidths are bytes per millisecond, so
-    its times are milliseconds, although its docstrings call them seconds.
-
-    Args:
-        tables: each whole, in device memory (fused kernel).
-        batch_size: samples per pass.
-        precision: of the weights.
-        memory_bytes_per_s: bandwidth of device memory.
-    """
-    names, constraints = planner_constraints(tables, ["table_wise"], ["fused"])
-    device = topology(1, 1, 2**62, Bandwidths(memory=memory_bytes_per_s))
-    speed = EmbeddingPerfEstimatorFactory.create("default_estimator", topology=device, constraints=constraints)
-    options = EmbeddingEnumerator(device, batch_size, constraints, [speed]).enumerate(
-        module_of(tables, [precision] * len(tables), names), [EmbeddingBagCollectionSharder()]
-    )
-    perfs = {option.name: option.shards[0].perf for option in options}
-    return torch.tensor([perfs[name].fwd_compute + perfs[name].bwd_compute for name in names], dtype=torch.float64)
 
 
 class _Rating(NoopPerfModel):  # type: ignore[misc]  # torchrec is untyped here

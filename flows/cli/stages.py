@@ -17,7 +17,6 @@ from flows.forms.options import (
     CompareOptions,
     EvaluateOptions,
     IngestOptions,
-    ProfileOptions,
     PromoteOptions,
     RecipeOptions,
     StageOptions,
@@ -35,9 +34,9 @@ def ingest(options: IngestOptions, home: HomeOption = None, as_json: JsonOption 
 
 @with_options
 def profile(
-    options: ProfileOptions, trace: TraceOption = None, home: HomeOption = None, as_json: JsonOption = False
+    options: StageOptions, trace: TraceOption = None, home: HomeOption = None, as_json: JsonOption = False
 ) -> None:
-    """Measure the placements of the next training iteration; with --recipe h200_costs, shards on a GPU."""
+    """Measure the placements of the next training iteration."""
     enter(home, servers=True)
     from flows.profile import profile
 
@@ -115,12 +114,13 @@ def _run(
     Args:
         trace: file for a time line of what the stage measured.
     """
+    from dreamshard.files import outputs
     from flows.cli.in_process import run_flow
     from flows.reports import trace_files
     from storage.store import open_store
 
     if trace is not None:
-        trace_files.check(options.recipe, trace)
+        outputs.check(trace, "timeline", "--trace")
     outcome = run_flow(flow, options, quiet=as_json, numbered=False)
     if "page" in outcome:
         outcome["page"] = outcomes.browsable(open_store().settings, outcome["page"])

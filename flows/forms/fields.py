@@ -295,17 +295,3 @@ DatasetName = Annotated[
     in_form("Name", "Name of the data set for people. Empty: the source's name."),
     typer.Option("--name", help="Name of the data set for people."),
 ]
-Seconds = Annotated[
-    float | None,
-    in_form(
-        "Seconds",
-        "When to stop a collection of shard costs; the next run continues it. Empty: when it is complete.",
-        gt=0,
-    ),
-    typer.Option("--seconds", min=1, help="When to stop a collection of shard costs."),
-]
-DeviceName = Annotated[
-    Literal["auto", "cpu", "cuda"],
-    in_form("Device", "Where shard costs are collected: on a GPU if there is one, or as given."),
-    typer.Option("--device", help="Where to collect shard costs."),
-]

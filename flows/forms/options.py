@@ -104,14 +104,6 @@ class IngestOptions(RecipeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileOptions(StageOptions):
-    """Measurements for the next training iteration, or a collection of shard costs."""
-
-    seconds: fields.Seconds = None
-    device: fields.DeviceName = "auto"
-
-
-@dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(StageOptions):
     """The newest placer against rules of thumb and the champion."""
 

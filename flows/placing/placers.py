@@ -92,7 +92,7 @@ def choose(
     *,
     note: Callable[[str], None],
 ) -> Choice:
-    """The placer called `name`, or the best one for the hardware: a version, a bundled placer, or the preset itself.
+    """The placer called `name`, or the best one for the hardware: a version, or the preset itself.
 
     Args:
         store: with the registry.
@@ -136,7 +136,6 @@ def choose(
 
 def for_hardware(store: "Store", task: "PlacementTask", spec: "AcceleratorSpec", called: str) -> Choice:
     """The best placer for some hardware that there is without measuring."""
-    from dreamshard.shard_profiling.bundled_placers import bundled_names, load_bundled
     from storage.mlflow_store.presence import may_have_versions
 
     found = None
@@ -151,13 +150,6 @@ def for_hardware(store: "Store", task: "PlacementTask", spec: "AcceleratorSpec",
         why = f"version {found.version}{found.alias_note} places: its costs are of {found.measured_on}"
         name = f"dreamshard {found.version}"
         return Choice(placer, name, placer, found.measured_on, why, version=found.version, caveat=found.caveat)
-    own = [store.settings.home / "placers"]
-    if spec.name in bundled_names(own):
-        bundled = load_bundled(spec.name, own)
-        why = f"no version was trained on {called}, so the bundled placer places: {bundled}"
-        return Choice(
-            bundled.placer, f"dreamshard {spec.name}", bundled.placer, bundled.placer.cost_network.measured_on, why
-        )
     return _prior(
         spec,
         task,
@@ -260,27 +252,20 @@ def _with_champion(store: "Store", name: str, note: Callable[[str], None]) -> Ch
 
 
 def _version(store: "Store", name: str) -> Choice:
-    """A bundled placer, or a version by number or alias; an algorithm's name alone stands for its champion."""
+    """A version by number or alias; an algorithm's name alone stands for its champion."""
     from dreamshard.names import ALGORITHMS
-    from dreamshard.recipes import RECIPES
     from dreamshard.search import DreamShardPlacer
-    from dreamshard.shard_profiling.bundled_placers import bundled_names, load_bundled
     from dreamshard.version_references import ALIASES, WRITTEN, VersionReference
     from storage.mlflow_store import registry
 
-    own = [store.settings.home / "placers"]
-    if f"{name}_costs" in RECIPES or name in bundled_names(own):
-        bundled = load_bundled(name, own)
-        origin = bundled.placer.cost_network.measured_on
-        return Choice(bundled.placer, f"dreamshard {name}", bundled.placer, origin, f"{name}: {bundled}")
     rules, reference = _without_costs(), VersionReference.of(name)
     if not reference.is_valid:
         others = sorted([*rules, PRIOR])
         alike = get_close_matches(name, [*others, *ALGORITHMS, *ALIASES], n=1)
         meant = f"did you mean {alike[0]!r}? Or " if alike else ""
         raise ValueError(
-            f"there is no placer {name!r}, so nothing can place the tables; {meant}give a version ({WRITTEN}), h200, or one "
-            f"of {others}"
+            f"there is no placer {name!r}, so nothing can place the tables; {meant}give a version ({WRITTEN}), or one of "
+            f"{others}"
         )
     try:
         placer = registry.load_placer(str(reference), store.settings)

@@ -4,26 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dreamshard.files import outputs
-from dreamshard.recipes import recipe
 from dreamshard.trace import Traced, traced, write_trace
 from flows.reports.timeline import costs_of
 from storage.run_records import checkpoints, report_store
 from storage.store import Store
-
-
-def check(recipe_name: str, path: Path) -> None:
-    """Check before anything is measured that there will be placements to draw, and that they can be written to `path`.
-
-    Raises:
-        ValueError: the recipe measures shards, not placements; there is no such recipe; or `path` cannot be written.
-    """
-    if recipe(recipe_name).collection is not None:
-        raise ValueError(
-            f"recipe {recipe_name!r} measures shards one by one, not placements, so there is no timeline of devices to "
-            "write; leave --trace out, or name a recipe that places tables"
-        )
-    outputs.check(path, "timeline", "--trace")
 
 
 def write(store: Store, outcome: Mapping[str, Any], path: Path) -> int:

@@ -1,10 +1,5 @@
 """What to retry: measurements, with fresh ranks, and calls to a server or a disk that may answer later."""
 
-import faulthandler
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import httpx
@@ -20,9 +15,6 @@ from mlflow.exceptions import MlflowException
 
 _PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED")
 """MLflow's codes for answers 500, 503 and 429 of a server, and for a database that is locked or unavailable."""
-
-_LAST_RESORT_S = 30.0
-_STDERR = 2  # of the process itself, even where Python's is replaced
 
 
 def measurement_failed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
@@ -45,36 +37,3 @@ def passing(error: object) -> bool:
         is_passing = isinstance(error, httpx.TransportError) or store_errors.may_pass(error)
     cause = getattr(error, "__cause__", None)
     return is_passing or (cause is not None and passing(cause))
-
-
-@contextmanager
-def progressing(limit_s: float, what: str) -> Iterator[Callable[[], None]]:
-    """Fail if the function that this yields is not called often enough. Works in the main thread only.
-
-    Args:
-        limit_s: longest time between two calls.
-        what: subject of the error message.
-
-    Raises:
-        MeasurementError: a call is overdue. If the process hangs outside of Python, so that nothing can be raised, it exits
-            `_LAST_RESORT_S` later and prints each thread's position on stderr.
-    """
-
-    def too_late(_signal: int, _frame: FrameType | None) -> None:
-        raise MeasurementError(
-            f"{what} came within {limit_s:g} s, so measuring was ended; earlier measurements are kept: find out what the "
-            "device waits for, then start again"
-        )
-
-    def rearm() -> None:
-        signal.setitimer(signal.ITIMER_REAL, limit_s)
-        faulthandler.dump_traceback_later(limit_s + _LAST_RESORT_S, exit=True, file=_STDERR)
-
-    before = signal.signal(signal.SIGALRM, too_late)
-    try:
-        rearm()
-        yield rearm
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        faulthandler.cancel_dump_traceback_later()
-        signal.signal(signal.SIGALRM, before)

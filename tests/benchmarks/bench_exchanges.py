@@ -1,9 +1,9 @@
 """Whether all-to-alls measured by themselves let a placer serve 128 devices whose placements were measured on 4.
 
-Placers learn from 100 placements of 50 tables on 4 devices, or from 1000 shards on one device, and from all-to-alls: none,
-ten of 128 devices, or those of 2 to 32 devices, from which a law extrapolates. Held-out tasks have 800 unseen tables on 128
-devices, placed by the rules of thumb and at random, and measured with the testbed's noise. The cost of a placer's own
-placements, without noise, is over the best rule of thumb's.
+Placers learn from 100 placements of 50 tables on 4 devices, and from all-to-alls: none, ten of 128 devices, or some of 2
+to 32 devices, from which a law extrapolates. Held-out tasks have 800 unseen tables on 128 devices, placed by the rules of
+thumb and at random, and measured with the testbed's noise. The cost of a placer's own placements, without noise, is over the
+best rule of thumb's.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,37 +13,27 @@ from functools import cache
 from dreamshard.baselines import RULES_OF_THUMB, RandomPlacer, baselines
 from dreamshard.cost_model import CostData, PredictionError, prediction_error
 from dreamshard.costs import CostSample
-from dreamshard.exchange_design import designed_exchanges
-from dreamshard.exchange_sample import ExchangeSample
 from dreamshard.placement import Placement
-from dreamshard.shard_profiling.dataset import MeasuredShard
-from dreamshard.shard_profiling.fit import ShardTraining, learn_from_shards
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import RTX2080TI
 from dreamshard.training import TrainingState, make_placer
 from tests.benchmarks.annealing import true_ms
-from tests.benchmarks.measuring import EXCHANGED_BYTES, Row, row, spread, trained
+from tests.benchmarks.measuring import Row, row, spread, trained
 from tests.benchmarks.pools import ALL_DIMS, Dims, Size, pools, tasks
-from tests.helpers.shards import CONFIG, simulated_shards
 from tests.helpers.testbeds import simulated
 
 MANY = Size(800, 128)
 MAPE_BAR, COST_BAR = 5.0, 1.0
 EXCHANGES: dict[str, tuple[int, ...]] = {"none": (), "of 128": (128,), "of 2 to 32": (2, 4, 8, 16, 32)}
-SHARDS = 1000
 NUM_TASKS, RANDOM_EACH = 3, 3
 
 
 def rows(quick: bool = False) -> Iterator[Row]:
-    """Held-out error and cost by what was measured; shards without exchanges know the published links."""
+    """Held-out error and cost by what was measured."""
     seeds = (0,) if quick else (0, 1, 2)
     for dims in ALL_DIMS:
         for name, counts in EXCHANGES.items():
             states = [trained(dims, seed, exchange_devices=counts) for seed in seeds]
             yield from _figures(f"placements on 4, exchanges {name}, {dims}", dims, states, _samples(dims))
-        for name in ("none", "of 128"):
-            states = [_from_shards(seed, EXCHANGES[name]) for seed in seeds]
-            yield from _figures(f"shards, exchanges {name}, {dims}", dims, states, _samples(dims, as_shards=True))
 
 
 def _figures(name: str, dims: Dims, states: Sequence[TrainingState], samples: Sequence[CostSample]) -> Iterator[Row]:
@@ -59,31 +49,14 @@ def _error(state: TrainingState, samples: Sequence[CostSample]) -> PredictionErr
     return prediction_error(state.cost_network, CostData.of(samples, state.normaliser))
 
 
-@cache
-def _from_shards(seed: int, exchange_devices: tuple[int, ...]) -> TrainingState:
-    exchanges: list[ExchangeSample] = [
-        simulated().measure_exchange(exchange)
-        for exchange in designed_exchanges(exchange_devices, None, EXCHANGED_BYTES)
-    ]
-    return learn_from_shards(_shards(), RTX2080TI, ShardTraining(seed=seed), exchanges).state
-
-
-@cache
-def _shards() -> list[MeasuredShard]:
-    return simulated_shards(SHARDS, RTX2080TI)
-
-
 def _tasks(dims: Dims) -> list[PlacementTask]:
     return tasks(pools(dims)[1], MANY, NUM_TASKS, seed=100)
 
 
-def _samples(dims: Dims, *, as_shards: bool = False) -> list[CostSample]:
-    """Placements of the held-out tasks; in the precision and with the optimizer of the shards if they are to be predicted."""
-    held_out = _tasks(dims)
-    if as_shards:
-        held_out = [replace(task, precision=CONFIG.precision, optimizer=CONFIG.optimizer) for task in held_out]
+def _samples(dims: Dims) -> list[CostSample]:
+    """Placements of the held-out tasks."""
     placers = [*(baselines()[rule] for rule in RULES_OF_THUMB), *(RandomPlacer(draw) for draw in range(RANDOM_EACH))]
-    return [simulated().measure(task, placer.place(task)) for task in held_out for placer in placers]
+    return [simulated().measure(task, placer.place(task)) for task in _tasks(dims) for placer in placers]
 
 
 def _over_rules(state: TrainingState, dims: Dims) -> float:

@@ -29,7 +29,7 @@ _BATCH = 16
 def readers() -> dict[str, Reader]:
     """All of them by name."""
     made = [_list_csv(), _list_parquet(), _list_json(), _configs(), _dlrm(), _dlrm_gz(), _criteo(), _lookups()]
-    made += [_plan(), _torchrec_plan(), _constraints(), _hardware(), _shards(), _exchanges()]
+    made += [_plan(), _torchrec_plan(), _constraints(), _hardware(), _exchanges()]
     made += placers_and_requests()
     made += files_of_homes()
     return {reader.name: reader for reader in made}
@@ -241,34 +241,6 @@ def _hardware() -> Reader:
 
     base = b"base: h100\nmemory: 94 GB\ndevices_per_host: 4\nnetwork_bandwidth: 200 Gbit/s\nname: mine\n"
     return Reader("hardware", ".yaml", (base, b'{"base": "a100", "memory": "40 GiB"}'), read_hardware)
-
-
-def _shards() -> Reader:
-    from datetime import datetime
-
-    from dreamshard.shard_profiling.dataset import (
-        MeasuredShard,
-        distinct_tables,
-        parquet_bytes,
-        read_shards,
-        samples_of,
-    )
-
-    tables = tables_of([100, 50], [8, 16], names=["users", "items"])
-    measured = [
-        MeasuredShard(
-            design="d", index=i, alone_of=None, tables=tables, batch_size=64, precision="fp32", optimizer="sgd",
-            forward_ms=1.0, backward_ms=2.0, clock="cpu", hardware="h100", versions={}, measured_at=datetime(2026, 1, 1)
-        )
-        for i in range(3)
-    ]  # fmt: skip
-
-    def read(path: Path) -> None:
-        samples = samples_of(read_shards(path))
-        if samples:
-            distinct_tables(samples)
-
-    return Reader("measured shards", ".parquet", (parquet_bytes(measured),), read)
 
 
 def _exchanges() -> Reader:

@@ -1,6 +1,6 @@
 """What a testbed and its ranks send each other; every message is pickled by name, so both sides import this module."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -135,24 +135,10 @@ class ExchangeJob:
 
 
 @dataclass(frozen=True)
-class StreamJob:
-    """Work of each rank by itself: every item that `work(device)` yields is sent at once, and the answer is None."""
-
-    work: Callable[[torch.device], Iterator[object]]
-
-
-@dataclass(frozen=True)
 class StageReached:
     """A rank begins one of `STAGES`."""
 
     name: str
-
-
-@dataclass(frozen=True)
-class Item:
-    """One result of a `StreamJob`."""
-
-    value: object
 
 
 @dataclass(frozen=True)

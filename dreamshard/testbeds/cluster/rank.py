@@ -163,11 +163,6 @@ class Worker:
             if self._rank in message.members:
                 position = message.members.index(self._rank)
                 self._teams[message.members] = Team(position, len(message.members), group)
-        elif isinstance(message, messages.StreamJob):
-            self._measurer = None  # frees its memory
-            for value in message.work(self._device):
-                self._channel.send(messages.Item(value))
-            self._answer(None)
         else:
             self._answer(self._measure(message))
 

@@ -7,7 +7,7 @@ import pickle
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Connection
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # it is exported, but not in `__all__`
@@ -97,17 +97,11 @@ class Ranks:
             except OSError as error:
                 raise self._death_of(device) from error
 
-    def collect(
-        self,
-        devices: Sequence[int],
-        timeout_s: float,
-        on_item: Callable[[object], None] = lambda _value: None,
-    ) -> list[object]:
+    def collect(self, devices: Sequence[int], timeout_s: float) -> list[object]:
         """The next answer of each of `devices`, in their order.
 
         Args:
-            timeout_s: longest time without an answer or an item.
-            on_item: called with the value of each item of a `StreamJob`.
+            timeout_s: longest time in all.
 
         Raises:
             RankTrouble: a rank raised, died, or did not answer in time; if its failure made others fail, it names the
@@ -126,9 +120,6 @@ class Ranks:
                 if isinstance(message, messages.Answer):
                     answers[device] = message.value
                     pending.discard(device)
-                elif isinstance(message, messages.Item):
-                    on_item(message.value)
-                    deadline = time.monotonic() + timeout_s + DUMP_S
                 elif isinstance(message, messages.Failed):
                     trouble = self._trouble(device, message.stage, message.error, message.traceback)
                     if message.stage != STAGES[-1]:

@@ -20,7 +20,7 @@ from tests.helpers.trained import learnt_placer
 
 @pytest.fixture
 def folder(tmp_path):
-    save_placer(learnt_autoshard_placer(), tmp_path / "model", {"note.md": "a note"})
+    save_placer(learnt_autoshard_placer(), tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -70,7 +70,6 @@ def test_a_loaded_placer_places_and_predicts_the_same(folder):
     assert torch.equal(loaded.place(task).device, placement.device)
     assert torch.equal(loaded.predict_compute_ms(task, placement), before.predict_compute_ms(task, placement))
     assert loaded.cost_network.measured_on == before.cost_network.measured_on
-    assert (folder / "note.md").read_text() == "a note"
 
 
 def test_models_of_the_two_algorithms_are_not_read_as_each_other(folder, tmp_path):

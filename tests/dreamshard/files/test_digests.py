@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dreamshard.files.digests import digest, json_digest
-from dreamshard.shard_profiling.design import CollectionConfig
 from dreamshard.testbeds.shard_cache import ShardKey
 from flows.runtime.content_keys import content_key
 from storage.lake.parquet_files import content_id
@@ -44,7 +43,3 @@ def test_the_identity_of_a_row_in_the_lake_is_that_of_the_first_release():
 
 def test_the_key_of_a_result_is_that_of_the_first_release():
     assert content_key("dataset", Part(), Path("x"), {"b", "a"}, 0.1, library=False) == "f746ac0d002d3185"
-
-
-def test_the_design_of_a_collection_is_that_of_the_first_release():
-    assert CollectionConfig().design == "a706bee802ba"

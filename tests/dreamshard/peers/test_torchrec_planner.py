@@ -21,7 +21,6 @@ from tests.helpers.tables import pool_of, tables_of, task_of
 
 pytest.importorskip("torchrec")
 
-from dreamshard.torchrec import planner
 from dreamshard.torchrec.shard_estimates import ShardEstimates
 
 
@@ -119,13 +118,11 @@ def test_its_own_rating_is_what_its_estimates_add_up_to():
     assert rating["ours"] < rating["theirs"]
 
 
-def test_estimates_of_whole_tables_are_those_of_compute_and_exchange():
+def test_estimates_of_whole_tables_include_both_exchanges():
     tables = tables_of([10**6, 10**5], dim=[128, 32], pooling=[8.0, 2.0], batch_size=65_536)
     task = PlacementTask(tables, 2, 2**40, batch_size=65_536)
     shards = placed_shards(task, ShardedPlacement.of(Placement(torch.tensor([0, 1]), 2), tables))
     bandwidths = TorchRecPlanner(memory_bytes_per_s=1e12, link_bytes_per_s=1e11).bandwidths()
-    forward, there, back, backward = ShardEstimates(task, bandwidths, 2).shard_ms(shards).T
-    compute_ms = planner.estimated_compute_ms(tables, 65_536, "fp32", 1e12)
-    assert torch.allclose(forward + backward, compute_ms)
+    _, there, back, _ = ShardEstimates(task, bandwidths, 2).shard_ms(shards).T
     assert there.tolist() == pytest.approx([65_536 * 128 * 4 / 1e8, 65_536 * 32 * 4 / 1e8])
     assert torch.equal(there, back)

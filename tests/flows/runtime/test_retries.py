@@ -1,7 +1,6 @@
 """What is tried again, and what is not."""
 
 import errno
-import time
 
 import httpx
 import pytest
@@ -12,8 +11,8 @@ from prefect.tasks import Task
 
 from dreamshard.placer import NoPlacementError
 from dreamshard.testbeds.base import MeasurementError
-from flows.runtime.retries import may_pass, measurement_failed, progressing
-from flows.tasks import drawing, evaluation, ingestion, promotion, pruning, shard_profiling, training
+from flows.runtime.retries import may_pass, measurement_failed
+from flows.tasks import drawing, evaluation, ingestion, promotion, pruning, training
 
 
 def state(error: BaseException, cause: BaseException | None = None):
@@ -56,7 +55,7 @@ def test_a_failed_measurement_is_made_again_and_so_is_one_whose_store_was_away_b
     assert not measurement_failed(None, None, state(ValueError("no placement fits")))
 
 
-@pytest.mark.parametrize("module", [drawing, evaluation, ingestion, promotion, pruning, shard_profiling, training])
+@pytest.mark.parametrize("module", [drawing, evaluation, ingestion, promotion, pruning, training])
 def test_every_task_that_works_on_the_store_is_tried_again_but_only_where_that_can_help(module):
     tasks = [each for each in vars(module).values() if isinstance(each, Task)]
     assert tasks
@@ -64,29 +63,3 @@ def test_every_task_that_works_on_the_store_is_tried_again_but_only_where_that_c
         assert each.retries, each.name
         assert each.retry_delay_seconds, each.name
         assert each.retry_condition_fn in (may_pass, measurement_failed), each.name
-
-
-@pytest.mark.timeout(300, method="thread")  # the other method would take the alarm that the limit is made of
-def test_too_long_without_progress_is_an_error_and_progress_starts_the_clock_anew():
-    came = []
-
-    def collect() -> None:
-        with progressing(0.3, "no shard from an H200") as alive:
-            for shard in range(3):
-                time.sleep(0.2)  # the measurement
-                came.append(shard)
-                alive()
-            time.sleep(60)  # the device hangs
-
-    with pytest.raises(
-        MeasurementError, match=r"no shard from an H200 came within 0\.3 s.*earlier measurements are kept"
-    ):
-        collect()
-    assert came == [0, 1, 2]
-
-
-@pytest.mark.timeout(300, method="thread")
-def test_the_clock_stops_with_the_work():
-    with progressing(0.1, "no shard"):
-        pass
-    time.sleep(0.2)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from dreamshard.shard_profiling.dataset import read_shards
 from tests.helpers.launched import Host
 from tests.helpers.ports import free_port
 
@@ -133,18 +132,3 @@ def test_a_port_in_use_is_one_sentence(hosts):
             assert f"port {port}" in errors
             assert words in errors
             assert "Traceback" not in errors
-
-
-def test_a_collection_of_shards_is_measured_by_all_ranks_and_written_by_one(hosts, tmp_path):
-    folder = tmp_path / "costs"
-    options = ["--small", "--batch-size", "64", "--repeats", "2", "--workers", "1", "--quiet", "--max-shards", "9"]
-    command = ["-m", "dreamshard.shard_profiling.collect", "--out", str(folder), *options]
-    port = free_port()
-    hosts += [plain(0, port, command), plain(1, port, [*command[:3], str(tmp_path / "unused"), *options])]
-    outcome = hosts[0].answer()
-    assert (outcome["known"], outcome["measured"], outcome["complete"]) == (9, 9, True)
-    assert [host.end()[0] for host in hosts] == [0, 0]
-    shards = read_shards(folder)
-    assert [shard.index for shard in shards] == list(range(9))
-    assert all(shard.forward_ms > 0 for shard in shards)
-    assert not (tmp_path / "unused").exists()
