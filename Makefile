@@ -10,7 +10,6 @@ RECIPE ?= default
 SEED ?= 0
 TESTBED ?=
 ARGS ?=
-SWEEP_HOME ?= $(or $(DREAMSHARD_HOME),.dreamshard)
 
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
@@ -23,7 +22,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=20 --durations-min=5
 QUICK := tests/dreamshard tests/storage/lake
 
-.PHONY: help run up check lint test test-all baseline bench sweep chaos chaos-all pictures format lock audit install install-test install-fuzz clean
+.PHONY: help run up check lint test test-all baseline bench chaos chaos-all pictures format lock audit install install-test install-fuzz clean
 .DEFAULT_GOAL := run
 
 help: ## list the targets
@@ -55,10 +54,6 @@ baseline: install-test ## compare costs of plans, errors and views with the froz
 
 bench: install-test ## measure quality and speed, and write the tables of RESULTS.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks --write RESULTS.md $(ARGS)
-
-sweep: install-test ## compare every placer at every size on the test tables, hours, and write RESULTS.md and README.md
-	$(BIN)/dreamshard sweep --recipe paper_table --tables test --home $(SWEEP_HOME) $(ARGS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.kept_sweep --home $(SWEEP_HOME)
 
 chaos: install-fuzz ## break things at random for a quarter of an hour on two cores, and count what held
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos --short $(ARGS)

@@ -144,11 +144,6 @@ def exchange_samples(home: Home = None) -> "DataFrame":
     return view("exchange_samples", home)
 
 
-def sweep_results(home: Home = None) -> "DataFrame":
-    """One row per placer and task of a cell of a sweep: `placed`, `dims`, `seed`, `placer`, `overall_ms`, `place_ms`, ..."""
-    return view("sweep_results", home)
-
-
 def placements(home: Home = None) -> "DataFrame":
     """One row per placed table: `origin` (cost_sample or evaluation), `placer`, `task`, `table_name`, `device`, ..."""
     return view("placements", home)

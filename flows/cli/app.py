@@ -28,7 +28,6 @@ from flows.cli import (
     servers,
     sql,
     stages,
-    sweep,
     terminal,
     what_if,
 )
@@ -47,7 +46,6 @@ _COMMANDS: Mapping[str, Sequence[Callable[..., None]]] = {
     "Stages of `run`, one by one": (stages.ingest, stages.profile, stages.train, stages.evaluate, stages.promote),
     "Servers and workers": (servers.up, servers.deploy, servers.worker),
     "The home": (home.prune, home.compact),
-    "Research": (sweep.sweep,),
 }
 """Every command, by the part of `--help` that lists it."""
 

@@ -26,7 +26,7 @@ def sql(
         str,
         typer.Argument(
             help="Over versions, tables, table_costs, tasks, cost_samples, device_costs, placements, evaluations, "
-            "evaluated_devices, shard_costs, exchange_samples, sweep_results; `describe VIEW` lists the columns of one."
+            "evaluated_devices, shard_costs, exchange_samples; `describe VIEW` lists the columns of one."
         ),
     ],
     csv: Annotated[str | None, typer.Option("--csv", help="Write CSV to this file instead; - for stdout.")] = None,

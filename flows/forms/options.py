@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dreamshard.version_references import VersionReference
-from flows.forms import fields, place_fields, sweep_fields, version_fields
+from flows.forms import fields, place_fields, version_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,18 +168,6 @@ class PlaceOptions:
     move_gb_per_s: place_fields.MoveGbPerS = 10
     budget_ms: place_fields.BudgetMs = None
     max_seconds: place_fields.MaxSeconds = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepOptions:
-    """A sweep over sizes, dims and seeds."""
-
-    recipe: sweep_fields.SweepName = "paper_table"
-    short: sweep_fields.Short = False
-    split: sweep_fields.SweptTables = "validation"
-    workers: sweep_fields.Workers = None
-    experiments: sweep_fields.Experiments = None
-    no_real_ranks: sweep_fields.NoRealRanks = False
 
 
 @dataclass(frozen=True, kw_only=True)

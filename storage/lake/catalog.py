@@ -42,7 +42,6 @@ VIEWS = (
     "placements",
     "evaluations",
     "evaluated_devices",
-    "sweep_results",
 )
 
 _REPLACED = ("FileExpired", "FileNotFoundError")
@@ -237,10 +236,7 @@ def _define_views(connection: duckdb.DuckDBPyConnection, root: AnyPath, address:
         name: versions if name == "versions" and versions else _rows(connection, root, address, name)
         for name in _SOURCES
     }
-    for name in (
-        *("versions", "tables", "tasks", "cost_samples", "device_costs", "shard_costs", "exchange_samples"),
-        "sweep_results",
-    ):
+    for name in ("versions", "tables", "tasks", "cost_samples", "device_costs", "shard_costs", "exchange_samples"):
         connection.execute(f"create or replace view {name} as {rows[name]}")
     connection.execute(
         f"create or replace view evaluations as {derived_views.EVALUATIONS.format(rows=rows['evaluations'])}"
@@ -266,7 +262,6 @@ _SOURCES: dict[str, tuple[str, pa.Schema, tuple[str, ...], str]] = {
     "exchange_samples": ("exchange_samples", schemas.EXCHANGE_SAMPLES, (), ""),
     "evaluations": ("evaluations", schemas.EVALUATIONS, ("testbed", "dataset_version"), ""),
     "table_estimates": ("table_estimates", schemas.TABLE_ESTIMATES, (), ""),
-    "sweep_results": ("sweeps", schemas.SWEEP_RESULTS, ("sweep",), ""),
 }
 """Name -> dataset, columns, those that its folders are named by, and condition on its rows.
 

@@ -213,21 +213,3 @@ EXCHANGE_SAMPLES = pa.schema(
     ]
 )
 """One row per all-to-all measured by itself."""
-
-SWEEP_RESULTS = pa.schema(
-    [
-        *_columns(_TEXT, "sweep", "cell", "experiment", "source", "dims", "trained", "placed", "split", "testbed"),
-        *_columns(_INT, "budget", "seed"),
-        *_columns(_TEXT, "placer", "task"),
-        ("is_exact", pa.bool_()),
-        *_columns(_MS, "overall_ms", "compute_ms"),  # null: did not fit
-        *_columns(_MS, "first_ms", "second_ms"),  # null: an exact cost
-        *_columns(_MS, "predicted_ms", "dreamshard_ms", "place_ms"),  # null: predicts nothing
-        ("has_shards", pa.bool_()),
-        ("learning_s", _MS),
-        ("measurements", _INT),
-        ("commit", _TEXT),
-        ("created_at", _TIME),
-    ]
-)
-"""One row per placer and task of a cell of a sweep."""

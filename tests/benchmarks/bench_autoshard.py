@@ -4,7 +4,7 @@ Trained from 100 placements measured with noise, at two sizes: that of the autho
 with dims 16 and 32, 8 devices), and the project's own (50 tables with mixed dims, 4 devices). Placed at these and other sizes
 without further training. Costs are true ones: forward and backward compute of the slowest device, without communication.
 Greedy on the true cost is a bound on what any prediction can give a greedy choice. What is saved over the rule has a 95 %
-interval over tasks and seeds (`dreamshard.sweep.summary`). Seeds are trained side by side.
+interval over tasks and seeds (`gains.py`). Seeds are trained side by side.
 """
 
 import statistics
@@ -31,9 +31,9 @@ from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.costs import CostSample
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
-from dreamshard.sweep.summary import gain_over
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
+from tests.benchmarks.gains import gain_over
 from tests.benchmarks.measuring import Row, row, spread
 from tests.benchmarks.pools import TRAINED, Size, pools, tasks
 from tests.helpers.testbeds import simulated

@@ -34,7 +34,6 @@ from dreamshard.files.locks import measuring
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.search import GreedyCostPlacer
-from dreamshard.sweep.summary import gain_over
 from dreamshard.tables import Tables, concatenate
 from dreamshard.task_sampling import sample_tasks, split_tables
 from dreamshard.tasks import PlacementTask
@@ -49,6 +48,7 @@ from dreamshard.workloads import (
 from dreamshard.workloads import (
     statistics as table_statistics,
 )
+from tests.benchmarks.gains import gain_over
 from tests.benchmarks.held_out import Trained, Vector, by_network, error_rows, rank, train
 from tests.benchmarks.measuring import Row, row, spread
 from tests.benchmarks.recorded_testbed import RecordedTestbed

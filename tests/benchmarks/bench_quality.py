@@ -3,7 +3,7 @@
 Trained at 50x4 only, from 100 placements and 30 all-to-alls of 4, 8 and 128 devices measured with noise on the simulated
 testbed; placed within the default budget, which is counted in work, so that a busy machine finds the same placements.
 Annealing keeps tables whole; the default placer may split some by columns, which a row's text then says, and separate rows
-show the gain. Intervals are of 95 % over tasks and seeds together, as in a sweep.
+show the gain. Intervals are of 95 % over tasks and seeds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,10 +16,10 @@ from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
-from dreamshard.sweep.summary import Costs, gain_over
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingState, make_placer
 from tests.benchmarks.annealing import anneal, true_ms
+from tests.benchmarks.gains import Costs, gain_over
 from tests.benchmarks.measuring import Row, row, split_note, trained, trained_unseen
 from tests.benchmarks.pools import ALL_DIMS, SIZES, TRAINED, Dims, Memory, Size, pools, tasks
 from tests.helpers import unseen_testbed

@@ -1,26 +1,61 @@
 """Table pools and tasks for benchmarks: Meta's tables by their published statistics, without drawing lookups."""
 
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
+import numpy as np
 import torch
 
-from dreamshard.sweep.tables import BATCH as BATCH
-from dreamshard.sweep.tables import Dims as Dims
-from dreamshard.sweep.tables import Size as Size
-from dreamshard.sweep.tables import meta_tables as meta_tables
-from dreamshard.sweep.tables import repeated as repeated
 from dreamshard.tables import Tables, concatenate
 from dreamshard.task_sampling import split_tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.workloads.config import WorkloadConfig
+from dreamshard.workloads.meta_population import population
+from dreamshard.workloads.meta_statistics import count_laws
+from dreamshard.workloads.source import table_dims
 
+Dims = Literal["dim16", "mixed"]
 Memory = Literal["generous", "tight"]
+
+BATCH = 65_536
+"""Samples of a step, as in the paper."""
 
 ALL_DIMS: tuple[Dims, ...] = ("dim16", "mixed")
 
 
+@dataclass(frozen=True, order=True)
+class Size:
+    """Tables and devices of a task."""
+
+    tables: int
+    devices: int
+
+    def __str__(self) -> str:
+        return f"{self.tables}x{self.devices}"
+
+
 TRAINED = Size(50, 4)
 SIZES = (Size(20, 4), TRAINED, Size(100, 8), Size(200, 8), Size(800, 128))
+
+
+@cache
+def meta_tables(source: str, dims: Dims) -> Tables:
+    """All tables of a Meta data set from its fitted population: rows, lookups and distinct rows per bin."""
+    tables = population(source)
+    config = WorkloadConfig(source=source, dim=16 if dims == "dim16" else "mixed")
+    unique = tables.rows_by_bin.sum(axis=1)
+    means = np.asarray([law.mean for law in count_laws(source)])
+    lookups = np.maximum(np.rint(tables.rows_by_bin @ means).astype(np.int64), unique)
+    return Tables(
+        tuple(f"{source}/t{t:04}" for t in range(len(unique))),
+        torch.from_numpy(tables.rows),
+        torch.from_numpy(table_dims(config, len(unique))),
+        torch.from_numpy(lookups / tables.batch_size),
+        torch.from_numpy(tables.rows_by_bin / np.maximum(unique, 1)[:, None]),
+        torch.from_numpy(lookups),
+        torch.from_numpy(unique),
+    )
 
 
 @cache
@@ -54,3 +89,10 @@ def task_of(tables: Tables, num_devices: int, name: str, memory: Memory = "gener
 def large_task(size: Size, dims: Dims = "mixed") -> PlacementTask:
     """One task of any size: the unseen tables repeated under new names."""
     return tasks(repeated(pools(dims)[1], size.tables), size, 1, seed=0)[0]
+
+
+def repeated(pool: Tables, count: int) -> Tables:
+    """At least `count` tables: the pool as often as that takes, under new names where it is more than once."""
+    times = -(-count // len(pool))
+    copies = [replace(pool, names=tuple(f"{name}#{copy}" for name in pool.names)) for copy in range(times)]
+    return pool if times == 1 else concatenate(copies)

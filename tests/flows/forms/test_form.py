@@ -27,7 +27,6 @@ STAGES = [
     "retrain",
     "watch",
     "prune",
-    "sweep",
 ]
 
 

@@ -21,7 +21,7 @@ from tests.flows.servers_up import ENVIRONMENT, api, deployment, servers_up, unt
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
 STAGES = {"ingest", "profile", "train", "train-cost", "train-policy", "evaluate", "promote", "compare", "place"}
-EXPECTED = {"retrain", "watch", "prune", "sweep", *STAGES}
+EXPECTED = {"retrain", "watch", "prune", *STAGES}
 
 
 @pytest.fixture(scope="module")

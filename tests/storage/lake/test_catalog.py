@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,16 +17,11 @@ from storage.lake import catalog, schemas, write_exchanges
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import write_rows
 from storage.lake.shard_cost_cache import LakeShardCache
-from storage.lake.sweep_results import read_results, result_path, write_results
 from storage.settings import Settings
 from tests.helpers.lake import append_samples
 from tests.helpers.samples import make_evaluation, make_sample
-from tests.helpers.sweep import cell_result
 from tests.helpers.testbeds import simulated
 from tests.storage.lake.test_shard_cost_cache import COSTS, KEY
-
-SWEPT = cell_result(placer="dim_greedy", task="task", measurements=1)
-"""A task of a sweep that did not fit."""
 
 
 @pytest.fixture
@@ -40,7 +34,6 @@ def filled(lake: Lake, sample: CostSample, task: PlacementTask, version: str) ->
         [make_evaluation(task, "random", 4.0)], {}, "key", dataset_version=version, testbed="cluster", hardware="x"
     )
     write_rows(lake.root / "versions" / "versions.parquet", [{"version": 1}], schemas.VERSIONS)
-    write_results(result_path(lake.root, "paper_table", "cell", "key"), "paper_table", "cell", "commit", [SWEPT])
 
 
 def test_the_version_of_a_registered_contestant_is_kept_and_what_did_not_fit_is_left_out_of_averages(
@@ -56,12 +49,6 @@ def test_the_version_of_a_registered_contestant_is_kept_and_what_did_not_fit_is_
         ("random", None, None),
     ]
     assert catalog.query(settings, "select avg(overall_ms) as mean from evaluations") == [{"mean": 3.0}]
-
-
-def test_results_of_a_sweep_are_read_as_they_were_written(lake: Lake):
-    path = result_path(lake.root, "paper_table", "cell", "key")
-    write_results(path, "paper_table", "cell", "commit", [SWEPT, replace(SWEPT, overall_ms=2.0)])
-    assert read_results(path) == [SWEPT, replace(SWEPT, overall_ms=2.0)]
 
 
 def test_reference_tasks_are_a_split_of_their_own_and_their_tables_are_nobodys(

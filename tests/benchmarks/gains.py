@@ -1,0 +1,33 @@
+"""Savings with 95 % intervals over tasks and seeds."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_DRAWS = 4000
+Costs = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """Share of the cost that is saved, with its 95 % interval; all None if a placement of either did not fit."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+def gain_over(costs: Costs, reference: Costs) -> Gain:
+    """Savings of `costs` `[S, T]` of seeds and tasks over `reference` `[S, T]`; infinite if nothing fitted.
+
+    All seeds place the same tasks, so seeds and tasks are resampled independently (a two-way bootstrap).
+    """
+    if not (np.isfinite(costs).all() and np.isfinite(reference).all()):
+        return Gain(mean=None, low=None, high=None)
+    generator, (seeds, tasks) = np.random.default_rng(0), costs.shape
+    of_seeds = generator.multinomial(seeds, np.full(seeds, 1 / seeds), _DRAWS)  # [N, S]
+    of_tasks = generator.multinomial(tasks, np.full(tasks, 1 / tasks), _DRAWS)  # [N, T]
+    drawn, against = (((of_seeds @ each) * of_tasks).sum(axis=1) for each in (costs, reference))  # [N]
+    low, high = np.quantile(1 - drawn / against, (0.025, 0.975))
+    return Gain(mean=float(1 - costs.mean() / reference.mean()), low=float(low), high=float(high))
