@@ -10,7 +10,7 @@ from dreamshard.costs import Infeasible
 from dreamshard.exchange_sample import Exchange
 from dreamshard.placement import Placement
 from dreamshard.testbeds.accelerators.links import NETWORK_SHARE, PEER_S
-from dreamshard.testbeds.accelerators.specs import H100, V100, spec_of
+from dreamshard.testbeds.accelerators.specs import H100, V100
 from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.shard_cache import MemoryShardCache, ShardKey
@@ -157,21 +157,6 @@ def test_a_device_that_runs_out_of_memory_half_way_is_infeasible_too(monkeypatch
     sample = bed_of().measure(roomy_task(TABLES), placement(0, 0, 0))
     assert sample.infeasible.device == 0
     assert sample.infeasible.asked_bytes > 0
-
-
-def test_many_wide_tables_cost_more_than_a_narrow_one():
-    bed = bed_of(repeats=9)
-    wide = bed.shard(tables_of_dims([128] * 32, rows=500), "fp32", "sgd")
-    narrow = bed.shard(tables_of_dims([4], rows=500), "fp32", "sgd")
-    assert wide.forward_ms > narrow.forward_ms
-    assert (wide.num_tables, wide.sum_dim, wide.memory_bytes) == (32, 4096, 32 * 500 * 128 * 4)
-
-
-def test_a_gpu_is_known_by_the_name_its_driver_reports():
-    assert spec_of("NVIDIA H200").name == "h200"
-    assert spec_of("NVIDIA A100-SXM4-80GB").name == "a100"
-    assert spec_of("Tesla V100-SXM2-32GB").name == "v100"
-    assert spec_of("Intel(R) Xeon(R)").name == "rtx2080ti"
 
 
 def test_without_a_gpu_cuda_is_refused():

@@ -140,14 +140,6 @@ def test_other_hosts_than_the_measured_ones_are_a_warning(place):
     assert plan["warning"] is None
 
 
-def test_half_precision_is_predicted_to_cost_less(place):
-    costs = {}
-    for precision in ("fp32", "fp16"):
-        _, plan, _ = place("--devices", "2", "--memory-gb", "1", "--placer", "lookup_greedy", "--precision", precision)
-        costs[precision] = plan["predicted"]["overall_ms"]
-    assert costs["fp16"] < costs["fp32"]
-
-
 def test_hardware_of_ones_own_is_a_file(place, tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("base: a100\nmemory: 40 GB\n")

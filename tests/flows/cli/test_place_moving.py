@@ -80,12 +80,6 @@ def test_the_curve_is_a_list_and_a_picture(place, tmp_path):
     assert ".csv, .png, .svg" in str(done.exception)
 
 
-def test_a_curve_without_a_plan_in_use_is_refused(place_tables, tmp_path):
-    done = place_tables(ALIKE, "--devices", "2", "--hardware", "a100", "--curve", str(tmp_path / "curve.csv"))
-    assert done.exit_code == 1
-    assert "add --current" in str(done.exception)
-
-
 def test_new_gone_and_resized_tables_are_counted_apart_from_what_moves(place):
     today = HEADER + "t0,100000,64,20\nt1,100000,128,20\nfresh,100000,64,20\n"
     done, plan, notes = place(today, {"t0": 0, "t1": 1, "gone": 1})
@@ -119,38 +113,6 @@ def test_tables_that_change_places_without_room_wait_in_host_memory(place, tmp_p
     assert f"t{staged}: device {staged} -> host memory meanwhile, 24.41 MiB" in notes
 
 
-def test_a_plan_of_torchrec_is_read(place_tables, tmp_path):
-    pytest.importorskip("torchrec")
-    shards = {"sharding_type": "table_wise", "compute_kernel": "fused"}
-    modules = {
-        "ebc": {
-            name: shards
-            | {
-                "ranks": [rank],
-                "sharding_spec": [
-                    {"shard_offsets": [0, 0], "shard_sizes": [100_000, 64], "placement": f"rank:{rank}/cuda:{rank}"}
-                ],
-            }
-            for name, rank in {"t0": 0, "t1": 0, "t2": 0, "t3": 0}.items()
-        }
-    }
-    current = tmp_path / "torchrec.json"
-    current.write_text(json.dumps(modules))
-    options = ("--devices", "2", "--hardware", "a100", "--current", str(current), "--steps-until-next", "1e9")
-    done = place_tables(ALIKE, *options)
-    assert done.exit_code == 0, done.exception
-    assert "2 of 4 tables move, 0.0477 GiB in all:" in done.stderr
-
-
-def test_a_plan_for_other_devices_cannot_be_kept(place_tables, tmp_path):
-    current = tmp_path / "current.json"
-    shards = [{"table": f"t{t}", "device": 0, "column_start": 0, "column_end": 64} for t in range(4)]
-    current.write_text(json.dumps({"num_devices": 1, "shards": shards}))
-    done = place_tables(ALIKE, "--devices", "2", "--hardware", "a100", "--current", str(current))
-    assert done.exit_code == 0, done.exception
-    assert "the plan in use cannot be kept: it is for 1 devices" in done.stderr
-
-
 def test_a_plan_knows_the_rows_of_its_tables_and_one_without_them_is_not_trusted(place, place_tables, tmp_path):
     plan = tmp_path / "plan.json"
     assert place_tables(ALIKE, "--devices", "2", "--hardware", "a100", "--out", str(plan)).exit_code == 0
@@ -160,11 +122,3 @@ def test_a_plan_knows_the_rows_of_its_tables_and_one_without_them_is_not_trusted
     assert "of another size: t1" in " ".join(done.stderr.split())
     _, _, notes = place(ALIKE, dict.fromkeys(("t0", "t1", "t2", "t3"), 0))
     assert "does not say how many rows its tables have" in notes
-
-
-def test_a_new_plan_that_costs_more_is_said_to_cost_more(place):
-    tables = HEADER + "heavy,100000,64,50\nsecond,99000,64,50\nlarge,200000,64,1\n"
-    _, _, notes = place(tables, {"heavy": 0, "second": 1, "large": 0}, "--placer", "size_greedy")
-    (_, _, change) = notes.partition("all of the new plan: ")
-    assert "%) more for " in change.split(";")[0].split("keep it")[0]
-    assert "-" not in change.split("%")[0]
