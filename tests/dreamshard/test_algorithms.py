@@ -5,14 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.algorithms import ALGORITHMS, with_algorithm
-from dreamshard.model_files import load_placer, load_state, save_placer, save_state
+from dreamshard.algorithms import with_algorithm
+from dreamshard.model_files import load_placer, save_placer
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import episodes_of
 from dreamshard.policy.rollout import rollout
-from dreamshard.recipes import recipe
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import TrainingConfig, make_placer, start_training
+from dreamshard.training import make_placer, start_training
 from tests.helpers.tables import pool_of
 from tests.helpers.trained import TINY
 
@@ -29,19 +28,9 @@ def test_the_published_algorithm_has_the_papers_networks_and_rates_and_keeps_the
     assert (PAPER.iterations, PAPER.cost_steps) == (TINY.iterations, TINY.cost_steps)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_changing_the_algorithm_and_back_restores_the_default_settings(algorithm):
-    assert with_algorithm(with_algorithm(TINY, algorithm), "dreamshard") == TINY
-
-
 def test_a_setting_changed_on_purpose_survives_naming_the_same_algorithm():
     changed = replace(PAPER, cost_learning_rate=1e-3)
     assert with_algorithm(changed, "paper") == changed
-
-
-def test_a_mixture_is_not_called_as_published():
-    with pytest.raises(ValueError, match="use with_algorithm"):
-        TrainingConfig(algorithm="paper", cost_network="paper")
 
 
 def test_the_published_placer_returns_the_greedy_rollout_of_its_policy_also_from_a_file(tmp_path):
@@ -61,13 +50,3 @@ def test_the_published_placer_says_that_it_found_nothing_legal():
     roomy = PlacementTask(pool_of(14), 2, 2**33)
     with pytest.raises(NoPlacementError, match=r"policy alone found no legal placement.*placer that searches"):
         published().place(replace(roomy, memory_bytes=int(roomy.table_bytes.sum()) // 2 + 1))
-
-
-def test_a_training_state_keeps_its_algorithm(tmp_path):
-    save_state(start_training(pool_of(24), PAPER, seed=0), tmp_path / "state")
-    assert load_state(tmp_path / "state").config == PAPER
-
-
-def test_the_papers_recipe_gives_each_device_5_gib():
-    published_recipe = recipe("paper_50x4")
-    assert (published_recipe.training.algorithm, published_recipe.tasks.memory_bytes) == ("paper", 5 * 2**30)

@@ -3,7 +3,7 @@
 import pytest
 
 from dreamshard.constraints import Constraints
-from dreamshard.constraints_file import parse_constraints, parse_sharding, read_constraints
+from dreamshard.constraints_file import parse_constraints, read_constraints
 from dreamshard.sharding import SHARDING_TYPES
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import tables_of
@@ -100,11 +100,6 @@ def test_tables_apart_that_have_just_enough_devices_are_no_contradiction():
     parse("{apart: [[c, b, a]], pin: {a: 0, b: [0, 1], c: [0, 1, 2]}}")
 
 
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"no file of constraints .*none\.yaml"):
-        read_constraints(tmp_path / "none.yaml", TABLES, 2)
-
-
 def test_a_task_refuses_constraints_that_contradict_and_ignores_tables_of_other_tasks():
     tables = tables_of([10, 10])
     PlacementTask(tables, 2, 2**20, constraints=Constraints(pinned={"elsewhere": (0,)}, excluded={"elsewhere": (0,)}))
@@ -112,21 +107,3 @@ def test_a_task_refuses_constraints_that_contradict_and_ignores_tables_of_other_
         PlacementTask(tables, 2, 2**20, constraints=Constraints(pinned={"t0": (0,)}, excluded={"t0": (0,)}))
     with pytest.raises(ValueError, match="there is no device 2"):
         PlacementTask(tables, 2, 2**20, constraints=Constraints(memory_bytes_of={2: 10}))
-
-
-@pytest.mark.parametrize(
-    ("text", "types"),
-    [
-        ("auto", SHARDING_TYPES),
-        ("columns", ("table_wise", "column_wise")),
-        ("whole", ("table_wise",)),
-        ("row_wise, whole", ("table_wise", "row_wise")),
-    ],
-)
-def test_ways_to_shard_are_named_briefly(text, types):
-    assert parse_sharding(text) == types
-
-
-def test_a_way_to_shard_that_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match="'sideways' names no way"):
-        parse_sharding("sideways")

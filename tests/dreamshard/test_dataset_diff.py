@@ -1,12 +1,9 @@
 """What changed between two datasets, on tables small enough to diff_datasets by eye."""
 
-import json
-import math
-
 import pytest
 import torch
 
-from dreamshard.dataset_diff import DriftThresholds, diff_datasets, pooling_drift, reuse_distance
+from dreamshard.dataset_diff import DriftThresholds, diff_datasets, reuse_distance
 from dreamshard.tables import NUM_BINS, Tables
 from tests.helpers.tables import tables_of
 
@@ -90,36 +87,8 @@ def test_distances_of_histograms_are_those_of_the_text_books():
     assert reuse_distance(histogram(), histogram(1.0)) == 1, "nobody looked it up before"
 
 
-def test_a_table_that_nobody_looked_up_before_has_drifted_without_bound():
-    assert pooling_drift(0.0, 0.0) == 0
-    assert pooling_drift(0.0, 0.1) == math.inf
-    assert pooling_drift(2.0, 1.0) == 0.5
-
-
-@pytest.mark.parametrize(("resized", "matters"), [(3, True), (2, False)])
-def test_all_tables_must_change_where_all_are_asked_for(resized, matters):
-    sizes = [(100 + (t < resized), 4, 1.0, ONCE) for t in range(3)]
-    before = tables(a=(100, 4, 1.0, ONCE), b=(100, 4, 1.0, ONCE), c=(100, 4, 1.0, ONCE))
-    after = tables(a=sizes[0], b=sizes[1], c=sizes[2])
-    assert diff_datasets(before, after, DriftThresholds(share=1.0)).matters is matters
-
-
 def test_tables_that_nothing_was_trained_on_matter():
     diff = diff_datasets(None, BEFORE)
     assert diff.matters
     assert diff.sentence == "3 tables, on which no training with these options has ended yet"
     assert diff.rows() == []
-
-
-def test_the_payload_is_plain_and_counts_what_it_leaves_out():
-    diff = diff_datasets(BEFORE, tables(d=(50, 4, 1.0, ONCE)))
-    sent = json.loads(json.dumps(diff.payload(most=1)))
-    assert (sent["added"], sent["removed"], len(sent["changes"])) == (1, 3, 1)
-    assert sent["changes"][0]["name"] == "b"
-    assert sent["matters"] is True
-
-
-@pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])
-def test_a_threshold_that_nothing_can_pass_is_refused(value):
-    with pytest.raises(ValueError, match="pooling"):
-        DriftThresholds(pooling=value)

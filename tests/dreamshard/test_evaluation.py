@@ -117,20 +117,6 @@ def test_an_illegal_placement_is_an_error_before_anything_is_measured():
     assert measure.order == []
 
 
-def test_the_time_to_place_is_the_clocks():
-    ticks = iter([0.0, 0.5, 1.0, 1.25, 2.0, 2.0, 3.0, 3.0])
-    rows = evaluate(
-        PLACERS,
-        TASKS,
-        Recorder(),
-        predict_ms=lambda task, placement: 1.0,
-        repeats=1,
-        seed=0,
-        clock=lambda: next(ticks),
-    )
-    assert [row.place_ms for row in rows] == [500.0, 250.0, 0.0, 0.0]
-
-
 def test_the_paired_interval_is_scipys():
     generator = torch.Generator().manual_seed(0)
     new, old = torch.rand(2, 12, generator=generator).add(1).tolist()
@@ -169,30 +155,11 @@ def test_repeats_of_one_task_are_paired_by_round():
         paired_comparison([*rows, row("new", "b", 1.0), row("old", "b", 1.0)], "new", "old", "repeats")
 
 
-def test_repeats_that_all_measure_the_same_make_no_interval():
-    found = paired_comparison(
-        [rounds("new", 9.0, 9.0), rounds("old", 10.0, 10.0, device=(0, 0))], "new", "old", "repeats"
-    )
-    assert (found.mean_gain, found.low, found.is_beyond_doubt) == (pytest.approx(0.1), None, False)
-
-
 def test_the_same_placement_under_other_device_numbers_saves_nothing_whatever_was_measured():
     found = paired_comparison(
         [rounds("new", 9.0, 9.1), rounds("old", 10.0, 9.9, device=(1, 0))], "new", "old", "repeats"
     )
     assert (found.is_same_placement, found.mean_gain, found.low) == (True, 0.0, None)
-
-
-def test_each_round_of_repeats_is_told_its_number():
-    numbers = []
-
-    def measure(task, placement, number):
-        numbers.append(number)
-        return sample_of(task, placement, [float(number), 0.0])
-
-    rows = run(measure, repeats=3)
-    assert numbers == [0] * 4 + [1] * 4 + [2] * 4
-    assert all(each.repeats_ms == (0.0, 1.0, 2.0) for each in rows)
 
 
 def test_a_placement_is_identified_by_which_tables_share_a_device():

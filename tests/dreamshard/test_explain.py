@@ -96,29 +96,6 @@ def test_a_trained_placer_explains_whole_tables():
     assert len(explained.tables) == 3
 
 
-def on_three_hosts(**constraints):
-    """Two tables on three hosts of two devices; the second is looked up most."""
-    allowed = Constraints(sharding_types=("table_wise", "column_wise", "table_row_wise", "grid_shard"), **constraints)
-    tables = tables_of([100_000] * 2, 64, [10.0, 40.0])
-    of = PlacementTask(tables, 6, 2**40, devices_per_host=2, constraints=allowed)
-    busy = TableSharding(sharding_type="table_row_wise", columns=((0, 64),), where=(1,))
-    return of, placed(of, [0, 0]).with_table(1, busy)
-
-
-def test_a_table_on_a_host_goes_to_hosts_of_which_it_may_use_every_device():
-    of, placement = on_three_hosts(excluded={"t0": (5,)})
-    on_host = TableSharding(sharding_type="table_row_wise", columns=((0, 64),), where=(0,))
-    reason = next(each for each in explain(of, placement.with_table(0, on_host), A100).tables if each.table == "t0")
-    assert reason.next_place.where == (1,)
-
-
-def test_any_range_of_a_grid_may_go_to_another_host():
-    of, placement = on_three_hosts()
-    grid = TableSharding(sharding_type="grid_shard", columns=((0, 32), (32, 64)), where=(0, 1))
-    reason = next(each for each in explain(of, placement.with_table(0, grid), A100).tables if each.table == "t0")
-    assert reason.next_place.where == (0, 2)  # away from the busy host
-
-
 def test_a_table_is_not_split_into_narrower_columns_than_allowed():
     of = task(constraints=Constraints(narrowest_columns_of={"t0": 48, "t1": 32}))
     ways = {reason.table: reason.next_way for reason in explain(of, placed(of, [0, 0, 1]), A100).tables}

@@ -78,12 +78,6 @@ def test_a_table_larger_than_a_device_is_split_into_the_fewest_columns_shards_th
     assert split_to_fit(task_of([5, 5], 2, 10)).tables.names == ("t0", "t1"), "tables that fit stay whole"
 
 
-def test_whole_tables_that_cannot_be_packed_are_split_too():
-    model = PlacementTask(tables_of([100, 100, 100], 8), 2, 310 * ROW_BYTES)  # two each do not fit: 200 + 200 > 310
-    assert len(split_to_fit(model).tables) > 3
-    assert packed_by_size(split_to_fit(model)) is not None
-
-
 def test_a_model_that_no_split_makes_fit_is_refused_with_what_to_do():
     with pytest.raises(NoPlacementError, match=r"of whole tables or columns .* and none exists"):
         split_to_fit(task_of([6, 6, 6], 2, 10))
@@ -98,8 +92,3 @@ def test_busy_tables_are_also_trained_on_split_by_columns():
         assert task.whole_tables == set(model.tables.names)
         assert {parent_name(name) for name in task.tables.names if name != parent_name(name)} == {"t0"}
         assert int(task.tables.dim.min()) >= 16
-
-
-def test_a_model_without_a_busy_table_is_trained_on_whole():
-    model = PlacementTask(tables_of([100] * 40, 64), 2, ROOMY, name=MODEL)
-    assert split_tasks(model, 20, torch.Generator().manual_seed(0)) == []

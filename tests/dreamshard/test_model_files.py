@@ -8,7 +8,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dreamshard.model_files import load_placer, load_state, save_placer, save_state
-from dreamshard.model_folder import check_files, folder_digest
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import make_placer, start_training
@@ -127,12 +126,6 @@ def test_a_change_that_nothing_else_would_show_is_refused_by_its_digest(folder):
     with pytest.raises(
         ValueError, match=r"weights\.safetensors was changed or damaged after it was saved: its SHA-256 is"
     ):
-        load_placer(folder)
-
-
-def test_a_changed_setting_is_refused_by_its_digest(folder):
-    change_config(folder, rollouts=1_000_000)
-    with pytest.raises(ValueError, match=r"config\.json was changed or damaged after it was saved"):
         load_placer(folder)
 
 

@@ -23,11 +23,6 @@ def test_a_feature_counts_in_every_table_that_it_looks_up():
     assert not found.notes
 
 
-def test_a_table_called_as_its_only_feature_has_one_pooling_factor():
-    same = replace(USER, features=("user",))
-    assert model_tables([same], pooling_factors={"user": 4.0}).tables.pooling_factor.tolist() == [4.0]
-
-
 @pytest.mark.parametrize(
     ("details", "factors", "message"),
     [

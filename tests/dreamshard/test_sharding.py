@@ -6,9 +6,8 @@ import torch
 from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.legality import violation
 from dreamshard.placed_shards import placed_shards
-from dreamshard.placement import Placement
 from dreamshard.plan import make_plan, parse_plan
-from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, TableSharding, even_columns, most_ranges, row_blocks
+from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, TableSharding, even_columns, row_blocks
 from dreamshard.tables import NUM_BINS, Tables
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import tables_of
@@ -81,13 +80,6 @@ def test_a_plan_that_lacks_a_block_of_rows_is_refused():
         parse_plan(text).sharded_placement(tables())
 
 
-def test_whole_tables_and_columns_are_a_placement_again():
-    placement = Placement(torch.tensor([0, 1, 2, 3, 0]), 4)
-    sharded = ShardedPlacement.of(placement, tables())
-    assert torch.equal(sharded.as_columns().device, placement.device)
-    assert FOUR_DEVICES_ON_TWO_HOSTS.as_columns() is None
-
-
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
@@ -111,10 +103,6 @@ def test_what_violates_a_constraint_is_named(changed, text):
     assert text in violation(task(constraints=Constraints(**(allowed | changed))), FOUR_DEVICES_ON_TWO_HOSTS)
 
 
-def test_without_constraints_there_is_nothing_to_violate():
-    assert violation(task(), FOUR_DEVICES_ON_TWO_HOSTS) == ""
-
-
 def test_a_table_too_large_for_columns_is_placed_where_rows_may_be_split():
     huge = tables().columns(torch.tensor([0])) | {"rows": torch.tensor([5_000_000_000])}
     one = Tables(("huge",), **huge)
@@ -129,21 +117,6 @@ def test_columns_and_rows_are_covered_once(parts):
     blocks = row_blocks(10, 4)
     assert blocks == [(0, 3), (3, 6), (6, 9), (9, 10)]
     assert row_blocks(2, 4)[2:] == [(2, 2), (2, 2)]
-
-
-@pytest.mark.parametrize(("dim", "parts"), [(4, 2), (10, 3), (64, 17), (64, 0)])
-def test_more_ranges_than_columns_make_are_refused(dim, parts):
-    with pytest.raises(ValueError, match=f"{dim} columns do not make {parts} ranges"):
-        even_columns(dim, parts)
-
-
-@pytest.mark.parametrize(
-    ("dim", "narrowest", "most"), [(64, 0, 16), (64, 32, 2), (64, 33, 1), (20, 10, 1), (100, 50, 1), (2, 1, 1)]
-)
-def test_the_most_ranges_are_all_as_wide_as_asked_for(dim, narrowest, most):
-    assert most_ranges(dim, narrowest) == most
-    widths = [end - start for start, end in even_columns(dim, most)]
-    assert most == 1 or min(widths) >= narrowest
 
 
 @pytest.mark.parametrize(("dim", "narrowest"), [(4, {}), (64, {"t1": 48})])

@@ -16,7 +16,6 @@ from torchrec.distributed.planner.planners import (  # noqa: E402
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation  # noqa: E402
 from torchrec.distributed.planner.types import PlannerError  # noqa: E402
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward  # noqa: E402
-from torchrec.types import DataType  # noqa: E402
 
 from dreamshard import model_files  # noqa: E402
 from dreamshard.constraints import Constraints  # noqa: E402
@@ -36,10 +35,6 @@ def test_every_table_of_every_module_gets_ranks_and_the_plan_is_repeatable():
     assert planner().plan(Model(), SHARDERS).plan == plan.plan
 
 
-def test_a_model_without_tables_has_an_empty_plan():
-    assert planner().plan(torch.nn.Linear(2, 2), SHARDERS).plan == {}
-
-
 def test_tables_are_kept_out_of_the_memory_that_is_reserved(caplog):
     caplog.set_level(logging.INFO)
     model = Model(rows=4 * 2**20)  # 1 GiB each
@@ -57,15 +52,6 @@ def test_tables_are_kept_out_of_the_memory_that_is_reserved(caplog):
         planner(topology=tight, storage_reservation=FixedPercentageStorageReservation(1.0)).plan(model, SHARDERS)
 
 
-def test_devices_may_have_unequal_memory():
-    uneven = topology()
-    for device in uneven.devices[1:]:
-        device.storage.hbm = GIB // 8
-    only = {name: ParameterConstraints(sharding_types=["table_wise"], compute_kernels=["fused"]) for name in "abcd"}
-    plan = planner(topology=uneven, constraints=only).plan(Model(), SHARDERS)
-    assert {plan.plan["ebc"][name].ranks[0] for name in "abcd"} == {0}
-
-
 def test_the_optimizers_state_takes_memory():
     model = Model()
     apply_optimizer_in_backward(torch.optim.Adam, model.ebc.parameters(), {"lr": 0.1})
@@ -78,12 +64,6 @@ def test_the_optimizers_state_takes_memory():
     assert found.model.details[0].optimizer == "rowwise_adagrad"
 
 
-def test_types_of_weights_are_those_of_the_model():
-    found = model_to_plan(Model(data_type=DataType.BF16), SHARDERS, constraints={}, compute_device="cuda", batch_size=8)
-    task = found.task([GIB] * 4, batch_size=32, devices_per_host=2, further=Constraints())
-    assert task.weight_bytes.tolist() == [2, 2, 2, 2, 4]
-
-
 def test_measured_lookups_replace_what_is_assumed():
     found = model_to_plan(Model(), SHARDERS, constraints={}, compute_device="cuda", batch_size=8)
     measured = found.model.tables.select([0])
@@ -94,16 +74,6 @@ def test_measured_lookups_replace_what_is_assumed():
     assert "lack b, c, d, s" in again.notes[0]
     with pytest.raises(ValueError, match="1000000 in the statistics"):
         model_to_plan(Model(rows=7), SHARDERS, constraints={}, compute_device="cuda", batch_size=8, measured=measured)
-
-
-def test_tables_of_one_name_in_two_modules_are_both_planned():
-    class Twins(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.x, self.y = Model().ebc, Model().ebc
-
-    plan = planner().plan(Twins(), SHARDERS)
-    assert {path: set(parameters) for path, parameters in plan.plan.items()} == {"x": set("abcd"), "y": set("abcd")}
 
 
 def test_dims_that_the_fused_operator_refuses_are_copied_everywhere():

@@ -36,15 +36,6 @@ def test_ranks_on_the_cpu_take_the_recipes_batch_even_beside_a_gpu(monkeypatch):
         )
 
 
-def test_more_devices_need_larger_tasks():
-    base = with_overrides(default(), source="mine.csv")
-    recipe, _ = sized(base, pool_of(100), CPU)
-    assert recipe.tasks.tables_per_task == 20
-    on_eight = replace(base, tasks=replace(base.tasks, num_devices=8))
-    recipe, _ = sized(on_eight, pool_of(100), CPU)
-    assert (recipe.tasks.mode, recipe.tasks.tables_per_task) == ("pool", 40)
-
-
 def test_memory_is_the_devices_less_a_reserve_unless_it_was_given():
     asked = with_overrides(default(), source="mine.csv")
     assert sized(asked, pool_of(5), A100)[0].tasks.memory_bytes == 70 * 2**30
@@ -85,20 +76,3 @@ def test_the_batch_size_is_that_of_gpus_where_one_is_measured_or_modelled():
     assert batch("cluster:cuda") == batch("cluster:ray:cuda") == DEFAULT_BATCH
     assert batch("cluster:cpu") == default().workload.batch_size
     assert batch("simulated", smoke()) == smoke().workload.batch_size, "a tiny configuration stays one"
-
-
-def test_the_batch_is_smaller_for_a_list_with_very_many_lookups(tmp_path):
-    path = tmp_path / "wide.csv"
-    path.write_text("name,rows,dim,pooling_factor\n" + "".join(f"t{t},1000,16,500\n" for t in range(40)))
-    recipe = with_batch_size(with_overrides(default(), testbed="simulated", source=str(path)))
-    assert recipe.workload.batch_size == 8192  # 20,000 lookups per sample, 2^28 per batch at most
-
-
-def test_mode_can_be_asked_for():
-    asked = with_overrides(default(), source="mine.csv")
-    for mode in ("fixed", "pool"):
-        wanted = replace(asked, tasks=replace(asked.tasks, mode=mode))
-        recipe, sizes = sized(wanted, pool_of(26), CPU)
-        assert recipe.tasks.mode == mode
-        assert "as asked" in sizes.sentence
-        assert recipe.tasks.tables_per_task == (26 if mode == "fixed" else 13)

@@ -72,23 +72,6 @@ def test_compute_is_divided_by_what_each_table_saves_and_exchange_by_columns():
     assert float(shares.phases_ms[0, 1] / shares.phases_ms[1, 1]) == pytest.approx(64 / 32)
 
 
-def test_a_device_without_tables_of_its_own_only_waits():
-    task = PlacementTask(tables_of([100_000] * 2, 64, [40.0, 10.0]), 3, 2**40)
-    shares = table_shares(task, whole(task, [0, 1]), A100)
-    assert float(shares.rest_ms[2].sum()) == pytest.approx(
-        float(A100.predict_sharded(task, whole(task, [0, 1])).device_ms()[2])
-    )
-    assert float(shares.rest_ms[:2].sum()) == 0
-
-
-def test_without_costs_there_is_memory_alone():
-    task = PlacementTask(tables_of([100_000] * 2, 64, [40.0, 10.0]), 2, 2**40)
-    shares = table_shares(task, whole(task, [0, 1]), None)
-    assert shares.phases_ms is None
-    assert shares.device_phases_ms is None
-    assert shares.device_bytes.tolist() == placed_shards(task, whole(task, [0, 1])).memory_bytes().tolist()
-
-
 def test_measured_phases_keep_the_tables_parts():
     task = PlacementTask(tables_of([100_000] * 3, 64, [40.0, 10.0, 20.0]), 2, 2**40)
     shares = table_shares(task, whole(task, [0, 0, 1]), A100)

@@ -44,13 +44,6 @@ def test_new_tables_fill_both_sides_evenly_and_the_seed_says_which():
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_without_an_earlier_split_the_draw_is_that_of_the_first_release():
-    train, test = split_tables(pool_of(6), torch.Generator().manual_seed(0))
-    order = torch.randperm(6, generator=torch.Generator().manual_seed(0))
-    assert train.names == pool_of(6).select(order[:3].sort().values).names
-    assert test.names == pool_of(6).select(order[3:].sort().values).names
-
-
 def test_the_same_seed_draws_the_same_tasks_and_another_seed_others():
     pool = pool_of(30)
     names = [[task.tables.names for task in draw(pool, seed)] for seed in (0, 0, 1)]
@@ -67,11 +60,6 @@ def test_no_task_is_drawn_twice_however_few_there_are():
     assert len(draw(pool_of(5), seed=0, size=5, count=10)) == 1
     tasks = draw(pool_of(4), seed=0, size=2, count=50)
     assert len(tasks) == len({task.whole_tables for task in tasks}) == 6  # all pairs of four
-
-
-def test_task_sizes_are_drawn_from_the_choices():
-    sizes = {len(task.tables) for task in draw(pool_of(10), seed=0, count=30, size=[2, 7])}
-    assert sizes == {2, 7}
 
 
 def test_a_task_larger_than_its_pool_is_refused():

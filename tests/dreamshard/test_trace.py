@@ -41,16 +41,6 @@ def test_gradients_are_exchanged_when_the_slowest_has_all_vectors():
     ]
 
 
-def test_a_device_without_tables_waits_while_the_others_compute():
-    costs = DeviceCosts.from_phases(torch.tensor([[3.0, 1.0, 1.0, 2.0], [0.0, 1.0, 1.0, 0.0]]))
-    assert [found.name for found in spans(costs) if found.device == 1] == [
-        "waiting",
-        "forward_comm",
-        "backward_comm",
-        "waiting",
-    ]
-
-
 def test_bars_of_a_device_neither_overlap_nor_leave_gaps():
     generator = torch.Generator().manual_seed(0)
     found = spans(DeviceCosts.from_phases(torch.rand(7, 4, generator=generator)))
@@ -87,12 +77,3 @@ def test_the_file_is_complete_events_in_microseconds_with_a_process_per_placemen
     named = {event["args"]["name"] for event in content["traceEvents"] if event["ph"] == "M"}
     assert named == {"ours", "theirs", "device 0", "device 1"}
     assert [file.name for file in path.parent.iterdir()] == ["trace.json"]
-
-
-def test_every_bar_of_a_phase_names_the_tables_of_its_device():
-    events = trace_events({"ours": Traced.of(COSTS, ["user", "item[0:8]", "item[8:16]"], [1, 0, 1])})
-    bars = [event for event in events if event["ph"] == "X"]
-    named = {(event["tid"], event["name"]): event.get("args", {}).get("tables") for event in bars}
-    assert named[0, "forward compute"] == ["item[0:8]"]
-    assert named[1, "backward comm"] == ["user", "item[8:16]"]
-    assert named[1, "waiting"] is None

@@ -17,10 +17,10 @@ from dreamshard.version_references import VersionReference
 from dreamshard.workloads import dataset_version, open_workload, statistics
 from flows.decisions import warm_start
 from flows.forms.configuration import configure
-from flows.forms.options import RecipeOptions, RetrainOptions, StageOptions
+from flows.forms.options import RetrainOptions
 from flows.reports import version_facts
 from flows.runtime import testbed_pool
-from flows.tasks import drawing, stage_inputs
+from flows.tasks import drawing
 from flows.tasks import training as steps
 from storage.lake.table_splits import read_table_split
 from storage.mlflow_store import registry
@@ -184,19 +184,6 @@ def test_what_was_measured_before_is_fitted_as_well_with_the_tables_as_they_were
     assert all(rows[name] == BEFORE[name][0] for name in rows)
 
 
-def test_what_was_saved_is_said_in_measured_figures(home: Home):
-    first, second = (training_effort.read(open_store(), home.tags[version]["training"]) for version in ("1", "2"))
-    assert first.sentence.startswith("from nothing: 15 measurements, ")
-    assert (second.samples_reused, second.samples_available) == (15, 15)
-    assert (second.measurements_made, second.measurements_saved) == (10, 5)
-    first_s = training_effort.read_origin(open_store(), home.tags["1"]["training"]).measurement_s
-    assert second.minutes_saved == pytest.approx(5 * first_s / 60)
-    assert second.sentence.startswith("warm from version 1: 15 of 15 cost samples re-used, 5 of ")
-    assert first.metrics["measurements_saved"] == 0
-    assert "minutes_saved" not in first.metrics
-    assert second.metrics["training_minutes"] > 0
-
-
 def test_a_warm_training_that_was_killed_ends_with_the_same_bits_and_measures_nothing_again(home: Home):
     dataset, training = home.origin("2").dataset, home.tags["2"]["training"]
     whole = checkpoints.load(open_store(), training, "iteration_02")
@@ -276,20 +263,3 @@ def test_a_store_that_is_away_for_a_moment_makes_no_training_a_full_one(
     monkeypatch.setattr(registry, "load_placer", unreadable(TimeoutError("the store")))
     with pytest.raises(ValueError, match="cannot be read"):
         warm_start._warm(open_store(), version("2"), home.config(), tables, full=False)
-
-
-def test_stages_on_their_own_say_of_which_source_the_tables_are_that_they_work_on(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-):
-    for step in ("find_start", "draw_tasks"):
-        monkeypatch.setattr(stage_inputs, step, getattr(stage_inputs, step).fn)
-    assert configure(RecipeOptions(recipe="smoke")).workload.source == "meta-dlrm-2021"
-    options = StageOptions(recipe="smoke", testbed="simulated", dataset=home.origin("2").dataset)
-    with disable_run_logger():
-        assert stage_inputs.stage_inputs(open_store(), options).start.source == str(home.path / "list.csv")
-
-
-def test_a_version_says_which_tables_changed_since_the_version_it_trained_on_from(home: Home):
-    first, second = home.tags["1"], home.tags["2"]
-    assert (second["table_diff"], second["warm_from"], second["tables"]) == ("+3 -2 ~4", "1", "41")
-    assert (first["table_diff"], first["warm_from"], first["mode"]) == ("", "", "pool")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from mlflow import MlflowClient
 
 from flows.forms.configuration import configure
 from flows.forms.options import IngestOptions
@@ -110,16 +109,6 @@ def test_tables_whose_lookups_were_removed_are_ingested_again(dreamshard: Dreams
     again = ingested(dreamshard, str(tmp_path / "t.csv"), tmp_path / "home")
     assert (again["new_tables"], again["dataset"]) == (1, first["dataset"])
     assert removed.is_file()
-
-
-def test_how_many_tables_were_new_is_logged_and_shown(dreamshard: Dreamshard, tmp_path: Path, tracking: str):
-    (tmp_path / "t.csv").write_text(LIST)
-    done = dreamshard("ingest", str(tmp_path / "t.csv"), "--recipe", "smoke", home=tmp_path / "home")
-    assert "new tables     3\n" in done.stdout
-    assert "3 tables, 3 new, 0 re-used" in done.stderr
-    mlflow = MlflowClient(tracking)
-    found = mlflow.search_runs([each.experiment_id for each in mlflow.search_experiments()])
-    assert {"tables_new": 3.0, "tables_reused": 0.0} in [run.data.metrics for run in found]
 
 
 MODEL = """

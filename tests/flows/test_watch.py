@@ -12,7 +12,6 @@ import pytest
 from prefect.client.schemas.objects import StateType
 
 from dreamshard.dataset_diff import DatasetDiff, DriftThresholds
-from dreamshard.testbeds.accelerators.hardware_file import read_hardware
 from flows import watch
 from flows.decisions import retraining_due, version_in_use
 from flows.forms.configuration import configure
@@ -80,12 +79,6 @@ class Server:
 def test_the_same_retraining_is_waited_for_but_no_schedule(monkeypatch, found, under_way):
     monkeypatch.setattr(watching, "get_client", Server(runs=[found]))
     assert watching.find_running.fn(WATCHED) == ("able-ant" if under_way else None)
-
-
-def test_a_retraining_behind_hundreds_of_others_is_waited_for_too(monkeypatch):
-    others = [run(StateType.RUNNING, num_devices=4) for _ in range(300)]
-    monkeypatch.setattr(watching, "get_client", Server(runs=[*others, run(StateType.RUNNING, num_devices=8)]))
-    assert watching.find_running.fn(WATCHED) == "able-ant"
 
 
 def asked(hours_ago: float, dataset: str, **other):
@@ -180,18 +173,6 @@ def test_a_fixed_model_was_last_trained_as_one_however_many_tables_it_had(monkey
 )
 def test_a_testbed_is_known_by_name_as_far_as_it_is_the_same_on_every_machine(name, kind, hardware, can):
     assert retraining_due.is_testbed(name, kind, hardware) is can
-
-
-def test_hardware_of_ones_own_is_known_by_its_figures(tmp_path):
-    mine = tmp_path / "mine.yaml"
-    mine.write_text("base: h100\nmemory: 94 GB\n")
-    name = read_hardware(mine).name
-    for testbed in ("simulated", "emulated"):
-        assert retraining_due.is_testbed(f"{testbed}:{mine}", testbed, f"{testbed} {name}")
-        assert not retraining_due.is_testbed(f"{testbed}:{mine}", testbed, f"{testbed} h100")
-        mine.write_text("base: h100\nmemory: 96 GB\n")
-        assert not retraining_due.is_testbed(f"{testbed}:{mine}", testbed, f"{testbed} {name}")
-        mine.write_text("base: h100\nmemory: 94 GB\n")
 
 
 def test_of_a_bundled_list_nothing_is_asked_for_and_it_is_said_why():

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 
 from dreamshard.autoshard.cost_network import ComputeCostNetwork
@@ -57,23 +56,10 @@ def test_no_device_is_filled_beyond_its_memory_while_another_has_room():
     assert torch.equal(taken.reward >= 0, fits)
 
 
-def test_tables_come_in_descending_predicted_cost():
-    state, task = learnt_autoshard(), roomy_task(pool_of(12))
-    episodes = episodes_of([task], state.cost_network, state.normaliser)
-    alone = state.cost_network.compute_ms(state.cost_network.encode(state.normaliser(task.tables)))
-    assert torch.equal(alone.clamp(min=0)[episodes.order[0]], alone.clamp(min=0).sort(descending=True).values)
-
-
 def test_a_table_stays_on_the_devices_that_it_may_use():
     constraints = Constraints(pinned={"t1": (2,)}, excluded={"t0": (0, 1)})
     task = replace(roomy_task(tables_of([10, 20, 30, 40]), 3), constraints=constraints)
     assert (rolled(task, count=16, generator=seeded()).device[:, :2] == 2).all()
-
-
-def test_tasks_of_different_shape_do_not_share_a_batch():
-    state = learnt_autoshard()
-    with pytest.raises(ValueError, match=r"\(8, 2\), \(9, 2\)"):
-        episodes_of([roomy_task(pool_of(8)), roomy_task(pool_of(9))], state.cost_network, state.normaliser)
 
 
 def test_the_loss_finds_the_probabilities_that_actions_were_taken_with():

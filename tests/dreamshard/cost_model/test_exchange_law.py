@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dreamshard.cost_model.exchange_law import Curve, Topology, fit_link, law_ms, link_inputs, tangent
+from dreamshard.cost_model.exchange_law import Curve, Topology, fit_link, law_ms, link_inputs
 
 SIZES = np.geomspace(1e4, 1e9, 12)
 
@@ -51,20 +51,3 @@ def test_a_curve_never_falls_and_meets_what_was_measured():
     found = [noisy(size) for size in np.geomspace(1e3, 1e10, 200)]
     assert (np.diff(found) >= -1e-12).all()
     assert min(found) >= 0
-
-
-def test_a_curve_goes_on_straight_beyond_its_sizes():
-    curve = Curve(SIZES, 0.02 + 3e-9 * SIZES)
-    assert curve(1e10) == pytest.approx(0.02 + 30.0)
-    assert curve(1e3) == pytest.approx(0.02 + 3e-6, rel=1e-3)
-
-
-def test_repeated_measurements_of_a_size_are_averaged():
-    assert Curve(np.array([1e6, 1e6, 4e6]), np.array([1.0, 3.0, 4.0]))(1e6) == 2.0
-
-
-def test_a_tangent_has_no_negative_part():
-    constant, slope = tangent(lambda size: size**2, 10.0)
-    assert (constant, slope) == (0.0, 10.0)
-    constant, slope = tangent(lambda size: 5.0 + 2 * size, 10.0)
-    assert (constant, slope) == pytest.approx((5.0, 2.0))

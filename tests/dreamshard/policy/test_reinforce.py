@@ -42,20 +42,6 @@ def test_episodes_that_all_cost_the_same_teach_nothing():
     assert gradient([2.0, 2.0]).tolist() == [0.0, 0.0]
 
 
-def test_an_episode_out_of_room_counts_as_the_dearest():
-    out_of_room = torch.tensor([True, False])
-    log_p = torch.log(torch.tensor([[0.5], [0.5], [0.5]]))
-    cost, feasible = torch.tensor([1.0, 0.1, 3.0]), torch.tensor([True, False, True])
-    as_dearest = policy_gradient_loss(log_p, torch.zeros(3, 1), torch.tensor([1.0, 3.0, 3.0]), feasible | True, 0.0)
-    assert policy_gradient_loss(log_p, torch.zeros(3, 1), cost, feasible, 0.0) == pytest.approx(float(as_dearest))
-    assert gradient([3.0, 1.0], out_of_room).tolist() == [0.0, 0.0]
-
-
-def test_the_entropy_bonus_moves_towards_even_chances():
-    pushed = gradient([2.0, 2.0], entropy_weight=1.0, logits=(1.0, 0.0))
-    assert pushed[0] > 0 > pushed[1]  # descent lowers the likelier logit
-
-
 def test_the_policy_learns_to_place_cheaper():
     task = PlacementTask(pool_of(16), 4, 2**33)
     start = episodes_of([task], learnt().cost_network, learnt().normaliser)

@@ -12,7 +12,6 @@ from dreamshard.placement import ColumnShard, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import placement_search
 from dreamshard.search.column_splits import merged, needed_parts, splits, tight_splits
-from dreamshard.task_sampling import sample_tasks
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed
 from dreamshard.testbeds.base import TestbedSetup
@@ -39,14 +38,6 @@ def test_shards_cover_every_column_once_in_multiples_of_four():
     assert finer.tables.dim.tolist() == [4, 8, 8, 8]
     assert finer.tables.lookups[:3].tolist() == [int(task.tables.lookups[0])] * 3
     assert finer.table_bytes.sum() == task.table_bytes.sum()
-
-
-def test_a_placement_that_drops_columns_is_not_legal():
-    task = PlacementTask(tables_of([10], dim=8), 2, GENEROUS)
-    device = torch.tensor([0, 1])
-    assert task.is_legal(Placement(device, 2, (ColumnShard(0, 0, 4), ColumnShard(0, 4, 8))))
-    assert not task.is_legal(Placement(device[:1], 2, (ColumnShard(0, 0, 4),)))
-    assert not task.is_legal(Placement(device, 2, (ColumnShard(0, 0, 8), ColumnShard(0, 4, 8))))
 
 
 def test_splitting_costs_something_on_a_device_that_one_table_fills():
@@ -77,22 +68,6 @@ def test_a_table_larger_than_every_device_is_placed_by_columns_and_refused_by_ru
         baselines()["size_greedy"].place(task)
 
 
-def test_every_shard_repeats_its_table_s_state_per_row():
-    task = PlacementTask(tables_of([1000], dim=128), 8, 65_000, "fp16", "rowwise_adagrad")
-    parts = needed_parts(task, task.memory_bytes)
-    finer, _ = task.split(parts)
-    assert parts.tolist() == [5]  # 4 shards of 32 columns take 64,000 + 4,000 bytes
-    assert int(finer.table_bytes.max()) <= 65_000
-
-
-def test_a_split_that_outgrows_all_devices_is_no_candidate_and_no_error():
-    tables = tables_of([100_000, 10, 10, 100_000], dim=[64, 4, 4, 64], pooling=[50.0, 1.0, 1.0, 50.0])
-    half = int(tables.memory_bytes("fp16", "rowwise_adagrad").sum()) // 2
-    task = PlacementTask(tables, 2, half, "fp16", "rowwise_adagrad")
-    assert task.is_legal(learnt_placer().place(task))
-    assert not task.is_legal(Placement(torch.tensor([0, 0, 0, 0, 1, 1]), 2, task_shards(4, 2)))
-
-
 def task_shards(num_tables, pieces):
     """Two tables split in `pieces`, the others whole."""
     wide, narrow = [ColumnShard(0, 0, 32), ColumnShard(0, 32, 64)], [ColumnShard(t, 0, 4) for t in (1, 2)]
@@ -108,29 +83,11 @@ def test_nvidia_s_models_place_on_devices_of_80_gb(name, num_devices, optimizer)
     assert task.is_legal(learnt_placer().place(task))
 
 
-def test_tasks_to_learn_from_hold_whole_tables():
-    pool = tables_of([1000, 10, 10], dim=32)
-    with pytest.raises(ValueError, match=r"'t0' of task-000 needs .* place whole tables"):
-        sample_tasks(pool, 1, 3, 2, 100_000, torch.Generator().manual_seed(0))
-
-
 def test_neighbouring_shards_on_one_device_are_joined():
     shards = (*tuple(ColumnShard(0, start, start + 4) for start in (0, 4, 8, 12)), ColumnShard(1, 0, 4))
     joined = merged(Placement(torch.tensor([1, 1, 0, 1, 1]), 2, shards), torch.ones(9, dtype=torch.int64))
     assert joined.shards == (ColumnShard(0, 0, 8), ColumnShard(0, 8, 12), ColumnShard(0, 12, 16), ColumnShard(1, 0, 4))
     assert joined.device.tolist() == [1, 0, 1, 1]
-
-
-def test_a_table_that_may_not_be_whole_is_not_joined_to_one():
-    shards = (
-        ColumnShard(0, 0, 4),
-        ColumnShard(0, 4, 8),
-        ColumnShard(0, 8, 12),
-        ColumnShard(1, 0, 4),
-        ColumnShard(1, 4, 8),
-    )
-    joined = merged(Placement(torch.zeros(5, dtype=torch.int64), 2, shards), torch.tensor([2, 1]))
-    assert joined.shards == (ColumnShard(0, 0, 8), ColumnShard(0, 8, 12), ColumnShard(1, 0, 8))
 
 
 def test_one_table_that_outweighs_all_others_is_split_where_that_is_cheaper():
@@ -140,12 +97,6 @@ def test_one_table_that_outweighs_all_others_is_split_where_that_is_cheaper():
     whole = min(testbed.measure(task, placer.place(task)).overall_ms for placer in baselines().values())
     assert placement.shards is not None
     assert testbed.measure(task, placement).overall_ms < whole
-
-
-def test_a_heavy_table_may_be_split_into_as_few_shards_as_it_has_even_shares():
-    task = PlacementTask(tables_of([500_000] * 7, dim=64), 7, 64 * GENEROUS)
-    single_ms = torch.tensor([2.4, *[0.6] * 6])  # 2.8 of a device's even share, and 0.7; all have one by dims
-    assert [parts[:2].tolist() for parts in splits(task, single_ms)[1:]] == [[3, 1], [4, 2], [4, 4]]
 
 
 @pytest.mark.parametrize("seed", range(6))

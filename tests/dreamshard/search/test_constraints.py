@@ -58,17 +58,6 @@ def test_devices_of_unequal_memory_are_filled_as_far_as_each_has_room():
         PlacementTask(tables, 2, 10**6, constraints=constraints)
 
 
-def test_a_pin_costs_next_to_nothing_since_devices_are_alike():
-    placer = RooflinePlacer(A100, columns=False)
-    at_once_ms = 0.0  # starts only, whatever the machine does meanwhile
-    for device in range(4):
-        pinned = replace(TASK, constraints=Constraints(pinned={NAMES[0]: (device,)}))
-        free_ms, pinned_ms = (
-            placer.predict_overall_ms(task, placer.place(task, at_once_ms)) for task in (TASK, pinned)
-        )
-        assert pinned_ms <= free_ms * 1.01  # rules of thumb fill devices in another order
-
-
 @pytest.mark.parametrize(
     ("constraints", "reason"),
     [
@@ -87,14 +76,6 @@ def test_constraints_that_whole_tables_and_columns_cannot_meet_are_refused_with_
     for placer in (learnt_placer(), RooflinePlacer(A100)):
         with pytest.raises(NoPlacementError, match=reason):
             placer.place(task)
-
-
-def test_tables_to_be_together_that_no_device_holds_are_refused():
-    task = PlacementTask(
-        tables_of([100, 100, 100], dim=4), 2, 3_500, constraints=Constraints(together=(frozenset({"t0", "t1", "t2"}),))
-    )
-    with pytest.raises(NoPlacementError, match="are to share a device and need"):
-        RooflinePlacer(A100).place(task)
 
 
 def test_a_table_to_be_split_by_columns_is_split_and_not_finer_than_allowed():

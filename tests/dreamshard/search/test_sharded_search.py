@@ -63,17 +63,6 @@ def test_more_ways_to_shard_never_cost_more_and_sometimes_less(num_devices, per_
     assert cost_ms(anyhow, placement) <= cost_ms(anyhow, plain) * 1.05  # which had more time
 
 
-def test_many_ways_to_shard_pay_on_mlperf():
-    task = PlacementTask(mlperf(), 8, 80 * GB)
-    anyhow = replace(task, constraints=ANY_SHARDING)
-    plain = ShardedPlacement.of(PRIOR.place(task), task.tables)
-    placement = PRIOR.place_sharded(anyhow)
-    assert cost_ms(anyhow, placement) < 0.8 * cost_ms(task, plain)
-    assert "data_parallel" in placement.sharding_types
-    largest = max(range(26), key=lambda t: int(task.tables.rows[t]))
-    assert placement.tables[largest].sharding_type != "data_parallel"
-
-
 def test_it_predicts_what_the_simulated_testbed_measures():
     task = PlacementTask(mlperf(), 8, 80 * GB, constraints=ANY_SHARDING, batch_size=65_536)
     placement = PRIOR.place_sharded(task)
@@ -105,13 +94,6 @@ def test_constraints_on_places_hold_beside_spread_tables():
     )
     task = PlacementTask(tables, 8, 80 * GB, constraints=constraints)
     assert violation(task, PRIOR.place_sharded(task)) == ""
-
-
-def test_an_excluded_device_holds_nothing_so_no_table_is_on_every_device():
-    task = PlacementTask(pool_of(12), 4, 2**40, constraints=replace(ANY_SHARDING, excluded_devices=(1,)))
-    placement = PRIOR.place_sharded(task)
-    assert violation(task, placement) == ""
-    assert placement.sharding_types <= {"table_wise", "column_wise"}
 
 
 def test_what_fits_nowhere_is_refused():
@@ -151,24 +133,6 @@ def test_a_trained_network_predicts_an_all_reduce_as_twice_an_all_to_all_of_its_
     scattered_ms = costs.other_ms(CollectiveLoad(np.array([100.0]), nothing, hosts))
     both_ways = exchanged.forward_comm_ms + exchanged.backward_comm_ms
     assert scattered_ms[0].tolist() == pytest.approx(both_ways.tolist(), rel=0.02)
-
-
-def test_a_trained_network_does_not_know_what_a_cache_costs():
-    constraints = Constraints(sharding_types=SHARDING_TYPES, caching=True)
-    task = PlacementTask(tables_of([10**6] * 3, dim=64), 2, 300 * 10**6, constraints=constraints)
-    with pytest.raises(ValueError, match="in host memory with a cache, whose cost the trained network does not know"):
-        learnt_placer().place_sharded(task)
-
-
-def test_caches_take_the_room_that_is_left():
-    tables = tables_of([10**9, 5 * 10**8, 10**8, 10**6], dim=64, pooling=[20.0, 5.0, 1.0, 1.0], batch_size=65_536)
-    task = PlacementTask(tables, 2, 70 * 2**30, constraints=Constraints(sharding_types=SHARDING_TYPES, caching=True))
-    placement = PRIOR.place_sharded(task)
-    for t, sharding in enumerate(placement.tables):
-        if sharding.cached_share is None:
-            continue
-        fuller = placement.with_table(t, replace(sharding, cached_share=min(1.0, 2.5 * sharding.cached_share)))
-        assert violation(task, fuller) or cost_ms(task, fuller) >= cost_ms(task, placement)
 
 
 def test_a_hot_table_is_spread_where_that_pays_only_together_with_copies_of_small_ones():

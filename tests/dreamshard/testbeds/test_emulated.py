@@ -13,9 +13,8 @@ from dreamshard.testbeds.accelerators.links import NETWORK_SHARE, PEER_S
 from dreamshard.testbeds.accelerators.specs import H100, V100
 from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.emulated import EmulatedTestbed
-from dreamshard.testbeds.shard_cache import MemoryShardCache, ShardKey
+from dreamshard.testbeds.shard_cache import MemoryShardCache
 from dreamshard.testbeds.shard_runner import ShardRunner, asked_bytes
-from dreamshard.workloads.table_statistics import dataset_version
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
@@ -84,21 +83,6 @@ def test_a_cache_outlives_its_testbed_but_not_a_change_of_what_is_measured(measu
     assert len(measured) == 5
 
 
-def test_the_key_of_a_shard_knows_its_hardware_versions_and_tables():
-    def key(tables=TABLES, hardware="H200", torch_version="2.13"):
-        return ShardKey(
-            tables=dataset_version(tables),
-            precision="fp16",
-            optimizer="sgd",
-            hardware=hardware,
-            versions={"torch": torch_version},
-            batch_size=64,
-        ).content
-
-    assert key() == key(tables=TABLES.select([2, 0, 1]))
-    assert len({key(), key(hardware="H100"), key(torch_version="2.11"), key(tables=TABLES.select([0, 1]))}) == 4
-
-
 def test_communication_follows_the_largest_sum_of_dims_over_the_links_of_the_target():
     sample = bed_of().measure(roomy_task(TABLES), placement(0, 0, 1))
     seconds = 128 * 4 * BATCH / 2 / PLAIN.link_bytes_per_s + PLAIN.link_latency_s
@@ -116,11 +100,6 @@ def test_more_devices_than_a_node_has_send_over_the_network():
     )
     assert sample.costs.forward_comm_ms.tolist() == pytest.approx([1e3 * seconds] * 12, rel=1e-5)
     assert (sample.costs.forward_compute_ms > 0).tolist() == [d in (0, 9, 11) for d in range(12)]
-
-
-def test_a_task_on_one_device_exchanges_nothing():
-    costs = bed_of().measure(roomy_task(TABLES, 1), placement(0, 0, 0, num_devices=1)).costs
-    assert costs.forward_comm_ms.item() == costs.backward_comm_ms.item() == 0
 
 
 def test_shards_lie_in_one_arena_that_is_filled_only_when_it_grows():
@@ -141,11 +120,6 @@ def test_a_shard_over_the_limit_is_a_sample_marked_infeasible_with_the_bytes_ask
     assert sample.overall_ms == math.inf
     assert sample.costs.phases_ms().shape == (2, 4)
     assert bed.measure(roomy_task(TABLES.select([0, 1])), placement(0, 1)).infeasible is None
-
-
-def test_a_shard_larger_than_the_machine_is_not_tried():
-    sample = bed_of().measure(roomy_task(tables_of_dims([4], rows=2**44), memory_bytes=2**60), placement(0))
-    assert sample.infeasible.asked_bytes > 2**48 > sample.infeasible.free_bytes > 0
 
 
 def test_a_device_that_runs_out_of_memory_half_way_is_infeasible_too(monkeypatch):

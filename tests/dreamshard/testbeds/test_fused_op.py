@@ -4,12 +4,10 @@ import pytest
 import torch
 
 from dreamshard.tables import Tables
-from dreamshard.testbeds import fused_op
 from dreamshard.testbeds.fused_op import (
     LEARNING_RATE,
     WeightArena,
     build_operator,
-    require_fbgemm,
     shard_lookups,
 )
 from dreamshard.workloads.lookups import Lookups
@@ -122,18 +120,6 @@ def test_lookups_are_laid_out_table_after_table_from_the_first_samples():
     shard = shard_lookups(lookups, 2, torch.int64)
     assert shard.indices.tolist() == [0, 1, 2, 5, 5]
     assert shard.offsets.tolist() == [0, 1, 3, 5, 5]
-
-
-def test_fewer_samples_than_the_batch_are_refused():
-    _, lookups = two_tables()
-    with pytest.raises(ValueError, match="3 samples cannot fill a batch of 4"):
-        shard_lookups(lookups, 4, torch.int64)
-
-
-def test_without_fbgemm_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(fused_op.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"dreamshard\[cpu\].*dreamshard\[cuda\]"):
-        require_fbgemm()
 
 
 @pytest.mark.cuda

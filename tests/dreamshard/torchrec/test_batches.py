@@ -12,7 +12,6 @@ from dreamshard.torchrec import record  # noqa: E402
 
 USER = ModelTable(name="user", rows=10, dim=16, features=("u",))
 ITEM = ModelTable(name="item", rows=20, dim=6, features=("i", "j"))
-SAME = ModelTable(name="same", rows=10, dim=4, features=("u",))
 
 
 def keyed(weights=None, **features):
@@ -47,19 +46,6 @@ def test_all_statistics_are_those_of_the_joint_lookups():
     assert tables.unique_rows.tolist() == [2, 4]  # rows 1, 2; rows 5, 6, 7, 8
     assert tables.bins[0, :3].tolist() == [0.5, 0.5, 0.0]  # row 1 once, row 2 twice
     assert tables.bins[1, :3].tolist() == [0.75, 0.0, 0.25]  # row 5 three times, in both features
-
-
-def test_several_batches_count_as_one():
-    found = record(model_tables([USER]), [keyed(u=[[1], [2]]), keyed(u=[[1, 1], []])])
-    assert found.lookups["user"].offsets.tolist() == [0, 1, 2, 4, 4]
-    assert int(found.model.tables.unique_rows) == 2
-    assert float(found.model.tables.pooling_factor) == 1.0
-    assert found.model.notes == ("lookups were counted in 4 samples of 2 batches, as one batch",)
-
-
-def test_a_feature_of_two_tables_is_looked_up_in_both():
-    found = record(model_tables([USER, SAME]), [keyed(**BATCH)])
-    assert found.model.tables.lookups.tolist() == [3, 3]
 
 
 def endless():

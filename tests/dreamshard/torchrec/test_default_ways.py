@@ -45,15 +45,6 @@ def test_sequences_and_odd_columns_are_narrowed_to_what_torchrec_runs():
     assert types_of(device="cpu")["pooled"] == {"table_wise", "column_wise", "data_parallel"}
 
 
-def test_odd_columns_may_be_planned_as_if_widened():
-    assert types_of(widen=True)["odd"] == set(SHARDING_TYPES)
-
-
-def test_columns_of_sequences_are_split_where_that_is_named():
-    named = Constraints(sharding_types=SHARDING_TYPES, sharding_types_of={"words": ("column_wise", "grid_shard")})
-    assert types_of(named)["words"] == {"column_wise"}
-
-
 def test_what_torchrec_cannot_run_in_any_way_is_refused():
     with pytest.raises(ValueError, match=r"'ec.words' cannot be sharded.* offers"):
         types_of(Constraints(sharding_types=SHARDING_TYPES, sharding_types_of={"words": ("grid_shard",)}))

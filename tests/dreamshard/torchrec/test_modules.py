@@ -69,17 +69,6 @@ def test_tables_are_where_torchrecs_sharders_find_them():
     assert len(found) == 5
 
 
-def test_what_else_is_in_a_model_is_named():
-    model = Model()
-    model.country = nn.Embedding(250, 16, device=META)
-    model.again = model.history
-    notes = "\n".join(tables_of(model).notes)
-    assert "Embedding country (250 x 16) is in no collection of TorchRec" in notes
-    assert "again is the same module as history" in notes
-    assert "3 other parameters (0.0153 MiB) are on every device" in notes  # 250 x 16 + 4 x 2 + 2 weights
-    assert "no optimizer is fused" in notes
-
-
 def test_configs_are_read_as_a_model_with_them_is():
     configs = [bag("user"), bag("item", 50, 6, ["clicked", "bought"]), sequence("word")]
     found = tables_of(configs)
@@ -112,16 +101,6 @@ def test_the_optimizer_in_the_backward_pass_is_known(optimizer, name):
     assert "settings of optimizers and operators are not used: lr" in found.notes
 
 
-def test_the_sharders_optimizer_holds_for_tables_without_their_own():
-    from fbgemm_gpu.split_embedding_configs import EmbOptimType
-
-    model = Model()
-    apply_in_backward(torch.optim.Adam, model.history.parameters(), {"lr": 0.1})
-    found = tables_of(model, fused_params={"optimizer": EmbOptimType.LAMB, "learning_rate": 0.1})
-    assert [d.optimizer for d in found.details] == ["lamb", "lamb", "lamb", "adam"]
-    assert any(note.endswith("learning_rate, lr") for note in found.notes)
-
-
 def test_an_optimizer_that_torchrec_does_not_fuse_is_refused_by_name():
     model = bags(bag("user"))
     apply_in_backward(torch.optim.RMSprop, model.parameters(), {"lr": 0.1})
@@ -143,15 +122,6 @@ def test_a_collection_within_a_module_that_torchrec_shards_as_a_whole_has_that_m
     assert [d.module_path for d in found.details] == ["processed", "remapped"]
     assert any("remaps ids before lookups" in note for note in found.notes)
     assert any("the feature processors of processed are not planned" in note for note in found.notes)
-
-
-class Own(torchrec.EmbeddingBagCollection):
-    """A collection of one's own."""
-
-
-def test_a_collection_that_no_default_sharder_takes_is_named():
-    found = tables_of(Own(device=META, tables=[bag("user")]))
-    assert any("default sharders do not shard Own given" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(

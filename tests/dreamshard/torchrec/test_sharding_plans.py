@@ -13,7 +13,7 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # n
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology  # noqa: E402
 from torchrec.distributed.types import BoundsCheckMode, CacheParams, ShardingPlan  # noqa: E402
 
-from dreamshard.plan import Plan, Shard, make_plan  # noqa: E402
+from dreamshard.plan import make_plan  # noqa: E402
 from dreamshard.sharding import ShardedPlacement, TableSharding  # noqa: E402
 from dreamshard.tables import NUM_BINS, Tables  # noqa: E402
 from dreamshard.tasks import PlacementTask  # noqa: E402
@@ -173,13 +173,6 @@ def test_a_plan_for_other_tables_is_refused_and_says_which(tmp_path, other, text
         load_plan(tmp_path / "plan.json", Model(**other))
 
 
-def test_a_plan_whose_tables_were_edited_is_refused(tmp_path):
-    saved(tmp_path / "plan.json")
-    text = (tmp_path / "plan.json").read_text().replace('"rows": 37', '"rows": 38')
-    with pytest.raises(ValueError, match="changed after it was written"):
-        from_json(text)
-
-
 @pytest.fixture
 def one_rank(tmp_path):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/ranks", rank=0, world_size=1)
@@ -241,12 +234,6 @@ def test_text_that_is_no_sharding_plan_is_refused(text):
         from_json(text)
 
 
-def test_tables_that_the_model_lacks_are_refused():
-    plan = Plan(num_devices=1, placer="x", shards=(Shard(table="user", device=0, column_start=0, column_end=DIM),))
-    with pytest.raises(ValueError, match="differ in tables \\['clicks'\\]"):
-        sharding_plan(plan, {table.name: table for table in planned_tables(Model())})
-
-
 def test_two_modules_may_have_tables_of_one_name():
     pair = [PlannedTable(module_path=path, name="t", rows=5, dim=8) for path in ("a", "b")]
     where = tuple(TableSharding(sharding_type="table_wise", columns=((0, 8),), where=(rank,)) for rank in (0, 1))
@@ -254,18 +241,6 @@ def test_two_modules_may_have_tables_of_one_name():
     assert [(shard.table, shard.device) for shard in current_plan(made).shards] == [("a.t", 0), ("b.t", 1)]
     with pytest.raises(ValueError, match="two tables 't'"):
         placement_plan(ShardedPlacement(where, 2, 2), pair[:1] * 2, device_type="cpu")
-
-
-def test_columns_of_a_sequence_are_equally_wide():
-    def plan(*columns):
-        sharding = TableSharding(sharding_type="column_wise", columns=columns, where=(0,) * len(columns))
-        return placement_plan(ShardedPlacement((sharding,), 2, 2), planned_tables(collection), device_type="cpu")
-
-    config = torchrec.EmbeddingConfig(name="clicks", num_embeddings=10, embedding_dim=16, feature_names=["c"])
-    collection = torchrec.EmbeddingCollection(device=torch.device("meta"), tables=[config])
-    assert plan((0, 8), (8, 16)).plan[""]["clicks"].sharding_type == "column_wise"
-    with pytest.raises(ValueError, match="equally wide shards only"):
-        plan((0, 4), (4, 16))
 
 
 def test_what_a_plan_cannot_hold_is_refused():

@@ -65,11 +65,6 @@ def test_a_models_tables_have_the_lookups_of_its_batches(functions):
     assert "lookups were counted in 6 samples of 2 batches, as one batch" in opened.notes
 
 
-def test_a_number_of_batches_is_read_whole(functions):
-    opened = open_model(config(*functions, num_batches=4))
-    assert opened.workload.table(0).lookups.batch_size == 12
-
-
 def test_without_batches_lookups_follow_a_zipf_law_and_a_note_says_what_is_assumed(functions):
     opened = open_model(config(functions[0], batch_size=100))
     assert [int(statistics(table).lookups) for table in opened.workload.tables()] == [200, 100]

@@ -158,40 +158,6 @@ def test_without_ingested_tables_what_a_list_lacks_is_said_to_follow_a_zipf_law(
     assert "ingested last" not in done.stderr
 
 
-def test_moves_count_tables_and_name_the_parts_of_those_that_are_split(dreamshard, empty_home, tables, tmp_path):
-    current = tmp_path / "current.json"  # size_greedy puts users on one device, items and words on the other
-    held = [("users", 0, 0, 32), ("users", 1, 32, 64), ("items", 1, 0, 64), ("words", 1, 0, 32)]
-    shards = [dict(zip(("table", "device", "column_start", "column_end"), each, strict=True)) for each in held]
-    current.write_text(json.dumps({"num_devices": 2, "shards": shards}))
-    place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy", "--current", str(current))
-    done = dreamshard("place", str(tables), *place, home=empty_home)
-    assert done.returncode == 0, done.sentence
-    assert "1 of 3 tables move, 0.119 GiB in all:" in done.stderr  # 10^6 rows of 32 columns of 4 bytes
-    assert "  users, columns 32 to 64: device 1 -> 0, 122.1 MiB" in done.stderr
-    held = [("users", 1, 0, 64), ("items", 0, 0, 32), ("items", 1, 32, 64), ("words", 1, 0, 32)]
-    shards = [dict(zip(("table", "device", "column_start", "column_end"), each, strict=True)) for each in held]
-    current.write_text(json.dumps({"num_devices": 2, "shards": shards}))
-    done = dreamshard("place", str(tables), *place, home=empty_home)
-    assert "2 of 3 tables move, 0.0298 GiB in all:" in done.stderr  # users keep their device, by its other name
-    assert "  items, columns 32 to 64: device 1 -> 0, 24.41 MiB" in done.stderr
-    assert "  words: device 1 -> 0, 6.104 MiB" in done.stderr
-
-
-def test_a_plan_in_use_that_lacks_new_tables_still_says_what_moves(dreamshard, empty_home, tables, tmp_path):
-    place = ("--devices", "2", "--memory-gb", "1", "--placer", "size_greedy")
-    current, grown = tmp_path / "current.json", tmp_path / "grown.csv"
-    assert dreamshard("place", str(tables), *place, "--out", str(current), home=empty_home).returncode == 0
-    grown.write_text(tables.read_text().rstrip() + "\nsmall,100,32,1\n")
-    done = dreamshard("place", str(grown), *place, "--current", str(current), home=empty_home)
-    assert done.returncode == 0, done.sentence
-    assert "0 of 3 tables move, 0 GiB in all; new: small" in done.stderr
-    others = tmp_path / "others.csv"
-    others.write_text("name,rows,dim,pooling_factor\nsmall,100,32,1\n")
-    failed_with(
-        dreamshard("place", str(others), *place, "--current", str(current), home=empty_home), "places none of these"
-    )
-
-
 def truncated_pt(path: Path) -> Path:
     torch.save((torch.arange(10), torch.arange(11), torch.ones(1, 10, dtype=torch.int64)), path)
     path.write_bytes(path.read_bytes()[:-200])

@@ -100,12 +100,6 @@ def test_a_models_types_and_optimizer_are_counted_and_its_notes_shown(place):
     assert "filled in by a Zipf law" in done.stderr
 
 
-def test_a_given_type_and_optimizer_precede_the_models(place):
-    done = place("placed_model.py:make_model", "--precision", "bf16", "--optimizer", "rowwise_adagrad")
-    devices = json.loads(done.stdout)["predicted"]["devices"]
-    assert sorted(device["memory_bytes"] for device in devices) == [100 * (16 * 2 + 4), 1000 * (8 * 2 + 4)]
-
-
 def test_lookups_of_a_model_are_those_of_the_data_set_that_has_its_tables(place, tmp_path):
     lake = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / "home")})).lake
     ingested = tables_of([1000, 100], [8, 16], [5.0, 3.0], names=("word", "user"))
@@ -114,25 +108,6 @@ def test_lookups_of_a_model_are_those_of_the_data_set_that_has_its_tables(place,
     lake.write_dataset(other, dataset_version(other), "another model")
     done = place("placed_model.py:make_model")
     assert f"lookups are those of data set {dataset_version(ingested)} (data of today)" in done.stderr
-
-
-def test_a_json_of_configs_needs_the_path_of_its_module_for_torchrec(place, tmp_path):
-    options = ("--format", "torchrec", "--device-type", "cpu")
-    odd = place("tables.json", *options, "--module-path", "ebc")
-    assert "'user' has 6 columns" in f"{odd.output}{odd.exception}"
-    (tmp_path / "tables.json").write_text(json.dumps([CONFIG | {"embedding_dim": 8}]))
-    refused = place("tables.json", *options)
-    assert refused.exit_code == 2
-    assert "--module-path" in refused.output
-    done = place("tables.json", *options, "--module-path", "ebc")
-    assert done.exit_code == 0, done.output
-    assert '"ebc"' in done.stdout
-
-
-def test_a_broken_function_is_one_sentence(place):
-    done = place("placed_model.py:broken")
-    assert done.exit_code == 1
-    assert "broken raises RuntimeError: no such file: weights, so there is no model" in f"{done.output}{done.exception}"
 
 
 def test_what_a_list_lacks_is_as_ingested_for_the_same_tables(place, tmp_path):

@@ -62,12 +62,6 @@ def test_what_is_not_given_is_that_of_the_versions(compared):
     )
 
 
-def test_options_come_before_what_the_versions_say(compared):
-    filled, _ = compared(origin(MODEL), origin(MODEL), testbed="simulated", num_devices=8, memory_gb=3.0, mode="fixed")
-    assert (filled.testbed, filled.num_devices, filled.memory_gb, filled.mode) == ("simulated", 8, 3.0, "fixed")
-    assert filled.tables_per_task is None
-
-
 def test_where_versions_differ_it_is_said_whose_value_is_taken(compared):
     filled, sentence = compared(origin(RANKS), origin(MODEL, "bbbbbbbbbbbb", 2**31))
     assert (filled.testbed, filled.num_devices, filled.dataset) == ("cluster", 4, "bbbbbbbbbbbb")

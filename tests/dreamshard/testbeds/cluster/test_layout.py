@@ -52,15 +52,6 @@ def test_hardware_names_the_model_the_number_and_the_hosts():
     assert layout.hardware((0, 2), "cpu") == "Ceres x8, 2 ranks, 2 hosts"
 
 
-def test_other_hosts_of_the_same_kind_are_alike():
-    def layout(first: str, model: str) -> Layout:
-        return Layout.of(rank(r, first + "x"[: r // 2], Gpu(model, f"GPU-{r}", 1)) for r in range(4))
-
-    same, other = layout("a", "NVIDIA H100"), layout("b", "NVIDIA H100")
-    assert (same.pattern, same.kinds) == (other.pattern, other.kinds)
-    assert layout("a", "NVIDIA A100").kinds != same.kinds
-
-
 def test_a_rank_without_its_gpu_is_named_and_never_measured_on_the_cpu():
     layout = Layout.of([rank(0, "a", h100(0)), rank(1, "b")])
     assert layout.device_type() == "cuda"

@@ -110,13 +110,6 @@ def test_every_way_to_shard_is_measured_at_once(cluster):
     assert (sample.clock, sample.repeats, sample.task.devices_per_host) == ("thread_cpu", 5, 2)
 
 
-def test_tables_of_several_precisions_are_measured(cluster):
-    task = replace(roomy_task(TABLES), precision_of={"table-0": "fp16"})
-    sample = cluster.measure(task, placement(0, 0, 1))
-    assert (sample.costs.phases_ms() > 0).all()
-    assert sample.task.precision_of == {"table-0": "fp16"}
-
-
 @pytest.mark.parametrize(
     ("task", "sharding", "message"),
     [
@@ -133,23 +126,10 @@ def test_what_ranks_on_the_cpu_cannot_shard_is_refused_by_name(cluster, task, sh
         cluster.measure_sharding(task, ShardedPlacement((cached, *others), 2, 2))
 
 
-def test_devices_on_several_hosts_are_not_measured_on_one(cluster):
-    task = replace(roomy_task(TABLES), devices_per_host=1)
-    with pytest.raises(ValueError, match=r"2 devices at 1 per host are asked for, but the ranks .* all on this host"):
-        cluster.measure(task, placement(0, 0, 1))
-    with pytest.raises(ValueError, match="an all-to-all of 3 devices cannot be measured on the 2"):
-        cluster.measure_exchange(Exchange(sent_bytes=torch.tensor([4, 4, 4])))
-
-
 def test_a_placement_that_is_not_legal_is_refused_before_it_reaches_a_rank(cluster):
     tables = tables_of_dims([128, 128], rows=500)
     with pytest.raises(ValueError, match="run out of memory"):
         cluster.measure(roomy_task(tables, memory_bytes=500 * 128 * 4), placement(0, 0))
-
-
-def test_a_task_with_more_devices_than_the_testbed_is_refused(cluster):
-    with pytest.raises(ValueError, match="3 devices, but this testbed has 2"):
-        cluster.measure(roomy_task(TABLES, num_devices=3), placement(0, 1, 2, num_devices=3))
 
 
 def test_a_shard_larger_than_memory_is_a_sample_that_says_so_and_the_ranks_stay_up(cluster):
