@@ -44,13 +44,6 @@ def planner(costs="a100", **options) -> DreamShardPlanner:
     return DreamShardPlanner(costs=costs, **options)
 
 
-def plan_with(constraint: ParameterConstraints | None = None, table: str = "a", model=None, **options):
-    """The sharding of one table under a constraint."""
-    constraints = {table: constraint} if constraint else {}
-    plan = planner(constraints=constraints, **options).plan(model or Model(), SHARDERS)
-    return next(parameters[table] for parameters in plan.plan.values() if table in parameters)
-
-
 def inputs(constraint: ParameterConstraints, table: str = "a", model=None, device: str = "cuda"):
     """What a constraint means for planning."""
     return model_to_plan(
