@@ -31,7 +31,7 @@ def test_a_seed_gives_the_same_bits_and_another_seed_others(algorithm: str):
 @each_algorithm
 @pytest.mark.parametrize("warm", [False, True])
 def test_a_run_that_was_stopped_twice_ends_with_the_same_bits(algorithm: str, warm: bool, tmp_path: Path):
-    """After a round, and in the next one between fitting and improving."""
+    """Between fitting and improving, and after the round."""
     before, earlier = rounds(begin(algorithm, seed=1), 1) if warm else (None, [])
 
     def start() -> State:
@@ -44,12 +44,13 @@ def test_a_run_that_was_stopped_twice_ends_with_the_same_bits(algorithm: str, wa
         return trained.load_state(tmp_path / name)
 
     whole, _ = rounds(start(), 2, earlier)
-    state, samples = rounds(start(), 1, earlier)
-    state = kept(state, "first")
-    samples += [simulated().measure(*proposal) for proposal in trained.propose(state, tiny_tasks())]
+    state = start()
+    proposals = trained.propose(state, tiny_tasks())
+    samples = [*earlier, *(simulated().measure(task, placement) for task, placement in proposals)]
     trained.fit_costs(state, samples)
-    state = kept(state, "second")
+    state = kept(state, "fitted")
     trained.improve_policy(state, tiny_tasks())
+    state, _ = rounds(kept(state, "improved"), 1, samples)
     assert (state.iteration, state.warm, state.config.algorithm) == (2, warm, algorithm)
     assert same(state, whole)
 

@@ -76,6 +76,7 @@ def test_the_loss_finds_the_probabilities_that_actions_were_taken_with():
     assert torch.allclose(loss, expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_learning_makes_placements_balanced():
     """Tables that cost the same: the share of balanced placements rises."""
     torch.manual_seed(0)

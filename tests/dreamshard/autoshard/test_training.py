@@ -59,6 +59,7 @@ def test_each_device_with_tables_is_a_sample_of_forward_and_backward_compute():
     assert data.compute_ms.tolist() == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_a_short_run_places_unseen_tasks_of_another_size_better_than_chance():
     config = replace(
         TINY_AUTOSHARD, iterations=2, cost_steps=80, policy_updates=24, episodes=8, policy_learning_rate=3e-3

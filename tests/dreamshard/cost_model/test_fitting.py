@@ -57,6 +57,7 @@ def test_the_papers_network_takes_samples_of_one_number_of_devices():
         CostData.of([], Normaliser.fit(POOL))
 
 
+@pytest.mark.slow
 def test_samples_of_different_numbers_of_devices_fit_together():
     counts = (2, 4, 16)
     tasks = [
@@ -78,6 +79,7 @@ def test_samples_of_different_numbers_of_devices_fit_together():
     assert prediction_error(state.cost_network, CostData.of(unseen, state.normaliser)).mape < 0.06
 
 
+@pytest.mark.slow
 def test_a_hundred_placements_are_enough_to_predict_tables_never_seen():
     state = start_training(TRAIN, TrainingConfig(cost_steps=400), seed=0)
     before = measured(TEST, 4, 8, seed=2)
