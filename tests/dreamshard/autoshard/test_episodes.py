@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from dreamshard.autoshard.cost_network import ComputeCostNetwork
