@@ -142,14 +142,6 @@ def test_a_placer_of_an_earlier_release_loads_with_a_note(folder, caplog):
     assert "was saved by an earlier release without digests: a change would not be noticed" in note
 
 
-def test_another_placer_in_its_place_is_refused_by_the_digest_of_the_folder(folder, tmp_path):
-    kept = folder_digest(folder)
-    check_files(folder, kept)
-    save_placer(replace(learnt_placer(), rollouts=3), folder)
-    with pytest.raises(ValueError, match="is not the one that was saved"):
-        check_files(folder, kept)
-
-
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ValueError, match="absent holds no readable model"):
         load_placer(tmp_path / "absent")
