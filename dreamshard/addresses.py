@@ -34,6 +34,5 @@ def check(text: str, where: str) -> None:
     raise ValueError(
         f"{where} has an address with {holds}, which everyone could read in logs, runs and versions, so nothing was started; "
         f"{instead}, and give credentials in the environment or in files of the libraries that read it (AWS_ACCESS_KEY_ID "
-        "and AWS_SECRET_ACCESS_KEY, ~/.aws/credentials, FSSPEC_HTTP, ...), those of the team's servers in DREAMSHARD_LOGIN "
-        "(docs/team.md)"
+        "and AWS_SECRET_ACCESS_KEY, ~/.aws/credentials, FSSPEC_HTTP, ...; docs/team.md)"
     )

@@ -24,7 +24,6 @@ from flows.tasks import watching
 from flows.tasks.ingestion import ingest_workload
 from flows.tasks.sizing import settle
 from flows.tasks.stage_inputs import open_for
-from storage.mlflow_store import runs
 
 SHOWN = 100
 """Largest number of changed tables in the artifact and the outcome."""
@@ -36,7 +35,6 @@ def watch(options: WatchOptions) -> dict[str, Any]:
     config, store = with_batch_size(configure(options)), open_for(options)
     # the event's automation cannot pass an empty one on: Prefect refuses null for a choice
     options = replace(options, algorithm=config.training.algorithm)
-    runs.end_abandoned(store.settings)
     if options.source is not None:
         options = replace(options, source=config.workload.source, batches=config.workload.batches)
     dataset = ingest_workload(store, config.workload).dataset

@@ -17,15 +17,15 @@ from tests.helpers.compose import COMPOSE, DEPLOY, SETTING, SETTINGS, STORE, our
 def test_every_setting_of_the_compose_file_is_explained_in_the_example_and_none_is_there_in_vain():
     used = set(re.findall(SETTING, COMPOSE + STORE))
     assert {name for name in SETTINGS if not name.startswith("COMPOSE_")} == used
-    scheduled = {name for name in SETTINGS if name.startswith("DREAMSHARD_")} - {"DREAMSHARD_HOST", "DREAMSHARD_LOGIN"}
+    scheduled = {name for name in SETTINGS if name.startswith("DREAMSHARD_")} - {"DREAMSHARD_HOST"}
     assert {name for name, value in SETTINGS.items() if not value} - scheduled == {
         "POSTGRES_PASSWORD",
         "STORE_PASSWORD",
-        "DREAMSHARD_LOGIN",
+        "LOGIN",
         "COMMIT",
         "PIP_EXTRA_INDEX_URL",
     }, "what has no default must be asked for"
-    for name in ("POSTGRES_PASSWORD", "STORE_PASSWORD", "DREAMSHARD_LOGIN"):
+    for name in ("POSTGRES_PASSWORD", "STORE_PASSWORD", "LOGIN"):
         used = re.findall(rf"\$\{{{name}([^}}]*)\}}", COMPOSE + STORE)
         assert used, name
         assert set(used) == {":?fill it in in .env"}, f"{name} may be empty"

@@ -15,8 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.servers.processes import STARTUP_S, free_port
+from flows.servers.processes import STARTUP_S
 from tests.helpers.compose import DEPLOY, PROJECT, image_environment, ours, services
+from tests.helpers.ports import free_port
 
 
 def test_the_dockerfile_passes_its_linter():
@@ -74,7 +75,7 @@ def as_in_the_image():
         pytest.skip("needs root, setpriv and a checkout that others may read, to run as the image's user")
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     os.chown(folder, 1000, 1000)
-    port = free_port(0)
+    port = free_port()
     logs = (folder / "service.log").open("w")
 
     def start(name: str, command: list[str] | None = None, **other: str) -> subprocess.Popen:
@@ -97,7 +98,6 @@ def as_in_the_image():
 
 
 INSIDE = {"prefect": "4200", "mlflow": "5000"}
-LOGIN_PAIR = ("ada", "Pass-word_1")
 BROWSER = {"Accept": "text/html"}
 
 
@@ -118,7 +118,7 @@ def healthy(as_in_the_image, name: str, **other: str):
 
 
 @pytest.mark.long
-def test_the_images_user_serves_prefects_pages_to_everyone_and_its_api_to_those_who_log_in(as_in_the_image):
+def test_the_images_user_serves_prefects_pages_and_its_api(as_in_the_image):
     database = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": "sqlite+aiosqlite:////data/prefect.db"}
     with healthy(as_in_the_image, "prefect", **database) as address:
         page = httpx.get(address, headers=BROWSER, follow_redirects=True)
@@ -128,18 +128,15 @@ def test_the_images_user_serves_prefects_pages_to_everyone_and_its_api_to_those_
         assert asset.status_code == 200
         assert "javascript" in asset.headers["content-type"]
         asked = f"{address}/api/deployments/filter"
-        statuses = [httpx.post(asked, json={}, auth=auth).status_code for auth in (None, ("ada", "x"), LOGIN_PAIR)]
-        assert statuses == [401, 401, 200]
+        assert httpx.post(asked, json={}).status_code == 200
 
 
 @pytest.mark.long
-def test_the_images_user_serves_mlflow_to_those_who_log_in(as_in_the_image):
+def test_the_images_user_serves_mlflow(as_in_the_image):
     folder = as_in_the_image[2]
     database = {"MLFLOW_BACKEND_STORE_URI": "sqlite:////data/mlflow.db"}
     with healthy(as_in_the_image, "mlflow", **database) as address:
         asked = f"{address}/api/2.0/mlflow/experiments/search?max_results=5"
         for page in (address, asked):
-            answers = [httpx.get(page, auth=auth) for auth in (None, ("ada", "x"), LOGIN_PAIR)]
-            assert [answer.status_code for answer in answers] == [401, 401, 200]
-            assert answers[0].headers["www-authenticate"] == 'Basic realm="dreamshard"', "browsers ask for it"
+            assert httpx.get(page).status_code == 200
         assert (folder / "mlflow.db").stat().st_uid == 1000

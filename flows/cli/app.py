@@ -31,8 +31,6 @@ from flows.cli import (
     terminal,
     what_if,
 )
-from storage.login import refusal
-from storage.servers_away import away
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -101,7 +99,7 @@ def one_sentence(kind: type[BaseException], error: BaseException, trace: Traceba
 def sentence(error: BaseException) -> str:
     """The error's message on one line, without passwords; for an unexpected error, with how to report it."""
     folders = [Path(os.environ.get("DREAMSHARD_HOME") or ".dreamshard"), Path(os.environ.get("TMPDIR") or "/tmp")]
-    if known := refusal(error) or away(error) or full_disk.sentence(error, folders):
+    if known := full_disk.sentence(error, folders):
         return without_passwords(known)
     advice = "" if isinstance(error, FOR_PEOPLE) else "; run again with --debug and report what it shows"
     return f"{error_sentence(error)}{advice}"

@@ -11,10 +11,9 @@ from flows.forms.options import RetrainingOptions, RetrainOptions, WatchOptions
 @with_options
 def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Run the whole chain in this process: ingest, measure, learn, evaluate, promote. Needs no server."""
-    store = enter(home, servers=True)
+    store = enter(home)
     from dreamshard.workloads.config import list_file
     from dreamshard.workloads.functions import is_function
-    from flows.cli.in_process import run_flow
     from flows.forms.configuration import configure
     from flows.reports import report_tables
     from flows.retrain import retrain
@@ -22,7 +21,7 @@ def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = 
 
     configure(options)  # fail before the server starts
     started = time.monotonic()
-    outcome = run_flow(retrain, options, quiet=as_json)
+    outcome = terminal.run_flow(retrain, options, quiet=as_json)
     outcome["where"]["MLflow run"] = outcomes.browsable(store.settings, outcome["where"]["MLflow run"])
     report = report_store.load(store.evaluations, outcome["evaluation"])
     if as_json:
@@ -44,12 +43,11 @@ def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = 
 @with_options
 def watch(options: RetrainingOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show whether tables changed since the last training, and which retraining that would start."""
-    enter(home, servers=True)
-    from flows.cli.in_process import run_flow
+    enter(home)
     from flows.watch import watch
 
     once = WatchOptions(**options.parameters(), emit=False)
-    outcome = run_flow(watch, once, quiet=as_json, numbered=False)
+    outcome = terminal.run_flow(watch, once, quiet=as_json, numbered=False)
     table = outcome.pop("table")
     if as_json:
         terminal.print_json(outcome)

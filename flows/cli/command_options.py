@@ -17,7 +17,6 @@ from flows.forms.options import RecipeOptions, StageOptions
 from flows.runtime.environment import prepare
 
 if TYPE_CHECKING:
-    from storage.settings import Settings
     from storage.store import Store
 
 Result = TypeVar("Result")
@@ -64,9 +63,7 @@ def shared_options(options: RecipeOptions) -> str:
     return typed
 
 
-def enter(
-    home: Path | None, *, existing: bool = False, shared: bool = True, reads_only: bool = False, servers: bool = False
-) -> "Store":
+def enter(home: Path | None, *, existing: bool = False, shared: bool = True, reads_only: bool = False) -> "Store":
     """Prepare the environment for the home, and open the store.
 
     Args:
@@ -74,38 +71,21 @@ def enter(
         existing: refuse a home that does not exist, which for a command that only reads is a misspelt one.
         shared: use `DREAMSHARD_STORE` if it is set; otherwise the store is the home.
         reads_only: of a command that keeps nothing, so that a home which this user may only read will do.
-        servers: of a command that can do nothing without the servers that the environment names.
 
     Raises:
-        ServerAwayError: one of these servers does not answer.
         ValueError: home or store cannot be written, or the home does not exist and should.
     """
     folder = prepare(home, log_level="INFO" if debug else "CRITICAL")
-    from storage import servers_away
     from storage.settings import Settings
     from storage.store import open_store
 
-    if servers:
-        servers_away.check()
     if existing and not folder.is_dir() and not {"MLFLOW_TRACKING_URI", "DREAMSHARD_STORE"} & set(os.environ):
         raise ValueError(
             f"there is no home {folder}, so there is nothing to look at; check --home or DREAMSHARD_HOME, or make it with "
             "`dreamshard run`"
         )
     settings = Settings.from_environment(os.environ if shared else {**os.environ, "DREAMSHARD_STORE": ""})
-    store = open_store(settings, reads_only=reads_only)
-    _end_abandoned(store.settings)
-    return store
-
-
-def _end_abandoned(settings: "Settings") -> None:
-    """End runs in MLflow that a killed command left running, if there are any: only then is MLflow imported."""
-    from storage.mlflow_store import process_tags
-
-    if process_tags.any_abandoned(settings):
-        from storage.mlflow_store import runs
-
-        runs.end_abandoned(settings)
+    return open_store(settings, reads_only=reads_only)
 
 
 def _on_command_line(field: inspect.Parameter) -> inspect.Parameter | None:

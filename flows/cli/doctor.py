@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,9 +14,6 @@ from flows.cli.checks import Check, check
 from flows.cli.command_options import HomeOption, JsonOption, enter
 from flows.cli.scheduled_check import scheduled
 from flows.servers.processes import LOOPBACK, answers
-
-if TYPE_CHECKING:
-    from flows.servers.running import Running
 
 PINS = ("torch", "prefect", "mlflow", "duckdb", "pyarrow", "fastapi", "sqlalchemy", "safetensors", "torchrec")
 
@@ -114,25 +110,15 @@ def _servers(home: Path) -> list[Check]:
             found, state = f"{variable}={address}", answers(f"{address.rstrip('/')}{health}")
             advice = f"nothing answers there: start it, or correct {variable}"
             checks.append(check(what, "ok", found) if state else check(what, "missing", found, advice))
-        elif up is not None and up.alive:
-            found = f"{up.prefect if name == 'Prefect' else up.mlflow}, of `up` since {up.since} (process {up.pid})"
-            checks.append(check(what, "ok", found))
         elif up is not None:
-            checks.append(
-                check(what, "other", f"`up` (process {up.pid}, since {up.since}) was killed", _after_kill(up))
-            )
+            found = f"{up.prefect if name == 'Prefect' else up.mlflow}, of `up` (process {up.pid})"
+            checks.append(check(what, "ok", found))
         elif answers(f"http://{LOOPBACK}:{port}{'/api' if name == 'Prefect' else ''}{health}"):
             found = f"one answers on port {port}, which is not of this home"
             checks.append(check(what, "ok", found, f"to use it: {variable}"))
         else:
             checks.append(check(what, "optional", "not running", "not needed for `run`; `dreamshard up` starts it"))
     return checks
-
-
-def _after_kill(up: "Running") -> str:
-    left = up.left_behind
-    ending = f"end what it left behind first: kill {' '.join(map(str, left.values()))}; then " if left else ""
-    return f"{ending}start it again: `dreamshard up`"
 
 
 def _home(folder: Path) -> Check:

@@ -51,7 +51,7 @@ def models(
     as_json: JsonOption = False,
 ) -> None:
     """Versions side by side, with the champion of each hardware; with VERSION one of them in full."""
-    settings = enter(home, existing=True, reads_only=True, servers=True).settings
+    settings = enter(home, existing=True, reads_only=True).settings
     from storage.mlflow_store import versions
 
     if version is not None:
@@ -131,7 +131,7 @@ def _with_full_links(settings: "Settings", description: str) -> str:
 
     up = running.find(settings.home)
     is_server = settings.tracking_uri.startswith("http")
-    server = without_passwords(settings.tracking_uri) if is_server else up.mlflow if up is not None and up.alive else ""
+    server = without_passwords(settings.tracking_uri) if is_server else up.mlflow if up is not None else ""
     if server:
         return description.replace("](#/", f"]({server.rstrip('/')}/#/")
     return re.sub(r"\[([^\]]+)\]\(#/[^)]*\)", r"\1 (on MLflow's pages)", description)

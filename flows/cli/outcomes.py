@@ -67,7 +67,7 @@ def browsable(settings: "Settings", address: str) -> str:
     if database != settings.tracking_uri or database != home_registry(settings.home):
         return address
     up = running.find(settings.home)
-    return address if up is None or not up.alive else runs.run_address(settings, run, up.mlflow)
+    return address if up is None else runs.run_address(settings, run, up.mlflow)
 
 
 def show_next(*commands: str) -> None:

@@ -1,8 +1,10 @@
 """`dreamshard up`, `deploy` and `worker`: servers and workers, on this machine or for a team."""
 
 import os
-from contextlib import ExitStack
-from pathlib import Path
+import signal
+import sys
+import time
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import typer
@@ -11,15 +13,12 @@ from flows.cli import terminal
 from flows.cli.command_options import HomeOption, enter
 from flows.cli.schedule_options import Given, NotifyOption, with_schedule
 from flows.runtime.environment import prepare
+from flows.servers.processes import Process
 from flows.servers.scheduled_setting import keep, settled
-from storage.login import FILE, LOGIN
 
-Port = Annotated[
-    int,
-    typer.Option(
-        min=1, max=65535, help="If it is taken, another port is chosen on 127.0.0.1; elsewhere nothing starts."
-    ),
-]
+Port = Annotated[int, typer.Option(min=1, max=65535)]
+NEEDED = {"PREFECT_API_URL": "http://HOST:4200/api", "MLFLOW_TRACKING_URI": "http://HOST:5000"}
+"""Settings of a worker, each with an example; without them nobody else would see its runs."""
 
 
 @with_schedule
@@ -28,58 +27,41 @@ def up(
     home: HomeOption = None,
     prefect_port: Port = 4200,
     mlflow_port: Port = 5000,
-    host: Annotated[
-        str, typer.Option(help="Interface to listen on; all but this machine's own ask for a login; 0.0.0.0 for all.")
-    ] = "127.0.0.1",
     run_here: Annotated[
         bool, typer.Option("--worker/--no-worker", help="Run flows here too; otherwise run `worker` elsewhere.")
     ] = True,
     notify: NotifyOption = None,
 ) -> None:
-    """Start Prefect's server, MLflow's server, a worker and all deployments; Ctrl-C ends them.
+    """Start Prefect's server, MLflow's server, a worker and all deployments on this machine; Ctrl-C ends them.
 
     What was edited in Prefect's UI stays, unless you give its option or its value here changed since the last start.
     """
     settings = enter(home).settings
     schedule, _ = settled(given, settings.home)
     from flows.servers.local_servers import local_servers
-    from flows.servers.processes import StoppedError, stop_signal, wait_for_any
 
-    logs = settings.home / "logs"
-    stop = stop_signal()
-    terminal.note(
-        "checking the setting, then starting Prefect, MLflow and a worker; the first time takes half a minute"
-    )
-    ports = {"prefect_port": prefect_port, "mlflow_port": mlflow_port}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    terminal.note("starting Prefect, MLflow and a worker; the first time takes half a minute")
     typed = [name for name, value in given.items() if value is not None]
-    servers = local_servers(
-        settings, schedule, **ports, host=host, worker=run_here, notify=notify, given=typed, stop=stop
-    )
-    with ExitStack() as running:
-        try:
-            addresses = running.enter_context(servers)
-        except StoppedError:
-            terminal.note("stopped before everything ran; what had started is ended")
-            return
-        keep(settings.home, schedule)
-        for sentence in addresses.notes:
-            terminal.note(sentence)
-        terminal.say(f"Prefect  {addresses.prefect}/v2/deployments")
-        terminal.say(f"MLflow   {addresses.mlflow}")
-        terminal.say(f"home     {settings.home} (logs in {logs})")
-        if addresses.login is not None:
-            terminal.say(f"login    {_how_to_log_in(settings.home, addresses.login)}")
-        terminal.say("Start `retrain` from Prefect's Deployments page. Ctrl-C ends everything.")
-        ended = wait_for_any(addresses.processes, stop)
-    if ended is not None:
-        raise RuntimeError(f"{ended} ended by itself, so the others were ended too; see {logs / ended}.log")
+    ports = {"prefect_port": prefect_port, "mlflow_port": mlflow_port}
+    try:
+        with local_servers(settings, schedule, **ports, worker=run_here, notify=notify, given=typed) as running:
+            keep(settings.home, schedule)
+            for sentence in running.notes:
+                terminal.note(sentence)
+            terminal.say(f"Prefect  {running.prefect}/v2/deployments")
+            terminal.say(f"MLflow   {running.mlflow}")
+            terminal.say(f"home     {settings.home} (logs in {settings.home / 'logs'})")
+            terminal.say("Start `retrain` from Prefect's Deployments page. Ctrl-C ends everything.")
+            while (ended := _first_ended(running.processes)) is None:
+                time.sleep(1)
+    except KeyboardInterrupt:
+        return
+    raise RuntimeError(f"{ended} ended, so the others were ended too; see {settings.home / 'logs' / ended}.log")
 
 
-def _how_to_log_in(home: Path, login: str) -> str:
-    """In a terminal with the password; logs of a supervisor name only where it is."""
-    file = home / FILE
-    shown = login if terminal.OUT.is_terminal else f"in {file}" if file.is_file() else f"of {LOGIN}"
-    return f"{shown}; commands and workers elsewhere need {LOGIN}=NAME:PASSWORD"
+def _first_ended(processes: Mapping[str, Process]) -> str | None:
+    return next((name for name, process in processes.items() if process.poll() is not None), None)
 
 
 @with_schedule
@@ -126,6 +108,11 @@ def worker(
     """Run flows on this machine for the servers at PREFECT_API_URL and MLFLOW_TRACKING_URI."""
     prepare(home)  # logs on: a worker's log is what its users read
     enter(home)
-    from flows.servers import worker
-
-    worker.run_worker(pool, queue, limit)
+    for name, example in NEEDED.items():
+        found = os.environ.get(name, "")
+        if not found.startswith("http"):
+            raise ValueError(
+                f"{name} is {found or 'not set'}, so the team would not see what runs here; set it to e.g. {example}"
+            )
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--limit", str(limit)]
+    os.execv(sys.executable, [*command, *(("--work-queue", queue) if queue else ())])

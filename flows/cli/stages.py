@@ -26,7 +26,7 @@ from flows.forms.options import (
 @with_options
 def ingest(options: IngestOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Read tables and their lookups into the home, so that `train` can measure and learn."""
-    enter(home, servers=True)
+    enter(home)
     from flows.ingest import ingest
 
     _run(ingest, options, as_json, f"train{shared_options(options)}")
@@ -37,7 +37,7 @@ def profile(
     options: StageOptions, trace: TraceOption = None, home: HomeOption = None, as_json: JsonOption = False
 ) -> None:
     """Measure the placements of the next training iteration."""
-    enter(home, servers=True)
+    enter(home)
     from flows.profile import profile
 
     _run(profile, options, as_json, f"train{shared_options(options)}", trace=trace)
@@ -46,7 +46,7 @@ def profile(
 @with_options
 def train(options: StageOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Train the cost network and the policy: all iterations that are left."""
-    enter(home, servers=True)
+    enter(home)
     from flows.train import train
 
     _run(train, options, as_json, f"evaluate{shared_options(options)}")
@@ -57,7 +57,7 @@ def evaluate(
     options: EvaluateOptions, trace: TraceOption = None, home: HomeOption = None, as_json: JsonOption = False
 ) -> None:
     """Compare the trained placer with every rule of thumb and the champion on held-out tasks."""
-    enter(home, servers=True)
+    enter(home)
     from flows.evaluate import evaluate
 
     _run(evaluate, options, as_json, f"promote{shared_options(options)}", trace=trace)
@@ -66,7 +66,7 @@ def evaluate(
 @with_options
 def compare(options: CompareOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Compare any versions and other placers on the same tasks, held out for all of them."""
-    store = enter(home, existing=True, servers=True)
+    store = enter(home, existing=True)
     from flows.compare import compare
     from flows.decisions import comparison, contestants
     from flows.forms.configuration import configure
@@ -81,12 +81,11 @@ def compare(options: CompareOptions, home: HomeOption = None, as_json: JsonOptio
 @with_options
 def promote(options: PromoteOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Register the trained placer, champion if it beats the one in use; or make VERSION champion at once."""
-    store = enter(home, existing=options.version is not None, servers=True)
+    store = enter(home, existing=options.version is not None)
     if options.version is None:
-        from flows.cli.in_process import run_flow
         from flows.promote import promote
 
-        outcome = run_flow(promote, options, quiet=as_json, numbered=False)
+        outcome = terminal.run_flow(promote, options, quiet=as_json, numbered=False)
         outcome["where"]["MLflow run"] = outcomes.browsable(store.settings, outcome["where"]["MLflow run"])
     else:  # without a flow, which would first start a Prefect server
         from flows.tasks.promotion import replace_champion
@@ -115,13 +114,12 @@ def _run(
         trace: file for a time line of what the stage measured.
     """
     from dreamshard.files import outputs
-    from flows.cli.in_process import run_flow
     from flows.reports import trace_files
     from storage.store import open_store
 
     if trace is not None:
         outputs.check(trace, "timeline", "--trace")
-    outcome = run_flow(flow, options, quiet=as_json, numbered=False)
+    outcome = terminal.run_flow(flow, options, quiet=as_json, numbered=False)
     if "page" in outcome:
         outcome["page"] = outcomes.browsable(open_store().settings, outcome["page"])
     if trace is not None:

@@ -1,17 +1,20 @@
 """Output of the command: progress bars and errors on stderr, tables and JSON on stdout."""
 
 import json
+import logging
 import os
 import shlex
 import shutil
+import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
@@ -78,11 +81,25 @@ def progress_bars(*, quiet: bool, numbered: bool = True) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def waiting_for(what: str) -> Iterator[None]:
-    """Say in a terminal, while the block runs, what is waited for; nothing stays of it."""
-    with ERR.status(f"waiting for {what}"):
-        yield
+def run_flow(flow: Callable[..., dict[str, Any]], options: object, *, quiet: bool, **progress: bool) -> dict[str, Any]:
+    """Run a deployed flow with its options in this process, with progress bars, and return its outcome.
+
+    The flow must be imported before, since MLflow and Prefect set up their logging on import.
+    """
+    for name in ("alembic", "mlflow", "httpx"):  # Prefect is quiet already
+        logging.getLogger(name).setLevel(logging.ERROR)
+    from prefect.client.orchestration import get_client
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # of the server too: it must outlive a Ctrl-C
+    with ERR.status("waiting for Prefect's server"):
+        get_client(sync_client=True)  # starts the temporary server, if no other is configured
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        with progress_bars(quiet=quiet, **progress):
+            return flow(**vars(options))
+    except KeyboardInterrupt:
+        note("interrupted; finished work is kept, and the same command continues from it")
+        raise typer.Exit(130) from None
 
 
 def typed(command: str) -> str:

@@ -15,7 +15,7 @@ from prefect.utilities.hashing import file_hash
 from pydantic import Field, TypeAdapter
 
 from dreamshard.addresses import WITHOUT_SECRET
-from flows.forms import flow_failures, flow_run_owners
+from flows.forms import flow_failures
 from flows.forms.flat import check_addresses, flattened
 
 Result = TypeVar("Result")
@@ -48,7 +48,7 @@ def deployed(name: str) -> Callable[[Callable[..., Result]], Flow[..., Result]]:
 
     def decorate(body: Callable[..., Result]) -> Flow[..., Result]:
         version = file_hash(inspect.getfile(body))  # Prefect's own default would be the hash of `flat.py`
-        called = flow_run_owners.labelled(flow_failures.failing_in_one_sentence(body))
+        called = flow_failures.failing_in_one_sentence(body)
         made: Flow[..., Result] = _CheckedFlow(
             fn=flattened(called, lambda field: field),
             name=name,

@@ -6,7 +6,6 @@ Both read their settings on import, so this module imports neither, and the comm
 import os
 from pathlib import Path
 
-from storage.login import client_environment
 from storage.settings import RESULTS, quiet_environment
 
 
@@ -30,6 +29,6 @@ def prepare(home_folder: Path | None = None, *, log_level: str = "INFO") -> Path
         "PREFECT_SERVER_EPHEMERAL_ENABLED": "true",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",  # 25 s are common, minutes occur on a busy machine
     }
-    for name, value in (defaults | client_environment(os.environ)).items():
+    for name, value in defaults.items():
         os.environ.setdefault(name, value)
     return folder

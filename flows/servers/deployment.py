@@ -1,6 +1,5 @@
 """One deployment, as `dreamshard up` and `deploy` make it: checked, pool, deployments, automations, champion's setting."""
 
-import time
 from collections.abc import Collection, Mapping
 from itertools import chain
 
@@ -8,7 +7,6 @@ import httpx
 
 from dreamshard.formatting import without_passwords
 from dreamshard.recipes import recipe
-from flows.forms import flow_run_owners
 from flows.servers import deployments, notifications
 from flows.servers.fitting import check_fit
 from flows.servers.names import NOTIFY
@@ -42,7 +40,6 @@ def deploy(
     gpus: int = 0,
     given: Collection[str] = (),
     measures_here: bool = False,
-    patience_s: float = 0.0,
 ) -> list[str]:
     """Deploy everything on the servers that the environment names; returns notes for the person who deploys.
 
@@ -51,21 +48,17 @@ def deploy(
         kind: with image and gpus, of the work pool; see `ensure_pool`.
         given: fields of the schedule that somebody typed just now; they win over what was edited in Prefect.
         measures_here: as for `check`.
-        patience_s: time for the servers to answer.
 
     Raises:
         ValueError: a setting cannot be deployed.
         RuntimeError: a server does not answer.
     """
-    wait_for(f"{environ['PREFECT_API_URL']}/health", patience_s)
+    check_answers(f"{environ['PREFECT_API_URL']}/health")
     ensure_pool(kind, image, gpus, environ)
-    flow_run_owners.end_abandoned()
     recipient = notifications.find(environ.get(NOTIFY))
     deployed = deployments.deploy_all(schedule, None if recipient is None else recipient.block, given)
     if environ.get("MLFLOW_TRACKING_URI"):  # otherwise whoever deploys has no registry, and should not make one
         tracking = Settings.from_environment(environ)
-        if tracking.tracking_uri.startswith("http"):
-            wait_for(f"{tracking.tracking_uri}/health", patience_s)
         topology = _testbed_and_devices(deployed.schedules["retrain"])
         if topology != (None, None) or _TOPOLOGY & set(given):  # else it is what somebody else set
             set_home_setting(tracking, *topology)
@@ -84,28 +77,18 @@ def _fit_as_edited(schedule: Schedule, measures_here: bool) -> list[str]:
     return [f"as edited in Prefect: {note}" for note in notes]
 
 
-def wait_for(url: str, patience_s: float) -> None:
-    """Wait until a server answers.
+def check_answers(url: str) -> None:
+    """Check that a server answers.
 
     Raises:
-        RuntimeError: it did not in time.
+        RuntimeError: it does not.
     """
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            answer = httpx.get(url, timeout=10.0)
-        except httpx.TransportError as error:
-            reason = str(error)
-        else:
-            if answer.status_code == httpx.codes.OK:
-                return
-            reason = f"it answered {answer.status_code}"
-        if time.monotonic() >= deadline:
-            raise RuntimeError(
-                f"the server at {without_passwords(url)} does not answer ({reason}), so nothing can be deployed; start it "
-                "first"
-            )
-        time.sleep(0.2)
+    try:
+        httpx.get(url, timeout=10.0).raise_for_status()
+    except httpx.HTTPError as error:
+        raise RuntimeError(
+            f"the server at {without_passwords(url)} does not answer ({error}), so nothing can be deployed; start it first"
+        ) from error
 
 
 def _testbed_and_devices(schedule: Schedule) -> tuple[str | None, int | None]:

@@ -1,7 +1,7 @@
 """Creates and updates all deployments on Prefect's server, in one process and without undoing what was edited in its UI.
 
 What was deployed last is kept on the server, as digests in Prefect's variable `dreamshard_deployed`, so that it holds for
-everyone who deploys. `flows.servers.deploying` runs this beside the starting servers.
+everyone who deploys.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -15,8 +16,9 @@ from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
 
 from flows.servers.names import SCHEDULED
-from flows.servers.processes import PROJECT
 from storage.schedule import Schedule
+
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,7 +84,7 @@ def job_template(kind: Kind, image: str | None, gpus: int, environ: Mapping[str,
         if value != without_passwords(value):
             raise ValueError(
                 f"{name} is {without_passwords(value)}, and everyone could read its password in Prefect's UI; give the "
-                "address without one, and the login in DREAMSHARD_LOGIN or where your containers get their secrets"
+                "address without one, and the login where your containers get their secrets"
             )
     try:
         return _docker(image, gpus, env) if kind == "docker" else _kubernetes(image, gpus, env)

@@ -2,15 +2,9 @@
 
 What a flow logs on its runs: `runs`, `datasets`, `evaluation_datasets`. Versions of the placer: `registration` adds one,
 `registry` finds one, `listing` reads all, `versions` lists them for people. Which one is in use: `topology` and
-`standings` hold the rules, `champions` reads, `alias_changes` decides. Serving: `placer_model` is the code of a version,
-`server` the command.
+`standings` hold the rules, `champions` reads, `alias_changes` decides. Serving: `placer_model` is the code of a version.
 """
 
-import os
-
-from storage.login import client_environment
 from storage.settings import quiet_environment
 
-for name, value in client_environment(os.environ).items():
-    os.environ.setdefault(name, value)
 quiet_environment()  # before any module of this package imports MLflow, which reads the environment then

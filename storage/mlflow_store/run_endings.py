@@ -1,4 +1,4 @@
-"""How runs end: FINISHED, FAILED with the sentence of the error, KILLED if they were cancelled or their process is gone."""
+"""How runs end: FINISHED, FAILED with the sentence of the error, KILLED if they were cancelled."""
 
 import logging
 import traceback
@@ -11,7 +11,6 @@ from mlflow.exceptions import MlflowException
 from dreamshard.files import full_disk
 from dreamshard.formatting import error_sentence, without_passwords
 from storage.filesystem import failures
-from storage.mlflow_store import process_tags
 
 ERROR = "error"
 """Tag of a run that failed or was killed: why, in one sentence."""
@@ -61,18 +60,6 @@ def end_killed(tracking: MlflowClient, experiment: str, why: str, tags: Mapping[
     for run in reversed(found):
         _end(tracking, run, "KILLED", why)
     return len(found)
-
-
-def end_abandoned(tracking: MlflowClient, experiment: str) -> int:
-    """Mark runs of processes of this host that are gone, e.g. after `kill -9`, as KILLED; returns how many there were."""
-    gone = [
-        run
-        for run in _running(tracking, experiment, {process_tags.HOST: process_tags.this_host()})
-        if not process_tags.is_alive(tracking.get_run(run).data.tags[process_tags.PROCESS])
-    ]
-    for run in gone:
-        _end(tracking, run, "KILLED", "its process ended without a word, e.g. by kill -9 or by lack of memory")
-    return len(gone)
 
 
 def _end(tracking: MlflowClient, run: str, status: str, why: str) -> None:

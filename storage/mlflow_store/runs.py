@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
 from dreamshard.formatting import without_passwords
-from storage.mlflow_store import database, process_tags, run_endings
+from storage.mlflow_store import database, run_endings
 from storage.mlflow_store.experiment import EXPERIMENT, MODEL_TRAINING, experiment_id
 from storage.settings import Settings
 
@@ -65,7 +65,6 @@ def chain(
         params: parameters of the whole chain; nested mappings become `outer.inner`.
         tags: tags for searching.
     """
-    end_abandoned(settings)
     tracking = client(settings)
     labels = {CHAIN_KEY: key} if key else {}
     with _open(settings, experiment_id(tracking, settings), name, labels, tags) as run:
@@ -79,14 +78,6 @@ def end_killed(settings: Settings, key: str, why: str) -> None:
     experiment = tracking.get_experiment_by_name(EXPERIMENT)
     if experiment is not None:
         run_endings.end_killed(tracking, experiment.experiment_id, why, {CHAIN_KEY: key})
-
-
-def end_abandoned(settings: Settings) -> None:
-    """Mark runs of processes of this host that are gone as KILLED."""
-    tracking = client(settings)
-    experiment = tracking.get_experiment_by_name(EXPERIMENT)
-    if experiment is not None:
-        run_endings.end_abandoned(tracking, experiment.experiment_id)
 
 
 @contextmanager
@@ -231,10 +222,9 @@ def _open(
         tracking.update_run(run, status="RUNNING")
         for tag in run_endings.TAGS & tracking.get_run(run).data.tags.keys():
             tracking.delete_tag(run, tag)
-        set_tags(settings, run, process_tags.this_process())
     else:
         user = {"mlflow.user": os.environ.get("USER", "dreamshard"), "mlflow.source.name": "dreamshard"}
-        all_tags = {**user, **process_tags.this_process(), **labels, **(tags or {})}
+        all_tags = {**user, **labels, **(tags or {})}
         run = str(tracking.create_run(experiment, tags=all_tags, run_name=name).info.run_id)
     with run_endings.ending(lambda: client(settings), run):
         yield run

@@ -81,14 +81,12 @@ def chain(recipe: str, testbed: str) -> float:
     import psutil
     from prefect.server.api.server import SubprocessASGIServer
 
-    from flows.cli.in_process import in_process
     from flows.retrain import retrain
 
-    with in_process():
-        retrain(recipe=recipe, testbed=testbed)
-        server = SubprocessASGIServer().server_process
-        assert server is not None
-        times = psutil.Process(server.pid).cpu_times()
+    retrain(recipe=recipe, testbed=testbed)
+    server = SubprocessASGIServer().server_process
+    assert server is not None
+    times = psutil.Process(server.pid).cpu_times()
     return float(times.user + times.system)
 
 

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dreamshard.files.digests import digest
-from storage.login import LOGIN
 from tests.chaos.survived import Survived
 from tests.helpers import kept_secrets
 from tests.helpers.read_only import read_only
@@ -111,7 +110,7 @@ def _with_secrets(folder: Path) -> Survived:
         "AWS_ACCESS_KEY_ID": "team",
         "AWS_SECRET_ACCESS_KEY": kept_secrets.STORE_KEY,
         "DREAMSHARD_NOTIFY": kept_secrets.MAIL,
-        LOGIN: kept_secrets.LOGIN,
+        "MLFLOW_TRACKING_PASSWORD": kept_secrets.LOGIN,
     }
     home = folder / "home"
     code, out, err = _done(folder, home, RUN, **secrets)

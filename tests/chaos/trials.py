@@ -23,7 +23,6 @@ SHORT = {
     "placers": 1.0,
     "ranks": 0.15,
     "readers": 1.0,
-    "servers_gone": 0.25,
 }
 """Share of each trial's attempts with which all of them take a quarter of an hour on two idle cores."""
 

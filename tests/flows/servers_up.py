@@ -13,6 +13,8 @@ from typing import Any
 import httpx
 import psutil
 
+from tests.helpers.ports import free_port
+
 ENVIRONMENT = {"env": {"PYTHONSAFEPATH": "1", "PREFECT_CLIENT_MAX_RETRIES": "8"}}
 """Job variables of all deployments."""
 
@@ -32,12 +34,10 @@ class Up:
 @contextmanager
 def servers_up(home: Path) -> Iterator[Up]:
     """Start Prefect, MLflow, a worker and all deployments on free ports; stopped as by Ctrl-C."""
-    from flows.servers.processes import free_port
-
     environment = {**os.environ, "DREAMSHARD_HOME": str(home)}
     environment.pop("PREFECT_HOME", None)
     command = [sys.executable, "-m", "flows.cli.app", "up"]
-    command += ["--prefect-port", str(free_port(0)), "--mlflow-port", str(free_port(0))]
+    command += ["--prefect-port", str(free_port()), "--mlflow-port", str(free_port())]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Up(process, home)

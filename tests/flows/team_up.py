@@ -9,10 +9,9 @@ from contextlib import suppress
 import httpx
 import psutil
 
-from flows.servers.processes import free_port
-from storage.login import LOGIN, client_environment
 from tests.flows.servers_up import until
 from tests.helpers import kept_secrets
+from tests.helpers.ports import free_port
 
 BATCH = 8192  # a smaller one costs the same wherever tables are: kernels are launched, and little else happens
 
@@ -53,16 +52,14 @@ class Team:
         self.database, self.folder, self.store = database, folder, s3 | {"DREAMSHARD_STORE": "s3://team/shared"}
         self.store["AWS_SECRET_ACCESS_KEY"] = kept_secrets.STORE_KEY  # the server takes any
         self.arguments: set[str] = set()
-        login = {LOGIN: kept_secrets.LOGIN}
         environment = {name: value for name, value in os.environ.items() if name != "PREFECT_HOME"} | self.store
-        environment |= login | client_environment(login)
         self.databases = {
             "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"postgresql+asyncpg://{database}/prefect",
             "MLFLOW_TRACKING_URI": f"postgresql://{database}/mlflow",
             "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "1",
             "DREAMSHARD_NOTIFY": kept_secrets.MAIL,
         }
-        ports = ("--prefect-port", str(free_port(0)), "--mlflow-port", str(free_port(0)))
+        ports = ("--prefect-port", str(free_port()), "--mlflow-port", str(free_port()))
         said, home = folder / "up.log", str(folder / "servers")
         up = started(ending, folder, said, environment | self.databases, "up", "--no-worker", *ports, "--home", home)
 
@@ -81,9 +78,7 @@ class Team:
             started(ending, folder / name, folder / f"{name}.log", self.environment | own, "worker", "--queue", name)
 
     def api(self, path, method="POST", **body):
-        name, _, password = kept_secrets.LOGIN.partition(":")
-        address = f"{self.prefect}/api/{path}"
-        answer = httpx.request(method, address, json=body or None, auth=(name, password), timeout=30)
+        answer = httpx.request(method, f"{self.prefect}/api/{path}", json=body or None, timeout=30)
         answer.raise_for_status()
         return answer.json() if answer.content else None
 

@@ -12,7 +12,6 @@ from prefect.logging import disable_run_logger
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
-from flows.cli.in_process import in_process
 from flows.forms.options import PlaceOptions
 from flows.place import place
 from flows.placing.given_limits import file_or_text
@@ -115,12 +114,11 @@ def test_the_form_has_its_fields_asks_for_tables_and_devices_and_refuses_wrong_v
 def test_a_run_publishes_a_page_with_costs_of_each_device_and_what_moves(store, home):
     assert isinstance(place, Flow)
     given = {"tables": str(home / "tables.csv"), "num_devices": 2, "hardware": "a100"}
-    with in_process():
-        first = place(**given)
-        again = place(**given, current=first["plan"], constraints="pin: {t0: [0, 1]}", steps_until_next=1)
-        with get_client(sync_client=True) as client:
-            wanted = ArtifactFilter(key=ArtifactFilterKey(any_=["dreamshard-plan"]))
-            pages = [each.data for each in client.read_artifacts(artifact_filter=wanted)]
+    first = place(**given)
+    again = place(**given, current=first["plan"], constraints="pin: {t0: [0, 1]}", steps_until_next=1)
+    with get_client(sync_client=True) as client:
+        wanted = ArtifactFilter(key=ArtifactFilterKey(any_=["dreamshard-plan"]))
+        pages = [each.data for each in client.read_artifacts(artifact_filter=wanted)]
     assert again["moved_bytes"] == 0
     (page,) = [each for each in pages if "From the plan in use" in each]
     assert again["plan"] in page

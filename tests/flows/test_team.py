@@ -16,7 +16,6 @@ from urllib.parse import unquote
 import pytest
 from mlflow import MlflowClient
 
-from storage.login import LOGIN, client_environment
 from tests.flows.postgres import INSTALLED, postgres
 from tests.flows.servers_up import until
 from tests.flows.team_up import Team
@@ -35,9 +34,7 @@ RUNS = {"alpha": (0, 1), "beta": (0,)}
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory, s3_environment):
-    with ExitStack() as ending, pytest.MonkeyPatch.context() as patch:
-        for name, value in client_environment({LOGIN: kept_secrets.LOGIN}).items():
-            patch.setenv(name, value)
+    with ExitStack() as ending:
         database = ending.enter_context(postgres(DEPLOY / "databases.sql"))
         yield Team(tmp_path_factory.mktemp("team"), database, s3_environment, ending, RUNS)
 

@@ -24,7 +24,7 @@ from tests.helpers.quiet import CALLERS, QUIET
 _FORK = multiprocessing.get_context("forkserver")
 _FORK.set_forkserver_preload(
     [
-        *("flows.cli.app", "flows.cli.in_process", "flows.retrain", "flows.reports.plan_view.page", "storage.load"),
+        *("flows.cli.app", "flows.retrain", "flows.reports.plan_view.page", "storage.load"),
         *("flows.reports.report_tables", "dreamshard.peers.torchrec_planner", "torchrec", "torch._dynamo"),
         *("bokeh.plotting", "bokeh.embed", "scipy.stats", "matplotlib.figure", "matplotlib.backends.backend_agg"),
         *("mlflow.store.db.utils", "mlflow.store.tracking.sqlalchemy_store", "alembic.command", __name__),
@@ -189,13 +189,10 @@ def _keep_prefect(home: str, connection: Connection) -> None:
     os.environ["DREAMSHARD_HOME"] = home
     from prefect.server.api.server import SubprocessASGIServer
 
-    from flows.cli.in_process import in_process
-
-    with in_process():
-        connection.send(SubprocessASGIServer().port)
+    with SubprocessASGIServer() as server:
+        connection.send(server.port)
         with suppress(EOFError):
             connection.recv()
-    SubprocessASGIServer().stop()
 
 
 def _run(

@@ -62,7 +62,6 @@ def test_the_nightly_schedule_creates_runs(servers):
 
 
 def test_doctor_sees_the_servers_on_whatever_port_and_a_second_up_names_them(servers):
-    """Memory is asserted with slack: an idle `up` takes about 600 MiB."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
 
     def said(*arguments: str) -> subprocess.CompletedProcess:
@@ -72,14 +71,13 @@ def test_doctor_sees_the_servers_on_whatever_port_and_a_second_up_names_them(ser
     checks = {check["what"]: check for check in json.loads(said("doctor", "--json").stdout)}
     for name, address in (("Prefect", servers.prefect), ("MLflow", servers.mlflow)):
         assert checks[f"{name} server"]["state"] == "ok"
-        assert f"{address}, of `up` since " in checks[f"{name} server"]["found"]
-        assert f"(process {servers.process.pid})" in checks[f"{name} server"]["found"]
+        assert checks[f"{name} server"]["found"] == f"{address}, of `up` (process {servers.process.pid})"
     second = said("up")
     assert second.returncode == 1
-    assert f"use Prefect at {servers.prefect} and MLflow at {servers.mlflow}, or end it first" in second.stderr
-    up = psutil.Process(servers.process.pid)
-    assert up.memory_info().rss < 150 * 2**20, "what waits for the servers loads none of what they need"
-    assert sum(each.memory_full_info().pss for each in [up, *up.children(recursive=True)]) < 2**30
+    assert (
+        f"use Prefect at {servers.prefect} and MLflow at {servers.mlflow}, or end it: kill {servers.process.pid}"
+        in second.stderr
+    )
 
 
 def test_a_value_outside_the_forms_choices_is_refused_by_the_api(servers):

@@ -11,8 +11,9 @@ from uuid import uuid4
 import pytest
 
 from flows.servers import notifications, watchdogs
-from flows.servers.processes import child_process, free_port, wait_until_healthy
+from flows.servers.processes import child_process, wait_until_healthy
 from tests.flows.servers_up import until
+from tests.helpers.ports import free_port
 from tests.helpers.receivers import Webhook, receiving
 
 pytestmark = pytest.mark.server
@@ -31,10 +32,10 @@ def client(tmp_path, monkeypatch):
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    port = free_port(0)
+    port = free_port()
     for name, value in (AT_ONCE | {"PREFECT_HOME": str(tmp_path)}).items():
         monkeypatch.setenv(name, value)
-    command = [sys.executable, "-m", "flows.servers.prefect_server", "--port", str(port)]
+    command = [sys.executable, "-m", "prefect", "server", "start", "--port", str(port)]
     with child_process("prefect", command, os.environ, tmp_path) as process:
         wait_until_healthy(f"http://127.0.0.1:{port}/api/health", process, tmp_path / "prefect.log")
         with (

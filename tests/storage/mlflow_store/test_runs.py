@@ -118,17 +118,6 @@ def test_a_failed_run_has_its_sentence_and_its_traceback_until_it_is_resumed(mlf
     assert not {"error", "mlflow.note.content"} & tracking.get_run(again).data.tags.keys()
 
 
-def test_runs_of_a_process_that_is_gone_are_killed_when_the_next_begins(mlflow_settings: Settings):
-    tracking = runs.client(mlflow_settings)
-    with runs.chain(mlflow_settings, "alive"):
-        killed = runs.chain(mlflow_settings, "gone")
-        gone = killed.__enter__()
-        tracking.set_tag(gone, "dreamshard.process", f"{os.getpid()} 1000")  # a number that is used again
-        with runs.chain(mlflow_settings, "next"):
-            assert statuses(mlflow_settings) == {"alive": "RUNNING", "gone": "KILLED", "next": "RUNNING"}
-    assert "kill -9" in tracking.get_run(gone).data.tags["error"]
-
-
 def test_what_a_cancelled_flow_left_open_is_killed_with_its_stages(mlflow_settings: Settings):
     cancelled = runs.chain(mlflow_settings, "retrain", key="cancelled")
     stage = runs.stage(mlflow_settings, cancelled.__enter__(), "train")
