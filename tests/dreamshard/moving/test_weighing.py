@@ -84,6 +84,7 @@ def test_the_break_even_lies_where_the_gain_of_all_steps_pays_for_the_move():
         assert (weigh(task, current, target, A100, price).chosen.moved_bytes == 0) == stays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("steps", [1e2, 1e4, 1e6])
 def test_the_choice_is_never_worse_than_both_ends_and_fits(seed, steps):
