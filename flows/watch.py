@@ -93,7 +93,7 @@ def emit_changed(outcome: Mapping[str, Any], options: RetrainingOptions) -> None
         "dreamshard.recipe": options.recipe,
     }
     payload = {**outcome, "parameters": options.parameters()}
-    emit_event(watching.EVENT, resource, occurred=watching.time_of_request(), payload=payload)
+    emit_event(watching.EVENT, resource, payload=payload)
 
 
 def publish(diff: DatasetDiff, outcome: Mapping[str, Any]) -> None:

@@ -44,7 +44,7 @@ def explain(
 ) -> None:
     """Explain PLAN for TABLES: what makes each device slow, and what each table would cost elsewhere."""
     options.check_tables(tables)
-    store = enter(home, reads_only=True, servers=placer is None)
+    store = enter(home, reads_only=True)
     options.check_room(memory_gb, hardware)
     from dreamshard.explain import explain as explained
     from dreamshard.testbeds.accelerators.hardware_file import hardware as hardware_of

@@ -61,7 +61,7 @@ def place(
     options.check_tables(tables)
     if form == "torchrec":
         check_ranks_per_host(device_type, devices_per_host, hardware)
-    store = enter(home, reads_only=True, servers=placer is None)
+    store = enter(home, reads_only=True)
     check_writable(out)
     check_curve(curve, current)
     check_page(html)

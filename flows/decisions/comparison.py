@@ -95,7 +95,7 @@ def with_sizes_of_versions(
 
 
 def _newest(compared: Sequence[_Compared]) -> _Compared:
-    """Of each algorithm the highest number, also where the clock was set back; of several algorithms the last registered."""
+    """Of each algorithm the highest number; of several algorithms the last registered."""
     by_number = sorted(compared, key=lambda each: number_of(each.version))
     last = {VersionReference.of(each.version).algorithm: each for each in by_number}
     return max(last.values(), key=lambda each: each.registered_ms)

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
-from dreamshard.recipes import RECIPES, Recipe, recipe
+from dreamshard.recipes import Recipe, recipe
 from dreamshard.testbeds.naming import is_testbed
 from dreamshard.version_references import number_of
 from dreamshard.workloads.identity import known_as
@@ -45,15 +44,10 @@ def is_same_retraining(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool
 def _compared(parameters: Mapping[str, Any], name: str) -> Any:
     value = parameters.get(name) or None
     if name == "algorithm" and value is None:
-        return _algorithm_of_recipe(parameters.get("recipe") or RetrainingOptions().recipe)
+        return recipe(parameters.get("recipe") or RetrainingOptions().recipe).training.algorithm
     if name == "mode" and value == "auto":  # what every recipe has
         return None
     return known_as(str(value)) if name in ("source", "batches") and value is not None else value
-
-
-def _algorithm_of_recipe(name: str) -> Algorithm:
-    """The algorithm that a retraining has where none is named; a recipe of an earlier release may not exist any more."""
-    return recipe(name).training.algorithm if name in RECIPES else DEFAULT_ALGORITHM
 
 
 def _is_like(origin: lineage.Origin, config: Recipe) -> bool:

@@ -25,7 +25,7 @@ _ABOUT = {
     "learning curve, the reward is that balance, the errors are of the devices' compute, and the measured cost is the mean "
     "of placements of whole tasks and of random sets of their tables.",
 }
-"""What a training's algorithm is and optimises, by the candidate's name; reports of early releases have none of these."""
+"""What a training's algorithm is and optimises, by the candidate's name."""
 
 
 def evaluation_page(report: EvaluationReport, history: Sequence[Metrics], reason: str, links: Mapping[str, str]) -> str:

@@ -9,8 +9,6 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from contextvars import copy_context
-from threading import Timer
 
 import httpx
 from prefect.client.orchestration import get_client
@@ -21,7 +19,6 @@ from prefect.settings import get_current_settings
 
 from dreamshard.files.digests import json_digest
 from dreamshard.files.locks import locked
-from flows.runtime.progress import announce
 from storage.store import Store
 
 HOST = "DREAMSHARD_HOST"
@@ -31,15 +28,6 @@ REGISTRY = "dreamshard-registry"
 REFERENCE = "dreamshard-reference"
 LEASE_S = 60.0
 """The shortest lease that Prefect's server grants; it looks for expired leases every 15 s."""
-
-SAID_S = 120.0
-"""How long a run waits for a slot before it says so; longer than a killed holder keeps one."""
-
-_WAITING = (
-    "still waiting for the concurrency limit {limit} of Prefect's server, which another run holds; if none does, the server "
-    "forgot its holder in a restart, as it does unless PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE is "
-    "prefect.server.concurrency.lease_storage.filesystem: `prefect gcl update {limit} --active-slots 0` frees it"
-)
 
 
 def host_limit() -> str:
@@ -110,16 +98,9 @@ def limit_slot(limit: str) -> Iterator[None]:
         yield
         return
     make_limit(limit)
-    saying = Timer(SAID_S, copy_context().run, [announce, _WAITING.format(limit=limit)])
-    saying.daemon = True
-    saying.start()
-    try:
-        # a server that is away for a while must not end a measurement: the file lock still holds
-        with concurrency(limit, strict=True, lease_duration=LEASE_S, raise_on_lease_renewal_failure=False):
-            saying.cancel()
-            yield
-    finally:
-        saying.cancel()
+    # a server that is away for a while must not end a measurement: the file lock still holds
+    with concurrency(limit, strict=True, lease_duration=LEASE_S, raise_on_lease_renewal_failure=False):
+        yield
 
 
 def make_limit(name: str) -> None:

@@ -69,7 +69,7 @@ def deploy_all(schedule: Schedule, block: UUID | None, given: Collection[str] = 
                 ids[name] = current.id
                 record = records.get(name, record_of(wanted.without_setting().facts()))
                 record = _overruling(record, given) if name in SCHEDULED else record
-                parameters, kept = _update(client, wanted, current, record, is_first=name not in records)
+                parameters, kept = _update(client, wanted, current, record)
             edits += kept
             new_records[name] = record_of(wanted.facts())
             if name in SCHEDULED:
@@ -126,13 +126,11 @@ def _create(client: SyncPrefectClient, wanted: Wanted, flow: UUID) -> UUID:
 
 
 def _update(
-    client: SyncPrefectClient, wanted: Wanted, current: DeploymentResponse, record: Record, *, is_first: bool
+    client: SyncPrefectClient, wanted: Wanted, current: DeploymentResponse, record: Record
 ) -> tuple[Mapping[str, Any], list[Edit]]:
     """Bring a deployment up to date where something changed; returns its parameters and the edits that stay."""
-    slugs = _by_slug(client, wanted, current, is_first)
+    slugs = {each.slug: each for each in current.schedules if each.slug is not None}  # others are a person's own
     now = wanted.current_facts(current, slugs)
-    if now["job_variables"] is None:  # earlier versions recorded them without sending them, so nobody deleted them
-        record = {name: value for name, value in record.items() if name != "job_variables"}
     facts, edits = merged(wanted.name, record, now, wanted.facts())
     parameters = {name.partition(".")[2]: value for name, value in facts.items() if name.startswith("parameters.")}
     parameters = {**wanted.declared.get("parameters", {}), **parameters}
@@ -161,22 +159,6 @@ def _update(
         client.update_deployment(current.id, update)
     _update_schedules(client, current.id, slugs, wanted.schedules, facts, now)
     return parameters, edits
-
-
-def _by_slug(
-    client: SyncPrefectClient, wanted: Wanted, current: DeploymentResponse, is_first: bool
-) -> dict[str, DeploymentSchedule]:
-    """The server's schedules that this module made, by slug; others are a person's own, and stay as they are.
-
-    Schedules from before they had slugs get those of `prefect.yaml`, in order.
-    """
-    nameless = [each for each in current.schedules if each.slug is None]
-    named = {each.slug: each for each in current.schedules if each.slug is not None}
-    if is_first and not named and len(nameless) == len(wanted.schedules):
-        for slug, schedule in zip(wanted.schedules, nameless, strict=True):
-            client.update_deployment_schedule(current.id, schedule.id, slug=slug)
-            named[slug] = schedule
-    return named
 
 
 def _update_schedules(

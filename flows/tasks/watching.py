@@ -108,21 +108,12 @@ def is_due_again(requests: Sequence[datetime], failing: Failing | None) -> bool:
     return is_cut_off and len(requests) < TRIES
 
 
-def time_of_request() -> datetime:
-    """When a request occurs: after all others, also where the clock was set back since.
-
-    Prefect orders events by that, and an automation does not react to one from before those it has reacted to.
-    """
-    after = [event.occurred + timedelta(microseconds=1) for event in _requests()[:1]]
-    return max([datetime.now(UTC), *after])
-
-
 def _requests() -> list[Event]:
-    """Requests of a day, newest first; and those of a clock that was up to a day ahead."""
+    """Requests of a day, newest first."""
     now = datetime.now(UTC)
     wanted = EventFilter(
         event=EventNameFilter(name=[EVENT]),
-        occurred=EventOccurredFilter.model_validate({"since": now - PATIENCE, "until": now + PATIENCE}),
+        occurred=EventOccurredFilter.model_validate({"since": now - PATIENCE}),
     )
     with get_client(sync_client=True) as client:
         return list(client.read_events(wanted, limit=_PAGE).events)

@@ -99,7 +99,7 @@ def test_sources_and_stores_are_refused_in_the_library_too(address, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [("models",), ("run", "--recipe", "smoke"), ("doctor",), ("models", "--debug")])
+@pytest.mark.parametrize("command", [("models",), ("doctor",), ("models", "--debug")])
 def test_addresses_of_servers_are_shown_without_their_passwords(command, tmp_path):
     from tests.chaos.odd_homes import _command
     from tests.helpers.ports import free_port

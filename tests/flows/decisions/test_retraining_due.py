@@ -15,5 +15,3 @@ def test_an_algorithm_that_is_left_out_is_the_recipe_s():
     assert is_same_retraining(published, {**published, "algorithm": "paper"})
     assert not is_same_retraining(published, {**published, "algorithm": "dreamshard"})
     assert is_same_retraining({"source": "/tables.csv"}, {"source": "/tables.csv", "algorithm": "dreamshard"})
-    of_a_former_release = {"recipe": "gone", "source": "/tables.csv"}
-    assert is_same_retraining(of_a_former_release, {**of_a_former_release, "algorithm": "dreamshard"})
