@@ -10,7 +10,6 @@ from dreamshard.search import RooflinePlacer
 from dreamshard.sharding import ON_ONE_HOST
 from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.checked import checked
 from dreamshard.testbeds.accelerators.collectives import index_exchange_s
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.testbeds.capacity import TABLES_SHARE
@@ -47,7 +46,6 @@ class Estimate:
 
     Attributes:
         cluster: that the tables are placed on.
-        checked: how far its figures have been compared with measurements.
         infeasible: why no placement fits; empty where one does. Then the fields below are 0.
         overall_ms: the slowest device's lookups, exchanges and updates.
         phases_ms: of the slowest device, in the order of `PHASES`.
@@ -58,7 +56,6 @@ class Estimate:
     """
 
     cluster: Cluster
-    checked: str
     infeasible: str = ""
     overall_ms: float = 0.0
     phases_ms: tuple[float, ...] = (0.0,) * len(PHASES)
@@ -94,7 +91,7 @@ def what_if(
 
 
 def _estimate(tables: Tables, cluster: Cluster, budget_ms: float | None, like: Mapping[str, object]) -> Estimate:
-    estimate = Estimate(cluster=cluster, checked=checked(cluster.spec))
+    estimate = Estimate(cluster=cluster)
     try:
         task = PlacementTask(tables, cluster.num_devices, cluster.table_bytes, name="the model", **like)  # type: ignore[arg-type]
         if _spreads_over_hosts(task):

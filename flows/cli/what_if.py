@@ -56,8 +56,6 @@ def what_if(
         terminal.print_json([{**_figures(estimate), **settings} for estimate in estimates])
         return
     terminal.print_table(_rows(estimates), title=f"Predicted training step, {title}")
-    for name, checks in {estimate.cluster.called: estimate.checked for estimate in estimates}.items():
-        terminal.say(f"{name}: {checks}")
     for estimate in filter(lambda one: one.infeasible, estimates):
         terminal.say(f"{_name(estimate.cluster)} does not fit: {estimate.infeasible}")
 
@@ -133,7 +131,6 @@ def _figures(estimate: "Estimate") -> dict[str, Any]:
         "largest_memory_bytes": estimate.largest_bytes if fits else None,
         "shards": estimate.num_shards if fits else None,
         "infeasible": estimate.infeasible or None,
-        "checked": estimate.checked,
     }
 
 
@@ -159,9 +156,7 @@ def _draw(estimates: "list[Estimate]", title: str, out: Path) -> None:
     if out.suffix != ".html":
         outputs.write(out, image(figure, out.suffix.removeprefix(".")))
         return
-    checks = {estimate.cluster.called: estimate.checked for estimate in estimates}
-    notes = [f"- {name}: {text}" for name, text in checks.items()]
-    notes += [
+    notes = [
         f"- {name} does not fit: {one.infeasible}" for name, one in zip(names, estimates, strict=True) if one.infeasible
     ]
     page = "\n\n".join([f"# {title}", image_link(figure), markdown_table(_rows(estimates)), "\n".join(notes)])

@@ -161,11 +161,9 @@ def for_hardware(store: "Store", task: "PlacementTask", spec: "AcceleratorSpec",
 
 def _prior(spec: "AcceleratorSpec", task: "PlacementTask", why: str) -> Choice:
     from dreamshard.search import RooflinePlacer
-    from dreamshard.testbeds.accelerators.checked import checked
 
     placer = RooflinePlacer(spec)
-    checks = f"{spec.name}: {checked(spec)}"
-    return Choice(placer, PRIOR, placer, placer.measured_on(task), f"{why} ({checks})" if why else checks)
+    return Choice(placer, PRIOR, placer, placer.measured_on(task), why)
 
 
 def _without_costs() -> list[str]:

@@ -1,4 +1,4 @@
-"""What is known of accelerators without measuring: figures, kernels, links, and how public measurements agree.
+"""What is known of accelerators without measuring: figures, kernels and links.
 
 accelerator_spec      the figures of one kind of accelerator in its usual node
 nvidia_specs, specs   presets with their sources; found by name
@@ -8,8 +8,5 @@ kernels, roofline     seconds of the fused operator's kernels; milliseconds of a
 placed_kernels        seconds that tables in host memory and data-parallel copies take beside it
 links, link_curves    seconds of an all-to-all, within a node by measured curves, between nodes by a model
 collectives           seconds of the collectives of the other ways to shard
-measurements/         public measurements of GPUs, read by public_measurements
-measured_kernels      predicted beside measured kernels; measured_links the same of collectives
-checked, preset_check how far each preset has been checked: in a line, and as docs/presets.md, with collective_check
-refit                 fits a preset's figures to measurements of one's own
+measurements/         public measurements of collectives, read by public_measurements
 """

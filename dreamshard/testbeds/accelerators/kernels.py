@@ -8,8 +8,8 @@
 - Host: a call of the operator takes the host a while to launch, which bounds small calls from below.
 
 Fitted to the forward sweep of torchrec PR 2365 (taken for an A100) and the V100's times, and to nothing else: `STEP_CYCLES`,
-`BANDWIDTH_SHARE`, `UPDATE_SHARE`. The host's launches are those of one B200 call (FBGEMM PR 5749). `preset_check.py` compares
-all public times.
+`BANDWIDTH_SHARE`, `UPDATE_SHARE`. The host's launches are those of one B200 call (FBGEMM PR 5749). `python -m
+tests.benchmarks presets` compares all public times.
 """
 
 import torch

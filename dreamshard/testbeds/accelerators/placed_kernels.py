@@ -5,8 +5,8 @@
 - Data-parallel: the backward pass clears a dense gradient; a dense optimizer then reads it and rewrites all rows.
 
 `HOST_LINK_SHARE` is fitted to public times of an H100 (NVIDIA/recsys-examples), whose backward pass reads and writes rows of
-128 columns, or two moments of each, in host memory: 39 to 44 GB/s in each direction at once, of 63. docs/presets.md compares
-them. No public time tells how many rows a full cache misses.
+128 columns, or two moments of each, in host memory: 39 to 44 GB/s in each direction at once, of 63.
+`python -m tests.benchmarks presets` compares them. No public time tells how many rows a full cache misses.
 """
 
 import torch

@@ -146,7 +146,6 @@ def test_hardware_of_ones_own_is_a_file(place, tmp_path):
     done, plan, notes = place("--devices", "2", "--hardware", str(mine))
     assert done.exit_code == 0, done.exception
     assert plan["costs_of"]["hardware"].startswith("simulated mine-")
-    assert "own figures, not compared with any measurement" in notes
     assert "87.5% of what mine-" in notes
     mine.write_text("base: a100\nmemory: 40\n")
     done, _, _ = place("--devices", "2", "--hardware", str(mine))

@@ -40,8 +40,6 @@ def test_mlperfs_model_on_three_clusters_and_a_file_of_ones_own(what_if, tmp_pat
     assert 0 < a100["balance"] <= 1
     assert 97 * 2**30 / 8 < a100["largest_memory_bytes"] <= a100["memory_bytes"]
     assert a100["index_exchange_ms"] > 0
-    assert "public" in a100["checked"]
-    assert "own figures" in slow["checked"]
     assert small["overall_ms"] is None
     assert "more than" in small["infeasible"]
 
@@ -53,5 +51,4 @@ def test_the_table_says_why_a_cluster_does_not_fit_and_the_picture_shows_it(what
     words = " ".join(done.stdout.split())
     assert "h100 x8" in words
     assert "v100 x2 does not fit: the 26 tables" in words
-    assert "h100: kernels" in words  # how far the preset has been checked
     assert (tmp_path / name).read_bytes().startswith(start)

@@ -1,5 +1,6 @@
 """Times of single kernels: what long segments, few warps and precision change."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,6 +8,7 @@ from dreamshard.tables import Tables
 from dreamshard.testbeds.accelerators.kernels import backward_call_s, forward_kernel_s, sort_kernels_s, update_kernels_s
 from dreamshard.testbeds.accelerators.loads import table_loads
 from dreamshard.testbeds.accelerators.specs import A100, V100
+from tests.benchmarks.bench_presets import kernel_ratios
 from tests.helpers.tables import tables_of
 
 BATCH = 65_536
@@ -59,3 +61,11 @@ def test_half_precision_is_never_slower_and_moves_fewer_bytes_forward_and_backwa
 def test_the_optimizers_state_is_read_and_written():
     sgd, adagrad = (loads_of(table(10**7, 10.0), optimizer=name) for name in ("sgd", "rowwise_adagrad"))
     assert update_kernels_s(adagrad, BATCH, A100) > 1.02 * update_kernels_s(sgd, BATCH, A100)
+
+
+def test_public_kernel_times_are_predicted_within_a_tenth():
+    ratios = kernel_ratios()
+    for gpu in ("h100", "v100", "unknown (Meta, 2024)"):
+        logs = np.log(ratios[gpu, "kernels"])
+        assert 0.9 <= np.exp(logs.mean()) <= 1.1
+        assert np.exp(logs.std()) <= 1.25
