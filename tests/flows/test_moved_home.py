@@ -10,10 +10,6 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.flow
-
 
 def digests(folder: Path) -> dict[str, str]:
     """Every file with a digest of its bytes."""

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import httpx
-import pytest
 
 from dreamshard.model_files import save_placer
 from dreamshard.training import TrainingConfig, make_placer, start_training
@@ -27,7 +26,6 @@ TABLES = [
 ]
 
 
-@pytest.mark.server
 def test_the_documented_server_answers_with_a_legal_placement(tmp_path: Path):
     settings = open_store(Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path / ".dreamshard")})).settings
     save_placer(make_placer(start_training(pool_of(8), TrainingConfig(), seed=0)), tmp_path / "placer")

@@ -38,7 +38,7 @@ def _content(home: Path) -> dict[str, object]:
     return found
 
 
-@pytest.mark.server
+@pytest.mark.long
 def test_ray_ingests_and_measures_what_threads_do(
     ray_running: str, dreamshard: Dreamshard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

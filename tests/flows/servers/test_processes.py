@@ -18,7 +18,7 @@ import pytest
 from dreamshard.recipes import RECIPES
 from tests.flows.servers_up import ENVIRONMENT, api, deployment, servers_up, until
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 STAGES = {"ingest", "profile", "train", "train-cost", "train-policy", "evaluate", "promote", "compare", "place"}
 EXPECTED = {"retrain", "watch", "prune", *STAGES}

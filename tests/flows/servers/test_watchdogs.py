@@ -16,7 +16,7 @@ from tests.flows.servers_up import until
 from tests.helpers.ports import free_port
 from tests.helpers.receivers import Webhook, receiving
 
-pytestmark = pytest.mark.server
+pytestmark = pytest.mark.long
 
 AT_ONCE = {
     "PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT1S",
