@@ -8,13 +8,7 @@ import pytest
 
 from flows.reports.failure_sentence import TEMPLATE, failure_sentence
 from flows.servers import automations, deployment
-from flows.servers.wanted import declared_deployments
 from storage.schedule import Schedule
-
-
-@pytest.fixture(scope="module")
-def retrain():
-    return next(each for each in declared_deployments(Schedule(memory_gb=2.0)) if each.name == "retrain")
 
 
 def test_each_failed_retraining_is_told_and_a_failing_watch_once_a_day():
