@@ -22,7 +22,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=20 --durations-min=5
 QUICK := tests/dreamshard tests/storage/lake
 
-.PHONY: help run up check lint test test-all baseline bench chaos chaos-all pictures format lock audit install install-test install-fuzz clean
+.PHONY: help run up check lint test test-all baseline bench pictures format lock audit install install-test clean
 .DEFAULT_GOAL := run
 
 help: ## list the targets
@@ -55,12 +55,6 @@ baseline: install-test ## compare costs of plans, errors and views with the froz
 bench: install-test ## measure quality and speed, and write the tables of RESULTS.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks --write RESULTS.md $(ARGS)
 
-chaos: install-fuzz ## break things at random for a quarter of an hour on two cores, and count what held
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos --short $(ARGS)
-
-chaos-all: install-fuzz ## the same with all attempts, more than an hour on two cores, and write docs/survived.md
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos --write docs/survived.md $(ARGS)
-
 pictures: install-test ## take the pictures of Prefect's and MLflow's pages in docs/pictures; needs chromium
 	DREAMSHARD_PICTURES=docs/pictures $(PYTEST) tests/flows/test_browser.py $(ARGS)
 
@@ -82,7 +76,6 @@ clean: ## remove the environment; the home folder with your results stays
 
 install: $(VENV)/.installed-$(EXTRA)
 install-test: $(VENV)/.installed-$(EXTRA)-test
-install-fuzz: $(VENV)/.installed-fuzz
 
 # Runs pip install with $(1); its output goes to $(LOG) and is shown only if it fails.
 pip = $(BIN)/python -m pip install $(1) >>$(LOG) 2>&1 || \
@@ -105,11 +98,6 @@ $(VENV)/.installed-$(EXTRA)-test: $(VENV)/.installed-$(EXTRA)
 	@$(call locked,test)
 	@$(call locked,ray)
 	@touch $@
-
-# atheris has wheels for some platforms only; without it the trials say that one of them was not tried.
-$(VENV)/.installed-fuzz: $(VENV)/.installed-$(EXTRA)-test
-	@if $(BIN)/python -m pip install --require-hashes --no-deps --requirement lock/fuzz.txt >>$(LOG) 2>&1; then touch $@; \
-		else echo "atheris could not be installed here, so the trial guided will not be run; pip's output is in $(LOG)" >&2; fi
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null || \

@@ -17,26 +17,10 @@ M members of an ensemble, N lookups or shards, P distinct tables of a data set, 
 milliseconds (`_ms`), memory in bytes (`_bytes`).
 """
 
-from typing import TYPE_CHECKING
-
-from dreamshard import lazy
-
-if TYPE_CHECKING:
-    from dreamshard.costs import CostSample, DeviceCosts
-    from dreamshard.placement import Placement
-    from dreamshard.tables import Tables
-    from dreamshard.tasks import PlacementTask
-    from dreamshard.workloads import read_tables
+from dreamshard.costs import CostSample, DeviceCosts
+from dreamshard.placement import Placement
+from dreamshard.tables import Tables
+from dreamshard.tasks import PlacementTask
+from dreamshard.workloads import read_tables
 
 __all__ = ["CostSample", "DeviceCosts", "Placement", "PlacementTask", "Tables", "read_tables"]
-
-_MODULES = {
-    "CostSample": "costs",
-    "DeviceCosts": "costs",
-    "Placement": "placement",
-    "PlacementTask": "tasks",
-    "Tables": "tables",
-    "read_tables": "workloads",
-}
-
-__getattr__ = lazy.attributes(__name__, _MODULES)

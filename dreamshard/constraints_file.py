@@ -20,8 +20,8 @@ from typing import Any
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.contradictions import contradiction
-from dreamshard.files.bounds import LONGEST_NAME, MOST_COLUMNS, MOST_MEMORY_GB, MOST_YAML_BYTES
-from dreamshard.files.foreign import brief, file_text, yaml_content
+from dreamshard.files.bounds import MOST_COLUMNS, MOST_MEMORY_GB
+from dreamshard.files.foreign import brief, file_bytes, yaml_content
 from dreamshard.sharding import SHARDING_TYPES, ShardingType
 
 KEYS = (
@@ -57,12 +57,12 @@ def read_constraints(
     """
     if not Path(path).is_file():
         raise ValueError(f"there is no file of constraints {path}, so the placement would ignore them; check the path")
-    text = file_text(Path(path), _PROBLEM, _ADVICE, MOST_YAML_BYTES)
+    text = file_bytes(Path(path), _PROBLEM, _ADVICE)
     return parse_constraints(text, tables, num_devices, base, source=str(path))
 
 
 def parse_constraints(
-    text: str,
+    text: str | bytes,
     tables: Collection[str],
     num_devices: int,
     base: Constraints = UNCONSTRAINED,
@@ -221,7 +221,5 @@ class _Content:
 
 def _meant(name: str, known: Collection[str]) -> str:
     """A question for the name that was perhaps meant."""
-    if len(name) > LONGEST_NAME:  # of which the comparison would take long
-        return ""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

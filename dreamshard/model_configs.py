@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from dreamshard.files.bounds import LONGEST_NAME, MOST_COLUMNS
+from dreamshard.files.bounds import MOST_COLUMNS
 from dreamshard.files.foreign import brief
 from dreamshard.model_tables import ModelTable, ModelTables, Pooling, model_tables, shown
 from dreamshard.tables import Optimizer, Precision, Tables
@@ -79,7 +79,7 @@ def _table(where: str, entry: Mapping[str, Any]) -> ModelTable:
 
 def _module_path(where: str, entry: Mapping[str, Any]) -> str:
     path = entry.get("module_path") or ""
-    if not isinstance(path, str) or not path.isprintable() or len(path) > LONGEST_NAME:
+    if not isinstance(path, str) or not path.isprintable():
         raise ValueError(f"{where}: module_path is {brief(path)}, not a path such as `sparse.ebc`; correct that value")
     return path
 
@@ -94,7 +94,7 @@ def _dim(where: str, entry: Mapping[str, Any]) -> int:
 
 def _choice(where: str, entry: Mapping[str, Any], name: str, default: str, choices: tuple[str, ...]) -> Any:
     """A value as TorchRec prints it: `FP16` or `DataType.FP16`."""
-    value = str(entry.get(name) or default)[:LONGEST_NAME].rpartition(".")[2].lower()
+    value = str(entry.get(name) or default).rpartition(".")[2].lower()
     if value not in choices:
         raise ValueError(
             f"{where}: {name} is {brief(entry[name])}, for which no costs are known; use {', '.join(choices)}"

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from dreamshard.cost_model import FEATURES
 from dreamshard.files import atomic
-from dreamshard.files.bounds import MOST_MODEL_BYTES, MOST_WEIGHTS_HEADER_BYTES
 from dreamshard.files.foreign import InputError, file_bytes, json_content, reading
 
 logger = logging.getLogger(__name__)
@@ -55,11 +54,6 @@ def read_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     config, content = read_config(folder), _read(folder, _WEIGHTS)
     _check_digests(folder, {_WEIGHTS: content})
     with reading(folder, *_UNREADABLE):
-        header_bytes = int.from_bytes(content[:8], "little")
-        if header_bytes > MOST_WEIGHTS_HEADER_BYTES:
-            raise TypeError(
-                f"{_WEIGHTS} has a header of {header_bytes:,} bytes, more than {MOST_WEIGHTS_HEADER_BYTES:,}"
-            )
         return load(content), config
 
 
@@ -131,7 +125,7 @@ def _known_digests(folder: Path) -> dict[str, str]:
 
 
 def _read(folder: Path, name: str) -> bytes:
-    return file_bytes(folder / name, *_UNREADABLE, MOST_MODEL_BYTES, source=folder)
+    return file_bytes(folder / name, *_UNREADABLE)
 
 
 def _sha256(content: bytes) -> str:

@@ -1,1 +1,1 @@
-"""Files on this machine and in stores: atomic writing, digests, locks, and errors of unreachable stores and full disks."""
+"""Files on this machine and in stores: atomic writing, digests, locks, readers, and errors of unreachable stores."""

@@ -1,8 +1,7 @@
 """Files and folders of this machine that appear whole or not at all.
 
 Everything is written under a temporary name that ends in `.tmp`, synced to disk and renamed. A killed writer leaves at most
-that temporary entry, which no reader opens. Only regular files are replaced; `outputs` writes what a person names, which may
-be a device or a pipe.
+that temporary entry, which no reader opens. `outputs` writes what a person names, which may be a device or a pipe.
 """
 
 import os
@@ -21,13 +20,10 @@ def replacing(target: Path) -> Iterator[Path]:
 
     The name is `.<target>.<process>.<thread>.tmp`, where symbolic links lead; libraries that read a whole folder skip names
     that begin with a dot. Missing parent folders are made. A file that is replaced passes its permissions on.
-
-    Raises:
-        ValueError: `target` is something else than a file, which would be lost.
     """
     target = Path(os.path.realpath(target))
     target.parent.mkdir(parents=True, exist_ok=True)
-    mode = _mode(target)
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
@@ -83,18 +79,6 @@ def complete_folder(target: Path) -> Path:
     if target.exists():
         return target
     return max(target.parent.glob(f"{target.name}.*.replaced.tmp"), default=target)
-
-
-def _mode(target: Path) -> int | None:
-    """Permissions of an existing file."""
-    try:
-        mode = target.stat().st_mode
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
-        raise ValueError(f"{target} is {kind}, which a file in its place would destroy; name the path of a file")
-    return stat.S_IMODE(mode)
 
 
 def sync(path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from dreamshard.files.bounds import LONGEST_NAME, MOST_COLUMNS, MOST_DEVICES, MOST_ROWS
+from dreamshard.files.bounds import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS
 from dreamshard.files.foreign import brief, file_bytes, json_content, reading
 from dreamshard.measured_on import Difference, MeasuredOn
 from dreamshard.plan.plan_file import Plan, Shard
@@ -107,7 +107,7 @@ def _list(value: Any, field: str) -> list[Any]:
 
 
 def _text(value: Any, field: str) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_NAME:
+    if not isinstance(value, str) or not value.isprintable():
         raise TypeError(f"{field} is {brief(value)}, not a name")
     return value
 

@@ -7,7 +7,6 @@ from typing import Any
 from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 from torchrec.distributed.types import ParameterSharding, ShardingPlan
 
-from dreamshard.files.bounds import LONGEST_NAME
 from dreamshard.files.foreign import InputError, brief, reading
 from dreamshard.plan import Plan, Shard, checked_shard
 from dreamshard.sharding import ON_ONE_DEVICE, SHARDING_TYPES
@@ -79,7 +78,7 @@ def _dims(file: PlanFile, tables: Tables | Sequence[PlannedTable] | None) -> dic
 def _shards(table: str, parameter: ParameterSharding, dim: int | None, name: str) -> list[Shard]:
     sharding_type = _SAME_AS.get(parameter.sharding_type, parameter.sharding_type)
     if sharding_type not in SHARDING_TYPES or parameter.compute_kernel not in ("fused", "dense", _CACHED):
-        way, kernel = (str(each)[:LONGEST_NAME] for each in (parameter.sharding_type, parameter.compute_kernel))
+        way, kernel = (str(each) for each in (parameter.sharding_type, parameter.compute_kernel))
         raise InputError(
             f"{name} shards table {table!r} by {way} with kernel {kernel}, "
             f"whose cost is unknown here; known are {', '.join(SHARDING_TYPES)} with kernels fused, dense and {_CACHED}"

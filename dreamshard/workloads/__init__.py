@@ -5,7 +5,6 @@ sizes            sizes of tables alone, where a source lists them
 opening          picks the reader for a source: bundled workload, file, or folder
 source           what every reader returns: a `Workload`
 dlrm, criteo     readers of Meta's `.pt` and Criteo's `.tsv` files
-saved_tensors    tensors in files of `torch.save`; `tensor_pickle` interprets their pickle
 folder           reader of a folder or bucket: a list of tables with recorded lookups
 table_list       reads and checks lists of tables; `tables_file` fills in what they lack, `pooling_factors` by features
 synthetic, zipf  Zipf lookups for the tables of a list
@@ -15,24 +14,19 @@ lookups          lookups in memory and as Parquet
 table_statistics features of a table from one batch of lookups; a dataset's version
 """
 
-from typing import TYPE_CHECKING
-
-from dreamshard import lazy
-
-if TYPE_CHECKING:
-    from dreamshard.workloads.config import META_WORKLOADS, WorkloadConfig, bundled_lists, bundled_workloads
-    from dreamshard.workloads.lookups import (
-        LookupFiles,
-        Lookups,
-        LookupSource,
-        WorkloadTable,
-        read_lookups,
-        write_lookups,
-    )
-    from dreamshard.workloads.opening import change_token, open_workload
-    from dreamshard.workloads.source import Workload
-    from dreamshard.workloads.table_statistics import dataset_version, statistics
-    from dreamshard.workloads.tables_file import read_tables
+from dreamshard.workloads.config import META_WORKLOADS, WorkloadConfig, bundled_lists, bundled_workloads
+from dreamshard.workloads.lookups import (
+    LookupFiles,
+    Lookups,
+    LookupSource,
+    WorkloadTable,
+    read_lookups,
+    write_lookups,
+)
+from dreamshard.workloads.opening import change_token, open_workload
+from dreamshard.workloads.source import Workload
+from dreamshard.workloads.table_statistics import dataset_version, statistics
+from dreamshard.workloads.tables_file import read_tables
 
 __all__ = [
     "META_WORKLOADS",
@@ -52,24 +46,3 @@ __all__ = [
     "statistics",
     "write_lookups",
 ]
-
-_MODULES = {
-    "LookupFiles": "lookups",
-    "LookupSource": "lookups",
-    "Lookups": "lookups",
-    "META_WORKLOADS": "config",
-    "Workload": "source",
-    "WorkloadConfig": "config",
-    "WorkloadTable": "lookups",
-    "bundled_lists": "config",
-    "bundled_workloads": "config",
-    "change_token": "opening",
-    "dataset_version": "table_statistics",
-    "open_workload": "opening",
-    "read_lookups": "lookups",
-    "read_tables": "tables_file",
-    "statistics": "table_statistics",
-    "write_lookups": "lookups",
-}
-
-__getattr__ = lazy.attributes(__name__, _MODULES)

@@ -1,34 +1,30 @@
 """Meta's DLRM data sets: `torch.save((indices [N], offsets [T*B+1], lengths [T, B]))`, as `.pt` or gzipped `.pt.gz`.
 
 Source of the format: github.com/facebookresearch/dlrm_datasets. A file is memory-mapped, so one table is in memory at a
-time; `torch.load` is not used, so a file from the internet can neither run code nor ask for memory.
+time; a gzipped one is unpacked to a temporary file first. No code in a file runs.
 """
 
 import gzip
 import hashlib
-import os
-import zipfile
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dreamshard.files.bounds import FREELY_UNPACKED_BYTES, MOST_TABLES, MOST_UNPACKED_BYTES, MOST_UNPACKING
 from dreamshard.files.digests import json_digest
-from dreamshard.files.foreign import InputError, reading
+from dreamshard.files.foreign import reading
 from dreamshard.workloads.config import WorkloadConfig
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
-from dreamshard.workloads.saved_tensors import ARCHIVE_START, load_tensors
 from dreamshard.workloads.source import Workload, choose_tables, table_dims
 from dreamshard.workloads.table_list import list_tables
 
 FORMAT = "(indices int64 [N], offsets int64 [T*B+1], lengths [T, B])"
-CHUNK_BYTES = 2**24
 
 
 @dataclass(frozen=True)
@@ -112,43 +108,20 @@ def list_beside(file: str) -> str:
 def _load(path: Path) -> DlrmFile:
     if path.suffix != ".gz":
         return _checked(path.name, _tensors(path, path.name))
-    folder = path.parent if os.access(path.parent, os.W_OK) else None  # None: the system's temporary folder
-    with NamedTemporaryFile(prefix=f"{path.name}.", suffix=".tmp", dir=folder) as unpacked:
+    with NamedTemporaryFile(prefix=f"{path.name}.", suffix=".tmp") as unpacked:
         with reading(path, "is truncated or not gzipped", "so its lookups are incomplete; download it again"):
-            _unpack(path, unpacked)
-        unpacked.flush()
+            with gzip.open(path, "rb") as source:
+                shutil.copyfileobj(source, unpacked, 2**24)
+            unpacked.flush()
         return _checked(path.name, _tensors(Path(unpacked.name), path.name))  # the memory map keeps the content alive
 
 
 def _tensors(path: Path, name: str) -> Any:
     """Content of the file, its tensors memory-mapped."""
-    advice = f"objects that could run code are not loaded, so give a file that holds {FORMAT}"
-    with reading(name, "holds something other than tensors, or is damaged", advice):
-        if not zipfile.is_zipfile(path):
-            raise InputError(_NO_ARCHIVE.format(name=name))
-        return load_tensors(path)
-
-
-def _unpack(path: Path, target: IO[bytes]) -> None:
-    most = min(MOST_UNPACKED_BYTES, FREELY_UNPACKED_BYTES + MOST_UNPACKING * path.stat().st_size)
-    with gzip.open(path, "rb") as source:
-        done = 0
-        while part := source.read(CHUNK_BYTES):
-            if not done and not part.startswith(ARCHIVE_START):
-                raise InputError(_NO_ARCHIVE.format(name=path.name))
-            done += len(part)
-            if done > most:
-                raise InputError(
-                    f"{path} unpacks to more than {most:,} bytes, so it is made to fill the disk: lookups are at most "
-                    f"{MOST_UNPACKING} times smaller when gzipped; if it holds lookups, unpack it yourself, or save fewer"
-                )
-            target.write(part)
-
-
-_NO_ARCHIVE = (
-    "{name} is truncated or not a file of torch.save, so no lookups can be read from it; download it again, or save "
-    f"{FORMAT} with torch 1.6 or newer"
-)
+    with reading(
+        name, "is truncated, or holds something other than tensors", f"so no lookups can be read from it; give {FORMAT}"
+    ):
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
 def _checked(name: str, content: Any) -> DlrmFile:
@@ -168,11 +141,8 @@ def _checked(name: str, content: Any) -> DlrmFile:
                 f"{name} has {label} of type {tensor.dtype}, but they count and name rows, so they must be integers; "
                 f"save {FORMAT}"
             )
-        if tensor.layout != torch.strided or tensor.device.type != "cpu" or not _is_held(tensor):
-            raise ValueError(
-                f"{name} has {label} that are sparse, elsewhere or repeat what is stored, so the file is damaged or made to "
-                f"fill memory; save {FORMAT} as plain tensors"
-            )
+        if tensor.layout != torch.strided or tensor.device.type != "cpu":
+            raise ValueError(f"{name} has {label} that are sparse or without values; save {FORMAT} as plain tensors")
         if tensor.dim() != axes:
             raise ValueError(f"{name} has {label} of shape {list(tensor.shape)}, not as in {FORMAT}; reshape and save")
     num_tables, batch_size = lengths.shape
@@ -180,10 +150,6 @@ def _checked(name: str, content: Any) -> DlrmFile:
         raise ValueError(
             f"{name} has {len(offsets)} offsets for lengths of shape [{num_tables}, {batch_size}], where "
             f"{num_tables * batch_size + 1} belong, so samples would get other samples' rows; save all of {FORMAT}"
-        )
-    if num_tables > MOST_TABLES:
-        raise ValueError(
-            f"{name} has {num_tables:,} tables, more than the {MOST_TABLES:,} that are read; if it holds lookups, give a part"
         )
     if int(offsets[0]) != 0 or int(offsets[-1]) != len(indices):
         raise ValueError(
@@ -193,11 +159,6 @@ def _checked(name: str, content: Any) -> DlrmFile:
     for t in range(num_tables):
         _check_lengths(name, t, lengths[t], offsets[t * batch_size : (t + 1) * batch_size + 1])
     return DlrmFile(name, indices, offsets, lengths)
-
-
-def _is_held(tensor: Tensor) -> bool:
-    """Whether a file holds as many values as the tensor has, rather than one that stands for all."""
-    return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
 
 
 def _check_lengths(name: str, t: int, lengths: Int[Tensor, " B"], offsets: Int[Tensor, " O"]) -> None:

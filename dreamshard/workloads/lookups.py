@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dreamshard.files import atomic
 from dreamshard.files.foreign import InputError, brief
-from dreamshard.files.parquet import parquet_errors, read_lists
+from dreamshard.files.parquet import parquet_errors
 
 UNUSED_S = 30 * 86_400.0
 """Time after which a local copy of remote lookups that nothing has read is removed."""
@@ -173,7 +173,8 @@ def read_lookups(path: str | Path, rows: int | None = None) -> Lookups:
     if not Path(path).is_file():
         raise ValueError(f"there is no lookups file {path}; ingest the workload again to make it")
     advice = "so its table cannot be measured; it may be truncated: remove it and ingest again"
-    table = read_lists(path, advice)
+    with parquet_errors(path, advice), pq.ParquetFile(str(path), memory_map=True) as file:
+        table = file.read()
     kinds = (pa.int32(), pa.int64())
     column = table.column("indices") if table.column_names == ["indices"] else None
     if column is None or not pa.types.is_list(column.type) or column.type.value_type not in kinds:

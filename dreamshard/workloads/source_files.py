@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from dreamshard.files.scratch import scratch_folder
 from dreamshard.files.store_errors import failures
 
 CHECKSUMS = ("ETag", "etag", "md5Hash", "content_md5", "checksum")
@@ -65,8 +65,8 @@ def local_copy(source: str, *companions: str) -> Iterator[Path]:
     if is_local:
         yield Path(path if "://" in source else source)
         return
-    with scratch_folder() as folder:
-        copies = {file: folder / _name(file) for file in (source, *companions)}
+    with TemporaryDirectory() as folder:
+        copies = {file: Path(folder) / _name(file) for file in (source, *companions)}
         for file, copy in copies.items():
             with _store(file) as (system, path):
                 system.get_file(path, str(copy))

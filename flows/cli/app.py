@@ -3,19 +3,16 @@
 Prefect, MLflow and torch are imported inside the commands: `--help` answers at once, and the environment comes first.
 """
 
-import os
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Annotated
 
 import typer
 
 from dreamshard import addresses
-from dreamshard.files import full_disk
 from dreamshard.formatting import FOR_PEOPLE, error_sentence, without_passwords
 from flows.cli import (
     chain,
@@ -98,9 +95,6 @@ def one_sentence(kind: type[BaseException], error: BaseException, trace: Traceba
 
 def sentence(error: BaseException) -> str:
     """The error's message on one line, without passwords; for an unexpected error, with how to report it."""
-    folders = [Path(os.environ.get("DREAMSHARD_HOME") or ".dreamshard"), Path(os.environ.get("TMPDIR") or "/tmp")]
-    if known := full_disk.sentence(error, folders):
-        return without_passwords(known)
     advice = "" if isinstance(error, FOR_PEOPLE) else "; run again with --debug and report what it shows"
     return f"{error_sentence(error)}{advice}"
 

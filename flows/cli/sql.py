@@ -135,12 +135,11 @@ def _copy(written: Path, target: str) -> None:
     """Copy a file to whatever `target` is: a file, a pipe or a device."""
     from dreamshard.files import outputs
 
-    with written.open("rb") as source:
-        if target == "-":
+    if target == "-":
+        with written.open("rb") as source:
             shutil.copyfileobj(source, sys.stdout.buffer)
-            sys.stdout.buffer.flush()
-            return
-        with outputs.writing(Path(target)) as file:
-            shutil.copyfileobj(source, file)
+        sys.stdout.buffer.flush()
+        return
+    outputs.write(Path(target), written.read_bytes())
     written.unlink()
     terminal.note(f"wrote {target}")

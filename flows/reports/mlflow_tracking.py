@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from prefect.context import FlowRunContext
 from prefect.utilities.urls import url_for
 
-from dreamshard.files.scratch import scratch_folder
 from dreamshard.formatting import markdown_table
 from dreamshard.names import DEFAULT_ALGORITHM
 from dreamshard.recipes import Recipe
@@ -149,8 +150,8 @@ def register(store: Store, run: str, report: EvaluationReport, budget_ms: float 
     placer = checkpoints.placer(store, training, iteration, budget_ms)
     if placer.cost_network.measured_on is not None:
         facts |= lineage.conditions(placer.cost_network.measured_on)
-    with scratch_folder() as scratch:
-        folder = scratch / "placer"
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "placer"
         save_placer(placer, folder)
         return registration.register_placer(
             settings,

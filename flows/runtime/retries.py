@@ -6,7 +6,7 @@ import httpx
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.tasks import Task
 
-from dreamshard.files import full_disk, store_errors
+from dreamshard.files import store_errors
 from dreamshard.testbeds.base import MeasurementError
 from storage.mlflow_store import runs  # noqa: F401 - first: it turns MLflow's telemetry off
 
@@ -29,8 +29,6 @@ def may_pass(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
 
 def passing(error: object) -> bool:
     """Whether an error, or its cause, is one of a server, a network or a disk that may soon work again."""
-    if isinstance(error, BaseException) and full_disk.is_reported(error):
-        return False  # somebody must free space first
     if isinstance(error, MlflowException):
         is_passing = error.error_code in _PASSING
     else:

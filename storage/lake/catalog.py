@@ -10,18 +10,17 @@ secret, for S3).
 
 import math
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
-from dreamshard.files import atomic, full_disk
-from dreamshard.files.scratch import scratch_folder
+from dreamshard.files import atomic
 from storage.filesystem import AnyPath, failures, list_files
 from storage.lake import confined, derived_views, schemas
 from storage.lake.lake_files import LAKE, LakeFiles
@@ -130,17 +129,16 @@ def answering(
 
     Raises:
         ValueError: DuckDB cannot run it, it may do more than read, it asks nothing, or it exceeds a bound.
-        FullDiskError: there is no room in the folder of temporary files.
     """
     with (
-        scratch_folder() as scratch,
+        TemporaryDirectory() as scratch,
         reading(settings.lake_root),
         connect(settings, versions) as connection,
     ):
-        confined.confine(connection, scratch, memory_gb)
+        confined.confine(connection, Path(scratch), memory_gb)
         bounds = Bounds(seconds=seconds, file_bytes=int(confined.SPILL_TIMES * memory_gb * 2**30))
         try:
-            with watched(connection, scratch, bounds, give_up) as check_bounds:
+            with watched(connection, Path(scratch), bounds, give_up) as check_bounds:
                 confined.check(connection, _readable(sql))
                 answer: duckdb.DuckDBPyRelation | None = connection.sql(_readable(sql))
                 if answer is None:
@@ -150,7 +148,7 @@ def answering(
                     )
                 names = answer.columns
                 answer = answer if len(set(names)) == len(names) else answer.project("*")  # which numbers them: a, a_1
-                yield Answer(rows=answer, scratch=scratch, check=check_bounds)
+                yield Answer(rows=answer, scratch=Path(scratch), check=check_bounds)
         except (duckdb.OutOfMemoryException, MemoryError) as error:
             raise ValueError(
                 f"this query needs more than the {memory_gb:g} GiB of memory that it may use, or {confined.SPILL_TIMES} "
@@ -158,11 +156,6 @@ def answering(
             ) from error
         except failures(duckdb.Error) as error:
             reason = _reason(error, settings.lake_root)
-            if full_disk.is_reported(error):
-                raise full_disk.FullDiskError(
-                    f"there is no room for the answer of this query, or for what it needs meanwhile ({reason}), so nothing "
-                    f"was written; ask for less, or set TMPDIR to a folder with more room than {tempfile.gettempdir()}"
-                ) from error
             raise ValueError(
                 f"DuckDB cannot answer this: {reason}; the views are {', '.join(VIEWS)}, and `describe cost_samples` "
                 "lists the columns of one"

@@ -5,6 +5,7 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import mlflow.pyfunc
@@ -15,7 +16,6 @@ from mlflow.models import Model
 
 import dreamshard
 from dreamshard import trained
-from dreamshard.files.scratch import scratch_folder
 from dreamshard.model_folder import folder_digest
 from dreamshard.tables import Tables
 from storage.lake.rows import description_columns
@@ -81,11 +81,11 @@ def register_placer(
     registry, name = client(settings), settings.registered_model
     experiment = registry.get_run(run).info.experiment_id
     model = registry.create_logged_model(experiment, name, source_run_id=run)
-    with scratch_folder() as scratch, warnings.catch_warnings(record=True):  # that types are not checked
-        placer = shutil.copytree(placer_folder, scratch / "placer")  # this name is kept in the version
+    with TemporaryDirectory() as scratch, warnings.catch_warnings(record=True):  # that types are not checked
+        placer = shutil.copytree(placer_folder, Path(scratch) / "placer")  # this name is kept in the version
         artifacts = {"placer": str(placer)}
         if pool is not None:
-            artifacts["pool"] = str(scratch / "pool.parquet")
+            artifacts["pool"] = f"{scratch}/pool.parquet"
             pq.write_table(pa.table(description_columns(pool)), artifacts["pool"])
         logged = Model.log(
             artifact_path=None,

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import mlflow.artifacts
@@ -17,7 +18,6 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from dreamshard import trained
-from dreamshard.files.scratch import scratch_folder
 from dreamshard.model_folder import check_files
 from dreamshard.names import Algorithm
 from dreamshard.search import DreamShardPlacer
@@ -224,10 +224,10 @@ def _download(settings: Settings, version: ModelVersion, part: str) -> Iterator[
         ValueError: it is lost (from FileNotFoundError) or cannot be reached (from the error of the store or registry).
     """
     tracking, uri = settings.tracking_uri, f"models:/{version.name}/{version.version}"
-    with scratch_folder() as scratch:
+    with TemporaryDirectory() as scratch:
         try:
             local = mlflow.artifacts.download_artifacts(
-                f"{uri}/{part}".rstrip("/"), dst_path=str(scratch), tracking_uri=tracking, registry_uri=tracking
+                f"{uri}/{part}".rstrip("/"), dst_path=scratch, tracking_uri=tracking, registry_uri=tracking
             )
         except failures(MlflowException) as error:
             cause = FileNotFoundError(f"there is no {part or 'file'}") if _is_lost(tracking, uri, part) else error

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from dreamshard.files import full_disk
 from dreamshard.formatting import error_sentence, without_passwords
 from storage.filesystem import failures
 
@@ -30,22 +29,16 @@ def ending(tracking: Callable[[], MlflowClient], run: str) -> Iterator[None]:
     """End the run with the block; what the block raised is raised again.
 
     Prefect cancels by an exception that is no `Exception`, as Ctrl-C and `sys.exit` are none.
-
-    Raises:
-        FullDiskError: in place of an error that reports a full disk, by whichever library.
     """
     try:
         yield
-    except Exception as raised:
-        error = full_disk.explained(raised)
+    except Exception as error:
         try:
             _end(tracking(), run, "FAILED", error_sentence(error))
-            tracking().log_text(run, without_passwords("".join(traceback.format_exception(raised))), TRACEBACK)
+            tracking().log_text(run, without_passwords("".join(traceback.format_exception(error))), TRACEBACK)
         except failures(MlflowException) as lost:  # the error of the block matters more
             logger.warning("how run %s failed could not be kept: %s", run, lost)
-        if error is raised:
-            raise
-        raise error from raised
+        raise
     except BaseException:
         _end(tracking(), run, "KILLED", "cancelled or interrupted while it ran")
         raise

@@ -11,11 +11,11 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 
 from dreamshard.files.foreign import reading
-from dreamshard.files.scratch import scratch_folder
 from dreamshard.search import DreamShardPlacer
 from dreamshard.trained import State, TrainedPlacer, load_state, make_placer, save_state
 from storage.filesystem import AnyPath, list_files, read_json, remove, write_json, writing
@@ -44,10 +44,10 @@ def save(store: Store, key: str, name: str, state: State, metrics: Metrics) -> N
     target = folder(store, key)
     _sweep(target)
     write_json(target / f"{name}.json", metrics)
-    with scratch_folder() as scratch, writing(_file(store, key, name)) as file:
-        save_state(state, scratch / name)
+    with TemporaryDirectory() as scratch, writing(_file(store, key, name)) as file:
+        save_state(state, Path(scratch) / name)
         with zipfile.ZipFile(file, "w") as archive:
-            for part in (scratch / name).iterdir():
+            for part in (Path(scratch) / name).iterdir():
                 archive.write(part, part.name)
 
 
@@ -65,12 +65,12 @@ def load(store: Store, key: str, name: str) -> State:
             f"there is no checkpoint {path}, so training cannot resume from it; run `dreamshard train`, which starts or "
             "resumes it"
         ) from error
-    with scratch_folder() as scratch:
+    with TemporaryDirectory() as scratch:
         advice = "so training cannot resume from it; remove it to repeat the iteration"
         try:
             with reading(f"checkpoint {path}", "cannot be read", advice):
                 zipfile.ZipFile(io.BytesIO(content)).extractall(scratch)
-                return load_state(scratch)
+                return load_state(Path(scratch))
         except ValueError as error:
             if str(path) in str(error):
                 raise

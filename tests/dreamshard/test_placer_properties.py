@@ -1,7 +1,4 @@
-"""What holds of every placer on any task: legal, the same whatever the order of tables, and never worse for more memory.
-
-`tests/chaos/placers.py` tries the same on many more tasks.
-"""
+"""What holds of every placer on any task: legal, the same whatever the order of tables, and never worse for more memory."""
 
 import pytest
 

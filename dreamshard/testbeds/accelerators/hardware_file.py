@@ -14,7 +14,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from dreamshard.files.bounds import LONGEST_NAME, MOST_YAML_BYTES
 from dreamshard.files.digests import digest
 from dreamshard.files.foreign import brief, file_bytes, json_content, yaml_content
 from dreamshard.testbeds.accelerators.link_curves import MEASURED_LINKS
@@ -115,7 +114,7 @@ def read_hardware(path: Path) -> AcceleratorSpec:
         FIGURES[key].field: _number(path, key, value) for key, value in content.items() if key in FIGURES
     }
     if "base" in content:
-        spec = replace(_base(path, str(content["base"])[:LONGEST_NAME]), **given)
+        spec = replace(_base(path, str(content["base"])), **given)
     else:
         missing = [key for key, figure in FIGURES.items() if figure.field not in given and key not in OPTIONAL]
         if missing:
@@ -153,12 +152,12 @@ def _content(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"there is no hardware file {path}, so its figures are unknown; check the path")
     problem, advice = "is neither YAML nor JSON", "so its figures are unknown; correct it"
-    text = file_bytes(path, problem, advice, MOST_YAML_BYTES)
+    text = file_bytes(path, problem, advice)
     content = (json_content if path.suffix == ".json" else yaml_content)(text, path, problem, advice)
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no figures; give one per line, for example `memory: 80 GB`")
     name = content.get("name", path.stem)
-    if not isinstance(name, str | int) or not 0 < len(str(name)) <= LONGEST_NAME or not str(name).isprintable():
+    if not isinstance(name, str | int) or not str(name) or not str(name).isprintable():
         raise ValueError(
             f"{path} gives name as {brief(name)}, which plans cannot show; write for example `name: my-cluster`"
         )

@@ -13,13 +13,14 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from dreamshard.files.scratch import scratch_folder
 from dreamshard.testbeds.cluster.messages import STAGES, Hello
 from dreamshard.testbeds.cluster.rank import Start
 from dreamshard.testbeds.cluster.rank_launcher import RankExit, RankTrouble
@@ -43,7 +44,7 @@ class LocalLauncher:
         self.start_timeout_s = START_TIMEOUT_S
         self._look_for_gpu = look_for_gpu
         self._files = ExitStack()
-        self._folder = self._files.enter_context(scratch_folder())  # only this user can read it
+        self._folder = Path(self._files.enter_context(TemporaryDirectory()))  # only this user can read it
         self._start_file = self._folder / START_FILE
         self._pids: dict[int, int] = {}
         self._failures: dict[int, ProcessFailure] = {}

@@ -1,25 +1,18 @@
-"""The door for what others wrote: one sentence for whatever a library raises, and bounds before anything is made."""
+"""Content of other people: one sentence for whatever a library raises."""
 
 import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dreamshard.constraints_file import parse_constraints
-from dreamshard.files.foreign import InputError, brief, file_text, json_content, reading, yaml_content
+from dreamshard.files.foreign import InputError, brief, json_content, reading, yaml_content
 from dreamshard.plan import parse_plan
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import WorkloadConfig, open_workload, read_tables
 from tests.helpers.tables import tables_of
 
 ADVICE = "so it cannot be used; write it again"
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=20,
-)
 
 
 @pytest.mark.parametrize(
@@ -32,14 +25,6 @@ def test_what_a_library_raises_is_one_sentence_with_the_error_as_cause(error: Ex
     ):
         raise error
     assert raised.value.__cause__ is error
-
-
-def test_a_conversion_of_this_projects_own_is_made_a_sentence_too():
-    with (
-        pytest.raises(ValueError, match=r"f is not a plan \(ValueError: invalid literal"),
-        reading("f", "is not a plan", ADVICE),
-    ):
-        int("x")
 
 
 def test_an_input_error_passes_unchanged_from_however_deep_and_another_value_error_is_made_a_sentence():
@@ -56,80 +41,21 @@ def test_an_input_error_passes_unchanged_from_however_deep_and_another_value_err
             raise error
 
 
-def test_no_memory_is_said_as_such():
-    with pytest.raises(ValueError, match="asks for more memory than there is"), reading("f", "is not a plan", ADVICE):
-        raise MemoryError
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[" * 100_000, r"RecursionError|nests values more than 50 deep"),
-        ("[" * 60 + "]" * 60, "nests values more than 50 deep"),
-        ("9" * 5000, "ValueError: Exceeds the limit"),
-        ("1" * 30, "an integer of more than 64 bits"),
-        ("[1e999]", "the number inf"),
-        ('["\\ud800"]', "half a character"),
-        (json.dumps("x" * 70_000), "a text of 70,000 characters"),
-        ("\ufeff{", "JSONDecodeError"),
-    ],
-)
-def test_json_beyond_its_bounds_is_refused(text: str, said: str):
-    with pytest.raises(ValueError, match=said):
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "[NaN]", "\ufeff{"])
+def test_json_that_is_damaged_is_refused(text: str):
+    with pytest.raises(InputError, match="f is not JSON"):
         json_content(text, "f", "is not JSON", ADVICE)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("- " * 100, "nests values more than 50 deep"),
-        ("&a [*a]", "nests values more than 50 deep"),
-        (
-            "\n".join(["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12))]),
-            "values",
-        ),
-        ("!!python/object/apply:os.system [id]", "ConstructorError"),
-        ("x" * 2**21, "more than 1,048,576 bytes"),
-    ],
-)
-def test_yaml_beyond_its_bounds_is_refused(text: str, said: str):
-    with pytest.raises(ValueError, match=said):
-        yaml_content(text, "f", "is neither YAML nor JSON", ADVICE)
-
-
-def test_json_with_many_commas_in_texts_is_read_and_merges_of_yaml_too():
-    assert len(json_content(json.dumps([",:[{" * 15_000] * 100), "f", "is not JSON", ADVICE)) == 100
-    merged = yaml_content("a: &a {x: 1}\nb: {<<: *a, y: 2}", "f", "is not YAML", ADVICE)
-    assert merged["b"] == {"x": 1, "y": 2}
-
-
-def test_a_text_that_is_not_utf8_is_refused_and_a_byte_order_mark_is_not(tmp_path: Path):
-    file = tmp_path / "f"
-    file.write_bytes(b"\xef\xbb\xbfname")
-    assert file_text(file, "is no text", ADVICE) == "name"
-    file.write_bytes(b"\xff")
-    with pytest.raises(ValueError, match=r"f is no text \(UnicodeDecodeError"):
-        file_text(file, "is no text", ADVICE)
+@pytest.mark.parametrize("text", ["- " * 10_000, "&a [*b]", "!!python/object/apply:os.system [id]"])
+def test_yaml_that_is_damaged_or_would_run_code_is_refused(text: str):
+    with pytest.raises(InputError, match="f is not YAML"):
+        yaml_content(text, "f", "is not YAML", ADVICE)
 
 
 def test_a_long_value_is_shown_in_brief():
     assert len(brief("x" * 10_000)) <= 110
     assert brief([1, 2]) == "[1, 2]"
-
-
-@given(content=JSON)
-def test_any_json_is_a_plan_or_one_sentence(content: object):
-    for value in (content, {"num_devices": 2, "shards": content}, {"num_devices": 2, "shards": [content]}):
-        error = _error_of(json.dumps(value))
-        assert error is None or (type(error) is InputError and "\n" not in str(error))  # no subclass of a library's
-
-
-def _error_of(text: str) -> Exception | None:
-    try:
-        parse_plan(text)
-    except Exception as error:  # noqa: BLE001 - which errors come out is what is tried
-        return error
-    return None
 
 
 @pytest.mark.parametrize(
@@ -166,8 +92,7 @@ def test_devices_beyond_any_cluster_are_refused_before_anything_is_made():
         ("t," + "9" * 30 + ",4,1", "rows is '9+', more than"),
         ("t,10,4096000,1", "dim is '4096000', more than the 4,096"),
         ("t,²,4,1", "rows is '²', not a whole number"),
-        ("t\x1b[2J,10,4,1", "control characters"),
-        ("x" * 2000 + ",10,4,1", "longer than 1000 characters"),
+        ("t\x1b[2J,10,4,1", "terminals cannot show"),
         ("t,18014398509481984,4096,1", "weights together, more than any cluster holds"),
     ],
 )

@@ -1,7 +1,5 @@
 """What is tried again, and what is not."""
 
-import errno
-
 import httpx
 import pytest
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError
@@ -40,8 +38,6 @@ STORE_IS_DOWN = EndpointConnectionError(endpoint_url="http://127.0.0.1:1/team")
         (MlflowException.invalid_parameter_value("no such metric"), None, False),
         (FileNotFoundError("checkpoint"), None, False),
         (PermissionError("mlflow.db"), None, False),
-        (OSError(errno.ENOSPC, "No space left on device"), None, False),
-        (MlflowException("(sqlite3.OperationalError) database or disk is full [SQL: insert]"), None, False),
     ],
 )
 def test_what_a_server_or_a_disk_failed_at_is_tried_again_and_wrong_input_is_not(error, cause, again):

@@ -1,0 +1,180 @@
+"""Damaged and wrong files of other people: each reader reads them, or refuses them in one sentence that names the file."""
+
+import gzip
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dreamshard.constraints_file import read_constraints
+from dreamshard.files.foreign import InputError
+from dreamshard.model_configs import read_configs
+from dreamshard.model_files import load_placer, save_placer
+from dreamshard.plan import read_plan
+from dreamshard.testbeds.accelerators.hardware_file import read_hardware
+from dreamshard.torchrec.plan_file import parse_plan_file
+from dreamshard.workloads import WorkloadConfig, open_workload, read_lookups, read_tables
+from tests.helpers.trained import learnt_placer
+
+TOKENS = [
+    b"null",
+    b"NaN",
+    b"1e999",
+    b"-1",
+    b"9" * 30,
+    b"[" * 3000,
+    b'{"a":' * 3000,
+    b"\xff",
+    b"\x00" * 8,
+    b"&a [*a]",
+    b'"',
+    b",\n",
+]
+VALUES = [
+    None,
+    True,
+    0,
+    -1,
+    2**63,
+    10**400,
+    0.5,
+    float("nan"),
+    float("inf"),
+    "",
+    "x" * 5000,
+    "\ud800",
+    "1+30",
+    [],
+    {},
+    [[]],
+    [None],
+    {"a": 1},
+]
+PLACER = ("config.json", "weights.safetensors")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A way in: the name of a valid file, its content, and the function that reads it."""
+
+    name: str
+    valid: bytes
+    read: Callable[[Path], object]
+
+
+def written(write: Callable[[io.BytesIO], object]) -> bytes:
+    write(sink := io.BytesIO())
+    return sink.getvalue()
+
+
+def read_data(path: Path) -> None:
+    for _ in open_workload(WorkloadConfig(source=str(path), dim=8, batch_size=16)).tables():
+        pass
+
+
+def readers() -> list[Reader]:
+    saved = (torch.tensor([4, 4, 1, 0, 9]), torch.tensor([0, 2, 2, 3, 3, 4, 5]), torch.tensor([[2, 0, 1], [0, 1, 1]]))
+    tensors = written(lambda sink: torch.save(saved, sink))
+    tables = pa.table({"name": ["a", "b"], "rows": [10, 20], "dim": [4, 8], "pooling_factor": [1.0, None]})
+    lookups = pa.table({"indices": pa.array([[1, 2], [], [3]], pa.list_(pa.int64()))})
+    configs = [{"name": "a", "num_embeddings": 100, "embedding_dim": 8, "feature_names": ["x"], "data_type": "FP16"}]
+    shards = [
+        {"table": "a", "device": 0, "column_start": 0, "column_end": 8},
+        {"table": "b", "device": 1, "column_start": 0, "column_end": 4, "row_start": 0, "row_end": 25}
+        | {"sharding_type": "row_wise", "cached_share": 0.2},
+    ]
+    plan = {"num_devices": 2, "placer": "p", "predicted": {"overall_ms": 1.5, "devices": [{"tables": 1}] * 2}}
+    parameter = {"sharding_type": "table_wise", "compute_kernel": "fused", "ranks": [0]}
+    parameter |= {"sharding_spec": [{"shard_offsets": [0, 0], "shard_sizes": [9, 8], "placement": "rank:0/cuda:0"}]}
+    constraints = (
+        b"pin: {a: 0}\napart: [[a, b]]\nmemory_gb: {0: 60}\nsharding_types: [table_wise, row_wise]\ncache: {b: 0.5}\n"
+    )
+    hardware = b"base: h100\nmemory: 94 GB\ndevices_per_host: 4\nnetwork_bandwidth: 200 Gbit/s\n"
+    criteo = "\t".join(["1", *map(str, range(13)), *(f"{c:08x}" for c in range(26))]) + "\n"
+    return [
+        Reader(
+            "tables.csv", b"name,rows,dim,lookups_per_sample_by_feature\na,1000,64,1.5\nb,200,16,1+30\n", read_tables
+        ),
+        Reader("tables.parquet", written(lambda sink: pq.write_table(tables, sink)), read_tables),
+        Reader("tables.json", json.dumps({"tables": configs}).encode(), read_tables),
+        Reader("model.json", json.dumps(configs).encode(), read_configs),
+        Reader("lookups.pt", tensors, read_data),
+        Reader("lookups.pt.gz", gzip.compress(tensors), read_data),
+        Reader("day.tsv", criteo.encode() * 3, read_data),
+        Reader("a.parquet", written(lambda sink: pq.write_table(lookups, sink)), read_lookups),
+        Reader("plan.json", json.dumps(plan | {"shards": shards, "rows": {"a": 100}}).encode(), read_plan),
+        Reader(
+            "torchrec.json",
+            json.dumps({"world_size": 2, "plan": {"ebc": {"a": parameter}}}).encode(),
+            lambda path: parse_plan_file(path.read_bytes(), str(path)),
+        ),
+        Reader("constraints.yaml", constraints, lambda path: read_constraints(path, ("a", "b"), 4)),
+        Reader("hardware.yaml", hardware, read_hardware),
+        *(Reader(f"placer/{name}", b"", lambda path: load_placer(path.parent)) for name in PLACER),
+    ]
+
+
+READERS = {reader.name: reader for reader in readers()}
+
+
+@st.composite
+def damaged(draw: st.DrawFn, content: bytes) -> bytes:
+    """One to three regions replaced by other bytes."""
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, len(content)))
+        end = start + draw(st.sampled_from([0, 1, 2, 8, 30, len(content)]))
+        content = content[:start] + draw(st.binary(max_size=8) | st.sampled_from(TOKENS)) + content[end:]
+    return content
+
+
+@st.composite
+def wrong(draw: st.DrawFn, tree: Any) -> Any:
+    """A JSON value in which one value is another, missing or twice."""
+    if isinstance(tree, dict | list) and tree and draw(st.integers(0, 4)):
+        copied = tree.copy()
+        key = draw(st.sampled_from(sorted(tree) if isinstance(tree, dict) else range(len(tree))))
+        copied[key] = draw(wrong(tree[key]))
+        return copied
+    return draw(st.sampled_from(VALUES) | st.just([tree, tree]) | st.just({"a": tree}))
+
+
+def content_of(reader: Reader, valid: bytes) -> st.SearchStrategy[bytes]:
+    if reader.name.endswith(".json"):
+        return damaged(valid) | wrong(json.loads(valid)).map(lambda tree: json.dumps(tree).encode())
+    if reader.name.endswith(".yaml"):
+        return damaged(valid) | wrong(yaml.safe_load(valid)).map(lambda tree: yaml.safe_dump(tree).encode())
+    return damaged(valid)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_damaged_file_is_read_or_refused_in_one_sentence(name: str, tmp_path: Path):
+    reader, file = READERS[name], tmp_path / name
+    if file.parent != tmp_path:
+        save_placer(learnt_placer(), file.parent)
+        (file.parent / "digests.json").unlink()  # which refuses every change
+    else:
+        file.write_bytes(reader.valid)
+    reader.read(file)
+
+    @settings(max_examples=40, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(content=content_of(reader, file.read_bytes()))
+    def refused_in_one_sentence(content: bytes) -> None:
+        file.write_bytes(content)
+        try:
+            reader.read(file)
+        except ValueError as error:
+            assert type(error) in (ValueError, InputError), repr(error)  # noqa: PT017 - a file may also be read
+            assert "\n" not in str(error), error  # noqa: PT017
+            assert file.parent.name in str(error) or file.name in str(error), error  # noqa: PT017
+
+    refused_in_one_sentence()
