@@ -9,13 +9,14 @@ import re
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from dreamshard.recipes import RECIPES
+from storage.mlflow_store.experiment import MODEL_TRAINING
 from tests.flows.servers_up import api, deployment, servers_up
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -144,20 +145,6 @@ def test_wrong_values_are_refused_in_the_form_with_what_is_wrong(servers, chromi
     assert started_by_hand(servers) == before
 
 
-def test_prefects_address_opens_its_newer_pages_which_contact_nobody_else(servers, chromium, tmp_path):
-    with opened(chromium, "about:blank", tmp_path) as page:
-        asked, refused = set(), []
-        page.on("request", lambda request: asked.add(urlsplit(request.url)[:2]))
-        page.on("console", lambda message: refused.append(message.text) if "Security Policy" in message.text else None)
-        page.goto(servers.prefect)
-        expect(page.get_by_role("link", name="Deployments")).to_be_visible()
-        assert urlsplit(page.url).path.startswith("/v2/")
-        page.get_by_role("link", name="Deployments").click()
-        expect(page.get_by_role("link", name="retrain", exact=True).first).to_be_visible()
-        assert {host for scheme, host in asked if scheme.startswith("http")} == {urlsplit(servers.prefect).netloc}
-        assert any("amplitude" in text for text in refused), "it would have, so this test sees it"
-
-
 def test_a_run_started_from_the_form_completes_and_shows_its_report(servers, chromium, first_run, tmp_path):
     found = api(servers, "flow_runs/filter", flow_runs={"id": {"any_": [first_run.rpartition("/")[2]]}})[0]
     assert found["parameters"]["recipe"] == RECIPE
@@ -180,7 +167,7 @@ def test_a_run_started_from_the_form_completes_and_shows_its_report(servers, chr
 
 def test_two_versions_are_compared_side_by_side_in_mlflow(servers, chromium, first_run, tmp_path):
     wanted = [metrics(servers, version) for version in ("1", "2")]
-    with opened(chromium, servers.mlflow, tmp_path) as page:
+    with opened(chromium, f"{servers.mlflow}/#/experiments?{MODEL_TRAINING}", tmp_path) as page:
         page.get_by_role("button", name="Close", exact=True).click()  # a chat that it opens beside the page
         page.get_by_role("link", name="Model registry").click()
         page.get_by_role("button", name="Try it now").click()  # its news
