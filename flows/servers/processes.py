@@ -84,8 +84,8 @@ def wait_until_healthy(url: str, process: Process, log: Path) -> None:
 
 
 def answers(url: str) -> bool:
-    """Whether a server answers `url` with 200."""
+    """Whether a server has a page at `url`, perhaps behind a login."""
     try:
-        return httpx.get(url, timeout=5.0).status_code == httpx.codes.OK
+        return httpx.get(url, timeout=5.0).status_code in (httpx.codes.OK, httpx.codes.UNAUTHORIZED)
     except httpx.TransportError:
         return False
