@@ -56,7 +56,6 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             left out, a further reserve.
         tables: statistics of lookups by table name, from sample batches; tables that it lacks are looked up by a Zipf law.
         budget_ms: work of the search, the same on any machine: see `SearchingPlacer`; None for the placer's own.
-        max_seconds: after which the search is cut, with a warning; None for never.
     """
 
     def __init__(
@@ -70,7 +69,6 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         placement_constraints: Constraints = UNCONSTRAINED,
         tables: Tables | None = None,
         budget_ms: float | None = None,
-        max_seconds: float | None = None,
     ) -> None:
         self.topology = topology or _topology()
         self.batch_size = batch_size or BATCH_SIZE
@@ -80,7 +78,6 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         self.placement_constraints = placement_constraints
         self.tables = tables
         self.budget_ms = budget_ms
-        self.max_seconds = max_seconds
 
     @cached_property
     def placer(self) -> Placer:
@@ -171,7 +168,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
     def _place(self, task: PlacementTask) -> ShardedPlacement:
         """A placement in any way to shard where the placer knows them, else of whole tables and columns."""
         if isinstance(self.placer, SearchingPlacer):
-            return self.placer.place_sharded(task, self.budget_ms, self.max_seconds)
+            return self.placer.place_sharded(task, self.budget_ms)
         return ShardedPlacement.of(self.placer.place(task), task.tables, task.devices_per_host)
 
     def _check_ranks(self, num_ranks: int) -> None:

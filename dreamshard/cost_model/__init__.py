@@ -12,7 +12,6 @@ structured_evaluator it in NumPy, for placing
 communication_fit    its all-to-alls from placements of one topology
 exchange_model       what is known of all-to-alls of any number of devices and hosts
 exchange_law         its law and curves
-lower_bound          a cost that no placement is predicted to be below
 evaluator            what placing asks of a network in NumPy
 """
 
@@ -34,7 +33,7 @@ from dreamshard.cost_model.cost_network import (
     shard_sums,
 )
 from dreamshard.cost_model.features import FEATURES, NUM_PAPER_FEATURES, Normaliser
-from dreamshard.cost_model.paper import OverallEvaluator, PaperCostNetwork, TableNetwork
+from dreamshard.cost_model.paper import PaperCostNetwork, TableNetwork
 from dreamshard.cost_model.structured import StructuredCostNetwork
 
 __all__ = [
@@ -45,7 +44,6 @@ __all__ = [
     "CostModel",
     "CostNetwork",
     "Normaliser",
-    "OverallEvaluator",
     "PaperCostNetwork",
     "PredictionError",
     "StructuredCostNetwork",

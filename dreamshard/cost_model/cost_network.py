@@ -186,11 +186,6 @@ class CostNetwork(nn.Module, ABC):
             total += value.detach()
         return float(total)
 
-    def lower_bound_ms(self, latents: Float[Tensor, "T L"], num_devices: int) -> float | None:
-        """A cost that no placement of these tables is predicted to be below; None where the network has no such bound."""
-        del latents, num_devices
-        return None
-
 
 def fit(
     network: CostNetwork,

@@ -4,8 +4,6 @@ As in the authors' program (`models.py`, `training.py`): ReLU after both layers 
 features on a device without tables, and a loss on two independent draws with replacement.
 """
 
-from typing import Protocol, runtime_checkable
-
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -54,23 +52,6 @@ _HALF_A_TABLE = 0.5  # below it, what is left of a count is rounding
 def device_latents(sums: Array, empty: Array) -> Array:
     """`[..., L2]` as `TableNetwork.of_devices`, in NumPy."""
     return np.where(sums[..., -1:] > _HALF_A_TABLE, sums[..., :-1], empty)
-
-
-@runtime_checkable
-class OverallEvaluator(Protocol):
-    """A `ShardEvaluator` whose overall cost is no sum of its devices' costs."""
-
-    def device_latents(self, sums: Array) -> Array:
-        """`[..., L2]` of devices of summed latents `[..., L]`."""
-        ...
-
-    def overall_ms(self, largest: Array) -> Array:
-        """`[...]` overall cost from the largest device latents `[..., L2]`."""
-        ...
-
-    def overall_gradient(self, largest: Array) -> Array:
-        """`[L2]` its derivative by them, of `[L2]`."""
-        ...
 
 
 class PaperCostNetwork(CostNetwork):
@@ -198,11 +179,6 @@ class PaperEvaluator:
             others = np.where(held == largest[:, None], second[:, None], largest[:, None])  # [B, D, L2]
             np.maximum(grown, others, out=grown)
         return self.overall_ms(grown)
-
-    def overall_gradient(self, largest: Array) -> Array:
-        (weight, bias), (last, _) = self.overall
-        gradient: Array = weight @ (last[:, 0] * (largest @ weight + bias > 0))
-        return gradient
 
     def _comm_ms(self, sums: Array) -> Array:
         comm: Array = 2 * run_mlp(self.comm, self.device_latents(sums))[..., 0]

@@ -15,7 +15,6 @@ from dreamshard.cost_model.cost_data import CostData
 from dreamshard.cost_model.cost_network import Architecture, CostNetwork
 from dreamshard.cost_model.exchange_model import ExchangeModel
 from dreamshard.cost_model.features import FEATURES, PHYSICAL_FEATURES, Normaliser
-from dreamshard.cost_model.lower_bound import structured_lower_bound_ms
 from dreamshard.cost_model.structured_evaluator import StructuredEvaluator
 from dreamshard.cost_model.structured_formula import LatentLayout, StructuredWeights
 from dreamshard.cost_model.work_ratios import BACKWARD, BATCH, DISTINCT, FORWARD
@@ -137,9 +136,6 @@ class StructuredCostNetwork(CostNetwork):
 
     def arguments(self) -> dict[str, int]:
         return {"members": self.members, "hidden": self.hidden}
-
-    def lower_bound_ms(self, latents: Float[Tensor, "T L"], num_devices: int) -> float:
-        return structured_lower_bound_ms(self.weights(), latents, num_devices)
 
     def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
         self.exchanges.learn_exchanges(samples)

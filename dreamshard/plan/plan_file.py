@@ -67,7 +67,7 @@ class Plan:
         devices: bytes, number of tables and, with a cost network, predicted milliseconds per phase of each device.
         costs_of: what the predicted costs were measured on; None where nothing is predicted, or it is unknown.
         differs_in: in what the plan differs from that; the hardware too, where it is unknown.
-        warning: what this means, and what to do; also that the placer is provisional, or that time cut its search; empty
+        warning: what this means, and what to do; also that the placer is provisional; empty
             without any of these.
         devices_per_host: of the devices; None where no table is on one host.
         moves: steps from the plan that was in use to this one, in their order; only in JSON.

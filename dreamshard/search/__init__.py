@@ -15,21 +15,17 @@ device_shards      shards that have a device of their own
 even_shares        which tables to spread, as if the others were balanced perfectly
 kind_climber       tables spread or taken back one by one
 cached_shares      what to keep in host memory where device memory is too small
-estimate_placer    the same search by the estimates of TorchRec's planner
-estimate_costs     these estimates in the form that the search asks for
 cost_greedy        greedy on the cost network
 parts              the parts of a trained placer that place by themselves, by name
 local_search       climbs from several placements within a budget
 budget             how much a search may do, counted in work; a limit of time only cuts it
 hill_climber       moves and swaps off the critical devices
-overall_climber    the same by an overall cost that is no sum of the devices' costs
 background         shards that stay where they are while others are placed
 column_splits      tables worth splitting by columns
 """
 
 from dreamshard.search.cost_greedy import GreedyCostPlacer
 from dreamshard.search.dreamshard_placer import DreamShardPlacer, Inference
-from dreamshard.search.estimate_placer import EstimatePlacer
 from dreamshard.search.parts import PARTS, part_of
 from dreamshard.search.roofline_placer import RooflinePlacer
 from dreamshard.search.searching_placer import SearchingPlacer
@@ -37,7 +33,6 @@ from dreamshard.search.searching_placer import SearchingPlacer
 __all__ = [
     "PARTS",
     "DreamShardPlacer",
-    "EstimatePlacer",
     "GreedyCostPlacer",
     "Inference",
     "RooflinePlacer",

@@ -155,15 +155,6 @@ class DreamShardPlacer(SearchingPlacer):
         latents = self.cost_network.encode(self.normaliser(tables))
         return self.cost_network.phases_ms(latents[:, None, :])[:, 0, _COMPUTE].clamp(min=0)
 
-    @torch.no_grad()
-    def lower_bound_ms(self, task: PlacementTask, placement: Placement) -> float | None:
-        """A cost that no placement of the same tables or column shards is predicted to be below.
-
-        None for a cost network without such a bound; see `cost_model/lower_bound.py`.
-        """
-        latents = shard_latents(self.cost_network, self.normaliser, task.sharded(placement)[0], task.tables)
-        return self.cost_network.for_task(task).lower_bound_ms(latents, task.num_devices)
-
     def _sums(self, task: PlacementTask, placement: Placement) -> Float[Tensor, "1 D L"]:
         sharded, placement = task.sharded(placement)
         latents = shard_latents(self.cost_network, self.normaliser, sharded, task.tables)

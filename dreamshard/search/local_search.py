@@ -1,6 +1,6 @@
 """Improve a placement by the predicted cost: step by step, and from a few tables moved at random.
 
-See `hill_climber.py` and `overall_climber.py`.
+See `hill_climber.py`.
 """
 
 import math
@@ -12,13 +12,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dreamshard.cost_model import OverallEvaluator
 from dreamshard.cost_model.evaluator import Indices, ShardEvaluator
 from dreamshard.limits import PlacementLimits
 from dreamshard.search.background import Background
 from dreamshard.search.budget import Budget
 from dreamshard.search.hill_climber import TOLERANCE, HillClimber
-from dreamshard.search.overall_climber import OverallClimber
 
 _NEARLY = 1.02  # of the best cost: placements of column shards up to there may be cheaper once shards are joined
 _PERTURBED_TABLES = 4
@@ -96,9 +94,18 @@ class LocalSearch:
         budget: Budget,
         visit: Callable[[Int[Tensor, " T"]], None] | None,
         most_steps: int | None = None,
-    ) -> HillClimber | OverallClimber:
+    ) -> HillClimber:
         """Step until nothing helps; at most `2 D` steps in a row that only relieve a device."""
-        climber = self._climber(device)
+        climber = HillClimber(
+            self.evaluator,
+            self.latents.numpy(),
+            self.table_bytes.numpy(),
+            np.asarray(self.capacity_bytes),
+            self.num_devices,
+            device,
+            self.limits,
+            self.background,
+        )
         plateau = steps = 0
         while steps != most_steps and not budget.is_over():
             before = climber.overall_ms
@@ -111,20 +118,6 @@ class LocalSearch:
                 break
             plateau = 0 if climber.overall_ms < before * (1 - TOLERANCE) else plateau + 1
         return climber
-
-    def _climber(self, device: Indices) -> HillClimber | OverallClimber:
-        """By the overall cost itself where the cost model has one that is no sum of its devices' costs."""
-        latents, table_bytes, room = self.latents.numpy(), self.table_bytes.numpy(), np.asarray(self.capacity_bytes)
-        if not isinstance(self.evaluator, OverallEvaluator):
-            return HillClimber(
-                self.evaluator, latents, table_bytes, room, self.num_devices, device, self.limits, self.background
-            )
-        if self.background is not None:
-            raise ValueError(
-                "the cost model's overall cost is no sum of its devices' costs, so shards that stay where they are cannot be "
-                "added to it; search with the network 'structured'"
-            )
-        return OverallClimber(self.evaluator, latents, table_bytes, room, self.num_devices, device, self.limits)
 
     def _perturbed(self, device: Indices, generator: np.random.Generator) -> Indices:
         """A copy with up to `_PERTURBED_TABLES` tables on other devices that have room."""

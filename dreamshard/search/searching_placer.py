@@ -19,43 +19,34 @@ class SearchingPlacer(ABC):
 
     @abstractmethod
     def place_within(self, task: PlacementTask, budget: Budget) -> Placement:
-        """See `place`; the budget says afterwards whether time cut the search."""
+        """See `place`."""
 
     @abstractmethod
     def place_sharded_within(self, task: PlacementTask, budget: Budget) -> ShardedPlacement:
-        """See `place_sharded`; the budget says afterwards whether time cut the search."""
+        """See `place_sharded`."""
 
-    def budget(self, task: PlacementTask, budget_ms: float | None = None, max_seconds: float | None = None) -> Budget:
-        """Of a search for a placement of `task` that begins now; `budget_ms` overrides the placer's own."""
-        return Budget.of(task, self.budget_ms if budget_ms is None else budget_ms, max_seconds=max_seconds)
+    def budget(self, task: PlacementTask, budget_ms: float | None = None) -> Budget:
+        """Of a search for a placement of `task`; `budget_ms` overrides the placer's own."""
+        return Budget.of(task, self.budget_ms if budget_ms is None else budget_ms)
 
-    def place(self, task: PlacementTask, budget_ms: float | None = None, max_seconds: float | None = None) -> Placement:
+    def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """The best placement found, of whole tables and columns.
 
         Args:
             task: to be placed.
             budget_ms: overrides the placer's own. The same work gives the same placement on any machine, in more or less
                 time.
-            max_seconds: after which the search is cut, with a warning; None for never.
 
         Raises:
             NoPlacementError: nothing fits the devices' memory, the task's constraints cannot be met, or a policy alone found
                 nothing legal.
         """
-        budget = self.budget(task, budget_ms, max_seconds)
-        placement = self.place_within(task, budget)
-        budget.say_if_cut(task)
-        return placement
+        return self.place_within(task, self.budget(task, budget_ms))
 
-    def place_sharded(
-        self, task: PlacementTask, budget_ms: float | None = None, max_seconds: float | None = None
-    ) -> ShardedPlacement:
+    def place_sharded(self, task: PlacementTask, budget_ms: float | None = None) -> ShardedPlacement:
         """The best placement found by every way to shard that the task allows; arguments and errors as for `place`.
 
         Raises:
             ValueError: tables must be in host memory, or the cost model predicts whole tables and columns only.
         """
-        budget = self.budget(task, budget_ms, max_seconds)
-        placement = self.place_sharded_within(task, budget)
-        budget.say_if_cut(task)
-        return placement
+        return self.place_sharded_within(task, self.budget(task, budget_ms))

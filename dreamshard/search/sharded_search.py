@@ -115,7 +115,7 @@ class ShardedSearch:
                 raise
             return None
         finally:
-            budget.take(part)
+            budget.spend(part.spent)
 
     @staticmethod
     def _may_spread(task: PlacementTask) -> bool:

@@ -1,4 +1,4 @@
-"""What TorchRec's planner and estimator are given of a task: topology, constraints, and a module that takes no memory."""
+"""What TorchRec's planner is given of a task: topology, constraints, and a module that takes no memory."""
 
 from dataclasses import dataclass
 

@@ -42,15 +42,6 @@ BudgetOption = Annotated[
         show_default="by the number of tables and devices",
     ),
 ]
-MaxSecondsOption = Annotated[
-    float | None,
-    typer.Option(
-        "--max-seconds",
-        min=0,
-        help="Cut the search after this time, and say so: another machine may then find another placement.",
-        show_default="never",
-    ),
-]
 ConstraintsOption = Annotated[
     Path | None,
     typer.Option(

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from flows.placing.placers import Predictor
     from flows.placing.request import CheckedRequest, Placed
 
-_TELLING_GAP = 0.25  # to the lower bound, above which the bound says nothing about the placement
-
 
 def plan_text(plan: "Plan", form: str, target: TorchRecTarget | None) -> str:
     """The plan in the given format; as TorchRec's where there is a target."""
@@ -27,7 +25,7 @@ def plan_text(plan: "Plan", form: str, target: TorchRecTarget | None) -> str:
 def show_prediction(
     task: "PlacementTask", placement: "ShardedPlacement", plan: "Plan", predictor: "Predictor", *, is_for_named: bool
 ) -> None:
-    """Say what the plan costs, what that is of, and how far below it a placement may be."""
+    """Say what the plan costs, and what that is of."""
     terminal.note(prediction_sentence(plan, placement))
     if plan.costs_of is not None:
         other = "" if is_for_named else "; if the plan is for other hardware, name it with --hardware"
@@ -35,21 +33,6 @@ def show_prediction(
         terminal.note(f"costs of {plan.costs_of}{batch}{other}")
     if plan.warning:
         terminal.warn(plan.warning)
-    bound_ms = _lower_bound_ms(task, placement, predictor)
-    if bound_ms is not None and plan.overall_ms is not None and plan.overall_ms < (1 + _TELLING_GAP) * bound_ms:
-        split = len(plan.shards) > len(task.tables)
-        bound = f"lower bound of any placement of these {'shards' if split else 'tables'}: {bound_ms:.3f} ms"
-        terminal.note(f"{bound}; {plan.overall_ms / bound_ms - 1:.0%} above it")
-
-
-def _lower_bound_ms(task: "PlacementTask", placement: "ShardedPlacement", predictor: "Predictor") -> float | None:
-    """Of whole tables and column shards, by a trained network that has one."""
-    from dreamshard.search import DreamShardPlacer
-
-    columns = placement.as_columns()
-    if columns is None or not isinstance(predictor, DreamShardPlacer):
-        return None
-    return predictor.lower_bound_ms(task, columns)
 
 
 def check_writable(out: Path | None) -> None:

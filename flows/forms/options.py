@@ -167,7 +167,6 @@ class PlaceOptions:
     steps_until_next: place_fields.StepsUntilNext = 100_000
     move_gb_per_s: place_fields.MoveGbPerS = 10
     budget_ms: place_fields.BudgetMs = None
-    max_seconds: place_fields.MaxSeconds = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,12 +110,3 @@ BudgetMs = Annotated[
         le=1e9,
     ),
 ]
-MaxSeconds = Annotated[
-    float | None,
-    Field(
-        title="Cut the search after, s",
-        description="The plan then says that its search was cut. Empty: never.",
-        ge=0,
-        le=1e6,
-    ),
-]

@@ -43,15 +43,12 @@ class Choice:
     version: str | None = None
     caveat: str = ""
 
-    def place(
-        self, task: "PlacementTask", budget_ms: float | None, max_seconds: float | None
-    ) -> tuple["ShardedPlacement", str]:
-        """A legal placement, and what to say if time cut its search; rules of thumb place whole tables, rivals also columns.
+    def place(self, task: "PlacementTask", budget_ms: float | None) -> "ShardedPlacement":
+        """A legal placement; rules of thumb place whole tables, rivals also columns.
 
         Args:
             task: to be placed.
             budget_ms: work of a search; None for the placer's own.
-            max_seconds: after which a search is cut; None for never.
 
         Raises:
             NoPlacementError: none was found, or the placer's violates a constraint.
@@ -61,11 +58,8 @@ class Choice:
         from dreamshard.search import SearchingPlacer
         from dreamshard.sharding import ShardedPlacement
 
-        cut = ""
         if isinstance(self.placer, SearchingPlacer):
-            budget = self.placer.budget(task, budget_ms, max_seconds)
-            placement = self.placer.place_sharded_within(task, budget)
-            cut = budget.cut_note(task)
+            placement = self.placer.place_sharded(task, budget_ms)
         else:
             placement = ShardedPlacement.of(self.placer.place(task), task.tables, task.devices_per_host)
         if reason := violation(task, placement):
@@ -73,7 +67,7 @@ class Choice:
                 f"the placement that {self.name} found violates a constraint: {reason}; loosen it, or use another placer, "
                 "for example prior with --hardware, or the champion"
             )
-        return placement, cut
+        return placement
 
 
 def is_without_costs(name: str | None) -> bool:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from flows.placing.given_limits import constraints_of, memory_bytes_of
 from flows.placing.placers import choose, is_without_costs
-from flows.placing.said_by import said_by
 
 if TYPE_CHECKING:
     from dreamshard.model_tables import ModelTables
@@ -33,7 +32,6 @@ class PlaceRequest:
         hardware: a preset or a file; None where that is not said.
         placer: by name; None for the best.
         budget_ms: work of the search: as much as an idle core does in this time; None for the placer's own.
-        max_seconds: after which the search is cut; None for never.
         constraints: path of a file, or its text.
         sharding: ways to shard; None for every way, or whole tables and columns by placers without costs.
         reserve_gb: of each device's room, kept free; None for the constraints'.
@@ -55,7 +53,6 @@ class PlaceRequest:
     hardware: str | None = None
     placer: str | None = None
     budget_ms: float | None = None
-    max_seconds: float | None = None
     constraints: Path | str | None = None
     sharding: str | None = None
     reserve_gb: float | None = None
@@ -177,9 +174,7 @@ def place(store: "Store", checked: CheckedRequest, note: Callable[[str], None]) 
     if chosen.why:
         note(chosen.why)
     per_host = request.devices_per_host or (spec.devices_per_node if spec else None)
-    with said_by("dreamshard.search", note):
-        placement, cut = chosen.place(task, request.budget_ms, request.max_seconds)
-    placement = placement.on_hosts_of(per_host)
+    placement = chosen.place(task, request.budget_ms).on_hosts_of(per_host)
     oracle, way = chosen.predictor, None
     if in_use is not None:
         way = transition(task, in_use, placement, oracle, request.steps_until_next, request.move_gb_per_s)
@@ -191,7 +186,7 @@ def place(store: "Store", checked: CheckedRequest, note: Callable[[str], None]) 
         plan = with_origin(
             plan, task, chosen.costs_of, hardware=hardware, called=request.hardware, knows_topology=knows
         )
-    plan = replace(plan, warning="; ".join(filter(None, (plan.warning, chosen.caveat, cut))))
+    plan = replace(plan, warning="; ".join(filter(None, (plan.warning, chosen.caveat))))
     if way is not None:
         plan = replace(plan, moves=tuple(step.to_json() for step in way.schedule.steps))
     predicted_by = "" if oracle is None else chosen.predicted_by or chosen.name

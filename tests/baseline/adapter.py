@@ -111,7 +111,7 @@ def heldout_error(placer: DreamShardPlacer, tasks: list[PlacementTask]) -> float
 
 def freeze_placer(placer: DreamShardPlacer, dims: str) -> None:
     """Write the placer whose predictions judge plans."""
-    save_placer(replace(placer, bootstrap_network=None, asks_votes=False), HERE / "placers" / dims)
+    save_placer(placer, HERE / "placers" / dims)
 
 
 def view_columns(home: Path) -> Mapping[str, list[str]]:

@@ -9,19 +9,13 @@ import torch
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.legality import violation
 from dreamshard.peers.torchrec_planner import TorchRecPlanner
-from dreamshard.placed_shards import placed_shards
-from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
-from dreamshard.search import EstimatePlacer
-from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import A100
 from dreamshard.workloads import read_tables
 from tests.helpers.tables import pool_of, tables_of, task_of
 
 pytest.importorskip("torchrec")
-
-from dreamshard.torchrec.shard_estimates import ShardEstimates
 
 
 def test_equal_tables_are_shared_evenly():
@@ -102,27 +96,3 @@ def test_it_is_told_the_hosts_of_the_hardware_where_the_task_names_none():
     assert place(told) == place(told, 8)
     assert place(replace(told, devices_per_host=None)) == place(told, 16)
     assert place(told) != place(told, 16)
-
-
-def test_its_own_rating_is_what_its_estimates_add_up_to():
-    task = every_way(8)
-    placement = EstimatePlacer(A100).place_sharded(task)
-    theirs = TorchRecPlanner.on(A100).place_sharded(task)
-    rating = {}
-    for name, each in (("ours", placement), ("theirs", theirs)):
-        shards = placed_shards(task, each)
-        shard_ms = ShardEstimates(task, TorchRecPlanner.on(A100).bandwidths(), 8).shard_ms(shards).sum(dim=1)
-        rating[name] = float(torch.zeros(8, dtype=torch.float64).index_add_(0, shards.device, shard_ms).max())
-    assert violation(task, placement) == ""
-    assert rating["ours"] == pytest.approx(float(EstimatePlacer(A100).predict_sharded(task, placement).overall_ms()))
-    assert rating["ours"] < rating["theirs"]
-
-
-def test_estimates_of_whole_tables_include_both_exchanges():
-    tables = tables_of([10**6, 10**5], dim=[128, 32], pooling=[8.0, 2.0], batch_size=65_536)
-    task = PlacementTask(tables, 2, 2**40, batch_size=65_536)
-    shards = placed_shards(task, ShardedPlacement.of(Placement(torch.tensor([0, 1]), 2), tables))
-    bandwidths = TorchRecPlanner(memory_bytes_per_s=1e12, link_bytes_per_s=1e11).bandwidths()
-    _, there, back, _ = ShardEstimates(task, bandwidths, 2).shard_ms(shards).T
-    assert there.tolist() == pytest.approx([65_536 * 128 * 4 / 1e8, 65_536 * 32 * 4 / 1e8])
-    assert torch.equal(there, back)

@@ -169,15 +169,6 @@ def test_without_hardware_the_memory_has_to_be_given_and_the_prior_has_no_figure
     assert "--hardware h100" in str(done.exception)
 
 
-def test_a_lower_bound_far_away_is_not_shown(place, monkeypatch):
-    from dreamshard.search import DreamShardPlacer
-
-    for bound_ms, shown in ((1e-6, False), (1e6, True)):
-        monkeypatch.setattr(DreamShardPlacer, "lower_bound_ms", lambda *_, bound_ms=bound_ms: bound_ms)
-        _, _, notes = place("--devices", "2", "--memory-gb", "1", "--sharding", "columns")
-        assert ("lower bound" in notes) == shown
-
-
 def test_a_bundled_list_is_placed_by_its_name(new_home, monkeypatch):
     from flows.cli.app import app
 
