@@ -1,11 +1,12 @@
-"""Blocks of tables on devices, and which parts of them move when a placement changes.
+"""Blocks of tables on devices, and the steps from one placement to another.
 
 A block that stays on its device moves nothing, however it is re-split there. A part that several devices hold copies of is
 read from one of them, or from none where the device that needs it has a copy.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
 
 from dreamshard.placed_shards import placed_shards
 from dreamshard.sharding import ShardedPlacement
@@ -55,16 +56,36 @@ class Block:
         return (rows, columns) if rows[0] < rows[1] and columns[0] < columns[1] else None
 
 
-@dataclass(frozen=True)
-class Move:
-    """A part of a table that one device gets from another."""
+Kind = Literal["move", "cut", "load"]
 
+
+@dataclass(frozen=True)
+class Step:
+    """A part of a table that a device gets.
+
+    Attributes:
+        kind: `move` it from another device; `cut` it, that is re-split it, on its device; `load` a table that is new or of
+            another size.
+        source: device; None for what is loaded.
+    """
+
+    kind: Kind
     table: str
     rows: Range
     columns: Range
-    source: int
+    source: int | None
     target: int
     memory_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """For a plan."""
+        parts = {
+            "row_start": self.rows[0],
+            "row_end": self.rows[1],
+            "column_start": self.columns[0],
+            "column_end": self.columns[1],
+        }
+        return {name: value for name, value in asdict(self).items() if name not in ("rows", "columns")} | parts
 
 
 Blocks = Mapping[str, Sequence[Block]]
@@ -93,22 +114,30 @@ def blocks_of(task: PlacementTask, placement: ShardedPlacement) -> dict[str, lis
     return blocks
 
 
-def moves(before: Blocks, after: Blocks) -> list[Move]:
-    """What has to move, largest first; tables that are not in both are loaded or dropped, which is no move."""
-    moved = [
-        move
-        for name, blocks in after.items()
-        for block in blocks
-        for source, (rows, columns) in sources(block, before.get(name, ()))
-        if source.device != block.device
-        for move in [Move(name, rows, columns, source.device, block.device, source.part_bytes(rows, columns))]
-    ]
-    return sorted(moved, key=lambda move: -move.memory_bytes)
+def steps(before: Blocks, after: Blocks) -> tuple[Step, ...]:
+    """What changes, by table: moves first, then what is re-split, then what is loaded, the largest first.
+
+    Tables that are only in `before` are dropped, which is no step.
+    """
+    found: list[Step] = []
+    for name, blocks in after.items():
+        held = before.get(name, ())
+        for block in blocks:
+            if block in held:
+                continue
+            parts = sources(block, held)
+            if not parts:
+                found.append(Step("load", name, block.rows, block.columns, None, block.device, block.stored_bytes))
+            for source, (rows, columns) in parts:
+                kind: Kind = "cut" if source.device == block.device else "move"
+                part_bytes = source.part_bytes(rows, columns)
+                found.append(Step(kind, name, rows, columns, source.device, block.device, part_bytes))
+    return tuple(sorted(found, key=lambda step: (get_args(Kind).index(step.kind), -step.memory_bytes)))
 
 
 def moved_bytes(before: Blocks, after: Blocks) -> int:
     """Of all moves."""
-    return sum(move.memory_bytes for move in moves(before, after))
+    return sum(step.memory_bytes for step in steps(before, after) if step.kind == "move")
 
 
 def sources(block: Block, held: Sequence[Block]) -> list[tuple[Block, tuple[Range, Range]]]:

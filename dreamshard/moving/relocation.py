@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dreamshard.legality import allowed_devices
-from dreamshard.moving.blocks import Block, Blocks, blocks_of, moves
+from dreamshard.moving.blocks import Block, Blocks, blocks_of, moved_bytes
 from dreamshard.moving.price import MovePrice
 from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement, TableSharding
 from dreamshard.summed_costs import Change, SummedCosts, Sums
@@ -85,7 +85,7 @@ class MovedBytes:
         return self._known[key]
 
     def _between(self, name: str, blocks: Sequence[Block]) -> int:
-        return sum(move.memory_bytes for move in moves({name: self.before.get(name, ())}, {name: blocks}))
+        return moved_bytes({name: self.before.get(name, ())}, {name: blocks})
 
 
 class Relocation:

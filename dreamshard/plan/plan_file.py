@@ -70,7 +70,7 @@ class Plan:
         warning: what this means, and what to do; also that the placer is provisional; empty
             without any of these.
         devices_per_host: of the devices; None where no table is on one host.
-        moves: steps from the plan that was in use to this one, in their order; only in JSON.
+        moves: steps from the plan that was in use to this one; only in JSON.
         rows: of each table when the plan was made, by name; empty where that is not known.
     """
 

@@ -36,7 +36,7 @@ CURVES = (".csv", ".png", ".svg")
 
 
 def show_transition(task: "PlacementTask", current: "InUse", way: "Transition") -> None:
-    """Say what the plan in use costs, what the chosen one gains, and what moves in which order."""
+    """Say what the plan in use costs, what the chosen one gains, and what moves."""
     for line in transition_lines(task, current, way, " (--steps-until-next, --move-gb-per-s)"):
         terminal.note(line)
 

@@ -41,7 +41,7 @@ def view_of(checked: "CheckedRequest", placed: "Placed") -> "PlanView":
         return view
     from dataclasses import replace
 
-    moves, moved_to, moved_from = move_lines(task, way.schedule, _stay_ms(task, way, in_use, placed.predictor))
+    moves, moved_to, moved_from = move_lines(task, way.steps, _stay_ms(task, way, in_use, placed.predictor))
     before = _side_in_use(task, way, in_use, placed.predictor)
     return replace(view, before=before, moves=moves, moved_to=moved_to, moved_from=moved_from)
 
@@ -76,11 +76,8 @@ def _notes(checked: "CheckedRequest", placed: "Placed") -> Iterator[str]:
     if in_use.removed:
         count = len(in_use.removed)
         yield f"{count} {'table' if count == 1 else 'tables'} of the plan in use are gone and shown nowhere."
-    if any(step.kind != "move" for step in way.schedule.steps):
-        yield (
-            "Steps beside moves: `cut` re-splits a table on its device, `load` loads one that is new or of another size, and "
-            "`park` and `stage` let one wait on another device or in host memory until there is room."
-        )
+    if any(step.kind != "move" for step in way.steps):
+        yield "Steps beside moves: `cut` re-splits a table on its device, `load` loads one that is new or of another size."
 
 
 def _side_in_use(task: "PlacementTask", way: "Transition", in_use: "InUse", predictor: "Predictor | None") -> "Side":
@@ -118,7 +115,7 @@ def _stay_ms(
     kept = None if way.weighed is None else way.weighed.kept
     if kept is None or predictor is None:
         return {}
-    moved = {step.table for step in way.schedule.steps if step.kind in ("move", "cut")} & in_use.blocks.keys()
+    moved = {step.table for step in way.steps if step.kind in ("move", "cut")} & in_use.blocks.keys()
     numbers = [t for t, name in enumerate(task.tables.names) if name in moved]
     chosen: ShardedPlacement = way.placement
     summed = SummedCosts.of(predictor, task, [chosen, kept.placement])

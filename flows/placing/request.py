@@ -188,6 +188,6 @@ def place(store: "Store", checked: CheckedRequest, note: Callable[[str], None]) 
         )
     plan = replace(plan, warning="; ".join(filter(None, (plan.warning, chosen.caveat))))
     if way is not None:
-        plan = replace(plan, moves=tuple(step.to_json() for step in way.schedule.steps))
+        plan = replace(plan, moves=tuple(step.to_json() for step in way.steps))
     predicted_by = "" if oracle is None else chosen.predicted_by or chosen.name
     return Placed(plan=plan, placement=placement, predictor=oracle, predicted_by=predicted_by, way=way)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dreamshard.moving import InUse, MovePrice, Point, Schedule, Step, Weighed
+    from dreamshard.moving import InUse, MovePrice, Point, Step, Weighed
     from dreamshard.sharding import ShardedPlacement
     from dreamshard.tasks import PlacementTask
     from flows.placing.placers import Predictor
@@ -17,15 +17,20 @@ class Transition:
 
     Attributes:
         placement: that is chosen.
-        schedule: of its moves.
+        steps: to it.
         weighed: against keeping the plan in use; None where no costs are predicted.
         price: of moving.
     """
 
     placement: "ShardedPlacement"
-    schedule: "Schedule"
+    steps: "tuple[Step, ...]"
     weighed: "Weighed | None"
     price: "MovePrice"
+
+    @property
+    def moved_bytes(self) -> int:
+        """Of all moves between devices."""
+        return sum(step.memory_bytes for step in self.steps if step.kind == "move")
 
 
 def transition(
@@ -36,27 +41,26 @@ def transition(
     steps_until_next: float,
     move_gb_per_s: float,
 ) -> Transition:
-    """What to move, and in which order; without predicted costs all of the way, with names of devices that keep most."""
-    from dreamshard.moving import MovePrice, blocks_of, renamed, schedule, weigh
+    """What to move; without predicted costs all of the way, with names of devices that keep most."""
+    from dreamshard.moving import MovePrice, blocks_of, renamed, steps, weigh
 
     price = MovePrice(steps_until_next=steps_until_next, bytes_per_s=1e9 * move_gb_per_s)
     placement, weighed = renamed(task, placement, current.blocks), None
     if predictor is not None:
         weighed = weigh(task, current, placement, predictor, price)
         placement = weighed.chosen.placement
-    steps = schedule(current.blocks, blocks_of(task, placement), task.capacity_bytes)
-    return Transition(placement, steps, weighed, price)
+    return Transition(placement, steps(current.blocks, blocks_of(task, placement)), weighed, price)
 
 
 def transition_lines(task: "PlacementTask", current: "InUse", way: Transition, options: str = "") -> Iterator[str]:
-    """What the plan in use costs, what the chosen one gains, and what moves in which order.
+    """What the plan in use costs, what the chosen one gains, and what moves.
 
     Args:
         options: where a person sets the price of moving, added to its line.
     """
     if way.weighed is not None:
         yield from _gain_lines(way.weighed, way.price, options)
-    yield from _move_lines(task, current, way.schedule)
+    yield from _move_lines(task, current, way)
 
 
 def _gain_lines(weighed: "Weighed", price: "MovePrice", options: str) -> Iterator[str]:
@@ -95,10 +99,10 @@ def _gain(kept: "Point", point: "Point") -> str:
     return f"{point.overall_ms:.3f} ms, {change} for {gib(point.moved_bytes)}"
 
 
-def _move_lines(task: "PlacementTask", current: "InUse", schedule: "Schedule") -> Iterator[str]:
+def _move_lines(task: "PlacementTask", current: "InUse", way: Transition) -> Iterator[str]:
     from dreamshard.formatting import gib
 
-    steps = [step for step in schedule.steps if step.kind != "load"]
+    steps = [step for step in way.steps if step.kind != "load"]
     moved = [step for step in steps if step.kind == "move"]
     tables = {step.table for step in moved}
     parts = f" in {len(moved)} parts" if len(moved) > len(tables) else ""
@@ -108,15 +112,10 @@ def _move_lines(task: "PlacementTask", current: "InUse", schedule: "Schedule") -
     if cut:
         named.insert(0, f"{len(cut)} re-split where they are, which moves nothing")
     more = f"; {'; '.join(named)}" if named else ""
-    total = gib(schedule.bytes_of("move"))
+    total = gib(way.moved_bytes)
     yield f"{len(tables)} of {len(current.blocks)} tables move{parts}, {total} in all{more}{':' if steps else ''}"
     for step in steps:
         yield f"  {_step(task, step)}"
-    parked, staged = schedule.bytes_of("park"), schedule.bytes_of("stage")
-    if parked:
-        yield f"no direct order leaves every device enough room, so {gib(parked)} wait on other devices meanwhile"
-    if staged:
-        yield f"no order on the devices alone leaves each enough room, so {gib(staged)} wait in host memory meanwhile"
 
 
 def _listed(names: tuple[str, ...]) -> str:
@@ -132,10 +131,6 @@ def _step(task: "PlacementTask", step: "Step") -> str:
     if step.rows != (0, int(task.tables.rows[t])):
         what += f", rows {step.rows[0]} to {step.rows[1]}"
     size = f"{step.memory_bytes / 2**20:.4g} MiB"
-    source, target = (
-        place if place is not None and place >= 0 else "host memory" for place in (step.source, step.target)
-    )
     if step.kind == "cut":
-        return f"{what}: re-split on device {target}, {size}"
-    meanwhile = " meanwhile" if step.kind in ("park", "stage") else ""
-    return f"{what}: device {source} -> {target}{meanwhile}, {size}"
+        return f"{what}: re-split on device {step.target}, {size}"
+    return f"{what}: device {step.source} -> {step.target}, {size}"

@@ -46,7 +46,7 @@ def place_tables(store: Store, request: PlaceRequest) -> dict[str, Any]:
     if FlowRunContext.get() is not None:
         page = plan_page(checked, placed, str(target), str(html), notes)
         create_markdown_artifact(page, key="dreamshard-plan", description=sentence)
-    moved = {} if placed.way is None else {"moved_bytes": placed.way.schedule.bytes_of("move")}
+    moved = {} if placed.way is None else {"moved_bytes": placed.way.moved_bytes}
     return {
         "plan": str(target),
         "page": str(html),

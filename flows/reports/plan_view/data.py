@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from dreamshard.moving import Schedule, Step
+from dreamshard.moving import Step
 from dreamshard.sharding import ON_ONE_DEVICE, ON_ONE_HOST, ShardedPlacement, TableSharding
 from dreamshard.table_shares import TableShares
 from dreamshard.tasks import PlacementTask
@@ -105,7 +105,7 @@ class PlanView:
         facts: label and text of what is said at the top, such as the hardware that the costs are of.
         warning: empty without one.
         notes: sentences at the end.
-        moves: from `before`, in their order.
+        moves: from `before`.
         moved_to: tables and devices that get a part of them by a move.
         moved_from: tables and devices that a part of them leaves by a move.
     """
@@ -187,13 +187,13 @@ def _before(view: PlanView, before: Side, name: str) -> str:
 
 
 def move_lines(
-    task: PlacementTask, schedule: Schedule, stay_ms: Mapping[str, float]
+    task: PlacementTask, steps: Sequence[Step], stay_ms: Mapping[str, float]
 ) -> tuple[tuple[MoveLine, ...], frozenset[tuple[int, int]], frozenset[tuple[int, int]]]:
-    """The steps of a schedule; and tables with the devices that they come to and leave by moves.
+    """The steps; and tables with the devices that they come to and leave by moves.
 
     Args:
         task: of the tables.
-        schedule: from the plan in use.
+        steps: from the plan in use.
         stay_ms: of each table that moves, as in `MoveLine`.
     """
     number = {name: t for t, name in enumerate(task.tables.names)}
@@ -207,9 +207,9 @@ def move_lines(
             memory_bytes=step.memory_bytes,
             stay_ms=stay_ms.get(step.table),
         )
-        for step in schedule.steps
+        for step in steps
     )
-    moves = [step for step in schedule.steps if step.kind == "move"]
+    moves = [step for step in steps if step.kind == "move"]
     return (
         lines,
         frozenset((number[step.table], step.target) for step in moves),
@@ -218,7 +218,7 @@ def move_lines(
 
 
 def _place(place: int | None) -> str:
-    return "-" if place is None else "host memory" if place < 0 else str(place)
+    return "-" if place is None else str(place)
 
 
 def _part(task: PlacementTask, table: int, step: Step) -> str:

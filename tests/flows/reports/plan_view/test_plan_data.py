@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.moving import blocks_of, schedule
+from dreamshard.moving import blocks_of, steps
 from dreamshard.placement import Placement
 from dreamshard.search import RooflinePlacer
 from dreamshard.sharding import ShardedPlacement
@@ -68,11 +68,11 @@ def test_the_list_has_every_table_the_dearest_first_and_where_it_was():
     assert "ms" not in without
 
 
-def test_moves_have_the_schedules_bytes_and_ends():
+def test_moves_have_the_steps_bytes_and_ends():
     of = task()
     before, after = (blocks_of(of, placed(of, devices)) for devices in ([0, 1, 0, 1], [0, 1, 1, 1]))
-    steps = schedule(before, after, of.capacity_bytes)
-    (line,), moved_to, moved_from = move_lines(of, steps, {"t2": 0.25})
+    (step,) = steps(before, after)
+    (line,), moved_to, moved_from = move_lines(of, [step], {"t2": 0.25})
     assert (line.table, line.source, line.target, line.stay_ms) == ("t2", "0", "1", 0.25)
-    assert line.memory_bytes == steps.bytes_of("move")
+    assert line.memory_bytes == step.memory_bytes
     assert (moved_to, moved_from) == ({(2, 1)}, {(2, 0)})
