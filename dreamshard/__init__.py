@@ -9,7 +9,7 @@
     policy/                the estimated MDP, and a policy that places table after table in it
     search/                policy + cost network -> the best placement within a budget of work
     training, evaluation   Algorithm 1: measure, fit, improve; paired comparisons of placers
-    peers/                 published rivals, behind the same interface
+    rivals/                published rivals, behind the same interface
     recipes                complete configurations by name
 
 Letters of dimensions, in every signature: B batch (placements or episodes), T tables, D devices, F features, L latent,

@@ -100,14 +100,14 @@ class EvaluationConfig:
         model_repeats: the same for a fixed model; they are what its interval is over.
         variant_repeats: the same for each variant of it.
         budget_ms: work of the search: as much as an idle core does in this time; None for work that grows with the task.
-        peers: whether to include the published rivals, some of which learn first, one of them by measuring.
+        rivals: whether to include the published rivals, one of which learns first, by measuring.
     """
 
     repeats: int = 2
     model_repeats: int = 10
     variant_repeats: int = 1
     budget_ms: float | None = None
-    peers: bool = False
+    rivals: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from storage.store import open_store
 def compare(options: CompareOptions) -> dict[str, Any]:
     """Versions -> tasks that none was trained on -> measured, paired comparison."""
     store = open_store()
-    who = contestants.resolve(store, options.versions, with_peers=options.peers)
+    who = contestants.resolve(store, options.versions, with_rivals=options.rivals)
     versions = [version for version in who.values() if version is not None]
     options, taken = comparison.with_sizes_of_versions(store, options, versions)
     if taken:
@@ -34,7 +34,7 @@ def compare(options: CompareOptions) -> dict[str, Any]:
         if other:
             announce(other)
         tasks = draw_heldout_tasks(store, dataset, config.tasks, options.seed, versions)
-        measured = replace(config.evaluation, peers=options.peers)
+        measured = replace(config.evaluation, rivals=options.rivals)
         key = evaluation.compare_placers(store, who, dataset, tasks, measured, bench)
         shown = evaluation.show_comparison(store, parent, key)
     report = report_store.load(store.comparisons, key)

@@ -20,7 +20,7 @@ def evaluate(options: EvaluateOptions) -> dict[str, Any]:
         training, last = inputs.training, inputs.last_iteration()
         checkpoints.require_trained(training, last)
         rival = evaluation.champion_to_beat(store, training, last)
-        config = replace(inputs.config.evaluation, peers=options.peers)
+        config = replace(inputs.config.evaluation, rivals=options.rivals)
         key = evaluation.evaluate_placers(
             store, training, last, inputs.dataset, inputs.tasks, config, inputs.bench, rival, current=options.current
         )

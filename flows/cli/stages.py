@@ -72,7 +72,7 @@ def compare(options: CompareOptions, home: HomeOption = None, as_json: JsonOptio
     from flows.forms.configuration import configure
     from flows.runtime.testbed_pool import check_testbed
 
-    who = contestants.resolve(store, options.versions, with_peers=options.peers)  # fail before the server starts
+    who = contestants.resolve(store, options.versions, with_rivals=options.rivals)  # fail before the server starts
     filled, _ = comparison.with_sizes_of_versions(store, options, list(filter(None, who.values())))
     check_testbed(store, configure(filled))
     _run(compare, options, as_json, "models", "promote VERSION")

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dreamshard.baselines import baselines
-from dreamshard.peers import FITTED, MEASURING, OF_TORCHREC, PEERS, installed_peers
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.plan import CurrentPlan, Plan
+from dreamshard.rivals import MEASURING, OF_TORCHREC, RIVALS, installed_rivals
 from dreamshard.search import PARTS, DreamShardPlacer, part_of
 from dreamshard.tasks import PlacementTask
 from dreamshard.trained import TrainedPlacer
@@ -15,7 +15,7 @@ from dreamshard.version_references import WRITTEN, VersionReference
 from flows.decisions.rivals import RivalInputs
 from flows.runtime.retries import passing
 from storage.mlflow_store import registry
-from storage.run_records.report_store import IN_USE, LearntFrom
+from storage.run_records.report_store import IN_USE
 from storage.store import Store
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Contestants:
     versions: Mapping[str, str]
     model_placers: Mapping[str, Placer] = field(default_factory=dict)
     candidate: str | None = None
-    learnt_from: Mapping[str, LearntFrom] = field(default_factory=dict)
+    learnt_from: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     has_default_bandwidths: bool = False
 
@@ -64,14 +64,14 @@ def of_training(
     Args:
         champion: placer of the champion; None where there is none, or where it cannot be used.
         rival: version of the champion.
-        inputs: of the published rivals, with the candidate's samples; without training tasks, no rival takes part. Those that
-            use predicted costs of steps are left out where the candidate predicts none.
+        inputs: of the published rivals, with the candidate's measurements; without training tasks, no rival takes part.
+            Those that use predicted costs of steps are left out if the candidate predicts none.
     """
     versions = {} if rival is None else {champion_name(rival): rival}
     models = {candidate.name: candidate} | ({champion_name(rival): champion} if rival and champion else {})
     predictors = _predictors({candidate.name: candidate})
     by_costs = PARTS[:1] if predictors else ()
-    names = [*baselines(), *by_costs, *(installed_peers() if inputs.train_tasks else ()), *models]
+    names = [*baselines(), *by_costs, *(installed_rivals() if inputs.train_tasks else ()), *models]
     contestants = Contestants(placers={}, predictors=predictors, versions=versions, candidate=candidate.name)
     return _with_placers(contestants, names, models, inputs, seed)
 
@@ -81,8 +81,7 @@ def of_versions(store: Store, names: Mapping[str, str | None], inputs: RivalInpu
 
     Args:
         names: version of each placer; None where it is not a registered version.
-        inputs: of the rivals, with the samples of the first version; without training tasks, those that learn from predicted
-            costs train for each task that they place.
+        inputs: of the rivals, with the measurements of the first version.
 
     Raises:
         ValueError: the files of a version cannot be read, a rival has nothing to learn from, torchrec is not installed, or a
@@ -144,20 +143,20 @@ def champion_placer(store: Store, rival: str | None) -> tuple[TrainedPlacer | No
         return None, str(error)
 
 
-def resolve(store: Store, names: Sequence[str], *, with_peers: bool) -> dict[str, str | None]:
+def resolve(store: Store, names: Sequence[str], *, with_rivals: bool) -> dict[str, str | None]:
     """Name each placer to compare, with its version where it is a registered one.
 
     Args:
         names: versions, aliases, rules of thumb, parts of a placer (`search.PARTS`), published rivals; two names of one
             version count once.
-        with_peers: add all published rivals.
+        with_rivals: add all published rivals.
 
     Raises:
         ValueError: there is no such version or placer, no version is among them, or there are fewer than two.
     """
-    others = [*baselines(), *PARTS, *PEERS]
+    others = [*baselines(), *PARTS, *RIVALS]
     resolved: dict[str, str | None] = {}
-    for name in [*names, *(installed_peers() if with_peers else ())]:
+    for name in [*names, *(installed_rivals() if with_rivals else ())]:
         if VersionReference.of(name).is_valid:
             number = registry.resolve(store.settings, name)
             resolved[f"version {number}"] = number
@@ -221,7 +220,7 @@ def _with_placers(
     """With the placers of these names, in this order.
 
     Args:
-        models: trained placers by name; the samples of `inputs` are of the first.
+        models: trained placers by name; the measurements of `inputs` are of the first.
     """
     known: dict[str, Placer] = {**baselines(seed), **models}
     base = next(iter(contestants.predictors.values()), None)
@@ -229,12 +228,10 @@ def _with_placers(
         known |= {name: part_of(name, base) for name in PARTS}
     names, notes = inputs.taking_part(names, predicts=base is not None)
     first = next(iter(models))
-    learnt_from = {first: LearntFrom(measurements=len(inputs.samples))} if inputs.samples else {}
+    learnt_from = {first: inputs.measured} if inputs.measured else {}
     placers: dict[str, Placer] = {}
     for name in names:
         placers[name] = known.get(name) or inputs.rival(name, base, (base or models[first]).normaliser, seed)
         if name == MEASURING:
-            learnt_from[name] = LearntFrom(measurements=inputs.measurements)
-        elif name in FITTED:
-            learnt_from[name] = LearntFrom(measurements=len(inputs.samples), shared_with=first)
+            learnt_from[name] = inputs.measurements
     return replace(contestants, placers=placers, learnt_from=learnt_from, notes=notes)

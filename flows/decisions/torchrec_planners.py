@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dreamshard.peers import OF_TORCHREC, installed_peers, peer
 from dreamshard.placer import Placer
+from dreamshard.rivals import OF_TORCHREC, installed_rivals, rival
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
@@ -29,7 +29,7 @@ def with_torchrec_planner(
     """
     named = [name for name in OF_TORCHREC if name in contestants.placers]
     wanted, note = _unasked(contestants, tasks)
-    added = {name: peer(name, None, spec=spec) for name in wanted if name not in named}
+    added = {name: rival(name, None, spec=spec) for name in wanted if name not in named}
     unfit = without_room(added, tasks)
     names = [name for name in OF_TORCHREC if name in named or name in added.keys() - unfit]
     if not names:
@@ -37,7 +37,7 @@ def with_torchrec_planner(
     last = {*contestants.predictors, contestants.candidate}
     models = {each: placer for each, placer in contestants.placers.items() if each in last}
     others = {each: placer for each, placer in contestants.placers.items() if each not in models}
-    planners = {name: peer(name, None, spec=spec) for name in names}
+    planners = {name: rival(name, None, spec=spec) for name in names}
     return replace(
         contestants,
         placers={**others, **planners, **models},
@@ -49,7 +49,7 @@ def with_torchrec_planner(
 def _unasked(contestants: Contestants, tasks: Sequence[PlacementTask]) -> tuple[list[str], str]:
     """Its forms that take part without being named, and a sentence about one left out; empty where there is none."""
     whole, columns = OF_TORCHREC
-    if contestants.candidate is None or whole not in installed_peers():
+    if contestants.candidate is None or whole not in installed_rivals():
         return [], ""
     if not _may_split(contestants.placers[contestants.candidate]):
         return [whole], ""

@@ -107,14 +107,14 @@ class IngestOptions(RecipeOptions):
 class EvaluateOptions(StageOptions):
     """The newest placer against rules of thumb and the champion."""
 
-    peers: version_fields.Peers = False
+    rivals: version_fields.Rivals = False
     current: fields.CurrentPlan = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Contestants:
     versions: version_fields.Versions
-    peers: version_fields.Peers = False
+    rivals: version_fields.Rivals = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,8 +62,8 @@ Delete = Annotated[
     in_form("Delete", "Removes the files for good. Off: only shows what would be removed."),
     typer.Option("--yes", help="Remove the files for good; without this, nothing is removed."),
 ]
-Peers = Annotated[
+Rivals = Annotated[
     bool,
-    in_form("Published rivals", "Compare the published rivals as well; some learn first, one by measuring placements."),
-    typer.Option("--peers", help="Compare the published rivals as well; some learn first, and `rnn` measures."),
+    in_form("Published rivals", "Compare the published rivals as well; `rnn` learns first, by measuring placements."),
+    typer.Option("--rivals", help="Compare the published rivals as well; `rnn` learns first, by measuring placements."),
 ]

@@ -118,7 +118,7 @@ def choose(
     best = for_hardware(store, task, spec, called)
     learnt = best.predictor if isinstance(best.predictor, DreamShardPlacer) else None
     return Choice(
-        _rule_or_rival(store, name, learnt, best.version, note, spec),
+        _rule_or_rival(name, learnt, note, spec),
         name,
         best.predictor,
         best.costs_of,
@@ -163,17 +163,15 @@ def _prior(spec: "AcceleratorSpec", task: "PlacementTask", why: str) -> Choice:
 def _without_costs() -> list[str]:
     """Rules of thumb and rivals: placers that need another one's prediction of costs, if any."""
     from dreamshard.baselines import baselines
-    from dreamshard.peers import PEERS
+    from dreamshard.rivals import RIVALS
     from dreamshard.search import PARTS
 
-    return [*baselines(), *PEERS, *PARTS]
+    return [*baselines(), *RIVALS, *PARTS]
 
 
 def _rule_or_rival(
-    store: "Store",
     name: str,
     learnt: "DreamShardPlacer | None",
-    version: str | None,
     note: Callable[[str], None],
     spec: "AcceleratorSpec | None",
 ) -> "Placer":
@@ -181,14 +179,13 @@ def _rule_or_rival(
 
     Args:
         learnt: predicts for those that place by costs; None where there is no such placer.
-        version: its version, to whose measured placements NeuroShard's models are fitted; None where it has none.
         spec: hardware that TorchRec's planner assumes.
 
     Raises:
-        ValueError: it places by learnt costs or measured placements and there are none, or it would have to measure some.
+        ValueError: it places by learned costs and there are none, or it would have to measure some.
     """
     from dreamshard.baselines import baselines
-    from dreamshard.peers import FITTED, LEARNED, OF_TORCHREC, peer
+    from dreamshard.rivals import OF_TORCHREC, rival
     from dreamshard.search import PARTS, part_of
 
     rules = baselines()
@@ -203,18 +200,7 @@ def _rule_or_rival(
         return part_of(name, learnt)
     if name in OF_TORCHREC and spec is None:
         note(f"{name}: assumes TorchRec's default bandwidths; say --hardware for those of the devices")
-    if name in FITTED and version is not None:
-        from flows.decisions.rivals import samples_of_version
-
-        samples = samples_of_version(store, version)
-        note(
-            f"{name}: its cost models are fitted to the {len(samples)} placements measured for version {version}; seconds"
-        )
-        return peer(name, learnt, samples=samples)
-    rival = peer(name, learnt, spec=spec)
-    if name in LEARNED:
-        note(f"{name}: trains on these tables alone, by predicted costs; seconds to minutes")
-    return rival
+    return rival(name, learnt, spec=spec)
 
 
 def _with_champion(store: "Store", name: str, note: Callable[[str], None]) -> Choice:
@@ -229,14 +215,14 @@ def _with_champion(store: "Store", name: str, note: Callable[[str], None]) -> Ch
         note(f"no cost is predicted: the champion cannot be loaded: {error}")
         champion = None
     if champion is None:
-        rival = _rule_or_rival(store, name, None, None, note, None)
+        rival = _rule_or_rival(name, None, note, None)
         return Choice(rival, name, None, None, predicted_by="dreamshard champion")
     from dreamshard.testbeds.accelerators.specs import spec_named_in
     from storage.mlflow_store import registry
 
     origin, version = _origin(store, champion, "champion"), registry.champion(store.settings)
     spec = spec_named_in(origin.hardware) if origin else None
-    rival = _rule_or_rival(store, name, champion, version, note, spec)
+    rival = _rule_or_rival(name, champion, note, spec)
     by = "dreamshard champion"
     return Choice(
         rival, name, champion, origin, predicted_by=by, version=version, caveat=_caveat(store, by, "champion")

@@ -6,7 +6,7 @@ from typing import Any
 
 from dreamshard.evaluation import PairedComparison
 from dreamshard.measured_on import MeasuredOn
-from dreamshard.peers import MEASURING
+from dreamshard.rivals import MEASURING
 from storage.run_records.checkpoints import Metrics
 from storage.run_records.report_store import EvaluationReport
 
@@ -107,14 +107,11 @@ def comparison_table(report: EvaluationReport) -> Table:
 def learnt_sentence(report: EvaluationReport) -> str:
     """What placers have learnt from, and what TorchRec's planner assumed; empty where there is nothing to say."""
     parts = []
-    for placer, learnt in report.learnt_from.items():
-        count = f"{learnt.measurements} measured placements"
-        if learnt.shared_with is not None:
-            parts.append(f"{placer} was fitted to the {count} of {learnt.shared_with}")
-        elif placer == MEASURING:
-            parts.append(f"{placer} measured {learnt.measurements} placements of its own")
+    for placer, count in report.learnt_from.items():
+        if placer == MEASURING:
+            parts.append(f"{placer} measured {count} placements of its own")
         else:
-            parts.append(f"{placer} learnt from {count}")
+            parts.append(f"{placer} learnt from {count} measured placements")
     if report.has_default_bandwidths:
         parts.append("TorchRec's planner assumed its default bandwidths, for those of this hardware are not known")
     return f"{'; '.join(parts)}." if parts else ""

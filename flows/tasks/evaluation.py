@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from dreamshard.peers import FITTED, LEARNED, MEASURING
 from dreamshard.plan import read_plan
 from dreamshard.recipes import EvaluationConfig
+from dreamshard.rivals import MEASURING
 from flows.decisions import contestants, heldout, rivals
 from flows.decisions.rivals import RivalInputs
 from flows.reports import mlflow_tracking, report_pages
@@ -20,9 +20,6 @@ from flows.tasks.rival_measurements import measuring_for_rnn
 from storage.mlflow_store import champions, registry
 from storage.run_records import checkpoints, report_store, training_effort
 from storage.store import Store
-
-NEED_TRAINING = (MEASURING, *LEARNED, *FITTED)
-"""Rivals that learn before they place."""
 
 
 @retried_task("find the champion")
@@ -70,13 +67,13 @@ def evaluate_placers(
             candidate = checkpoints.placer(store, training, iteration, config.budget_ms)
             champion, unusable = contestants.champion_placer(store, rival)
             inputs = RivalInputs()
-            if config.peers:
+            if config.rivals:
                 inputs = RivalInputs(
                     train_tasks=store.lake.read_tasks(dataset, "train", tasks),
-                    samples=rivals.samples_of_training(store, training),
+                    measured=rivals.measured_for_training(store, training),
                     may_leave_out=True,
                 )
-            with _learning(store, testbed, tasks, inputs, learns=config.peers) as learning:
+            with _learning(store, testbed, tasks, inputs, learns=config.rivals) as learning:
                 placers = contestants.of_training(candidate, champion, rival, learning, testbed.seed)
             report = measure_and_report(
                 store,
@@ -120,13 +117,13 @@ def compare_placers(
     key = content_key("compare", contestants.identities(store, names), dataset, tasks, config, testbed, flows_hash())
     if report_store.path(store.comparisons, key).exists():
         return key
-    inputs = RivalInputs(may_leave_out=config.peers)
-    if config.peers or not set(NEED_TRAINING).isdisjoint(names):
+    inputs = RivalInputs(may_leave_out=config.rivals)
+    if MEASURING in names:
         first = next(version for version in names.values() if version is not None)
         inputs = replace(
             inputs,
             train_tasks=store.lake.read_tasks(dataset, "train", tasks),
-            samples=rivals.samples_of_version(store, first),
+            measured=rivals.measured_for_version(store, first),
         )
     with _learning(store, testbed, tasks, inputs, learns=MEASURING in names) as learning:
         placers = contestants.of_versions(store, names, learning, testbed.seed)

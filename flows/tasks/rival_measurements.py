@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dreamshard.costs import CostSample
-from dreamshard.peers import Measure
 from dreamshard.placement import Placement
+from dreamshard.rivals import Measure
 from dreamshard.tasks import PlacementTask
 from flows.runtime.content_keys import content_key
 from flows.runtime.progress import report_progress

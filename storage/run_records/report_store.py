@@ -76,18 +76,6 @@ class PlacerFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearntFrom:
-    """Measured placements that a placer has learnt from.
-
-    Attributes:
-        shared_with: placer whose training measured them; None where they were measured for this one.
-    """
-
-    measurements: int
-    shared_with: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class EvaluationReport:
     """Placers measured on the same held-out tasks.
 
@@ -114,7 +102,7 @@ class EvaluationReport:
             reports from before they were kept.
         unseen_tables: number of tables that no compared version was trained on; None in an evaluation of a training.
         candidate: the placer of the training, by its algorithm.
-        learnt_from: measured placements behind a placer, by name; of those where any are known.
+        learnt_from: number of measured placements behind a placer, by name, if known.
         has_default_bandwidths: whether TorchRec's planner took part with its default bandwidths, not those of the testbed.
     """
 
@@ -139,7 +127,7 @@ class EvaluationReport:
     measured_on: Mapping[str, Any] | None = None
     unseen_tables: int | None = None
     candidate: str = CANDIDATE
-    learnt_from: Mapping[str, LearntFrom] = field(default_factory=dict)
+    learnt_from: Mapping[str, int] = field(default_factory=dict)
     has_default_bandwidths: bool = False
 
     @property

@@ -33,8 +33,8 @@ from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.costs import CostSample
 from dreamshard.exchange_design import exchanges_for
 from dreamshard.formatting import markdown_table
-from dreamshard.peers import OF_TORCHREC, ON_NETWORK, installed_peers, peer, trained_peer
 from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.rivals import OF_TORCHREC, ON_NETWORK, installed_rivals, rival, train_rnn
 from dreamshard.search import GreedyCostPlacer
 from dreamshard.tables import Tables, concatenate
 from dreamshard.task_sampling import split_tables
@@ -57,11 +57,11 @@ PAPER_SIZE, LARGE = Size(50, 4), Size(800, 128)
 IN_README = {
     "dreamshard": "dreamshard",
     "paper": "DreamShard as published",
-    "neuroshard_predicted": "NeuroShard's search, on dreamshard's network",
+    "neuroshard": "NeuroShard's search, on dreamshard's network",
     "torchrec_planner": "TorchRec's planner",
 }
 """Placers of README's table, and their names there."""
-AS_TRAINED = ("rnn", "neuroshard_predicted_columns", "torchrec_planner_columns")
+AS_TRAINED = ("rnn", "neuroshard_columns", "torchrec_planner_columns")
 """Placers of tasks of their training's size only: `rnn` has one output per device, the others take minutes at 800x128."""
 
 _TRAINING_TASKS, _ROUNDS = 50, 10  # as in the paper
@@ -275,9 +275,9 @@ class Bench:
         found["dreamshard_columns"] = ours
         found |= {name: self._trained(name) for name in ("paper", "autoshard")}
         found["rnn"] = self._rnn(ours)
-        found |= {name: replace(ours, placer=peer(name, ours.placer)) for name in ON_NETWORK}
-        planners = [name for name in OF_TORCHREC if name in installed_peers()]
-        return found | {name: System(placer=peer(name, None, spec=RTX2080TI)) for name in planners}
+        found |= {name: replace(ours, placer=rival(name, ours.placer)) for name in ON_NETWORK}
+        planners = [name for name in OF_TORCHREC if name in installed_rivals()]
+        return found | {name: System(placer=rival(name, None, spec=RTX2080TI)) for name in planners}
 
     def _trained(self, algorithm: Algorithm) -> Any:
         """By as many rounds as in the paper, with all-to-alls of the devices to place on measured by themselves."""
@@ -298,9 +298,7 @@ class Bench:
     def _rnn(self, ours: Any) -> System:
         began, count = time.process_time(), self.cell.measurements
         try:
-            placer = trained_peer(
-                "rnn", ours.placer, self.tasks, self.cell.seed, measure=self.testbed.measure, measurements=count
-            )
+            placer = train_rnn(ours.placer.normaliser, self.tasks, self.testbed.measure, self.cell.seed, count)
         except NoPlacementError:
             return System(placer=None, measurements=count)
         return System(placer=placer, learning_s=time.process_time() - began, measurements=count)

@@ -23,7 +23,7 @@ from scipy import stats
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.legality import violation
-from dreamshard.peers.torchrec_planner import TorchRecPlanner
+from dreamshard.rivals.torchrec_planner import TorchRecPlanner
 from dreamshard.search import RooflinePlacer
 from dreamshard.sharding import ShardedPlacement
 from dreamshard.tables import DEFAULT_BATCH, Tables

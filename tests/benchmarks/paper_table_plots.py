@@ -17,12 +17,12 @@ _COLOURS = {
     "paper": "#dd8452",
     "autoshard": "#c44e52",
     "rnn": "#8172b3",
-    "neuroshard_predicted": "#55a868",
+    "neuroshard": "#55a868",
     "torchrec_planner": "#8c8c8c",
 }
 """The placers that are drawn, in order."""
 
-_WITH_DREAMSHARD = ("cost_greedy", "neuroshard_predicted")  # learn nothing of their own
+_WITH_DREAMSHARD = ("cost_greedy", "neuroshard")  # learn nothing of their own
 _LEAST = -60  # percent; a larger loss is not shown
 _OFFSET = 0.09  # between the placers of a size
 

@@ -27,6 +27,6 @@ def test_more_memory_once_hid_that_splits_are_cheaper(seed):
     assert broken_properties("prior", drawn_task(seed)) == ""
 
 
-@pytest.mark.parametrize("name", ["dreamshard", "dreamshard_columns", "neuroshard_predicted"])
+@pytest.mark.parametrize("name", ["dreamshard", "dreamshard_columns", "neuroshard"])
 def test_one_thread_or_many_place_alike_to_the_bit(name):
     assert thread_differences(name, drawn_task(1)) == ""

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dreamshard.model_files import save_placer
-from dreamshard.peers import FITTED, installed_peers
 from dreamshard.placement import Placement
+from dreamshard.rivals import installed_rivals
 from dreamshard.tables import Tables
 from dreamshard.task_sampling import split_tables
 from dreamshard.tasks import PlacementTask
@@ -145,17 +145,12 @@ def test_the_same_comparison_is_not_measured_again(home, compared, shared_dreams
 
 
 def test_published_rivals_take_part_where_they_are_asked_for(home, compared, shared_dreamshard):
-    done = shared_dreamshard("compare", "champion", "2", *SMALL, "--peers", "--json", home=home)
+    done = shared_dreamshard("compare", "champion", "2", *SMALL, "--rivals", "--json", home=home)
     assert done.returncode == 0, done.sentence
     found = {row["placer"]: row for row in json.loads(done.stdout)["table"]}
-    left_out = {*FITTED}  # these versions were registered by hand, without measured placements
-    assert set(found) == {"version 1", "version 2", *installed_peers()} - left_out
+    assert set(found) == {"version 1", "version 2", *installed_rivals()}
     assert all(row["legal"] for row in found.values())
     outcome = json.loads(done.stdout)
-    why = "neuroshard and neuroshard_columns were left out: the lake has no measured placements"
-    assert why in outcome["notes"]
-    seen = shared_dreamshard("compare", "champion", "2", *SMALL, "--peers", home=home)
-    assert why in " ".join(seen.stderr.split()), "people see it too"
     assert "rnn measured 100 placements of its own" in outcome["learnt_from"]
     assert "version 1" not in outcome["learnt_from"]
 
@@ -195,14 +190,12 @@ def test_wrong_comparisons_are_one_sentence(home, shared_dreamshard):
 
 def test_published_rivals_learn_from_tables_that_are_not_held_out(home, monkeypatch):
     monkeypatch.setenv("DREAMSHARD_HOME", str(home))
-    who = contestants.resolve(open_store(), ["1"], with_peers=True)
-    assert {"version 1", "rnn", "rnn_predicted", "neuroshard", "neuroshard_predicted"} <= set(who)
+    who = contestants.resolve(open_store(), ["1"], with_rivals=True)
+    assert {"version 1", "rnn", "neuroshard", "neuroshard_columns"} <= set(who)
     tasks = [PlacementTask(pool_of(4), 2, 2**30)]
-    names = {"version 1": "1", "neuroshard_predicted": None, "cost_greedy": None, "random": None}
+    names = {"version 1": "1", "neuroshard": None, "cost_greedy": None, "random": None}
     placers = contestants.of_versions(open_store(), names, RivalInputs(), 0).placers
     assert all(tasks[0].is_legal(placer.place(tasks[0])) for placer in placers.values())
-    with pytest.raises(ValueError, match=r"measured placements and there are 0, so.*neuroshard_predicted"):
-        contestants.of_versions(open_store(), {"version 1": "1", "neuroshard": None}, RivalInputs(), 0)
 
 
 def test_models_shows_the_facts_and_one_version_in_full(home, shared_dreamshard):

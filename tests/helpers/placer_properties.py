@@ -12,9 +12,9 @@ from dreamshard.constraints import Constraints
 from dreamshard.legality import allowed_devices, violation
 from dreamshard.limits import PlacementLimits
 from dreamshard.packing import pack_whole
-from dreamshard.peers.neuroshard import NeuroShardPlacer, PredictedCosts
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
+from dreamshard.rivals.neuroshard import NeuroShardPlacer, PredictedCosts
 from dreamshard.search import GreedyCostPlacer, RooflinePlacer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
@@ -27,7 +27,7 @@ _WORSE = {"dreamshard": 1.01, "dreamshard_columns": 1.04, "prior": 1.04}
 """By how much a search may end worse with more memory: in another local optimum, or with tables whole that had to be split,
 which are split for a gain of 3 % and more only."""
 
-_FREE = ("neuroshard_predicted", "policy")  # place without constraints on devices; the policy may find nothing at all
+_FREE = ("neuroshard", "policy")  # place without constraints on devices; the policy may find nothing at all
 
 PLACERS: dict[str, Callable[[], Any]] = {
     **{name: (lambda name=name: baselines()[name]) for name in baselines()},
@@ -36,9 +36,7 @@ PLACERS: dict[str, Callable[[], Any]] = {
     "dreamshard": lambda: replace(learnt_placer(), columns=False),
     "dreamshard_columns": learnt_placer,
     "prior": lambda: RooflinePlacer(hardware("a100")),
-    "neuroshard_predicted": lambda: NeuroShardPlacer(
-        PredictedCosts(learnt().cost_network, learnt().normaliser), columns=False
-    ),
+    "neuroshard": lambda: NeuroShardPlacer(PredictedCosts(learnt().cost_network, learnt().normaliser), columns=False),
     "autoshard": learnt_autoshard_placer,
 }
 """Makes a placer by name."""

@@ -8,10 +8,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 
 from dreamshard.algorithms import with_algorithm
-from dreamshard.baselines import GreedyPlacer, RandomPlacer
-from dreamshard.peers import OF_TORCHREC, neuroshard_fitting, peer
-from dreamshard.peers.neuroshard_fitting import NeuroShardTraining
-from dreamshard.placer import NoPlacementError
+from dreamshard.baselines import GreedyPlacer
+from dreamshard.rivals import OF_TORCHREC, rival
 from dreamshard.search import PARTS
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import accelerator
@@ -21,7 +19,7 @@ from flows.decisions.contestants import Contestants, champion_placer
 from flows.decisions.rivals import RivalInputs
 from flows.decisions.torchrec_planners import MOST_IN_COLUMNS, with_torchrec_planner
 from storage.mlflow_store import registry
-from storage.run_records.report_store import CANDIDATE, LearntFrom
+from storage.run_records.report_store import CANDIDATE
 from storage.store import open_store
 from tests.helpers.tables import pool_of, roomy_task, tables_of_dims
 from tests.helpers.testbeds import simulated
@@ -117,54 +115,28 @@ def candidate_of(field: Contestants):
 def test_where_torchrecs_planner_finds_room_for_whole_tables_it_does_in_columns(memory_bytes):
     pytest.importorskip("torchrec")
     tasks = [PlacementTask(tables_of_dims([8, 8, 16, 16, 32], rows=40), 2, memory_bytes)]
-    whole, columns = (bool(field_of.without_room({name: peer(name, None)}, tasks)) for name in OF_TORCHREC)
+    whole, columns = (bool(field_of.without_room({name: rival(name, None)}, tasks)) for name in OF_TORCHREC)
     assert whole or not columns
 
 
-def measured(num_devices: int):
-    """Twelve random placements of tasks of so many devices, measured."""
-    tasks = tiny_tasks(num_devices)
-    return [simulated().measure(tasks[i % 4], RandomPlacer(i).place(tasks[i % 4])) for i in range(12)]
-
-
 def compared(store, monkeypatch, inputs: RivalInputs, *names: str) -> Contestants:
-    """Version 1 and others; the models of neuroshard are hardly fitted."""
-    short = NeuroShardTraining(steps=2)
-    monkeypatch.setattr(neuroshard_fitting, "NeuroShardTraining", lambda: short)
+    """Version 1 and others."""
     monkeypatch.setattr(registry, "load_placer", lambda *_: learnt_placer())
     return field_of.of_versions(store, {"version 1": "1"} | dict.fromkeys(names), inputs, 0)
 
 
-def test_rivals_learn_from_as_many_measurements_as_the_version_and_that_is_recorded(store, monkeypatch):
-    samples, calls = measured(2), []
+def test_rnn_measures_as_many_placements_as_the_version_learned_from(store, monkeypatch):
+    calls = []
 
     def measure(task, placement):
         calls.append(placement)
         return simulated().measure(task, placement)
 
-    inputs = RivalInputs(train_tasks=tiny_tasks(), samples=samples, measure=measure)
+    inputs = RivalInputs(train_tasks=tiny_tasks(), measured=12, measure=measure)
     contestants = compared(store, monkeypatch, inputs, "rnn", "neuroshard", "neuroshard_columns", "lookup_greedy")
     assert list(contestants.placers) == ["version 1", "rnn", "neuroshard", "neuroshard_columns", "lookup_greedy"]
     assert len(calls) == contestants.placers["rnn"].num_measurements == 12
-    assert contestants.placers["neuroshard"].costs.num_measurements == 12
-    assert contestants.learnt_from == {
-        "version 1": LearntFrom(measurements=12),
-        "rnn": LearntFrom(measurements=12),
-        "neuroshard": LearntFrom(measurements=12, shared_with="version 1"),
-        "neuroshard_columns": LearntFrom(measurements=12, shared_with="version 1"),
-    }
-
-
-def test_a_rival_that_cannot_learn_is_left_out_if_all_were_asked_for_and_refused_by_name(store, monkeypatch):
-    inputs = RivalInputs(train_tasks=tiny_tasks(), samples=measured(3), may_leave_out=True)
-    contestants = compared(store, monkeypatch, inputs, "neuroshard", "neuroshard_columns", "random")
-    assert list(contestants.placers) == ["version 1", "random"]
-    assert contestants.notes[0].startswith(
-        "neuroshard and neuroshard_columns were left out: the placements that the version was trained on are of [3]"
-    )
-    placer = compared(store, monkeypatch, replace(inputs, may_leave_out=False), "neuroshard").placers["neuroshard"]
-    with pytest.raises(NoPlacementError, match="fitted to placements on 3 devices"):
-        placer.place(tiny_tasks()[0])
+    assert contestants.learnt_from == {"version 1": 12, "rnn": 12}
 
 
 @cache
@@ -174,23 +146,17 @@ def autoshard_placer():
     return make_placer(start_training(pool_of(24), config, seed=0))
 
 
-def test_rivals_that_need_no_predicted_costs_meet_a_training_of_autoshard(monkeypatch):
-    short = NeuroShardTraining(steps=2)
-    monkeypatch.setattr(neuroshard_fitting, "NeuroShardTraining", lambda: short)
-    inputs = RivalInputs(train_tasks=tiny_tasks(), samples=measured(2), measure=simulated().measure, may_leave_out=True)
+def test_rivals_that_need_no_predicted_costs_meet_a_training_of_autoshard():
+    inputs = RivalInputs(train_tasks=tiny_tasks(), measured=12, measure=simulated().measure, may_leave_out=True)
     contestants = field_of.of_training(autoshard_placer(), None, None, inputs, seed=0)
-    assert {"rnn", "neuroshard", "lookup_greedy", "autoshard"} <= contestants.placers.keys()
-    assert {"rnn_predicted", "neuroshard_predicted", "cost_greedy"}.isdisjoint(contestants.placers)
-    assert contestants.notes == (
-        "rnn_predicted, neuroshard_predicted and neuroshard_predicted_columns were left out: they use a network that "
-        "predicts what steps cost, but AutoShard predicts compute only",
-    )
-    for name in ("rnn", "neuroshard"):
-        assert contestants.placers[name].place(tiny_tasks()[0]).num_devices == 2
-    assert contestants.learnt_from["neuroshard"] == LearntFrom(measurements=12, shared_with="autoshard")
+    assert {"rnn", "lookup_greedy", "autoshard"} <= contestants.placers.keys()
+    assert {"neuroshard", "neuroshard_columns", "cost_greedy"}.isdisjoint(contestants.placers)
+    assert contestants.notes[0].startswith("neuroshard and neuroshard_columns were left out")
+    assert contestants.placers["rnn"].place(tiny_tasks()[0]).num_devices == 2
+    assert contestants.learnt_from == {"autoshard": 12, "rnn": 12}
 
 
-@pytest.mark.parametrize("name", ["rnn_predicted", "neuroshard_predicted_columns", "cost_greedy", "dreamshard_policy"])
+@pytest.mark.parametrize("name", ["neuroshard_columns", "cost_greedy", "dreamshard_policy"])
 def test_a_rival_that_is_named_and_lacks_predicted_costs_is_refused(store, monkeypatch, name):
     monkeypatch.setattr(registry, "load_placer", lambda *_: autoshard_placer())
     versions = {"version autoshard:1": "autoshard:1", name: None, "lookup_greedy": None}

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from dreamshard.peers import RnnTraining, peer, trained_peer
-from dreamshard.peers.measured_rnn import trained_on_measurements, untrained_rnn
 from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.rivals import rival, train_rnn
 from dreamshard.tasks import PlacementTask
 from tests.helpers.samples import sample_of_phases
 from tests.helpers.tables import tables_of, task_of
@@ -30,7 +29,7 @@ def quadratic(counts):
 
 def test_it_measures_exactly_its_budget_of_legal_placements_and_says_how_many():
     measure = Recording(quadratic)
-    placer = trained_peer("rnn", learnt_placer(), tiny_tasks(), 0, measure=measure, measurements=13)
+    placer = train_rnn(learnt().normaliser, tiny_tasks(), measure, 0, 13)
     assert len(measure.measured) == placer.num_measurements == 13
     assert all(task.is_legal(placement) for task, placement in measure.measured)
     assert isinstance(placer, Placer)
@@ -39,10 +38,9 @@ def test_it_measures_exactly_its_budget_of_legal_placements_and_says_how_many():
 
 def test_it_learns_from_what_is_measured_and_from_nothing_else():
     task = PlacementTask(tables_of([100] * 6, 16), 2, 2**30)
-    training = RnnTraining(measurements=300, episodes=10, learning_rate=3e-2)
-    spread = trained_on_measurements(learnt().normaliser, [task], Recording(quadratic), 0, training).place(task)
+    spread = train_rnn(learnt().normaliser, [task], Recording(quadratic), 0, 600).place(task)
     together = Recording(lambda counts: (1 + counts.prod()).expand(len(counts)))
-    gathered = trained_on_measurements(learnt().normaliser, [task], together, 0, training).place(task)
+    gathered = train_rnn(learnt().normaliser, [task], together, 0, 600).place(task)
     assert sorted(torch.bincount(spread.device, minlength=2).tolist()) == [3, 3]
     assert sorted(torch.bincount(gathered.device, minlength=2).tolist()) == [0, 6]
 
@@ -51,7 +49,7 @@ def test_the_same_seed_measures_the_same_placements_and_leaves_the_global_genera
     before = torch.get_rng_state()
     runs = [Recording(quadratic) for _ in range(3)]
     for measure, seed in zip(runs, (0, 0, 1), strict=True):
-        trained_peer("rnn", learnt_placer(), tiny_tasks(), seed, measure=measure, measurements=10)
+        train_rnn(learnt().normaliser, tiny_tasks(), measure, seed, 10)
     first, second, other = ([placement.device.tolist() for _, placement in run.measured] for run in runs)
     assert first == second != other
     assert torch.equal(torch.get_rng_state(), before)
@@ -60,26 +58,24 @@ def test_the_same_seed_measures_the_same_placements_and_leaves_the_global_genera
 def test_placements_that_run_out_of_room_are_not_measured_and_do_not_count():
     measure = Recording(quadratic)
     task = task_of([5, 5, 5, 3, 3, 1], 2, 11)  # 5 + 5 + 1 | 5 + 3 + 3 is about all that fits
-    placer = trained_peer("rnn", learnt_placer(), [task], 0, measure=measure, measurements=9)
+    placer = train_rnn(learnt().normaliser, [task], measure, 0, 9)
     assert placer.num_measurements == 9
     assert all(task.is_legal(placement) for _, placement in measure.measured)
     assert task.is_legal(placer.place(task))
 
 
 def test_another_number_of_devices_and_training_tasks_of_several_are_refused():
-    placer = trained_peer("rnn", learnt_placer(), tiny_tasks(), 0, measure=Recording(quadratic), measurements=2)
+    placer = train_rnn(learnt().normaliser, tiny_tasks(), Recording(quadratic), 0, 2)
     with pytest.raises(NoPlacementError, match="trained for 2 devices"):
         placer.place(task_of([2, 2, 2, 2], 4, 8))
     with pytest.raises(ValueError, match=r"one number of devices; got \[2, 4\]"):
-        untrained_rnn([*tiny_tasks(), task_of([2, 2, 2, 2], 4, 8)], 0)
-    with pytest.raises(ValueError, match="no tasks to train rnn on"):
-        untrained_rnn([], 0)
+        train_rnn(learnt().normaliser, [*tiny_tasks(), task_of([2, 2, 2, 2], 4, 8)], Recording(quadratic), 0)
+    with pytest.raises(ValueError, match=r"got \[\]"):
+        train_rnn(learnt().normaliser, [], Recording(quadratic), 0)
 
 
-def test_without_anything_to_measure_on_it_names_the_variant_on_predicted_costs():
-    with pytest.raises(ValueError, match=r"nothing to measure on.*rnn_predicted"):
-        trained_peer("rnn", learnt_placer(), tiny_tasks(), 0)
-    with pytest.raises(ValueError, match=r"nothing to measure on.*rnn_predicted"):
-        peer("rnn", learnt_placer())
-    with pytest.raises(ValueError, match="measurements is 0"):
-        trained_peer("rnn", learnt_placer(), tiny_tasks(), 0, measure=Recording(quadratic), measurements=0)
+def test_it_needs_something_to_measure_on_and_at_least_one_measurement():
+    with pytest.raises(ValueError, match="nothing to measure on"):
+        rival("rnn", learnt_placer())
+    with pytest.raises(ValueError, match="from 0 measurements"):
+        train_rnn(learnt().normaliser, tiny_tasks(), Recording(quadratic), 0, 0)

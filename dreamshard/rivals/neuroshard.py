@@ -9,9 +9,8 @@ the lowest predicted overall cost is kept.
 The outer loop is a beam search over column splits: from each of the 3 best lists of shards, halve each of the 10
 costliest and 10 largest shards in turn, for up to 10 rounds, and judge every list by the inner loop.
 
-Costs come from NeuroShard's own three models (`neuroshard_models.py`) for the placer `neuroshard`, and from DreamShard's
-cost network for `neuroshard_predicted`, whose placements are judged by that network's overall cost. These two keep tables
-whole, so only the inner loop runs; `neuroshard_columns` and `neuroshard_predicted_columns` run both loops.
+Costs are predicted by DreamShard's cost network, where the paper pre-trains three models on up to 100,000 shards and as many
+all-to-alls. `neuroshard` keeps tables whole, so only the inner loop runs; `neuroshard_columns` runs both loops.
 
 Differences from the paper: all lists and limits of a round are searched in one batch, equal lists once. The grid also
 includes no limit, since the paper's search finds nothing if one table is wider than the widest limit. If no list fits,
@@ -21,7 +20,6 @@ tables are packed by size, as for every other placer.
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -45,30 +43,9 @@ _ROUNDS, _BEAM, _HALVED = 10, 3, 10
 ShardList = tuple[ColumnShard, ...]
 
 
-@runtime_checkable
-class ShardCosts(Protocol):
-    """What the search asks about costs."""
-
-    def for_task(self, task: PlacementTask) -> "ShardCosts":
-        """The same for the devices of `task`; raises NoPlacementError where they are not known."""
-        ...
-
-    def encode(self, pieces: PlacementTask) -> Float[Tensor, "S L"]:
-        """Latents of tables or column shards, which are summed over the shards of a device."""
-        ...
-
-    def compute_ms(self) -> Callable[[Array], Array]:
-        """A function from sums of latents `[N, L]` to forward and backward compute `[N]`."""
-        ...
-
-    def overall_ms(self, sums: Float[Tensor, "B D L"]) -> Float[Tensor, " B"]:
-        """What placements cost."""
-        ...
-
-
 @dataclass(frozen=True)
 class PredictedCosts:
-    """The costs that DreamShard's cost network predicts."""
+    """Costs of shards by a cost network; latents are summed over the shards of a device."""
 
     cost_network: CostNetwork
     normaliser: Normaliser
@@ -119,7 +96,7 @@ class NeuroShardPlacer:
         columns: whether tables may be split by columns; if not, only the grid search runs, on whole tables.
     """
 
-    costs: ShardCosts
+    costs: PredictedCosts
     columns: bool = True
     name: str = "neuroshard"
 
@@ -149,7 +126,7 @@ class NeuroShardPlacer:
 
 @torch.no_grad()
 def grid_search(
-    costs: ShardCosts, shards: EncodedShards, num_devices: int, capacity_bytes: int
+    costs: PredictedCosts, shards: EncodedShards, num_devices: int, capacity_bytes: int
 ) -> tuple[Int[Tensor, "C S"], Float[Tensor, " C"]]:
     """The cheapest of the greedy placements under each limit, for each alternative.
 
@@ -186,7 +163,7 @@ def grid_search(
     return torch.from_numpy(device).reshape(alternatives, grid, num_shards)[chosen_limit], cost[chosen_limit]
 
 
-def single_compute_ms(costs: ShardCosts, shards: EncodedShards) -> NDArray[np.float32]:
+def single_compute_ms(costs: PredictedCosts, shards: EncodedShards) -> NDArray[np.float32]:
     """`[C, S]` predicted compute of each shard alone on a device."""
     return costs.compute_ms()(shards.latents.flatten(0, 1).numpy()).reshape(shards.dim.shape)
 
@@ -205,7 +182,7 @@ def _halved(parts: ShardList, compute_ms: NDArray[np.float32], shard_bytes: NDAr
     return lists
 
 
-def _encode(task: PlacementTask, lists: Sequence[ShardList], costs: ShardCosts) -> EncodedShards:
+def _encode(task: PlacementTask, lists: Sequence[ShardList], costs: PredictedCosts) -> EncodedShards:
     """All lists' shards; each distinct shard is encoded once."""
     distinct = {part: i for i, part in enumerate(dict.fromkeys(part for parts in lists for part in parts))}
     unlimited = replace(task, memory_bytes=sys.maxsize)  # the shards overlap, so together they need not fit

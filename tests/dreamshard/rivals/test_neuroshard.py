@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from dreamshard.algorithms import with_algorithm
 from dreamshard.baselines import RandomPlacer
-from dreamshard.peers.neuroshard import EncodedShards, NeuroShardPlacer, PredictedCosts, grid_search
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.rivals.neuroshard import EncodedShards, NeuroShardPlacer, PredictedCosts, grid_search
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import make_placer, start_training
-from tests.dreamshard.peers.plain_network import plain
+from tests.dreamshard.rivals.plain_network import plain
 from tests.helpers.tables import pool_of, roomy_task, tables_of, task_of
 from tests.helpers.trained import TINY, learnt, learnt_placer
 

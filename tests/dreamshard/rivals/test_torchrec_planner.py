@@ -8,8 +8,8 @@ import torch
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.legality import violation
-from dreamshard.peers.torchrec_planner import TorchRecPlanner
 from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.rivals.torchrec_planner import TorchRecPlanner
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import A100
 from dreamshard.workloads import read_tables

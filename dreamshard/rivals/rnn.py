@@ -1,0 +1,199 @@
+"""The RNN policy: Mirhoseini et al., "Device Placement Optimization with Reinforcement Learning", ICML 2017.
+
+DreamShard's paper compares itself with it (arXiv 2210.02023, section 4.1). An LSTM encoder reads the tables; an LSTM decoder
+with attention over the encoder's outputs emits one device per table, and its input includes the device it chose last. The
+last layer has one output per device, so a trained policy places only on as many devices as it was trained on.
+
+Nothing is predicted: the policy sees the features of the tables, and learns by REINFORCE from what its placements cost on the
+testbed. The reward is minus the square root of the cost, as published. Tables come in descending order of their bytes.
+
+The paper measures thousands of placements of one graph. Here training runs across tasks and measures as many placements as
+a DreamShard training. `docs/as-published.md` lists the other differences.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from dreamshard.baselines import packed
+from dreamshard.cost_model import FEATURES, Normaliser
+from dreamshard.costs import CostSample
+from dreamshard.placement import Placement
+from dreamshard.placer import NoPlacementError
+from dreamshard.policy.mdp import legal_devices
+from dreamshard.policy.reinforce import gradient_step, policy_gradient_loss
+from dreamshard.policy.rollout import masked_entropy, masked_log_softmax
+from dreamshard.table_order import in_one_order
+from dreamshard.tasks import PlacementTask
+
+Measure = Callable[[PlacementTask, Placement], CostSample]
+"""Measures a placement, as `Testbed.measure` does."""
+
+MEASUREMENTS = 100
+"""Placements measured in a training unless another number is given."""
+
+_HIDDEN = 64
+_EPISODES = 10  # placements measured per update; the last update may have fewer
+_LEARNING_RATE = 1e-2  # of Adam; falls linearly to a twentieth
+_ENTROPY_WEIGHT = 0.001
+_DRAWS_PER_UPDATE = 8  # of the samples of an update, before too few that fit the devices are an error
+
+
+class EncoderDecoder(nn.Module):
+    """Encoder, attention and decoder for tasks of `num_devices` devices."""
+
+    def __init__(self, num_devices: int) -> None:
+        super().__init__()
+        self.num_devices = num_devices
+        self.encoder = nn.LSTM(len(FEATURES), _HIDDEN, batch_first=True)
+        self.device = nn.Embedding(num_devices + 1, _HIDDEN)  # the last one: nothing chosen yet
+        self.decoder = nn.LSTMCell(2 * _HIDDEN, _HIDDEN)
+        self.attention = nn.Linear(_HIDDEN, _HIDDEN, bias=False)
+        self.score = nn.Linear(2 * _HIDDEN, num_devices)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """`B` sampled placements of one task; `log_prob` and `entropy` are of each choice, in the order of placing."""
+
+    device: Int[Tensor, "B T"]
+    log_prob: Float[Tensor, "B T"]
+    entropy: Float[Tensor, "B T"]
+    fits: Bool[Tensor, " B"]
+
+
+@dataclass(frozen=True)
+class RnnPlacer:
+    """The trained policy; the same task gets the same sample of it.
+
+    Attributes:
+        num_measurements: placements that it measured.
+        seed: of the sample.
+    """
+
+    policy: EncoderDecoder
+    normaliser: Normaliser
+    num_measurements: int
+    seed: int = 0
+    name: str = "rnn"
+
+    @torch.no_grad()
+    @in_one_order
+    def place(self, task: PlacementTask) -> Placement:
+        """Raises NoPlacementError for another number of devices, or if neither policy nor packing finds room."""
+        taken = sample(self.policy, self.normaliser, task, 1, torch.Generator().manual_seed(self.seed))
+        fitting = taken.fits.nonzero()[:, 0].tolist()
+        return Placement(taken.device[fitting[0]] if fitting else packed(task), task.num_devices)
+
+
+def train_rnn(
+    normaliser: Normaliser,
+    tasks: Sequence[PlacementTask],
+    measure: Measure,
+    seed: int,
+    measurements: int = MEASUREMENTS,
+) -> RnnPlacer:
+    """The policy after measuring `measurements` placements of `tasks`.
+
+    Args:
+        normaliser: of the tables' features.
+        tasks: to learn from, all on the same number of devices.
+        measure: called once for each sampled placement, all of which fit the devices by the task's count.
+        seed: of the weights and of everything that is sampled.
+
+    Raises:
+        ValueError: there are no tasks, they differ in their number of devices, or nothing is measured.
+        NoPlacementError: too few sampled placements fit the devices.
+        TrainingDivergedError: the loss is not finite.
+    """
+    policy, generator = _untrained(tasks, seed), torch.Generator().manual_seed(seed)
+    if measurements < 1:
+        raise ValueError(f"rnn cannot learn from {measurements} measurements; give at least 1")
+    optimizer = torch.optim.Adam(policy.parameters(), lr=_LEARNING_RATE)
+    measured = 0
+    while measured < measurements:
+        for group in optimizer.param_groups:
+            group["lr"] = _LEARNING_RATE * max(1 - measured / measurements, 0.05)
+        task = tasks[int(torch.randint(len(tasks), (), generator=generator))]
+        wanted = min(_EPISODES, measurements - measured)
+        taken = sample(policy, normaliser, task, wanted, generator)
+        used = taken.fits.nonzero()[:wanted, 0]
+        if not len(used):
+            raise NoPlacementError(
+                f"none of {len(taken.fits)} placements of {task.name} that rnn sampled fits the devices, so there is "
+                "nothing to measure; give the devices more memory"
+            )
+        placements = [Placement(taken.device[episode], task.num_devices) for episode in used.tolist()]
+        cost = torch.tensor([measure(task, placement).overall_ms for placement in placements])
+        measured += len(cost)
+        known = cost.isfinite()  # a placement that did not fit when measured counts as the most expensive
+        if known.sum() > 1 or (known.any() and not known.all()):
+            root = torch.where(known, cost, cost[known].max()).sqrt()
+            loss = policy_gradient_loss(taken.log_prob[used], taken.entropy[used], root, known, _ENTROPY_WEIGHT)
+            gradient_step(policy, optimizer, loss, max_norm=1.0)
+    return RnnPlacer(policy, normaliser, measured, seed)
+
+
+def sample(
+    policy: EncoderDecoder, normaliser: Normaliser, task: PlacementTask, wanted: int, generator: torch.Generator
+) -> Sampled:
+    """Sample `wanted` placements; if some of them do not fit the devices, many more.
+
+    Raises:
+        NoPlacementError: the policy was trained on another number of devices.
+    """
+    if task.num_devices != policy.num_devices:
+        raise NoPlacementError(
+            f"rnn was trained for {policy.num_devices} devices and has one output for each, so it cannot place on "
+            f"{task.num_devices}; train it on tasks with that many devices"
+        )
+    taken = _rollout(policy, normaliser, task, wanted, generator)
+    return (
+        taken if bool(taken.fits.all()) else _rollout(policy, normaliser, task, _DRAWS_PER_UPDATE * wanted, generator)
+    )
+
+
+def _rollout(
+    policy: EncoderDecoder, normaliser: Normaliser, task: PlacementTask, batch: int, generator: torch.Generator
+) -> Sampled:
+    order = torch.argsort(task.table_bytes, descending=True, stable=True)  # [T]
+    features = normaliser(task.tables)[order][None].expand(batch, -1, -1)  # [B, T, F]
+    table_bytes = task.table_bytes[order, None].expand(-1, batch).numpy()  # [T, B]
+    used_bytes = torch.zeros(batch, task.num_devices, dtype=torch.int64)
+    encoded, (hidden, cell) = policy.encoder(features.clamp(-10, 10))  # [B, T, H]
+    keys, state = policy.attention(encoded), (hidden[0], cell[0])  # [B, T, H], twice [B, H]
+    last = policy.device.weight[-1].expand(batch, -1)  # [B, H]
+    devices, log_probs, entropies = [], [], []
+    for t in range(len(order)):
+        state = policy.decoder(torch.cat([encoded[:, t], last], dim=-1), state)
+        weight = torch.softmax((keys @ state[0][:, :, None])[..., 0] / math.sqrt(_HIDDEN), dim=-1)  # [B, T]
+        context = (weight[:, None, :] @ encoded)[:, 0]  # [B, H]
+        legal = torch.from_numpy(legal_devices(used_bytes.numpy(), table_bytes[t], task.memory_bytes))
+        log_p = masked_log_softmax(policy.score(torch.cat([state[0], context], dim=-1)), legal)
+        device = torch.multinomial(log_p.detach().exp(), 1, generator=generator)[:, 0]
+        used_bytes[torch.arange(batch), device] += int(table_bytes[t, 0])
+        last = policy.device(device)
+        devices.append(device)
+        log_probs.append(log_p.gather(-1, device[:, None])[:, 0])
+        entropies.append(masked_entropy(log_p, legal))
+    placed = torch.empty(batch, len(order), dtype=torch.int64)
+    placed[:, order] = torch.stack(devices, dim=1)  # in the task's own order
+    fits = (used_bytes <= task.memory_bytes).all(dim=1)
+    return Sampled(placed, torch.stack(log_probs, dim=1), torch.stack(entropies, dim=1), fits)
+
+
+def _untrained(tasks: Sequence[PlacementTask], seed: int) -> EncoderDecoder:
+    """Draw the weights of a policy for the devices of `tasks`."""
+    counts = sorted({task.num_devices for task in tasks})
+    if len(counts) != 1:
+        raise ValueError(
+            f"rnn has one output per device, so it needs training tasks with one number of devices; got {counts}: "
+            "train one placer for each"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return EncoderDecoder(counts[0])
