@@ -11,7 +11,7 @@ from flows.forms.options import StageOptions
 from flows.reports import mlflow_tracking
 from flows.runtime import run_locks
 from flows.runtime.testbed_pool import TestbedReference
-from flows.tasks import compacting, exchanges
+from flows.tasks import exchanges
 from flows.tasks import training as steps
 from flows.tasks.stage_inputs import open_for, stage
 from storage.run_records import checkpoints
@@ -35,7 +35,6 @@ def train_placer(store: Store, run: str, dataset: str, tasks: str, start: WarmSt
             figures = checkpoints.figures(store, training, iteration_name(iteration))
             mlflow_tracking.log_iteration(store, run, iteration, figures)
     mlflow_tracking.log_effort(store, run, training)
-    compacting.merge_small_files(store)
     return training
 
 

@@ -1,4 +1,4 @@
 """What is kept: Parquet and DuckDB (`lake`), MLflow (`mlflow_store`) and records of runs (`run_records`), in one `store`.
 
-`from storage import load` gives what is kept as data frames, for notebooks.
+`from storage import notebook` gives them as data frames.
 """

@@ -21,9 +21,7 @@ from urllib.parse import unquote, urlsplit
 import fsspec
 from upath import UPath
 
-from dreamshard import addresses
-
-# `dreamshard.files` is imported where it is used: its package loads torch, which settings and `--help` do without
+from dreamshard.files import atomic, store_errors
 
 AnyPath = Path | UPath
 """A file or folder; both kinds have `/`, `name`, `parent`, `exists`, `read_bytes` and `read_text`."""
@@ -44,9 +42,8 @@ def parse_address(address: str, setting: str) -> AnyPath:
     """The folder at a path or URI, which the user wrote as the value of `setting`.
 
     Raises:
-        ValueError: no installed package reads this kind of address, and the message says what to install; or it has a secret.
+        ValueError: no installed package reads this kind of address, and the message says what to install.
     """
-    addresses.check(address, setting)
     scheme = urlsplit(address).scheme if "://" in address else ""
     if scheme in ("", "file", "local"):
         local = unquote(urlsplit(address).path) if scheme else address
@@ -73,8 +70,6 @@ def _connect(address: str, _process: int) -> UPath:
 
 def failures(*others: type[BaseException]) -> tuple[type[BaseException], ...]:
     """Errors of an unreachable path, and `others`, for an `except`; see `dreamshard.files.store_errors`."""
-    from dreamshard.files import store_errors
-
     return store_errors.failures(*others)
 
 
@@ -121,7 +116,7 @@ def list_file_infos(folder: AnyPath, pattern: str = "**/*") -> list[FileInfo]:
     details = folder.fs.find(folder.path, detail=True, prefix=prefix)
     by_name = {path.removeprefix(folder.path.rstrip("/")).lstrip("/"): info for path, info in details.items()}
     return [
-        FileInfo(path=folder / name, size_bytes=int(by_name[name]["size"]), modified=modification_time(by_name[name]))
+        FileInfo(path=folder / name, size_bytes=int(by_name[name]["size"]), modified=_modification_time(by_name[name]))
         for name in _matching(by_name, pattern)
     ]
 
@@ -133,7 +128,7 @@ def read_files(paths: Sequence[AnyPath]) -> list[bytes | None]:
         return [_read_local(path) for path in paths]
     fs = remote[0].fs
     fetched = fs.cat([path.path for path in remote], on_error="return")
-    contents = [fetched[fs._strip_protocol(path.path)] for path in remote]
+    contents = [fetched[path.path] for path in remote]
     for content in contents:
         if isinstance(content, BaseException) and not isinstance(content, FileNotFoundError):
             raise content
@@ -144,8 +139,6 @@ def read_files(paths: Sequence[AnyPath]) -> list[bytes | None]:
 def writing(target: AnyPath) -> Iterator[BinaryIO]:
     """Yield a file that becomes `target` when the block ends without an error: by a rename here, by one PUT elsewhere."""
     if isinstance(target, Path):
-        from dreamshard.files import atomic
-
         with atomic.writing(target) as file:
             yield file
     else:
@@ -185,7 +178,7 @@ def _matching(names: Iterable[str], pattern: str) -> list[str]:
     return sorted(name for name, path in paths if path.match(tail) and (any_depth or len(path.parts) == depth))
 
 
-def modification_time(info: dict[str, Any]) -> datetime:
+def _modification_time(info: dict[str, Any]) -> datetime:
     """When a file was changed last, in UTC, by what fsspec says of it."""
     value = next(info[name] for name in _MODIFIED if info.get(name) is not None)
     if isinstance(value, int | float):

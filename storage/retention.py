@@ -1,15 +1,14 @@
-"""Removes old files that nothing kept refers to, in an order in which a kill leaves a readable lake.
+"""Removes old files that nothing kept refers to; a file goes before those that it refers to.
 
 Kept regardless of age: whatever the tags of a registered version refer to (`registry.REFERENCES`), and whatever a kept
 training or report refers to in turn. A training or evaluation is removed completely or not at all, and stays while any file
-of it is young, so a running one is never touched. A file that compaction merged stays while one of its runs does. Lookups
+of it is young, so a running one is never touched. Lookups
 stay while a kept dataset contains their table: that of a version, one in use, or the one ingested last. Rows of tables and
 tasks and costs of single shards always stay: they are small, and other rows refer to them. What flow runs of this home
 returned goes by age alone. MLflow and Prefect manage their own data: of runs that ended 90 days ago Prefect's server for a
 team keeps nothing, MLflow's keeps everything.
 """
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,12 +16,11 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from storage.filesystem import FileInfo, list_file_infos, read_json, remove
 from storage.lake import catalog, drifted_tables
-from storage.lake.merged_samples import is_merged, runs_of
 from storage.lake.parquet_files import partition_value, read_parquet
-from storage.lake.readers import reading
 from storage.mlflow_store import registry
 from storage.run_records import training_effort
 from storage.settings import RESULTS, Settings, home_registry
@@ -42,7 +40,6 @@ KINDS = (
 
 _LEFTOVERS = ("sample buffer", "unfinished")  # of killed writers; removed by age alone
 _OF_DATASETS = ("evaluations", "cost samples")
-_ITERATION = re.compile(r"iteration_(\d+)\..*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +77,7 @@ def find_removable(store: Store, before: datetime) -> list[StoredFile]:
         ValueError: a file that refers to others cannot be read, or the registry does not know all versions of the store.
     """
     _check_registry(store.settings)
-    with reading(store.lake.root):
-        stored = list(_stored_files(store))
+    stored = list(_stored_files(store))
     referenced = registry.referenced_keys(store.settings)
     runs = _kept_runs(store, stored, referenced, before)
     lookups = _kept_lookups(store, stored, runs | referenced, before)
@@ -91,14 +87,12 @@ def find_removable(store: Store, before: datetime) -> list[StoredFile]:
             return file.run not in runs
         return file.info.modified < before and file.info.path.name not in lookups
 
-    shared = {file.info.path for file in stored if is_merged(file.info.path) and not is_removable(file)}
-    removable = {file.info.path: file for file in stored if is_removable(file) and file.info.path not in shared}
-    return sorted(removable.values(), key=_order)
+    return sorted(filter(is_removable, stored), key=_order)
 
 
 def remove_files(removals: Sequence[StoredFile]) -> None:
     """Remove files in the given order; after an interruption, `find_removable` finds the rest."""
-    for _, group in groupby(removals, key=lambda file: _order(file)[:-1]):
+    for _, group in groupby(removals, key=lambda file: file.kind):
         paths = [file.info.path for file in group]
         remove(paths)
         for folder in {path.parent for path in paths if isinstance(path, Path)}:
@@ -134,8 +128,7 @@ def _stored_files(store: Store) -> Iterator[StoredFile]:
             yield StoredFile(kind="checkpoints", run=info.path.parent.name, info=info)
     for kind in ("evaluations", "cost samples", "sample buffer"):
         for info in list_file_infos(lake / kind.replace(" ", "_"), "**/*.parquet"):
-            for run in runs_of(info.path):
-                yield StoredFile(kind=kind, run=run, info=info)
+            yield StoredFile(kind=kind, run=unquote(info.path.name.split(".")[0]), info=info)
     for info in list_file_infos(lake / "lookups", "*.parquet"):
         yield StoredFile(kind="lookups", run="", info=info)
     for info in list_file_infos(store.settings.home / RESULTS, "*"):
@@ -145,13 +138,9 @@ def _stored_files(store: Store) -> Iterator[StoredFile]:
             yield StoredFile(kind="unfinished", run="", info=info)
 
 
-def _order(file: StoredFile) -> tuple[Any, ...]:
-    """Checkpoints go before the training's samples, the last iteration first: what remains is a shorter training."""
-    path = file.info.path
-    iteration = _ITERATION.fullmatch(path.name)
-    last_first = -int(iteration[1]) if iteration else -(10**6) if path.suffix == ".zip" else 1
-    is_report = path.parent.name != "newest"  # the other files only name a training's newest report
-    return KINDS.index(file.kind), is_report, file.run, last_first, path.suffix != ".zip", str(path)
+def _order(file: StoredFile) -> tuple[int, str]:
+    """By kind, so that a file goes before those that it refers to."""
+    return KINDS.index(file.kind), str(file.info.path)
 
 
 def _kept_runs(store: Store, stored: Sequence[StoredFile], referenced: Collection[str], before: datetime) -> set[str]:

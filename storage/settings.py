@@ -19,7 +19,6 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dreamshard import addresses
 from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
 from dreamshard.version_references import VersionReference
 from storage.filesystem import AnyPath, parse_address
@@ -37,6 +36,9 @@ server instead of fifteen."""
 
 RESULTS = "results"
 """The home's folder of what flow runs returned."""
+
+LOCAL = "sqlite:///"
+"""How the address of a database on this host begins."""
 
 REGISTERED_MODELS: Mapping[Algorithm, str] = {
     "dreamshard": "dreamshard",
@@ -69,11 +71,10 @@ class Settings:
         """Read the environment variables that the module's text lists.
 
         Raises:
-            ValueError: no installed package reads addresses such as `DREAMSHARD_STORE`, or one has a secret.
+            ValueError: no installed package reads addresses such as `DREAMSHARD_STORE`.
         """
         home = Path(environ.get("DREAMSHARD_HOME") or ".dreamshard").expanduser().absolute()
         address, artifacts = environ.get("DREAMSHARD_STORE"), environ.get("DREAMSHARD_ARTIFACTS")
-        addresses.check(artifacts or "", "DREAMSHARD_ARTIFACTS")
         store_root = parse_address(address, "DREAMSHARD_STORE") if address else home
         return cls(
             home=home,
@@ -85,6 +86,11 @@ class Settings:
     def of(self, algorithm: Algorithm) -> "Settings":
         """The same addresses with the registered model of an algorithm."""
         return replace(self, algorithm=algorithm)
+
+    @property
+    def has_registry(self) -> bool:
+        """Whether there may be runs and versions: False before the first run makes a database on this host."""
+        return not self.tracking_uri.startswith(LOCAL) or Path(self.tracking_uri.removeprefix(LOCAL)).exists()
 
     @property
     def registered_model(self) -> str:
@@ -108,7 +114,7 @@ class Settings:
 
 def home_registry(home: Path) -> str:
     """The default registry: a database in the home."""
-    return f"sqlite:///{home / 'mlflow.db'}"
+    return f"{LOCAL}{home / 'mlflow.db'}"
 
 
 def _uri(address: str) -> str:

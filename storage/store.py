@@ -2,15 +2,11 @@
 
 import tempfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dreamshard.names import Algorithm
-from storage import relocation
 from storage.filesystem import AnyPath, check_writable
+from storage.lake import Lake
 from storage.settings import Settings
-
-if TYPE_CHECKING:
-    from storage.lake import Lake
 
 
 @dataclass(frozen=True)
@@ -28,10 +24,8 @@ class Store:
         return Store(self.settings.of(algorithm))
 
     @property
-    def lake(self) -> "Lake":
+    def lake(self) -> Lake:
         """Parquet datasets."""
-        from storage.lake import Lake  # brings torch, which takes seconds and which opening a store does not need
-
         return Lake(self.settings.lake_root, self.settings.home / "cache")
 
     @property
@@ -56,23 +50,17 @@ class Store:
 
 
 def open_store(settings: Settings | None = None, *, reads_only: bool = False) -> Store:
-    """Create the folders of the home, check that home and shared store can be written, and settle a home that was moved.
+    """Create the folders of the home, and check that home and shared store can be written.
 
     Args:
         settings: by default those of this process's environment.
         reads_only: accept a home that exists and that this user may only read.
 
     Raises:
-        ValueError: the home is a file, or the home or the shared store cannot be created or written; or the home was moved
-            while another process uses it.
+        ValueError: the home is a file, or the home or the shared store cannot be created or written.
     """
     store = Store(Settings.from_environment() if settings is None else settings)
     home, root = store.settings.home, store.settings.store_root
-    if "?" in str(home):
-        raise ValueError(
-            f"the home {home} has a question mark in its path, after which addresses of databases end, so MLflow and Prefect "
-            "would write elsewhere; rename the folder"
-        )
     try:
         for folder in ("prefect", "lake", "checkpoints") if root == home else ("prefect",):
             (home / folder).mkdir(parents=True, exist_ok=True)
@@ -86,5 +74,4 @@ def open_store(settings: Settings | None = None, *, reads_only: bool = False) ->
             ) from error
     if root != home:
         check_writable(root, "DREAMSHARD_STORE")
-    relocation.settle(home)
     return store

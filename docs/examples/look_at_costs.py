@@ -18,13 +18,13 @@ if "__file__" in globals():  # a script: no window
     matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
-from storage import load
+from storage import notebook
 
 home = None  # that of the environment; or a folder, or the address of a shared store: "s3://team/dreamshard"
 figures = Path(os.environ.get("FIGURES", "figures"))
 figures.mkdir(parents=True, exist_ok=True)
 
-versions = load.versions(home)
+versions = notebook.view("versions", home)
 newest = versions.iloc[-1]
 print(f"{len(versions)} versions; the newest is {newest['version']}, of {newest['source']} on {newest['hardware']}")
 
@@ -34,7 +34,7 @@ print(f"{len(versions)} versions; the newest is {newest['version']}, of {newest[
 # else estimated by the version's cost network; the lines show its mean relative error on held-out placements.
 
 # %%
-costs = load.table_costs(home)
+costs = notebook.view("table_costs", home)
 costs = costs[
     (costs["hardware"] == newest["hardware"]) & (costs["batch_size"] == newest["batch_size"]) & costs["is_current"]
 ]
@@ -55,7 +55,7 @@ figure.savefig(figures / "expensive_tables.png", dpi=120)
 
 # %%
 phases = ["forward_compute_ms", "forward_comm_ms", "backward_comm_ms", "backward_compute_ms"]
-devices = load.evaluated_devices(home)
+devices = notebook.view("evaluated_devices", home)
 devices = devices[(devices["run_key"] == newest["evaluation"]) & (devices["placer"] == "dreamshard")]
 devices = devices[devices["split"] == "heldout"]
 task = devices["task"].min()
@@ -89,7 +89,7 @@ figure.savefig(figures / "cost_over_versions.png", dpi=120)
 # Every placer's placements of the held-out tasks, as the newest version's network predicted them.
 
 # %%
-evaluations = load.query(
+evaluations = notebook.query(
     f"""
     select placer, predicted_ms, overall_ms from evaluations
     where run_key = '{newest["evaluation"]}' and overall_ms is not null

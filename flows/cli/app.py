@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from dreamshard import addresses
 from dreamshard.formatting import FOR_PEOPLE, error_sentence, without_passwords
 from flows.cli import (
     chain,
@@ -40,7 +39,7 @@ _COMMANDS: Mapping[str, Sequence[Callable[..., None]]] = {
     "Look at what was measured": (models.models, stages.compare, sql.sql, doctor.doctor),
     "Stages of `run`, one by one": (stages.ingest, stages.profile, stages.train, stages.evaluate, stages.promote),
     "Servers and workers": (servers.up, servers.deploy, servers.worker),
-    "The home": (home.prune, home.compact),
+    "The home": (home.prune,),
 }
 """Every command, by the part of `--help` that lists it."""
 
@@ -63,26 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.excepthook = one_sentence
     if not command_options.debug:
         warnings.simplefilter("ignore")
-    check_words(words)
     typer.main.get_command(app)([word for word in words if word != "--debug"])  # app() would set its own hook
-
-
-def check_words(words: Sequence[str]) -> None:
-    """Check, before anything reads them, that no word of a command line has an address with a secret.
-
-    Queries of `sql` are kept nowhere, and what `--notify` names is kept as a secret.
-
-    Raises:
-        ValueError: one has.
-    """
-    command = next((word for word in words if not word.startswith("-")), "")
-    before = ""
-    for word in words if command != sql.sql.__name__ else ():
-        option, is_joined, _ = word.partition("=") if word.startswith("--") else ("", "", "")
-        named = option if is_joined else before
-        if named != "--notify":
-            addresses.check(word, named or f"an argument of `{command}`")
-        before = word if word.startswith("-") else ""
 
 
 def one_sentence(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -28,7 +28,6 @@ def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
         _devices(),
         *_servers(folder),
         _home(folder),
-        _addresses(folder),
         _store(),
         *scheduled(folder),
     ]
@@ -128,16 +127,6 @@ def _home(folder: Path) -> Check:
     if free > 2 * 2**30:
         return check("home", "ok", found)
     return check("home", "other", found, "less than 2 GiB left on this disk: free some, or use --home elsewhere")
-
-
-def _addresses(folder: Path) -> Check:
-    from storage import relocation
-    from storage.settings import Settings
-
-    is_right, found, advice = relocation.check(
-        Settings.from_environment({**os.environ, "DREAMSHARD_HOME": str(folder)})
-    )
-    return check("addresses", "ok" if is_right else "other", found, advice)
 
 
 def _store() -> Check:

@@ -1,4 +1,4 @@
-"""`dreamshard prune` and `compact`: what the home need not keep, and its many small files as few."""
+"""`dreamshard prune`: remove old files that no registered version needs."""
 
 from flows.cli import terminal
 from flows.cli.command_options import HomeOption, JsonOption, enter, with_options
@@ -25,24 +25,3 @@ def prune(options: PruneOptions, home: HomeOption = None, as_json: JsonOption = 
     if not options.delete and table[-1]["files"]:
         terminal.say("Nothing was removed. To remove it:")
         terminal.say(f"  {terminal.typed(f'prune --older-than {days}d --yes')}")
-
-
-def compact(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Merge the many small files of cost samples, which make queries slow: each costs about 0.5 ms.
-
-    Nothing is lost, and trainings and queries may run meanwhile. Run it again whenever queries get slow.
-    """
-    store = enter(home, existing=True)
-    from dataclasses import asdict
-
-    from storage.lake.compaction import compact as merge
-
-    folders = [asdict(done) for done in merge(store.lake)]
-    if as_json:
-        terminal.print_json(folders)
-    elif folders:
-        terminal.print_table(folders, title="Folders of the lake whose small files were merged")
-    else:
-        terminal.say(
-            f"No folder of {store.lake.root} has two small files of cost samples, so there is nothing to merge."
-        )

@@ -42,7 +42,7 @@ def version_in_use(store: Store, config: Recipe) -> InUse | None:
     tags, alias = registry.tags_by_version(store.settings), registry.champion(store.settings)
     wanted = HomeSetting(testbed=config.testbed, num_devices=config.tasks.num_devices, since="")
     found: list[InUse] = []
-    for topology, version in champions_among(tags, alias).items():
+    for topology, version in champions_among(tags).items():
         measured = Topology.of_tags(tags[version])
         if measured is not None and wanted.includes(measured):
             chosen = [change for change in history(tags[version]) if change.alias == "champion"]

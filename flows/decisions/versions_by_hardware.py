@@ -55,7 +55,7 @@ def find_version(store: Store, spec: AcceleratorSpec, task: PlacementTask) -> Fo
     topologies, then versions of as many devices, then those measured rather than simulated, then the newest; try-outs last.
     """
     in_use, known = registry.champion(store.settings), registry.tags_by_version(store.settings)
-    champions, found = set(champions_among(known, in_use).values()), []
+    champions, found = set(champions_among(known).values()), []
     for number, tags in known.items():
         origin = measured_on(tags)
         if origin is not None and is_named(spec.name, origin.hardware):

@@ -1,12 +1,10 @@
 """Functions of one options object, called with its fields as parameters of their own."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import wraps
 from typing import Any, TypeVar, get_type_hints
-
-from dreamshard import addresses
 
 Result = TypeVar("Result")
 
@@ -16,8 +14,7 @@ def flattened(
 ) -> Callable[..., Result]:
     """Replace the first parameter of `body`, an options type, by the fields of that type.
 
-    Prefect and Typer read the signature, so both see the fields. An empty text leaves an optional field empty. The result
-    raises `ValueError` where a field has an address with a secret.
+    Prefect and Typer read the signature, so both see the fields. An empty text leaves an optional field empty.
 
     Args:
         body: takes an options type, then possibly more parameters.
@@ -33,7 +30,6 @@ def flattened(
     @wraps(body)
     def call(*args: Any, **kwargs: Any) -> Result:
         values = signature.bind(*args, **kwargs).arguments
-        check_addresses(values)
         empty = {name for name in optional & values.keys() if values[name] == ""}
         filled = {name: value for name, value in values.items() if name in names - empty}
         return body(first.annotation(**filled), **{name: values[name] for name in values.keys() - names})
@@ -42,18 +38,6 @@ def flattened(
     vars(call).update(__signature__=signature, __annotations__=annotations)
     del vars(call)["__wrapped__"]  # whose signature Prefect would read instead
     return call
-
-
-def check_addresses(values: Mapping[str, Any]) -> None:
-    """Check that no text among the values of fields has an address with a secret.
-
-    Raises:
-        ValueError: one has.
-    """
-    for name, value in values.items():
-        for each in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(each, str):
-                addresses.check(each, name)
 
 
 def option_parameters(options: type) -> list[inspect.Parameter]:

@@ -10,13 +10,11 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from prefect import Flow
-from prefect.utilities.callables import get_call_parameters
 from prefect.utilities.hashing import file_hash
 from pydantic import Field, TypeAdapter
 
-from dreamshard.addresses import WITHOUT_SECRET
 from flows.forms import flow_failures
-from flows.forms.flat import check_addresses, flattened
+from flows.forms.flat import flattened
 
 Result = TypeVar("Result")
 
@@ -25,31 +23,16 @@ flow_failures.install()
 _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most", "pattern": ""}
 
 
-class _CheckedFlow(Flow[..., Result]):
-    """A flow that checks addresses when it is called, before Prefect keeps the parameters of its run."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the flow.
-
-        Raises:
-            ValueError: a parameter has an address with a secret.
-        """
-        own = {name: value for name, value in kwargs.items() if name not in ("return_state", "wait_for")}
-        check_addresses(get_call_parameters(self.fn, args, own))
-        return super().__call__(*args, **kwargs)
-
-
 def deployed(name: str) -> Callable[[Callable[..., Result]], Flow[..., Result]]:
     """Make the Prefect flow `name` of a function that takes one options object.
 
-    The flow's parameters are the fields of the options, for its form, for the API and for calls from Python. Addresses with
-    a secret are refused before a run exists: by Prefect's server by the form's schema, and by the flow that is called.
+    The flow's parameters are the fields of the options, for its form, for the API and for calls from Python.
     """
 
     def decorate(body: Callable[..., Result]) -> Flow[..., Result]:
         version = file_hash(inspect.getfile(body))  # Prefect's own default would be the hash of `flat.py`
         called = flow_failures.failing_in_one_sentence(body)
-        made: Flow[..., Result] = _CheckedFlow(
+        made: Flow[..., Result] = Flow(
             fn=flattened(called, lambda field: field),
             name=name,
             version=version,
@@ -66,26 +49,17 @@ def deployed(name: str) -> Callable[[Callable[..., Result]], Flow[..., Result]]:
 
 
 def field_schema(annotation: Any) -> dict[str, Any]:
-    """The JSON schema of one type (or None): bounds below `allOf` and in words, None as the absence of a value.
-
-    Free texts take no address with a secret.
-    """
+    """The JSON schema of one type (or None): bounds below `allOf` and in words, None as the absence of a value."""
     schema = TypeAdapter(annotation).json_schema()
     for choice in schema.pop("anyOf", []):
         if choice["type"] != "null":
             schema |= choice
-    texts = schema["items"] if schema.get("type") == "array" else schema
-    refused = [{"pattern": WITHOUT_SECRET}] if texts.get("type") == "string" and "enum" not in texts else []
     bounds = {name: schema.pop(name) for name in _BOUNDS if name in schema}
-    if texts is not schema and refused:
-        schema = schema | {"items": texts | {"allOf": refused}}
-    elif refused:
-        schema = schema | {"allOf": refused}
     if not bounds:
         return schema
     in_words = ", ".join(f"{_BOUNDS[name]} {bound}" for name, bound in bounds.items() if _BOUNDS[name])
     description = f"{schema['description']} {in_words.capitalize()}." if in_words else schema["description"]
-    return schema | {"allOf": [bounds, *schema.get("allOf", [])], "description": description}
+    return schema | {"allOf": [bounds], "description": description}
 
 
 def _drawn(parameter: inspect.Parameter) -> inspect.Parameter:

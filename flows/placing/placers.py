@@ -130,10 +130,8 @@ def choose(
 
 def for_hardware(store: "Store", task: "PlacementTask", spec: "AcceleratorSpec", called: str) -> Choice:
     """The best placer for some hardware that there is without measuring."""
-    from storage.mlflow_store.presence import may_have_versions
-
     found = None
-    if may_have_versions(store.settings):
+    if store.settings.has_registry:
         from flows.decisions.versions_by_hardware import find_version
 
         found = find_version(store, spec, task)
@@ -285,9 +283,7 @@ def _champion(store: "Store") -> "DreamShardPlacer | None":
     Raises:
         ValueError: its files are gone or damaged.
     """
-    from storage.mlflow_store.presence import may_have_versions
-
-    if not may_have_versions(store.settings):
+    if not store.settings.has_registry:
         return None
     from storage.mlflow_store import registry
 

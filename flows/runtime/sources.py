@@ -6,7 +6,6 @@ from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from dreamshard import addresses
 from dreamshard.workloads import Workload, WorkloadConfig, change_token, open_workload
 from dreamshard.workloads.config import list_file
 from dreamshard.workloads.functions import is_function
@@ -21,9 +20,8 @@ def with_absolute_paths(workload: WorkloadConfig) -> WorkloadConfig:
     """The same workload wherever it is opened: its source as `dreamshard.workloads.identity` knows it.
 
     Raises:
-        ValueError: it has batches, but its source is no model; or its source is an address with a secret.
+        ValueError: it has batches, but its source is no model.
     """
-    addresses.check(workload.source, "the tables' source")
     batches = workload.batches
     if is_function(workload.source):
         batches = None if batches is None else known_as(batches)

@@ -9,7 +9,6 @@ from typing import Any, get_args
 from pydantic import TypeAdapter, ValidationError
 from typer.models import OptionInfo
 
-from dreamshard import addresses
 from dreamshard.workloads.identity import known_as
 from flows.forms.flat import option_parameters
 from flows.forms.options import RetrainingOptions
@@ -70,7 +69,7 @@ def settled(
             environment variable.
 
     Raises:
-        ValueError: a value is none for its field or an address with a secret, or what the home kept cannot be read.
+        ValueError: a value is none for its field, or what the home kept cannot be read.
     """
     kept = read_schedule(home)
     values: dict[str, Any] = {}
@@ -83,7 +82,6 @@ def settled(
             value, found = _parsed(field, field.variable, from_environment), f"from {field.variable}"
         else:
             value, found = getattr(kept, field.name), "kept by the home"
-            addresses.check(str(value), f"{field.option}, as the home keeps it from earlier,")
         if value is None:
             found = "not set: the recipe's, or derived"
         values[field.name] = value
@@ -100,7 +98,6 @@ def keep(home: Path, schedule: Schedule) -> None:
 def _parsed(field: Field, where: str, text: str) -> Any:
     if not text.strip():
         return None
-    addresses.check(text, where)
     try:
         value = TypeAdapter(field.kind).validate_python(text.strip())
     except ValidationError as error:

@@ -5,32 +5,22 @@ A version that was registered after its evaluation was written is found here: `v
 
 EVALUATIONS = """
     with registered as (
-        select training, iterations, any_value(evaluation) as evaluation, max(version) as version,
-            any_value(algorithm) as algorithm
+        select training, iterations, max(version) as version, any_value(algorithm) as algorithm
         from versions group by 1, 2
-    ), by_evaluation as (
-        select evaluation, max(version) as version, any_value(algorithm) as algorithm
-        from versions where evaluation is not null group by 1
     )
     select evaluated.* replace (
         coalesce(
-            try_cast(split_part(evaluated.model_version, ':', -1) as integer), of_training.version, of_evaluation.version
-        ) as model_version,
-        coalesce(evaluated.split, 'heldout') as split
+            try_cast(split_part(evaluated.model_version, ':', -1) as integer), registered.version
+        ) as model_version
     ), case
         when contains(evaluated.model_version, ':') then split_part(evaluated.model_version, ':', 1)
         when evaluated.model_version is not null then 'dreamshard'
-        else coalesce(of_training.algorithm, of_evaluation.algorithm)
+        else registered.algorithm
     end as algorithm
     from ({rows}) as evaluated
-    left join registered as of_training
-        on of_training.training = evaluated.training and of_training.iterations = evaluated.iteration
-    left join by_evaluation as of_evaluation
-        on of_evaluation.evaluation = evaluated.run_key and evaluated.training is null
-        and evaluated.placer = 'dreamshard'
+    left join registered
+        on registered.training = evaluated.training and registered.iterations = evaluated.iteration
 """
-"""Evaluations from before they named the training find the version by the evaluation that it was registered with; those from
-before there were reference tasks are of held-out ones."""
 
 EVALUATED_DEVICES = """
     select evaluated.evaluation_id, evaluated.run_key, evaluated.dataset_version, evaluated.testbed,

@@ -46,4 +46,4 @@ def with_lookups(root: AnyPath, pool: pa.Table, names: Sequence[str]) -> set[str
 
 
 def _folder(root: AnyPath, version: str) -> AnyPath:
-    return partition(root / FOLDER, dataset_version=version)
+    return partition(root / FOLDER, version)

@@ -11,16 +11,11 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from dreamshard.exchange_sample import Exchange, ExchangeSample
-from dreamshard.files.foreign import reading
 from storage.filesystem import AnyPath, list_files
 from storage.lake import schemas
 from storage.lake.parquet_files import content_id, partition, read_parquet_files, write_rows
 from storage.lake.rows import Row, now
 
-_DAMAGED = (
-    "has files that do not hold all-to-alls",
-    "so communication cannot be predicted from them; remove the newest file there to measure its all-to-alls again",
-)
 _OF_SAMPLE = ("testbed", "hardware", "host_devices", "clock", "spread_ms", "repeats")
 
 
@@ -47,16 +42,14 @@ def read_exchanges(root: AnyPath, links: str | None, versions: Mapping[str, str]
     """
     everywhere = root / "exchange_samples", "*/*.parquet"
     files = list_files(*(everywhere if links is None else (_folder(root, links), "*.parquet")))
-    tables = read_parquet_files(files)
-    with reading(root / "exchange_samples", *_DAMAGED):
-        rows = {row["exchange_id"]: row for table in tables for row in table.to_pylist()}
-        ordered = sorted(rows.values(), key=lambda row: (row["created_at"], row["exchange_id"]))
-        samples = [_from_row(row) for row in ordered]
+    rows = {row["exchange_id"]: row for table in read_parquet_files(files) for row in table.to_pylist()}
+    ordered = sorted(rows.values(), key=lambda row: (row["created_at"], row["exchange_id"]))
+    samples = [_from_row(row) for row in ordered]
     return [sample for sample in samples if sample.versions.items() <= versions.items()]
 
 
 def _folder(root: AnyPath, links: str) -> AnyPath:
-    return partition(root / "exchange_samples", measured_on=links)
+    return partition(root / "exchange_samples", links)
 
 
 def _to_row(sample: ExchangeSample) -> Row:

@@ -5,7 +5,6 @@
     drifted/<dataset version>/<content>.parquet                        one row per table derived from one of the dataset's
     tasks/<dataset version>/<split>/<task set>.parquet                 one row per task
     cost_samples/<testbed>/<dataset version>/<run>.<iteration>.<content>.parquet          one row per device
-    cost_samples/<testbed>/<dataset version>/+merged.<content>.parquet                    one row per device, of many runs
     sample_buffer/...                                                  samples of an unfinished iteration
     shard_costs/<hardware>/<key>.<repeats>.parquet                     one row: a shard measured by itself
     exchange_samples/<links>/<content>.parquet                         one row per all-to-all measured by itself
@@ -16,15 +15,12 @@ A folder is named by a value of its files (`parquet_files.partition`); every fil
 Writing the same content again adds nothing; a repeated evaluation replaces the previous one. A killed writer leaves at most
 a `.tmp` file, which no reader opens. SQL queries belong in `catalog`, new cost samples in `sample_buffer`.
 
-The root may be a bucket. Locks then hold on this host only, and hosts that write at once corrupt nothing: the same content
-has the same name, and different runs have different names. Two hosts that do the same run at once may write a sample to
-two files; readers count it once, by its id.
+The root may be a bucket. Hosts that write at once corrupt nothing: the same content has the same name, and different runs
+have different names.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import quote
@@ -33,27 +29,18 @@ import pyarrow as pa
 
 from dreamshard.costs import CostSample
 from dreamshard.evaluation import EvaluationRow
-from dreamshard.files.locks import locked
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import LookupFiles, WorkloadTable, dataset_version, statistics, write_lookups
 from storage.filesystem import AnyPath, list_files
 from storage.lake import drifted_tables, rows, schemas
-from storage.lake.merged_samples import read_samples
 from storage.lake.parquet_files import (
     content_id,
-    interpreting,
     partition,
     read_parquet,
     read_parquet_files,
     write_parquet,
     write_rows,
-)
-from storage.lake.readers import reading
-
-_ONE_OF_MANY = (
-    "so this run cannot use it; one of its files is damaged or comes from another program, and the others are good: move "
-    "files elsewhere until the rest can be read, and keep those"
 )
 
 EVALUATION = 0
@@ -66,22 +53,12 @@ class Lake:
 
     Attributes:
         root: the folder, on this machine or elsewhere.
-        local: this machine's folder for locks and copies of lookups, used if `root` is elsewhere; it may be removed while
-            nothing runs.
+        local: this machine's folder for copies of lookups, used if `root` is elsewhere; it may be removed while nothing
+            runs.
     """
 
     root: AnyPath
     local: Path
-
-    @contextmanager
-    def one_writer(self, dataset: str) -> Iterator[None]:
-        """Let one process of this machine at a time change a dataset; readers do not wait."""
-        folder = self.root / dataset
-        if not isinstance(folder, Path):
-            folder = self.local / "locks" / quote(str(folder), safe="")
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder, f"another process writes to {folder}"):
-            yield
 
     def write_table_lookups(self, table: WorkloadTable, description: Tables | None = None) -> AnyPath:
         """Write the lookups of one table unless they exist; returns the file, which datasets of the same table share.
@@ -130,12 +107,10 @@ class Lake:
                 "other tables would be read under that name; pass dataset_version(tables)"
             )
         path = self._dataset_path(version)
-        written = self._written() if newest else []
-        is_due = version not in [each for _, each in written[-1:]] if newest else not path.exists()
+        is_due = version not in self.dataset_versions()[-1:] if newest else not path.exists()
         if is_due:
             lookups = [rows.lookups_file(tables.select([t])) for t in range(len(tables))]
-            after = [time + timedelta(microseconds=1) for time, _ in written[-1:]]  # the clock may have been set back
-            created_at = max([rows.now(), *after]) if newest else schemas.LONG_AGO
+            created_at = rows.now() if newest else schemas.LONG_AGO
             write_parquet(path, rows.tables_to_rows(tables, version, source, lookups, created_at))
         return path
 
@@ -145,9 +120,7 @@ class Lake:
         Raises:
             ValueError: there is no such dataset, or its file cannot be read.
         """
-        found = self._read_dataset_rows(version)
-        with interpreting(self._dataset_path(version)):
-            return rows.tables_from_rows(found)
+        return rows.tables_from_rows(self._read_dataset_rows(version))
 
     def read_pool(self, version: str) -> Tables:
         """The tables of dataset `version`, then those derived from them (`drifted_tables`).
@@ -155,15 +128,11 @@ class Lake:
         Raises:
             ValueError: as `read_dataset`.
         """
-        found = self.pool_rows(version)
-        with interpreting(self._dataset_path(version)):
-            return rows.tables_from_rows(found)
+        return rows.tables_from_rows(self.pool_rows(version))
 
     def pool_rows(self, version: str) -> pa.Table:
         """`read_pool` as rows of `schemas.TABLES`."""
-        found = self._read_dataset_rows(version)
-        with interpreting(self._dataset_path(version)):
-            return drifted_tables.pool_rows(self.root, version, found)
+        return drifted_tables.pool_rows(self.root, version, self._read_dataset_rows(version))
 
     def dataset_source(self, version: str) -> str:
         """The `source` that the dataset was last written with.
@@ -175,14 +144,10 @@ class Lake:
 
     def dataset_versions(self) -> list[str]:
         """Versions of all datasets; the one written last is last."""
-        return [version for _, version in self._written()]
-
-    def _written(self) -> list[tuple[datetime, str]]:
-        """When each dataset was written, and its version; the one written last is last."""
         paths = list_files(self.root / "tables", "*/tables.parquet")
         files = read_parquet_files(paths, ["dataset_version", "created_at"])
         first_rows = [table.slice(0, 1).to_pylist()[0] for table in files]
-        return sorted(((row["created_at"], row["dataset_version"]) for row in first_rows), key=lambda each: each[0])
+        return [row["dataset_version"] for row in sorted(first_rows, key=lambda row: row["created_at"])]
 
     def write_tasks(
         self,
@@ -229,9 +194,8 @@ class Lake:
                 f"there are no {split} tasks {key!r} of dataset {dataset_version}, so there is nothing to place; draw "
                 f"them first, or use one of {known}"
             )
-        pool, found = self.read_pool(dataset_version), read_parquet(path)
-        with interpreting(path):
-            return [rows.task_from_row(row, pool) for row in found.sort_by("position").to_pylist()]
+        pool = self.read_pool(dataset_version)
+        return [rows.task_from_row(row, pool) for row in read_parquet(path).sort_by("position").to_pylist()]
 
     def read_cost_samples(self, run_key: str | None = None) -> list[CostSample]:
         """Measurements ordered by iteration and time; costs are float32 as testbeds return them.
@@ -242,19 +206,15 @@ class Lake:
         Raises:
             ValueError: a file cannot be read, or a sample's dataset is not in the lake.
         """
-        folder = self.root / "cost_samples"
-        with reading(self.root):
-            tables = read_samples(folder, run_key, depth="*/*/")
-        with interpreting(folder, _ONE_OF_MANY):
-            all_rows = [row for table in tables for row in table.to_pylist()]
-            kept = [row for row in all_rows if run_key in (None, row["run_key"])]
-            kept.sort(key=lambda row: (row["iteration"], row["created_at"]))
-            names = sorted({str(row["dataset_version"]) for row in kept})
-        pools = {name: self.read_pool(name) for name in names}
+        run = "*" if run_key is None else quote(run_key, safe="")
+        tables = read_parquet_files(list_files(self.root / "cost_samples", f"*/*/{run}.*.parquet"))
+        found = [row for table in tables for row in table.to_pylist()]
+        found.sort(key=lambda row: (row["iteration"], row["created_at"]))
         samples: list[CostSample] = []
-        with interpreting(folder, _ONE_OF_MANY):
-            for name, pool in pools.items():
-                samples += rows.samples_from_rows([row for row in kept if str(row["dataset_version"]) == name], pool)
+        for name in sorted({row["dataset_version"] for row in found}):
+            samples += rows.samples_from_rows(
+                [row for row in found if row["dataset_version"] == name], self.read_pool(name)
+            )
         return samples
 
     def write_evaluation(
@@ -287,15 +247,15 @@ class Lake:
             rows.evaluation_to_row(row, model_versions.get(row.placer), origin, trained.get(row.placer))
             for row in measured
         ]
-        folder = partition(self.root / "evaluations", testbed=testbed, dataset_version=dataset_version)
+        folder = partition(self.root / "evaluations", testbed, dataset_version)
         write_rows(folder / f"{quote(run_key, safe='')}.parquet", content, schemas.EVALUATIONS)
         return [row["evaluation_id"] for row in content]
 
     def _dataset_path(self, version: str) -> AnyPath:
-        return partition(self.root / "tables", dataset_version=version) / "tables.parquet"
+        return partition(self.root / "tables", version) / "tables.parquet"
 
     def _tasks_path(self, version: str, split: str, key: str) -> AnyPath:
-        return partition(self.root / "tasks", dataset_version=version, split=split) / f"{quote(key, safe='')}.parquet"
+        return partition(self.root / "tasks", version, split) / f"{quote(key, safe='')}.parquet"
 
     def _read_dataset_rows(self, version: str) -> pa.Table:
         path = self._dataset_path(version)

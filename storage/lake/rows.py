@@ -23,7 +23,7 @@ from storage.lake.parquet_files import content_id
 Row = dict[str, Any]
 
 _OF_TABLES = ("rows", "dim", "pooling_factor", "lookups", "unique_rows")
-_OF_TASK = ("num_devices", "precision", "optimizer")
+_OF_TASK = ("num_devices", "devices_per_host", "precision", "optimizer")
 _OF_SAMPLE = ("testbed", "hardware", "clock", "batch_size", "repeats")
 
 
@@ -84,13 +84,12 @@ def task_to_row(task: PlacementTask) -> Row:
         "num_tables": len(task.tables),
         "memory_bytes": task.memory_bytes,
         **{name: getattr(task, name) for name in _OF_TASK},
-        **_hosts(task),
     }
 
 
 def task_from_row(row: Row, pool: Tables) -> PlacementTask:
     """The task, with its tables from `pool`."""
-    same = {name: row[name] for name in _OF_TASK} | {"devices_per_host": row.get("devices_per_host")}
+    same = {name: row[name] for name in _OF_TASK}
     return PlacementTask(pool.named(row["table_names"]), memory_bytes=row["memory_bytes"], name=row["task"], **same)
 
 
@@ -107,7 +106,6 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
         "task": task.name,
         "capacity_bytes": task.memory_bytes,
         **{name: getattr(task, name) for name in _OF_TASK},
-        **_hosts(task),
         "overall_ms": sample.overall_ms if fits else None,
         "spread_ms": sample.spread_ms if fits else None,
         "versions": json.dumps(dict(sample.versions), sort_keys=True),
@@ -172,14 +170,9 @@ def evaluation_to_row(row: EvaluationRow, model_version: str | None, origin: Row
     return content | {"evaluation_id": content_id(content), "created_at": now()}
 
 
-def _hosts(task: PlacementTask) -> Row:
-    """No column where the task leaves it to the hardware: files of earlier versions have none either."""
-    return {} if task.devices_per_host is None else {"devices_per_host": task.devices_per_host}
-
-
 def _sample(rows: Sequence[Row], pool: Tables) -> CostSample:
     first = rows[0]
-    infeasible, device = None, first.get("infeasible_device")
+    infeasible, device = None, first["infeasible_device"]
     if device is not None:
         infeasible = Infeasible(device=device, asked_bytes=first["asked_bytes"], free_bytes=first["free_bytes"])
     phases = torch.tensor([[row[name] or 0.0 for name in schemas.PHASE_COLUMNS] for row in rows])  # [D, 4]

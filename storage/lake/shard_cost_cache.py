@@ -47,4 +47,4 @@ class LakeShardCache:
             write_rows(path, [row], schemas.SHARD_COSTS)
 
     def _folder(self, key: ShardKey) -> AnyPath:
-        return partition(self.root / "shard_costs", hardware=key.hardware)
+        return partition(self.root / "shard_costs", key.hardware)

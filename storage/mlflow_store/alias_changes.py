@@ -3,9 +3,7 @@
 Tags of a version: `alias`, `reason`, `decided_by` and `decided_at` of the last change, `champion_of` while it is champion of
 its topology, and `alias_changes`, the JSON of all changes in order (`alias_history`). All of it is among versions of one
 algorithm, that of the settings; only `make_champion` takes a version of any.
-
-A change that was cut off counts as not made: history and reason are written first, then the tag `champion_of`, which the
-former champion loses last, then the alias. Made again, it ends as if it had not been cut off.
+The alias moves last: whoever sees it finds the reason.
 """
 
 import json
@@ -23,9 +21,8 @@ from storage.mlflow_store.alias_history import (
     AliasChange,
     history,
     last_chosen,
-    replaced,
 )
-from storage.mlflow_store.champions import champion_of, home_setting
+from storage.mlflow_store.champions import champion_of
 from storage.mlflow_store.registry import (
     aliases,
     champion,
@@ -63,9 +60,7 @@ def set_alias(settings: Settings, name: str, alias: Alias, reason: str, *, by: s
     registry, model, current = client(settings), find(settings, name), aliases(settings)
     version, former, topology = reference_to(model), current.get("champion"), topology_name(model.tags)
     name_of_model = settings.registered_model
-    home = home_setting(settings)
-    at = max(_now(), home.since) if home else _now()  # after the setting, also where the clock was set back since
-    change = AliasChange(at=at, alias=alias, by=by, reason=reason)
+    change = AliasChange(at=_now(), alias=alias, by=by, reason=reason)
     if alias == "champion":
         change = replace(change, displaced=_displaced(settings, version, topology))
         if former is not None and former != version:
@@ -78,9 +73,7 @@ def set_alias(settings: Settings, name: str, alias: Alias, reason: str, *, by: s
     _decided(settings, model, change)
     if alias == "champion":
         _take_topology(settings, version, topology)
-    registry.set_registered_model_alias(
-        name_of_model, alias, str(model.version)
-    )  # last: whoever sees the alias finds the reason
+    registry.set_registered_model_alias(name_of_model, alias, str(model.version))
 
 
 def set_standing(settings: Settings, version: str, alias: Alias, reason: str, *, by: str = BY_EVALUATION) -> None:
@@ -127,11 +120,6 @@ def make_champion(settings: Settings, name: str, reason: str, by: str) -> Champi
     settings = settings.of(wanted.algorithm)
     model, former = find(settings, name), champion(settings)
     former_tags = find(settings, former).tags if former is not None else {}
-    if (
-        wanted.name == "previous" and reference_to(model) == former
-    ):  # cut off before: `previous` moved, `champion` did not
-        lost = replaced(former_tags)
-        model = model if lost is None else find(settings, str(lost.replaced_by))
     version = reference_to(model)
     if version != former:
         load_placer(version, settings)  # a version that cannot be read must not come into use
@@ -152,13 +140,10 @@ def _restore_displaced(settings: Settings, version: str, former: Mapping[str, st
     Args:
         former: tags of the version that is still champion.
     """
-    undone, known = last_chosen(former), tags_by_version(settings)
+    undone = last_chosen(former)
     displaced = None if undone is None else undone.displaced
-    if displaced is None or displaced == version or displaced not in known:
-        return
-    is_restored = CHAMPION_OF in known[displaced] and CHAMPION_OF not in former
-    if not is_restored:  # or else the change was cut off after it
-        set_standing(settings, displaced, "champion", reason, by=by)
+    if displaced not in (None, version) and displaced in tags_by_version(settings):
+        set_standing(settings, str(displaced), "champion", reason, by=by)
 
 
 def _now() -> str:

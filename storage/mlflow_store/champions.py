@@ -19,7 +19,7 @@ _KEEPS_SETTING = REGISTERED_MODELS["dreamshard"]
 
 def champions(settings: Settings) -> dict[str, str]:
     """The algorithm's champion of every topology: topology in words to version; empty before the first."""
-    return champions_among(registry.tags_by_version(settings), registry.champion(settings))
+    return champions_among(registry.tags_by_version(settings))
 
 
 def champion_of(settings: Settings, topology: str | None) -> str | None:
@@ -31,7 +31,7 @@ def champion_of(settings: Settings, topology: str | None) -> str | None:
         topology: in words (`Topology`); None for an unknown one, whose champion is the version with the alias.
     """
     in_use = registry.champion(settings)
-    known = champions_among(registry.tags_by_version(settings), in_use)
+    known = champions_among(registry.tags_by_version(settings))
     if topology in known:
         return known[topology]
     return in_use if topology is None or in_use not in known.values() else None

@@ -24,7 +24,7 @@ def log_dataset(
 ) -> None:
     """Log a dataset version as an input of a run, with its origin and its use; its digest is the version."""
     profile = {"num_tables": len(tables), "num_lookups": int(tables.lookups.sum())}
-    folder = partition(settings.lake_root / "tables", dataset_version=version)
+    folder = partition(settings.lake_root / "tables", version)
     log_input(settings, run, make_dataset(source, version, folder, _COLUMNS, profile), context)
 
 

@@ -6,8 +6,10 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_registered_artifact_repositories
 
-from storage.mlflow_store.listing import EXPERIMENT as EXPERIMENT
 from storage.settings import Settings
+
+EXPERIMENT = "dreamshard"
+"""Name of the experiment that all runs are in."""
 
 MODEL_TRAINING = "workflowType=machine_learning"
 """Of the address of a page of MLflow: show it as model training, and not as generative AI, which is the default."""
@@ -24,8 +26,6 @@ def experiment_id(tracking: MlflowClient, settings: Settings) -> str:
     """
     existing = tracking.get_experiment_by_name(EXPERIMENT)
     if existing is not None:
-        for name, value in _KIND.items() - existing.tags.items():
-            tracking.set_experiment_tag(existing.experiment_id, name, value)
         return str(existing.experiment_id)
     location = None
     if not settings.tracking_uri.startswith("http"):  # a server chooses where its files go

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import shutil
+import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +17,10 @@ from mlflow.models import Model
 
 import dreamshard
 from dreamshard import trained
-from dreamshard.model_folder import folder_digest
 from dreamshard.tables import Tables
 from storage.lake.rows import description_columns
-from storage.mlflow_store.registry import DIGEST_TAG, ensure_model, reference_to
-from storage.mlflow_store.runs import client, finite, later_times_ms
+from storage.mlflow_store.registry import ensure_model, reference_to
+from storage.mlflow_store.runs import client, finite
 from storage.settings import Settings
 
 _EXAMPLE = [
@@ -105,8 +105,6 @@ def register_placer(
     )  # first: a version that exists has its metrics
     ensure_model(settings)
     labels = {tag: str(value) for tag, value in (tags or {}).items()}
-    if (digest := folder_digest(placer_folder)) is not None:
-        labels[DIGEST_TAG] = digest
     return reference_to(
         registry.create_model_version(name, logged.model_uri, run_id=run, tags=labels, model_id=logged.model_id)
     )
@@ -127,7 +125,7 @@ def log_model_metrics(
         on: name and digest of the dataset of the measurements, which is an input of the run.
     """
     values, (dataset, digest) = finite(metrics), on or (None, None)
-    times_ms = later_times_ms(settings, run, values, step)
-    batch = [Metric(name, value, times_ms[name], step, model, dataset, digest, run) for name, value in values.items()]
+    now_ms = int(time.time() * 1000)
+    batch = [Metric(name, value, now_ms, step, model, dataset, digest, run) for name, value in values.items()]
     if batch:
         client(settings).log_batch(run, metrics=batch)

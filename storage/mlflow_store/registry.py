@@ -18,25 +18,19 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from dreamshard import trained
-from dreamshard.model_folder import check_files
-from dreamshard.names import Algorithm
+from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
 from dreamshard.search import DreamShardPlacer
 from dreamshard.trained import TrainedPlacer
 from dreamshard.version_references import ALIASES as ALIASES
 from dreamshard.version_references import VersionReference
-from storage import relocation
 from storage.filesystem import failures
 from storage.mlflow_store.experiment import MODEL_TRAINING
-from storage.mlflow_store.listing import missing
 from storage.mlflow_store.runs import client
-from storage.mlflow_store.standings import provisional_note
+from storage.mlflow_store.standings import CHAMPION_OF, provisional_note
 from storage.settings import REGISTERED_MODELS, Settings
 
 REFERENCES = ("training", "evaluation", "dataset", "comparison", "reference_evaluation", "reference_dataset")
 """Tags of a version that hold the key of something in the store which must not be removed while the version exists."""
-
-DIGEST_TAG = "placer_sha256"
-"""Tag of a version: the digest of its placer's files, which is checked before they are loaded."""
 
 _ABOUT: dict[Algorithm, str] = {
     "dreamshard": "Places embedding tables on devices.",
@@ -44,7 +38,7 @@ _ABOUT: dict[Algorithm, str] = {
     "autoshard": "Places embedding tables on devices as AutoShard was published (arXiv 2208.06399): balances compute.",
 }
 logger = logging.getLogger(__name__)
-_PAGE = 200  # versions in one answer
+_MOST_VERSIONS = 100_000
 _MAX_DESCRIPTION = 5000  # characters that MLflow's database accepts
 
 
@@ -80,7 +74,32 @@ def find(settings: Settings, name: str) -> ModelVersion:
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-    raise ValueError(missing(wanted, own.tracking_uri, known, tags_by_version(own)))
+    raise ValueError(_missing(wanted, own.tracking_uri, known, tags_by_version(own)))
+
+
+def _missing(
+    wanted: VersionReference, address: str, aliases: Mapping[str, str], versions: Mapping[str, Mapping[str, str]]
+) -> str:
+    """Say that there is no such version, and which exist.
+
+    Args:
+        wanted: the version.
+        address: of the registry.
+        aliases: alias to version, of its algorithm.
+        versions: tags of each version of its algorithm.
+    """
+    existing = []
+    for version, tags in versions.items():
+        named = [alias for alias, number in aliases.items() if number == version]
+        named += [f"champion of {tags[CHAMPION_OF]}"] if CHAMPION_OF in tags else []
+        existing.append(f"version {version}" + (f" ({', '.join(named)})" if named else ""))
+    what = f"{wanted.name} yet" if wanted.name in ALIASES else f"version {str(wanted)!r}"
+    option = "" if wanted.algorithm == DEFAULT_ALGORITHM else f" --algorithm {wanted.algorithm}"
+    advice = f"registered: {', '.join(existing)}" if existing else f"train one with `dreamshard run{option}`"
+    if wanted.name == "champion" and existing:
+        newest = next(iter(versions))
+        advice += f"; name one (--placer {newest}), or make it champion with `dreamshard promote {newest}`"
+    return f"there is no {what} of {REGISTERED_MODELS[wanted.algorithm]} at {address}; {advice}"
 
 
 def model_and_number(version: str) -> tuple[str, str]:
@@ -150,13 +169,8 @@ def version_link(version: str) -> str:
 
 def all_versions(settings: Settings) -> list[ModelVersion]:
     """Of the algorithm, newest first; without aliases, which MLflow leaves out of search results."""
-    versions: list[ModelVersion] = []
-    page: str | None = ""
     wanted = f"name='{settings.registered_model}'"
-    while page is not None:
-        answer = client(settings).search_model_versions(wanted, max_results=_PAGE, page_token=page or None)
-        versions += answer
-        page = answer.token or None
+    versions = client(settings).search_model_versions(wanted, max_results=_MOST_VERSIONS)
     return sorted(versions, key=lambda version: -int(version.version))
 
 
@@ -187,14 +201,11 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Tra
             is warned of.
 
     Raises:
-        ValueError: there is none of that name (the message lists the existing ones), or its files are lost or damaged; or
-            the home was moved while another process uses it.
+        ValueError: there is none of that name (the message lists the existing ones), or its files are lost or damaged.
     """
     home = settings or Settings.from_environment()
-    relocation.settle(home.home)
     version = find(home, name)
     with _download(home, version, "artifacts/placer") as folder:
-        check_files(folder, version.tags.get(DIGEST_TAG))
         placer = trained.load_placer(folder)
     if settings is None and (note := provisional_note(version.tags)):
         logger.warning("version %s is %s", reference_to(version), note)
@@ -218,30 +229,20 @@ def load_predictor(name: str, settings: Settings) -> DreamShardPlacer:
 
 @contextmanager
 def _download(settings: Settings, version: ModelVersion, part: str) -> Iterator[Path]:
-    """A local copy of a file or folder of a version, or of all if the name is empty, while the block runs.
+    """A local copy of a file or folder of a version while the block runs.
 
     Raises:
-        ValueError: it is lost (from FileNotFoundError) or cannot be reached (from the error of the store or registry).
+        ValueError: it is lost or cannot be reached.
     """
     tracking, uri = settings.tracking_uri, f"models:/{version.name}/{version.version}"
     with TemporaryDirectory() as scratch:
         try:
             local = mlflow.artifacts.download_artifacts(
-                f"{uri}/{part}".rstrip("/"), dst_path=scratch, tracking_uri=tracking, registry_uri=tracking
+                f"{uri}/{part}", dst_path=scratch, tracking_uri=tracking, registry_uri=tracking
             )
         except failures(MlflowException) as error:
-            cause = FileNotFoundError(f"there is no {part or 'file'}") if _is_lost(tracking, uri, part) else error
             raise ValueError(
-                f"the files of version {version.version} of {version.name} cannot be read ({cause}), so it cannot place; "
-                f"restore {version.source}, or use another version"
-            ) from cause
+                f"the files of version {version.version} of {version.name} cannot be read ({error}); restore "
+                f"{version.source}, or use another version"
+            ) from error
         yield Path(local)
-
-
-def _is_lost(tracking: str, uri: str, part: str) -> bool:
-    """Whether the version's store answers and lacks the part; a failed download does not tell this from an outage."""
-    try:
-        entries = mlflow.artifacts.list_artifacts(f"{uri}/{part.rpartition('/')[0]}".rstrip("/"), tracking_uri=tracking)
-    except failures(MlflowException):
-        return False
-    return all(part and entry.path != part for entry in entries)

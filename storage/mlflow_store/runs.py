@@ -26,17 +26,13 @@ if TYPE_CHECKING:
 CHAIN_KEY = "dreamshard.chain"
 STAGE = "dreamshard.stage"
 _PARENT = "mlflow.parentRunId"
-_BATCH = 100  # parameters that MLflow accepts at once
+_BATCH = 100  # parameters, or runs, that MLflow accepts at once
 _MOST_METRICS = 1000  # likewise
 
 
 def client(settings: Settings) -> MlflowClient:
-    """MLflow's client for the runs and versions of `settings`, which MLflow's own functions then use too.
-
-    Raises:
-        ValueError: the home's database cannot be created or upgraded, see `database.prepare`.
-    """
-    database.prepare(settings.tracking_uri, settings.artifact_root)
+    """MLflow's client for the runs and versions of `settings`, which MLflow's own functions then use too."""
+    database.prepare(settings.tracking_uri)
     environment = {name: os.environ.get(name) for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")}
     mlflow.set_tracking_uri(settings.tracking_uri)
     mlflow.set_registry_uri(settings.tracking_uri)
@@ -127,25 +123,10 @@ def log_metrics(settings: Settings, run: str, metrics: Mapping[str, float | None
             if name not in known or all(old.step != step for old in tracking.get_metric_history(run, name))
         }
     if values:
-        times_ms = later_times_ms(settings, run, values, step or 0)
-        batch = [Metric(name, value, times_ms[name], step or 0) for name, value in values.items()]
+        now_ms = int(time.time() * 1000)
+        batch = [Metric(name, value, now_ms, step or 0) for name, value in values.items()]
         for start in range(0, len(batch), _MOST_METRICS):
             tracking.log_batch(run, batch[start : start + _MOST_METRICS])
-
-
-def later_times_ms(settings: Settings, run: str, metrics: Mapping[str, float], step: int) -> dict[str, int]:
-    """When metrics are logged: after other values of the same step, also where the clock was set back since.
-
-    Among values of a step MLflow shows the one with the latest time.
-    """
-    tracking, now_ms = client(settings), int(time.time() * 1000)
-    shown = tracking.get_run(run).data.metrics
-    times_ms = dict.fromkeys(metrics, now_ms)
-    for name in metrics:
-        if name in shown and shown[name] != metrics[name]:
-            earlier = [old.timestamp for old in tracking.get_metric_history(run, name) if old.step == step]
-            times_ms[name] = max([now_ms, *(time_ms + 1 for time_ms in earlier)])
-    return times_ms
 
 
 def finite(metrics: Mapping[str, float | None]) -> dict[str, float]:
@@ -184,6 +165,18 @@ def tags(settings: Settings, run: str) -> dict[str, str]:
 def metrics(settings: Settings, run: str) -> dict[str, float]:
     """The newest metrics of a run."""
     return dict(client(settings).get_run(run).data.metrics)
+
+
+def metrics_of_runs(settings: Settings, runs: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The newest metrics by run."""
+    tracking = client(settings)
+    experiment = tracking.get_experiment_by_name(EXPERIMENT)
+    found: dict[str, dict[str, float]] = {}
+    for start in range(0, len(runs), _BATCH):
+        wanted = ", ".join(f"'{run}'" for run in runs[start : start + _BATCH])
+        answer = tracking.search_runs([experiment.experiment_id], f"attributes.run_id IN ({wanted})")
+        found |= {run.info.run_id: run.data.metrics for run in answer}
+    return found
 
 
 def artifact_link(settings: Settings, run: str, file: str) -> str:

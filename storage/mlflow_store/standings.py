@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dreamshard.names import SIMULATED, is_simulated
-from dreamshard.version_references import number_of
-from storage.mlflow_store.alias_history import BY_EVALUATION, last_chosen, replaced
+from storage.mlflow_store.alias_history import BY_EVALUATION, last_chosen
 from storage.mlflow_store.topology import Topology
 
 CHAMPION_OF = "champion_of"
@@ -84,27 +83,13 @@ def provisional_note(tags: Mapping[str, str]) -> str:
     return f"provisional: not yet shown to be cheaper than a rule of thumb ({tags[PROVISIONAL]})"
 
 
-def champions_among(versions: Mapping[str, Mapping[str, str]], in_use: str | None) -> dict[str, str]:
+def champions_among(versions: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """The champion of each topology: topology in words to version.
 
-    Of two with the tag, it is the one that the other was about to replace when that was cut off (`alias_changes`). Of
-    versions from before topologies had champions, it is the one that had the alias `champion` last.
-
     Args:
-        versions: tags of all versions of one algorithm.
-        in_use: version that has the alias `champion`.
+        versions: tags of all versions of one algorithm, newest first.
     """
-    claims: dict[str, list[tuple[tuple[bool, bool, bool, str, int], str]]] = {}
-    for version, tags in versions.items():
-        topology, chosen = topology_name(tags), last_chosen(tags)
-        is_tagged = CHAMPION_OF in tags
-        if topology is not None and (is_tagged or version == in_use or chosen is not None):
-            since = tags.get("decided_at", "") if is_tagged or chosen is None else chosen.at
-            successor = replaced(tags) if is_tagged else None
-            is_half_replaced = successor is not None and CHAMPION_OF in versions.get(str(successor.replaced_by), {})
-            rank = (version == in_use, is_tagged, is_half_replaced, since, number_of(version))
-            claims.setdefault(topology, []).append((rank, version))
-    return {topology: max(each)[1] for topology, each in claims.items()}
+    return {tags[CHAMPION_OF]: version for version, tags in reversed(versions.items()) if CHAMPION_OF in tags}
 
 
 def takes_alias(candidate: Mapping[str, str], holder: Mapping[str, str] | None, home: HomeSetting | None) -> bool:

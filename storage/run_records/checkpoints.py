@@ -13,9 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import psutil
-
-from dreamshard.files.foreign import reading
 from dreamshard.search import DreamShardPlacer
 from dreamshard.trained import State, TrainedPlacer, load_state, make_placer, save_state
 from storage.filesystem import AnyPath, list_files, read_json, remove, write_json, writing
@@ -25,7 +22,6 @@ Metrics = dict[str, float]
 """Metrics of one iteration by their names in MLflow."""
 
 _ITERATION = re.compile(r"iteration_(\d{2,})\.zip")
-_LEFTOVER = re.compile(r".+\.(?P<pid>\d+)\.\d+\.tmp")
 
 
 def folder(store: Store, key: str) -> AnyPath:
@@ -41,13 +37,12 @@ def last_iteration(store: Store, key: str) -> int | None:
 
 def save(store: Store, key: str, name: str, state: State, metrics: Metrics) -> None:
     """Save the state as `name`, after its metrics: every checkpoint has them."""
-    target = folder(store, key)
-    _sweep(target)
-    write_json(target / f"{name}.json", metrics)
+    write_json(folder(store, key) / f"{name}.json", metrics)
     with TemporaryDirectory() as scratch, writing(_file(store, key, name)) as file:
-        save_state(state, Path(scratch) / name)
+        own = Path(scratch, name)
+        save_state(state, own)
         with zipfile.ZipFile(file, "w") as archive:
-            for part in (Path(scratch) / name).iterdir():
+            for part in own.iterdir():
                 archive.write(part, part.name)
 
 
@@ -55,7 +50,7 @@ def load(store: Store, key: str, name: str) -> State:
     """The state saved as `name`.
 
     Raises:
-        ValueError: it does not exist or is damaged.
+        ValueError: it does not exist.
     """
     path = _file(store, key, name)
     try:
@@ -66,15 +61,8 @@ def load(store: Store, key: str, name: str) -> State:
             "resumes it"
         ) from error
     with TemporaryDirectory() as scratch:
-        advice = "so training cannot resume from it; remove it to repeat the iteration"
-        try:
-            with reading(f"checkpoint {path}", "cannot be read", advice):
-                zipfile.ZipFile(io.BytesIO(content)).extractall(scratch)
-                return load_state(Path(scratch))
-        except ValueError as error:
-            if str(path) in str(error):
-                raise
-            raise ValueError(f"checkpoint {path} cannot be read ({error}), {advice}") from error
+        zipfile.ZipFile(io.BytesIO(content)).extractall(scratch)
+        return load_state(Path(scratch))
 
 
 def require(store: Store, key: str, name: str, command: str) -> None:
@@ -140,11 +128,3 @@ def proposals(store: Store, key: str, iteration: int) -> list[tuple[str, list[in
 
 def _file(store: Store, key: str, name: str) -> AnyPath:
     return folder(store, key) / f"{name}.zip"
-
-
-def _sweep(target: AnyPath) -> None:
-    """Remove temporary files of killed writers of this machine; those of living writers stay."""
-    for path in list_files(target, "*.tmp") if isinstance(target, Path) else ():
-        match = _LEFTOVER.fullmatch(path.name)
-        if match is not None and not psutil.pid_exists(int(match["pid"])):
-            remove([path])

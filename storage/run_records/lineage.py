@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 from pydantic import TypeAdapter
 
 from dreamshard.costs import CostSample
-from dreamshard.measured_on import MeasuredOn, StepSetting
+from dreamshard.measured_on import MeasuredOn
 from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
-from dreamshard.tables import Optimizer, Precision
 from dreamshard.testbeds.machine import library_versions
 from storage.mlflow_store import registry
 from storage.mlflow_store.standings import TRYOUT, champions_among
@@ -64,7 +63,7 @@ class Origin:
         warm: what it started from; None if it started from nothing.
         measurement_s: median seconds of one of its measurements; None before the first.
         memory_bytes: room on each device in its tasks.
-        algorithm: that was trained; `dreamshard` in origins from before there were others.
+        algorithm: that was trained.
     """
 
     recipe: str
@@ -118,7 +117,7 @@ class Version:
 def versions(store: Store) -> Iterator[Version]:
     """All versions of the store's algorithm that have an origin, newest first."""
     known = registry.tags_by_version(store.settings)
-    champions = set(champions_among(known, registry.champion(store.settings)).values())
+    champions = set(champions_among(known).values())
     for number, tags in known.items():
         if TAG in tags:
             yield Version(
@@ -152,25 +151,8 @@ def earlier_samples(store: Store, warm: Warm | None) -> tuple[list[CostSample], 
 
 
 def measured_on(tags: Mapping[str, str]) -> MeasuredOn | None:
-    """What a version was measured on, from its tags; None where they do not say.
-
-    Versions from before it had a tag of its own say most of it in their origin.
-    """
-    if MEASURED_ON in tags:
-        return MeasuredOn.from_json(json.loads(tags[MEASURED_ON]))
-    if TAG not in tags:
-        return None
-    setting = Origin.from_json(tags[TAG]).setting
-    return MeasuredOn(
-        testbed=str(setting["testbed"]),
-        hardware=str(setting["hardware"]),
-        num_devices=int(setting["devices"]),
-        setting=StepSetting(
-            precision=TypeAdapter(Precision).validate_python(setting["precision"]),
-            optimizer=TypeAdapter(Optimizer).validate_python(setting["optimizer"]),
-            batch_size=int(setting["batch"]),
-        ),
-    )
+    """What a version was measured on, from its tags; None if they do not say."""
+    return MeasuredOn.from_json(json.loads(tags[MEASURED_ON])) if MEASURED_ON in tags else None
 
 
 def conditions(measured: MeasuredOn) -> dict[str, str]:

@@ -9,14 +9,13 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from dreamshard.search import DreamShardPlacer
 from storage.filesystem import AnyPath
-from storage.lake import schemas
+from storage.lake import rows, schemas
 from storage.lake.parquet_files import write_parquet
-from storage.mlflow_store import listing, versions
-from storage.mlflow_store.presence import may_have_versions
+from storage.mlflow_store.registry import load_placer
+from storage.run_records import lineage
 from storage.store import Store
-
-_NEEDED = ("training", "iteration", "dataset", "testbed", "hardware")
 
 
 def write_estimates(store: Store, version: str, tags: Mapping[str, str]) -> None:
@@ -31,16 +30,11 @@ def write_estimates(store: Store, version: str, tags: Mapping[str, str]) -> None
     path = _path(store, tags)
     if path.exists():
         return
-    from dreamshard.search import DreamShardPlacer
-    from storage.lake import rows
-    from storage.mlflow_store.registry import load_placer
-    from storage.run_records import lineage
-
     placer = load_placer(version, store.settings)
     if not isinstance(placer, DreamShardPlacer):  # AutoShard predicts forward and backward compute as one
         return
     measured = placer.cost_network.measured_on or lineage.measured_on(tags)
-    if measured is None:  # a version of an early release, which does not say what its costs are of
+    if measured is None:
         return
     tables, setting = store.lake.read_dataset(tags["dataset"]), measured.setting
     forward, backward = placer.alone_ms(tables).double().unbind(dim=1)
@@ -60,33 +54,6 @@ def write_estimates(store: Store, version: str, tags: Mapping[str, str]) -> None
         for field in schemas.TABLE_ESTIMATES
     ]
     write_parquet(path, pa.Table.from_arrays(arrays, schema=schemas.TABLE_ESTIMATES))
-
-
-def write_missing(store: Store) -> list[str]:
-    """Estimate the tables of champions that earlier releases registered; of the newest version if there is no champion.
-
-    Loads torch and MLflow, which takes seconds, only where something is missing.
-
-    Returns:
-        The versions whose tables were estimated.
-
-    Raises:
-        ValueError: as `write_estimates`.
-    """
-    if not may_have_versions(store.settings):
-        return []
-    found = listing.read(store.settings).of(store.settings.algorithm)
-    wanted = set(versions.champions(store.settings).values()) or {entry.version for entry in found.versions[:1]}
-    missing = [
-        entry
-        for entry in found.versions
-        if entry.version in wanted
-        and all(name in entry.tags for name in _NEEDED)
-        and not _path(store, entry.tags).exists()
-    ]
-    for entry in missing:
-        write_estimates(store, entry.version, entry.tags)
-    return [entry.version for entry in missing]
 
 
 def _path(store: Store, tags: Mapping[str, str]) -> AnyPath:

@@ -76,11 +76,6 @@ def begin(store: Store, training: str, origin: Origin) -> None:
 def read_origin(store: Store, training: str) -> Origin:
     """What a training was made of, with the median time of its measurements so far."""
     record = read_json(_path(store, training))
-    if "origin" not in record:
-        raise ValueError(
-            f"{_path(store, training)} does not say what training {training} was made of, so it is not known which "
-            "samples it needs; it is of another version of dreamshard: train again, or remove the folder"
-        )
     seconds = record["measurement_s"]
     return replace(Origin.from_json(record["origin"]), measurement_s=statistics.median(seconds) if seconds else None)
 

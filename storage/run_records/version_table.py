@@ -1,7 +1,6 @@
 """The registered versions as rows of the lake: `<lake>/versions/versions.parquet`, which the view `versions` reads.
 
-Tools that open `catalog.duckdb` see the registry as it was when a command or flow last changed it. Queries of this program
-read a registry in a database on this host themselves, which takes milliseconds, so they also see what was changed by hand.
+A query sees the registry as it was when a command or flow last changed it.
 """
 
 import json
@@ -11,12 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from dreamshard.names import ALGORITHMS
 from dreamshard.version_references import VersionReference, number_of
 from storage.filesystem import AnyPath
 from storage.lake import schemas
 from storage.lake.parquet_files import read_parquet, write_parquet
-from storage.mlflow_store import listing, versions
-from storage.mlflow_store.presence import LOCAL, may_have_versions
+from storage.mlflow_store import registry, versions
 from storage.settings import Settings
 from storage.store import Store
 
@@ -38,19 +37,12 @@ def write_versions(store: Store) -> None:
         write_parquet(path, rows)
 
 
-def current_versions(settings: Settings) -> pa.Table | None:
-    """The registry as it is now, if it is on this host or was never written to the lake; else None: read the lake."""
-    if not may_have_versions(settings):
-        return None
-    is_local = settings.tracking_uri.startswith(LOCAL)
-    return registered(settings) if is_local or not _path(settings).exists() else None
-
-
 def registered(settings: Settings) -> pa.Table:
     """One row per version in the registry, oldest first, with the columns of `schemas.VERSIONS`."""
-    tags = listing.read(settings).tags
-    shown = [row for row in versions.versions(settings) if row["version"] in tags]
-    rows = [_row(row, tags[row["version"]]) for row in reversed(shown)]
+    tags: dict[str, Mapping[str, str]] = {}
+    for algorithm in ALGORITHMS:
+        tags |= registry.tags_by_version(settings.of(algorithm))
+    rows = [_row(row, tags[row["version"]]) for row in reversed(versions.versions(settings))]
     return pa.Table.from_pylist(rows, schema=schemas.VERSIONS)
 
 
@@ -78,7 +70,7 @@ def _row(shown: Mapping[str, Any], tags: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _typed(kind: pa.DataType, text: str | None) -> Any:
-    """A tag as a column has it: None where there is none, or where an earlier release wrote words for a number."""
+    """A tag as a column has it: None if there is none, or if it is no number (`tables_per_task: all`)."""
     if not text:
         return None
     if pa.types.is_integer(kind):

@@ -24,7 +24,7 @@ from tests.helpers.quiet import CALLERS, QUIET
 _FORK = multiprocessing.get_context("forkserver")
 _FORK.set_forkserver_preload(
     [
-        *("flows.cli.app", "flows.retrain", "flows.reports.plan_view.page", "storage.load"),
+        *("flows.cli.app", "flows.retrain", "flows.reports.plan_view.page", "storage.notebook"),
         *("flows.reports.report_tables", "dreamshard.rivals.torchrec_planner", "torchrec", "torch._dynamo"),
         *("bokeh.plotting", "bokeh.embed", "scipy.stats", "matplotlib.figure", "matplotlib.backends.backend_agg"),
         *("mlflow.store.db.utils", "mlflow.store.tracking.sqlalchemy_store", "alembic.command", __name__),

@@ -6,9 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dreamshard.measured_on import MeasuredOn, StepSetting
-from storage.mlflow_store import presence, registry
+from storage.mlflow_store import registry
 from storage.mlflow_store.topology import Topology
 from storage.run_records import lineage
+from storage.settings import Settings
 from tests.helpers.trained import learnt_placer
 
 TABLES = "name,rows,dim,pooling_factor\nusers,100000,64,1\nitems,1000,64,12\nwords,1000,128,12\nclicks,5000,32,40\n"
@@ -55,7 +56,7 @@ def place(place_tables, monkeypatch):
         tags["1"] |= {"champion_of": "it", "provisional": provisional} if provisional else {}
         placers["champion"], tags["champion"] = placers["1"], tags["1"]
         by_number = {number: tags[number] for number in tags if number.isdigit()}
-        monkeypatch.setattr(presence, "may_have_versions", lambda settings: True)  # the home has no database
+        monkeypatch.setattr(Settings, "has_registry", True)  # the home has no database
         monkeypatch.setattr(registry, "champion", lambda settings: "1")
         monkeypatch.setattr(registry, "load_placer", lambda name, settings: placers[name])
         monkeypatch.setattr(registry, "version_tags", lambda settings, name: tags[name])

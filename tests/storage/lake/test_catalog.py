@@ -1,12 +1,10 @@
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import duckdb
 import pytest
 import torch
-from upath import UPath
 
 from dreamshard.costs import CostSample
 from dreamshard.exchange_sample import Exchange
@@ -186,54 +184,14 @@ def test_the_catalog_is_replaced_under_an_open_reader(settings: Settings, reques
     assert [path.name for path in settings.home.glob("catalog*")] == ["catalog.duckdb"]
 
 
-@pytest.mark.parametrize(("times", "kind"), [(2, "FileExpired: [Errno 16]"), (4, "FileNotFoundError: team/lake")])
-def test_a_file_of_a_store_that_is_replaced_while_it_is_read_is_read_anew(times, kind, monkeypatch):
-    class Root:
-        def __init__(self):
-            self.fs = self
-            self.invalidated = 0
-
-        def invalidate_cache(self):
-            self.invalidated += 1
-
-    tried = []
-
-    def replaced(connection, _root, _address, _versions):
-        tried.append(connection)
-        if len(tried) <= times:
-            raise duckdb.Error(f"Error: Traceback ... {kind} no longer exists")
-        connection.execute("create view versions as select 1 as one")
-
-    settings = SimpleNamespace(lake_root=Root())
-    monkeypatch.setattr(catalog, "_define_views", replaced)
-    with catalog.connect(settings) as connection:
-        assert connection.execute("select one from versions").fetchall() == [(1,)]
-    assert settings.lake_root.invalidated == times
-
-
-def test_other_errors_of_a_store_are_not_tried_again(monkeypatch):
-    tried = []
-
-    def broken(connection, _root, _address, _versions):
-        tried.append(connection)
-        raise duckdb.Error("Parser Error")
-
-    monkeypatch.setattr(catalog, "_define_views", broken)
-    monkeypatch.setattr(catalog, "list_files", lambda *_: [])
-    with pytest.raises(ValueError, match=r"cannot read the lake in .*Parser Error"):
-        catalog.connect(SimpleNamespace(lake_root=UPath("memory://team/lake")))
-    assert len(tried) == 1
-
-
 @pytest.mark.parametrize(
     "damage",
     [
         lambda _: b"",
         lambda _: b"a text that is no Parquet",
         lambda valid: valid[: len(valid) // 2],
-        lambda valid: valid[:-408] + b"\xff" * 400 + valid[-8:],
     ],
-    ids=["empty", "text", "truncated", "footer"],
+    ids=["empty", "text", "truncated"],
 )
 @pytest.mark.parametrize(
     "use", [lambda s: catalog.query(s, "from tables"), catalog.write_catalog], ids=["sql", "catalog"]
@@ -243,12 +201,7 @@ def test_a_damaged_file_of_the_lake_is_named_in_one_sentence(settings: Settings,
     damaged = valid.parent / "damaged.parquet"
     with writing(damaged) as file:
         file.write(damage(valid.read_bytes()))
-    with pytest.raises(ValueError, match=r"cannot be read as Parquet .*remove it and run the stage") as refused:
+    with pytest.raises(ValueError, match=r"cannot read the lake .*run the stage that writes it again") as refused:
         use(settings)
-    assert str(damaged) in str(refused.value)
+    assert damaged.name in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_a_folder_named_like_a_file_of_the_lake_is_no_file(settings: Settings, filled: None):
-    (Path(settings.lake_root) / "cost_samples" / "a.parquet").mkdir()
-    assert catalog.query(settings, "select count(*) as n from cost_samples") == [{"n": 2}]

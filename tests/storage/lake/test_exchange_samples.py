@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pyarrow.parquet as pq
-import pytest
 import torch
 
 from dreamshard.exchange_sample import Exchange, ExchangeSample
@@ -57,20 +55,3 @@ def test_tasks_and_samples_keep_their_devices_per_host(lake: Lake, task: Placeme
     assert [each.devices_per_host for each in lake.read_tasks(version, "train", key)] == [None, 1]
     append_samples(lake, [make_sample(across, [1, 0, 1])], "run", 1, version)
     assert [sample.task.devices_per_host for sample in lake.read_cost_samples("run")] == [1]
-
-
-@pytest.mark.parametrize("view", ["tasks", "cost_samples"])
-def test_files_of_an_earlier_version_have_null_in_a_new_column(
-    lake: Lake, task: PlacementTask, version: str, settings: Settings, view: str
-):
-    lake.write_tasks([task], version, "train", key="k")
-    append_samples(lake, [make_sample(task, [1, 0, 1])], "run", 1, version)
-    [path] = (lake.root / view).rglob("*.parquet")
-    earlier = pq.read_table(path, partitioning=None).drop_columns(["devices_per_host"])
-    pq.write_table(earlier, path)
-    assert catalog.query(settings, f"select num_devices, devices_per_host from {view}") == [
-        {"num_devices": 2, "devices_per_host": None}
-    ]
-    assert lake.read_tasks(version, "train", "k")[0].devices_per_host is None
-    assert lake.read_cost_samples("run")[0].task.devices_per_host is None
-    assert lake.write_tasks([task], version, "train", key="k") == "k"

@@ -2,13 +2,11 @@ import os
 import signal
 import subprocess
 import sys
-from datetime import datetime
 
 import pytest
 
 from dreamshard.tasks import PlacementTask
 from storage.filesystem import list_file_infos
-from storage.lake import rows
 from storage.lake.lake import Lake
 from storage.lake.sample_buffer import collecting
 from tests.helpers.samples import make_sample
@@ -43,19 +41,6 @@ def test_what_was_kept_before_an_error_is_in_the_lake(lake: Lake, version: str, 
     assert measured(lake) == [[0, 0, 1]]
 
 
-def test_samples_stay_in_their_order_where_the_clock_is_set_back_in_an_iteration(
-    lake: Lake, version: str, task: PlacementTask, monkeypatch: pytest.MonkeyPatch
-):
-    placements = [[0, 0, 1], [0, 1, 0], [1, 0, 0], [0, 1, 1]]
-    for part in (placements[:3], placements[3:]):  # the second as a run that resumes
-        with collecting(lake, "run", 1, version) as keep:
-            for placement in part:
-                keep(make_sample(task, placement))
-                earlier = datetime(2001, 1, 1 + sum(placement))
-                monkeypatch.setattr(rows, "now", lambda at=earlier: at)
-    assert measured(lake) == placements
-
-
 KILLED = """
 import sys
 from pathlib import Path
@@ -69,10 +54,9 @@ def stop(lake):
     print("kept", flush=True)
     sys.stdin.read()
 
-def append_and_stop(lake, rows):
-    append(lake, rows)
-    if rows:
-        stop(lake)
+def append_and_stop(lake, prefix, measurements):
+    append(lake, prefix, measurements)
+    stop(lake)
 
 buffer = storage.lake.sample_buffer
 task, append = PlacementTask(four_tables(), 2, 10**6), buffer.append_measurements

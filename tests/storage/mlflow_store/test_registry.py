@@ -1,17 +1,12 @@
 import shutil
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
-import fsspec
 import mlflow.pyfunc
 import pytest
 import torch
-from botocore.exceptions import EndpointConnectionError
 from mlflow.exceptions import MlflowException
-from mlflow.store.artifact import s3_artifact_repo
 
-from dreamshard.model_files import load_placer, save_placer
+from dreamshard.model_files import load_placer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from storage.mlflow_store import registration, registry, runs, versions
@@ -19,7 +14,6 @@ from storage.mlflow_store.alias_changes import ChampionChange, make_champion, se
 from storage.mlflow_store.alias_history import history
 from storage.mlflow_store.experiment import EXPERIMENT
 from storage.settings import Settings
-from storage.store import open_store
 from tests.helpers.samples import columns_of
 
 
@@ -123,6 +117,23 @@ def test_versions_compare_side_by_side_under_the_same_names(registered: Settings
     assert all("eval_overall_ms" in {metric.key for metric in model.metrics} for model in found)
 
 
+def test_versions_of_all_algorithms_are_listed_newest_first(registered: Settings, placer_folder: Path):
+    register(registered.of("paper"), placer_folder)
+    assert [row["version"] for row in versions.versions(registered)] == ["paper:1", "1"]
+    with pytest.raises(ValueError, match=r"no version 'paper:2' of dreamshard-paper .* version paper:1"):
+        versions.version(registered, "paper:2")
+    with pytest.raises(ValueError, match=r"no champion yet of dreamshard at .*`dreamshard promote 1`"):
+        versions.version(registered, "champion")
+    with pytest.raises(ValueError, match=r"no champion yet of autoshard .*`dreamshard run --algorithm autoshard`"):
+        versions.version(registered, "autoshard")
+
+
+def test_before_the_first_run_there_are_no_versions_and_no_database_is_made(tmp_path: Path):
+    settings = Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path)})
+    assert versions.versions(settings) == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_version_is_found_by_its_tags(registered: Settings):
     assert registry.find_version(registered, {"training": "first"}) == "1"
     assert registry.find_version(registered, {"training": "second"}) is None
@@ -131,7 +142,7 @@ def test_a_version_is_found_by_its_tags(registered: Settings):
 def test_an_empty_registry_says_what_to_do(mlflow_settings: Settings):
     assert versions.versions(mlflow_settings) == []
     assert registry.champion(mlflow_settings) is None
-    with pytest.raises(ValueError, match=r"no champion yet of .*train one first"):
+    with pytest.raises(ValueError, match=r"no champion yet of .*train one with"):
         registry.load_placer("champion", mlflow_settings)
 
 
@@ -147,19 +158,6 @@ def test_a_name_that_is_none_lists_those_there_are(registered: Settings, name: s
 def test_lost_files_of_a_version_are_one_clear_error(registered: Settings):
     shutil.rmtree(registered.home / "mlartifacts")
     with pytest.raises(ValueError, match="version 1"):
-        registry.load_placer("1", registered)
-
-
-def test_a_version_whose_files_were_changed_is_refused_even_with_digests_that_agree(registered: Settings):
-    [config] = (registered.home / "mlartifacts").rglob("artifacts/placer/config.json")
-    weights = config.with_name("weights.safetensors")
-    before = weights.read_bytes()
-    weights.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
-    with pytest.raises(ValueError, match=r"weights\.safetensors was changed or damaged after it was saved"):
-        registry.load_placer("1", registered)
-    weights.write_bytes(before)
-    save_placer(replace(load_placer(config.parent), rollouts=1), config.parent)
-    with pytest.raises(ValueError, match="is not the one that was saved"):
         registry.load_placer("1", registered)
 
 
@@ -188,24 +186,3 @@ def test_mlflows_own_model_places_every_column_once(registered: Settings):
     with pytest.raises(MlflowException, match="num_devices: Input should be greater") as caught:
         model.predict([REQUEST | {"num_devices": 0}])
     assert caught.value.get_http_status_code() == 400
-
-
-def test_files_that_are_lost_are_told_from_a_store_that_is_away(
-    tmp_path: Path, placer_folder: Path, s3_environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
-):
-    for name, value in {**s3_environment, "AWS_MAX_ATTEMPTS": "1"}.items():
-        monkeypatch.setenv(name, value)
-    settings = open_store(
-        Settings.from_environment({"DREAMSHARD_HOME": str(tmp_path), "DREAMSHARD_STORE": "s3://team/registry"})
-    ).settings
-    register(settings, placer_folder)
-    fsspec.filesystem("s3").rm(f"{settings.artifact_root}/dreamshard/models/{_model_of(settings, '1')}", recursive=True)
-    with pytest.raises(ValueError, match="version 1 of dreamshard cannot be read") as lost:
-        registry.load_placer("1", settings)
-    assert isinstance(lost.value.__cause__, FileNotFoundError)
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
-    s3_artifact_repo._cached_get_s3_client.cache_clear()
-    with pytest.raises(ValueError, match="version 1 of dreamshard cannot be read") as away:
-        registry.load_placer("1", settings)
-    assert isinstance(away.value.__cause__, EndpointConnectionError)
-    s3_artifact_repo._cached_get_s3_client.cache_clear()

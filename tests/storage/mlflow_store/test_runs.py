@@ -67,17 +67,6 @@ def test_a_chain_that_was_killed_goes_on_in_its_runs_and_says_nothing_twice(mlfl
             assert new != parent
 
 
-def test_the_value_logged_last_is_the_one_of_the_run_where_the_clock_was_set_back(
-    mlflow_settings: Settings, monkeypatch: pytest.MonkeyPatch
-):
-    with runs.chain(mlflow_settings, "evaluate") as run:
-        for now_s, value in ((2000.0, 3.0), (1000.0, 2.0), (1500.0, 1.0)):
-            monkeypatch.setattr(runs.time, "time", lambda at=now_s: at)
-            runs.log_metrics(mlflow_settings, run, {"cost": value})
-            assert runs.metrics(mlflow_settings, run) == {"cost": value}
-        monkeypatch.undo()
-
-
 def test_what_is_not_a_number_is_not_logged(mlflow_settings: Settings):
     with runs.chain(mlflow_settings, "evaluate") as run:
         runs.log_metrics(mlflow_settings, run, {"a": math.nan, "b": -math.inf, "c": None, "d": 1.0})
@@ -129,7 +118,6 @@ def test_what_a_cancelled_flow_left_open_is_killed_with_its_stages(mlflow_settin
 
 def test_the_experiment_opens_as_model_training(mlflow_settings: Settings):
     tracking = runs.client(mlflow_settings)
-    tracking.create_experiment(EXPERIMENT, artifact_location=str(mlflow_settings.home))  # by an earlier release
     with runs.chain(mlflow_settings, "retrain"):
         tags = tracking.get_experiment_by_name(EXPERIMENT).tags
     assert tags["mlflow.experimentKind"] == "custom_model_development"

@@ -35,18 +35,13 @@ def test_a_topology_in_words_names_hardware_devices_and_devices_per_host():
     assert Topology.of_tags({"seed": "0"}) is None
 
 
-def test_champions_are_known_by_tag_else_by_what_had_the_alias_last():
+def test_champions_are_known_by_their_tag():
     versions = {
-        "4": tags(MODEL, **chosen("2026-03-01")),
-        "3": tags(RANKS, champion_of=name(RANKS)),
-        "2": tags(MODEL, **chosen("2026-02-01")),
-        "1": tags(RANKS, **chosen("2026-01-01")),
-        "0": tags(EMULATED),
+        "3": tags(MODEL, champion_of=name(MODEL)),
+        "2": tags(RANKS),
+        "1": tags(RANKS, champion_of=name(RANKS)),
     }
-    assert champions_among(versions, "4") == {name(MODEL): "4", name(RANKS): "3"}
-    assert champions_among(versions, "2") == {name(MODEL): "2", name(RANKS): "3"}, "the alias counts first"
-    del versions["3"]
-    assert champions_among(versions, None) == {name(MODEL): "4", name(RANKS): "1"}
+    assert champions_among(versions) == {name(MODEL): "3", name(RANKS): "1"}
 
 
 @pytest.mark.parametrize(
