@@ -5,7 +5,7 @@ and every rule of thumb; `placement_search.py` continues from them.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -34,9 +34,6 @@ from dreamshard.tasks import PlacementTask
 Inference = Literal["search", "policy"]
 """How a placement is found: by the search, or as in the paper (section 3.3) by the greedy policy alone."""
 
-Start = Literal["policy", "cost_greedy", "rules"]
-"""Where the search starts: the policy's rollouts, greedy on the cost network, the rules of thumb."""
-
 _SPREAD_GAIN = 0.03  # of the predicted cost that spreading tables must save: the error of predicting shards
 _COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
 _SAMPLED_CELLS = 40_000  # limit of sampled rollouts x tables x devices
@@ -51,8 +48,7 @@ class DreamShardPlacer(SearchingPlacer):
         budget_ms: for the search: as much work as an idle core does in this time; None for the task's own (`budget.py`).
             Starting placements always finish.
         columns: whether tables may be split by columns.
-        inference: `policy` places whole tables without search, starts or budget.
-        starts: of the search; fewer only to show what each is worth.
+        inference: `policy` places whole tables without search or budget.
     """
 
     cost_network: CostNetwork
@@ -62,7 +58,6 @@ class DreamShardPlacer(SearchingPlacer):
     budget_ms: float | None = None
     columns: bool = True
     inference: Inference = "search"
-    starts: tuple[Start, ...] = get_args(Start)
 
     @property
     def name(self) -> str:
@@ -102,11 +97,9 @@ class DreamShardPlacer(SearchingPlacer):
             return episodes_of([part], network, normaliser)
 
         def starts(of: Episodes) -> list[Int[Tensor, "B T"]]:
-            by_policy = self._rollouts(network, of) if "policy" in self.starts else []
-            return [*by_policy, cost_greedy(network, of)] if "cost_greedy" in self.starts else by_policy
+            return [*self._rollouts(network, of), cost_greedy(network, of)]
 
-        rules = "rules" in self.starts
-        return PlacementSearch(network, episodes, starts, self.columns, rules).place(task, budget)
+        return PlacementSearch(network, episodes, starts, self.columns).place(task, budget)
 
     @torch.no_grad()
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:

@@ -70,7 +70,6 @@ class PlacementSearch:
         episodes: latents and single costs of a task's tables, or of its shards.
         starts: placements of these episodes to start from, besides the rules of thumb; `[B, T]` each.
         columns: whether tables may be split by columns.
-        rules: whether to start from the rules of thumb.
         trial_work: units for whole tables and for each way to split them, before it is decided whether to split; 0 decides by
             a few steps from one start, which is as good where costs are a network's, whose errors a longer search exploits.
     """
@@ -79,7 +78,6 @@ class PlacementSearch:
     episodes: Callable[[PlacementTask], Episodes]
     starts: Callable[[Episodes], Sequence[Int[Tensor, "B T"]]]
     columns: bool = True
-    rules: bool = True
     trial_work: float = 0.0
 
     @torch.no_grad()
@@ -199,8 +197,7 @@ class PlacementSearch:
         """The legal ones among the caller's and those of the rules; where constraints name places, they are repaired."""
         limits = None if task.constraints.places_freely else PlacementLimits.of(task)
         episodes = self.episodes(task)
-        devices = list(self.starts(episodes))
-        devices += [device[None] for device in rule_placements(task)] if self.rules else []
+        devices = [*self.starts(episodes), *(device[None] for device in rule_placements(task))]
         together = torch.cat(devices)
         task_order = episodes.order[0].argsort()
         latents, single_ms = episodes.latents[0][task_order], episodes.single_ms[0][task_order]

@@ -104,14 +104,6 @@ def trained(
 
 
 @cache
-def trained_with_samples(dims: Dims, seed: int) -> tuple[TrainingState, list[CostSample]]:
-    """What `trained` gives by default, and its measured placements; read-only."""
-    designed = designed_exchanges(PLACED_ON, None, EXCHANGED_BYTES)
-    exchanges = [simulated().measure_exchange(exchange) for exchange in designed]
-    return run(start_training(pools(dims)[0], TrainingConfig(), seed, exchanges), dims)
-
-
-@cache
 def trained_unseen(dims: Dims, seed: int) -> TrainingState:
     """A state trained on the testbed of `tests/helpers/unseen_testbed.py`; read-only."""
     return run(start_training(pools(dims)[0], TrainingConfig(), seed), dims, UnseenTestbed(seed))[0]
