@@ -42,6 +42,7 @@ def test_episodes_that_all_cost_the_same_teach_nothing():
     assert gradient([2.0, 2.0]).tolist() == [0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_the_policy_learns_to_place_cheaper():
     task = PlacementTask(pool_of(16), 4, 2**33)
     start = episodes_of([task], learnt().cost_network, learnt().normaliser)

@@ -115,6 +115,7 @@ def test_memory_too_tight_for_greedy_falls_back_to_packing_and_then_says_so():
         learnt_rival().place(task_of([3, 3, 3], 2, 5))
 
 
+@pytest.mark.slow
 def test_its_placements_are_predicted_to_be_much_cheaper_than_random_ones():
     tasks = [PlacementTask(pool_of(16, seed), 4, 2**32) for seed in range(6)]
     predict = learnt_placer().predict_overall_ms

@@ -36,6 +36,7 @@ def test_it_measures_exactly_its_budget_of_legal_placements_and_says_how_many():
     assert placer.name == "rnn"
 
 
+@pytest.mark.slow
 def test_it_learns_from_what_is_measured_and_from_nothing_else():
     task = PlacementTask(tables_of([100] * 6, 16), 2, 2**30)
     spread = train_rnn(learnt().normaliser, [task], Recording(quadratic), 0, 600).place(task)

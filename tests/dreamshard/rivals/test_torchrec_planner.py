@@ -80,6 +80,7 @@ def every_way(num_devices, **changes):
     return PlacementTask(MLPERF, num_devices, 80 * 2**30, constraints=ANY_SHARDING, batch_size=65_536, **changes)
 
 
+@pytest.mark.slow
 def test_it_shards_in_other_ways_where_it_may():
     task = every_way(16)
     placement = TorchRecPlanner.on(A100).place_sharded(task)

@@ -77,6 +77,7 @@ def task_shards(num_tables, pieces):
 
 @pytest.mark.parametrize(("name", "num_devices"), [("medium", 8), ("large", 32)])
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+@pytest.mark.slow
 def test_nvidia_s_models_place_on_devices_of_80_gb(name, num_devices, optimizer):
     path = Path(str(resources.files("dreamshard.workloads") / "data" / f"nvidia-synthetic-{name}.csv"))
     task = PlacementTask(read_tables(path).tables, num_devices, 80 * 2**30, "fp32", optimizer)
