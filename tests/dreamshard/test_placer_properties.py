@@ -8,6 +8,7 @@ SEEDS = range(3)
 
 
 @pytest.mark.parametrize("name", [name for name in PLACERS if name != "prior"])
+@pytest.mark.slow
 def test_every_property_holds_on_random_tasks(name):
     broken = {seed: found for seed in SEEDS if (found := broken_properties(name, drawn_task(seed)))}
     assert broken == {}
@@ -22,6 +23,7 @@ def test_constraints_that_once_broke_a_property(name, seed):
 
 
 @pytest.mark.parametrize("seed", [2713, 741959843])
+@pytest.mark.slow
 def test_more_memory_once_hid_that_splits_are_cheaper(seed):
     """Whole tables are within a few percent at first, and a longer search gains with columns only."""
     assert broken_properties("prior", drawn_task(seed)) == ""

@@ -100,7 +100,8 @@ def test_one_table_that_outweighs_all_others_is_split_where_that_is_cheaper():
     assert testbed.measure(task, placement).overall_ms < whole
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.slow
 def test_more_work_never_gives_a_placement_predicted_to_cost_more(seed):
     generator = torch.Generator().manual_seed(seed)
     dims = 4 * torch.randint(1, 33, (12,), generator=generator)

@@ -33,6 +33,7 @@ def starts(task):
 
 @pytest.mark.parametrize("budget_ms", [0.0, 5.0, UNHURRIED_MS])
 @pytest.mark.parametrize("num_devices", [1, 2, 4])
+@pytest.mark.slow
 def test_the_result_is_never_predicted_to_be_worse_than_a_start(num_devices, budget_ms):
     placer = learnt_placer()
     for seed in range(3):
@@ -43,6 +44,7 @@ def test_the_result_is_never_predicted_to_be_worse_than_a_start(num_devices, bud
 
 @settings(max_examples=15)
 @given(rows=st.lists(st.integers(1, 20), min_size=2, max_size=10), num_devices=st.integers(1, 4))
+@pytest.mark.slow
 def test_where_memory_is_tight_the_result_is_legal_or_an_error(rows, num_devices):
     task = task_of(rows, num_devices, max(max(rows), -(-sum(rows) // num_devices)))
     try:
@@ -75,6 +77,7 @@ def test_a_budget_is_work():
 
 
 @pytest.mark.parametrize(("num_tables", "num_devices"), [(20, 4), (120, 16)])
+@pytest.mark.slow
 def test_a_busy_machine_and_more_threads_change_no_bit_of_a_placement(num_tables, num_devices):
     tasks = [
         PlacementTask(pool_of(num_tables, seed), num_devices, 2**33, constraints=constraints)

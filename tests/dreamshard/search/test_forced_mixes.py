@@ -150,6 +150,7 @@ def drawn_placement(rng, task):
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_what_random_placements_can_meet_the_search_meets_too(seed):
     rng, placed = random.Random(seed), 0
     for _ in range(25):
