@@ -170,12 +170,12 @@ def metrics(settings: Settings, run: str) -> dict[str, float]:
 def metrics_of_runs(settings: Settings, runs: Sequence[str]) -> dict[str, dict[str, float]]:
     """The newest metrics by run."""
     tracking = client(settings)
-    experiment = tracking.get_experiment_by_name(EXPERIMENT)
+    experiment = experiment_id(tracking, settings)
     found: dict[str, dict[str, float]] = {}
     for start in range(0, len(runs), _BATCH):
         wanted = ", ".join(f"'{run}'" for run in runs[start : start + _BATCH])
-        answer = tracking.search_runs([experiment.experiment_id], f"attributes.run_id IN ({wanted})")
-        found |= {run.info.run_id: run.data.metrics for run in answer}
+        for run in tracking.search_runs([experiment], f"attributes.run_id IN ({wanted})"):
+            found[run.info.run_id] = run.data.metrics
     return found
 
 

@@ -89,7 +89,7 @@ def champions_among(versions: Mapping[str, Mapping[str, str]]) -> dict[str, str]
     Args:
         versions: tags of all versions of one algorithm, newest first.
     """
-    return {tags[CHAMPION_OF]: version for version, tags in reversed(versions.items()) if CHAMPION_OF in tags}
+    return {tags[CHAMPION_OF]: version for version, tags in reversed(list(versions.items())) if CHAMPION_OF in tags}
 
 
 def takes_alias(candidate: Mapping[str, str], holder: Mapping[str, str] | None, home: HomeSetting | None) -> bool:

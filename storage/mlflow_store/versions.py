@@ -66,8 +66,8 @@ def _rows(settings: Settings) -> list[dict[str, Any]]:
     aliases = registry.aliases(settings)
     tags = {registry.reference_to(model): model.tags for model in models}
     champions = champions_among(tags)
-    metrics = runs.metrics_of_runs(settings, [model.run_id for model in models])
-    return [_row(settings, model, aliases, champions, metrics.get(model.run_id, {})) for model in models]
+    metrics = runs.metrics_of_runs(settings, [str(model.run_id) for model in models])
+    return [_row(settings, model, aliases, champions, metrics.get(str(model.run_id), {})) for model in models]
 
 
 def _row(

@@ -1,6 +1,5 @@
 """What counts as a checkpoint, regardless of what a killed process left beside it."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -8,8 +7,6 @@ import pytest
 from dreamshard.training import TrainingConfig, TrainingState, start_training
 from dreamshard.workloads import read_tables
 from storage.run_records import checkpoints
-
-NOBODY = 2**22 + 1  # above the largest process id that Linux gives
 
 
 @pytest.fixture
@@ -34,18 +31,11 @@ def test_a_state_comes_back_with_its_figures(store, state):
     ]
 
 
-def test_what_a_killed_writer_left_is_no_iteration_and_goes_with_the_next_save(store, state):
+def test_what_a_killed_writer_left_is_no_iteration(store):
     training = store.checkpoints / "key"
     touch(training / "iteration_01.zip")
-    touch(training / f"iteration_02.zip.{NOBODY}.7.tmp")
-    touch(training / f"iteration_02.json.{NOBODY}.7.tmp")
-    touch(training / f"measured.zip.{os.getpid()}.7.tmp")
+    touch(training / ".iteration_02.zip.1.7.tmp")
     assert checkpoints.last_iteration(store, "key") == 1
-    checkpoints.save(store, "key", "iteration_02", state, {"cost_loss": 0.5})
-    assert checkpoints.last_iteration(store, "key") == 2
-    assert [path.name for path in training.glob("*.tmp")] == [f"measured.zip.{os.getpid()}.7.tmp"], (
-        "its writer is alive"
-    )
 
 
 def test_a_writer_killed_in_between_leaves_no_state(store, state, monkeypatch):
@@ -66,14 +56,6 @@ def test_iterations_are_counted_as_numbers(store):
     for name in ("iteration_09", "iteration_99", "iteration_100", "iteration_0x1", "iteration_7"):
         touch(store.checkpoints / "key" / f"{name}.zip")
     assert checkpoints.last_iteration(store, "key") == 100
-
-
-@pytest.mark.parametrize("content", [b"", b"PK half a file"])
-def test_a_damaged_state_is_one_clear_error(store, content):
-    touch(store.checkpoints / "key" / "iteration_01.zip")
-    (store.checkpoints / "key" / "iteration_01.zip").write_bytes(content)
-    with pytest.raises(ValueError, match=r"iteration_01\.zip cannot be read .* remove it"):
-        checkpoints.load(store, "key", "iteration_01")
 
 
 def test_a_state_that_another_host_has_discarded_is_gone_without_ado(store, state):
