@@ -81,6 +81,7 @@ ANYHOW = Constraints(sharding_types=SHARDING_TYPES)
         "by columns on a pin",
     ],
 )
+@pytest.mark.slow
 @pytest.mark.parametrize("placer", [PRIOR, learnt_placer()], ids=["prior", "learnt"])
 def test_the_only_way_to_shard_a_table_is_found(task, placer):
     assert violation(task, placer.place_sharded(task, BUDGET_MS)) == ""
