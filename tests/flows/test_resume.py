@@ -121,5 +121,5 @@ def test_a_nan_in_training_is_one_sentence_and_the_last_checkpoint_stays(ingeste
     done = shared_dreamshard("train", *RUN[1:3], "--testbed", "simulated", home=ingested)
     assert (done.returncode, done.sentence) == (1, "the loss is nan in step 3; lower the learning rate")
     (stopped,) = {*(ingested / "checkpoints").glob("*")} - trainings
-    assert [path.name for path in stopped.glob("iteration_*")] == ["iteration_00.zip"]
+    assert [path.name for path in stopped.glob("iteration_*.zip")] == ["iteration_00.zip"]
     assert not list(stopped.rglob("*.tmp"))
