@@ -7,7 +7,6 @@ work_ratios          what other precisions, optimizers and batch sizes change
 paper                DreamShard's own network
 structured           the default network
 structured_formula   its latent columns, inputs and weights, which its other forms share
-analytic_gradient    its gradient by hand, for fitting
 structured_evaluator it in NumPy, for placing
 communication_fit    its all-to-alls from placements of one topology
 exchange_model       what is known of all-to-alls of any number of devices and hosts

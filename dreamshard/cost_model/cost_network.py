@@ -7,7 +7,7 @@ zero vector.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, Protocol, runtime_checkable
@@ -177,14 +177,18 @@ class CostNetwork(nn.Module, ABC):
         self, optimizer: torch.optim.Optimizer, data: CostData, batches: Sequence[Int[Tensor, "..."]]
     ) -> float:
         """Take one optimizer step per batch that `draw` chose; returns the sum of the losses."""
-        total = torch.zeros(())
-        for chosen in batches:
-            value = self.loss(data, chosen)
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(value)
-            optimizer.step()
-            total += value.detach()
-        return float(total)
+        return descend(optimizer, (self.loss(data, chosen) for chosen in batches))
+
+
+def descend(optimizer: torch.optim.Optimizer, losses: Iterable[Float[Tensor, ""]]) -> float:
+    """Take an optimizer step for each loss; returns their sum."""
+    total = torch.zeros(())
+    for value in losses:
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(value)
+        optimizer.step()
+        total += value.detach()
+    return float(total)
 
 
 def fit(

@@ -3,16 +3,16 @@
 import math
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from dreamshard.cost_model import structured_formula as formula
-from dreamshard.cost_model.analytic_gradient import HUBER, LOSS_SCALE, FitData, StructuredFit, error_scale
 from dreamshard.cost_model.communication_fit import fitted_communication
 from dreamshard.cost_model.cost_data import CostData
-from dreamshard.cost_model.cost_network import Architecture, CostNetwork
+from dreamshard.cost_model.cost_network import Architecture, CostNetwork, descend
 from dreamshard.cost_model.exchange_model import ExchangeModel
 from dreamshard.cost_model.features import FEATURES, PHYSICAL_FEATURES, Normaliser
 from dreamshard.cost_model.structured_evaluator import StructuredEvaluator
@@ -23,6 +23,26 @@ from dreamshard.tasks import PlacementTask
 
 _COLUMNS = [FEATURES.index(name) for name in PHYSICAL_FEATURES]  # that it sees
 _COMPUTE = [0, 3]  # of PHASES: forward_compute, backward_compute
+_HUBER = 0.05  # relative error above which the loss grows linearly
+_LOSS_SCALE = 10.0
+
+
+@dataclass(frozen=True)
+class _FitData:
+    """What is constant during a fit, once communication is fitted.
+
+    Errors are relative to the device's cost, at least a fifth of the slowest's, so that idle ones count little.
+
+    Attributes:
+        inputs: the exponent of a table's work is linear in them.
+        raw_work: of each table before the exponent; of each pair if these differ.
+        samples: for each sample and device, 1 for the tables that it has; inputs of the correction that all pairs share; and
+            relative errors: per unit of forward and backward compute, of no compute, and of communication.
+    """
+
+    inputs: Float[Tensor, "P Z"]
+    raw_work: Float[Tensor, "P _"]
+    samples: Float[Tensor, "S D _"]
 
 
 class StructuredCostNetwork(CostNetwork):
@@ -81,34 +101,46 @@ class StructuredCostNetwork(CostNetwork):
     ) -> Float[Tensor, "*B L"]:
         """Columns of `LatentLayout`."""
         inputs, raw_work = self.work_inputs(normalised)
-        exponent = torch.einsum("...z,mpz->...mp", inputs, self.slope) + self.log_scale
-        exponent = exponent.clamp(formula.LEAST_EXPONENT, formula.MOST_EXPONENT)
-        work = raw_work[..., None, None] * exponent.exp()  # [*B, M, 2]
-        if ratios is not None:
-            work = work * ratios[..., None, [FORWARD, BACKWARD]]
+        work = self._work(inputs, self._by_pair(raw_work, ratios))  # [*B, 2M]
         dim, _rows, pooling, _reuse, unique, _hot = self._logs(normalised).unbind(-1)
-        work = work.flatten(-2)
         wide = (dim.unsqueeze(-1) > torch.tensor(formula.WIDE_DIMS).log()).to(dim.dtype)  # [*B, 2]
         shared = torch.stack([(dim + unique).exp() / 100, dim.exp() / 100, pooling.exp() / 10], dim=-1)
         if ratios is not None:
             shared = shared * ratios[..., [DISTINCT, BATCH, BATCH]]
         return torch.cat([work, work.square(), wide, shared, torch.ones_like(shared[..., :1])], dim=-1)
 
+    def _by_pair(self, raw_work: Float[Tensor, "*B"], ratios: Float[Tensor, "*B 4"] | None) -> Float[Tensor, "*B _"]:
+        """The same for all pairs unless there are ratios."""
+        if ratios is None:
+            return raw_work[..., None]
+        return raw_work[..., None] * ratios[..., [FORWARD, BACKWARD] * self.members]
+
+    def _work(self, inputs: Float[Tensor, "*B Z"], raw_work: Float[Tensor, "*B _"]) -> Float[Tensor, "*B M2"]:
+        exponent = inputs @ self.slope.flatten(0, 1).T + self.log_scale.flatten()
+        return raw_work * exponent.clamp(formula.LEAST_EXPONENT, formula.MOST_EXPONENT).exp()
+
+    def _compute(
+        self, work: Float[Tensor, "M2 N"], square: Float[Tensor, "M2 N"], shared: Float[Tensor, "6 N"]
+    ) -> Float[Tensor, "M2 N"]:
+        """Of devices with tables in units of `scale_ms`, from their summed work and squared work."""
+        weights = self.weights()
+        own = torch.stack([formula.work_input(work), formula.concentration_input(work, square)], dim=1)  # [2M, 2, N]
+        own_weight, shared_weight = weights.hidden_weight.split([own.shape[1], len(shared)], dim=1)
+        shared_weight = shared_weight.mT.flatten(0, 1)  # [2M H, 6]
+        hidden = torch.addmm(weights.hidden_bias.reshape(-1, 1), shared_weight, shared).view(len(work), self.hidden, -1)
+        hidden = torch.baddbmm(hidden, own_weight.mT, own).relu()  # [2M, H, N]
+        output = torch.bmm(weights.output_weight[:, None, :], hidden).squeeze(1) / formula.BOUND
+        launch = nn.functional.softplus(weights.launch)[:, None]
+        return launch + work * (formula.BOUND * output.tanh()).exp()
+
     def member_phases_ms(
         self, sums: Float[Tensor, "*B D L"], comm_ms: Float[Tensor, "*B D 2"] | None = None
     ) -> Float[Tensor, "*B D M 4"]:
         """Milliseconds as each member predicts them; communication as given, else by `comm_ms` of the network."""
-        layout, weights, batch = self.layout, self.weights(), sums.shape[:-1]
+        layout, batch = self.layout, sums.shape[:-1]
         flat = sums.reshape(-1, layout.size)  # [N, L]
-        work, square = flat[:, layout.work].T, flat[:, layout.squares].T  # [2M, N]
-        shared = (values.expand_as(work) for values in formula.shared_inputs(flat).T)
-        own = formula.work_input(work), formula.concentration_input(work, square)
-        inputs = torch.stack([*own, *shared], dim=1)  # [2M, X, N]
-        hidden = torch.baddbmm(weights.hidden_bias[:, :, None], weights.hidden_weight.mT, inputs).relu()  # [2M, H, N]
-        output = (weights.output_weight[:, None, :] @ hidden).squeeze(1) / formula.BOUND
-        launch = torch.nn.functional.softplus(weights.launch)[:, None]
-        present = flat[:, layout.count] > formula.ONE_TABLE
-        compute = present * (launch + work * (formula.BOUND * output.tanh()).exp())  # [2M, N]
+        work, square, shared = flat[:, layout.work].T, flat[:, layout.squares].T, formula.shared_inputs(flat).T
+        compute = self._compute(work, square, shared) * (flat[:, layout.count] > formula.ONE_TABLE)  # [2M, N]
         compute = compute.T.reshape(*batch, self.members, 2) * self.scale_ms  # [*B, D, M, 2]
         if comm_ms is None:
             comm_ms = formula.comm_inputs(sums[..., layout.dims]) @ self.comm_ms.T  # [*B, D, 2]
@@ -120,16 +152,17 @@ class StructuredCostNetwork(CostNetwork):
         return self.member_phases_ms(sums).mean(dim=-2)
 
     def loss(self, data: CostData, chosen: Int[Tensor, " B"]) -> Float[Tensor, ""]:
-        """Huber's loss of the errors of phases and of their sum, relative to `error_scale`, over all members."""
-        sums, measured = data.sums(self.encode), data.phases_ms[chosen]
-        comm_ms = self._data_comm_ms(data, sums[..., self.layout.dims])
-        predicted = self.member_phases_ms(sums[chosen], comm_ms[chosen])  # [B, D, M, 4]
-        error = (predicted - measured[:, :, None, :]) / error_scale(measured)[:, :, None, None]
-        by_phase, whole = (
-            nn.functional.smooth_l1_loss(values, torch.zeros_like(values), beta=HUBER)
-            for values in (error, error.sum(-1))
-        )
-        return LOSS_SCALE * (by_phase + whole)
+        """Huber's loss of the relative errors of compute by phase, and of the whole cost, over all members."""
+        return self._loss(self._fit_data(data), chosen)
+
+    def _loss(self, data: _FitData, chosen: Int[Tensor, " B"]) -> Float[Tensor, ""]:
+        samples = data.samples.index_select(0, chosen).flatten(0, 1)  # [N, _]
+        assignment, shared, per_unit, idle_error, comm_error = samples.split([len(data.inputs), 6, 2, 2, 1], dim=1)
+        work = self._work(data.inputs, data.raw_work)  # [P, 2M]
+        total, square = (assignment @ torch.cat([work, work.square()], dim=1)).T.chunk(2)  # [2M, N]
+        compute = self._compute(total, square, shared.T).view(self.members, 2, -1)  # [M, 2, N]
+        error = torch.addcmul(idle_error.T, compute, per_unit.T)
+        return _LOSS_SCALE * (_huber(error) / 2 + _huber(error.sum(dim=1) + comm_error.T))
 
     def evaluator(self) -> StructuredEvaluator:
         return StructuredEvaluator(self.weights())
@@ -205,35 +238,28 @@ class StructuredCostNetwork(CostNetwork):
         return comm_ms
 
     @torch.no_grad()
-    def fit_data(self, data: CostData) -> FitData:
-        """What stays constant during a fit, once communication is fitted."""
+    def _fit_data(self, data: CostData) -> _FitData:
         inputs, raw_work = self.work_inputs(data.features)
-        raw_work = raw_work[:, None]
-        if data.ratios is not None:
-            raw_work = raw_work * data.ratios[:, [FORWARD, BACKWARD]].repeat(1, self.members)  # [P, 2M]
         sums, phases_ms = data.assignment @ self.encode(data.features, data.ratios), data.phases_ms
-        scale = error_scale(phases_ms)
-        comm = self._data_comm_ms(data, sums[..., self.layout.dims]) - phases_ms[..., 1:3]
-        return FitData(
-            inputs.numpy(),
-            raw_work.numpy(),
-            data.assignment.numpy(),
-            formula.shared_inputs(sums).numpy(),
-            (sums[..., self.layout.count] > formula.ONE_TABLE).float().numpy(),
-            phases_ms[..., _COMPUTE].permute(2, 0, 1).contiguous().numpy(),
-            scale.numpy(),
-            (comm / scale[..., None]).permute(2, 0, 1).contiguous().numpy(),
-        )
+        device_ms = phases_ms.sum(-1)
+        scale_ms = torch.maximum(device_ms, 0.2 * device_ms.amax(dim=1, keepdim=True))[..., None]  # [S, D, 1]
+        comm_ms = self._data_comm_ms(data, sums[..., self.layout.dims]) - phases_ms[..., 1:3]
+        present = sums[..., self.layout.count, None] > formula.ONE_TABLE
+        samples = [
+            data.assignment,
+            formula.shared_inputs(sums),
+            present * self.scale_ms / scale_ms,
+            -phases_ms[..., _COMPUTE] / scale_ms,
+            comm_ms.sum(dim=-1, keepdim=True) / scale_ms,
+        ]
+        return _FitData(inputs, self._by_pair(raw_work, data.ratios), torch.cat(samples, dim=-1))
 
     def fit_steps(
         self, optimizer: torch.optim.Optimizer, data: CostData, batches: Sequence[Int[Tensor, " B"]]
     ) -> float:
-        """With the gradient by hand."""
-        constant = self.fit_data(data)
-        fitting = StructuredFit(dict(self.named_parameters()), self.scale_ms, optimizer)
-        total = 0.0
-        for chosen in batches:
-            total += fitting.gradient(constant, chosen.numpy())
-            fitting.step()
-        fitting.write_back()
-        return total
+        constant = self._fit_data(data)
+        return descend(optimizer, (self._loss(constant, chosen) for chosen in batches))
+
+
+def _huber(error: Float[Tensor, "*B"]) -> Float[Tensor, ""]:
+    return nn.functional.smooth_l1_loss(error, torch.zeros_like(error), beta=_HUBER)

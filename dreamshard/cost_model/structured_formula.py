@@ -1,6 +1,6 @@
-"""What all forms of the structured network share: latent columns, inputs of the correction, and weights.
+"""What the structured network and its evaluators share: latent columns, inputs of the correction, and weights.
 
-The network, its gradient and its NumPy evaluator read columns, constants and orders from here only.
+The network and its NumPy evaluator read columns, constants and orders from here only.
 """
 
 from dataclasses import dataclass

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn import functional
 
 from dreamshard.cost_model import CostData, Normaliser, new_cost_network
-from dreamshard.cost_model.analytic_gradient import StructuredFit
 from dreamshard.cost_model.work_ratios import (
     BACKWARD,
     BACKWARD_LOOKUP_BYTES,
@@ -91,17 +91,18 @@ def test_samples_of_two_settings_fit_together():
     assert torch.allclose(data.ratios[-8:, BATCH], torch.tensor(2048 / setting.batch_size))
 
 
-def test_the_gradient_by_hand_knows_the_settings():
+def test_the_loss_is_huber_s_of_the_predictions_of_each_setting():
     tables, placement = pool_of(8), Placement(torch.arange(8) % 2, 2)
     tasks = [roomy_task(tables), replace(roomy_task(tables), precision="fp16")]
-    samples = [simulated(0.0).measure(task, placement) for task in tasks]
-    data = CostData.of(samples, Normaliser.fit(tables), MeasuredOn.of(samples[0]).setting)
-    torch.manual_seed(0)
+    data = CostData.of([simulated(0.0).measure(task, placement) for task in tasks], Normaliser.fit(tables), FP32)
     network = new_cost_network("structured", Normaliser.fit(tables))
     network.prepare(data, first=True)
-    chosen = torch.tensor([0, 1])
-    network.loss(data, chosen).backward()
-    by_hand = StructuredFit(dict(network.named_parameters()), network.scale_ms, torch.optim.Adam(network.parameters()))
-    by_hand.gradient(network.fit_data(data), chosen.numpy())
-    exact = network.slope.grad.flatten(0, 1).numpy()
-    assert abs(by_hand.grad_view["slope"] - exact).max() < 1e-3 * abs(exact).max()
+    measured = data.phases_ms
+    predicted = network.member_phases_ms(data.sums(network.encode))  # [S, D, M, 4]
+    device_ms = measured.sum(-1)
+    scale = torch.maximum(device_ms, 0.2 * device_ms.amax(dim=1, keepdim=True))
+    error = (predicted - measured[:, :, None]) / scale[..., None, None]
+    terms = error[..., [0, 3]], error.sum(-1)
+    phases, whole = (functional.smooth_l1_loss(each, torch.zeros_like(each), beta=0.05) for each in terms)
+    expected = 10 * (phases / 2 + whole)
+    assert torch.allclose(network.loss(data, torch.tensor([0, 1])), expected, rtol=1e-4)
