@@ -26,11 +26,11 @@ class TrainingConfig:
         entropy_weight: of the entropy bonus.
         exploration: share of the placements that are unbalanced at random instead of drawn from the policy, rounded to one
             in a whole number of placements. The paper has 0.
-        cost_network: `paper` is DreamShard's own; so it is for `policy`.
         cost_learning_rate: initial; falls linearly to a twentieth over the run, as `policy_learning_rate` does.
         warm_iterations: rounds of a training that starts from an earlier placer.
         warm_rate: initial learning rates of such a training, as a share of those above.
-        algorithm: which these settings belong to; `with_algorithm` changes it together with the settings that it decides.
+        algorithm: which these settings belong to; it decides the networks. `with_algorithm` changes it together with the
+            settings that it decides.
     """
 
     iterations: int = 10
@@ -41,8 +41,6 @@ class TrainingConfig:
     episodes: int = 10
     entropy_weight: float = 0.001
     exploration: float = 0.5
-    cost_network: Architecture = "structured"
-    policy: PolicyKind = "lookahead"
     cost_learning_rate: float = 1e-2
     policy_learning_rate: float = 1e-3
     warm_iterations: int = 3
@@ -56,12 +54,21 @@ class TrainingConfig:
                 raise ValueError(f"{name} is {value}, but training needs a number above 0; correct it")
         if self.exploration > 1:
             raise ValueError(f"exploration is {self.exploration}, but it is a share of the placements; give 0 to 1")
-        if self.algorithm == "paper" and (self.cost_network, self.policy, self.exploration) != ("paper", "paper", 0):
+        if self.algorithm == "paper" and self.exploration:
             raise ValueError(
-                f"the algorithm 'paper' is DreamShard as published, but the settings have the cost network "
-                f"{self.cost_network!r}, the policy {self.policy!r} and exploration {self.exploration:g}, so the result "
-                "would not be that; use with_algorithm, or the algorithm 'dreamshard' for a mixture"
+                f"exploration is {self.exploration:g}, but the algorithm 'paper' draws all placements from its policy; leave "
+                "it out, or train 'dreamshard'"
             )
+
+    @property
+    def cost_network(self) -> Architecture:
+        """Of the algorithm."""
+        return "paper" if self.algorithm == "paper" else "structured"
+
+    @property
+    def policy(self) -> PolicyKind:
+        """Of the algorithm."""
+        return "paper" if self.algorithm == "paper" else "lookahead"
 
     @property
     def measurements(self) -> int:
@@ -79,8 +86,6 @@ class TrainingConfig:
 
 
 _AS_PUBLISHED: dict[str, Any] = {
-    "cost_network": "paper",
-    "policy": "paper",
     "exploration": 0.0,
     "cost_learning_rate": 5e-4,
     "policy_learning_rate": 5e-4,

@@ -1,6 +1,6 @@
 """A placer by name: hardware, a folder, or a version of a registry that is installed beside this package."""
 
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from dreamshard import trained
@@ -13,9 +13,6 @@ from dreamshard.version_references import WRITTEN, VersionReference
 
 GROUP = "dreamshard.placers"
 """Entry points that load a placer by the name of a version: a function from `str` to `Placer`."""
-
-_OWN = EntryPoint("mlflow", "storage.mlflow_store.registry:load_placer", GROUP)
-"""That of this project's registry, for installations that are older than it."""
 
 
 def named_placer(name: str | Path) -> Placer:
@@ -40,9 +37,8 @@ def named_placer(name: str | Path) -> Placer:
 
 def _registered(version: str) -> TrainedPlacer:
     """A version of the registry."""
-    loaders = entry_points(group=GROUP) or (_OWN,)
-    loader = next(iter(loaders))
-    if loader.value == _OWN.value and not VersionReference.of(version).is_valid:
+    loader = next(iter(entry_points(group=GROUP)), None)
+    if loader is None or not VersionReference.of(version).is_valid:
         raise ValueError(
             f"{version!r} is neither a preset ({', '.join(sorted(SPECS))}), a hardware file nor a folder, nor a version of "
             f"the registry ({WRITTEN}); name one of these"

@@ -112,18 +112,13 @@ def continue_from(
     `TrainingConfig.warm`. `exchanges`, if any, replace those that the placer knows.
 
     Raises:
-        ValueError: the placer's networks, or its features, are of another kind than those of `config`.
+        ValueError: the placer's networks are of another kind than those of `config`.
     """
     kinds = (placer.cost_network.architecture, placer.policy.kind)
     if kinds != (config.cost_network, config.policy):
         raise ValueError(
             f"the placer's networks are {kinds[0]!r} and {kinds[1]!r}, but the training needs {config.cost_network!r} and "
             f"{config.policy!r}, so it cannot start from this placer; start without one"
-        )
-    if (placer.normaliser.scope == "task") != (config.algorithm == "paper"):
-        raise ValueError(
-            f"the placer's features are normalised by {placer.normaliser.scope}, but the algorithm {config.algorithm!r} "
-            "normalises them otherwise, so its networks would read them wrongly; start without this placer"
         )
     state = untrained(placer.normaliser, config, seed)
     state.cost_network.load_state_dict(placer.cost_network.state_dict())

@@ -48,8 +48,7 @@ Time = Callable[[float], float]
 class ExchangeModel(nn.Module):
     """Milliseconds of all-to-alls; knows nothing until `learn_exchanges` or `learn_placements` is called.
 
-    Its buffers have as many rows as there is to know, and loading a state replaces them; a state of an earlier version
-    without them leaves it empty.
+    Its buffers have as many rows as there is to know, and loading a state replaces them.
 
     Attributes:
         points: `[K, 7]` all-to-alls measured by themselves.
@@ -221,10 +220,11 @@ class ExchangeModel(nn.Module):
     def _unit_bytes(batch_size: int) -> float:
         return float(_HUNDRED * VECTOR_BYTES * batch_size)
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *_others: Any) -> None:
-        """Take over buffers of any number of rows; an earlier version's state has none, and leaves the model empty."""
-        for name, buffer in ExchangeModel().named_buffers():
-            setattr(self, name, state_dict.get(prefix + name, buffer).clone())
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
+        """Take over buffers of any number of rows."""
+        for name, buffer in self.named_buffers():
+            setattr(self, name, torch.empty_like(state_dict.get(prefix + name, buffer)))
+        super()._load_from_state_dict(state_dict, prefix, *others)
         self._known_curves = {}
 
     @staticmethod

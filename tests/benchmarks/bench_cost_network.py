@@ -1,13 +1,14 @@
 """How well the cost networks predict unseen tasks after Algorithm 1 has measured 100 placements at 50x4.
 
 The held-out tasks consist of unseen tables, placed by the rules of thumb and at random, measured with the testbed's noise.
-The paper's network learns at the paper's rate.
+Each learns as its algorithm does.
 """
 
 from collections.abc import Iterator
 
+from dreamshard.algorithms import Algorithm
 from dreamshard.baselines import RULES_OF_THUMB, RandomPlacer, baselines
-from dreamshard.cost_model import Architecture, CostData, PredictionError, prediction_error
+from dreamshard.cost_model import CostData, PredictionError, prediction_error
 from tests.benchmarks.measuring import Row, row, spread, trained
 from tests.benchmarks.pools import ALL_DIMS, SIZES, TRAINED, Dims, Size, pools, tasks
 from tests.helpers.testbeds import simulated
@@ -19,11 +20,11 @@ NUM_TASKS, RANDOM_EACH = 6, 6
 def rows(quick: bool = False) -> Iterator[Row]:
     """The structured network at every size and the paper's at the size trained on: means and ranges over the seeds."""
     seeds = (0,) if quick else (0, 1, 2)
-    cases: list[tuple[Architecture, Size]] = [("structured", size) for size in SIZES] + [("paper", TRAINED)]
+    cases: list[tuple[Algorithm, Size]] = [("dreamshard", size) for size in SIZES] + [("paper", TRAINED)]
     for dims in ALL_DIMS:
-        for kind, size in cases:
-            errors = [_error(kind, dims, size, seed) for seed in seeds]
-            yield from _figures(f"{kind}, {dims}, {size}", errors)
+        for algorithm, size in cases:
+            errors = [_error(algorithm, dims, size, seed) for seed in seeds]
+            yield from _figures(f"{algorithm}, {dims}, {size}", errors)
 
 
 def _figures(name: str, errors: list[PredictionError]) -> Iterator[Row]:
@@ -35,8 +36,8 @@ def _figures(name: str, errors: list[PredictionError]) -> Iterator[Row]:
     yield row(rank_name, mean_rank, "", SPEARMAN_BAR, more_is_better=True)
 
 
-def _error(kind: Architecture, dims: Dims, size: Size, seed: int) -> PredictionError:
-    state, testbed = trained(dims, seed, cost_network=kind), simulated()
+def _error(algorithm: Algorithm, dims: Dims, size: Size, seed: int) -> PredictionError:
+    state, testbed = trained(dims, seed, algorithm=algorithm), simulated()
     samples = [
         testbed.measure(task, placer.place(task))
         for task in tasks(pools(dims)[1], size, NUM_TASKS, seed=100)

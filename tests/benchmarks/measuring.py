@@ -4,11 +4,10 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from dreamshard.cost_model import Architecture
+from dreamshard.algorithms import Algorithm, with_algorithm
 from dreamshard.costs import CostSample
 from dreamshard.exchange_design import designed_exchanges
 from dreamshard.testbeds.simulated import SimulatedTestbed
@@ -79,7 +78,7 @@ def trained(
     dims: Dims,
     seed: int,
     measurements: int = 100,
-    cost_network: Architecture = "structured",
+    algorithm: Algorithm = "dreamshard",
     exchange_devices: tuple[int, ...] = PLACED_ON,
 ) -> TrainingState:
     """A state trained at 50x4 on the simulated testbed from `measurements` placements; read-only.
@@ -89,15 +88,7 @@ def trained(
     """
     rounds = min(10, measurements)
     config = TrainingConfig(iterations=rounds, placements_per_iteration=measurements // rounds)
-    if cost_network == "paper":  # at the paper's rate, with its policy and proposals
-        config = replace(
-            config,
-            cost_network="paper",
-            policy="paper",
-            exploration=0.0,
-            cost_learning_rate=5e-4,
-            policy_learning_rate=5e-4,
-        )
+    config = with_algorithm(config, algorithm)
     designed = designed_exchanges(exchange_devices, None, EXCHANGED_BYTES)
     exchanges = [simulated().measure_exchange(exchange) for exchange in designed]
     return run(start_training(pools(dims)[0], config, seed, exchanges), dims)[0]

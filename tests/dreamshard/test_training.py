@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dreamshard.algorithms import with_algorithm
 from dreamshard.costs import DeviceCosts, Infeasible
 from dreamshard.placer import NoPlacementError
 from dreamshard.task_sampling import sample_tasks
@@ -91,10 +92,8 @@ def test_the_error_of_a_placer_to_go_on_from_is_known_before_its_first_round_fit
 
 
 def test_a_placer_with_other_networks_is_no_start():
-    with pytest.raises(
-        ValueError, match="'structured' and 'lookahead', but the training needs 'paper' and 'lookahead'"
-    ):
-        continue_from(make_placer(begin()), replace(TINY, cost_network="paper"), seed=0)
+    with pytest.raises(ValueError, match="'structured' and 'lookahead', but the training needs 'paper' and 'paper'"):
+        continue_from(make_placer(begin()), with_algorithm(TINY, "paper"), seed=0)
 
 
 def test_what_remains_for_a_warm_training_is_less_but_never_more_than_all():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from prefect.logging import disable_run_logger
 
+from dreamshard.algorithms import with_algorithm
 from dreamshard.names import Algorithm
 from dreamshard.recipes import Recipe
 from dreamshard.tables import concatenate
@@ -221,13 +222,13 @@ def version(number: str) -> lineage.Version:
 @pytest.mark.parametrize("number", ["1", "2"])
 @pytest.mark.parametrize("dataset", ["another dataset", "the same"])
 def test_other_networks_begin_with_nothing_and_say_so(home: Home, number: str, dataset: str):
-    config = replace(home.config(), training=replace(home.config().training, cost_network="paper"))
+    config = replace(home.config(), training=with_algorithm(home.config().training, "paper"))
     tables = home.origin(number).dataset if dataset == "the same" else dataset
     warm, reason = warm_start._warm(open_store(), version(number), config, tables, full=False)
     assert warm is None
     assert reason.code == "other_networks"
     assert reason.sentence.endswith(
-        f"the networks of version {number} are structured and lookahead, not paper and lookahead"
+        f"the networks of version {number} are structured and lookahead, not paper and paper"
     )
 
 

@@ -10,7 +10,7 @@ The name of the hardware is the file's, or `name`, with a digest of all figures:
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,14 +124,8 @@ def read_hardware(path: Path) -> AcceleratorSpec:
             )
         spec = AcceleratorSpec(name="", **given)
     spec = replace(spec, link_curve=_link(path, content, spec.link_curve))
-    optional = {FIGURES[key].field for key in OPTIONAL}
-    named = [
-        field.name
-        for field in fields(spec)
-        if field.name != "name" and (field.name in given or field.name not in optional)
-    ]
-    figures = {name: getattr(spec, name) for name in named}  # what was added to the presets renames no hardware
-    return replace(spec, name=f"{content.get('name', path.stem)}-{digest(repr(figures).encode(), 6)}")
+    figures = {name: value for name, value in asdict(spec).items() if name != "name"}
+    return replace(spec, name=f"{content.get('name', path.stem)}-{digest(repr(figures), 6)}")
 
 
 def _link(path: Path, content: Mapping[str, Any], base: str | None) -> str | None:

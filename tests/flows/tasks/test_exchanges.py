@@ -106,7 +106,7 @@ def test_a_testbed_that_cannot_measure_exchanges_changes_nothing(store):
 
 
 def test_the_papers_network_learns_from_no_exchange_so_none_is_measured(store):
-    assert measured(store, draw(store, 2), bench(), cost_network="paper") == 0
+    assert measured(store, draw(store, 2), bench(), algorithm="paper", exploration=0.0) == 0
 
 
 def test_a_training_starts_with_all_exchanges_of_its_hardware(store):
