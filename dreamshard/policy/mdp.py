@@ -37,7 +37,7 @@ class Episodes:
         reference_ms: `[B]` sum of the magnitudes of `single_ms` over the number of devices, above 0. The policy
             `lookahead` sees costs relative to it, so that they mean the same in a small task and in a large one.
         num_devices: `D`.
-        capacity_bytes: per device.
+        capacity_bytes: `[D]` room for tables on each device; 0 where none may be.
     """
 
     order: Int[Tensor, "B T"]
@@ -47,7 +47,7 @@ class Episodes:
     single_ms: Float[Tensor, "B T"]
     reference_ms: Float[Tensor, " B"]
     num_devices: int
-    capacity_bytes: int
+    capacity_bytes: Indices
 
     @classmethod
     def without_policy(
@@ -64,7 +64,7 @@ class Episodes:
             single_ms[order][None],
             _reference_ms(single_ms[None], task.num_devices),
             task.num_devices,
-            task.memory_bytes,
+            task.capacity_bytes.numpy(),
         )
 
     def repeat(self, times: int) -> "Episodes":
@@ -99,16 +99,16 @@ def episodes_of(tasks: Sequence[PlacementTask], network: CostNetwork, normaliser
     Raises:
         ValueError: the tasks differ in their number of tables, of devices, or in memory.
     """
-    shapes = {(len(task.tables), task.num_devices, task.memory_bytes) for task in tasks}
+    shapes = {(len(task.tables), tuple(task.capacity_bytes.tolist())) for task in tasks}
     if len(shapes) != 1:
         raise ValueError(
-            f"tasks of different shape {sorted(shapes)} (tables, devices, bytes) cannot share one batch of episodes; "
+            f"tasks of different shape {sorted(shapes)} (tables, bytes per device) cannot share one batch of episodes; "
             "roll them out shape by shape"
         )
     normalised = torch.stack([normaliser(task.tables) for task in tasks])  # [B, T, F]
     latents = network.encode(normalised, network.ratios(tasks))  # [B, T, L]
     single_ms = network.single_ms(latents)  # [B, T]
-    [(_, num_devices, capacity_bytes)] = shapes
+    num_devices, capacity_bytes = tasks[0].num_devices, tasks[0].capacity_bytes.numpy()
     order = torch.argsort(network.first_ms(latents, num_devices), dim=1, descending=True, stable=True)  # [B, T]
     table_bytes = torch.stack([task.table_bytes for task in tasks])
     reference_ms = _reference_ms(single_ms, num_devices)
@@ -134,17 +134,18 @@ def start(evaluator: ShardEvaluator, batch: int, num_devices: int) -> State:
     )
 
 
-def legal_devices(used_bytes: Indices, table_bytes: Indices, capacity_bytes: int) -> NDArray[np.bool_]:
-    """`[B, D]` devices that have room for a table of `[B]` bytes: the one mask of sampling, loss and greedy choice.
+def legal_devices(used_bytes: Indices, table_bytes: Indices, capacity_bytes: Indices) -> NDArray[np.bool_]:
+    """`[B, D]` devices, of `[D]` bytes, with room for a table of `[B]` bytes: the one mask of sampling, loss and greedy choice.
 
     Where no device has room, the one with the most is legal, so that a softmax over legal devices stays defined; such an
     episode ends over capacity, and `Rollout.feasible` is false.
     """
-    fits = used_bytes <= (capacity_bytes - table_bytes)[:, None]
+    room = capacity_bytes - used_bytes  # [B, D]
+    fits = room >= table_bytes[:, None]
     if fits.all():
         return fits
     stuck = ~fits.any(axis=1, keepdims=True)  # [B, 1]
-    result: NDArray[np.bool_] = fits | (stuck & (used_bytes == used_bytes.min(axis=1, keepdims=True)))
+    result: NDArray[np.bool_] = fits | (stuck & (room == room.max(axis=1, keepdims=True)))
     return result
 
 

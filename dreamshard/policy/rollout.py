@@ -70,7 +70,7 @@ def rollout(
         cost_if_placed = scorer.cost_if_placed(evaluator, state, latents[:, t])
         legal = mdp.legal_devices(state.used_bytes, table_bytes[:, t], episodes.capacity_bytes)
         if record:
-            memory = (state.used_bytes / max(episodes.capacity_bytes, 1)).astype(np.float32)
+            memory = (state.used_bytes / np.maximum(episodes.capacity_bytes, 1)).astype(np.float32)
             seen.append((legal, scorer.costs.copy(), cost_if_placed, memory))
         logits = scorer.logits(t, cost_if_placed)
         if noise is not None:
@@ -144,7 +144,7 @@ class _DeviceScorer:
         reference_ms = torch.ones_like(episodes.reference_ms) if self.paper else episodes.reference_ms
         self.reference_ms = reference_ms.numpy()[:, None]
         self.all_to_alls = np.float32(0.5 if self.paper else 1)
-        self.capacity = np.float32(max(episodes.capacity_bytes, 1))
+        self.capacity = np.maximum(episodes.capacity_bytes, 1).astype(np.float32)  # [D]
         self.tables_per_device = np.float32(num_tables / episodes.num_devices)
         self.sums = np.zeros((batch, episodes.num_devices, self.encoded.shape[-1]), np.float32)
         self.costs = np.zeros((batch, episodes.num_devices, COST_COLUMNS), np.float32)
@@ -177,7 +177,7 @@ class _DeviceScorer:
         costs[:, 2] = self.all_to_alls * state.loads.comm_ms[changed]
         costs /= self.reference_ms
         self.costs[changed] = costs
-        memory = (state.used_bytes[changed] / self.capacity).astype(np.float32)
+        memory = (state.used_bytes[changed] / self.capacity[action]).astype(np.float32)
         self.codes[changed] = self._codes(self.sums[changed], self.costs[changed], memory)
 
     def _codes(self, sums: Array, costs: Array, memory: Array) -> Array:

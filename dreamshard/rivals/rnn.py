@@ -172,7 +172,7 @@ def _rollout(
         state = policy.decoder(torch.cat([encoded[:, t], last], dim=-1), state)
         weight = torch.softmax((keys @ state[0][:, :, None])[..., 0] / math.sqrt(_HIDDEN), dim=-1)  # [B, T]
         context = (weight[:, None, :] @ encoded)[:, 0]  # [B, H]
-        legal = torch.from_numpy(legal_devices(used_bytes.numpy(), table_bytes[t], task.memory_bytes))
+        legal = torch.from_numpy(legal_devices(used_bytes.numpy(), table_bytes[t], task.capacity_bytes.numpy()))
         log_p = masked_log_softmax(policy.score(torch.cat([state[0], context], dim=-1)), legal)
         device = torch.multinomial(log_p.detach().exp(), 1, generator=generator)[:, 0]
         used_bytes[torch.arange(batch), device] += int(table_bytes[t, 0])
@@ -182,7 +182,7 @@ def _rollout(
         entropies.append(masked_entropy(log_p, legal))
     placed = torch.empty(batch, len(order), dtype=torch.int64)
     placed[:, order] = torch.stack(devices, dim=1)  # in the task's own order
-    fits = (used_bytes <= task.memory_bytes).all(dim=1)
+    fits = (used_bytes <= task.capacity_bytes).all(dim=1)
     return Sampled(placed, torch.stack(log_probs, dim=1), torch.stack(entropies, dim=1), fits)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dreamshard.algorithms import with_algorithm
+from dreamshard.constraints import Constraints
 from dreamshard.model_files import load_placer, save_placer
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import episodes_of
@@ -44,6 +45,21 @@ def test_the_published_placer_returns_the_greedy_rollout_of_its_policy_also_from
         assert (each.name, each.inference) == ("paper", "policy")
         assert torch.equal(each.place(task).device, greedy.device[0])
         assert each.place_sharded(task).as_columns().device.tolist() == greedy.device[0].tolist()
+
+
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        Constraints(reserve_bytes=2**33 - 126_000_000),
+        Constraints(memory_bytes_of={0: 2**18, 2: 2**20}),
+        Constraints(excluded_devices=(1,)),
+    ],
+    ids=["a reserve", "unequal devices", "an excluded device"],
+)
+def test_the_published_placer_sees_the_room_of_each_device(constraints):
+    task = PlacementTask(pool_of(14), 3, 2**33, constraints=constraints)
+    assert not task.is_legal(published().place(replace(task, constraints=Constraints())))
+    assert task.is_legal(published().place(task))
 
 
 def test_the_published_placer_says_that_it_found_nothing_legal():
