@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.device_order import in_one_order_of_devices
+from dreamshard.files.digests import digest
 from dreamshard.formatting import gib
 from dreamshard.limits import PlacementLimits
 from dreamshard.packing import pack_whole
@@ -30,7 +31,7 @@ _SPREAD = 0x9E3779B1  # odd, so that no two seeds give one generator
 
 @dataclass(frozen=True)
 class RandomPlacer:
-    """A uniformly random legal device for each table; the same task gets the same placement."""
+    """A uniformly random legal device for each table; the same tables get the same placement, whatever the task's name."""
 
     seed: int = 0
     name: str = "random"
@@ -44,7 +45,9 @@ class RandomPlacer:
 
     def filled(self, task: PlacementTask) -> Int[Tensor, " T"] | None:
         """The device of each table; None where a table finds no room or no place within the constraints."""
-        key = sum(ord(letter) * 31**i for i, letter in enumerate(task.name)) % 2**31
+        tables = task.tables
+        figures = (tables.rows, tables.dim, tables.pooling_factor, tables.lookups, tables.unique_rows)
+        key = int(digest(b"".join(figure.numpy().tobytes() for figure in figures), 8), 16) + task.num_devices
         generator = torch.Generator().manual_seed((key + self.seed * _SPREAD) % 2**32)  # it reads 32 bits of a seed
         priority = torch.rand(len(task.tables), task.num_devices, generator=generator).double().numpy()  # [T, D]
         order = torch.randperm(len(task.tables), generator=generator)

@@ -74,7 +74,7 @@ class MeasuredStep:
     Attributes:
         costs: `[D]` per phase, medians over the repeats.
         overall_ms: sum of the slowest device.
-        spread_ms: interquartile range of `overall_ms` over the repeats; 0 if the testbed is deterministic.
+        spread_ms: interquartile range of the slowest device's sum over the repeats; 0 if the testbed is deterministic.
         repeats: timed passes behind each median.
         clock: `thread_cpu`, `cuda_event`, `wall` or `model`; communication on the CPU is always `wall`.
         testbed: e.g. `cluster`.

@@ -92,10 +92,13 @@ def sized(recipe: Recipe, tables: Tables, capacity: Capacity) -> tuple[Recipe, S
     memory_bytes -= tasks.reserve_bytes
     settled_tasks = replace(tasks, mode=mode, tables_per_task=per_task, memory_bytes=memory_bytes, reserve_bytes=0)
     settled = replace(recipe, tasks=settled_tasks)
-    return settled, _in_words(settled, what, batch_size_of(tables))
+    memory = "as given" if "memory_bytes" not in recipe.derived else "derived"
+    if memory == "derived" and capacity.memory_bytes is None:
+        memory = "the recipe's, since the testbed states no memory_bytes"
+    return settled, _in_words(settled, what, memory, batch_size_of(tables))
 
 
-def _in_words(recipe: Recipe, what: str, batch: int) -> Sizes:
+def _in_words(recipe: Recipe, what: str, memory: str, batch: int) -> Sizes:
     tasks = recipe.tasks
 
     def origin(name: str) -> str:
@@ -103,7 +106,7 @@ def _in_words(recipe: Recipe, what: str, batch: int) -> Sizes:
 
     tables = "all of them" if tasks.mode == "fixed" else origin("tables_per_task")
     sentence = (
-        f"learning {what}. Tasks: {tasks.num_devices} devices of {gib(tasks.memory_bytes)} ({origin('memory_bytes')}), "
+        f"learning {what}. Tasks: {tasks.num_devices} devices of {gib(tasks.memory_bytes)} ({memory}), "
         f"{tasks.tables_per_task} tables ({tables}), batches of {batch} samples "
         f"({origin('batch_size') if batch == recipe.workload.batch_size else 'as ingested'})."
     )

@@ -135,7 +135,7 @@ def start(evaluator: ShardEvaluator, batch: int, num_devices: int) -> State:
 
 
 def legal_devices(used_bytes: Indices, table_bytes: Indices, capacity_bytes: Indices) -> NDArray[np.bool_]:
-    """`[B, D]` devices, of `[D]` bytes, with room for a table of `[B]` bytes: the one mask of sampling, loss and greedy choice.
+    """`[B, D]` devices, of `[D]` bytes, with room for tables of `[B]` bytes: the mask of sampling, loss and greedy choice.
 
     Where no device has room, the one with the most is legal, so that a softmax over legal devices stays defined; such an
     episode ends over capacity, and `Rollout.feasible` is false.

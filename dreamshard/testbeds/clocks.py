@@ -55,7 +55,13 @@ CLOCKS = {"cpu": Clock("thread_cpu", _thread_cpu, _wall), "cuda": Clock("cuda_ev
 """By type of device."""
 
 
-def interquartile_range(values_ms: Float[Tensor, " R"]) -> float:
-    """Spread of repeats: third minus first quartile."""
-    quartiles = torch.quantile(values_ms, torch.tensor([0.25, 0.75], dtype=values_ms.dtype))
+def medians(timed_ms: Float[Tensor, "repeats *B"]) -> Float[Tensor, "*B"]:
+    """Over the repeats; the mean of the two middle ones if their number is even, unlike `torch.median`."""
+    return torch.quantile(timed_ms, 0.5, dim=0)
+
+
+def slowest_spread(timed_ms: Float[Tensor, "R D P"]) -> float:
+    """Interquartile range, over the repeats, of the summed phases of the device whose sum of medians is the largest."""
+    slowest = int(medians(timed_ms).sum(dim=1).argmax())
+    quartiles = torch.quantile(timed_ms[:, slowest].sum(dim=1), torch.tensor([0.25, 0.75], dtype=timed_ms.dtype))
     return float(quartiles[1] - quartiles[0])

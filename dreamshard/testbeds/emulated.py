@@ -25,7 +25,7 @@ from dreamshard.testbeds.accelerators.links import all_to_all_s, vector_bytes
 from dreamshard.testbeds.accelerators.roofline import link_devices_per_host
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.testbeds.base import TestbedSetup, check_placement, check_sharding, of_any_sharding, of_whole_tables
-from dreamshard.testbeds.clocks import CLOCKS, interquartile_range
+from dreamshard.testbeds.clocks import CLOCKS, medians, slowest_spread
 from dreamshard.testbeds.cluster.sharded.device_times import device_times
 from dreamshard.testbeds.cluster.sharded.job import require_shards
 from dreamshard.testbeds.exchange_by_links import exchange_by_links
@@ -89,12 +89,13 @@ class EmulatedTestbed:
             costs = self._costs(task, placement, timings)
         else:
             costs = DeviceCosts.from_phases(torch.zeros(task.num_devices, len(PHASES)))
+        slowest = int(costs.device_ms().argmax())
         return CostSample(
             task=task,
             placement=placement,
             costs=costs,
             overall_ms=math.inf if infeasible else float(costs.overall_ms()),
-            spread_ms=max((timing.spread_ms for timing in timings.values()), default=0.0),
+            spread_ms=timings[slowest].spread_ms if slowest in timings else 0.0,
             repeats=min((timing.repeats for timing in timings.values()), default=0),
             clock=CLOCKS[self.device_type].name,
             testbed=self.name,
@@ -120,7 +121,7 @@ class EmulatedTestbed:
             timed = device_times(self._shard_runner(), task, shards)
         infeasible = timed if isinstance(timed, Infeasible) else None
         passes = torch.zeros(1, task.num_devices, 2) if isinstance(timed, Infeasible) else timed  # [R, D, 2]
-        compute_ms = passes.median(dim=0).values  # [D, 2]
+        compute_ms = medians(passes)  # [D, 2]
         comm_ms = torch.zeros_like(compute_ms) if infeasible else self._comm_ms(shards, per_host)
         phases_ms = torch.stack([compute_ms[:, 0], comm_ms[:, 0], comm_ms[:, 1], compute_ms[:, 1]], dim=1)  # [D, 4]
         costs = DeviceCosts.from_phases(phases_ms.float())
@@ -130,7 +131,7 @@ class EmulatedTestbed:
             costs=costs,
             index_ms=index_ms,
             overall_ms=math.inf if infeasible else float(costs.overall_ms()),
-            spread_ms=interquartile_range(passes.sum(dim=2).max(dim=1).values),
+            spread_ms=slowest_spread(passes),
             repeats=0 if infeasible else len(passes),
             clock=CLOCKS[self.device_type].name,
             testbed=self.name,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dreamshard.tables import Optimizer, Precision, Tables, parent_name
 from dreamshard.testbeds.base import TestbedSetup
-from dreamshard.testbeds.clocks import CLOCKS, interquartile_range
+from dreamshard.testbeds.clocks import CLOCKS, medians, slowest_spread
 from dreamshard.testbeds.fused_op import INDEX_DTYPE, WeightArena, build_operator, shard_lookups
 from dreamshard.testbeds.shard_cache import ShardTiming
 from dreamshard.workloads.lookups import Lookups, check_indices
@@ -78,11 +78,11 @@ class ShardRunner:
         finally:
             torch.set_num_threads(num_threads)
         timed = torch.tensor(passes[self.setup.warmups :], dtype=torch.float64)  # [R, 2]
-        forward_ms, backward_ms = timed.median(dim=0).values.tolist()
+        forward_ms, backward_ms = medians(timed).tolist()
         return ShardTiming(
             forward_ms=forward_ms,
             backward_ms=backward_ms,
-            spread_ms=interquartile_range(timed.sum(dim=1)),
+            spread_ms=slowest_spread(timed[:, None]),
             repeats=len(timed),
             clock=self.clock.name,
             num_tables=len(tables),

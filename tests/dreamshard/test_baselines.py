@@ -38,10 +38,10 @@ def test_there_are_five_by_name():
     assert all(isinstance(placer, Placer) and placer.name == name for name, placer in baselines().items())
 
 
-def test_random_is_the_same_for_the_same_task_and_differs_by_task_and_seed():
-    tasks = [task_of([1] * 30, 4, 100, name=name) for name in ("one", "one", "two")]
-    first, again, other = (RandomPlacer(0).place(task).device.tolist() for task in tasks)
-    assert first == again != other
+def test_random_is_the_same_for_the_same_tables_and_differs_by_them_and_the_seed():
+    tasks = [task_of([rows] * 30, 4, 100, name=name) for rows, name in ((1, "one"), (1, "two"), (2, "one"))]
+    first, renamed, other = (RandomPlacer(0).place(task).device.tolist() for task in tasks)
+    assert first == renamed != other
     drawn = {tuple(RandomPlacer(seed).place(tasks[0]).device.tolist()) for seed in range(20)}
     assert len(drawn) == 20, "each seed draws another placement"
 

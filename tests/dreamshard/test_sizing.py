@@ -40,7 +40,9 @@ def test_memory_is_the_devices_less_a_reserve_unless_it_was_given():
     asked = with_overrides(default(), source="mine.csv")
     assert sized(asked, pool_of(5), A100)[0].tasks.memory_bytes == 70 * 2**30
     assert sized(asked, pool_of(5), CPU)[0].tasks.memory_bytes == 5 * 2**30
-    assert sized(asked, pool_of(5), Capacity(kind="unknown"))[0].tasks.memory_bytes == 2**30
+    recipe, sizes = sized(asked, pool_of(5), Capacity(kind="unknown"))
+    assert recipe.tasks.memory_bytes == 2**30
+    assert "1 GiB (the recipe's, since the testbed states no memory_bytes)" in sizes.sentence
     given = replace(asked, derived=("tables_per_task",))
     recipe, sizes = sized(given, pool_of(5), A100)
     assert recipe.tasks.memory_bytes == 2**30

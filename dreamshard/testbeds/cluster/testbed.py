@@ -22,7 +22,7 @@ from dreamshard.placement import Placement
 from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup, check_exchange, check_placement, check_sharding, of_whole_tables
-from dreamshard.testbeds.clocks import CLOCKS, interquartile_range
+from dreamshard.testbeds.clocks import CLOCKS, medians, slowest_spread
 from dreamshard.testbeds.cluster.layout import Layout
 from dreamshard.testbeds.cluster.messages import DeviceType, ExchangeJob, PlacementJob
 from dreamshard.testbeds.cluster.rank_launcher import RankTrouble
@@ -95,13 +95,13 @@ class ClusterTestbed:
             answers = self._answers(members, jobs, task.name)
         infeasible = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
         timed = torch.zeros(1, task.num_devices, 4) if infeasible else _stacked(answers)  # [R, D, 4]
-        costs = DeviceCosts.from_phases(timed.median(dim=0).values.to(torch.float32))  # [D, 4]
+        costs = DeviceCosts.from_phases(medians(timed).to(torch.float32))  # [D, 4]
         return CostSample(
             task=measured,
             placement=placement,
             costs=costs,
             overall_ms=float(costs.overall_ms()) if infeasible is None else math.inf,
-            spread_ms=interquartile_range(timed.sum(dim=2).max(dim=1).values),
+            spread_ms=slowest_spread(timed),
             repeats=len(timed) if infeasible is None else 0,
             clock=CLOCKS[self.device_type].name,
             testbed=self.name,
@@ -125,15 +125,15 @@ class ClusterTestbed:
             answers = self._answers(members, jobs, task.name)
         infeasible = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
         timed = torch.zeros(1, task.num_devices, len(PHASES) + 1) if infeasible else _stacked(answers)  # [R, D, 5]
-        medians = timed.median(dim=0).values.to(torch.float32)  # [D, 5]
-        costs = DeviceCosts.from_phases(medians[:, : len(PHASES)])
+        median_ms = medians(timed).to(torch.float32)  # [D, 5]
+        costs = DeviceCosts.from_phases(median_ms[:, : len(PHASES)])
         return ShardingSample(
             task=measured,
             placement=placement,
             costs=costs,
-            index_ms=medians[:, -1],
+            index_ms=median_ms[:, -1],
             overall_ms=float(costs.overall_ms()) if infeasible is None else math.inf,
-            spread_ms=interquartile_range(timed[..., : len(PHASES)].sum(dim=2).max(dim=1).values),
+            spread_ms=slowest_spread(timed[..., : len(PHASES)]),
             repeats=len(timed) if infeasible is None else 0,
             clock=CLOCKS[self.device_type].name,
             testbed=self.name,
@@ -152,12 +152,12 @@ class ClusterTestbed:
         name = f"an all-to-all of {exchange.num_devices} devices"
         with self._lock:
             timed = _stacked(self._answers(members, [ExchangeJob(members, exchange)] * len(members), name))  # [R, D, 2]
-        medians = timed.median(dim=0).values.to(torch.float32)  # [D, 2]
+        median_ms = medians(timed).to(torch.float32)  # [D, 2]
         return ExchangeSample(
             exchange=replace(exchange, devices_per_host=self._devices_per_host(members)),
-            forward_ms=medians[:, 0],
-            backward_ms=medians[:, 1],
-            spread_ms=interquartile_range(timed.sum(dim=2).max(dim=1).values),
+            forward_ms=median_ms[:, 0],
+            backward_ms=median_ms[:, 1],
+            spread_ms=slowest_spread(timed),
             repeats=len(timed),
             clock="cuda_event" if self.device_type == "cuda" else "wall",
             testbed=self.name,
