@@ -55,7 +55,7 @@ CLOCKS = {"cpu": Clock("thread_cpu", _thread_cpu, _wall), "cuda": Clock("cuda_ev
 """By type of device."""
 
 
-def medians(timed_ms: Float[Tensor, "repeats *B"]) -> Float[Tensor, "*B"]:
+def medians(timed_ms: Float[Tensor, "R ..."]) -> Float[Tensor, "..."]:
     """Over the repeats; the mean of the two middle ones if their number is even, unlike `torch.median`."""
     return torch.quantile(timed_ms, 0.5, dim=0)
 
