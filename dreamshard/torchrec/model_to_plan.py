@@ -19,8 +19,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec import optimizers
 from dreamshard.torchrec.configs import table_of
 from dreamshard.torchrec.copied_tables import check_copies
-from dreamshard.torchrec.further_constraints import with_further
-from dreamshard.torchrec.parameter_constraints import PlanningInputs, planning_inputs
+from dreamshard.torchrec.parameter_constraints import PlanningInputs, planning_inputs, with_further
 from dreamshard.torchrec.planned_tables import PlannedTable, ShardableTable, shardable_tables
 from dreamshard.workloads.table_list import ListedTable
 from dreamshard.workloads.tables_file import fill_missing_columns

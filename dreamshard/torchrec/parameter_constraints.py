@@ -1,23 +1,23 @@
-"""TorchRec's `ParameterConstraints` and what its sharders can do, as constraints of a placement.
+"""TorchRec's `ParameterConstraints` and what its sharders can do, as constraints of a placement, and dreamshard's own beside.
 
 Each field is honoured or refused by name; docs/torchrec.md lists them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import CacheParams
 
-from dreamshard.constraints import Constraints
-from dreamshard.model_tables import ModelTable
+from dreamshard.constraints import UNCONSTRAINED, Constraints
+from dreamshard.model_tables import ModelTable, shown
 from dreamshard.sharding import SHARDING_TYPES, ShardingType
 from dreamshard.tables import padded_dim
 from dreamshard.torchrec.planned_tables import ShardableTable
+from dreamshard.torchrec.sharding_plans import DEFAULT_SHARE
 from dreamshard.torchrec.ways import CACHED, COPIED, is_processed, unguarded, ways
 
-_DEFAULT_SHARE = 0.2  # TorchRec's load factor where none is given
 _ONLY_IF_NAMED = ("grid_shard",)
 _PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")
 
@@ -86,7 +86,7 @@ def planning_inputs(
             notes.append(f"{name}: {COPIED.format(dim=table.table.dim, wider=padded_dim(table.table.dim))}")
         if found.must_cache:
             factor = own.cache_params.load_factor if own.cache_params else None
-            shares[name] = _DEFAULT_SHARE if factor is None else factor
+            shares[name] = DEFAULT_SHARE if factor is None else factor
         elif own.cache_params is not None and own.cache_params.load_factor is not None and found.may_cache:
             raise ValueError(
                 f"the constraints of table {name!r} give a load factor of {own.cache_params.load_factor} and also allow "
@@ -184,3 +184,66 @@ def _notes(own: ParameterConstraints, detail: ModelTable, name: str) -> list[str
     if own.output_dtype is not None:
         notes.append(f"{name}: the plan has output_dtype {own.output_dtype}, but costs are of fp32 outputs")
     return notes
+
+
+def with_further(base: Constraints, further: Constraints, names: Sequence[str]) -> Constraints:
+    """`base` narrowed by `further`.
+
+    Args:
+        base: what TorchRec's constraints and its sharders allow.
+        further: dreamshard's own. Its `sharding_types` count where they are not the default, which cannot be told from none;
+            `caching` allows nothing that `base` does not.
+        names: of the tables in the task.
+
+    Raises:
+        ValueError: `further` names tables that the task does not have, or contradicts `base`.
+    """
+    if unknown := sorted(further.tables_named() - set(names)):
+        raise ValueError(
+            f"placement_constraints name {shown(unknown)}, which are no tables of this model, so they would be ignored; "
+            "correct the names (a table whose name occurs in several modules is called module.table)"
+        )
+    if uncached := sorted(name for name in further.cached_share_of if not base.may_be_cached(name)):
+        raise ValueError(
+            f"placement_constraints cache {shown(uncached)}, but TorchRec's constraints and sharders keep them in device "
+            "memory; leave cached_share_of out, or allow the kernel fused_uvm_caching"
+        )
+    if kept := sorted(further.never_cached & set(base.cached_share_of)):
+        raise ValueError(
+            f"placement_constraints keep {shown(kept)} in device memory, but TorchRec's constraints allow them the kernel "
+            "fused_uvm_caching only; leave never_cached out, or allow other kernels"
+        )
+    types_of = {name: _types(name, base, further) for name in names}
+    shares = {**base.cached_share_of, **further.cached_share_of}
+    narrowest = dict(base.narrowest_columns_of)
+    for name, columns in further.narrowest_columns_of.items():
+        narrowest[name] = max(columns, narrowest.get(name, columns))
+    return replace(
+        base,
+        sharding_types_of=types_of,
+        cached_share_of=shares,
+        never_cached=base.never_cached | further.never_cached,
+        narrowest_columns_of=narrowest,
+        pinned=further.pinned,
+        excluded=further.excluded,
+        excluded_devices=further.excluded_devices,
+        together=further.together,
+        apart=further.apart,
+        memory_bytes_of=further.memory_bytes_of,
+        reserve_bytes=further.reserve_bytes,
+    )
+
+
+def _types(name: str, base: Constraints, further: Constraints) -> tuple[ShardingType, ...]:
+    """Ways to shard a table that both allow."""
+    allowed = base.sharding_types_for(name)
+    if name not in further.sharding_types_of and further.sharding_types == UNCONSTRAINED.sharding_types:
+        return allowed
+    wanted = further.sharding_types_for(name)
+    both = tuple(each for each in allowed if each in wanted)
+    if not both:
+        raise ValueError(
+            f"placement_constraints allow table {name!r} only {', '.join(wanted)}, but TorchRec's constraints and sharders "
+            f"only {', '.join(allowed)}, so no way to shard it is left; allow one of these"
+        )
+    return both

@@ -1,6 +1,5 @@
 """The tables of a model that TorchRec's sharders shard: what a sharding plan names, and what a plan file is checked by."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,8 +8,6 @@ import torch
 from torch import nn
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder
-
-from dreamshard.files.digests import digest
 
 _DATA_TYPES = {
     torch.float32: "FP32",
@@ -110,9 +107,3 @@ def _configs(module: nn.Module) -> list[Any]:
         if hasattr(module, wrapped):
             return _configs(getattr(module, wrapped))
     return []
-
-
-def tables_digest(tables: Sequence[PlannedTable]) -> str:
-    """SHA-256 of the tables, in any order."""
-    fields = sorted([each.module_path, each.name, each.rows, each.dim, each.data_type] for each in tables)
-    return digest(json.dumps(fields), digits=64)
