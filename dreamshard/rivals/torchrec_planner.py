@@ -83,8 +83,8 @@ class TorchRecPlanner:
         return placement
 
     def bandwidths(self) -> Any:
-        """These as what TorchRec's topology is made of (`dreamshard.torchrec.planner_inputs`)."""
-        from dreamshard.torchrec.planner_inputs import Bandwidths
+        """These as what TorchRec's topology is made of (`dreamshard.torchrec.planner`)."""
+        from dreamshard.torchrec.planner import Bandwidths
 
         return Bandwidths(
             memory=self.memory_bytes_per_s,

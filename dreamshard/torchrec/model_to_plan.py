@@ -18,9 +18,9 @@ from dreamshard.tables import BYTES_PER_ELEMENT_STATE, BYTES_PER_ROW_STATE, Opti
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec import optimizers
 from dreamshard.torchrec.configs import table_of
-from dreamshard.torchrec.copied_tables import check_copies
 from dreamshard.torchrec.parameter_constraints import PlanningInputs, planning_inputs, with_further
 from dreamshard.torchrec.planned_tables import PlannedTable, ShardableTable, shardable_tables
+from dreamshard.torchrec.ways import check_copies
 from dreamshard.workloads.table_list import ListedTable
 from dreamshard.workloads.tables_file import fill_missing_columns
 

@@ -19,7 +19,7 @@ from dreamshard.model_tables import ModelTable, ModelTables, model_tables, shown
 from dreamshard.tables import Optimizer, Tables
 from dreamshard.torchrec import optimizers
 from dreamshard.torchrec.configs import table_of, unused_settings
-from dreamshard.torchrec.default_ways import class_name
+from dreamshard.torchrec.ways import class_name
 
 _REFUSED = {
     "ITEPEmbeddingBagCollection": "prunes rows while it trains",

@@ -1,38 +1,61 @@
 """TorchRec's planner as a rival."""
 
 import math
-from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.planner import EmbeddingShardingPlanner
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.estimator.estimator import EmbeddingPerfEstimatorFactory
 from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import PlannerError, ShardEstimator, ShardingOption, Storage
+from torchrec.distributed.planner.types import (
+    HardwareConfig,
+    KernelConfig,
+    PlannerError,
+    ShardEstimator,
+    ShardingOption,
+    Storage,
+    Topology,
+    TopologyFactory,
+    TrainerConfig,
+)
 from torchrec.distributed.types import ParameterSharding
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dreamshard.formatting import gib
 from dreamshard.placed_shards import ShardEntry, shards_of
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.sharding import ON_EVERY_DEVICE, ON_ONE_HOST, ShardedPlacement, ShardingType, TableSharding
+from dreamshard.tables import Tables, parent_name
 from dreamshard.tasks import PlacementTask
-from dreamshard.torchrec.planner_inputs import (
-    Bandwidths,
-    local_batch_size,
-    planner_constraints,
-    planner_module,
-    topology,
-)
+from dreamshard.torchrec.sharding_plans import DEFAULT_SHARE, SAME_AS
+from dreamshard.torchrec.ways import CACHED
 
-_SAME_AS: Mapping[str, ShardingType] = {"table_column_wise": "column_wise"}  # which also keeps the columns on one host
 _COLUMN_PARTS = (2, 4, 8)
-_CACHED = "fused_uvm_caching"
-_DEFAULT_SHARE = 0.2  # TorchRec's load factor where a plan gives none
+_DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16, "bf16": DataType.BF16, "int8": DataType.INT8}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bandwidths:
+    """Bytes per second; None for TorchRec's defaults.
+
+    Attributes:
+        memory: of device memory; 897 GiB/s by default.
+        link: between devices of a host; 600 GiB/s by default.
+        network: of each device between hosts; 12.5 GiB/s by default.
+        host_memory: between device memory and the host's; 32 GiB/s by default.
+    """
+
+    memory: float | None = None
+    link: float | None = None
+    network: float | None = None
+    host_memory: float | None = None
 
 
 def place(task: PlacementTask, bandwidths: Bandwidths, devices_per_host: int | None = None) -> Placement:
@@ -91,7 +114,7 @@ def place_sharded(
     Raises:
         NoPlacementError: the planner finds no plan.
     """
-    kernels = ["fused", "dense", *([_CACHED] if task.constraints.caching else [])]
+    kernels = ["fused", "dense", *([CACHED] if task.constraints.caching else [])]
     parameters, _ = _planned(task, bandwidths, devices_per_host, None, kernels, timeout_s)
     per_host = _per_host(task, devices_per_host)
     return ShardedPlacement(
@@ -115,9 +138,9 @@ def _planned(
 ) -> tuple[list[ParameterSharding], float]:
     """How TorchRec's planner shards each table, and its estimate of the slowest device's milliseconds."""
     per_host = _per_host(task, devices_per_host)
-    devices = topology(task.num_devices, per_host, task.memory_bytes, bandwidths)
-    names, constraints = planner_constraints(task.tables, sharding_types, kernels, column_parts)
-    batch_size = local_batch_size(task)
+    devices = _topology(task.num_devices, per_host, task.memory_bytes, bandwidths)
+    names, constraints = _constraints(task.tables, sharding_types, kernels, column_parts)
+    batch_size = _local_batch_size(task)
     speed = EmbeddingPerfEstimatorFactory.create("default_estimator", topology=devices, constraints=constraints)
     rating = _Rating(topology=devices)
     planner = EmbeddingShardingPlanner(
@@ -132,11 +155,74 @@ def _planned(
         timeout_seconds=timeout_s,
     )
     try:
-        plan = planner.plan(planner_module(task, names), [EmbeddingBagCollectionSharder()])
+        plan = planner.plan(_module(task, names), [EmbeddingBagCollectionSharder()])
     except PlannerError as error:
         raise _no_plan(task, "of whole tables " if sharding_types == ["table_wise"] else "") from error
     parameters = plan.plan[""]
     return [parameters[name] for name in names], rating.best
+
+
+def _topology(num_devices: int, devices_per_host: int, memory_bytes: int, bandwidths: Bandwidths) -> Topology:
+    """Devices on hosts; TorchRec counts bandwidths in bytes per millisecond."""
+
+    def per_ms(bytes_per_s: float | None) -> float | None:
+        return bytes_per_s and bytes_per_s / 1000
+
+    return TopologyFactory.create_topology(
+        TrainerConfig(world_size=num_devices, local_world_size=devices_per_host, hbm_cap_bytes=memory_bytes),
+        HardwareConfig(
+            hbm_mem_bw=per_ms(bandwidths.memory),
+            intra_host_bw=per_ms(bandwidths.link),
+            inter_host_bw=per_ms(bandwidths.network),
+            hbm_to_ddr_mem_bw=per_ms(bandwidths.host_memory),
+        ),
+        KernelConfig(compute_device="cuda", use_hardware_based_bandwidth=True),
+    )
+
+
+def _constraints(
+    tables: Tables, sharding_types: list[str] | None, kernels: list[str], column_parts: int | None = None
+) -> tuple[list[str], dict[str, ParameterConstraints]]:
+    """Names for the tables, and what each may be.
+
+    Args:
+        sharding_types: None for the ways to shard that TorchRec considers by default.
+        column_parts: of how many parts the columns of a table may be; None for parts of at least 128 columns, as by default.
+    """
+    names = [f"t{t}" for t in range(len(tables))]
+    return names, {
+        name: ParameterConstraints(
+            sharding_types=sharding_types,
+            compute_kernels=kernels,
+            pooling_factors=[max(pooling, 1e-6)],
+            min_partition=None if column_parts is None else 4 * -(-dim // (4 * column_parts)),
+        )
+        for name, pooling, dim in zip(names, tables.pooling_factor.tolist(), tables.dim.tolist(), strict=True)
+    }
+
+
+def _module(task: PlacementTask, names: list[str]) -> EmbeddingBagCollection:
+    """A TorchRec module of the task's tables, which takes no memory."""
+    tables = task.tables
+    sizes = zip(names, tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True)
+    configs = [
+        EmbeddingBagConfig(
+            name=name,
+            num_embeddings=rows,
+            embedding_dim=dim,
+            feature_names=[name],
+            data_type=_DATA_TYPES[task.precision_of.get(parent_name(full_name), task.precision)],
+        )
+        for name, full_name, rows, dim in sizes
+    ]
+    return EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+
+
+def _local_batch_size(task: PlacementTask) -> int:
+    """Samples of each device: of the task's batch, or of the batch in which the tables' lookups were counted."""
+    tables, used = task.tables, task.tables.pooling_factor > 0
+    counted = float((tables.lookups[used] / tables.pooling_factor[used]).median()) if bool(used.any()) else 1.0
+    return max(1, round((task.batch_size or counted) / task.num_devices))
 
 
 def _no_plan(task: PlacementTask, what: str) -> NoPlacementError:
@@ -153,7 +239,7 @@ def _per_host(task: PlacementTask, devices_per_host: int | None) -> int:
 
 def _sharding_of(parameter: ParameterSharding, dim: int, per_host: int) -> TableSharding:
     """How a table is sharded that TorchRec shards like this."""
-    sharding_type: ShardingType = _SAME_AS.get(parameter.sharding_type, parameter.sharding_type)
+    sharding_type: ShardingType = SAME_AS.get(parameter.sharding_type, parameter.sharding_type)
     columns: tuple[tuple[int, int], ...] = ((0, dim),)
     where: tuple[int, ...] = ()
     if sharding_type not in ON_EVERY_DEVICE:
@@ -168,9 +254,9 @@ def _sharding_of(parameter: ParameterSharding, dim: int, per_host: int) -> Table
     if sharding_type == "column_wise" and len(columns) == 1:
         sharding_type = "table_wise"
     share = None
-    if parameter.compute_kernel == _CACHED:
+    if parameter.compute_kernel == CACHED:
         load_factor = parameter.cache_params.load_factor if parameter.cache_params else None
-        share = _DEFAULT_SHARE if load_factor is None else float(load_factor)
+        share = DEFAULT_SHARE if load_factor is None else float(load_factor)
     return TableSharding(sharding_type=sharding_type, columns=columns, where=where, cached_share=share)
 
 
@@ -203,10 +289,10 @@ class _ShardBytes(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped 
         entries = []
         for option, shard in shards:
             (first_row, first_column), (rows, columns) = shard.offset, shard.size
-            kind = _SAME_AS.get(option.sharding_type, option.sharding_type)
+            kind = SAME_AS.get(option.sharding_type, option.sharding_type)
             share = None
-            if option.compute_kernel == _CACHED:
-                share = min(max(option.cache_load_factor or _DEFAULT_SHARE, 1e-9), 1.0)
+            if option.compute_kernel == CACHED:
+                share = min(max(option.cache_load_factor or DEFAULT_SHARE, 1e-9), 1.0)
             t = self.table[option.name]
             entries.append(
                 ShardEntry(t, 0, kind, first_row, first_row + rows, first_column, first_column + columns, share)

@@ -23,6 +23,7 @@ from dreamshard.sharding import (
     ON_ONE_HOST,
     SHARDING_TYPES,
     ShardedPlacement,
+    ShardingType,
     TableSharding,
     row_blocks,
 )
@@ -31,7 +32,7 @@ from dreamshard.torchrec.plan_file import PlanFile, parse_plan_file
 from dreamshard.torchrec.planned_tables import PlannedTable
 from dreamshard.torchrec.ways import CACHED
 
-_SAME_AS = {"table_column_wise": "column_wise"}  # which also keeps the columns on one host
+SAME_AS: Mapping[str, ShardingType] = {"table_column_wise": "column_wise"}  # which also keeps the columns on one host
 DEFAULT_SHARE = 0.2
 """TorchRec's load factor of a cache where none is given."""
 
@@ -231,7 +232,7 @@ def _dims(file: PlanFile, tables: Tables | Sequence[PlannedTable] | None) -> dic
 
 
 def _plan_shards(table: str, parameter: ParameterSharding, dim: int | None, name: str) -> list[Shard]:
-    sharding_type = _SAME_AS.get(parameter.sharding_type, parameter.sharding_type)
+    sharding_type = SAME_AS.get(parameter.sharding_type, parameter.sharding_type)
     if sharding_type not in SHARDING_TYPES or parameter.compute_kernel not in ("fused", "dense", CACHED):
         way, kernel = (str(each) for each in (parameter.sharding_type, parameter.compute_kernel))
         raise InputError(
