@@ -10,15 +10,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.evaluator import Array, Indices, Loads, ShardEvaluator
 from dreamshard.cost_model.paper import PaperEvaluator
+from dreamshard.legality import allowed_devices
 from dreamshard.tasks import PlacementTask
 
+_NO_ROOM = np.iinfo(np.int64).min
 _LEAST_REFERENCE_MS = 1e-3  # a microsecond: less than any operator takes
 OWN_SHARE = np.float32(0.1)
 """Weight of a device's own cost beside the overall cost, in `cost_if_placed_ms`."""
@@ -38,6 +40,7 @@ class Episodes:
             `lookahead` sees costs relative to it, so that they mean the same in a small task and in a large one.
         num_devices: `D`.
         capacity_bytes: `[D]` room for tables on each device; 0 where none may be.
+        allowed: `[B, T, D]` devices that may hold each table.
     """
 
     order: Int[Tensor, "B T"]
@@ -48,6 +51,7 @@ class Episodes:
     reference_ms: Float[Tensor, " B"]
     num_devices: int
     capacity_bytes: Indices
+    allowed: Bool[Tensor, "B T D"]
 
     @classmethod
     def without_policy(
@@ -65,11 +69,12 @@ class Episodes:
             _reference_ms(single_ms[None], task.num_devices),
             task.num_devices,
             task.capacity_bytes.numpy(),
+            allowed_devices(task)[order][None],
         )
 
     def repeat(self, times: int) -> "Episodes":
         """Each episode `times` times, side by side."""
-        names = ("order", "features", "latents", "table_bytes", "single_ms", "reference_ms")
+        names = ("order", "features", "latents", "table_bytes", "single_ms", "reference_ms", "allowed")
         return replace(self, **{name: getattr(self, name).repeat_interleave(times, dim=0) for name in names})
 
 
@@ -114,7 +119,10 @@ def episodes_of(tasks: Sequence[PlacementTask], network: CostNetwork, normaliser
     reference_ms = _reference_ms(single_ms, num_devices)
     normalised, latents = (values.gather(1, order[:, :, None].expand_as(values)) for values in (normalised, latents))
     table_bytes, single_ms = (values.gather(1, order) for values in (table_bytes, single_ms))
-    return Episodes(order, normalised, latents, table_bytes, single_ms, reference_ms, num_devices, capacity_bytes)
+    allowed = torch.stack([allowed_devices(task)[by_cost] for task, by_cost in zip(tasks, order, strict=True)])
+    return Episodes(
+        order, normalised, latents, table_bytes, single_ms, reference_ms, num_devices, capacity_bytes, allowed
+    )
 
 
 def _reference_ms(single_ms: Float[Tensor, "B T"], num_devices: int) -> Float[Tensor, " B"]:
@@ -134,13 +142,15 @@ def start(evaluator: ShardEvaluator, batch: int, num_devices: int) -> State:
     )
 
 
-def legal_devices(used_bytes: Indices, table_bytes: Indices, capacity_bytes: Indices) -> NDArray[np.bool_]:
+def legal_devices(
+    used_bytes: Indices, table_bytes: Indices, capacity_bytes: Indices, allowed: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
     """`[B, D]` devices, of `[D]` bytes, with room for tables of `[B]` bytes: the mask of sampling, loss and greedy choice.
 
-    Where no device has room, the one with the most is legal, so that a softmax over legal devices stays defined; such an
-    episode ends over capacity, and `Rollout.feasible` is false.
+    `allowed` `[B, D]` may hold them. If none of these has room, the one with the most is legal, so that a softmax over legal
+    devices stays defined; such an episode ends over capacity, and `Rollout.feasible` is false.
     """
-    room = capacity_bytes - used_bytes  # [B, D]
+    room = np.where(allowed, capacity_bytes - used_bytes, _NO_ROOM)  # [B, D]
     fits = room >= table_bytes[:, None]
     if fits.all():
         return fits

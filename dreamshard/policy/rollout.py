@@ -62,13 +62,15 @@ def rollout(
     evaluator = network.evaluator()
     state = mdp.start(evaluator, batch, num_devices)
     scorer = _DeviceScorer(policy, episodes, evaluator, state.loads)
-    latents, table_bytes = episodes.latents.numpy(), episodes.table_bytes.numpy()
+    latents, table_bytes, allowed = (
+        each.numpy() for each in (episodes.latents, episodes.table_bytes, episodes.allowed)
+    )
     noise = None if generator is None else gumbel((num_tables, batch, num_devices), generator)
     actions = np.empty((batch, num_tables), np.int64)
     seen = []
     for t in range(num_tables):
         cost_if_placed = scorer.cost_if_placed(evaluator, state, latents[:, t])
-        legal = mdp.legal_devices(state.used_bytes, table_bytes[:, t], episodes.capacity_bytes)
+        legal = mdp.legal_devices(state.used_bytes, table_bytes[:, t], episodes.capacity_bytes, allowed[:, t])
         if record:
             memory = (state.used_bytes / np.maximum(episodes.capacity_bytes, 1)).astype(np.float32)
             seen.append((legal, scorer.costs.copy(), cost_if_placed, memory))

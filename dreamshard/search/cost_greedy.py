@@ -47,11 +47,13 @@ def cost_greedy(network: CostModel, episodes: Episodes) -> Int[Tensor, "B T"]:
     evaluator = network.evaluator()
     batch, num_tables = episodes.order.shape
     state = mdp.start(evaluator, batch, episodes.num_devices)
-    latents, table_bytes = episodes.latents.numpy(), episodes.table_bytes.numpy()
+    latents, table_bytes, allowed = (
+        each.numpy() for each in (episodes.latents, episodes.table_bytes, episodes.allowed)
+    )
     chosen = torch.empty(batch, num_tables, dtype=torch.int64)
     for t in range(num_tables):
         cost_ms = mdp.cost_if_placed_ms(evaluator, state, latents[:, t])
-        legal = mdp.legal_devices(state.used_bytes, table_bytes[:, t], episodes.capacity_bytes)
+        legal = mdp.legal_devices(state.used_bytes, table_bytes[:, t], episodes.capacity_bytes, allowed[:, t])
         cost_ms[~legal] = float("inf")
         device = cost_ms.argmin(axis=1)
         mdp.step(evaluator, state, latents[:, t], table_bytes[:, t], device)

@@ -84,7 +84,7 @@ class DreamShardPlacer(SearchingPlacer):
         if broken := violation(task, placement):
             raise NoPlacementError(
                 f"the policy alone found no legal placement of {task.name or 'the tables'}: {broken}; the published method "
-                "knows no constraints beside memory and does not go back, so give the devices more memory, or use a placer "
+                "knows only memory, pins and exclusions, and does not go back, so give the devices more memory, or use a placer "
                 "that searches"
             )
         return placement

@@ -7,6 +7,7 @@ import torch
 
 from dreamshard.algorithms import with_algorithm
 from dreamshard.constraints import Constraints
+from dreamshard.legality import violation
 from dreamshard.model_files import load_placer, save_placer
 from dreamshard.placer import NoPlacementError
 from dreamshard.policy.mdp import episodes_of
@@ -53,13 +54,14 @@ def test_the_published_placer_returns_the_greedy_rollout_of_its_policy_also_from
         Constraints(reserve_bytes=2**33 - 126_000_000),
         Constraints(memory_bytes_of={0: 2**18, 2: 2**20}),
         Constraints(excluded_devices=(1,)),
+        Constraints(pinned=dict.fromkeys(pool_of(14).names[:5], (2,))),
     ],
-    ids=["a reserve", "unequal devices", "an excluded device"],
+    ids=["a reserve", "unequal devices", "an excluded device", "pinned tables"],
 )
-def test_the_published_placer_sees_the_room_of_each_device(constraints):
+def test_the_published_placer_sees_the_room_and_tables_of_each_device(constraints):
     task = PlacementTask(pool_of(14), 3, 2**33, constraints=constraints)
-    assert not task.is_legal(published().place(replace(task, constraints=Constraints())))
-    assert task.is_legal(published().place(task))
+    assert violation(task, published().place(replace(task, constraints=Constraints())))
+    assert not violation(task, published().place(task))
 
 
 def test_the_published_placer_says_that_it_found_nothing_legal():

@@ -42,12 +42,13 @@ def play(kind, task, times=1, seed=0, greedy=False):
 
 def test_the_mask_lets_through_what_fits_to_the_last_byte():
     used, table = np.array([[4, 5, 6]], np.int64), np.array([5], np.int64)
-    assert legal_devices(used, table, np.full(3, 10)).tolist() == [[True, True, False]]
+    assert legal_devices(used, table, np.full(3, 10), np.ones(used.shape, bool)).tolist() == [[True, True, False]]
 
 
 def test_where_nothing_fits_the_emptiest_device_keeps_the_softmax_defined():
     used, table = np.array([[9, 7, 8], [0, 9, 9]], np.int64), np.array([5, 5], np.int64)
-    assert legal_devices(used, table, np.full(3, 10)).tolist() == [[False, True, False], [True, False, False]]
+    legal = legal_devices(used, table, np.full(3, 10), np.ones(used.shape, bool))
+    assert legal.tolist() == [[False, True, False], [True, False, False]]
 
 
 @settings(max_examples=15)
