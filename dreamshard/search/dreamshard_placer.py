@@ -84,8 +84,8 @@ class DreamShardPlacer(SearchingPlacer):
         if broken := violation(task, placement):
             raise NoPlacementError(
                 f"the policy alone found no legal placement of {task.name or 'the tables'}: {broken}; the published method "
-                "knows only memory, pins and exclusions, and does not go back, so give the devices more memory, or use a placer "
-                "that searches"
+                "knows only memory, pins and exclusions, and does not go back, so give the devices more memory, or use a "
+                "placer that searches"
             )
         return placement
 
