@@ -32,8 +32,8 @@ def test_the_examples_start_commands_of_dreamshard_on_as_many_ranks_as_devices()
     words = re.search(r"flows\.cli\.ranks \\\n *(.*)", slurm)[1].split()
     assert words[0] == "run"
     assert {word for word in words if word.startswith("--")} <= known
-    nodes, tasks = (int(re.search(rf"--{name}=(\d+)", slurm)[1]) for name in ("nodes", "ntasks-per-node"))
-    assert words[words.index("--devices") + 1] == str(nodes * tasks)
+    nodes, ranks = (int(re.search(rf"--{name}[= ](\d+)", slurm)[1]) for name in ("nodes", "nproc-per-node"))
+    assert words[words.index("--devices") + 1] == str(nodes * ranks)
 
     service, job = yaml.safe_load_all(many_hosts()["kubernetes.yaml"])
     (container,) = job["spec"]["template"]["spec"]["containers"]

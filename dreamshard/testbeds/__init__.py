@@ -24,7 +24,7 @@ from dreamshard.testbeds.base import (
     check_placement,
     check_sharding,
 )
-from dreamshard.testbeds.cluster.rank_source import RankSource
+from dreamshard.testbeds.cluster.launched import RankSource
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.machine import device_model
@@ -71,7 +71,7 @@ def open_testbed(name: str, setup: TestbedSetup, launched: RankSource | None = N
       a `ShardingTestbed`.
 
     Args:
-        launched: ranks that a launcher started on one host or many, for `cluster` and `auto`; None to start them here.
+        launched: ranks that torchrun started on one host or many, for `cluster` and `auto`; None to start them here.
 
     Raises:
         ValueError: the name is unknown (the message lists all), or the testbed cannot run on this machine.
@@ -121,7 +121,7 @@ def _on_ranks(name: str, setup: TestbedSetup, source: RankSource) -> ClusterTest
     kind = name.rpartition(":")[2]
     if kind in ("cpu", "cuda"):
         return ClusterTestbed(setup, "cpu" if kind == "cpu" else "cuda", source)
-    return ClusterTestbed(setup, "cpu" if source.layout is None else source.layout.device_type(), source)
+    return ClusterTestbed(setup, source.layout.device_type(), source)
 
 
 def _emulated(setup: TestbedSetup, target: str) -> EmulatedTestbed:

@@ -39,15 +39,15 @@ def capacity_of(testbed: Testbed, num_devices: int) -> Capacity:
     """The capacity of each of the testbed's devices; a testbed of one's own may state `memory_bytes`."""
     if isinstance(testbed, SimulatedTestbed):
         return Capacity(kind="simulated", memory_bytes=testbed.spec.memory_bytes, spec=testbed.spec)
-    if isinstance(testbed, ClusterTestbed) and testbed.layout is not None:
+    if isinstance(testbed, ClusterTestbed):
         gpu = testbed.layout.ranks[0].gpu
         if testbed.device_type == "cuda" and gpu is not None:  # this host may have none
             return Capacity(kind="gpu", memory_bytes=gpu.memory_bytes, spec=spec_named_in(gpu.model))
-        return Capacity(kind="cpu", memory_bytes=machine_memory_bytes() // testbed.layout.devices_per_host)
-    if isinstance(testbed, ClusterTestbed | EmulatedTestbed):
-        ranks = num_devices if isinstance(testbed, ClusterTestbed) else 1
+        per_host = min(num_devices, testbed.layout.devices_per_host)
+        return Capacity(kind="cpu", memory_bytes=machine_memory_bytes() // per_host)
+    if isinstance(testbed, EmulatedTestbed):
         if testbed.device_type == "cpu":
-            return Capacity(kind="cpu", memory_bytes=machine_memory_bytes() // ranks)
+            return Capacity(kind="cpu", memory_bytes=machine_memory_bytes())
         properties = torch.cuda.get_device_properties(0)
         return Capacity(kind="gpu", memory_bytes=int(properties.total_memory), spec=spec_named_in(properties.name))
     return Capacity(kind="unknown", memory_bytes=getattr(testbed, "memory_bytes", None))

@@ -1,12 +1,10 @@
-"""The ranks that a launcher started with this process, if any; imports no Prefect, which reads its settings when imported."""
+"""The ranks that torchrun started with this process, if any; imports no Prefect, which reads its settings when imported."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from dreamshard.testbeds.cluster.launcher_variables import num_launched
-from dreamshard.testbeds.cluster.rank_source import RankSource
+from dreamshard.testbeds.cluster.launched import RankSource, num_launched
 
 _ranks: ContextVar[RankSource | None] = ContextVar("_ranks", default=None)
 
@@ -25,15 +23,14 @@ def for_testbed(name: str) -> RankSource | None:
     """The ranks that the testbed called `name` measures on; None if it starts its own or needs none.
 
     Raises:
-        ValueError: a launcher started this process, but not so that its ranks take part.
+        ValueError: torchrun started this process, but not so that its ranks take part.
     """
     if name not in ("auto", "cluster", "cluster:cpu", "cluster:cuda"):
         return None
     ranks = _ranks.get()
-    num_processes = num_launched(os.environ)
-    if ranks is None and num_processes > 1:
+    if ranks is None and num_launched() > 1:
         raise ValueError(
-            f"this is one of {num_processes} processes of a launcher, and each of them would run the whole command; start "
+            f"torchrun started {num_launched()} processes, and each of them would run the whole command; start "
             "`-m flows.cli.ranks` with it instead (docs/many-hosts.md)"
         )
     return ranks

@@ -1,9 +1,9 @@
 """A program for the tests of ranks on many hosts: rank 0 measures what it reads, line by line, and says what it got.
 
-    python -m tests.helpers.launched DEVICES TIMEOUT_S
+    torchrun ... -m tests.helpers.launched DEVICES TIMEOUT_S
 
 Each line is a fault of the lookups of table `faulty`, which the last device holds, or `none`, `exchange`, or
-`shardings`. Each answer is one line of JSON. After `fail` rank 0 exits with 1, as a flow that failed.
+`shardings`. Each answer is one line of JSON. After an error rank 0 exits with 1, as a flow that failed.
 """
 
 import json
@@ -22,13 +22,12 @@ from dreamshard.placement import Placement
 from dreamshard.sharding import ShardedPlacement, TableSharding
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import MeasurementError, Testbed, TestbedSetup, open_testbed
-from dreamshard.testbeds.cluster.launched import LaunchedRanks, drive, keep
-from dreamshard.testbeds.cluster.launcher_variables import launched_process
+from dreamshard.testbeds.cluster.launched import HostRanks, launched_ranks, launched_start
+from dreamshard.testbeds.cluster.rank import serve
 from tests.helpers.lookups import FaultyLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
 BATCH = 64
-JOIN_TIMEOUT_S = 60.0
 
 
 class Host:
@@ -55,7 +54,7 @@ class Host:
 
     def answer(self) -> dict:
         line = self.process.stdout.readline()
-        assert line, self.process.stderr.read()
+        assert line, self.process.communicate()[1]
         return json.loads(line)
 
     def die(self) -> None:
@@ -76,19 +75,20 @@ class Host:
 
 
 def main(num_devices: int, timeout_s: float) -> None:
-    process = launched_process(os.environ)
-    if process.rank > 0:
-        sys.exit(0 if keep(process, JOIN_TIMEOUT_S, None) else 1)
-    with drive(process, JOIN_TIMEOUT_S, None) as ranks:
-        ranks._pool._rejoin_timeout_s = 10.0
+    start = launched_start()
+    if start.number > 0:
+        serve(start)
+        return
+    with launched_ranks() as ranks:
         print(json.dumps({"ranks": len(ranks.layout.ranks), "pattern": ranks.layout.pattern}), flush=True)
         for line in sys.stdin:
-            if line.strip() == "fail":
+            said = answer(line.strip(), num_devices, timeout_s, ranks)
+            print(json.dumps(said), flush=True)
+            if "error" in said:
                 sys.exit(1)
-            print(json.dumps(answer(line.strip(), num_devices, timeout_s, ranks)), flush=True)
 
 
-def answer(line: str, num_devices: int, timeout_s: float, ranks: LaunchedRanks) -> dict:
+def answer(line: str, num_devices: int, timeout_s: float, ranks: HostRanks) -> dict:
     lookups = FaultyLookups(BATCH, fault=line)
     setup = TestbedSetup(
         num_devices=num_devices, batch_size=BATCH, lookups=lookups, warmups=1, repeats=3, timeout_s=timeout_s

@@ -1,214 +1,233 @@
-"""Ranks in the processes of a launcher: rank 0 runs the flow and drives, and every process keeps one rank for it.
+"""Where ranks come from: processes on this host, or torchrun's on many."""
 
-The processes find the driver's port, and the key that its callers must know, in a TCPStore at the launcher's address. Whoever
-can reach that store can read the key, as with torch.distributed itself; a key of one's own does not go there.
-"""
-
-import errno
-import json
-import logging
 import os
+import signal
 import socket
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
-from multiprocessing import AuthenticationError
+from typing import Protocol, runtime_checkable
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined] # it is exported, but not in `__all__`
+import torch
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined] # exported, but not in `__all__`
+from torch.multiprocessing import Process, start_processes  # type: ignore[attr-defined] # the same
 
-from dreamshard.testbeds.cluster.keeper import Keeper, Place
-from dreamshard.testbeds.cluster.keeper_pool import KeeperPool
-from dreamshard.testbeds.cluster.launcher_variables import LaunchedProcess
+from dreamshard.testbeds.cluster.jobs import DeviceType
 from dreamshard.testbeds.cluster.layout import Layout
-from dreamshard.testbeds.cluster.messages import DeviceType
-from dreamshard.testbeds.cluster.rank_launcher import RankTrouble
-from dreamshard.testbeds.cluster.ranks import Ranks
-from dreamshard.testbeds.cluster.reception import LOOPBACK, Reception
+from dreamshard.testbeds.cluster.rank import LAUNCHER, Start, meet, serve
+from dreamshard.testbeds.cluster.rank_group import END_TIMEOUT_S, RankFailure, RankGroup, RankLauncher
 
-logger = logging.getLogger(__name__)
-
-KEY = "DREAMSHARD_CLUSTER_KEY"
-"""Environment variable: a key of one's own, the same on all hosts."""
-
-EVERYWHERE = "0.0.0.0"
-RETRY_S = 0.5
+LOOPBACK = "127.0.0.1"
 
 
-class LaunchedRanks:
-    """A `RankSource` of ranks that keepers start; they are started once here, which tells hosts and hardware.
+@runtime_checkable
+class RankSource(Protocol):
+    """Where a testbed's ranks come from.
+
+    Attributes:
+        layout: of all ranks that there may be.
+        advice: what to do after a failure.
+    """
+
+    layout: Layout
+    advice: str
+
+    def running(self, num_ranks: int, device_type: DeviceType) -> RankGroup:
+        """Ranks, at least so many, started if none run.
+
+        Raises:
+            RankFailure: a rank did not start.
+        """
+        ...
+
+    def close(self) -> None:
+        """The testbed that had this source has closed."""
+        ...
+
+
+class LocalRanks:
+    """Ranks on this host, as many as a task has devices; they end with the testbed."""
+
+    advice = "the next measurement starts new ranks"
+
+    def __init__(self, most_devices: int, device_type: DeviceType) -> None:
+        count = torch.cuda.device_count() if device_type == "cuda" else most_devices
+        cuda = device_type == "cuda"
+        self.layout = Layout(tuple(Start(n, count, "", n, look_for_gpu=cuda).rank for n in range(count)))
+        self._group: RankGroup | None = None
+        self._processes: LocalLauncher | None = None
+
+    def running(self, num_ranks: int, device_type: DeviceType) -> RankGroup:
+        """See `RankSource`; exactly so many."""
+        if self._group is not None and len(self._group.layout.ranks) != num_ranks:
+            self._group.end()
+        if self._group is None or self._group.ended:
+            self._processes = LocalLauncher(num_ranks, look_for_gpu=device_type == "cuda")
+            self._group = RankGroup(self._processes)
+        return self._group
+
+    def close(self) -> None:
+        """See `RankSource`."""
+        if self._group is not None:
+            self._group.end()
+
+    def pids(self) -> list[int]:
+        """Process ids of the running ranks, in order."""
+        running = self._group is not None and not self._group.ended
+        return self._processes.pids() if self._processes and running else []
+
+
+class HostRanks:
+    """Ranks of a launcher of many hosts; they are started here, which tells hosts and hardware.
+
+    Args:
+        restarts: whether the launcher can start ranks again after a failure.
 
     Raises:
-        RankTrouble: a keeper did not join, or a rank did not start.
+        ConnectionError: a rank did not start.
         ValueError: see `Layout`.
     """
 
-    advice = (
-        "the next measurement starts new ranks in the processes of the launcher, and waits a minute for those that were lost "
-        "to join again"
-    )
+    def __init__(self, launcher: RankLauncher, advice: str, *, restarts: bool) -> None:
+        self.advice = advice
+        self._restarts = restarts
+        self._launcher = launcher
+        try:
+            self._group = RankGroup(launcher)
+        except RankFailure as failure:
+            raise ConnectionError(
+                f"the ranks could not start, since rank {failure.rank} failed while {failure.stage}: {failure.what}"
+            ) from failure
+        self.layout = self._group.layout
 
-    def __init__(self, pool: KeeperPool, reception: Reception) -> None:
-        self._pool = pool
-        self._reception = reception
-        self._ranks: Ranks | None = Ranks(pool, reception)
-        self._device_type: DeviceType | None = None  # of the ranks, once it is chosen
-        self.layout: Layout = self._ranks.layout
-
-    def running(self, num_devices: int, device_type: DeviceType) -> Ranks:
-        """See `RankSource`."""
-        if self._device_type not in (None, device_type):
-            self.end_ranks()
-        if self._ranks is None:
-            self._ranks = Ranks(self._pool, self._reception)
-            layout = self._ranks.layout
-            if (layout.pattern, layout.kinds) != (self.layout.pattern, self.layout.kinds):
-                self.end_ranks()
+    def running(self, num_ranks: int, device_type: DeviceType) -> RankGroup:
+        """See `RankSource`; all of them."""
+        if self._group.failure is not None and not self._restarts:
+            raise self._group.failure
+        if self._group.ended:
+            self._group = RankGroup(self._launcher)
+            if (self._group.layout.pattern, self._group.layout.kinds) != (self.layout.pattern, self.layout.kinds):
+                self._group.end()
                 raise ValueError(
                     "ranks came back on hosts of another number or kind, so samples would no longer be of the same hardware; "
                     "start again, which keeps all samples and takes the hosts as they are"
                 )
-        self._device_type = device_type
-        return self._ranks
-
-    def end_ranks(self) -> None:
-        """See `RankSource`."""
-        self._device_type = None
-        if self._ranks is not None:
-            ranks, self._ranks = self._ranks, None
-            ranks.end()
+        return self._group
 
     def close(self) -> None:
         """See `RankSource`; the ranks stay for the next testbed."""
 
-    def shut_down(self, *, done: bool) -> None:
-        """End all ranks and keepers.
+    def end(self, *, done: bool) -> None:
+        """See `RankGroup.end`."""
+        self._group.end(done=done)
 
-        Args:
-            done: whether what they were needed for succeeded.
-        """
-        self.end_ranks()
-        self._pool.close(done=done)
-        self._reception.close()
+
+class LocalLauncher:
+    """Starts ranks in processes of this host, which end with the thread that starts them.
+
+    Args:
+        num_ranks: of the group.
+        look_for_gpu: whether they run on GPUs.
+        only: the only one to start, because torchrun has started the others; None for all.
+    """
+
+    def __init__(self, num_ranks: int, *, look_for_gpu: bool = True, only: Start | None = None) -> None:
+        self.num_ranks = num_ranks
+        self._look_for_gpu = look_for_gpu
+        self._only = only
+        self._processes: dict[int, Process] = {}
+
+    def start(self) -> Store:
+        """See `RankLauncher`."""
+        if self._only is not None:
+            self._spawn([self._only])
+            return meet(LAUNCHER, 0, self.num_ranks)
+        store, meeting = open_store(LOOPBACK)
+        numbers = range(self.num_ranks)
+        self._spawn([Start(n, self.num_ranks, meeting, n, look_for_gpu=self._look_for_gpu) for n in numbers])
+        return store
+
+    def exits(self) -> Mapping[int, str]:
+        """See `RankLauncher`."""
+        codes = {number: process.exitcode for number, process in self._processes.items()}
+        return {number: describe_exit(code) for number, code in codes.items() if code is not None}
+
+    def end(self) -> None:
+        """See `RankLauncher`."""
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.join(END_TIMEOUT_S)
+
+    def pids(self) -> list[int]:
+        """Process ids, in order."""
+        return [process.pid for process in self._processes.values() if process.pid is not None]
+
+    def _spawn(self, starts: list[Start]) -> None:
+        # Failures are reported by the driver, so what torch says of broken connections would only be noise.
+        with _environment(OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR"):
+            context = start_processes(_run, (starts,), len(starts), join=False, daemon=True, start_method="spawn")
+        self._processes = dict(zip((start.number for start in starts), context.processes, strict=True))
+
+
+def open_store(address: str) -> tuple[Store, str]:
+    """A store on a free port of this host, and where ranks meet there."""
+    listening = socket.create_server((address, 0), backlog=4096)
+    port = listening.getsockname()[1]
+    store = TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
+    return store, f"{address}:{port}"
 
 
 @contextmanager
-def drive(process: LaunchedProcess, join_timeout_s: float, key: bytes | None, port: int = 0) -> Iterator[LaunchedRanks]:
-    """All ranks of the launcher for the block; this is its rank 0.
-
-    Args:
-        join_timeout_s: how long to wait for the processes of all hosts.
-        key: that every process knows; None for a new one, which they read from the store.
-        port: that this process listens on; 0 for any free one.
+def launched_ranks() -> Iterator[HostRanks]:
+    """All ranks of torchrun for the block, in its rank 0.
 
     Raises:
-        ConnectionError: a process did not join, a rank did not start, or a port is in use.
+        ConnectionError: a rank did not start.
         ValueError: see `Layout`.
     """
-    reception = listen(process.address, port, key)
-    store = _store(process, timedelta(seconds=join_timeout_s))
-    told = {"port": reception.port} | ({"key": reception.key.hex()} if key is None else {})
-    store.set(_entry(process), json.dumps(told))
-    own = Place(process.rank, process.local_rank, process.host)
-    local = LOOPBACK if reception.address == EVERYWHERE else reception.address
-    threading.Thread(
-        target=lambda: Keeper(own, local, reception.port, reception.key).run(), name="keeper", daemon=True
-    ).start()
-    pool = KeeperPool(process.num_ranks, join_timeout_s)
-    try:
-        ranks = LaunchedRanks(pool, reception)
-    except RankTrouble as trouble:
-        pool.close(done=False)
-        host = f" on host {trouble.host}" if trouble.host else ""
-        detail = f": {trouble.detail.splitlines()[-1]}" if trouble.detail else ""
-        raise ConnectionError(
-            f"the ranks could not start, since rank {trouble.rank}{host} failed: {trouble.what}{detail}"
-        ) from None
+    advice = "start the same command again, or let torchrun do so with --max-restarts"
+    ranks = HostRanks(LocalLauncher(num_launched(), only=launched_start()), advice, restarts=False)
     done = False
     try:
         yield ranks
         done = True
     finally:
-        ranks.shut_down(done=done)
+        ranks.end(done=done)
 
 
-def keep(process: LaunchedProcess, join_timeout_s: float, key: bytes | None) -> bool:
-    """Keep this process's rank for the driver until it ends; whether what the rank was needed for succeeded.
-
-    Raises:
-        ConnectionError: no driver was found in time, or it has another key.
-    """
-    deadline = time.monotonic() + join_timeout_s
-    place = Place(process.rank, process.local_rank, process.host)
-    while True:
-        try:
-            store = _store(process, timedelta(seconds=max(1.0, deadline - time.monotonic())))
-            told = json.loads(store.get(_entry(process)))
-            return Keeper(place, process.address, told["port"], key or bytes.fromhex(told["key"])).run()
-        except (AuthenticationError, KeyError):
-            raise ConnectionError(
-                f"rank {process.rank} on host {process.host} does not know the key of the process that runs the flow on "
-                f"{process.address}; set DREAMSHARD_CLUSTER_KEY to the same value on all hosts, or on none"
-            ) from None
-        except (EOFError, OSError, RuntimeError) as error:  # the store's errors are RuntimeErrors
-            if time.monotonic() > deadline:
-                raise ConnectionError(
-                    f"rank {process.rank} on host {process.host} did not find the process that runs the flow at "
-                    f"{process.address}:{process.port} within {join_timeout_s:g} s ({error}); start rank 0 there, and check "
-                    "that this host can reach it"
-                ) from error
-            time.sleep(RETRY_S)  # the driver of an earlier attempt may have left its port in the store
+def launched_start() -> Start:
+    """This process's rank, as torchrun says."""
+    return Start(int(os.environ["RANK"]), num_launched(), LAUNCHER, int(os.environ.get("LOCAL_RANK", "0")))
 
 
-def listen(address: str, port: int = 0, key: bytes | None = None) -> Reception:
-    """Listen where other hosts look for this one; on loopback only if they look for it there."""
-    if address == "localhost" or address.startswith("127."):
-        return Reception(address, port, key)
+def num_launched() -> int:
+    """Processes that torchrun started together with this one; 1 if it did not."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
+def describe_exit(exit_code: int) -> str:
+    """An exit code for people."""
+    if exit_code >= 0:
+        return f"it exited with code {exit_code}"
+    killed = f"it was killed by {signal.Signals(-exit_code).name}"
+    return killed + (", as the system does when it runs out of memory" if exit_code == -signal.SIGKILL else "")
+
+
+def _run(place: int, starts: list[Start]) -> None:
+    serve(starts[place])
+    os._exit(0)  # the interpreter's own end takes seconds, for which the driver would wait
+
+
+@contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    """Variables of processes that start within the block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
-        resolved = socket.gethostbyname(address)
-        if not resolved.startswith("127."):  # many hosts know themselves by a loopback address
-            return Reception(resolved, port, key)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise
-        logger.info("%s is not an address of this host (%s), so all of its addresses are listened on", address, error)
-    return Reception(EVERYWHERE, port, key)
-
-
-def _store(process: LaunchedProcess, timeout: timedelta) -> TCPStore:
-    """The launcher's store; without one, that of rank 0.
-
-    Raises:
-        ConnectionError: the port is in use.
-    """
-    is_master = process.rank == 0 and not process.has_store
-    try:
-        return TCPStore(process.address, process.port, is_master=is_master, timeout=timeout, wait_for_workers=False)
-    except RuntimeError as error:
-        if is_master and "EADDRINUSE" in str(error):
-            raise ConnectionError(
-                f"port {process.port} of host {process.host} is in use, so the ranks cannot meet there; end the program that "
-                "uses it, or set MASTER_PORT to another port on every host"
-            ) from None
-        raise
-
-
-def _entry(process: LaunchedProcess) -> str:
-    return f"dreamshard/{process.attempt}/driver"
-
-
-def own_key(text: str | None) -> bytes | None:
-    """The key that a person chose, from its variable.
-
-    Raises:
-        ValueError: it is too short to keep others out.
-    """
-    if not text:
-        return None
-    if len(text) < 16:
-        raise ValueError(
-            f"DREAMSHARD_CLUSTER_KEY has {len(text)} characters, which others could guess; give it at least 16, for example "
-            "from `openssl rand -hex 32`"
-        )
-    return os.fsencode(text)
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

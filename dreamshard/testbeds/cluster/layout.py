@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dreamshard.testbeds.cluster.messages import DeviceType, Hello
+from dreamshard.testbeds.cluster.jobs import DeviceType, Rank
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Layout:
         ValueError: a host other than the last one has fewer ranks than the first.
     """
 
-    ranks: tuple[Hello, ...]
+    ranks: tuple[Rank, ...]
 
     def __post_init__(self) -> None:
         counts = list(self._counts().values())
@@ -27,12 +27,12 @@ class Layout:
             )
 
     @classmethod
-    def of(cls, hellos: Iterable[Hello]) -> "Layout":
+    def of(cls, ranks: Iterable[Rank]) -> "Layout":
         """Number the ranks so that those of a host are consecutive."""
-        ordered = sorted(hellos, key=lambda hello: hello.rank)
-        counts = Counter(hello.host for hello in ordered)
-        first = {hello.host: hello.rank for hello in reversed(ordered)}
-        return cls(tuple(sorted(ordered, key=lambda rank: (-counts[rank.host], first[rank.host], rank.rank))))
+        ordered = sorted(ranks, key=lambda rank: rank.number)
+        counts = Counter(rank.host for rank in ordered)
+        first = {rank.host: rank.number for rank in reversed(ordered)}
+        return cls(tuple(sorted(ordered, key=lambda rank: (-counts[rank.host], first[rank.host], rank.number))))
 
     @property
     def devices_per_host(self) -> int:
@@ -50,7 +50,7 @@ class Layout:
         return [rank.gpu.model if rank.gpu else rank.processor for rank in self.ranks]
 
     def members(self, num_devices: int, devices_per_host: int | None) -> tuple[int, ...]:
-        """The ranks that measure a task of so many devices.
+        """Numbers of the ranks that measure a task of so many devices, by device.
 
         Args:
             devices_per_host: of the task; None for as many as there are.
@@ -72,7 +72,7 @@ class Layout:
                 f"{self.devices_per_host} per host on {describe_count(len(self._counts()), 'host')}, so this cannot be "
                 "measured here; ask for what there is, or start more ranks (docs/many-hosts.md)"
             )
-        return tuple(chosen[:num_devices])
+        return tuple(self.ranks[place].number for place in chosen[:num_devices])
 
     def hardware(self, members: Sequence[int], device_type: DeviceType) -> str:
         """Names the devices of `members` for people and for comparing samples, e.g. `NVIDIA H100 x64, 8 hosts`.
@@ -80,35 +80,44 @@ class Layout:
         Raises:
             ValueError: they are GPUs of several models, or one of them has no GPU.
         """
-        hosts = len({self.ranks[member].host for member in members})
+        hosts = len({rank.host for rank in self._chosen(members)})
         on_hosts = "" if hosts == 1 else f", {hosts} hosts"
         count = f", {len(members)} ranks" if device_type == "cpu" else f" x{len(members)}"
         return f"{self.model(members, device_type)}{count}{on_hosts}"
 
     def model(self, members: Sequence[int], device_type: DeviceType) -> str:
         """Names the devices of `members` without their number, e.g. `NVIDIA H100`; raises as `hardware` does."""
-        ranks = [self.ranks[member] for member in members]
+        ranks = self._chosen(members)
         if device_type == "cpu":
             return " and ".join(sorted({rank.processor for rank in ranks}))
         self._check_gpus(ranks)
         return ranks[0].gpu.model if ranks[0].gpu else ""
 
+    def host_of(self, number: int) -> str:
+        """Host of a rank."""
+        return next(rank.host for rank in self.ranks if rank.number == number)
+
+    def per_host(self, members: Sequence[int]) -> int:
+        """Members on the host of the first one."""
+        hosts = [rank.host for rank in self._chosen(members)]
+        return hosts.count(hosts[0])
+
     def device_type(self) -> DeviceType:
         """GPUs, unless no rank at all has one: a rank that should have one must not be replaced by a CPU."""
         return "cuda" if any(rank.gpu for rank in self.ranks) else "cpu"
 
-    def _check_gpus(self, ranks: Sequence[Hello]) -> None:
-        users: dict[tuple[str, str], Hello] = {}
+    def _check_gpus(self, ranks: Sequence[Rank]) -> None:
+        users: dict[tuple[str, str], Rank] = {}
         for rank in ranks:
             if rank.gpu is None:
                 raise ValueError(
-                    f"rank {rank.rank} on host {rank.host} has no GPU that torch can use, so costs on GPUs cannot be "
+                    f"rank {rank.number} on host {rank.host} has no GPU that torch can use, so costs on GPUs cannot be "
                     "measured; start one rank per GPU, check `nvidia-smi` on that host, or ask for the CPU with cluster:cpu"
                 )
             other = users.setdefault((rank.host, rank.gpu.uuid), rank)
             if other is not rank:
                 raise ValueError(
-                    f"ranks {other.rank} and {rank.rank} on host {rank.host} have the same GPU ({rank.gpu.model}, "
+                    f"ranks {other.number} and {rank.number} on host {rank.host} have the same GPU ({rank.gpu.model}, "
                     f"{rank.gpu.uuid}), so each would slow the other; start one rank per GPU"
                 )
         models = {rank.gpu.model: rank for rank in ranks if rank.gpu}
@@ -118,6 +127,10 @@ class Layout:
                 f"ranks have GPUs of different models ({listed}), so their costs would not be those of any one; start "
                 "them on hosts of one kind"
             )
+
+    def _chosen(self, members: Sequence[int]) -> list[Rank]:
+        by_number = {rank.number: rank for rank in self.ranks}
+        return [by_number[member] for member in members]
 
     def _counts(self) -> Mapping[str, int]:
         """Ranks of each host, in the order of devices."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from dreamshard.costs import PHASES, Infeasible
 from dreamshard.exchange_sample import Exchange
 from dreamshard.testbeds.base import TestbedSetup
-from dreamshard.testbeds.cluster.messages import PlacementJob
+from dreamshard.testbeds.cluster.jobs import PlacementJob
 from dreamshard.testbeds.shard_runner import GRADIENT, BuiltShard, DoesNotFitError, ShardRunner
 
 FLOAT_BYTES = 4

@@ -1,252 +1,283 @@
-"""The program of one rank: connect to the testbed, then do what it asks until it ends the rank.
+"""The loop of one rank: receive a job, do it, give back its result."""
 
-It starts as `python -m dreamshard.testbeds.cluster.rank FILE`, where FILE holds what a rank needs to start, as JSON; `-`
-reads a line of it from standard input, which stays open as long as the rank may run. A rank also ends, even while it
-computes, if the testbed is gone.
-"""
-
-import faulthandler
 import json
 import os
 import pickle
-import queue
-import shutil
+import socket
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing.connection import Connection
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined] # it is exported, but not in `__all__`
+from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: ignore[attr-defined] # exported, but not in `__all__`
 
-from dreamshard.testbeds.base import TestbedSetup
-from dreamshard.testbeds.cluster import messages, reception
-from dreamshard.testbeds.cluster.messages import STAGES
+from dreamshard.testbeds.cluster.jobs import (
+    EXCHANGING,
+    IDLE,
+    JOINING,
+    PREPARING,
+    STARTING,
+    DeviceType,
+    ExchangeJob,
+    Gpu,
+    Job,
+    Rank,
+    Work,
+)
 from dreamshard.testbeds.cluster.passes import RankMeasurer, Team
 from dreamshard.testbeds.cluster.sharded.exchange import Teams
 from dreamshard.testbeds.cluster.sharded.job import ShardingJob
 from dreamshard.testbeds.cluster.sharded.passes import measure_sharding
 from dreamshard.testbeds.machine import device_model
 
-FALLBACK_TIMEOUT = timedelta(days=1)
-"""Of a collective that nobody ends; the testbed's own limits are shorter."""
+HOST = "DREAMSHARD_HOST"
+"""Environment variable: names this host; for several hosts of one name."""
+
+LAUNCHER = "env://"
+"""Meeting point of ranks that torchrun started: `MASTER_ADDR` and `MASTER_PORT`."""
+
+JOIN_TIMEOUT = timedelta(seconds=120)
+IDLE_TIMEOUT = timedelta(days=1)
+"""Ranks wait so long for a job."""
+FAILURES = "failures"
+"""Counts failed ranks in the store."""
+LISTENER_DELAY_S = 1.0
+"""For a rank to report its own error, once another one has."""
+EXIT_DELAY_S = 15.0
+"""torchrun ends the driver with a failed rank; so long it has to say what happened."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a rank needs to start.
+    """A rank's place among all.
 
     Attributes:
-        address: of the testbed, as is `port`.
-        key: that the testbed's callers know, in hexadecimal digits.
-        path: `sys.path` to unpickle work with.
-        host: name of this machine, or of what stands for one.
+        meeting: `host:port` of a TCPStore, or `LAUNCHER`.
+        local_rank: number on its host.
+        host: name of the host; None for this machine's.
         look_for_gpu: whether the rank may run on a GPU.
-        rank: None for the environment's `RANK`; the same for `local_rank`, its number on the host.
-        folder: to remove if the testbed is gone, or None.
     """
 
-    address: str
-    port: int
-    key: str
-    path: list[str]
-    host: str
-    look_for_gpu: bool
-    rank: int | None = None
-    local_rank: int | None = None
-    folder: str | None = None
+    number: int
+    num_ranks: int
+    meeting: str
+    local_rank: int
+    host: str | None = None
+    look_for_gpu: bool = True
 
-    @classmethod
-    def from_json(cls, text: str, environment: Mapping[str, str]) -> "Start":
-        """Read what `to_json` wrote."""
-        fields = json.loads(text)
-        for name in ("rank", "local_rank"):
-            if fields[name] is None:
-                fields[name] = int(environment[name.upper()])
-        return cls(**fields)
+    @property
+    def rank(self) -> Rank:
+        """The rank on this machine."""
+        gpu = self.gpu_index()
+        return Rank(
+            self.number,
+            self.host or os.environ.get(HOST) or socket.gethostname(),
+            f"{device_model('cpu')} x{os.cpu_count()}",
+            None if gpu is None else gpu_of(gpu),
+        )
 
-    def to_json(self) -> str:
-        """Write for another process."""
-        return json.dumps(asdict(self))
+    def gpu_index(self) -> int | None:
+        """The GPU by its number on the host, or the only one that the launcher lets the rank see."""
+        count = torch.cuda.device_count() if self.look_for_gpu else 0
+        if count == 1:
+            return 0
+        return self.local_rank if self.local_rank < count else None
 
 
-class Channel:
-    """A rank's connection to the testbed; the rank ends when it breaks."""
+class Progress:
+    """Tells the driver, through the store, how far a rank is and why it ended.
 
-    def __init__(self, connection: Connection, folder: str | None) -> None:
-        self._connection = connection
-        self._folder = folder
-        self._received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._stage = STAGES[0]
-        threading.Thread(target=self._listen, daemon=True).start()  # notices during a computation, too, that it broke
+    Attributes:
+        stage: one of `STAGES`.
+        has_ended: whether the driver has dismissed the rank.
+    """
 
-    def receive(self) -> Any:
-        """The testbed's next message; None to end."""
-        return pickle.loads(self._received.get())
-
-    def send(self, message: object) -> None:
-        """See `reception.send`."""
-        reception.send(self._connection, message)
+    def __init__(self, store: Store, start: Start) -> None:
+        self.stage = STARTING
+        self._is_launched = start.meeting == LAUNCHER
+        self._store = store.clone()  # type: ignore[attr-defined] # not in its stub; the other may wait in a collective
+        self._number = start.number
+        self._thread = threading.get_ident()
+        self._failing = threading.Lock()
+        self.has_ended = False
+        own_store = store.clone()  # type: ignore[attr-defined]
+        threading.Thread(target=self._listen, args=(own_store,), daemon=True).start()
 
     def enter(self, stage: str) -> None:
-        """Report that one of `STAGES` begins."""
-        self._stage = stage
-        self.send(messages.StageReached(stage))
+        """Begin one of `STAGES`."""
+        self.stage = stage
+        self._store.set(f"stage/{self._number}", stage)
 
-    def report(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """An exception hook that also reports to the testbed."""
-        lines = traceback.format_exception(kind, error, trace)
-        last = traceback.format_exception_only(kind, error)[-1].strip()
-        self.send(messages.Failed(self._stage, last, "".join(lines)))
-        sys.__excepthook__(kind, error, trace)
+    def fail(self, error: str, trace: str, *, is_own: bool = True) -> None:
+        """Report an error and end this process.
 
-    def _listen(self) -> None:
+        Args:
+            is_own: False if another rank's error is the reason.
+        """
+        self._failing.acquire()  # whoever comes second waits for the end
         try:
-            while True:
-                self._received.put(self._connection.recv_bytes())
-        except (EOFError, OSError):
-            if self._folder is not None:
-                shutil.rmtree(self._folder, ignore_errors=True)  # the testbed can no longer do this
-            os._exit(1)  # the main thread may be in an all-to-all that never ends
+            order = self._store.add(FAILURES, 1)
+            is_cause = is_own and self.stage not in (JOINING, IDLE, EXCHANGING)
+            report = {"stage": self.stage, "error": error, "trace": trace, "order": order, "is_cause": is_cause}
+            self._store.set(f"failure/{self._number}", json.dumps(report))
+            if self._is_launched:
+                sys.stderr.write(trace if is_own else "")
+                time.sleep(EXIT_DELAY_S)
+        finally:
+            os._exit(1)  # also if the store has ended with the driver
+
+    def _listen(self, store: Store) -> None:
+        """End this process when another rank fails or the driver ends, whatever the main thread does."""
+        with suppress(dist.DistError):
+            store.wait([FAILURES], IDLE_TIMEOUT)
+            time.sleep(LISTENER_DELAY_S)
+            self.fail("another rank failed", self._stack(), is_own=False)
+        if not self.has_ended:
+            os._exit(1)
+
+    def _stack(self) -> str:
+        return "".join(traceback.format_stack(sys._current_frames()[self._thread]))
+
+    @contextmanager
+    def within(self, timeout_s: float) -> Iterator[None]:
+        """Fail with the main thread's stack if the block takes longer."""
+
+        def give_up() -> None:
+            self.fail(f"no answer within {timeout_s:g} s", self._stack())
+
+        timer = threading.Timer(timeout_s, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+class Groups:
+    """Groups of ranks that measure together, by type of device and members; ranks and driver make all in one order."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[DeviceType, tuple[int, ...]], dist.ProcessGroup | None] = {}
+
+    def make(self, work: Work, device: torch.device | None = None) -> None:
+        """Make those that the work needs and that there are not yet; `device` of this rank."""
+        for members in dict.fromkeys(members for job in work.jobs.values() for members in _groups_of(job)):
+            if (work.device_type, members) not in self._made:
+                self._made[work.device_type, members] = dist.new_group(
+                    [1 + member for member in members],  # the driver is 0
+                    timeout=IDLE_TIMEOUT,
+                    backend="nccl" if work.device_type == "cuda" else "gloo",
+                    device_id=device if work.device_type == "cuda" else None,  # or a barrier would guess a GPU
+                    sort_ranks=False,
+                )
+
+    def team(self, device_type: DeviceType, members: tuple[int, ...], number: int) -> Team:
+        """The group of `members`, as one of them sees it; a rank alone may have none."""
+        return Team(members.index(number), len(members), self._made.get((device_type, members)))
 
 
 class Worker:
-    """Does the testbed's jobs.
+    """Does one rank's jobs."""
 
-    Args:
-        gpu: index of the GPU that this rank would use.
-        start: tells where the other ranks are found.
-    """
-
-    def __init__(self, channel: Channel, welcome: messages.Welcome, start: Start, gpu: int | None) -> None:
-        self._channel = channel
-        self._rank = welcome.device
-        self._device, backend = torch.device("cpu"), "gloo"
-        if welcome.device_type == "cuda":
-            if gpu is None:
-                raise ValueError(
-                    f"rank {start.rank} on {start.host} has no GPU that torch can use; check nvidia-smi there"
-                )
-            self._device, backend = torch.device("cuda", gpu), "nccl"
-            torch.cuda.set_device(self._device)
-        channel.enter("joining the other ranks")
-        dist.init_process_group(
-            backend,
-            store=TCPStore(start.address, welcome.store_port, is_master=False),
-            rank=self._rank,
-            world_size=welcome.num_ranks,
-            timeout=FALLBACK_TIMEOUT,
-            device_id=self._device if self._device.type == "cuda" else None,  # or a barrier would guess a GPU
-        )
-        everyone = tuple(range(welcome.num_ranks))
-        self._teams = {everyone: Team(self._rank, len(everyone), dist.group.WORLD)}
+    def __init__(self, start: Start, progress: Progress) -> None:
+        self._start = start
+        self._progress = progress
+        self._groups = Groups()
         self._measurer: RankMeasurer | None = None
-        self._timeout_s: float | None = None
+        self._pickled_setup = b""
 
-    def do(self, message: object) -> None:
-        """Do one job and answer it."""
-        if isinstance(message, messages.UseSetup):
+    def do(self, work: Work) -> object:
+        """The result of this rank's job; None if it has none."""
+        self._progress.enter(PREPARING)
+        device = self._device(work.device_type)
+        self._progress.enter(JOINING)
+        self._groups.make(work, device)
+        self._progress.enter(PREPARING)
+        if self._measurer is None or self._pickled_setup != work.setup or self._measurer.device != device:
             self._measurer = None  # its memory is free before the next one takes some
-            setup: TestbedSetup = pickle.loads(message.setup)
-            self._measurer = RankMeasurer(setup, self._device, self._channel.enter)
-            self._timeout_s = setup.timeout_s
-        elif isinstance(message, messages.FormGroup):
-            self._channel.enter("joining the other ranks")
-            group = dist.new_group(list(message.members), timeout=FALLBACK_TIMEOUT)
-            if self._rank in message.members:
-                position = message.members.index(self._rank)
-                self._teams[message.members] = Team(position, len(message.members), group)
-        else:
-            self._answer(self._measure(message))
+            self._measurer = RankMeasurer(pickle.loads(work.setup), device, self._progress.enter)
+            self._pickled_setup = work.setup
+        job = work.jobs.get(self._start.number)
+        if job is None:
+            return None
+        own = self._start.number
+        if isinstance(job, ShardingJob):
+            teams = Teams(*(self._groups.team(work.device_type, members, own) for members in job.groups))
+            return measure_sharding(job, self._measurer.runner, teams, self._progress.enter)
+        team = self._groups.team(work.device_type, job.members, own)
+        if isinstance(job, ExchangeJob):
+            return self._measurer.measure_exchange(job.exchange, team)
+        return self._measurer.measure(job, team)
 
-    def _measure(self, job: Any) -> object:
-        if self._measurer is None or self._timeout_s is None:
-            raise RuntimeError("a measurement was asked for before its setup came; report this as a defect")
-        faulthandler.dump_traceback_later(self._timeout_s)  # to stderr, which the testbed reads
-        try:
-            if isinstance(job, ShardingJob):
-                alone = Team(0, 1, None)
-                teams = Teams(*(self._teams.get(members, alone) for members in job.groups))
-                return measure_sharding(job, self._measurer.runner, teams, self._channel.enter)
-            team = self._teams[job.members]
-            if isinstance(job, messages.ExchangeJob):
-                return self._measurer.measure_exchange(job.exchange, team)
-            return self._measurer.measure(job, team)
-        finally:
-            faulthandler.cancel_dump_traceback_later()
-
-    def _answer(self, value: object) -> None:
-        self._channel.enter(messages.IDLE)
-        self._channel.send(messages.Answer(value))
+    def _device(self, device_type: DeviceType) -> torch.device:
+        if device_type == "cpu":
+            return torch.device("cpu")
+        index = self._start.gpu_index()
+        if index is None:
+            raise ValueError(f"rank {self._start.number} has no GPU that torch can use; check nvidia-smi on its host")
+        torch.cuda.set_device(index)
+        return torch.device("cuda", index)
 
 
-def main(start: Start) -> None:
-    """Run one rank."""
-    channel = Channel(reception.connect(start.address, start.port, bytes.fromhex(start.key)), start.folder)
-    sys.excepthook = channel.report
-    sys.path[:] = start.path
-    gpu = _gpu_index(start)
-    channel.send(
-        messages.Hello(
-            rank=start.rank or 0,
-            pid=os.getpid(),
-            host=start.host,
-            processor=f"{device_model('cpu')} x{os.cpu_count()}",
-            gpu=None if gpu is None else _gpu(gpu),
-        )
-    )
+def serve(start: Start) -> None:
+    """Do the driver's jobs until it ends the ranks; an error ends this process."""
     torch.set_num_threads(1)
-    worker: Worker | None = None
-    while (message := channel.receive()) is not None:
-        if worker is None:
-            worker = Worker(channel, message, start, gpu)
-            channel.enter(messages.IDLE)
-        else:
-            worker.do(message)
-    if worker is not None:
-        dist.destroy_process_group()
+    store = meet(start.meeting, 1 + start.number, start.num_ranks)
+    progress = Progress(store, start)
+    try:
+        own = start.rank
+        progress.enter(JOINING)
+        group = join(store, 1 + start.number, start.num_ranks)
+        dist.gather_object(own, dst=0, group=group)
+        worker = Worker(start, progress)
+        while True:
+            progress.enter(IDLE)
+            received: list[Any] = [None]
+            dist.broadcast_object_list(received, src=0, group=group)
+            work: Work | None = received[0]
+            if work is None:
+                progress.has_ended = True
+                break
+            with progress.within(work.timeout_s):
+                result = worker.do(work)
+            progress.enter(IDLE)
+            dist.gather_object(result, dst=0, group=group)
+    except BaseException as error:  # noqa: BLE001 - it goes to the driver, whatever it is
+        progress.fail(traceback.format_exception_only(error)[-1].strip(), traceback.format_exc())
+    dist.destroy_process_group()
 
 
-def _gpu_index(start: Start) -> int | None:
-    """The GPU of this rank on its host: by its number there, or the only one that its launcher lets it see."""
-    count = torch.cuda.device_count() if start.look_for_gpu else 0
-    local_rank = start.local_rank or 0
-    if count == 1:
-        return 0
-    return local_rank if local_rank < count else None
+def meet(meeting: str, number: int, num_ranks: int) -> Store:
+    """The store of the driver, which is number 0, and of all ranks."""
+    if meeting == LAUNCHER:
+        store, _, _ = next(rendezvous(LAUNCHER, number, 1 + num_ranks, timeout=JOIN_TIMEOUT))
+        return PrefixStore(f"dreamshard/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    host, _, port = meeting.rpartition(":")
+    return TCPStore(host, int(port), is_master=False, timeout=JOIN_TIMEOUT)
 
 
-def _gpu(index: int) -> messages.Gpu:
+def join(store: Store, number: int, num_ranks: int) -> dist.ProcessGroup:
+    """The group of the driver and all ranks, for jobs and results."""
+    dist.init_process_group("gloo", store=store, rank=number, world_size=1 + num_ranks, timeout=JOIN_TIMEOUT)
+    group: dist.ProcessGroup = dist.new_group(timeout=IDLE_TIMEOUT)
+    return group
+
+
+def _groups_of(job: Job) -> tuple[tuple[int, ...], ...]:
+    """The groups of ranks that exchange in a job; a rank alone needs none besides the first."""
+    others = job.groups[1:] if isinstance(job, ShardingJob) else ()
+    return (job.members, *(group for group in others if len(group) > 1))
+
+
+def gpu_of(index: int) -> Gpu:
+    """A GPU of this machine."""
     properties = torch.cuda.get_device_properties(index)
-    return messages.Gpu(str(properties.name), str(properties.uuid), int(properties.total_memory))
-
-
-def end_with_input() -> None:
-    """End this process when its standard input closes, because the process that started it is gone."""
-
-    def wait() -> None:
-        while os.read(0, 1):  # `sys.stdin` would hold a lock that the interpreter needs to exit
-            pass
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-if __name__ == "__main__":
-    # Imported by name, so that messages pickle alike on both sides.
-    from dreamshard.testbeds.cluster import rank
-
-    if sys.argv[1] == "-":
-        text = sys.stdin.readline()
-        rank.end_with_input()
-    else:
-        text = Path(sys.argv[1]).read_text()
-    rank.main(rank.Start.from_json(text, os.environ))
-    os._exit(0)  # the interpreter's own end takes seconds, for which the testbed would wait
+    return Gpu(str(properties.name), str(properties.uuid), int(properties.total_memory))

@@ -1,4 +1,4 @@
-"""Ranks on a Ray cluster: a placement group with one actor per GPU, or per CPU core, each of which is a keeper.
+"""Ranks on a Ray cluster: a placement group with an actor per GPU, or per CPU core, each of which is a rank.
 
 Ray decides which hosts they are on. `RAY_ADDRESS` names the cluster; without it, the one that this machine belongs to is
 used, or one is started on this machine.
@@ -6,94 +6,94 @@ used, or one is started on this machine.
 
 import os
 import socket
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Mapping
 from typing import Any
 
-from dreamshard.testbeds.cluster.keeper import Keeper, Place
-from dreamshard.testbeds.cluster.keeper_pool import KeeperPool
-from dreamshard.testbeds.cluster.launched import LaunchedRanks, listen
-from dreamshard.testbeds.cluster.messages import DeviceType
-from dreamshard.testbeds.cluster.rank_launcher import RankTrouble
-from dreamshard.testbeds.cluster.ranks import Ranks
-from dreamshard.testbeds.cluster.reception import Reception
+from torch.distributed import Store  # type: ignore[attr-defined] # exported, but not in `__all__`
+
+from dreamshard.testbeds.cluster.jobs import DeviceType
+from dreamshard.testbeds.cluster.launched import HostRanks, open_store
+from dreamshard.testbeds.cluster.rank import Start, serve
 
 RESERVE_TIMEOUT_S = 60.0
-JOIN_TIMEOUT_S = 120.0
 OBJECT_STORE_BYTES = 2**27  # of a Ray cluster on this machine: nothing is stored
 
 
-class RayRanks(LaunchedRanks):
-    """Launched ranks whose keepers are actors. All testbeds of this process share them; they end with the last one."""
-
-    advice = "the next measurement starts new ranks on what is left of the Ray cluster"
+class RayLauncher:
+    """Starts ranks as actors of a placement group, which stays until `close`."""
 
     def __init__(self, num_ranks: int, device_type: DeviceType, ray: Any) -> None:
+        self.num_ranks = num_ranks
         self._ray = ray
         self._kind = device_type
         self._group = _reserve(ray, num_ranks, device_type)
-        self._address: str = ray.util.get_node_ip_address()
-        self._actors: dict[int, Any] = {}
-        self._runs: dict[int, Any] = {}
-        self.users = 0
-        with ExitStack() as undo:
-            undo.callback(self._free)
-            reception = listen(self._address)
-            undo.callback(reception.close)
-            self._start_keepers(range(num_ranks), reception)
-            super().__init__(KeeperPool(num_ranks, JOIN_TIMEOUT_S, why_gone=self._why_gone), reception)
-            undo.pop_all()
+        self._actors: list[Any] = []
+        self._runs: list[Any] = []
 
-    def running(self, num_devices: int, device_type: DeviceType) -> Ranks:
-        """See `RankSource`; actors that have ended are replaced first."""
-        ended, _ = self._ray.wait(list(self._runs.values()), num_returns=len(self._runs), timeout=0)
-        self._start_keepers([rank for rank, run in self._runs.items() if run in ended], self._reception)
-        return super().running(num_devices, device_type)
+    def start(self) -> Store:
+        """See `RankLauncher`."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        store, meeting = open_store(self._ray.util.get_node_ip_address())
+        actor = self._ray.remote(_RankActor)
+        resources = {"num_gpus": 1, "num_cpus": 0} if self._kind == "cuda" else {"num_cpus": 1}
+        self._actors, self._runs = [], []
+        for number in range(self.num_ranks):
+            strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number)
+            self._actors.append(actor.options(scheduling_strategy=strategy, **resources).remote())
+            self._runs.append(self._actors[-1].serve.remote(number, self.num_ranks, meeting, self._kind == "cuda"))
+        return store
+
+    def exits(self) -> Mapping[int, str]:
+        """See `RankLauncher`; with Ray's own words."""
+        ended, _ = self._ray.wait(self._runs, num_returns=len(self._runs), timeout=0) if self._runs else ([], [])
+        return {number: self._reason(run) for number, run in enumerate(self._runs) if run in ended}
+
+    def end(self) -> None:
+        """See `RankLauncher`."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+        self._runs = []
+
+    def close(self) -> None:
+        """Give all devices back."""
+        self._ray.util.remove_placement_group(self._group)
+
+    def _reason(self, run: Any) -> str:
+        try:
+            self._ray.get(run)
+        except self._ray.exceptions.RayError as error:
+            return next(line for line in str(error).splitlines()[::-1] if line.strip())
+        return "it ended"
+
+
+class RayRanks(HostRanks):
+    """Ranks that all testbeds of this process share; they end with the last one."""
+
+    def __init__(self, launcher: RayLauncher, device_type: DeviceType) -> None:
+        self.users = 0
+        self._ray_launcher, self._kind = launcher, device_type
+        advice = "the next measurement starts new ranks on what is left of the Ray cluster"
+        super().__init__(launcher, advice, restarts=True)
 
     def close(self) -> None:
         """See `RankSource`."""
         self.users -= 1
         if self.users == 0:
-            del _running[len(self._runs), self._kind]
-            self.shut_down(done=True)
-            self._free()
-
-    def _start_keepers(self, ranks: Iterable[int], reception: Reception) -> None:
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        actor = self._ray.remote(_KeeperActor)
-        for rank in ranks:
-            strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank)
-            resources = {"num_gpus": 1, "num_cpus": 0} if self._kind == "cuda" else {"num_cpus": 1}
-            self._actors[rank] = actor.options(scheduling_strategy=strategy, **resources).remote()
-            self._runs[rank] = self._actors[rank].keep.remote(rank, self._address, reception.port, reception.key)
-
-    def _why_gone(self, rank: int) -> str:
-        """What Ray says about an actor that has ended."""
-        done, _ = self._ray.wait([self._runs[rank]], timeout=5)
-        try:
-            self._ray.get(done)
-        except self._ray.exceptions.RayError as error:
-            return next(line for line in str(error).splitlines()[::-1] if line.strip())
-        return ""
-
-    def _free(self) -> None:
-        """Give all devices back."""
-        for actor in self._actors.values():
-            self._ray.kill(actor)
-        self._ray.util.remove_placement_group(self._group)
+            del _running[self._ray_launcher.num_ranks, self._kind]
+            self.end(done=True)
+            self._ray_launcher.close()
 
 
-class _KeeperActor:
-    """A keeper as an actor."""
+class _RankActor:
+    """A rank as an actor."""
 
-    def keep(self, rank: int, address: str, port: int, key: bytes) -> bool:
-        """Run until the testbed has ended."""
+    def serve(self, number: int, num_ranks: int, meeting: str, look_for_gpu: bool) -> None:
         import ray
 
         node = ray.get_runtime_context().get_node_id()
-        place = Place(rank, 0, f"{socket.gethostname()} (Ray node {node[:8]})")  # Ray shows an actor only its own GPU
-        return Keeper(place, address, port, key).run()
+        host = f"{socket.gethostname()} (Ray node {node[:8]})"
+        serve(Start(number, num_ranks, meeting, 0, host, look_for_gpu))  # Ray shows an actor only its own GPU
 
 
 _running: dict[tuple[int, DeviceType], RayRanks] = {}
@@ -123,12 +123,12 @@ def ray_ranks(num_ranks: int, kind: str) -> RayRanks:
             f"the Ray cluster has {total.get(name, 0):g} {name}s on {len(ray.nodes())} hosts for {num_ranks} devices, so "
             "they cannot be measured there; add hosts, ask for fewer devices, or use emulated or simulated"
         )
+    launcher = RayLauncher(num_ranks, device_type, ray)
     try:
-        ranks = RayRanks(num_ranks, device_type, ray)
-    except RankTrouble as trouble:
-        raise ConnectionError(
-            f"the ranks could not start on the Ray cluster, since rank {trouble.rank} failed: {trouble.what} {trouble.detail}"
-        ) from None
+        ranks = RayRanks(launcher, device_type)
+    except BaseException:
+        launcher.close()
+        raise
     ranks.users = 1
     _running[num_ranks, device_type] = ranks
     return ranks

@@ -5,7 +5,6 @@ NCCL on CUDA, gloo on CPU; the rest is the same code (`passes.py`), on one host 
 
 import atexit
 import math
-import os
 import pickle
 import threading
 from collections.abc import Sequence
@@ -21,15 +20,22 @@ from dreamshard.exchange_sample import Exchange, ExchangeSample
 from dreamshard.placement import Placement
 from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import TestbedSetup, check_exchange, check_placement, check_sharding, of_whole_tables
+from dreamshard.testbeds.base import (
+    MeasurementError,
+    TestbedSetup,
+    check_exchange,
+    check_placement,
+    check_sharding,
+    of_whole_tables,
+)
 from dreamshard.testbeds.clocks import CLOCKS, medians, slowest_spread
+from dreamshard.testbeds.cluster.jobs import DeviceType, ExchangeJob, Job, PlacementJob
+from dreamshard.testbeds.cluster.launched import LocalRanks, RankSource
 from dreamshard.testbeds.cluster.layout import Layout
-from dreamshard.testbeds.cluster.messages import DeviceType, ExchangeJob, PlacementJob
-from dreamshard.testbeds.cluster.rank_launcher import RankTrouble
-from dreamshard.testbeds.cluster.rank_source import LocalRanks, RankSource, measurement_error
+from dreamshard.testbeds.cluster.rank_group import RankFailure
 from dreamshard.testbeds.cluster.sharded.job import ShardingJob, require_shards
 from dreamshard.testbeds.fused_op import require_fbgemm, require_operator
-from dreamshard.testbeds.machine import device_model, library_versions
+from dreamshard.testbeds.machine import library_versions
 
 
 class ClusterTestbed:
@@ -64,18 +70,11 @@ class ClusterTestbed:
         self.setup = setup
         self.device_type = device_type
         self._lock = threading.Lock()
-        self._source: RankSource = source or LocalRanks()
+        self._source: RankSource = source or LocalRanks(setup.most_devices, device_type)
         self.max_devices: int | None = setup.num_devices
-        if self.layout is not None:
-            members = self.layout.members(setup.num_devices, None)
-            self.hardware = self.layout.hardware(members, device_type)
-            self.links = self.layout.model(members, device_type)
-        elif device_type == "cpu":
-            self.links = f"{device_model('cpu')} x{os.cpu_count()}"
-            self.hardware = f"{self.links}, {setup.num_devices} ranks"
-        else:
-            self.links = device_model("cuda")
-            self.hardware = f"{self.links} x{setup.num_devices}"
+        members = self.layout.members(setup.num_devices, None)
+        self.hardware = self.layout.hardware(members, device_type)
+        self.links = self.layout.model(members, device_type)
         atexit.register(self.close)
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
@@ -88,8 +87,8 @@ class ClusterTestbed:
             sharded = ShardedPlacement.of(placement, task.tables, task.devices_per_host)
             return of_whole_tables(self.measure_sharding(task, sharded), placement)
         require_operator(task.precision, task.optimizer, self.device_type)
-        members = self._members(task.num_devices, task.devices_per_host)
-        measured = replace(task, devices_per_host=self._devices_per_host(members))
+        members = self.layout.members(task.num_devices, task.devices_per_host)
+        measured = replace(task, devices_per_host=self.layout.per_host(members))
         jobs = list(PlacementJob.each(members, measured, placement))
         with self._lock:
             answers = self._answers(members, jobs, task.name)
@@ -117,8 +116,8 @@ class ClusterTestbed:
         Each collective begins when all ranks are there, and each of a rank's operators runs by itself.
         """
         shards = check_sharding(task, placement, self.max_devices)
-        members = self._members(task.num_devices, task.devices_per_host)
-        measured = replace(task, devices_per_host=self._devices_per_host(members))
+        members = self.layout.members(task.num_devices, task.devices_per_host)
+        measured = replace(task, devices_per_host=self.layout.per_host(members))
         require_shards(measured, shards, self.device_type)
         jobs = list(ShardingJob.each(members, task, shards))
         with self._lock:
@@ -145,16 +144,15 @@ class ClusterTestbed:
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
         """See `ExchangeTestbed`, on as many devices as there are, also more than a task's; after an error as `measure`."""
-        check_exchange(exchange, self._most_exchanging())
-        members = self._members(exchange.num_devices, exchange.devices_per_host)
-        if self.layout is not None:
-            self.layout.hardware(members, self.device_type)  # refuses GPUs of several models
+        check_exchange(exchange, len(self.layout.ranks))
+        members = self.layout.members(exchange.num_devices, exchange.devices_per_host)
+        self.layout.hardware(members, self.device_type)  # refuses GPUs of several models
         name = f"an all-to-all of {exchange.num_devices} devices"
         with self._lock:
             timed = _stacked(self._answers(members, [ExchangeJob(members, exchange)] * len(members), name))  # [R, D, 2]
         median_ms = medians(timed).to(torch.float32)  # [D, 2]
         return ExchangeSample(
-            exchange=replace(exchange, devices_per_host=self._devices_per_host(members)),
+            exchange=replace(exchange, devices_per_host=self.layout.per_host(members)),
             forward_ms=median_ms[:, 0],
             backward_ms=median_ms[:, 1],
             spread_ms=slowest_spread(timed),
@@ -162,13 +160,13 @@ class ClusterTestbed:
             clock="cuda_event" if self.device_type == "cuda" else "wall",
             testbed=self.name,
             hardware=self.hardware,
-            host_devices=self._source.layout.devices_per_host if self._source.layout else None,
+            host_devices=None if isinstance(self._source, LocalRanks) else self.layout.devices_per_host,
             versions=library_versions(),
         )
 
     @property
-    def layout(self) -> Layout | None:
-        """Of a launcher's ranks; None if they start on this host when they are needed."""
+    def layout(self) -> Layout:
+        """Of all ranks that there may be."""
         return self._source.layout
 
     def close(self) -> None:
@@ -180,58 +178,31 @@ class ClusterTestbed:
         """Process ids of the ranks that this testbed started on this host, in order."""
         return self._source.pids() if isinstance(self._source, LocalRanks) else []
 
-    def _members(self, num_devices: int, devices_per_host: int | None) -> tuple[int, ...]:
-        """The ranks for so many devices.
-
-        Raises:
-            ValueError: there are too few on different hosts.
-        """
-        if self.layout is not None:
-            return self.layout.members(num_devices, devices_per_host)
-        if devices_per_host is not None and devices_per_host < num_devices:
-            raise ValueError(
-                f"{num_devices} devices at {devices_per_host} per host are asked for, but the ranks of this testbed are all "
-                "on this host; start ranks on several hosts (docs/many-hosts.md), or use emulated or simulated"
-            )
-        return tuple(range(num_devices))
-
-    def _most_exchanging(self) -> int:
-        """Devices that can take part in an exchange: all that there are, but no more CPU ranks than were asked for."""
-        if self.layout is not None:
-            return len(self.layout.ranks)
-        return torch.cuda.device_count() if self.device_type == "cuda" else self.setup.most_devices
-
-    def _devices_per_host(self, members: Sequence[int]) -> int:
-        if self.layout is None:
-            return len(members)
-        hosts = [self.layout.ranks[member].host for member in members]
-        return hosts.count(hosts[0])
-
-    def _answers(
-        self, members: tuple[int, ...], jobs: Sequence[PlacementJob | ExchangeJob | ShardingJob], name: str
-    ) -> list[object]:
+    def _answers(self, members: tuple[int, ...], jobs: Sequence[Job], name: str) -> list[object]:
         """What each rank measured, one job each; ends all ranks on any error."""
+        jobs_of = dict(zip(members, jobs, strict=True))
         try:
-            ranks = self._source.running(len(members), self.device_type)
-            for group in dict.fromkeys(group for job in jobs for group in _groups(job)):
-                ranks.join(self.device_type, self._pickled_setup, group)
-            for member, job in zip(members, jobs, strict=True):
-                ranks.send(job, [member])
-            return ranks.collect(members, self.setup.timeout_s)
-        except RankTrouble as trouble:
-            self._source.end_ranks()
-            jobs_of = dict(zip(members, jobs, strict=True))
-            job_at_fault = None if trouble.device is None else jobs_of.get(trouble.device)
-            raise measurement_error(trouble, name, len(members), self._source, job_at_fault) from None
-        except BaseException:
-            self._source.end_ranks()  # interrupted: the rest of this answer must not be read as the next one
-            raise
+            group = self._source.running(len(members), self.device_type)
+            answers = group.do(jobs_of, self._pickled_setup, self.device_type, self.setup.timeout_s)
+        except RankFailure as failure:
+            raise self._error(failure, name, len(members), jobs_of.get(failure.rank)) from failure
+        return [answers[member] for member in members]
 
-
-def _groups(job: PlacementJob | ExchangeJob | ShardingJob) -> tuple[tuple[int, ...], ...]:
-    """The groups of ranks that exchange in a job; a rank alone needs none."""
-    others = job.groups[1:] if isinstance(job, ShardingJob) else ()
-    return (job.members, *(group for group in others if len(group) > 1))
+    def _error(self, failure: RankFailure, name: str, num_ranks: int, job: Job | None) -> MeasurementError:
+        """One sentence about a rank's failure; its traceback is in the error's notes."""
+        hosts = len(self.layout.pattern)
+        on_host = f" on host {self.layout.host_of(failure.rank)}" if hosts > 1 else ""
+        with_tables = ""
+        if isinstance(job, PlacementJob | ShardingJob):
+            first = ", ".join(job.names[:5]) + (", ..." if len(job.names) > 5 else "") if job.names else "no tables"
+            with_tables = f", with {len(job.names)} tables on it ({first})"
+        error = MeasurementError(
+            f"measuring {name} failed on rank {failure.rank} of {num_ranks}{on_host} while {failure.stage}{with_tables}: "
+            f"{failure.what}. All ranks were ended; earlier samples are kept; {self._source.advice}"
+        )
+        if failure.trace:
+            error.add_note(f"rank {failure.rank}:\n{failure.trace}")
+        return error
 
 
 def _stacked(answers: Sequence[object]) -> Float[Tensor, "R D P"]:

@@ -21,8 +21,8 @@ from dreamshard.testbeds import (
     open_testbed,
 )
 from dreamshard.testbeds.capacity import capacity_of
+from dreamshard.testbeds.cluster.jobs import Gpu, Rank
 from dreamshard.testbeds.cluster.layout import Layout
-from dreamshard.testbeds.cluster.messages import Gpu, Hello
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.emulated import EmulatedTestbed
 from tests.helpers.lookups import EvenLookups
@@ -65,14 +65,11 @@ class LaunchedHosts:
     advice = "there is no next measurement"
 
     def __init__(self, *gpus: Gpu | None) -> None:
-        ranks = [Hello(r, r, f"host-{r}", "Ceres x8", gpu) for r, gpu in enumerate(gpus)]
+        ranks = [Rank(r, f"host-{r}", "Ceres x8", gpu) for r, gpu in enumerate(gpus)]
         self.layout = Layout.of(ranks)
 
-    def running(self, num_devices, device_type):
+    def running(self, num_ranks, device_type):
         raise AssertionError
-
-    def end_ranks(self) -> None:
-        pass
 
     def close(self) -> None:
         pass

@@ -2,12 +2,12 @@
 
 import pytest
 
+from dreamshard.testbeds.cluster.jobs import Gpu, Rank
 from dreamshard.testbeds.cluster.layout import Layout
-from dreamshard.testbeds.cluster.messages import Gpu, Hello
 
 
-def rank(number: int, host: str, gpu: Gpu | None = None) -> Hello:
-    return Hello(rank=number, pid=number, host=host, processor="Ceres x8", gpu=gpu)
+def rank(number: int, host: str, gpu: Gpu | None = None) -> Rank:
+    return Rank(number=number, host=host, processor="Ceres x8", gpu=gpu)
 
 
 def h100(number: int) -> Gpu:
@@ -20,13 +20,15 @@ def two_hosts(per_host: int) -> Layout:
 
 def test_ranks_that_a_launcher_dealt_out_in_turn_become_devices_host_by_host():
     layout = Layout.of(rank(r, "ab"[r % 2]) for r in (3, 1, 0, 2))
-    assert [hello.rank for hello in layout.ranks] == [0, 2, 1, 3]
+    assert [each.number for each in layout.ranks] == [0, 2, 1, 3]
+    assert layout.members(3, None) == (0, 2, 1)
+    assert layout.per_host((0, 2, 1)) == 2
     assert layout.devices_per_host == 2
 
 
 def test_only_the_last_host_may_have_fewer_ranks():
     layout = Layout.of([rank(0, "small"), *(rank(r, "large") for r in range(1, 4))])
-    assert [hello.host for hello in layout.ranks] == ["large"] * 3 + ["small"]
+    assert [each.host for each in layout.ranks] == ["large"] * 3 + ["small"]
     with pytest.raises(ValueError, match="3 on a, 2 on b, 1 on c"):
         Layout.of(rank(r, host) for r, host in enumerate("aaabbc"))
 

@@ -48,7 +48,7 @@ def test_a_rank_that_is_killed_between_measurements_is_told_apart_from_the_ranks
     bed.measure(roomy_task(TABLES), placement(0, 0, 1))
     pids = bed.rank_pids()
     os.kill(pids[1], signal.SIGKILL)
-    assert have_ended(pids)
+    assert have_ended(pids[1:])
     with pytest.raises(MeasurementError, match=r"rank 1 of 2 while waiting for work.*killed by SIGKILL"):
         bed.measure(roomy_task(TABLES), placement(0, 0, 1))
     assert bed.measure(roomy_task(TABLES), placement(0, 0, 1)).overall_ms > 0

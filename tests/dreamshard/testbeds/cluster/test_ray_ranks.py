@@ -1,7 +1,7 @@
-"""Ranks on a Ray cluster of two hosts, one of which dies."""
+"""Ranks on a Ray cluster of two hosts, one of which is killed."""
 
 import os
-import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,6 @@ import torch
 from dreamshard.exchange_sample import Exchange
 from dreamshard.placement import Placement
 from dreamshard.testbeds import MeasurementError, TestbedSetup, open_testbed
-from dreamshard.testbeds.cluster import ray_ranks
 from tests.helpers.lookups import FaultyLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
 
@@ -54,12 +53,12 @@ def measure(bed, *names: str):
     return bed.measure(task, Placement(torch.arange(len(names)), len(names)))
 
 
-def test_actors_on_two_hosts_measure_until_one_host_dies(two_hosts, monkeypatch):
+def test_actors_on_two_hosts_measure_again_after_one_was_killed(two_hosts):
     for too_many in (setup(3), replace(setup(), max_exchange_devices=3)):
         with pytest.raises(ValueError, match="Ray cluster has 2 CPUs on 2 hosts for 3 devices"):
             open_testbed("cluster:ray", too_many)
 
-    bed, same = open_testbed("cluster:ray", setup()), open_testbed("cluster:ray:cpu", setup(fault="hang"))
+    bed, same = open_testbed("cluster:ray", setup()), open_testbed("cluster:ray:cpu", setup(fault="kill"))
     sample = measure(bed, "healthy-0", "healthy-1")
     assert sample.hardware.endswith(f"x{os.cpu_count()}, 2 ranks, 2 hosts")
     assert sample.task.devices_per_host == 1
@@ -67,14 +66,10 @@ def test_actors_on_two_hosts_measure_until_one_host_dies(two_hosts, monkeypatch)
     exchange = bed.measure_exchange(Exchange(sent_bytes=torch.tensor([2**16, 2**16])))
     assert (exchange.forward_ms > 0).all()
 
-    second = two_hosts.worker_nodes.copy().pop()
-    dying = threading.Timer(2.0, two_hosts.remove_node, [second], {"allow_graceful": False})
-    dying.start()
-    with pytest.raises(MeasurementError, match=r"Ray node .*is gone with rank .*earlier samples are kept"):
+    begun = time.monotonic()
+    with pytest.raises(MeasurementError, match=r"on rank 1 of 2 on host .*Ray node .* while reading lookups"):
         measure(same, "healthy-0", "faulty")
-    dying.join()
+    assert time.monotonic() - begun < 30
+    assert (measure(bed, "healthy-0", "healthy-1").costs.phases_ms() > 0).all()
     bed.close()
     same.close()
-    monkeypatch.setattr(ray_ranks, "RESERVE_TIMEOUT_S", 1.0)  # Ray may take longer to notice
-    with pytest.raises((ValueError, ConnectionError), match=r"has 1 CPUs on .* for 2 devices|did not reserve 2 CPUs"):
-        open_testbed("cluster:ray", setup())

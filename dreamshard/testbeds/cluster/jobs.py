@@ -1,6 +1,6 @@
-"""What a testbed and its ranks send each other; every message is pickled by name, so both sides import this module."""
+"""What ranks are, and the jobs that they receive."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from dreamshard.exchange_sample import Exchange
 from dreamshard.placement import Placement
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.testbeds.cluster.sharded.job import ShardingJob
 
 DeviceType = Literal["cpu", "cuda"]
 
@@ -19,13 +20,14 @@ STAGES = (
     "starting",
     "joining the other ranks",
     "waiting for work",
+    "preparing",
     "reading lookups",
     "building the operator",
     "exchanging with the other ranks",
 )
-"""Stages of a rank, in order; in the last one it depends on the others."""
-
-IDLE = STAGES[2]
+"""Stages of a rank, in order."""
+STARTING, JOINING, IDLE, PREPARING = STAGES[:4]
+EXCHANGING = STAGES[-1]
 
 
 @dataclass(frozen=True)
@@ -38,57 +40,25 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Hello:
-    """A rank's first message.
+class Rank:
+    """A process that measures.
 
     Attributes:
-        rank: number that whoever started the process gave it.
+        number: among all ranks, from 0.
         host: name of the machine, or of what stands for one.
         processor: model of the CPU, with the number of its cores.
         gpu: that this rank would use; None if it has none.
     """
 
-    rank: int
-    pid: int
+    number: int
     host: str
     processor: str
     gpu: Gpu | None
 
 
 @dataclass(frozen=True)
-class Welcome:
-    """The testbed's first message: join the other ranks.
-
-    Attributes:
-        device: number of this rank among `num_ranks`; ranks of one host have consecutive numbers.
-        store_port: of the TCPStore, on the testbed's address, where the ranks find each other.
-    """
-
-    device: int
-    num_ranks: int
-    device_type: DeviceType
-    store_port: int
-
-
-@dataclass(frozen=True)
-class UseSetup:
-    """The pickled `TestbedSetup` of all further measurements."""
-
-    setup: bytes
-
-
-@dataclass(frozen=True)
-class FormGroup:
-    """Every rank takes part in making a group of `members`, by device; there is always one of all ranks."""
-
-    members: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class PlacementJob:
     """A rank's shard of a placement to measure among `members`; it answers with `[R, 4]` milliseconds or an `Infeasible`.
-
-    Arrays instead of tensors, and only the rank's own tables: a thousand ranks are sent a thousand jobs.
 
     Attributes:
         names: of the `S` tables.
@@ -134,70 +104,20 @@ class ExchangeJob:
     exchange: Exchange
 
 
-@dataclass(frozen=True)
-class StageReached:
-    """A rank begins one of `STAGES`."""
-
-    name: str
+Job = PlacementJob | ExchangeJob | ShardingJob
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A rank has done its job."""
-
-    value: object
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A rank raised an error and exits."""
-
-    stage: str
-    error: str
-    traceback: str
-
-
-@dataclass(frozen=True)
-class KeeperHello:
-    """A keeper's first message; see `keeper.py`."""
-
-    rank: int
-    host: str
-
-
-@dataclass(frozen=True)
-class StartRank:
-    """A keeper starts its rank, ending the one that runs."""
-
-
-@dataclass(frozen=True)
-class EndRank:
-    """A keeper ends its rank and answers with `RankEnded`; with `gently` it first gives the rank time to end by itself."""
-
-    gently: bool
-
-
-@dataclass(frozen=True)
-class RankEnded:
-    """How a keeper's rank ended.
+class Work:
+    """Jobs that every rank receives.
 
     Attributes:
-        exit_code: negative if a signal ended it; None if no rank was running.
-        log: last lines of its output.
-        was_asked: whether this answers `EndRank`.
+        jobs: by number of rank; a rank without one waits.
+        setup: the pickled `TestbedSetup`.
+        timeout_s: time limit of each job.
     """
 
-    exit_code: int | None
-    log: str
-    was_asked: bool
-
-
-@dataclass(frozen=True)
-class Goodbye:
-    """The testbed needs its keepers no more.
-
-    Attributes:
-        done: whether what it was needed for succeeded.
-    """
-
-    done: bool
+    device_type: DeviceType
+    jobs: Mapping[int, Job]
+    setup: bytes
+    timeout_s: float
