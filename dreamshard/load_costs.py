@@ -13,8 +13,8 @@ from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.placed_shards import Collectives, PlacedShards
 from dreamshard.search import DreamShardPlacer, RooflinePlacer
-from dreamshard.search.network_sharding import NetworkSharding
-from dreamshard.search.sharding_costs import CollectiveLoad
+from dreamshard.search.network_costs import NetworkCosts
+from dreamshard.search.search_costs import CollectiveLoad
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.collectives import other_collectives_s
@@ -92,7 +92,7 @@ class NetworkLoads:
         self.placer, self.network = placer, placer.cost_network.for_task(task)
         self.normaliser = placer.normaliser.of_task(task.tables)
         self.every_way = isinstance(self.network, StructuredCostNetwork)
-        self._sharding = NetworkSharding.of(task, placer.cost_network, placer.normaliser) if self.every_way else None
+        self._sharding = NetworkCosts.of(task, placer.cost_network, placer.normaliser) if self.every_way else None
 
     def loads(self, task: PlacementTask, shards: PlacedShards) -> Float[Tensor, "S L"]:
         """See `LoadCosts`."""

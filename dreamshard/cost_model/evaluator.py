@@ -37,32 +37,9 @@ class Loads:
     ms_per_dim: np.float32
 
 
-@dataclass(frozen=True)
-class DeviceCommunication:
-    """Communication of a placement's devices: `own_ms + ms_per_width * (the largest width)`.
-
-    Attributes:
-        own_ms: `[D]`.
-        width: `[D]`; every device waits for the largest.
-        ms_per_width: milliseconds per unit of the largest width.
-        own_ms_per_width: growth of `own_ms` with one unit of width, the total being constant.
-    """
-
-    own_ms: Array
-    width: Array
-    ms_per_width: float
-    own_ms_per_width: float
-
-
 @runtime_checkable
 class ShardEvaluator(Protocol):
-    """Predicted costs of the shards that devices hold.
-
-    Attributes:
-        step_units: time of a step of local search, relative to one by the structured cost network.
-    """
-
-    step_units: float
+    """Predicted costs of the shards that devices hold."""
 
     def empty(self, batch: int, num_devices: int) -> Loads:
         """`batch` episodes of devices without tables."""
@@ -78,12 +55,6 @@ class ShardEvaluator(Protocol):
 
     def widest_comm_ms(self, sums: Array, loads: Loads) -> Array:
         """`[N]` communication of shards of latents `[N, L]` as in `Loads.comm_ms`."""
-
-    def table_width(self, latents: Array) -> Array:
-        """`[T]` what each table adds to its device's width."""
-
-    def communication(self, sums: Array) -> DeviceCommunication:
-        """Communication of devices of latents `[D, L]`."""
 
 
 Layers = list[tuple[Array, Array]]

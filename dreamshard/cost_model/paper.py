@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dreamshard.cost_model.cost_data import CostData
 from dreamshard.cost_model.cost_network import Architecture, CostNetwork, mlp
-from dreamshard.cost_model.evaluator import Array, DeviceCommunication, Loads, mlp_arrays, run_mlp
+from dreamshard.cost_model.evaluator import Array, Loads, mlp_arrays, run_mlp
 from dreamshard.cost_model.features import NUM_PAPER_FEATURES
 
 _HIDDEN, _TABLE, _HEAD = 128, 32, 64
@@ -124,8 +124,6 @@ class PaperCostNetwork(CostNetwork):
 class PaperEvaluator:
     """`PaperCostNetwork` in NumPy: the effect of one more table is evaluated, since the heads are not linear in it."""
 
-    step_units = 1.0
-
     def __init__(self, network: PaperCostNetwork) -> None:
         self.forward, self.comm, self.backward = (mlp_arrays(head) for head in network.heads)
         self.overall = mlp_arrays(network.overall)
@@ -154,14 +152,6 @@ class PaperEvaluator:
     def widest_comm_ms(self, sums: Array, loads: Loads) -> Array:
         del loads
         return self._comm_ms(sums)
-
-    def communication(self, sums: Array) -> DeviceCommunication:
-        """The communication head sees one device at a time."""
-        return DeviceCommunication(self._comm_ms(sums), np.zeros(len(sums), np.float32), 0.0, 0.0)
-
-    def table_width(self, latents: Array) -> Array:
-        """Nothing is shared."""
-        return np.zeros(len(latents), np.float32)
 
     def device_latents(self, sums: Array) -> Array:
         return device_latents(sums, self.empty_latent)

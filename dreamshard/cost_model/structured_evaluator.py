@@ -4,15 +4,13 @@ import numpy as np
 import torch
 
 from dreamshard.cost_model import structured_formula as formula
-from dreamshard.cost_model.evaluator import Array, DeviceCommunication, Loads
+from dreamshard.cost_model.evaluator import Array, Loads
 from dreamshard.cost_model.structured_formula import StructuredWeights
 
 _COUNT_SHIFT = np.array([2 * formula.COUNT_SHIFT, 0, 0, 0], np.float32)  # before halving
 
 
 class StructuredEvaluator:
-    step_units = 1.0
-
     def __init__(self, weights: StructuredWeights) -> None:
         self.layout = layout = weights.layout
 
@@ -72,15 +70,6 @@ class StructuredEvaluator:
     def widest_comm_ms(self, sums: Array, loads: Loads) -> Array:
         comm: Array = loads.ms_per_dim * self.table_width(sums) + self.comm[0]
         return comm
-
-    def communication(self, sums: Array) -> DeviceCommunication:
-        dims = self.table_width(sums)
-        num_devices = len(dims)
-        share = (num_devices - 1) / num_devices
-        latency, own, largest, received = (float(value) for value in self.comm)
-        own_ms = np.float32(latency) + np.float32(own * share) * dims
-        own_ms += np.float32(received / num_devices) * (dims.sum() - dims)
-        return DeviceCommunication(own_ms, dims, largest * share, own * share - received / num_devices)
 
     def table_width(self, latents: Array) -> Array:
         """Hundreds of dims."""

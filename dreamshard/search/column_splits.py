@@ -4,53 +4,14 @@ A column shard repeats its table's lookups for fewer columns, so splitting has a
 large part of one device's even share, or larger than a device. `dreamshard_placer.py` decides by predicted cost.
 """
 
-from collections import Counter
-from dataclasses import replace
-
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
-from dreamshard.placement import ColumnShard, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.sharding import ON_ONE_DEVICE, most_ranges
 from dreamshard.tables import DIM_MULTIPLE, parent_name
 from dreamshard.tasks import PlacementTask
-
-_NEAR_EVEN_SHARE = 0.9  # of a device's even share: splits are proposed if any table exceeds it
-_SHARES = (1.0, 0.75, 0.5, 0.25)
-"""Of a device's even share: each proposal splits the tables that exceed one of these, into shards of at most that.
-Every shard repeats its table's lookups, so few large ones are often the cheapest."""
-_TINY_BYTES = (
-    2**22
-)  # of a table that stays whole: each shard would repeat its lookups for rows that are in the cache anyway
-_NARROWEST_FOR_SPEED = 16  # columns of a shard that memory does not require: narrower rows waste memory transactions
-
-
-def splits(task: PlacementTask, single_ms: Float[Tensor, " T"]) -> list[Int[Tensor, " T"]]:
-    """Proposed numbers of shards per table, the coarsest first.
-
-    The first splits only tables that no device can hold. There are finer ones if a table's cost or dims come near an even
-    share, since whole tables cannot be balanced then. All but the first fit the devices' memory taken together.
-
-    Args:
-        task: to be placed.
-        single_ms: `[T]` predicted cost of each table alone.
-    """
-    least, limit = allowed_parts(task)
-    needed = needed_parts(task, int(task.capacity_bytes.max())).clamp(min=least).clamp(max=limit)
-    dims = task.tables.dim
-    load = torch.maximum(single_ms / single_ms.sum().clamp(min=1e-9), dims / dims.sum()) * task.num_devices  # [T]
-    proposals = [needed]
-    if float(load.max()) < _NEAR_EVEN_SHARE:
-        return proposals
-    most = torch.where(task.table_bytes > _TINY_BYTES, dims // _NARROWEST_FOR_SPEED, 1)
-    most = torch.maximum(most.clamp(min=1), needed).clamp(max=limit)
-    for share in _SHARES:
-        parts = torch.minimum(torch.maximum((load / share).ceil().long(), needed), most)
-        if not torch.equal(parts, proposals[-1]) and fits_together(task, parts):
-            proposals.append(parts)
-    return proposals
 
 
 def allowed_parts(task: PlacementTask) -> tuple[Int[Tensor, " T"], Int[Tensor, " T"]]:
@@ -126,28 +87,3 @@ def tight_splits(task: PlacementTask) -> list[Int[Tensor, " T"]]:
     largest = int(task.capacity_bytes.max())
     proposals = [needed_parts(task, max(largest // 2**k, 1)).clamp(min=least).clamp(max=limit) for k in range(7)]
     return [parts for parts in proposals if fits_together(task, parts)]
-
-
-def merged(placement: Placement, least: Int[Tensor, " T"]) -> Placement:
-    """Join neighbouring shards of a table on one device, so that its rows are looked up once.
-
-    Args:
-        placement: of column shards.
-        least: the fewest shards of each table: 2 where it may not be whole.
-    """
-    if placement.shards is None:
-        return placement
-    joined: list[tuple[ColumnShard, int]] = []
-    count = Counter(shard.table for shard in placement.shards)
-    pairs = zip(placement.shards, placement.device.tolist(), strict=True)
-    for shard, device in sorted(pairs, key=lambda pair: (pair[0].table, pair[0].start)):
-        last, last_device = joined[-1] if joined else (None, -1)
-        may_join = count[shard.table] > int(least[shard.table])
-        if last and may_join and last_device == device and (last.table, last.end) == (shard.table, shard.start):
-            count[shard.table] -= 1
-            joined[-1] = (replace(last, end=shard.end), device)
-        else:
-            joined.append((shard, device))
-    return Placement(
-        torch.tensor([device for _, device in joined]), placement.num_devices, tuple(shard for shard, _ in joined)
-    )

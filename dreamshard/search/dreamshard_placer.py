@@ -1,9 +1,10 @@
 """Turn a policy and a cost network into the best placement found within a budget of work, or the policy alone into one.
 
 Starting placements of the search are the policy's greedy rollout, sampled rollouts in one batch, greedy on the cost network,
-and every rule of thumb; `placement_search.py` continues from them.
+and every rule of thumb; `search.py` continues from them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,16 +18,13 @@ from dreamshard.device_order import in_one_order_of_devices
 from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.policy.mdp import Episodes, episodes_of
+from dreamshard.policy.mdp import episodes_of
 from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.policy.rollout import rollout
-from dreamshard.search.budget import Budget
-from dreamshard.search.cost_greedy import cost_greedy
-from dreamshard.search.network_sharding import NetworkSharding
-from dreamshard.search.placement_search import PlacementSearch
+from dreamshard.search.network_costs import NetworkCosts
+from dreamshard.search.search_costs import SearchCosts
 from dreamshard.search.searching_placer import SearchingPlacer
-from dreamshard.search.sharded_search import ShardedSearch
-from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement
+from dreamshard.sharding import ShardedPlacement
 from dreamshard.table_order import in_one_order
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
@@ -34,7 +32,6 @@ from dreamshard.tasks import PlacementTask
 Inference = Literal["search", "policy"]
 """How a placement is found: by the search, or as in the paper (section 3.3) by the greedy policy alone."""
 
-_SPREAD_GAIN = 0.03  # of the predicted cost that spreading tables must save: the error of predicting shards
 _COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
 _SAMPLED_CELLS = 40_000  # limit of sampled rollouts x tables x devices
 
@@ -64,17 +61,36 @@ class DreamShardPlacer(SearchingPlacer):
         """`paper` for a placer by the policy alone."""
         return "paper" if self.inference == "policy" else "dreamshard"
 
-    @torch.no_grad()
-    @in_one_order
-    def place_within(self, task: PlacementTask, budget: Budget) -> Placement:
-        """The best placement found.
+    def costs(self, task: PlacementTask) -> SearchCosts:
+        """See `SearchingPlacer`.
 
         Raises:
-            NoPlacementError: nothing fits the devices' memory, or the policy alone found nothing legal.
+            ValueError: the network's architecture does not tell communication from compute.
         """
+        return NetworkCosts.of(task, self.cost_network, self.normaliser)
+
+    def starts(self, task: PlacementTask) -> Sequence[Int[Tensor, " T"]]:
+        """See `SearchingPlacer`: the policy's greedy rollout, and sampled ones as far as their number is limited."""
+        network = self.cost_network.for_task(task)
+        episodes = episodes_of([task], network, self.normaliser.of_task(task.tables))
+        devices = [rollout(self.policy, network, episodes, None).device]
+        sampled = min(self.rollouts, _SAMPLED_CELLS // (episodes.order.shape[1] * episodes.num_devices))
+        if sampled:
+            generator = torch.Generator().manual_seed(0)  # the same task gets the same placement
+            devices.append(rollout(self.policy, network, episodes.repeat(sampled), generator).device)
+        return list(torch.cat(devices))
+
+    @torch.no_grad()
+    @in_one_order
+    def _place(self, task: PlacementTask, moves: int) -> Placement:
+        return self._by_policy(task) if self.inference == "policy" else self._columns(task, moves)
+
+    @torch.no_grad()
+    @in_one_order
+    def _place_sharded(self, task: PlacementTask, moves: int) -> ShardedPlacement:
         if self.inference == "policy":
-            return self._by_policy(task)
-        return self._searched(task, budget)
+            return ShardedPlacement.of(self._by_policy(task), task.tables, task.devices_per_host)
+        return super()._place_sharded(task, moves)
 
     @in_one_order_of_devices
     def _by_policy(self, task: PlacementTask) -> Placement:
@@ -89,18 +105,6 @@ class DreamShardPlacer(SearchingPlacer):
             )
         return placement
 
-    def _searched(self, task: PlacementTask, budget: Budget) -> Placement:
-        network = self.cost_network.for_task(task)
-        normaliser = self.normaliser.of_task(task.tables)
-
-        def episodes(part: PlacementTask) -> Episodes:
-            return episodes_of([part], network, normaliser)
-
-        def starts(of: Episodes) -> list[Int[Tensor, "B T"]]:
-            return [*self._rollouts(network, of), cost_greedy(network, of)]
-
-        return PlacementSearch(network, episodes, starts, self.columns).place(task, budget)
-
     @torch.no_grad()
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
         """`[D]` predicted milliseconds per phase of any placement of `task`."""
@@ -108,26 +112,8 @@ class DreamShardPlacer(SearchingPlacer):
         return DeviceCosts.from_phases(network.phases_ms(self._sums(task, placement)[0]).clamp(min=0))
 
     @torch.no_grad()
-    @in_one_order
-    def place_sharded_within(self, task: PlacementTask, budget: Budget) -> ShardedPlacement:
-        """The best placement found by every way to shard that the task allows.
-
-        Raises:
-            NoPlacementError: nothing fits the devices' memory, the task's constraints cannot be met, or the policy alone
-                does not meet them.
-            ValueError: tables must be in host memory, or the network's architecture predicts whole tables and columns only.
-        """
-        allowed = task.constraints
-        if self.inference == "policy":
-            return ShardedPlacement.of(self._by_policy(task), task.tables, task.devices_per_host)
-        if set(allowed.sharding_types) <= set(ON_ONE_DEVICE) and not (allowed.tables_named() or allowed.caching):
-            return ShardedPlacement.of(self.place_within(task, budget), task.tables, task.devices_per_host)
-        costs = NetworkSharding.of(task, self.cost_network, self.normaliser)
-        return ShardedSearch(costs, costs.devices_per_host, self._searched, _SPREAD_GAIN).place(task, budget)
-
-    @torch.no_grad()
     def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:
-        """`[D]` predicted milliseconds per phase of any placement of `task`; see `network_sharding.py`.
+        """`[D]` predicted milliseconds per phase of any placement of `task`; see `network_costs.py`.
 
         Raises:
             ValueError: tables are in host memory, or the network's architecture predicts whole tables and columns only.
@@ -135,7 +121,7 @@ class DreamShardPlacer(SearchingPlacer):
         columns = placement.as_columns()
         if columns is not None:
             return self.predict(task, columns)
-        return NetworkSharding.of(task, self.cost_network, self.normaliser).predict_sharded(task, placement)
+        return NetworkCosts.of(task, self.cost_network, self.normaliser).predict_sharded(task, placement)
 
     @torch.no_grad()
     def predict_overall_ms(self, task: PlacementTask, placement: Placement) -> float:
@@ -152,12 +138,3 @@ class DreamShardPlacer(SearchingPlacer):
         sharded, placement = task.sharded(placement)
         latents = shard_latents(self.cost_network, self.normaliser, sharded, task.tables)
         return shard_sums(latents, placement.device[None], task.num_devices)
-
-    def _rollouts(self, network: CostNetwork, episodes: Episodes) -> list[Int[Tensor, "B T"]]:
-        """The policy's greedy rollout, and sampled ones as far as their number is limited."""
-        devices = [rollout(self.policy, network, episodes, None).device]
-        sampled = min(self.rollouts, _SAMPLED_CELLS // (episodes.order.shape[1] * episodes.num_devices))
-        if sampled:
-            generator = torch.Generator().manual_seed(0)  # the same task gets the same placement
-            devices.append(rollout(self.policy, network, episodes.repeat(sampled), generator).device)
-        return devices

@@ -144,7 +144,7 @@ class PlacerModel(PythonModel):
     def _plan(self, task: PlacementTask, request: PlacementRequest) -> dict[str, Any]:
         placer = self.placer
         if isinstance(placer, DreamShardPlacer):
-            placement = placer.place_within(task, placer.budget(task, request.budget_ms))
+            placement = placer.place(task, request.budget_ms)
             plan = with_origin(
                 make_plan(task, placement, placer.name, placer.predict(task, placement)),
                 task,

@@ -15,7 +15,7 @@ from dreamshard.training import make_placer, start_training
 from tests.helpers.tables import pool_of
 from tests.helpers.trained import TINY, learnt, learnt_placer
 
-UNHURRIED_MS = 1e6
+UNHURRIED_MS = 20.0
 
 
 @pytest.fixture

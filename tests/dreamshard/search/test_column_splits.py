@@ -1,7 +1,6 @@
 """Tables split by columns."""
 
 from importlib import resources
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,7 @@ import torch
 from dreamshard.baselines import baselines
 from dreamshard.placement import ColumnShard, Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.search import placement_search
-from dreamshard.search.column_splits import merged, needed_parts, splits, tight_splits
+from dreamshard.search.column_splits import needed_parts, tight_splits
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed
 from dreamshard.testbeds.base import TestbedSetup
@@ -54,7 +52,6 @@ def test_a_table_larger_than_a_device_needs_as_many_shards_as_fit():
     task = PlacementTask(tables, 4, 3_300)
     assert needed_parts(task, task.memory_bytes).tolist() == [2]
     assert needed_parts(task, 1_600).tolist() == [4]
-    assert splits(task, torch.tensor([1.0]))[0].tolist() == [2]
     assert [parts.tolist() for parts in tight_splits(task)][-1] == [4]
 
 
@@ -68,13 +65,6 @@ def test_a_table_larger_than_every_device_is_placed_by_columns_and_refused_by_ru
         baselines()["size_greedy"].place(task)
 
 
-def task_shards(num_tables, pieces):
-    """Two tables split in `pieces`, the others whole."""
-    wide, narrow = [ColumnShard(0, 0, 32), ColumnShard(0, 32, 64)], [ColumnShard(t, 0, 4) for t in (1, 2)]
-    assert (num_tables, pieces) == (4, 2)
-    return (*wide, *narrow, ColumnShard(3, 0, 32), ColumnShard(3, 32, 64))
-
-
 @pytest.mark.parametrize(("name", "num_devices"), [("medium", 8), ("large", 32)])
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
 @pytest.mark.slow
@@ -84,13 +74,6 @@ def test_nvidia_s_models_place_on_devices_of_80_gb(name, num_devices, optimizer)
     assert task.is_legal(learnt_placer().place(task))
 
 
-def test_neighbouring_shards_on_one_device_are_joined():
-    shards = (*tuple(ColumnShard(0, start, start + 4) for start in (0, 4, 8, 12)), ColumnShard(1, 0, 4))
-    joined = merged(Placement(torch.tensor([1, 1, 0, 1, 1]), 2, shards), torch.ones(9, dtype=torch.int64))
-    assert joined.shards == (ColumnShard(0, 0, 8), ColumnShard(0, 8, 12), ColumnShard(0, 12, 16), ColumnShard(1, 0, 4))
-    assert joined.device.tolist() == [1, 0, 1, 1]
-
-
 def test_one_table_that_outweighs_all_others_is_split_where_that_is_cheaper():
     tables = tables_of([500_000, *[1000] * 6], dim=[128, *[4] * 6], pooling=[60.0, *[1.0] * 6])
     task = PlacementTask(tables, 4, 4 * GENEROUS)
@@ -98,35 +81,3 @@ def test_one_table_that_outweighs_all_others_is_split_where_that_is_cheaper():
     whole = min(testbed.measure(task, placer.place(task)).overall_ms for placer in baselines().values())
     assert placement.shards is not None
     assert testbed.measure(task, placement).overall_ms < whole
-
-
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.slow
-def test_more_work_never_gives_a_placement_predicted_to_cost_more(seed):
-    generator = torch.Generator().manual_seed(seed)
-    dims = 4 * torch.randint(1, 33, (12,), generator=generator)
-    rows = (10 ** (2 + 4 * torch.rand(12, generator=generator))).long()
-    pooling = 1 + 60 * torch.rand(12, generator=generator)
-    task = PlacementTask(tables_of(rows.tolist(), dim=dims.tolist(), pooling=pooling.tolist()), 6, 64 * GENEROUS)
-    placer = learnt_placer()
-    budgets_ms = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-    costs = [placer.predict_overall_ms(task, placer.place(task, budget_ms)) for budget_ms in budgets_ms]
-    assert all(later <= earlier * (1 + 1e-5) for earlier, later in pairwise(costs)), costs
-
-
-def test_splits_are_priced_as_they_are_returned():
-    priced = []
-    tables = tables_of([500_000, *[1000] * 6], dim=[128, *[4] * 6], pooling=[60.0, *[1.0] * 6])
-    task = PlacementTask(tables, 4, 4 * GENEROUS)
-    placer = learnt_placer()
-    original = placement_search._Pricing.visit
-
-    def visit(pricing, device):
-        original(pricing, device)
-        priced.append(pricing)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(placement_search._Pricing, "visit", visit)
-        placement = placer.place(task)
-    least_ms = min(each.best_ms for each in priced)
-    assert least_ms == pytest.approx(placer.predict_overall_ms(task, placement), rel=1e-5)

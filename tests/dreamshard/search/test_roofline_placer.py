@@ -2,15 +2,12 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from dreamshard.baselines import baselines
-from dreamshard.cost_model.evaluator import ShardEvaluator
 from dreamshard.placer import Placer
 from dreamshard.search import RooflinePlacer
-from dreamshard.search.roofline_costs import RooflineCosts
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import A100
 from dreamshard.testbeds.base import TestbedSetup
@@ -18,7 +15,6 @@ from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.tables import pool_of
 
 PRIOR = RooflinePlacer(A100)
-UNHURRIED_MS = 1e6
 
 
 def true_ms(task, placement, spec=A100, batch_size=65_536):
@@ -42,7 +38,7 @@ def test_it_is_never_worse_than_a_rule_of_thumb_and_better_than_all_on_the_mean(
     ratios = []
     for seed in range(4):
         task = PlacementTask(pool_of(30, seed), num_devices, 2**33)
-        own = true_ms(task, PRIOR.place(task, UNHURRIED_MS)).overall_ms
+        own = true_ms(task, PRIOR.place(task)).overall_ms
         best = min(true_ms(task, placer.place(task)).overall_ms for placer in baselines().values())
         assert own <= best * (1 + 1e-5)
         ratios.append(own / best)
@@ -55,21 +51,4 @@ def test_a_table_larger_than_a_device_is_split():
     placement = PRIOR.place(task)
     assert placement.shards is not None
     assert task.is_legal(placement)
-    assert RooflinePlacer.name == "prior"
-
-
-def test_its_evaluator_agrees_with_its_costs():
-    task = PlacementTask(pool_of(20), 16, 2**40, devices_per_host=8)
-    costs = RooflineCosts.of(task, A100, 65_536)
-    evaluator, latents = costs.evaluator(), costs.latents(task).numpy()
-    assert isinstance(evaluator, ShardEvaluator)
     assert isinstance(PRIOR, Placer)
-    sums = np.zeros((16, latents.shape[1]), np.float32)
-    np.add.at(sums, np.arange(20) % 16, latents)
-    expected = costs.device_costs(torch.from_numpy(sums))
-    forward, backward, _ = evaluator.compute(sums)
-    assert np.allclose(forward, expected.forward_compute_ms.numpy(), rtol=1e-4)
-    assert np.allclose(backward, expected.backward_compute_ms.numpy(), rtol=1e-4)
-    comm = evaluator.communication(sums)
-    both = comm.own_ms + comm.ms_per_width * comm.width.max()
-    assert np.allclose(both, (expected.forward_comm_ms + expected.backward_comm_ms).numpy(), rtol=0.01)

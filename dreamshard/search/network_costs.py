@@ -15,6 +15,7 @@ Tables in host memory are not predicted: nothing measured tells what a cache cos
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -23,12 +24,12 @@ from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.cost_model import CostNetwork, Normaliser, shard_sums
-from dreamshard.cost_model.evaluator import ShardEvaluator
+from dreamshard.cost_model.compiled import COPIES, HOSTS, ROWS, DeviceLaw, Floats, curve_points, network_law
 from dreamshard.cost_model.exchange_law import Topology
 from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.costs import DeviceCosts
 from dreamshard.placed_shards import PlacedShards, placed_shards
-from dreamshard.search.sharding_costs import CollectiveLoad, Figures
+from dreamshard.search.search_costs import CollectiveLoad, Figures
 from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
@@ -41,8 +42,8 @@ _HUNDRED = 100  # dims in a unit of the network's widths
 
 
 @dataclass(frozen=True)
-class NetworkSharding:
-    """`ShardingCosts` by a trained network.
+class NetworkCosts:
+    """`SearchCosts` by a trained network.
 
     Attributes:
         task: whose shards it costs.
@@ -55,9 +56,11 @@ class NetworkSharding:
     network: StructuredCostNetwork
     normaliser: Normaliser
     devices_per_host: int
+    column_gain: ClassVar[float] = 0.03
+    spread_gain: ClassVar[float] = 0.03
 
     @classmethod
-    def of(cls, task: PlacementTask, network: CostNetwork, normaliser: Normaliser) -> "NetworkSharding":
+    def of(cls, task: PlacementTask, network: CostNetwork, normaliser: Normaliser) -> "NetworkCosts":
         """Costs of the task's shards.
 
         Raises:
@@ -73,7 +76,7 @@ class NetworkSharding:
         return cls(task, network, normaliser, min(shape.devices_per_host, task.num_devices))
 
     def shard_latents(self, shards: PlacedShards) -> Float[Tensor, "S L"]:
-        """See `ShardingCosts`.
+        """See `SearchCosts`.
 
         Raises:
             ValueError: a table is in host memory.
@@ -92,26 +95,25 @@ class NetworkSharding:
         latents[:, self.network.layout.dims] *= shards.is_any(*ON_ONE_DEVICE)
         return latents
 
-    def evaluator(self) -> ShardEvaluator:
-        """See `ShardingCosts`."""
-        return self._evaluator
+    @torch.no_grad()
+    def loads(self, shards: PlacedShards) -> Floats:
+        """See `SearchCosts`."""
+        return self.shard_latents(shards).double().numpy()
 
-    def even_ms(self, sums: Figures) -> Figures:
-        """See `ShardingCosts`."""
-        layout = self.network.layout
-        latents = np.array(sums, np.float32)
-        wide = latents[:, layout.wide]
-        latents[:, layout.wide] = np.where(wide > 0, np.maximum(wide, 1), 0)
-        forward, backward, _ = self._evaluator.compute(latents)
-        total: Figures = forward + backward + self._all_to_all(latents[:, layout.dims] * _HUNDRED).sum(axis=1)
-        return total
-
-    def other_ms(self, load: CollectiveLoad) -> Figures:
-        """See `ShardingCosts`."""
-        return np.repeat(self.collectives_ms(load).sum(axis=1)[:, None], self.task.num_devices, axis=1)
+    @torch.no_grad()
+    def law(self) -> DeviceLaw:
+        """See `SearchCosts`."""
+        points, hosts = curve_points(), -(-self.task.num_devices // self.devices_per_host)
+        nothing, curves = np.zeros(len(points)), np.zeros((4, len(points)))
+        nowhere = np.zeros((len(points), hosts))
+        curves[ROWS] = self.collectives_ms(CollectiveLoad(points, nothing, nowhere)).sum(axis=1)
+        curves[COPIES] = self.collectives_ms(CollectiveLoad(nothing, points, nowhere)).sum(axis=1)
+        busiest = np.concatenate([points[:, None], nowhere[:, 1:]], axis=1)
+        curves[HOSTS] = self.collectives_ms(CollectiveLoad(nothing, nothing, busiest)).sum(axis=1)
+        return network_law(self.network.weights(), self.task.num_devices, curves)
 
     def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:
-        """See `ShardingCosts`."""
+        """See `SearchCosts`."""
         shards = placed_shards(task, placement)
         sums = shard_sums(self.shard_latents(shards), shards.device[None], task.num_devices)
         phases_ms = self.network.phases_ms(sums)[0].clamp(min=0)
@@ -123,10 +125,6 @@ class NetworkSharding:
         )
         phases_ms[:, 1:3] += torch.from_numpy(self.collectives_ms(load)).float()
         return DeviceCosts.from_phases(phases_ms)
-
-    @cached_property
-    def _evaluator(self) -> ShardEvaluator:
-        return self.network.evaluator()
 
     def collectives_ms(self, load: CollectiveLoad) -> Figures:
         """`[N, 2]` forward and backward of all but the all-to-all."""

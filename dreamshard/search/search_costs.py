@@ -1,18 +1,16 @@
-"""What a search among every way to shard asks of a prediction of costs.
+"""What a search asks of a prediction of costs.
 
-Every shard is a latent that adds up on its device, as for whole tables. What devices wait for beside their own shards and the
-all-to-all is a function of what the other collectives carry.
+Every shard is a load that adds up on its device. What devices wait for beside their own shards is a function of what the
+collectives carry.
 """
 
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
 
-from dreamshard.cost_model.evaluator import ShardEvaluator
+from dreamshard.cost_model.compiled import DeviceLaw, Floats
 from dreamshard.costs import DeviceCosts
 from dreamshard.placed_shards import PlacedShards
 from dreamshard.sharding import ShardedPlacement
@@ -46,25 +44,32 @@ class CollectiveLoad:
 
 
 @runtime_checkable
-class ShardingCosts(Protocol):
-    """Costs of the shards of one task, however its tables are sharded."""
+class SearchCosts(Protocol):
+    """Costs of the shards of one task."""
 
-    def shard_latents(self, shards: PlacedShards) -> Float[Tensor, "S L"]:
-        """Latents of shards; the width of those that no all-to-all carries is 0."""
+    @property
+    def devices_per_host(self) -> int:
+        """Devices that share a host."""
         ...
 
-    def evaluator(self) -> ShardEvaluator:
-        """Compute and all-to-all of sums of these latents."""
+    @property
+    def column_gain(self) -> float:
+        """Share of the cost that splitting tables by columns must save, as large as the error of predicting it."""
         ...
 
-    def even_ms(self, sums: Figures) -> Figures:
-        """`[N]` cost of all devices holding the same, fractions of tables, for sums `[N, L]`; its all-to-all included."""
+    @property
+    def spread_gain(self) -> float:
+        """The same of other ways to shard."""
         ...
 
-    def other_ms(self, load: CollectiveLoad) -> Figures:
-        """`[N, D]` both ways of all other collectives."""
+    def loads(self, shards: PlacedShards) -> Floats:
+        """`[S, L]` additive loads."""
+        ...
+
+    def law(self) -> DeviceLaw:
+        """What summed loads cost."""
         ...
 
     def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:
-        """`[D]` milliseconds per phase of a placement, exactly."""
+        """`[D]` milliseconds per phase."""
         ...

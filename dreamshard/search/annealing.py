@@ -1,0 +1,793 @@
+"""One compiled search: simulated annealing over how each table is sharded and where its shards are.
+
+A table takes one of its *options*: whole, in so many ranges of columns, as blocks of rows or copies on every device, or as
+blocks on every device of a host. A change moves a range, swaps two, or gives a table another option. Loads of devices are
+sums over their shards, so that the exact cost after a change needs the changed devices only.
+
+Half of the changes take a range off the slowest or the widest device, because only these delay the others. The temperature
+falls geometrically. A small share of the devices' squared costs is added to the overall cost: it guides the search on
+plateaus, where several devices tie. The best state seen is returned, so the result never costs more than the start.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dreamshard.cost_model.compiled import ALL_TO_ALL, COPIES, HOSTS, ROWS, DeviceLaw, Floats, curve_ms, device_ms, jit
+
+Ints = NDArray[np.int64]
+
+ON_DEVICES, ON_ALL, ON_HOST = 0, 1, 2
+"""Where the shards of an option are: each range on a device, on all devices, or on all devices of a host."""
+
+CYCLES = ((5e-2, 1e-4), (5e-3, 1e-4))
+"""First and last temperature of each run of annealing, as shares of the start's cost."""
+_EVENNESS = 0.1  # weight of the devices' mean squared cost beside the overall cost
+_OVERFULL_WEIGHT = 2.0  # of the start's cost, for a device with twice the tables that it has room for
+_MOST_OVERFULL = 0.05  # of a device's capacity, on the way from one legal placement to another
+_SLOWEST, _WIDEST = 0.45, 0.9  # cumulative shares of the changes that take a range off these devices
+_BLOCK = 1 << 16  # changes whose random numbers are drawn at once
+_DRAWS = 8  # random numbers of a change
+_NEAR = 8  # tables of nearly the same width and cost, of which one is swapped for
+_TRIED = 16  # devices on which greedy tries a table
+_OPTION_SHARE = 0.25  # of the changes, where tables have several options
+
+
+class Menu(NamedTuple):
+    """The options of `T` tables on `D` devices; option `o` of table `t` is one of `first_option[t] ..
+    first_option[t+1]`.
+
+    Attributes:
+        first_option: `[T+1]`.
+        last_option: `[T]` the end (exclusive) of those that the search may take.
+        spread: `[O]` one of `ON_DEVICES`, `ON_ALL`, `ON_HOST`.
+        first_range: `[O+1]` ranges of columns of an option.
+        load: `[R]` row of `loads` of a range's shard on a device.
+        last_load: `[R]` the same of its last block of rows, which may be smaller.
+        blocks: `[R]` devices that have a block of it.
+        size: `[R]` bytes of the shard; `last_size` of the last block.
+        host_dims: `[R]` columns that exchanges within and between hosts carry.
+        row_dims: `[O]` columns that exchanges of row-wise tables carry.
+        copy_bytes: `[O]` of gradients that the all-reduce carries.
+        loads: `[N, L]`.
+        allowed: `[T, D]`.
+        first_group: `[T+1]` groups of tables to be kept apart that a table is in.
+        groups: their numbers.
+        num_groups: `G`.
+        capacity: `[D]` bytes.
+        per_host: devices of a host.
+        price_ms: `[R, D]` of having a range on a device, or host; without rows if nothing has a price.
+    """
+
+    first_option: Ints
+    last_option: Ints
+    spread: Ints
+    first_range: Ints
+    load: Ints
+    last_load: Ints
+    blocks: Ints
+    size: Ints
+    last_size: Ints
+    host_dims: Floats
+    row_dims: Floats
+    copy_bytes: Floats
+    loads: Floats
+    allowed: NDArray[np.bool_]
+    first_group: Ints
+    groups: Ints
+    num_groups: int
+    capacity: Ints
+    per_host: int
+    price_ms: Floats
+
+
+class State(NamedTuple):
+    """A placement as sums; changed in place.
+
+    Attributes:
+        option: `[T]`; -1 for a table that is nowhere yet.
+        place: `[T, K]` device or host of each range.
+        sums: `[D, L]`.
+        used: `[D]` bytes.
+        own_ms: `[D]` see `device_ms`.
+        held: `[G, D]` ranges of each group on each device.
+        host_dims: `[H]`.
+        totals: widths, dims of row-wise tables, bytes of copies, price, and by how much devices are overfull.
+        head: `[D]` first range of each device, a number `t * K + r`; -1 for none.
+        after: `[T K]` the next one on the same device; `before` the one before.
+        held_ranges: `[D]` ranges on each device.
+    """
+
+    option: Ints
+    place: Ints
+    sums: Floats
+    used: Ints
+    own_ms: Floats
+    held: Ints
+    host_dims: Floats
+    totals: Floats
+    head: Ints
+    after: Ints
+    before: Ints
+    held_ranges: Ints
+
+
+_WIDTH, _ROW_DIMS, _COPY_BYTES, _PRICE, _OVERFULL = range(5)
+
+
+def empty_state(menu: Menu) -> State:
+    """All tables nowhere."""
+    num_tables, num_devices = menu.allowed.shape
+    ranges = int(np.diff(menu.first_range).max())
+    hosts = -(-num_devices // menu.per_host)
+    return State(
+        option=np.full(num_tables, -1),
+        place=np.full((num_tables, ranges), -1),
+        sums=np.zeros((num_devices, menu.loads.shape[1])),
+        used=np.zeros(num_devices, np.int64),
+        own_ms=np.zeros(num_devices),
+        held=np.zeros((menu.num_groups, num_devices), np.int64),
+        host_dims=np.zeros(hosts),
+        totals=np.zeros(5),
+        head=np.full(num_devices, -1),
+        after=np.full(num_tables * ranges, -1),
+        before=np.full(num_tables * ranges, -1),
+        held_ranges=np.zeros(num_devices, np.int64),
+    )
+
+
+@jit
+def _first_device(menu: Menu, spread: int, place: int) -> int:
+    if spread == ON_DEVICES:
+        return place
+    return 0 if spread == ON_ALL else place * menu.per_host
+
+
+@jit
+def _overfull(menu: Menu, device: int, used: int) -> float:
+    """Bytes above a device's capacity, as a share of it."""
+    return max(used - menu.capacity[device], 0) / max(menu.capacity[device], 1)
+
+
+@jit
+def _add_range(
+    menu: Menu, law: DeviceLaw, state: State, table: int, r: int, option: int, place: int, sign: int
+) -> None:
+    """Put a range of a table on `place`, or with `sign` -1 take it away; `own_ms` is left to the caller."""
+    number = menu.first_range[option] + r
+    spread, blocks = menu.spread[option], menu.blocks[number]
+    first = _first_device(menu, spread, place)
+    for b in range(blocks):
+        device = first + b
+        last = b == blocks - 1
+        row = menu.last_load[number] if last else menu.load[number]
+        for column in range(menu.loads.shape[1]):
+            state.sums[device, column] += sign * menu.loads[row, column]
+        before = _overfull(menu, device, state.used[device])
+        state.used[device] += sign * (menu.last_size[number] if last else menu.size[number])
+        state.totals[_OVERFULL] += _overfull(menu, device, state.used[device]) - before
+        state.totals[_WIDTH] += sign * menu.loads[row, law.width]
+    if spread == ON_HOST:
+        state.host_dims[place] += sign * menu.host_dims[number]
+    if len(menu.price_ms):
+        state.totals[_PRICE] += sign * menu.price_ms[number, place if spread != ON_ALL else 0]
+    slot = table * state.place.shape[1] + r
+    if sign > 0:
+        state.place[table, r] = place
+    else:
+        state.place[table, r] = -1
+    if spread == ON_DEVICES:
+        for g in range(menu.first_group[table], menu.first_group[table + 1]):
+            state.held[menu.groups[g], place] += sign
+        state.held_ranges[place] += sign
+        if sign > 0:
+            first_slot = state.head[place]
+            state.after[slot], state.before[slot] = first_slot, -1
+            if first_slot >= 0:
+                state.before[first_slot] = slot
+            state.head[place] = slot
+        else:
+            following, previous = state.after[slot], state.before[slot]
+            if following >= 0:
+                state.before[following] = previous
+            if previous >= 0:
+                state.after[previous] = following
+            else:
+                state.head[place] = following
+
+
+@jit
+def _add_option(menu: Menu, state: State, table: int, option: int, sign: int) -> None:
+    """Count what collectives carry of a table with this option."""
+    state.totals[_ROW_DIMS] += sign * menu.row_dims[option]
+    state.totals[_COPY_BYTES] += sign * menu.copy_bytes[option]
+    state.option[table] = option if sign > 0 else -1
+
+
+@jit
+def put(menu: Menu, law: DeviceLaw, state: State, table: int, option: int, places: Ints) -> None:
+    """Shard a table that is nowhere yet; the costs of devices are left to `settle`."""
+    for r in range(menu.first_range[option + 1] - menu.first_range[option]):
+        _add_range(menu, law, state, table, r, option, places[r], 1)
+    _add_option(menu, state, table, option, 1)
+
+
+@jit
+def settle(law: DeviceLaw, state: State) -> None:
+    """Compute what every device costs on its own."""
+    for d in range(len(state.own_ms)):
+        state.own_ms[d] = device_ms(law, state.sums[d])
+
+
+@jit
+def overall_ms(law: DeviceLaw, state: State) -> float:
+    """Cost of the slowest device, and of what all wait for; without the price."""
+    slowest, widest = state.own_ms[0], state.sums[0, law.width]
+    for d in range(1, len(state.own_ms)):
+        slowest = max(slowest, state.own_ms[d])
+        widest = max(widest, state.sums[d, law.width])
+    return slowest + _waits_ms(law, state, widest)
+
+
+@jit
+def _waits_ms(law: DeviceLaw, state: State, widest: float) -> float:
+    """What all devices wait for, where the widest one is as wide as given."""
+    busiest = 0.0
+    for h in range(len(state.host_dims)):
+        busiest = max(busiest, state.host_dims[h])
+    waits = law.fixed_ms + law.total_ms * state.totals[_WIDTH] + curve_ms(law.curves, ALL_TO_ALL, widest)
+    waits += curve_ms(law.curves, ROWS, state.totals[_ROW_DIMS]) + curve_ms(
+        law.curves, COPIES, state.totals[_COPY_BYTES]
+    )
+    return waits + curve_ms(law.curves, HOSTS, busiest)
+
+
+@jit
+def _may_hold(menu: Menu, state: State, table: int, device: int, leaving: int) -> bool:
+    """Whether a range of the table may be there, memory aside; one of a table `leaving` does not keep it away."""
+    if not menu.allowed[table, device]:
+        return False
+    for g in range(menu.first_group[table], menu.first_group[table + 1]):
+        others = state.held[menu.groups[g], device]
+        for r in range(state.place.shape[1]):
+            others -= state.place[table, r] == device
+        if leaving >= 0:
+            others -= _in_group(menu, leaving, menu.groups[g])
+        if others > 0:
+            return False
+    return True
+
+
+@jit
+def _in_group(menu: Menu, table: int, group: int) -> bool:
+    for g in range(menu.first_group[table], menu.first_group[table + 1]):  # noqa: SIM110 - compiled code has no any()
+        if menu.groups[g] == group:
+            return True
+    return False
+
+
+@jit
+def _host_allowed(menu: Menu, table: int, host: int) -> bool:
+    for d in range(host * menu.per_host, (host + 1) * menu.per_host):  # noqa: SIM110 - compiled code has no all()
+        if not menu.allowed[table, d]:
+            return False
+    return True
+
+
+@jit
+def _nth_of(state: State, device: int, part: float) -> int:
+    """A range on a device, by a random number."""
+    slot = state.head[device]
+    for _ in range(int(part * state.held_ranges[device])):
+        slot = state.after[slot]
+    return slot
+
+
+@jit
+def _quick_device(state: State, first: float, second: float) -> int:
+    """The faster of two random devices."""
+    num_devices = len(state.own_ms)
+    a, b = int(first * num_devices), int(second * num_devices)
+    return a if state.own_ms[a] <= state.own_ms[b] else b
+
+
+@jit
+def _energy(law: DeviceLaw, state: State, squares: float, reference: float) -> float:
+    fixed = state.totals[_PRICE] + _OVERFULL_WEIGHT * reference * state.totals[_OVERFULL]
+    return overall_ms(law, state) + fixed + _EVENNESS * squares / (len(state.own_ms) * reference)
+
+
+@jit
+def _uneven(own_ms: float, width: float, ms_per_width: float) -> float:
+    """What a device adds to the unevenness: its squared cost, and that of its all-to-all if it were the widest."""
+    return own_ms**2 + (ms_per_width * width) ** 2
+
+
+@jit
+def _exchange(
+    menu: Menu,
+    law: DeviceLaw,
+    state: State,
+    slot: int,
+    other: int,
+    device: int,
+    target: int,
+    buffer: Floats,
+    energy: float,
+    squares: float,
+    threshold: float,
+    reference: float,
+    ms_per_width: float,
+) -> tuple[bool, float, float]:
+    """Move a range from `device` to `target`, and another one back if `other` is not negative, if that pays.
+
+    Returns:
+        Whether it did, the energy, and the sum of `_uneven`.
+    """
+    width, column = state.place.shape[1], law.width
+    table, r = slot // width, slot % width
+    number = menu.first_range[state.option[table]] + r
+    grown, row, back = menu.size[number], menu.load[number], -1
+    price = 0.0
+    if len(menu.price_ms):
+        price = menu.price_ms[number, target] - menu.price_ms[number, device]
+    if other >= 0:
+        other_number = menu.first_range[state.option[other // width]] + other % width
+        back = menu.load[other_number]
+        grown -= menu.size[other_number]
+        if len(menu.price_ms):
+            price += menu.price_ms[other_number, device] - menu.price_ms[other_number, target]
+        if not _may_hold(menu, state, other // width, device, table):
+            return False, energy, squares
+    over_device = _overfull(menu, device, state.used[device] - grown)
+    over_target = _overfull(menu, target, state.used[target] + grown)
+    if over_device > _MOST_OVERFULL or over_target > _MOST_OVERFULL:
+        return False, energy, squares
+    overfull = state.totals[_OVERFULL] + over_device + over_target
+    overfull -= _overfull(menu, device, state.used[device]) + _overfull(menu, target, state.used[target])
+    if not _may_hold(menu, state, table, target, other // width if other >= 0 else -1):
+        return False, energy, squares
+    for c in range(menu.loads.shape[1]):
+        change = menu.loads[row, c] - (menu.loads[back, c] if back >= 0 else 0.0)
+        buffer[0, c] = state.sums[device, c] - change
+        buffer[1, c] = state.sums[target, c] + change
+    slowest, widest = 0.0, max(buffer[0, column], buffer[1, column])
+    for d in range(len(state.own_ms)):
+        if d != device and d != target:
+            slowest = max(slowest, state.own_ms[d])
+            widest = max(widest, state.sums[d, column])
+    waits = _waits_ms(law, state, widest) + state.totals[_PRICE] + price + _OVERFULL_WEIGHT * reference * overfull
+    weight = _EVENNESS / (len(state.own_ms) * reference)
+    target_ms = device_ms(law, buffer[1])
+    slowest = max(slowest, target_ms)
+    squares_after = squares + _uneven(target_ms, buffer[1, column], ms_per_width)
+    for d in (device, target):
+        squares_after -= _uneven(state.own_ms[d], state.sums[d, column], ms_per_width)
+    if slowest + waits + weight * squares_after >= threshold:  # whatever the other device costs
+        return False, energy, squares
+    device_after_ms = device_ms(law, buffer[0])
+    squares_after += _uneven(device_after_ms, buffer[0, column], ms_per_width)
+    energy_after = max(slowest, device_after_ms) + waits + weight * squares_after
+    if energy_after >= threshold:
+        return False, energy, squares
+    _add_range(menu, law, state, table, r, state.option[table], device, -1)
+    if other >= 0:
+        _add_range(menu, law, state, other // width, other % width, state.option[other // width], target, -1)
+        _add_range(menu, law, state, other // width, other % width, state.option[other // width], device, 1)
+    _add_range(menu, law, state, table, r, state.option[table], target, 1)
+    state.sums[device], state.sums[target] = buffer[0], buffer[1]
+    state.own_ms[device], state.own_ms[target] = device_after_ms, target_ms
+    return True, energy_after, squares_after
+
+
+@jit
+def _reshard(
+    menu: Menu,
+    law: DeviceLaw,
+    state: State,
+    table: int,
+    option: int,
+    places: Ints,
+    touched: Ints,
+    marks: NDArray[np.bool_],
+    kept_sums: Floats,
+    kept_used: Ints,
+    kept_own: Floats,
+    energy: float,
+    squares: float,
+    threshold: float,
+    reference: float,
+    ms_per_width: float,
+) -> tuple[bool, float, float]:
+    """Give a table another option, or other places, if that pays; returns as `_exchange`."""
+    old, count, column = state.option[table], 0, law.width
+    old_count = menu.first_range[old + 1] - menu.first_range[old]
+    new_count = menu.first_range[option + 1] - menu.first_range[option]
+    if menu.spread[option] != ON_DEVICES or menu.spread[old] != ON_DEVICES:
+        for d in range(len(state.own_ms)):
+            touched[d] = d
+        count = len(state.own_ms)
+    else:
+        for i in range(old_count + new_count):
+            d = state.place[table, i] if i < old_count else places[i - old_count]
+            if not marks[d]:
+                marks[d], touched[count] = True, d
+                count += 1
+    totals, old_places, old_hosts = state.totals.copy(), state.place[table].copy(), state.host_dims.copy()
+    for i in range(count):
+        d = touched[i]
+        marks[d] = False
+        kept_sums[i], kept_used[i], kept_own[i] = state.sums[d], state.used[d], state.own_ms[d]
+    legal = True
+    for r in range(old_count):
+        _add_range(menu, law, state, table, r, old, old_places[r], -1)
+    _add_option(menu, state, table, old, -1)
+    for r in range(new_count):
+        if menu.spread[option] == ON_DEVICES:
+            legal = legal and _may_hold(menu, state, table, places[r], -1)
+        _add_range(menu, law, state, table, r, option, places[r], 1)
+    _add_option(menu, state, table, option, 1)
+    for i in range(count):
+        d = touched[i]
+        legal = legal and _overfull(menu, d, state.used[d]) <= _MOST_OVERFULL
+    if legal:
+        squares_after = squares
+        for i in range(count):
+            d = touched[i]
+            squares_after -= _uneven(kept_own[i], kept_sums[i, column], ms_per_width)
+            state.own_ms[d] = device_ms(law, state.sums[d])
+            squares_after += _uneven(state.own_ms[d], state.sums[d, column], ms_per_width)
+        energy_after = _energy(law, state, squares_after, reference)
+        if energy_after < threshold:
+            return True, energy_after, squares_after
+    for r in range(new_count):
+        _add_range(menu, law, state, table, r, option, places[r], -1)
+    _add_option(menu, state, table, option, -1)
+    for r in range(old_count):
+        _add_range(menu, law, state, table, r, old, old_places[r], 1)
+    _add_option(menu, state, table, old, 1)
+    for i in range(count):  # exactly as it was, without rounding errors
+        d = touched[i]
+        state.sums[d], state.used[d], state.own_ms[d] = kept_sums[i], kept_used[i], kept_own[i]
+    state.totals[:], state.host_dims[:] = totals, old_hosts
+    return False, energy, squares
+
+
+@jit
+def _has_room(menu: Menu, state: State) -> bool:
+    for d in range(len(state.used)):  # noqa: SIM110 - compiled code has no all()
+        if state.used[d] > menu.capacity[d]:
+            return False
+    return True
+
+
+@jit
+def _anneal(
+    menu: Menu,
+    law: DeviceLaw,
+    state: State,
+    best_option: Ints,
+    best_place: Ints,
+    best: float,
+    draws: Floats,
+    first: int,
+    total: int,
+    reference: float,
+    hot: float,
+    cold: float,
+    option_share: float,
+    by_width: Ints,
+    rank: Ints,
+) -> float:
+    """Take or leave one change per row of `draws`; returns the lowest cost seen, whose state is in `best_*`."""
+    num_tables, num_devices = menu.allowed.shape
+    width = state.place.shape[1]
+    touched, marks = np.zeros(num_devices, np.int64), np.zeros(num_devices, np.bool_)
+    kept_sums = np.zeros((num_devices, state.sums.shape[1]))
+    kept_used, kept_own = np.zeros(num_devices, np.int64), np.zeros(num_devices)
+    buffer = np.zeros((2, state.sums.shape[1]))
+    new_places = np.zeros(width, np.int64)
+    widest_width, squares = 0.0, 0.0
+    for d in range(num_devices):
+        widest_width = max(widest_width, state.sums[d, law.width])
+    ms_per_width = curve_ms(law.curves, ALL_TO_ALL, widest_width) / max(widest_width, 1e-9)
+    for d in range(num_devices):
+        squares += _uneven(state.own_ms[d], state.sums[d, law.width], ms_per_width)
+    energy = _energy(law, state, squares, reference)
+    slowest, widest = 0, 0
+    stale = True
+    for i in range(len(draws)):
+        u = draws[i]
+        if stale:
+            slowest, widest = 0, 0
+            for d in range(1, num_devices):
+                if state.own_ms[d] > state.own_ms[slowest]:
+                    slowest = d
+                if state.sums[d, law.width] > state.sums[widest, law.width]:
+                    widest = d
+            stale = False
+        temperature = hot * (cold / hot) ** ((first + i) / total)
+        threshold = energy - temperature * reference * math.log(max(u[0], 1e-300))
+        source = slowest if u[1] < _SLOWEST else (widest if u[1] < _WIDEST else -1)
+        slot = -1
+        if source >= 0 and state.held_ranges[source] > 0:
+            slot = _nth_of(state, source, u[2])
+            t, r = slot // width, slot % width
+        else:
+            t = int(u[2] * num_tables)
+            option = state.option[t]
+            r = int(u[3] * (menu.first_range[option + 1] - menu.first_range[option]))
+        old = state.option[t]
+        options = menu.last_option[t] - menu.first_option[t]
+        accepted = False
+        if options > 1 and (menu.spread[old] != ON_DEVICES or u[4] < option_share):
+            new = menu.first_option[t] + int(u[5] * options)
+            if menu.spread[new] == ON_DEVICES and menu.spread[old] == ON_DEVICES and new == old:
+                continue
+            count = menu.first_range[new + 1] - menu.first_range[new]
+            fits = True
+            if menu.spread[new] == ON_HOST:
+                hosts = num_devices // menu.per_host
+                begin = int(u[6] * hosts)
+                other = int(u[7] * hosts)
+                if state.host_dims[other] < state.host_dims[begin]:
+                    begin = other
+                for k in range(count):
+                    new_places[k] = (begin + k) % hosts
+                    fits = fits and _host_allowed(menu, t, new_places[k])
+            elif menu.spread[new] == ON_ALL:
+                new_places[0] = 0
+            else:
+                begin = _quick_device(state, u[6], u[7])
+                step = 1 + int(u[3] * max(num_devices - 1, 1))
+                for k in range(count):
+                    a = (begin + k * step) % num_devices
+                    b = (begin + k * step + 1 + k) % num_devices
+                    new_places[k] = a if state.own_ms[a] <= state.own_ms[b] or k == 0 else b
+            if fits:
+                accepted, energy, squares = _reshard(
+                    menu, law, state, t, new, new_places, touched, marks, kept_sums, kept_used, kept_own,
+                    energy, squares, threshold, reference, ms_per_width,
+                )  # fmt: skip
+        elif menu.spread[old] == ON_DEVICES:
+            device, swap, other = state.place[t, r], u[5] < 0.6, -1
+            if swap and u[4] < 0.5:  # for a table of about the same width and cost
+                position = rank[t] + int((2 * u[7] - 1) * (_NEAR + 1))
+                near = by_width[min(max(position, 0), num_tables - 1)]
+                if menu.spread[state.option[near]] != ON_DEVICES:
+                    continue
+                other, target = near * width, state.place[near, 0]
+            elif swap:
+                target = int(u[6] * num_devices)
+                if state.held_ranges[target] > 0:
+                    other = _nth_of(state, target, u[7])
+            else:
+                target = _quick_device(state, u[6], u[7]) if u[4] < 0.5 else int(u[6] * num_devices)
+            if target == device or (swap and (other < 0 or other // width == t)):
+                continue
+            accepted, energy, squares = _exchange(
+                menu,
+                law,
+                state,
+                t * width + r,
+                other,
+                device,
+                target,
+                buffer,
+                energy,
+                squares,
+                threshold,
+                reference,
+                ms_per_width,
+            )
+        elif menu.spread[old] == ON_HOST:
+            hosts = num_devices // menu.per_host
+            target = int(u[6] * hosts)
+            if target != state.place[t, 0] and _host_allowed(menu, t, target):
+                count = menu.first_range[old + 1] - menu.first_range[old]
+                for k in range(count):
+                    new_places[k] = (target + k) % hosts
+                accepted, energy, squares = _reshard(
+                    menu, law, state, t, old, new_places, touched, marks, kept_sums, kept_used, kept_own,
+                    energy, squares, threshold, reference, ms_per_width,
+                )  # fmt: skip
+        if accepted:
+            stale = True
+            cost = overall_ms(law, state) + state.totals[_PRICE]
+            if cost < best and _has_room(menu, state):
+                best = cost
+                best_option[:] = state.option
+                best_place[:] = state.place
+    return best
+
+
+@jit
+def _greedy(menu: Menu, law: DeviceLaw, state: State, order: Ints, ms_per_width: float) -> bool:
+    """Put each table where the overall cost, and a tenth of the device's own, is least; False where one finds no room.
+
+    A table takes the first of its options that has room. Among many devices only the least loaded are tried.
+    """
+    num_devices, columns = len(state.own_ms), menu.loads.shape[1]
+    buffer, places = np.zeros(columns), np.zeros(state.place.shape[1], np.int64)
+    tried, load = np.zeros(_TRIED, np.int64), np.zeros(num_devices)
+    for t in order:
+        done = False
+        for option in range(menu.first_option[t], menu.last_option[t]):
+            first, count = menu.first_range[option], menu.first_range[option + 1] - menu.first_range[option]
+            if menu.spread[option] != ON_DEVICES:
+                hosts = 1 if menu.spread[option] == ON_ALL else num_devices // menu.per_host
+                size = num_devices if menu.spread[option] == ON_ALL else menu.per_host
+                for k in range(count):
+                    best, least = -1, np.inf
+                    for h in range(hosts):
+                        fits, total = (
+                            _host_allowed(menu, t, h) if hosts > 1 or menu.spread[option] == ON_HOST else True,
+                            0.0,
+                        )
+                        for d in range(h * size, (h + 1) * size):
+                            fits = fits and state.used[d] + (k + 1) * menu.size[first + k] <= menu.capacity[d]
+                            total += state.own_ms[d]
+                        for j in range(k):
+                            total += (places[j] == h) * 1e9
+                        if fits and total < least:
+                            best, least = h, total
+                    places[k] = best
+                    if best < 0:
+                        break
+                done = places[count - 1] >= 0 and places[0] >= 0
+            else:
+                done = True
+                slowest, widest = 0.0, 0.0
+                for d in range(num_devices):
+                    slowest = max(slowest, state.own_ms[d])
+                    widest = max(widest, state.sums[d, law.width])
+                for k in range(count):
+                    row, size = menu.load[first + k], menu.size[first + k]
+                    found = 0
+                    for d in range(num_devices):
+                        taken = 0
+                        for j in range(k):
+                            taken += places[j] == d
+                        legal = _may_hold(menu, state, t, d, -1)
+                        fits = state.used[d] + (taken + 1) * size <= menu.capacity[d]
+                        load[d] = state.own_ms[d] + ms_per_width * state.sums[d, law.width] + 1e6 * taken
+                        if not (legal and fits):
+                            continue
+                        at = found
+                        while at > 0 and load[tried[at - 1]] > load[d]:
+                            if at < _TRIED:
+                                tried[at] = tried[at - 1]
+                            at -= 1
+                        if at < _TRIED:
+                            tried[at] = d
+                        found = min(found + 1, _TRIED)
+                    best, least = -1, np.inf
+                    for n in range(found):
+                        d = tried[n]
+                        for c in range(columns):
+                            buffer[c] = state.sums[d, c] + menu.loads[row, c]
+                        own = device_ms(law, buffer)
+                        wide = buffer[law.width]
+                        cost = max(slowest, own) + ms_per_width * max(widest, wide) + 0.1 * (own + ms_per_width * wide)
+                        cost += 1e6 * (load[d] >= 1e6)
+                        if cost < least:
+                            best, least = d, cost
+                    places[k] = best
+                    if best < 0:
+                        done = False
+                        break
+            if done:
+                put(menu, law, state, t, option, places)
+                if menu.spread[option] == ON_DEVICES:
+                    for k in range(count):
+                        state.own_ms[places[k]] = device_ms(law, state.sums[places[k]])
+                else:
+                    settle(law, state)
+                break
+        if not done:
+            return False
+    return True
+
+
+class Found(NamedTuple):
+    """A placement of a menu: `[T]` options, `[T, K]` places and what it costs, price included."""
+
+    option: Ints
+    place: Ints
+    cost_ms: float
+
+
+def state_of(menu: Menu, law: DeviceLaw, option: Ints, place: Ints) -> State:
+    """The state of a placement, from nothing."""
+    state = empty_state(menu)
+    _fill(menu, law, state, option, place)
+    return state
+
+
+@jit
+def _fill(menu: Menu, law: DeviceLaw, state: State, option: Ints, place: Ints) -> None:
+    for t in range(len(option)):
+        put(menu, law, state, t, option[t], place[t])
+    settle(law, state)
+
+
+def cost_of(menu: Menu, law: DeviceLaw, option: Ints, place: Ints) -> float:
+    """Cost of a placement, price included."""
+    state = state_of(menu, law, option, place)
+    return float(overall_ms(law, state) + state.totals[_PRICE])
+
+
+def anneal(menu: Menu, law: DeviceLaw, start: Found, moves: int, seed: int = 0) -> Found:
+    """The best placement that `moves` changes of a legal start visit; never costs more than the start."""
+    generator = np.random.default_rng(seed)
+    option, place = start.option.copy(), start.place.copy()
+    best = reference = cost_of(menu, law, option, place)
+    rows = menu.load[menu.first_range[menu.first_option[:-1]]]
+    by_width = np.lexsort((alone_ms(menu, law), menu.loads[rows, law.width]))
+    share = _OPTION_SHARE if bool((menu.last_option - menu.first_option[:-1] > 1).any()) else 0.0
+    rank = np.argsort(by_width)
+    for hot, cold in CYCLES:
+        state, total = state_of(menu, law, option, place), moves // len(CYCLES)
+        for first in range(0, total, _BLOCK):
+            draws = generator.random((min(_BLOCK, total - first), _DRAWS))
+            best = _anneal(
+                menu, law, state, option, place, best, draws, first, total, reference, hot, cold, share, by_width, rank
+            )
+    return Found(option, place, best)
+
+
+def greedy(menu: Menu, law: DeviceLaw, order: Ints) -> Found | None:
+    """A legal start: tables in an order, each where it costs least; None where one finds no room."""
+    state, num_devices = empty_state(menu), menu.allowed.shape[1]
+    total = float(menu.loads[menu.load[menu.first_range[menu.first_option[:-1]]], law.width].sum())
+    even = max(total / num_devices, 1e-9)
+    ms_per_width = float(curve_ms(law.curves, ALL_TO_ALL, even)) / even
+    if not _greedy(menu, law, state, order, ms_per_width):
+        return None
+    return Found(state.option, state.place, float(overall_ms(law, state) + state.totals[_PRICE]))
+
+
+def alone_ms(menu: Menu, law: DeviceLaw) -> Floats:
+    """`[T]` what a device with one table costs, by the first of its options, its all-to-all included."""
+    first = menu.first_range[menu.first_option[:-1]]
+    return _alone(law, menu.loads, menu.load[first])
+
+
+@jit
+def _alone(law: DeviceLaw, loads: Floats, rows: Ints) -> Floats:
+    costs = np.zeros(len(rows))
+    for i in range(len(rows)):
+        costs[i] = device_ms(law, loads[rows[i]]) + curve_ms(law.curves, ALL_TO_ALL, loads[rows[i], law.width])
+    return costs
+
+
+def balanced_ms(menu: Menu, law: DeviceLaw) -> float:
+    """Cost if every device had the same share of all loads, by the first option of each table: less than any that is real."""
+    first = menu.first_range[menu.first_option[:-1]]
+    share = menu.loads[menu.load[first]].sum(axis=0) / menu.allowed.shape[1]
+    share[law.tables] = max(share[law.tables], 1.0)
+    own = float(device_ms(law, share)) + law.fixed_ms + law.total_ms * share[law.width] * menu.allowed.shape[1]
+    return own + float(curve_ms(law.curves, ALL_TO_ALL, share[law.width]))
+
+
+def priced(menu: Menu, law: DeviceLaw, found: Found) -> Found | None:
+    """A placement with its cost; None if it is not legal."""
+    state = state_of(menu, law, found.option, found.place)
+    if not _is_legal(menu, state):
+        return None
+    return found._replace(cost_ms=float(overall_ms(law, state) + state.totals[_PRICE]))
+
+
+@jit
+def _is_legal(menu: Menu, state: State) -> bool:
+    if not _has_room(menu, state):
+        return False
+    for t in range(len(state.option)):
+        option = state.option[t]
+        if menu.spread[option] == ON_DEVICES:
+            for r in range(menu.first_range[option + 1] - menu.first_range[option]):
+                if not _may_hold(menu, state, t, state.place[t, r], -1):
+                    return False
+    return True
