@@ -228,7 +228,7 @@ class Worker:
 
 
 def serve(start: Start) -> None:
-    """Do the driver's jobs until it ends the ranks; an error ends this process."""
+    """Do the driver's jobs until it ends the ranks; an error ends this process, as does the end if torchrun started it."""
     torch.set_num_threads(1)
     store = meet(start.meeting, 1 + start.number, start.num_ranks)
     progress = Progress(store, start)
@@ -245,6 +245,8 @@ def serve(start: Start) -> None:
             work: Work | None = received[0]
             if work is None:
                 progress.has_ended = True
+                with suppress(RuntimeError):  # the driver may have left already
+                    dist.gather_object(None, dst=0, group=group)
                 break
             with progress.within(work.timeout_s):
                 result = worker.do(work)
@@ -252,6 +254,8 @@ def serve(start: Start) -> None:
             dist.gather_object(result, dst=0, group=group)
     except BaseException as error:  # noqa: BLE001 - it goes to the driver, whatever it is
         progress.fail(traceback.format_exception_only(error)[-1].strip(), traceback.format_exc())
+    if start.meeting == LAUNCHER:
+        os._exit(0)  # a thread that waits in the store can abort the interpreter's own end, which fails torchrun's host
     dist.destroy_process_group()
 
 

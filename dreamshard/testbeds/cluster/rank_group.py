@@ -150,6 +150,7 @@ class RankGroup:
 
     def _dismiss(self) -> None:
         dist.broadcast_object_list([None], src=0, group=self._group)
+        self._gathered()  # the driver leaves last, so that no rank loses it before the broadcast has arrived
 
     def _leave(self) -> None:
         if dist.is_initialized():
