@@ -11,10 +11,10 @@ from dreamshard.device_order import in_one_order_of_devices
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.column_splits import allowed_parts
-from dreamshard.search.options import COLUMNS, WHOLE
+from dreamshard.search.options import ALL, COLUMNS, WHOLE
 from dreamshard.search.search import default_moves, highest_level, search
 from dreamshard.search.search_costs import SearchCosts
-from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement
+from dreamshard.sharding import ShardedPlacement
 from dreamshard.table_order import in_one_order
 from dreamshard.tasks import PlacementTask
 
@@ -77,7 +77,7 @@ class SearchingPlacer(ABC):
     @in_one_order
     def _place_sharded(self, task: PlacementTask, moves: int) -> ShardedPlacement:
         allowed = task.constraints
-        if set(allowed.sharding_types) <= set(ON_ONE_DEVICE) and not (allowed.tables_named() or allowed.caching):
+        if highest_level(task) < ALL and not (allowed.caching or allowed.cached_share_of):
             return ShardedPlacement.of(self._columns(task, moves), task.tables, task.devices_per_host)
         return self._searched(task, moves, highest_level(task, columns=self.columns))
 

@@ -24,7 +24,7 @@ from flows.runtime import testbed_pool
 from flows.tasks import drawing
 from flows.tasks import training as steps
 from storage.lake.table_splits import read_table_split
-from storage.mlflow_store import registry
+from storage.mlflow_store import registry, standings
 from storage.run_records import checkpoints, lineage, training_effort
 from storage.store import open_store
 
@@ -100,6 +100,8 @@ class Home:
         origin = training_effort.read_origin(open_store(), training)
         facts = version_facts.facts(open_store(), training, origin, last)
         tags = {"training": training, "iteration": str(last)} | lineage.tags(origin) | facts
+        if not self.tags:
+            tags |= {standings.CHAMPION_OF: "its topology"}
         self.tags = {self.version(len(self.tags) + 1): tags, **self.tags}  # newest first
 
     def placer(self, version: str, _settings: object = None):

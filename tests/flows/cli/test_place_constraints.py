@@ -75,11 +75,11 @@ def test_a_placement_that_violates_a_constraint_is_not_written(place, monkeypatc
     from dreamshard.search import RooflinePlacer
     from dreamshard.sharding import ShardedPlacement, TableSharding
 
-    def wrong(_self, task, _budget):
+    def wrong(_self, task, _moves):
         first = TableSharding(sharding_type="table_wise", columns=((0, 64),), where=(0,))
         return ShardedPlacement((first,) * len(task.tables), task.num_devices, task.num_devices)
 
-    monkeypatch.setattr(RooflinePlacer, "place_sharded_within", wrong)
+    monkeypatch.setattr(RooflinePlacer, "_place_sharded", wrong)
     done, _, _ = place("pin: {t0: 2}", "--placer", "prior")
     assert done.exit_code == 1
     assert "prior found violates a constraint: table 't0' has a shard on device 0" in str(done.exception)
