@@ -46,16 +46,6 @@ def interrupted(setup):
     return Faulty(setup, fault)
 
 
-def terminated(setup):
-    """Sends SIGTERM to all of the process's group at the 8th measurement, as a job scheduler does."""
-
-    def fault(count, task):
-        if count == 8:
-            os.killpg(0, signal.SIGTERM)
-
-    return Faulty(setup, fault)
-
-
 def interrupted_once(setup):
     """Raises what a Ctrl-C raises, at the 8th measurement of the first run in this home."""
     mark = Path(os.environ["DREAMSHARD_HOME"]) / "interrupted"
