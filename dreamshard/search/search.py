@@ -22,6 +22,7 @@ from dreamshard.search.search_costs import SearchCosts
 from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement, ShardingType
 from dreamshard.tasks import PlacementTask
 
+_LONG = 3  # starts that are improved by a long search
 _TRIAL = 4  # of the changes of a search, one in so many for each of several starts
 _PREFIXES = 12  # numbers of tables that are spread together
 _SPLIT_SHARES = (0.5, 0.25, 0.1)  # of an even device's cost or width, from which on a table is split
@@ -99,9 +100,12 @@ def _by_width(task: PlacementTask, alone: Floats) -> Ints:
 
 
 def _improved(menu: Menu, law: DeviceLaw, starts: Sequence[Found], moves: int) -> Found:
-    """The best of short searches from every start, improved by a long one."""
+    """The best of long searches from the best results of short ones from every start."""
     tried = [anneal(menu, law, each, moves // _TRIAL) if len(starts) > 1 else each for each in starts]
-    return anneal(menu, law, min(tried, key=lambda each: each.cost_ms), moves)
+    ranked = sorted(tried, key=lambda each: each.cost_ms)[:_LONG]
+    return min(
+        (anneal(menu, law, each, moves, seed) for seed, each in enumerate(ranked)), key=lambda each: each.cost_ms
+    )
 
 
 def _split_starts(options: Options, law: DeviceLaw) -> list[Found]:
