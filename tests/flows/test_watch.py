@@ -238,7 +238,8 @@ def test_the_version_in_use_is_the_champion_of_what_is_watched(monkeypatch):
             version(1, "a").origin, setting={"testbed": "simulated", "hardware": hardware, "devices": devices}
         )
         change = {"at": at, "alias": "champion", "by": "evaluation", "reason": "first"}
-        return {lineage.TAG: origin.to_json(), "champion_of": "it", "alias_changes": json.dumps([change])}
+        topology = f"{hardware}, {devices} devices"
+        return {lineage.TAG: origin.to_json(), "champion_of": topology, "alias_changes": json.dumps([change])}
 
     known = {
         "3": tags("simulated v100", 8, "2026-11-22 09:00:00 UTC"),
