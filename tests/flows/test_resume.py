@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,23 +22,21 @@ RUN = ("run", "--recipe", "smoke", "--json")
 INTERRUPTED_ONCE, UNDISTURBED = (f"tests.flows.faulty_testbeds:{name}" for name in ("interrupted_once", "undisturbed"))
 
 
-def start(home: Path, testbed: str) -> "subprocess.Popen[str]":
+def start(home: Path, testbed: str) -> "subprocess.Popen[bytes]":
     code = "from flows.cli.app import main; main()"
     environment = {**os.environ, "DREAMSHARD_HOME": str(home)}
     environment.pop("PREFECT_HOME", None)
     return subprocess.Popen(
         [sys.executable, "-c", code, *RUN, "--testbed", testbed],
         env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        stdout=(home / "out").open("w"),
+        stderr=(home / "err").open("w"),
         start_new_session=True,  # a Ctrl-C for it is none for the tests
     )
 
 
 def test_ctrl_c_ends_a_run_and_keeps_what_was_finished(tmp_path):
-    process = start(tmp_path, "tests.flows.faulty_testbeds:interrupted")
-    code, _, err = finish(process)
+    code, _, err = finish(tmp_path, "tests.flows.faulty_testbeds:interrupted")
     assert code == 130
     assert err.strip().splitlines()[-1].startswith("interrupted; finished work is kept")
     assert "Traceback" not in err
@@ -45,9 +44,12 @@ def test_ctrl_c_ends_a_run_and_keeps_what_was_finished(tmp_path):
     assert len(samples(tmp_path)) == 7
 
 
-def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=600)
-    return process.returncode, out, err
+def finish(home: Path, testbed: str) -> tuple[int, str, str]:
+    process = start(home, testbed)
+    process.wait(600)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)  # Prefect's temporary server outlives a process that SIGKILL ended
+    return process.returncode, (home / "out").read_text(), (home / "err").read_text()
 
 
 def samples(home: Path) -> list[str]:
@@ -66,13 +68,12 @@ def iterations(home: Path) -> list[str]:
 
 def test_a_run_killed_in_its_second_iteration_goes_on_from_the_first(tmp_path):
     # The testbed kills its own process with SIGKILL at the 8th measurement, once: three into the second iteration.
-    process = start(tmp_path, "tests.flows.faulty_testbeds:killed_once")
-    code, _, _ = finish(process)
+    code, _, _ = finish(tmp_path, "tests.flows.faulty_testbeds:killed_once")
     assert code == -signal.SIGKILL
     assert iterations(tmp_path) == ["iteration_00", "iteration_01"]
     measured = samples(tmp_path)
     assert len(measured) == 7
-    code, out, err = finish(start(tmp_path, "tests.flows.faulty_testbeds:killed_once"))
+    code, out, err = finish(tmp_path, "tests.flows.faulty_testbeds:killed_once")
     assert code == 0, err
     assert iterations(tmp_path) == ["iteration_00", "iteration_01", "iteration_02"]
     assert set(measured) < set(samples(tmp_path))
