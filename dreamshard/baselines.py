@@ -6,6 +6,7 @@ ties included; `random` draws a legal device. Tables that are to be together cou
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,14 +14,12 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dreamshard.device_order import in_one_order_of_devices
 from dreamshard.files.digests import digest
 from dreamshard.formatting import gib
 from dreamshard.limits import PlacementLimits
 from dreamshard.packing import pack_whole
 from dreamshard.placement import Placement
-from dreamshard.placer import NoPlacementError
-from dreamshard.table_order import in_one_order, one_order
+from dreamshard.placer import NoPlacementError, OrderedPlacer, table_order
 from dreamshard.tasks import PlacementTask
 
 RULES_OF_THUMB = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
@@ -30,18 +29,16 @@ _SPREAD = 0x9E3779B1  # odd, so that no two seeds give one generator
 
 
 @dataclass(frozen=True)
-class RandomPlacer:
+class RandomPlacer(OrderedPlacer):
     """A uniformly random legal device for each table; the same tables get the same placement, whatever the task's name."""
 
     seed: int = 0
     name: str = "random"
 
-    @in_one_order
-    @in_one_order_of_devices
-    def place(self, task: PlacementTask) -> Placement:
+    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Where random order finds no room, as `packed` does, whose error it raises."""
         device = self.filled(task)
-        return Placement(device if device is not None else packed(task), task.num_devices)
+        return Placement.whole(device if device is not None else packed(task), task.num_devices)
 
     def filled(self, task: PlacementTask) -> Int[Tensor, " T"] | None:
         """The device of each table; None where a table finds no room or no place within the constraints."""
@@ -55,19 +52,19 @@ class RandomPlacer:
 
 
 @dataclass(frozen=True)
-class GreedyPlacer:
+class GreedyPlacer(OrderedPlacer):
     """Descending by one figure per table, each to the legal device with the least of it.
 
     Of tables with the same figure the largest comes first, then the last one; of such devices the emptiest, then the first.
     """
 
     name: str
+    orders_tables: ClassVar[bool] = False  # of equal tables the published rules take the last
 
-    @in_one_order_of_devices
-    def place(self, task: PlacementTask) -> Placement:
+    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Where this order finds no room, as `packed` does, whose error it raises."""
         device = self.filled(task)
-        return Placement(device if device is not None else packed(task), task.num_devices)
+        return Placement.whole(device if device is not None else packed(task), task.num_devices)
 
     def filled(self, task: PlacementTask) -> Int[Tensor, " T"] | None:
         """The device of each table; None where a table finds no room or no place within the constraints."""
@@ -99,7 +96,7 @@ def packed(task: PlacementTask) -> Int[Tensor, " T"]:
     Raises:
         NoPlacementError: no placement of whole tables exists, or none was found within the limit of the search.
     """
-    order = one_order(task.tables)
+    order = table_order(task.tables)
     return _packed(replace(task, tables=task.tables.select(order)))[order.argsort()]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dreamshard.sharding import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
+from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
 
 
 @dataclass(frozen=True, kw_only=True)

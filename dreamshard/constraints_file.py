@@ -22,7 +22,7 @@ from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.contradictions import contradiction
 from dreamshard.files.bounds import MOST_COLUMNS, MOST_MEMORY_GB
 from dreamshard.files.foreign import brief, file_bytes, yaml_content
-from dreamshard.sharding import SHARDING_TYPES, ShardingType
+from dreamshard.placement import SHARDING_TYPES, ShardingType
 
 KEYS = (
     "pin",

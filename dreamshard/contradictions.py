@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dreamshard.constraints import Constraints
-from dreamshard.sharding import ON_EVERY_DEVICE, ON_ONE_DEVICE, most_ranges
+from dreamshard.placement import ON_EVERY_DEVICE, ON_ONE_DEVICE, most_ranges
 
 NO_DIMS: Mapping[str, int] = {}
 

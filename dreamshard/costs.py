@@ -1,4 +1,4 @@
-"""The cost of a placement, in milliseconds per device and phase.
+"""Costs of placements, in milliseconds per device and phase, and of single all-to-alls.
 
 A training step has four phases on every device: look rows up (forward compute), exchange the pooled vectors (forward
 communication), exchange their gradients (backward communication), and update rows (backward compute).
@@ -6,15 +6,15 @@ communication), exchange their gradients (backward communication), and update ro
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dreamshard.names import PHASES as PHASES
 from dreamshard.placement import Placement
-from dreamshard.sharding import ShardedPlacement
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 
 
@@ -66,13 +66,15 @@ class Infeasible:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredStep:
-    """What the measurement of one placement of any kind says.
+class CostSample:
+    """The cost of one placement on a testbed.
 
     If a shard did not fit, `infeasible` is set, the costs are 0 and `overall_ms` is infinite; training skips such samples.
 
     Attributes:
-        costs: `[D]` per phase, medians over the repeats.
+        task: as it was measured: with the devices per host of the testbed.
+        costs: `[D]` per phase, medians over the repeats. Communication includes every collective that waits for pooled
+            vectors or gradients; the exchange of indices is hidden behind the batch before, as in TorchRec's pipeline.
         overall_ms: sum of the slowest device.
         spread_ms: interquartile range of the slowest device's sum over the repeats; 0 if the testbed is deterministic.
         repeats: timed passes behind each median.
@@ -81,9 +83,11 @@ class MeasuredStep:
         hardware: e.g. `Intel Xeon x2`; starts with `simulated` if computed.
         batch_size: training samples per pass.
         versions: library name to version.
+        index_ms: `[D]` of the exchange of indices, which is no part of `costs`; None if it was not measured.
     """
 
     task: PlacementTask
+    placement: Placement
     costs: DeviceCosts
     overall_ms: float
     spread_ms: float
@@ -94,43 +98,84 @@ class MeasuredStep:
     batch_size: int
     versions: Mapping[str, str] = field(default_factory=dict)
     infeasible: Infeasible | None = None
+    index_ms: Float[Tensor, " D"] | None = None
 
     def __post_init__(self) -> None:
         phases_ms = self.costs.phases_ms()
         if not phases_ms.isfinite().all() or (phases_ms < 0).any():
             raise ValueError(
-                f"testbed {self.testbed!r} measured {phases_ms.tolist()} ms for {self.task.name}, but costs "
-                "must be finite and not negative to be learnt from; check the testbed's clock"
+                f"testbed {self.testbed!r} measured {phases_ms.tolist()} ms for {self.task.name}; costs must be finite and "
+                "not negative, so check the testbed's clock"
             )
         if (self.infeasible is None) != math.isfinite(self.overall_ms):
             raise ValueError(
-                f"testbed {self.testbed!r} gave {self.overall_ms} ms for {self.task.name} and infeasible="
-                f"{self.infeasible}, but a cost must be infinite exactly if a shard did not fit; correct the testbed"
+                f"testbed {self.testbed!r} gave {self.overall_ms} ms for {self.task.name} and infeasible={self.infeasible}; "
+                "a cost is infinite exactly if a shard did not fit"
             )
 
-
-@dataclass(frozen=True, kw_only=True)
-class CostSample(MeasuredStep):
-    """The cost of one placement of whole tables or column shards on a testbed."""
-
-    placement: Placement
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardingSample(MeasuredStep):
-    """The cost of one placement of tables that are sharded in any way.
-
-    Its communication includes every collective that waits for pooled vectors or gradients; the exchange of indices is
-    hidden behind the batch before, as in TorchRec's pipeline.
-
-    Attributes:
-        index_ms: `[D]` of the exchange of indices, which is no part of `costs`.
-    """
-
-    placement: ShardedPlacement
-    index_ms: Float[Tensor, " D"]
+    def of_whole_tables(self) -> "CostSample":
+        """The same with shards as tables of their own, each whole on its device."""
+        if self.placement.is_whole:
+            return self
+        shards = Shards.of(self.task, self.placement)
+        placement = Placement.whole(shards.device, shards.num_devices)
+        return replace(self, task=shards.as_task(self.task), placement=placement)
 
 
 def feasible(samples: Iterable[CostSample]) -> list[CostSample]:
     """The samples whose shards all fitted."""
     return [sample for sample in samples if sample.infeasible is None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """An all-to-all to be measured without any table.
+
+    Communication depends on bytes and on how devices are connected, so a few dozen exchanges over sizes and numbers of
+    devices describe the links of some hardware once for all trainings on it.
+
+    Attributes:
+        sent_bytes: `[D]` what each device sends in all; each device, itself too, gets a `D`-th of it.
+        devices_per_host: devices that share a host; None for as many as the hardware has.
+    """
+
+    sent_bytes: Int[Tensor, " D"]
+    devices_per_host: int | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.sent_bytes) < 2 or (self.sent_bytes < 0).any() or not (self.sent_bytes > 0).any():
+            raise ValueError(
+                f"an all-to-all of {self.sent_bytes.tolist()} bytes moves nothing; give at least two devices, one of which "
+                "sends something"
+            )
+        if self.devices_per_host is not None and self.devices_per_host < 1:
+            raise ValueError(f"an all-to-all has {self.devices_per_host} devices per host; a host has at least 1")
+
+    @property
+    def num_devices(self) -> int:
+        """`D`."""
+        return len(self.sent_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExchangeSample:
+    """The cost of one all-to-all on a testbed.
+
+    Attributes:
+        forward_ms: `[D]` until each device had sent its own and received all others' bytes; median over the repeats.
+        backward_ms: `[D]` of the way back, in which each device sends what it received.
+        spread_ms: as in `CostSample`, like `repeats`, `clock`, `testbed`, `hardware` and `versions`.
+        host_devices: devices on a host of the hardware, which `devices_per_host=None` stands for; None if all devices of any
+            exchange share a host.
+    """
+
+    exchange: Exchange
+    forward_ms: Float[Tensor, " D"]
+    backward_ms: Float[Tensor, " D"]
+    spread_ms: float
+    repeats: int
+    clock: str
+    testbed: str
+    hardware: str
+    host_devices: int | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)

@@ -12,9 +12,11 @@ import torch
 
 from dreamshard.baselines import RULES_OF_THUMB
 from dreamshard.costs import CostSample, DeviceCosts
+from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.prediction_metrics import mean_relative_error, rank_correlations
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 
 Measure = Callable[[PlacementTask, Placement, int], CostSample]
@@ -91,7 +93,7 @@ def evaluate(
     tasks: Sequence[PlacementTask],
     measure: Measure,
     *,
-    predict_ms: Callable[[PlacementTask, Placement], float] | None,
+    predict: Callable[[PlacementTask, Placement], DeviceCosts] | None,
     repeats: int,
     seed: int,
     clock: Callable[[], float] = time.perf_counter,
@@ -105,7 +107,7 @@ def evaluate(
         placers: by name.
         tasks: held out.
         measure: one placement, as a testbed does.
-        predict_ms: overall cost of a placement; None where nothing predicts it.
+        predict: costs of a placement; None if nothing predicts them.
         repeats: measurements of each placement.
         seed: of the order of measuring.
         clock: seconds, for the time to place.
@@ -120,10 +122,9 @@ def evaluate(
             began = clock()
             placement = placer.place(task)
             placed[name, i] = (placement, 1000 * (clock() - began))
-            if not task.is_legal(placement):
+            if broken := violation(task, placement):
                 raise ValueError(
-                    f"placer {name!r} put the tables of {task.name} where devices have no room, so its placement cannot "
-                    "be measured; fix the placer or leave it out"
+                    f"placer {name!r} placed {task.name} illegally: {broken}; fix the placer or leave it out"
                 )
     samples: dict[tuple[str, int], list[CostSample]] = {key: [] for key in placed}
     generator = torch.Generator().manual_seed(seed)
@@ -132,19 +133,24 @@ def evaluate(
         for k in torch.randperm(len(keys), generator=generator).tolist():
             name, i = keys[k]
             samples[name, i].append(measure(tasks[i], placed[name, i][0], round_number))
-    return [
-        EvaluationRow(
-            name,
-            *tasks[i].sharded(placement),
-            sum(sample.overall_ms for sample in samples[name, i]) / repeats,
-            predict_ms(tasks[i], placement) if predict_ms else math.nan,
-            all(sample.infeasible is None for sample in samples[name, i]),
-            place_ms,
-            samples[name, i][0].costs,
-            tuple(sample.overall_ms for sample in samples[name, i]),
+    rows = []
+    for (name, i), (placement, place_ms) in placed.items():
+        shards = Shards.of(tasks[i], placement)
+        measured_ms = tuple(sample.overall_ms for sample in samples[name, i])
+        rows.append(
+            EvaluationRow(
+                placer=name,
+                task=shards.as_task(tasks[i]),
+                placement=Placement.whole(shards.device, shards.num_devices),
+                overall_ms=sum(measured_ms) / repeats,
+                predicted_ms=float(predict(tasks[i], placement).overall_ms()) if predict else math.nan,
+                legal=all(sample.infeasible is None for sample in samples[name, i]),
+                place_ms=place_ms,
+                costs=samples[name, i][0].costs,
+                repeats_ms=measured_ms,
+            )
         )
-        for (name, i), (placement, place_ms) in placed.items()
-    ]
+    return rows
 
 
 def paired_comparison(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from dreamshard.exchange_sample import Exchange
+from dreamshard.costs import Exchange
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.links import VECTOR_BYTES
 

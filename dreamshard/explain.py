@@ -9,11 +9,11 @@ from torch import Tensor
 
 from dreamshard.costs import PHASES
 from dreamshard.legality import allowed_devices
-from dreamshard.sharding import (
+from dreamshard.placement import (
     ON_EVERY_DEVICE,
     ON_ONE_DEVICE,
     ON_ONE_HOST,
-    ShardedPlacement,
+    Placement,
     ShardingType,
     TableSharding,
     even_columns,
@@ -95,7 +95,7 @@ class Explanation:
     tables: tuple[TableReason, ...]
 
 
-def explain(task: PlacementTask, placement: ShardedPlacement, predictor: ShardedPredictor) -> Explanation:
+def explain(task: PlacementTask, placement: Placement, predictor: ShardedPredictor) -> Explanation:
     """What makes each device cost what it costs, and what the next best place and way to shard of each table would cost.
 
     Args:
@@ -150,7 +150,7 @@ def explain(task: PlacementTask, placement: ShardedPlacement, predictor: Sharded
     return Explanation(overall_ms=now_ms, devices=devices, tables=tuple(sorted(tables, key=lambda reason: -reason.ms)))
 
 
-def _held(placement: ShardedPlacement) -> Bool[Tensor, "T D"]:
+def _held(placement: Placement) -> Bool[Tensor, "T D"]:
     """Whether a device holds shards of a table."""
     held = torch.zeros(len(placement.tables), placement.num_devices, dtype=torch.bool)
     for t, sharding in enumerate(placement.tables):
@@ -172,7 +172,7 @@ def _contributions(
 
 def _options(
     task: PlacementTask,
-    placement: ShardedPlacement,
+    placement: Placement,
     table: int,
     without_ms: Float[Tensor, " D"],
     allowed: Bool[Tensor, " D"],
@@ -193,8 +193,9 @@ def _options(
         options += [_moved(sharding, old, h) for h in hosts for old in dict.fromkeys(sharding.where)]
     types = [each for each in constraints.sharding_types_for(name) if each != sharding.sharding_type]
     if sharding.cached_share is None:
-        most = most_ranges(sharding.dim, constraints.narrowest_columns_of.get(name, 0))
-        options += [other for each in types for other in _other_way(placement, each, sharding, order, most)]
+        dim = int(task.tables.dim[table])
+        most = most_ranges(dim, constraints.narrowest_columns_of.get(name, 0))
+        options += [other for each in types for other in _other_way(placement, each, dim, order, most)]
     return [option for option in options if option.sharding_type not in ON_EVERY_DEVICE or bool(allowed.all())]
 
 
@@ -203,7 +204,7 @@ def _moved(sharding: TableSharding, old: int, new: int) -> TableSharding:
     return replace(sharding, where=tuple(new if each == old else each for each in sharding.where))
 
 
-def _allowed_hosts(placement: ShardedPlacement, allowed: Bool[Tensor, " D"]) -> list[int]:
+def _allowed_hosts(placement: Placement, allowed: Bool[Tensor, " D"]) -> list[int]:
     """Hosts of which a table may use every device; none where they differ in size."""
     per_host = placement.devices_per_host
     if placement.num_devices % per_host:
@@ -212,32 +213,28 @@ def _allowed_hosts(placement: ShardedPlacement, allowed: Bool[Tensor, " D"]) -> 
 
 
 def _other_way(
-    placement: ShardedPlacement,
+    placement: Placement,
     sharding_type: ShardingType,
-    sharding: TableSharding,
+    dim: int,
     order: Sequence[int],
     most: int,
 ) -> list[TableSharding]:
     """A table sharded in one other way, on the fastest devices; into at most so many ranges of columns."""
-    whole, per_host = ((0, sharding.dim),), placement.devices_per_host
+    per_host = placement.devices_per_host
     able = torch.zeros(placement.num_devices, dtype=torch.bool)
     able[list(order)] = True
     fastest = {device // per_host: None for device in order}  # in order
     hosts = [h for h in fastest if h in _allowed_hosts(placement, able)]
     if sharding_type == "table_wise":
-        return [TableSharding(sharding_type=sharding_type, columns=whole, where=(order[0],))]
+        return [TableSharding(sharding_type, where=(order[0],))]
     if sharding_type == "column_wise":
         parts = min(2, most, len(order))
-        columns = even_columns(sharding.dim, parts)
-        return (
-            [TableSharding(sharding_type=sharding_type, columns=columns, where=tuple(order[:parts]))]
-            if parts > 1
-            else []
-        )
+        columns = even_columns(dim, parts)
+        return [TableSharding(sharding_type, columns=columns, where=tuple(order[:parts]))] if parts > 1 else []
     if sharding_type in ("row_wise", "data_parallel"):
-        return [TableSharding(sharding_type=sharding_type, columns=whole)]
+        return [TableSharding(sharding_type)]
     if sharding_type == "table_row_wise" and hosts and placement.num_hosts > 1:  # on one host it is row-wise
-        return [TableSharding(sharding_type=sharding_type, columns=whole, where=(hosts[0],))]
+        return [TableSharding(sharding_type, where=(hosts[0],))]
     return []
 
 

@@ -7,11 +7,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from dreamshard.baselines import packed_by_size
+from dreamshard.placement import Placement, TableSharding, even_columns
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.column_packing import packed_columns
 from dreamshard.search.column_splits import fits_together, tight_splits
+from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.drift import Drift, additions_to, drifts_of
@@ -112,7 +116,7 @@ def split_tasks(model: PlacementTask, count: int, generator: torch.Generator) ->
         parts = 1 + (torch.rand(len(most), generator=generator) * most).long()
         split = replace(model, name=f"split-{number:03}")
         if int(parts.max()) > 1 and fits_together(split, parts):
-            tasks.append(split.split(parts)[0])
+            tasks.append(split_by_columns(split, parts))
     return tasks
 
 
@@ -123,10 +127,24 @@ def split_to_fit(task: PlacementTask) -> PlacementTask:
         NoPlacementError: no split can be packed, as far as is known.
     """
     for parts in tight_splits(task):
-        split = task if int(parts.max()) == 1 else task.split(parts)[0]
+        split = split_by_columns(task, parts)
         if packed_by_size(split) is not None:
             return split
-    return task.sharded(packed_columns(task))[0]
+    return Shards.of(task, packed_columns(task)).as_task(task)
+
+
+def split_by_columns(task: PlacementTask, parts: Int[Tensor, " T"]) -> PlacementTask:
+    """The task with each table split into so many tables of about equally many columns, called `name[start:end]`.
+
+    Raises:
+        ValueError: a table has too few columns for that many parts.
+    """
+    dims = task.tables.dim.tolist()
+    tables = tuple(
+        TableSharding("column_wise", even_columns(dim, count), (0,) * count)
+        for dim, count in zip(dims, parts.tolist(), strict=True)
+    )
+    return Shards.of(task, Placement(tables, task.num_devices, task.num_devices)).as_task(task)
 
 
 def _draw_variant(model: Tables, drift: DriftedTables, generator: torch.Generator) -> tuple[list[str], list[str], int]:

@@ -7,18 +7,15 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from dreamshard.formatting import gib
-from dreamshard.placed_shards import PlacedShards, placed_shards
 from dreamshard.placement import Placement
-from dreamshard.sharding import ShardedPlacement
+from dreamshard.shards import Shards, mismatch
 from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
 
 
-def violation(task: PlacementTask, placement: ShardedPlacement | Placement) -> str:
-    """What a placement of the task's tables violates, in one sentence; empty where it is legal."""
-    if isinstance(placement, Placement):
-        placement = ShardedPlacement.of(placement, task.tables, task.devices_per_host)
-    return next(_violations(task, placement, placed_shards(task, placement)), "")
+def violation(task: PlacementTask, placement: Placement) -> str:
+    """Why a placement is not legal for the task, in one sentence; empty if it is legal."""
+    return mismatch(task, placement) or next(_violations(task, placement, Shards.of(task, placement)), "")
 
 
 def allowed_devices(task: PlacementTask) -> Bool[Tensor, "T D"]:
@@ -36,7 +33,7 @@ def allowed_devices(task: PlacementTask) -> Bool[Tensor, "T D"]:
     return allowed
 
 
-def _violations(task: PlacementTask, placement: ShardedPlacement, shards: PlacedShards) -> Iterator[str]:
+def _violations(task: PlacementTask, placement: Placement, shards: Shards) -> Iterator[str]:
     constraints, names = task.constraints, [parent_name(name) for name in task.tables.names]
     held, room = shards.memory_bytes(), task.capacity_bytes  # [D]
     if bool((held > room).any()):
@@ -51,7 +48,7 @@ def _violations(task: PlacementTask, placement: ShardedPlacement, shards: Placed
         if (must_cache and not is_cached) or (is_cached and not constraints.may_be_cached(name)):
             where = "host" if is_cached else "device"
             yield f"table {name!r} is in {where} memory, which its constraints do not allow"
-        narrowest = min(end - start for start, end in sharding.columns)
+        narrowest = min((end - start for start, end in sharding.columns), default=0)
         least = constraints.narrowest_columns_of.get(name, 0)
         if len(sharding.columns) > 1 and narrowest < least:
             yield f"table {name!r} has a shard of {narrowest} columns, fewer than {least}"
@@ -74,7 +71,7 @@ def _violations(task: PlacementTask, placement: ShardedPlacement, shards: Placed
             seen |= devices_of.get(name, set())
 
 
-def _devices_of(names: Iterable[str], shards: PlacedShards) -> dict[str, set[int]]:
+def _devices_of(names: Iterable[str], shards: Shards) -> dict[str, set[int]]:
     """Devices of each table's shards; none of a data-parallel one, which has no place."""
     spread = shards.is_any("data_parallel")
     by_number = list(names)

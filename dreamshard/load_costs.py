@@ -11,10 +11,10 @@ from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.cost_model.structured import StructuredCostNetwork
-from dreamshard.placed_shards import Collectives, PlacedShards
 from dreamshard.search import DreamShardPlacer, RooflinePlacer
 from dreamshard.search.network_costs import NetworkCosts
 from dreamshard.search.search_costs import CollectiveLoad
+from dreamshard.shards import Collectives, Shards
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.collectives import other_collectives_s
@@ -33,7 +33,7 @@ class LoadCosts(Protocol):
 
     every_way: bool
 
-    def loads(self, task: PlacementTask, shards: PlacedShards) -> Float[Tensor, "S L"]:
+    def loads(self, task: PlacementTask, shards: Shards) -> Float[Tensor, "S L"]:
         """Of each shard."""
         ...
 
@@ -56,7 +56,7 @@ class RooflineLoads:
         self.per_host = min(task.devices_per_host or placer.spec.devices_per_node, task.num_devices)
         self._seconds: dict[tuple[int, ...], Tensor] = {}
 
-    def loads(self, task: PlacementTask, shards: PlacedShards) -> Float[Tensor, "S L"]:
+    def loads(self, task: PlacementTask, shards: Shards) -> Float[Tensor, "S L"]:
         """See `LoadCosts`."""
         return placed_loads(task, shards, self.batch_size)
 
@@ -94,7 +94,7 @@ class NetworkLoads:
         self.every_way = isinstance(self.network, StructuredCostNetwork)
         self._sharding = NetworkCosts.of(task, placer.cost_network, placer.normaliser) if self.every_way else None
 
-    def loads(self, task: PlacementTask, shards: PlacedShards) -> Float[Tensor, "S L"]:
+    def loads(self, task: PlacementTask, shards: Shards) -> Float[Tensor, "S L"]:
         """See `LoadCosts`."""
         if self._sharding is not None:
             return self._sharding.shard_latents(shards).double()

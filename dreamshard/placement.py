@@ -1,56 +1,157 @@
-"""Which device holds which table, and whether the tables fit.
+"""Placements: how each table of a task is sharded, in TorchRec's words, and on which devices.
 
-The functions are batched: `B` placements of the same `T` tables at once. Negative entries are tables not placed yet.
+table_wise      whole, on one device
+column_wise     ranges of columns, each on one device
+row_wise        a block of rows on every device
+table_row_wise  a block of rows on every device of one host
+grid_shard      ranges of columns, each with a block of rows on every device of one host
+data_parallel   a copy on every device, each for its own samples
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal, get_args
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
 
-from dreamshard.tables import Tables
+from dreamshard.tables import DIM_MULTIPLE, padded_dim
+
+ShardingType = Literal["table_wise", "column_wise", "row_wise", "table_row_wise", "grid_shard", "data_parallel"]
+SHARDING_TYPES: tuple[ShardingType, ...] = get_args(ShardingType)
+
+ON_ONE_DEVICE: tuple[ShardingType, ...] = ("table_wise", "column_wise")
+ON_ONE_HOST: tuple[ShardingType, ...] = ("table_row_wise", "grid_shard")
+ON_EVERY_DEVICE: tuple[ShardingType, ...] = ("row_wise", "data_parallel")
+SPLIT_BY_COLUMNS: tuple[ShardingType, ...] = ("column_wise", "grid_shard")
+
+Columns = tuple[tuple[int, int], ...]
+"""First and last (exclusive) column of each range."""
 
 
 @dataclass(frozen=True)
-class ColumnShard:
-    """Columns `start` to `end` (exclusive) of table number `table` of a task."""
+class TableSharding:
+    """How one table is sharded, and where.
 
-    table: int
-    start: int
-    end: int
+    Attributes:
+        sharding_type: TorchRec's name of the way.
+        columns: ranges of a column-wise or grid-sharded table, in order; empty for tables that keep their columns together.
+        where: device of each range, or host for `ON_ONE_HOST`; empty for a table on every device.
+        cached_share: share of the rows that device memory caches while the table is in host memory; None for a table in
+            device memory.
+    """
+
+    sharding_type: ShardingType
+    columns: Columns = ()
+    where: tuple[int, ...] = ()
+    cached_share: float | None = None
+
+    def __post_init__(self) -> None:
+        ends = [0, *(end for _, end in self.columns)]
+        if [start for start, _ in self.columns] != ends[:-1] or any(a >= b for a, b in pairwise(ends)):
+            raise ValueError(
+                f"column ranges {self.columns} must follow one another from 0, so that each column is held once"
+            )
+        if bool(self.columns) != (self.sharding_type in SPLIT_BY_COLUMNS):
+            raise ValueError(
+                f"{self.sharding_type} got column ranges {self.columns}; only {SPLIT_BY_COLUMNS} have them"
+            )
+        places = 0 if self.sharding_type in ON_EVERY_DEVICE else max(len(self.columns), 1)
+        if len(self.where) != places:
+            raise ValueError(f"{self.sharding_type} of columns {self.columns} is at {self.where}; give {places} places")
+        if self.cached_share is not None and (not 0 < self.cached_share <= 1 or self.sharding_type == "data_parallel"):
+            raise ValueError(
+                f"cached share {self.cached_share} of a {self.sharding_type} table; it is in (0, 1], and copies have none"
+            )
+
+    def ranges(self, dim: int) -> Columns:
+        """Ranges of columns of a table of `dim` columns; one range of all if it is not split."""
+        return self.columns or ((0, dim),)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """One device per table, or per column shard if any table is split.
+    """How each table of a task is sharded, and where.
 
     Attributes:
-        device: `[T]` device of each table of the task, in the task's order; `[S]` of each shard if there are `shards`.
-        num_devices: `D`; entries of `device` are in `0..D-1`.
-        shards: `S` column shards, or None if every table is whole. `PlacementTask.sharded` turns shards into tables.
+        tables: one per table of the task, in the task's order.
+        num_devices: `D`.
+        devices_per_host: devices `0..devices_per_host-1` share the first host, and so on; the last host may have fewer.
+
+    Raises:
+        ValueError: a place does not exist, or tables are on one host although hosts differ in size.
     """
 
-    device: Int[Tensor, " T"]
+    tables: tuple[TableSharding, ...]
     num_devices: int
-    shards: tuple[ColumnShard, ...] | None = None
+    devices_per_host: int
 
     def __post_init__(self) -> None:
-        outside = (self.device < 0) | (self.device >= self.num_devices)
-        if outside.any():
-            raise ValueError(
-                f"the placement names devices {self.device[outside].unique().tolist()[:5]}, but the task has devices "
-                f"0..{self.num_devices - 1}; a table on such a device would be dropped"
-            )
-        if self.shards is not None and len(self.shards) != len(self.device):
-            raise ValueError(
-                f"the placement has {len(self.shards)} column shards but devices for {len(self.device)}; "
-                "give one device per shard, or columns would be dropped"
-            )
+        for sharding in {id(each): each for each in self.tables}.values():
+            on_host = sharding.sharding_type in ON_ONE_HOST
+            if on_host and self.num_devices % self.devices_per_host:
+                raise ValueError(
+                    f"{sharding.sharding_type} needs hosts of one size, but {self.num_devices} devices do not fill hosts of "
+                    f"{self.devices_per_host}; choose another way to shard"
+                )
+            places, what = (self.num_hosts, "host") if on_host else (self.num_devices, "device")
+            if any(not 0 <= place < places for place in sharding.where):
+                raise ValueError(f"the placement names {what}s {sharding.where}, but there are {what}s 0..{places - 1}")
 
-    def tables_of(self, device: int) -> list[int]:
-        """Indices of the tables (or shards) that `device` holds."""
-        return torch.nonzero(self.device == device).flatten().tolist()
+    @classmethod
+    def whole(
+        cls, device: Int[Tensor, " T"] | Sequence[int], num_devices: int, devices_per_host: int | None = None
+    ) -> "Placement":
+        """Place whole tables; `device` is `[T]`."""
+        numbers = device.tolist() if isinstance(device, Tensor) else device
+        on = {d: TableSharding("table_wise", where=(d,)) for d in set(numbers)}
+        return cls(tuple(on[d] for d in numbers), num_devices, devices_per_host or num_devices)
+
+    @cached_property
+    def device(self) -> Int[Tensor, " T"]:
+        """`[T]` device of each table.
+
+        Raises:
+            ValueError: a table is not whole.
+        """
+        if not self.is_whole:
+            raise ValueError(
+                f"tables are sharded {', '.join(sorted(self.sharding_types))}, so they have no one device each"
+            )
+        return torch.tensor([sharding.where[0] for sharding in self.tables], dtype=torch.int64)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every table is whole, in the memory of one device."""
+        return all(each.sharding_type == "table_wise" and each.cached_share is None for each in self.tables)
+
+    @property
+    def is_by_columns(self) -> bool:
+        """Whether every table is whole or split by columns, in device memory."""
+        return all(each.sharding_type in ON_ONE_DEVICE and each.cached_share is None for each in self.tables)
+
+    @property
+    def num_hosts(self) -> int:
+        """`H`."""
+        return -(-self.num_devices // self.devices_per_host)
+
+    @property
+    def sharding_types(self) -> frozenset[ShardingType]:
+        """Ways to shard that occur."""
+        return frozenset(sharding.sharding_type for sharding in self.tables)
+
+    def on_hosts_of(self, devices_per_host: int | None) -> "Placement":
+        """The same on hosts of so many devices, if no table is on one host; None changes nothing."""
+        if devices_per_host is None or self.sharding_types & set(ON_ONE_HOST):
+            return self
+        return replace(self, devices_per_host=min(devices_per_host, self.num_devices))
+
+    def with_table(self, table: int, sharding: TableSharding) -> "Placement":
+        """A copy in which one table is sharded in another way."""
+        return replace(self, tables=(*self.tables[:table], sharding, *self.tables[table + 1 :]))
 
 
 def device_memory_bytes(
@@ -62,15 +163,27 @@ def device_memory_bytes(
     return totals.scatter_add(1, device.clamp(min=0), memory_bytes * placed)
 
 
-def is_legal(
-    memory_bytes: Int[Tensor, " T"], device: Int[Tensor, "B T"], num_devices: int, capacity_bytes: int
-) -> Bool[Tensor, " B"]:
-    """Whether every table is placed and no device holds more than `capacity_bytes`."""
-    complete = ((device >= 0) & (device < num_devices)).all(dim=1)  # [B]
-    totals = device_memory_bytes(memory_bytes, device.clamp(max=num_devices - 1), num_devices)  # [B, D]
-    return complete & (totals <= capacity_bytes).all(dim=1)
+def even_columns(dim: int, parts: int) -> Columns:
+    """About equally wide ranges of columns, each of a multiple of `DIM_MULTIPLE`.
+
+    Raises:
+        ValueError: there are too few columns for that many ranges.
+    """
+    units = dim // DIM_MULTIPLE
+    if not 1 <= parts <= max(units, 1):
+        raise ValueError(
+            f"{dim} columns do not make {parts} ranges of a multiple of {DIM_MULTIPLE}; ask for 1 to {max(units, 1)}"
+        )
+    ends = [DIM_MULTIPLE * (units * part // parts) for part in range(parts)] + [dim]
+    return tuple(pairwise(ends))
 
 
-def column_shards(tables: Tables, placement: Placement) -> tuple[ColumnShard, ...]:
-    """The columns behind each entry of `placement.device`; all columns of a table that is whole."""
-    return placement.shards or tuple(ColumnShard(t, 0, dim) for t, dim in enumerate(tables.dim.tolist()))
+def most_ranges(dim: int, narrowest: int = 1) -> int:
+    """The most ranges of `even_columns` of at least `narrowest` columns each; a whole table is always one."""
+    return max(dim // max(padded_dim(narrowest), DIM_MULTIPLE), 1)
+
+
+def row_blocks(rows: int, parts: int) -> list[tuple[int, int]]:
+    """Rows of each block, as TorchRec cuts them: equal blocks, the last ones smaller or empty."""
+    block = -(-rows // parts)
+    return [(min(part * block, rows), min((part + 1) * block, rows)) for part in range(parts)]

@@ -1,13 +1,23 @@
-"""What rules of thumb, trained models and published rivals have in common."""
+"""Placers: the protocol of rules of thumb, trained models and rivals, and the canonical order in which they see a task."""
 
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar, Protocol, runtime_checkable
 
-from dreamshard.placement import Placement
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from dreamshard.legality import allowed_devices
+from dreamshard.placement import ON_ONE_DEVICE, Placement
+from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
 
 class NoPlacementError(ValueError):
-    """A placer found no placement that fits the devices' memory."""
+    """A placer found no legal placement."""
 
 
 @runtime_checkable
@@ -18,9 +28,86 @@ class Placer(Protocol):
     def name(self) -> str:
         """The placer's name in reports and on the command line."""
 
-    def place(self, task: PlacementTask) -> Placement:
-        """A legal placement.
+    def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
+        """Place a task's tables in the ways that the task's constraints allow and the placer knows.
+
+        Args:
+            task: to be placed.
+            budget_ms: work of a search: as much as an idle core does in this time, so that the same budget gives the same
+                placement on any machine; None for the placer's own. Placers that do not search ignore it.
 
         Raises:
             NoPlacementError: none was found.
         """
+
+
+class OrderedPlacer(ABC):
+    """A placer whose placements depend neither on the order of a list of tables nor on the numbers of equal devices.
+
+    Searches draw tables and devices by number, and sums of floating-point numbers depend on their order, so `found` sees
+    every task in one canonical order.
+    """
+
+    orders_tables: ClassVar[bool] = True
+
+    @torch.no_grad()
+    def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
+        """See `Placer`."""
+        order = table_order(task.tables) if self.orders_tables else torch.arange(len(task.tables))
+        ordered = replace(task, tables=task.tables.select(order))
+        devices = device_order(ordered)
+        placement = self.found(_with_devices(ordered, devices), budget_ms)
+        tables = [placement.tables[i] for i in order.argsort().tolist()]
+        names = devices.tolist()
+        if names != sorted(names):
+            tables = [replace(each, where=tuple(names[place] for place in each.where)) for each in tables]
+        return replace(placement, tables=tuple(tables)).on_hosts_of(task.devices_per_host)
+
+    @abstractmethod
+    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
+        """The placement of a task in canonical order; arguments and errors as for `place`."""
+
+
+def table_order(tables: Tables) -> Int[Tensor, " T"]:
+    """Numbers of the tables by rows, then by all other figures; by name only if these are the same."""
+    names = np.unique(np.array(tables.names), return_inverse=True)[1]
+    figures = (
+        tables.lookups,
+        tables.unique_rows,
+        tables.pooling_factor,
+        tables.dim,
+        tables.rows,
+    )  # the last counts first
+    return torch.from_numpy(np.lexsort((names, *(figure.numpy() for figure in figures))))
+
+
+def device_order(task: PlacementTask) -> Int[Tensor, " D"]:
+    """Numbers of the devices: the most room first, then by the tables that may be there; equal ones keep their order.
+
+    Blocks of rows go by the device's number, so devices keep theirs if tables may be spread over several.
+    """
+    types = {*task.constraints.sharding_types, *(t for own in task.constraints.sharding_types_of.values() for t in own)}
+    if task.constraints.places_freely or types - set(ON_ONE_DEVICE):
+        return torch.arange(task.num_devices)
+    forbidden = ~allowed_devices(task)[table_order(task.tables)]  # [T, D]
+    keys = [*forbidden.flip(0).numpy(), -task.capacity_bytes.numpy()]  # the last counts first
+    return torch.from_numpy(np.lexsort(keys))
+
+
+def _with_devices(task: PlacementTask, order: Int[Tensor, " D"]) -> PlacementTask:
+    """The task with device `order[d]` called `d`."""
+    number, given = order.argsort().tolist(), task.constraints
+    if number == list(range(task.num_devices)):
+        return task
+
+    def renumbered(devices_of: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        return {table: tuple(sorted(number[device] for device in devices)) for table, devices in devices_of.items()}
+
+    constraints = replace(
+        given,
+        pinned=renumbered(given.pinned),
+        excluded=renumbered(given.excluded),
+        excluded_devices=tuple(sorted(number[device] for device in given.excluded_devices)),
+        memory_bytes_of={number[device]: room for device, room in given.memory_bytes_of.items()},
+    )
+    return replace(task, constraints=constraints)

@@ -26,10 +26,9 @@ from dreamshard.files.foreign import InputError
 from dreamshard.formatting import gib
 from dreamshard.legality import violation
 from dreamshard.named_placers import named_placer
-from dreamshard.placed_shards import placed_shards
+from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, Placer
-from dreamshard.search import SearchingPlacer
-from dreamshard.sharding import ShardedPlacement
+from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec.model_to_plan import ModelToPlan, model_to_plan
@@ -104,7 +103,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             return ShardingPlan({})
         try:
             task = self._task(module, sharders, model)
-            placement = _named_as_allowed(task, self._place(task))
+            placement = _named_as_allowed(task, self.placer.place(task, self.budget_ms))
         except NoPlacementError as error:
             raise PlannerError(str(error), PlannerErrorType.STRICT_CONSTRAINTS) from error
         self._check(task, placement)
@@ -165,12 +164,6 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             raise result
         return result
 
-    def _place(self, task: PlacementTask) -> ShardedPlacement:
-        """A placement in any way to shard where the placer knows them, else of whole tables and columns."""
-        if isinstance(self.placer, SearchingPlacer):
-            return self.placer.place_sharded(task, self.budget_ms)
-        return ShardedPlacement.of(self.placer.place(task), task.tables, task.devices_per_host)
-
     def _check_ranks(self, num_ranks: int) -> None:
         """Refuse a topology of another number of ranks than the process group has."""
         if self.topology.world_size != num_ranks:
@@ -226,7 +219,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         except ValueError as error:
             raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
 
-    def _check(self, task: PlacementTask, placement: ShardedPlacement) -> None:
+    def _check(self, task: PlacementTask, placement: Placement) -> None:
         """Refuse a placement that violates constraints, or whose cached tables exceed the memory of hosts."""
         if broken := violation(task, placement):
             raise PlannerError(
@@ -234,7 +227,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 "costs",
                 PlannerErrorType.STRICT_CONSTRAINTS,
             )
-        shards = placed_shards(task, placement)
+        shards = Shards.of(task, placement)
         in_host = shards.host_bytes.new_zeros(task.num_devices).index_add_(0, shards.device, shards.host_bytes)
         for device, needed in zip(self.topology.devices, in_host.tolist(), strict=True):
             if self.topology.compute_device != "cpu" and needed > device.storage.ddr:
@@ -265,15 +258,15 @@ def _sendable(error: Exception) -> Exception:
     )
 
 
-def _named_as_allowed(task: PlacementTask, placement: ShardedPlacement) -> ShardedPlacement:
+def _named_as_allowed(task: PlacementTask, placement: Placement) -> Placement:
     """The same, whole tables that must be column-wise being so in one shard, as TorchRec's planner has them."""
     tables = tuple(
-        replace(sharding, sharding_type="column_wise")
+        replace(sharding, sharding_type="column_wise", columns=((0, dim),))
         if sharding.sharding_type == "table_wise"
         and "table_wise" not in (allowed := task.constraints.sharding_types_for(name))
         and "column_wise" in allowed
         else sharding
-        for name, sharding in zip(task.tables.names, placement.tables, strict=True)
+        for name, dim, sharding in zip(task.tables.names, task.tables.dim.tolist(), placement.tables, strict=True)
     )
     return replace(placement, tables=tables)
 

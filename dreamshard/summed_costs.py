@@ -2,7 +2,7 @@
 
 A table that is sharded in one way has the same loads on whichever devices its shards are. So a placement that differs from
 another in a table costs two additions, and only the devices that they touch are computed anew. What is computed here
-equals `predict_sharded` of the same placer.
+equals `predict` of the same placer.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.load_costs import LoadCosts, NetworkLoads, RooflineLoads
-from dreamshard.placed_shards import GRADIENT_BYTES, Collectives, PlacedShards, placed_shards, shard_entries, shards_of
+from dreamshard.placement import ON_ONE_HOST, Placement, TableSharding
 from dreamshard.search import DreamShardPlacer, RooflinePlacer
-from dreamshard.sharding import ON_ONE_HOST, ShardedPlacement, TableSharding
+from dreamshard.shards import GRADIENT_BYTES, Collectives, Shards
 from dreamshard.tasks import PlacementTask
 
 _ROW_WISE, _COPIES, _HOSTS = 0, 1, 2  # columns of `others`; the last is the first of `H`
@@ -29,7 +29,7 @@ _CELLS = 2**24  # loads of placements that are in memory at once
 class ShardedPredictor(Protocol):
     """What predicts the costs of a placement, however its tables are sharded."""
 
-    def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:
+    def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
         """`[D]` milliseconds per phase."""
         ...
 
@@ -89,7 +89,7 @@ class SummedCosts:
 
     @classmethod
     def of(
-        cls, predictor: ShardedPredictor, task: PlacementTask, placements: Sequence[ShardedPlacement]
+        cls, predictor: ShardedPredictor, task: PlacementTask, placements: Sequence[Placement]
     ) -> "SummedCosts | None":
         """Costs of these placements and of others like them; None where the predictor has none that are summed.
 
@@ -100,14 +100,14 @@ class SummedCosts:
             return cls(task, RooflineLoads(predictor, task), per_host)
         if isinstance(predictor, DreamShardPlacer):
             costs = NetworkLoads(predictor, task)
-            if costs.every_way or all(placement.as_columns() is not None for placement in placements):
+            if costs.every_way or all(placement.is_by_columns for placement in placements):
                 return cls(task, costs, per_host)
         return None
 
     @torch.no_grad()
-    def sums(self, placement: ShardedPlacement) -> Sums:
+    def sums(self, placement: Placement) -> Sums:
         """The sums of a placement of the task."""
-        placed = placed_shards(self.task, placement)
+        placed = Shards.of(self.task, placement)
         shard_loads = self.costs.loads(self.task, placed)
         counts = torch.bincount(placed.table, minlength=len(placement.tables)).tolist()
         for t, (sharding, last, count) in enumerate(zip(placement.tables, accumulate(counts), counts, strict=True)):
@@ -205,18 +205,17 @@ class SummedCosts:
         while queues:
             taken = [(t, queue.pop()) for t, queue in queues.items()]
             queues = {t: queue for t, queue in queues.items() if queue}
-            parts = [shard_entries(self.task, t, sharding, self.devices_per_host) for t, sharding in taken]
-            placed = shards_of(self.task, [entry for part in parts for entry in part], self.devices_per_host)
-            loads, last = self.costs.loads(self.task, placed), 0
-            for (t, sharding), part in zip(taken, parts, strict=True):
-                own = slice(last, last + len(part))
+            placed = Shards.of_tables(self.task, taken, self.devices_per_host)
+            loads, counts, last = self.costs.loads(self.task, placed), torch.bincount(placed.table).tolist(), 0
+            for t, sharding in taken:
+                own = slice(last, last + counts[t])
                 self._remember(t, sharding, placed, own, loads[own])
-                last += len(part)
+                last += counts[t]
 
     def _remember(
-        self, table: int, sharding: TableSharding, placed: PlacedShards, own: slice, loads: Float[Tensor, "S L"]
+        self, table: int, sharding: TableSharding, placed: Shards, own: slice, loads: Float[Tensor, "S L"]
     ) -> None:
-        starts = torch.tensor([start for start, _ in sharding.columns])
+        starts = torch.tensor([start for start, _ in sharding.ranges(0)])
         part = torch.searchsorted(starts, placed.columns[own, 0].contiguous())
         offset = placed.device[own] - self._bases(sharding)[part]
         self._variants[table, _anywhere(sharding)] = _Variant(loads, part, offset, placed.device_bytes[own])
@@ -224,18 +223,18 @@ class SummedCosts:
     def _bases(self, sharding: TableSharding) -> Int[Tensor, " P"]:
         """The first device of each range of columns; 0 where it is on every device."""
         if not sharding.where:
-            return torch.zeros(len(sharding.columns), dtype=torch.int64)
+            return torch.zeros(1, dtype=torch.int64)
         size = self.devices_per_host if sharding.sharding_type in ON_ONE_HOST else 1
         return torch.tensor(sharding.where) * size
 
     def _others(self, table: int, sharding: TableSharding) -> Float[Tensor, " H2"]:
-        others = torch.zeros(_HOSTS + self.num_hosts, dtype=torch.float64)
+        others, dim = torch.zeros(_HOSTS + self.num_hosts, dtype=torch.float64), int(self.task.tables.dim[table])
         if sharding.sharding_type == "row_wise":
-            others[_ROW_WISE] = sharding.dim
+            others[_ROW_WISE] = dim
         elif sharding.sharding_type == "data_parallel":
-            others[_COPIES] = GRADIENT_BYTES * int(self.task.tables.rows[table]) * sharding.dim
+            others[_COPIES] = GRADIENT_BYTES * int(self.task.tables.rows[table]) * dim
         elif sharding.sharding_type in ON_ONE_HOST:
-            for host, (start, end) in zip(sharding.where, sharding.columns, strict=True):
+            for host, (start, end) in zip(sharding.where, sharding.ranges(dim), strict=True):
                 others[_HOSTS + host] += end - start
         return others
 

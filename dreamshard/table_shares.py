@@ -20,8 +20,8 @@ from torch import Tensor
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.load_costs import LoadCosts
-from dreamshard.placed_shards import GRADIENT_BYTES, Collectives, PlacedShards, placed_shards
-from dreamshard.sharding import ON_ONE_DEVICE, ON_ONE_HOST, ShardedPlacement
+from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement
+from dreamshard.shards import GRADIENT_BYTES, Collectives, Shards
 from dreamshard.summed_costs import ShardedPredictor, SummedCosts
 from dreamshard.tasks import PlacementTask
 
@@ -74,7 +74,7 @@ class TableShares:
 
 
 @torch.no_grad()
-def table_shares(task: PlacementTask, placement: ShardedPlacement, predictor: ShardedPredictor | None) -> TableShares:
+def table_shares(task: PlacementTask, placement: Placement, predictor: ShardedPredictor | None) -> TableShares:
     """Divide the predicted cost of each device, and its memory, among its tables.
 
     Args:
@@ -85,7 +85,7 @@ def table_shares(task: PlacementTask, placement: ShardedPlacement, predictor: Sh
     Returns:
         Without costs also where the predictor has none of such shards.
     """
-    placed = placed_shards(task, placement)
+    placed = Shards.of(task, placement)
     summed = None if predictor is None else SummedCosts.of(predictor, task, [placement])
     rest_ms = phases_ms = None
     if summed is not None:
@@ -103,7 +103,7 @@ def table_shares(task: PlacementTask, placement: ShardedPlacement, predictor: Sh
     return _by_table(placed, phases_ms, rest_ms)
 
 
-def _compute_weights(costs: LoadCosts, placed: PlacedShards, loads: Float[Tensor, "S L"]) -> Float[Tensor, "S 2"]:
+def _compute_weights(costs: LoadCosts, placed: Shards, loads: Float[Tensor, "S L"]) -> Float[Tensor, "S 2"]:
     """What a device would save in compute without each shard; where that is nothing for all of them, their lookups x dims."""
     sums = loads.new_zeros(placed.num_devices, loads.shape[1]).index_add_(0, placed.device, loads)
     counts = torch.bincount(placed.device, minlength=placed.num_devices)
@@ -116,7 +116,7 @@ def _compute_weights(costs: LoadCosts, placed: PlacedShards, loads: Float[Tensor
 
 
 def _collective_parts(
-    costs: LoadCosts, placed: PlacedShards, loads: Float[Tensor, "S L"], direction: int
+    costs: LoadCosts, placed: Shards, loads: Float[Tensor, "S L"], direction: int
 ) -> list[tuple[Float[Tensor, " D"], Float[Tensor, " S"]]]:
     """Milliseconds of each kind of collective on each device, and each shard's part in it."""
     sums = loads.new_zeros(placed.num_devices, loads.shape[1]).index_add_(0, placed.device, loads)
@@ -147,7 +147,7 @@ def _collective_parts(
 
 
 def _divided(
-    whole_ms: Float[Tensor, " D"], weights: Float[Tensor, " S"], placed: PlacedShards
+    whole_ms: Float[Tensor, " D"], weights: Float[Tensor, " S"], placed: Shards
 ) -> tuple[Float[Tensor, " S"], Float[Tensor, " D"]]:
     """Each shard's part of its device's milliseconds, by weight; and what is left where a device has no weight."""
     total = whole_ms.new_zeros(placed.num_devices).index_add_(0, placed.device, weights)
@@ -156,7 +156,7 @@ def _divided(
 
 
 def _by_table(
-    placed: PlacedShards, phases_ms: Float[Tensor, "S 4"] | None, rest_ms: Float[Tensor, "D 4"] | None
+    placed: Shards, phases_ms: Float[Tensor, "S 4"] | None, rest_ms: Float[Tensor, "D 4"] | None
 ) -> TableShares:
     """Shards of one table on one device together."""
     pairs, number = torch.unique(placed.table * placed.num_devices + placed.device, return_inverse=True)

@@ -1,8 +1,7 @@
 """Placement tasks: tables to place on equal devices."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Int
@@ -12,8 +11,7 @@ from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.contradictions import contradiction
 from dreamshard.files.bounds import MOST_DEVICES
 from dreamshard.formatting import gib
-from dreamshard.placement import ColumnShard, Placement, device_memory_bytes
-from dreamshard.sharding import SHARDING_TYPES, SPLIT_BY_COLUMNS, ShardingType
+from dreamshard.placement import SHARDING_TYPES, SPLIT_BY_COLUMNS, ShardingType
 from dreamshard.tables import (
     BYTES_PER_ELEMENT_STATE,
     BYTES_PER_ROW,
@@ -24,7 +22,6 @@ from dreamshard.tables import (
     Precision,
     Tables,
     parent_name,
-    shard_name,
 )
 
 UNCACHED_ROW_BYTES = 4
@@ -145,57 +142,6 @@ class PlacementTask:
         """Names of its tables, without regard to how they are split by columns: what makes two tasks the same."""
         return frozenset(parent_name(name) for name in self.tables.names)
 
-    def is_legal(self, placement: Placement) -> bool:
-        """Whether `placement` places every column of every table once, within every device's memory."""
-        shards = placement.shards
-        if placement.num_devices != self.num_devices or not (shards is None or self._covers(shards)):
-            return False
-        tables = self.tables if shards is None else self._shards(shards)
-        if len(placement.device) != len(tables):
-            return False
-        table_bytes = self.table_bytes
-        if shards is not None:
-            parent = torch.tensor([shard.table for shard in shards])
-            per_row = tables.dim * (self.weight_bytes[parent] + self.element_state_bytes) + self.row_bytes[parent]
-            table_bytes = tables.rows * per_row
-        held = device_memory_bytes(table_bytes, placement.device[None], self.num_devices)[0]  # [D]
-        return bool((held <= self.capacity_bytes).all())
-
-    def split(self, parts: Int[Tensor, " T"]) -> tuple["PlacementTask", tuple[ColumnShard, ...]]:
-        """Split tables by columns into tables of their own.
-
-        Args:
-            parts: number of shards of each table, about equally wide and multiples of 4; 1 keeps a table whole.
-
-        Returns:
-            The task of the shards, and the columns that each of its tables holds.
-
-        Raises:
-            ValueError: a table has too few columns for that many shards.
-        """
-        units = self.tables.dim // DIM_MULTIPLE  # [T]
-        if (parts < 1).any() or (parts > units).any():
-            worst = int((parts - units).argmax())
-            raise ValueError(
-                f"table {self.tables.names[worst]!r} has {int(self.tables.dim[worst])} columns, which do not make "
-                f"{int(parts[worst])} shards of a multiple of {DIM_MULTIPLE}; ask for 1 to {int(units[worst])}"
-            )
-        shards = []
-        for t, (num_shards, table_units) in enumerate(zip(parts.tolist(), units.tolist(), strict=True)):
-            ends = [DIM_MULTIPLE * (table_units * shard // num_shards) for shard in range(num_shards + 1)]
-            shards += [ColumnShard(t, start, end) for start, end in pairwise(ends)]
-        placement = Placement(torch.zeros(len(shards), dtype=torch.int64), self.num_devices, tuple(shards))
-        return self.sharded(placement)[0], tuple(shards)
-
-    def sharded(self, placement: Placement) -> tuple["PlacementTask", Placement]:
-        """An equivalent task and placement of whole tables, in which column shards are narrower tables.
-
-        A shard has its table's lookups and is called `name[start:end]`.
-        """
-        if placement.shards is None:
-            return self, placement
-        return replace(self, tables=self._shards(placement.shards)), Placement(placement.device, placement.num_devices)
-
     def _by_precision(self, num_bytes: Mapping[Precision, int]) -> Int[Tensor, " T"]:
         if not self.precision_of:
             return torch.full((len(self.tables),), num_bytes[self.precision])
@@ -228,23 +174,3 @@ class PlacementTask:
                 elif name in constraints.sharding_types_of:
                     sizes[t] = smallest(constraints.sharding_types_of[name])[t]
         return sizes
-
-    def _shards(self, shards: tuple[ColumnShard, ...]) -> Tables:
-        """Each shard as a table."""
-        columns = self.tables.columns(torch.tensor([shard.table for shard in shards]))
-        dim = torch.tensor([shard.end - shard.start for shard in shards])
-        parents = [self.tables.names[shard.table] for shard in shards]
-        names = tuple(
-            parent if whole else shard_name(parent, shard.start, shard.end)
-            for parent, shard, whole in zip(parents, shards, (dim == columns["dim"]).tolist(), strict=True)
-        )
-        return Tables(names, **(columns | {"dim": dim}))
-
-    def _covers(self, shards: tuple[ColumnShard, ...]) -> bool:
-        """Whether the shards hold every column of every table exactly once."""
-        reached = [0] * len(self.tables)
-        for shard in sorted(shards, key=lambda shard: (shard.table, shard.start)):
-            if not 0 <= shard.table < len(reached) or shard.start != reached[shard.table]:
-                return False
-            reached[shard.table] = shard.end
-        return reached == self.tables.dim.tolist()

@@ -13,6 +13,7 @@ from typing import Any
 
 from dreamshard.costs import PHASES, CostSample, DeviceCosts
 from dreamshard.files import outputs
+from dreamshard.shards import Shards
 
 WAITING = "waiting"
 _SYNCHRONISED = ("forward_comm", "backward_comm")  # phases that begin on all devices at once
@@ -126,5 +127,5 @@ def traced(samples: Sequence[CostSample]) -> dict[str, Traced]:
 
 
 def _traced(sample: CostSample) -> Traced:
-    task, placement = sample.task.sharded(sample.placement)
-    return Traced.of(sample.costs, task.tables.names, placement.device.tolist())
+    shards = Shards.of(sample.task, sample.placement)
+    return Traced.of(sample.costs, shards.tables.names, shards.device.tolist())

@@ -11,8 +11,7 @@ from typing import TypeAlias
 from dreamshard import autoshard, model_files, training
 from dreamshard.algorithms import TrainingConfig
 from dreamshard.autoshard import AutoShardConfig, AutoShardPlacer, AutoShardState
-from dreamshard.costs import CostSample
-from dreamshard.exchange_sample import ExchangeSample
+from dreamshard.costs import CostSample, ExchangeSample
 from dreamshard.model_folder import read_config
 from dreamshard.placement import Placement
 from dreamshard.policy.reinforce import UpdateFigures

@@ -20,9 +20,9 @@ from dreamshard.cost_model import (
     new_cost_network,
     prediction_error,
 )
-from dreamshard.costs import CostSample, feasible
-from dreamshard.exchange_sample import ExchangeSample
+from dreamshard.costs import CostSample, ExchangeSample, feasible
 from dreamshard.formatting import gib
+from dreamshard.legality import violation
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
@@ -145,7 +145,7 @@ def propose(state: TrainingState, tasks: Sequence[PlacementTask]) -> list[tuple[
             network = state.cost_network.for_task(task)
             episodes = episodes_of([task], network, state.normaliser)
             device = rollout(state.policy, network, episodes, generator).device[0]
-        return task, Placement(device, task.num_devices)
+        return task, Placement.whole(device, task.num_devices)
 
     return legal_proposals(tasks, config.placements_per_iteration, draw, generator)
 
@@ -168,7 +168,7 @@ def legal_proposals(
     most_draws = _DRAWS_PER_PLACEMENT * count
     for number in range(most_draws):
         task, placement = draw(drawn(tasks, generator), number)
-        if task.is_legal(placement):
+        if not violation(task, placement):
             proposals.append((task, placement))
         if len(proposals) == count:
             return proposals

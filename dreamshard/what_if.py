@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.costs import PHASES
-from dreamshard.placed_shards import placed_shards
+from dreamshard.placement import ON_ONE_HOST
 from dreamshard.search import RooflinePlacer
-from dreamshard.sharding import ON_ONE_HOST
+from dreamshard.shards import Shards
 from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.collectives import index_exchange_s
@@ -97,12 +97,12 @@ def _estimate(tables: Tables, cluster: Cluster, budget_ms: float | None, like: M
         if _spreads_over_hosts(task):
             task = replace(task, devices_per_host=min(cluster.spec.devices_per_node, cluster.num_devices))
         placer = RooflinePlacer(cluster.spec)
-        placement = placer.place_sharded(task, budget_ms)
+        placement = placer.place(task, budget_ms)
     except ValueError as error:
         return replace(estimate, infeasible=str(error))
-    costs = placer.predict_sharded(task, placement)
+    costs = placer.predict(task, placement)
     device_ms = costs.device_ms()  # [D]
-    shards = placed_shards(task, placement)
+    shards = Shards.of(task, placement)
     batch_size = placer.measured_on(task).setting.batch_size
     index_s = index_exchange_s(shards, batch_size, cluster.spec, task.devices_per_host)
     return replace(

@@ -33,6 +33,6 @@ def random_sets(task: PlacementTask, name: str, generator: torch.Generator) -> t
                 break
             chosen.append(t)
             device.append(d)
-    return replace(task, tables=task.tables.select(chosen), name=name), Placement(
+    return replace(task, tables=task.tables.select(chosen), name=name), Placement.whole(
         torch.tensor(device), task.num_devices
     )

@@ -17,8 +17,7 @@ from dreamshard.autoshard.placer import AutoShardPlacer
 from dreamshard.autoshard.policy_network import AutoShardPolicy
 from dreamshard.autoshard.proposals import random_sets
 from dreamshard.cost_model import Normaliser
-from dreamshard.costs import CostSample, feasible
-from dreamshard.exchange_sample import ExchangeSample
+from dreamshard.costs import CostSample, ExchangeSample, feasible
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.placement import Placement
 from dreamshard.policy.reinforce import UpdateFigures
@@ -109,7 +108,7 @@ def propose(state: AutoShardState, tasks: Sequence[PlacementTask]) -> list[tuple
             return random_sets(task, f"{task.name}.{state.iteration + 1}.{number}", generator)
         episodes = episodes_of([task], state.cost_network, state.normaliser)
         taken = rollout(state.policy, state.cost_network, episodes, generator)
-        return task, Placement(taken.device[0], task.num_devices)
+        return task, Placement.whole(taken.device[0], task.num_devices)
 
     return legal_proposals(tasks, config.placements_per_iteration, draw, generator)
 

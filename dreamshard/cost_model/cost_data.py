@@ -78,6 +78,7 @@ class CostData:
         """
         if not samples:
             raise ValueError("there are no cost samples, so there is nothing to fit; pass at least one")
+        samples = [sample.of_whole_tables() for sample in samples]
         tables: dict[tuple[str, bytes], tuple[int, NDArray[np.float32]]] = {}
         columns = [
             [

@@ -20,7 +20,7 @@ from dreamshard.cost_model.cost_data import CostData
 from dreamshard.cost_model.evaluator import ShardEvaluator
 from dreamshard.cost_model.features import Normaliser
 from dreamshard.cost_model.work_ratios import work_ratios
-from dreamshard.exchange_sample import ExchangeSample
+from dreamshard.costs import ExchangeSample
 from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.prediction_metrics import mean_relative_error, rank_correlation, rank_correlations
 from dreamshard.tables import Tables

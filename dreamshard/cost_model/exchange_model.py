@@ -26,7 +26,7 @@ from dreamshard.cost_model.exchange_law import (
     link_inputs,
     tangent,
 )
-from dreamshard.exchange_sample import ExchangeSample
+from dreamshard.costs import ExchangeSample
 from dreamshard.testbeds.accelerators.links import VECTOR_BYTES
 
 # Columns of `points`: topology, bytes, milliseconds

@@ -18,7 +18,7 @@ from dreamshard.cost_model.features import FEATURES, PHYSICAL_FEATURES, Normalis
 from dreamshard.cost_model.structured_evaluator import StructuredEvaluator
 from dreamshard.cost_model.structured_formula import LatentLayout, StructuredWeights
 from dreamshard.cost_model.work_ratios import BACKWARD, BATCH, DISTINCT, FORWARD
-from dreamshard.exchange_sample import ExchangeSample
+from dreamshard.costs import ExchangeSample
 from dreamshard.tasks import PlacementTask
 
 _COLUMNS = [FEATURES.index(name) for name in PHYSICAL_FEATURES]  # that it sees

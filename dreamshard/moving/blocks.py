@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from dreamshard.placed_shards import placed_shards
-from dreamshard.sharding import ShardedPlacement
+from dreamshard.placement import Placement
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 
 Range = tuple[int, int]
@@ -92,9 +92,9 @@ Blocks = Mapping[str, Sequence[Block]]
 """The blocks of each table, by its name."""
 
 
-def blocks_of(task: PlacementTask, placement: ShardedPlacement) -> dict[str, list[Block]]:
+def blocks_of(task: PlacementTask, placement: Placement) -> dict[str, list[Block]]:
     """The blocks of each of the task's tables."""
-    placed = placed_shards(task, placement)
+    placed = Shards.of(task, placement)
     element_bytes = (task.weight_bytes + task.element_state_bytes).tolist()  # [T]
     row_bytes = task.row_bytes.tolist()  # [T]
     blocks: dict[str, list[Block]] = {name: [] for name in task.tables.names}

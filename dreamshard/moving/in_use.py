@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from dreamshard.constraints import UNCONSTRAINED
 from dreamshard.moving.blocks import Block, blocks_of
+from dreamshard.placement import Placement
 from dreamshard.plan import Plan
-from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
 
 
@@ -24,7 +24,7 @@ class InUse:
     """
 
     task: PlacementTask
-    placement: ShardedPlacement
+    placement: Placement
     new: tuple[str, ...]
     changed: tuple[str, ...]
     removed: tuple[str, ...]
@@ -78,7 +78,7 @@ def in_use(plan: Plan, task: PlacementTask, rows_before: Mapping[str, int] | Non
         constraints=UNCONSTRAINED,
         devices_per_host=task.devices_per_host if plan.devices_per_host is None else plan.devices_per_host,
     )
-    placement = plan.sharded_placement(kept.tables)
+    placement = plan.placement(kept.tables)
     return InUse(
         task=kept,
         placement=placement,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dreamshard.sharding import ShardedPlacement
+from dreamshard.placement import Placement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Point:
         moved_bytes: from the plan in use.
     """
 
-    placement: ShardedPlacement
+    placement: Placement
     overall_ms: float
     moved_bytes: int
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dreamshard.legality import allowed_devices
 from dreamshard.moving.blocks import Block, Blocks, blocks_of, moved_bytes
 from dreamshard.moving.price import MovePrice
-from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement, TableSharding
+from dreamshard.placement import ON_ONE_DEVICE, Placement, TableSharding
 from dreamshard.summed_costs import Change, SummedCosts, Sums
 from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
@@ -58,7 +58,7 @@ class MovedBytes:
         self._row_bytes = task.row_bytes.tolist()
         self._known: dict[tuple[int, TableSharding], int] = {}
 
-    def learn(self, placement: ShardedPlacement) -> None:
+    def learn(self, placement: Placement) -> None:
         """Take every table's bytes from a whole placement at once."""
         for t, (name, blocks) in enumerate(blocks_of(self.task, placement).items()):
             self._known[t, placement.tables[t]] = self._between(name, blocks)
@@ -79,7 +79,7 @@ class MovedBytes:
                     self._element_bytes[table],
                     self._row_bytes[table],
                 )
-                for device, columns in zip(sharding.where, sharding.columns, strict=True)
+                for device, columns in zip(sharding.where, sharding.ranges(int(tables.dim[table])), strict=True)
             ]
             self._known[key] = self._between(tables.names[table], blocks)
         return self._known[key]
@@ -104,7 +104,7 @@ class Relocation:
         groups = [*task.constraints.together, *task.constraints.apart]
         self.tied = np.array([any(parent_name(name) in group for group in groups) for name in task.tables.names])
 
-    def stop(self, placement: ShardedPlacement) -> Stop:
+    def stop(self, placement: Placement) -> Stop:
         """A stop at a placement."""
         self.bytes_of.learn(placement)
         sums = self.summed.sums(placement)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dreamshard.legality import allowed_devices, violation
 from dreamshard.moving.blocks import Block, Blocks, blocks_of
-from dreamshard.sharding import ON_ONE_DEVICE, ON_ONE_HOST, ShardedPlacement, row_blocks
+from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, row_blocks
 from dreamshard.tasks import PlacementTask
 
 Matrix = NDArray[np.float64]
@@ -24,7 +24,7 @@ Matrix = NDArray[np.float64]
 _EQUAL_BLOCKS = 0.01  # of a block: the last one of a large table is often a few rows smaller
 
 
-def renamed(task: PlacementTask, placement: ShardedPlacement, before: Blocks) -> ShardedPlacement:
+def renamed(task: PlacementTask, placement: Placement, before: Blocks) -> Placement:
     """The placement with those names of devices and hosts that keep the most bytes where they are.
 
     Args:
@@ -55,7 +55,7 @@ class _Names:
         self.device, self.host = device, host
 
 
-def _names(task: PlacementTask, placement: ShardedPlacement, before: Blocks) -> _Names:
+def _names(task: PlacementTask, placement: Placement, before: Blocks) -> _Names:
     per_host, num_devices, num_hosts = placement.devices_per_host, placement.num_devices, placement.num_hosts
     by_device, by_host = _kept_bytes(task, placement, before)
     forbidden = -2.0 * (1 + by_device.sum() + by_host.sum())  # less than any allowed choice is worth
@@ -74,7 +74,7 @@ def _names(task: PlacementTask, placement: ShardedPlacement, before: Blocks) -> 
     return _Names(device, host.tolist())
 
 
-def _kept_bytes(task: PlacementTask, placement: ShardedPlacement, before: Blocks) -> tuple[Matrix, Matrix]:
+def _kept_bytes(task: PlacementTask, placement: Placement, before: Blocks) -> tuple[Matrix, Matrix]:
     """Bytes kept if device (host) `i` of the placement is called `j`: `[D, D]` and `[H, H]`."""
     per_host = placement.devices_per_host
     by_device = np.zeros((placement.num_devices, placement.num_devices))
@@ -99,7 +99,7 @@ def _shared_bytes(block: Block, other: Block) -> int:
     return 0 if part is None else other.part_bytes(*part)
 
 
-def _alike(task: PlacementTask, placement: ShardedPlacement) -> NDArray[np.bool_]:
+def _alike(task: PlacementTask, placement: Placement) -> NDArray[np.bool_]:
     """`[D, D]` whether two devices have the same room, may hold the same tables, and hold equal blocks of spread tables."""
     of_device = torch.cat([allowed_devices(task).long(), task.capacity_bytes[None]]).T  # [D, T + 1]
     kinds = torch.unique(of_device, dim=0, return_inverse=True)[1].numpy()  # [D]
@@ -110,7 +110,7 @@ def _alike(task: PlacementTask, placement: ShardedPlacement) -> NDArray[np.bool_
     return alike
 
 
-def _blocks_held(task: PlacementTask, placement: ShardedPlacement) -> set[tuple[int, ...]]:
+def _blocks_held(task: PlacementTask, placement: Placement) -> set[tuple[int, ...]]:
     """`[D]` rows that each device holds, or would if it were on the host, of every table whose rows are spread."""
     per_host, num_devices = placement.devices_per_host, placement.num_devices
     result = set()

@@ -14,7 +14,7 @@ from dreamshard.moving.paths import paths
 from dreamshard.moving.price import MovePrice, Point, frontier
 from dreamshard.moving.relocation import MovedBytes, Relocation, Stop
 from dreamshard.moving.renaming import renamed
-from dreamshard.sharding import ShardedPlacement
+from dreamshard.placement import Placement
 from dreamshard.summed_costs import ShardedPredictor, SummedCosts
 from dreamshard.tasks import PlacementTask
 
@@ -41,7 +41,7 @@ class Weighed:
 
 
 def weigh(
-    task: PlacementTask, current: InUse, target: ShardedPlacement, predictor: ShardedPredictor, price: MovePrice
+    task: PlacementTask, current: InUse, target: Placement, predictor: ShardedPredictor, price: MovePrice
 ) -> Weighed:
     """Weigh the milliseconds that `target` saves against the bytes that it moves.
 
@@ -70,7 +70,7 @@ def weigh(
     summed = SummedCosts.of(predictor, task, [start, target])
     if summed is not None and start != target:
         for stop in _stops(Relocation(task, summed, bytes_of), start, target, price):
-            placement = ShardedPlacement(stop.shardings, target.num_devices, target.devices_per_host)
+            placement = Placement(stop.shardings, target.num_devices, target.devices_per_host)
             if not violation(task, placement):
                 points.append(_point(task, placement, predictor, bytes_of))
     chosen = min(points, key=lambda point: price.total_ms(point.overall_ms, point.moved_bytes))
@@ -88,7 +88,7 @@ def weigh(
     )
 
 
-def _for_others(current: InUse, target: ShardedPlacement) -> str:
+def _for_others(current: InUse, target: Placement) -> str:
     """In what the plan in use is for other devices than the new placement; empty where it is not."""
     held = current.placement
     if held.num_devices != target.num_devices:
@@ -98,7 +98,7 @@ def _for_others(current: InUse, target: ShardedPlacement) -> str:
     return ""
 
 
-def _stops(relocation: Relocation, start: ShardedPlacement, target: ShardedPlacement, price: MovePrice) -> list[Stop]:
+def _stops(relocation: Relocation, start: Placement, target: Placement, price: MovePrice) -> list[Stop]:
     """Those worth a look: the best in total, and those of the curve of cost against bytes."""
     ends = [relocation.stop(start), relocation.stop(target)]
     stops = [*ends, *paths(relocation, *ends)]
@@ -119,15 +119,13 @@ def _stops(relocation: Relocation, start: ShardedPlacement, target: ShardedPlace
     return [stop for i, stop in enumerate(best) if shown is None or i in shown or stop is cheapest]
 
 
-def _point(
-    task: PlacementTask, placement: ShardedPlacement, predictor: ShardedPredictor, bytes_of: MovedBytes
-) -> Point:
+def _point(task: PlacementTask, placement: Placement, predictor: ShardedPredictor, bytes_of: MovedBytes) -> Point:
     moved = sum(bytes_of.of(t, sharding) for t, sharding in enumerate(placement.tables))
-    return Point(placement, float(predictor.predict_sharded(task, placement).overall_ms()), moved)
+    return Point(placement, float(predictor.predict(task, placement).overall_ms()), moved)
 
 
-def _with_other_tables(task: PlacementTask, current: InUse, target: ShardedPlacement) -> ShardedPlacement:
+def _with_other_tables(task: PlacementTask, current: InUse, target: Placement) -> Placement:
     """The plan in use, with tables that it does not have where the new placement has them."""
     held = dict(zip(current.task.tables.names, current.placement.tables, strict=True))
     shardings = tuple(held.get(name, new) for name, new in zip(task.tables.names, target.tables, strict=True))
-    return ShardedPlacement(shardings, target.num_devices, target.devices_per_host)
+    return Placement(shardings, target.num_devices, target.devices_per_host)

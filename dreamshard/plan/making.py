@@ -6,23 +6,20 @@ import torch
 
 from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.measured_on import Difference, MeasuredOn, warning
-from dreamshard.placed_shards import placed_shards
-from dreamshard.placement import Placement
+from dreamshard.placement import ON_ONE_DEVICE, Placement
 from dreamshard.plan.plan_file import Plan, Shard, shard_fields
-from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 
 
 def make_plan(
     task: PlacementTask,
-    placement: Placement | ShardedPlacement,
+    placement: Placement,
     placer: str,
     predicted: DeviceCosts | None = None,
 ) -> Plan:
     """The plan for `placement` of `task`; `predicted` holds `[D]` milliseconds per phase."""
-    if isinstance(placement, Placement):
-        placement = ShardedPlacement.of(placement, task.tables, task.devices_per_host)
-    placed = placed_shards(task, placement)
+    placed = Shards.of(task, placement)
     counts = torch.bincount(placed.device, minlength=task.num_devices)
     devices: list[dict[str, int | float]] = [
         {"memory_bytes": num_bytes, "tables": count}

@@ -7,8 +7,8 @@ from typing import Any, get_args
 from dreamshard.files.bounds import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS
 from dreamshard.files.foreign import brief, file_bytes, json_content, reading
 from dreamshard.measured_on import Difference, MeasuredOn
+from dreamshard.placement import SHARDING_TYPES
 from dreamshard.plan.plan_file import Plan, Shard
-from dreamshard.sharding import SHARDING_TYPES
 
 _PROBLEM = "is not a plan"
 _ADVICE = (

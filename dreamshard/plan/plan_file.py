@@ -8,20 +8,10 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, fields
 from typing import Any
 
-import torch
-
 from dreamshard.files.foreign import InputError
 from dreamshard.measured_on import Difference, MeasuredOn
-from dreamshard.placed_shards import placed_shards
-from dreamshard.placement import ColumnShard, Placement
-from dreamshard.sharding import (
-    ON_EVERY_DEVICE,
-    ON_ONE_HOST,
-    SHARDING_TYPES,
-    ShardedPlacement,
-    ShardingType,
-    TableSharding,
-)
+from dreamshard.placement import ON_EVERY_DEVICE, ON_ONE_HOST, SHARDING_TYPES, Placement, ShardingType, TableSharding
+from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
@@ -142,7 +132,7 @@ class Plan:
         """Whether any table is sharded in another way than table- or column-wise in device memory."""
         return any(shard.sharding_type is not None or shard.cached_share is not None for shard in self.shards)
 
-    def sharded_placement(self, tables: Tables) -> ShardedPlacement:
+    def placement(self, tables: Tables) -> Placement:
         """This plan for `tables`, however they are sharded.
 
         Raises:
@@ -159,7 +149,7 @@ class Plan:
                 f"the plan has more than {_MOST_SHARDS:,} shards of tables on every device, more than can be compared; "
                 "if it is a plan in use, leave it out"
             )
-        placement = ShardedPlacement(shardings, self.num_devices, per_host)
+        placement = Placement(shardings, self.num_devices, per_host)
         task = PlacementTask(tables, self.num_devices, 2**62, name=self.placer, devices_per_host=per_host)
         expected = {(name, device, *rows, *columns) for name, device, rows, columns in shard_fields(task, placement)}
         all_rows = dict(zip(tables.names, tables.rows.tolist(), strict=True))
@@ -191,45 +181,10 @@ class Plan:
             tables[shard.table].append(shard)
         return tables
 
-    def placement(self, tables: Tables) -> Placement:
-        """This plan for `tables`; shards of a table are in the order of columns.
 
-        Raises:
-            ValueError: the plan lacks a table or does not hold each of its columns once.
-        """
-        by_table = self.by_table()
-        missing = [name for name in tables.names if name not in by_table]
-        if missing:
-            raise ValueError(_missing_text(missing, len(tables)))
-        if self.shards_otherwise:
-            others = sorted({shard.table for shard in self.shards if shard.sharding_type or shard.cached_share})
-            raise ValueError(
-                f"the plan shards tables {others[:5]} in other ways than whole or by columns, so it is no placement of whole "
-                "tables and columns; use one that is, or what takes every way to shard"
-            )
-        ordered = []
-        for t, (name, dim) in enumerate(zip(tables.names, tables.dim.tolist(), strict=True)):
-            shards = by_table[name]
-            ends = [0, *(shard.column_end for shard in shards)]
-            if [shard.column_start for shard in shards] != ends[:-1] or ends[-1] != dim:
-                ranges = ", ".join(f"{shard.column_start} to {shard.column_end}" for shard in shards)
-                raise ValueError(
-                    f"the plan gives columns {ranges} of {name!r}, which has {dim}, so some would be dropped or held "
-                    "twice; use the plan that was made for these tables"
-                )
-            ordered += [(t, shard) for shard in shards]
-        device = torch.tensor([shard.device for _, shard in ordered])
-        if len(ordered) == len(tables):
-            return Placement(device, self.num_devices)
-        columns = tuple(ColumnShard(t, shard.column_start, shard.column_end) for t, shard in ordered)
-        return Placement(device, self.num_devices, columns)
-
-
-def shard_fields(
-    task: PlacementTask, placement: ShardedPlacement
-) -> list[tuple[str, int, tuple[int, int], tuple[int, int]]]:
+def shard_fields(task: PlacementTask, placement: Placement) -> list[tuple[str, int, tuple[int, int], tuple[int, int]]]:
     """Table, device, rows and columns of each shard."""
-    placed = placed_shards(task, placement)
+    placed = Shards.of(task, placement)
     return [
         (task.tables.names[t], device, (rows[0], rows[1]), (columns[0], columns[1]))
         for t, device, rows, columns in zip(
@@ -257,9 +212,7 @@ def _sharding_of(shards: list[Shard], devices_per_host: int) -> TableSharding:
         where = tuple(first[columns] // devices_per_host for columns in ranges)
     else:
         where = tuple(first[columns] for columns in ranges)
-    return TableSharding(
-        sharding_type=sharding_type, columns=tuple(ranges), where=where, cached_share=shards[0].cached_share
-    )
+    return TableSharding(sharding_type, columns=tuple(ranges), where=where, cached_share=shards[0].cached_share)
 
 
 def _missing_text(missing: list[str], num_tables: int) -> str:

@@ -20,6 +20,8 @@ tables are packed by size, as for every other placer.
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,8 +32,9 @@ from torch import Tensor
 from dreamshard.baselines import packed
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.evaluator import Array
-from dreamshard.placement import ColumnShard, Placement
-from dreamshard.table_order import in_one_order
+from dreamshard.placement import Placement, ShardingType, TableSharding
+from dreamshard.placer import OrderedPlacer
+from dreamshard.shards import Shards
 from dreamshard.tables import DIM_MULTIPLE
 from dreamshard.tasks import PlacementTask
 
@@ -40,7 +43,16 @@ LIMITS = (*np.linspace(1.0, 1.5, 11).tolist(), float("inf"))
 
 _ROUNDS, _BEAM, _HALVED = 10, 3, 10
 
-ShardList = tuple[ColumnShard, ...]
+
+class Part(NamedTuple):
+    """Columns `start` to `end` (exclusive) of a table."""
+
+    table: int
+    start: int
+    end: int
+
+
+ShardList = tuple[Part, ...]
 
 
 @dataclass(frozen=True)
@@ -89,7 +101,7 @@ class EncodedShards:
 
 
 @dataclass(frozen=True)
-class NeuroShardPlacer:
+class NeuroShardPlacer(OrderedPlacer):
     """Beam search over splits, greedy grid search over placements.
 
     Attributes:
@@ -100,11 +112,9 @@ class NeuroShardPlacer:
     columns: bool = True
     name: str = "neuroshard"
 
-    @torch.no_grad()
-    @in_one_order
-    def place(self, task: PlacementTask) -> Placement:
+    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Raises NoPlacementError where neither the search nor packing finds room, or for unknown devices."""
-        lists: list[ShardList] = [tuple(ColumnShard(t, 0, dim) for t, dim in enumerate(task.tables.dim.tolist()))]
+        lists: list[ShardList] = [tuple(Part(t, 0, dim) for t, dim in enumerate(task.tables.dim.tolist()))]
         costs = self.costs.for_task(task)
         best, best_ms = None, float("inf")
         for _ in range(1 + _ROUNDS * self.columns):
@@ -119,9 +129,15 @@ class NeuroShardPlacer:
             if not lists:
                 break
         if best is None:
-            return Placement(packed(task), task.num_devices)
+            return Placement.whole(packed(task), task.num_devices)
         parts, best_device = best
-        return Placement(best_device, task.num_devices, parts if len(parts) > len(task.tables) else None)
+        tables = []
+        for _, own in groupby(zip(parts, best_device.tolist(), strict=True), key=lambda each: each[0].table):
+            held, where = zip(*own, strict=True)
+            kind: ShardingType = "column_wise" if len(held) > 1 else "table_wise"
+            columns = tuple((part.start, part.end) for part in held) if len(held) > 1 else ()
+            tables.append(TableSharding(kind, columns, where))
+        return Placement(tuple(tables), task.num_devices, task.num_devices)
 
 
 @torch.no_grad()
@@ -177,7 +193,7 @@ def _halved(parts: ShardList, compute_ms: NDArray[np.float32], shard_bytes: NDAr
         middle, odd = divmod(part.start + part.end, 2)
         if odd or (middle - part.start) % DIM_MULTIPLE:
             continue
-        pair = ColumnShard(part.table, part.start, middle), ColumnShard(part.table, middle, part.end)
+        pair = Part(part.table, part.start, middle), Part(part.table, middle, part.end)
         lists.append((*parts[:s], *pair, *parts[s + 1 :]))
     return lists
 
@@ -186,8 +202,18 @@ def _encode(task: PlacementTask, lists: Sequence[ShardList], costs: PredictedCos
     """All lists' shards; each distinct shard is encoded once."""
     distinct = {part: i for i, part in enumerate(dict.fromkeys(part for parts in lists for part in parts))}
     unlimited = replace(task, memory_bytes=sys.maxsize)  # the shards overlap, so together they need not fit
-    placement = Placement(torch.zeros(len(distinct), dtype=torch.int64), task.num_devices, tuple(distinct))
-    pieces, _ = unlimited.sharded(placement)
+    table, start, end = np.array(list(distinct)).T
+    nowhere = np.zeros_like(table)
+    pieces = Shards.made(
+        unlimited,
+        table=table,
+        device=nowhere,
+        sharding_type=nowhere,
+        rows=np.stack([nowhere, task.tables.rows.numpy()[table]], axis=1),
+        columns=np.stack([start, end], axis=1),
+        cached_share=np.full(len(table), np.nan),
+        devices_per_host=task.num_devices,
+    ).as_task(unlimited)
     index = torch.tensor([[distinct[part] for part in parts] for parts in lists])  # [C, S]
     latents = costs.encode(pieces)
     return EncodedShards(latents[index], pieces.tables.dim[index], pieces.table_bytes[index])

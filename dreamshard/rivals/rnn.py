@@ -24,11 +24,10 @@ from dreamshard.cost_model import FEATURES, Normaliser
 from dreamshard.costs import CostSample
 from dreamshard.legality import allowed_devices
 from dreamshard.placement import Placement
-from dreamshard.placer import NoPlacementError
+from dreamshard.placer import NoPlacementError, OrderedPlacer
 from dreamshard.policy.mdp import legal_devices
 from dreamshard.policy.reinforce import gradient_step, policy_gradient_loss
 from dreamshard.policy.rollout import masked_entropy, masked_log_softmax
-from dreamshard.table_order import in_one_order
 from dreamshard.tasks import PlacementTask
 
 Measure = Callable[[PlacementTask, Placement], CostSample]
@@ -68,7 +67,7 @@ class Sampled:
 
 
 @dataclass(frozen=True)
-class RnnPlacer:
+class RnnPlacer(OrderedPlacer):
     """The trained policy; the same task gets the same sample of it.
 
     Attributes:
@@ -82,13 +81,11 @@ class RnnPlacer:
     seed: int = 0
     name: str = "rnn"
 
-    @torch.no_grad()
-    @in_one_order
-    def place(self, task: PlacementTask) -> Placement:
+    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Raises NoPlacementError for another number of devices, or if neither policy nor packing finds room."""
         taken = sample(self.policy, self.normaliser, task, 1, torch.Generator().manual_seed(self.seed))
         fitting = taken.fits.nonzero()[:, 0].tolist()
-        return Placement(taken.device[fitting[0]] if fitting else packed(task), task.num_devices)
+        return Placement.whole(taken.device[fitting[0]] if fitting else packed(task), task.num_devices)
 
 
 def train_rnn(
@@ -128,7 +125,7 @@ def train_rnn(
                 f"none of {len(taken.fits)} placements of {task.name} that rnn sampled fits the devices, so there is "
                 "nothing to measure; give the devices more memory"
             )
-        placements = [Placement(taken.device[episode], task.num_devices) for episode in used.tolist()]
+        placements = [Placement.whole(taken.device[episode], task.num_devices) for episode in used.tolist()]
         cost = torch.tensor([measure(task, placement).overall_ms for placement in placements])
         measured += len(cost)
         known = cost.isfinite()  # a placement that did not fit when measured counts as the most expensive

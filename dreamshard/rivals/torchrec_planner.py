@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dreamshard.placement import Placement
-from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 
@@ -56,29 +55,19 @@ class TorchRecPlanner:
             name=name,
         )
 
-    def place(self, task: PlacementTask) -> Placement:
-        """Place the tables as TorchRec would: whole, or where the name says so in columns.
+    def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
+        """Place the tables as TorchRec would; the task's constraints of single tables are not TorchRec's.
+
+        Tables are whole, or in columns if the name says so, or sharded in every way that TorchRec considers by default if the
+        task allows more than columns.
 
         Raises:
             NoPlacementError: the planner finds no plan.
             ValueError: torchrec is not installed.
         """
         planner = self._planner()
-        placement: Placement
-        if self.name == COLUMNS:
-            placement = planner.place_columns(task, self.bandwidths(), self.devices_per_host, self.timeout_s)
-        else:
-            placement = planner.place(task, self.bandwidths(), self.devices_per_host)
-        return placement
-
-    def place_sharded(self, task: PlacementTask) -> ShardedPlacement:
-        """Place the tables by every way to shard that TorchRec considers by default; errors as for `place`.
-
-        Tables are cached where the task allows that. The task's other constraints are not TorchRec's.
-        """
-        planner = self._planner()
-        placement: ShardedPlacement = planner.place_sharded(
-            task, self.bandwidths(), self.devices_per_host, self.timeout_s
+        placement: Placement = planner.place(
+            task, self.bandwidths(), self.devices_per_host, self.timeout_s, columns=self.name == COLUMNS
         )
         return placement
 

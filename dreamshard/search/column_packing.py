@@ -1,12 +1,14 @@
 """Whether tables fit if they may be split by columns: an exact search, for where no even split finds room."""
 
+from itertools import pairwise
+
 import numpy as np
-import torch
 
 from dreamshard.baselines import no_room
+from dreamshard.legality import violation
 from dreamshard.limits import PlacementLimits
 from dreamshard.packing import Parts, pack_parts
-from dreamshard.placement import ColumnShard, Placement
+from dreamshard.placement import Placement, TableSharding
 from dreamshard.search.column_splits import allowed_parts
 from dreamshard.tables import DIM_MULTIPLE, parent_name
 from dreamshard.tasks import PlacementTask
@@ -22,22 +24,22 @@ def packed_columns(task: PlacementTask) -> Placement:
     packing = pack_parts(limits, _parts(task, limits))
     if packing.amounts is None:
         raise no_room(task, is_proved=packing.is_impossible, columns=True)
-    shards: list[ColumnShard] = []
-    devices: list[int] = []
+    shardings: list[TableSharding] = []
     least, _ = allowed_parts(task)
     for t, dim in enumerate(task.tables.dim.tolist()):
         amounts = packing.amounts[limits.item[t]]
         held_by = np.flatnonzero(amounts)
-        widths = [DIM_MULTIPLE * int(amounts[d]) for d in held_by] if len(held_by) > 1 else [dim]
-        if len(held_by) == 1 and int(least[t]) > 1:  # it may not be whole, but both halves may be on one device
+        widths = [DIM_MULTIPLE * int(amounts[d]) for d in held_by]
+        if len(held_by) == 1 and int(least[t]) == 1:
+            shardings.append(TableSharding("table_wise", where=(int(held_by[0]),)))
+            continue
+        if len(held_by) == 1:  # it may not be whole, but both halves may be on one device
             half = dim // DIM_MULTIPLE // 2 * DIM_MULTIPLE
             held_by, widths = held_by.repeat(2), [half, dim - half]
-        ends = np.cumsum(widths).tolist()
-        shards += [ColumnShard(t, end - width, end) for end, width in zip(ends, widths, strict=True)]
-        devices += held_by.tolist()
-    split = len(shards) > len(task.tables)
-    placement = Placement(torch.tensor(devices), task.num_devices, tuple(shards) if split else None)
-    if not task.is_legal(placement):  # halves on one device need its state per row twice
+        ends = [0, *np.cumsum(widths).tolist()]
+        shardings.append(TableSharding("column_wise", tuple(pairwise(ends)), tuple(held_by.tolist())))
+    placement = Placement(tuple(shardings), task.num_devices, task.devices_per_host or task.num_devices)
+    if violation(task, placement):  # halves on one device need its state per row twice
         raise no_room(task, columns=True)
     return placement
 

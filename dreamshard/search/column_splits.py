@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from dreamshard.placement import ON_ONE_DEVICE, most_ranges
 from dreamshard.placer import NoPlacementError
-from dreamshard.sharding import ON_ONE_DEVICE, most_ranges
 from dreamshard.tables import DIM_MULTIPLE, parent_name
 from dreamshard.tasks import PlacementTask
 

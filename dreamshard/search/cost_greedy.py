@@ -8,37 +8,34 @@ from torch import Tensor
 
 from dreamshard.baselines import packed
 from dreamshard.cost_model import CostModel, CostNetwork, Normaliser
-from dreamshard.device_order import in_one_order_of_devices
+from dreamshard.legality import violation
 from dreamshard.limits import PlacementLimits
 from dreamshard.placement import Placement
+from dreamshard.placer import OrderedPlacer
 from dreamshard.policy import mdp
 from dreamshard.policy.mdp import Episodes, episodes_of
-from dreamshard.table_order import in_one_order
 from dreamshard.tasks import PlacementTask
 
 
 @dataclass(frozen=True)
-class GreedyCostPlacer:
+class GreedyCostPlacer(OrderedPlacer):
     """A placer by `cost_greedy`."""
 
     cost_network: CostNetwork
     normaliser: Normaliser
     name: str = "cost_greedy"
 
-    @torch.no_grad()
-    @in_one_order
-    @in_one_order_of_devices
-    def place(self, task: PlacementTask) -> Placement:
+    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """Repaired where constraints name places; raises NoPlacementError where neither this order nor packing finds room."""
         network = self.cost_network.for_task(task)
         episodes = episodes_of([task], network, self.normaliser)
-        placement = Placement(cost_greedy(network, episodes)[0], task.num_devices)
+        placement = Placement.whole(cost_greedy(network, episodes)[0], task.num_devices)
         if task.constraints.places_freely:
-            return placement if task.is_legal(placement) else Placement(packed(task), task.num_devices)
+            return placement if not violation(task, placement) else Placement.whole(packed(task), task.num_devices)
         limits = PlacementLimits.of(task)
         load = limits.summed(episodes.single_ms[0][episodes.order[0].argsort()])
         repaired = limits.repaired(limits.per_item(placement.device[None])[0], load)
-        return Placement(packed(task) if repaired is None else limits.per_table(repaired), task.num_devices)
+        return Placement.whole(packed(task) if repaired is None else limits.per_table(repaired), task.num_devices)
 
 
 @torch.no_grad()

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from dreamshard.cost_model import CostNetwork, Normaliser, shard_latents, shard_sums
 from dreamshard.costs import PHASES, DeviceCosts
-from dreamshard.device_order import in_one_order_of_devices
 from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
@@ -24,8 +23,7 @@ from dreamshard.policy.rollout import rollout
 from dreamshard.search.network_costs import NetworkCosts
 from dreamshard.search.search_costs import SearchCosts
 from dreamshard.search.searching_placer import SearchingPlacer
-from dreamshard.sharding import ShardedPlacement
-from dreamshard.table_order import in_one_order
+from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
@@ -80,23 +78,13 @@ class DreamShardPlacer(SearchingPlacer):
             devices.append(rollout(self.policy, network, episodes.repeat(sampled), generator).device)
         return list(torch.cat(devices))
 
-    @torch.no_grad()
-    @in_one_order
-    def _place(self, task: PlacementTask, moves: int) -> Placement:
-        return self._by_policy(task) if self.inference == "policy" else self._columns(task, moves)
-
-    @torch.no_grad()
-    @in_one_order
-    def _place_sharded(self, task: PlacementTask, moves: int) -> ShardedPlacement:
-        if self.inference == "policy":
-            return ShardedPlacement.of(self._by_policy(task), task.tables, task.devices_per_host)
-        return super()._place_sharded(task, moves)
-
-    @in_one_order_of_devices
-    def _by_policy(self, task: PlacementTask) -> Placement:
+    def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
+        """See `SearchingPlacer`; or the policy's own placement."""
+        if self.inference == "search":
+            return super().found(task, budget_ms)
         network = self.cost_network.for_task(task)
         episodes = episodes_of([task], network, self.normaliser)
-        placement = Placement(rollout(self.policy, network, episodes, None).device[0], task.num_devices)
+        placement = Placement.whole(rollout(self.policy, network, episodes, None).device[0], task.num_devices)
         if broken := violation(task, placement):
             raise NoPlacementError(
                 f"the policy alone found no legal placement of {task.name or 'the tables'}: {broken}; the published method "
@@ -107,34 +95,20 @@ class DreamShardPlacer(SearchingPlacer):
 
     @torch.no_grad()
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
-        """`[D]` predicted milliseconds per phase of any placement of `task`."""
-        network = self.cost_network.for_task(task)
-        return DeviceCosts.from_phases(network.phases_ms(self._sums(task, placement)[0]).clamp(min=0))
-
-    @torch.no_grad()
-    def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:
         """`[D]` predicted milliseconds per phase of any placement of `task`; see `network_costs.py`.
 
         Raises:
             ValueError: tables are in host memory, or the network's architecture predicts whole tables and columns only.
         """
-        columns = placement.as_columns()
-        if columns is not None:
-            return self.predict(task, columns)
-        return NetworkCosts.of(task, self.cost_network, self.normaliser).predict_sharded(task, placement)
-
-    @torch.no_grad()
-    def predict_overall_ms(self, task: PlacementTask, placement: Placement) -> float:
-        """Predicted cost of the slowest device."""
-        return float(self.cost_network.for_task(task).overall_ms(self._sums(task, placement))[0])
+        if not placement.is_by_columns:
+            return NetworkCosts.of(task, self.cost_network, self.normaliser).predict(task, placement)
+        network, shards = self.cost_network.for_task(task), Shards.of(task, placement)
+        latents = shard_latents(self.cost_network, self.normaliser, shards.as_task(task), task.tables)
+        sums = shard_sums(latents, shards.device[None], task.num_devices)  # [1, D, L]
+        return DeviceCosts.from_phases(network.phases_ms(sums[0]).clamp(min=0))
 
     @torch.no_grad()
     def alone_ms(self, tables: Tables) -> Float[Tensor, "T 2"]:
         """Predicted forward and backward compute of each table alone on a device, in the setting that was measured."""
         latents = self.cost_network.encode(self.normaliser(tables))
         return self.cost_network.phases_ms(latents[:, None, :])[:, 0, _COMPUTE].clamp(min=0)
-
-    def _sums(self, task: PlacementTask, placement: Placement) -> Float[Tensor, "1 D L"]:
-        sharded, placement = task.sharded(placement)
-        latents = shard_latents(self.cost_network, self.normaliser, sharded, task.tables)
-        return shard_sums(latents, placement.device[None], task.num_devices)

@@ -28,9 +28,9 @@ from dreamshard.cost_model.compiled import COPIES, HOSTS, ROWS, DeviceLaw, Float
 from dreamshard.cost_model.exchange_law import Topology
 from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.costs import DeviceCosts
-from dreamshard.placed_shards import PlacedShards, placed_shards
+from dreamshard.placement import ON_ONE_DEVICE, Placement
 from dreamshard.search.search_costs import CollectiveLoad, Figures
-from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement
+from dreamshard.shards import Shards
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.links import VECTOR_BYTES
@@ -75,7 +75,7 @@ class NetworkCosts:
         shape = network.exchanges.topology(task.num_devices, task.devices_per_host)
         return cls(task, network, normaliser, min(shape.devices_per_host, task.num_devices))
 
-    def shard_latents(self, shards: PlacedShards) -> Float[Tensor, "S L"]:
+    def shard_latents(self, shards: Shards) -> Float[Tensor, "S L"]:
         """See `SearchCosts`.
 
         Raises:
@@ -96,7 +96,7 @@ class NetworkCosts:
         return latents
 
     @torch.no_grad()
-    def loads(self, shards: PlacedShards) -> Floats:
+    def loads(self, shards: Shards) -> Floats:
         """See `SearchCosts`."""
         return self.shard_latents(shards).double().numpy()
 
@@ -112,9 +112,9 @@ class NetworkCosts:
         curves[HOSTS] = self.collectives_ms(CollectiveLoad(nothing, nothing, busiest)).sum(axis=1)
         return network_law(self.network.weights(), self.task.num_devices, curves)
 
-    def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:
+    def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
         """See `SearchCosts`."""
-        shards = placed_shards(task, placement)
+        shards = Shards.of(task, placement)
         sums = shard_sums(self.shard_latents(shards), shards.device[None], task.num_devices)
         phases_ms = self.network.phases_ms(sums)[0].clamp(min=0)
         carried = shards.collectives()

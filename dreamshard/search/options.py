@@ -10,21 +10,22 @@ import numpy as np
 from dreamshard.cost_model.compiled import Floats
 from dreamshard.legality import allowed_devices
 from dreamshard.limits import PlacementLimits
-from dreamshard.placed_shards import GRADIENT_BYTES, PlacedShards, ShardEntry, shards_of
-from dreamshard.placer import NoPlacementError
-from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Ints, Menu
-from dreamshard.sharding import (
+from dreamshard.placement import (
     ON_EVERY_DEVICE,
     ON_ONE_DEVICE,
     ON_ONE_HOST,
+    SHARDING_TYPES,
     SPLIT_BY_COLUMNS,
-    ShardedPlacement,
+    Placement,
     ShardingType,
     TableSharding,
     even_columns,
     most_ranges,
     row_blocks,
 )
+from dreamshard.placer import NoPlacementError
+from dreamshard.search.annealing import ON_ALL, ON_DEVICES, ON_HOST, Found, Ints, Menu
+from dreamshard.shards import GRADIENT_BYTES, Shards
 from dreamshard.tables import parent_name
 from dreamshard.tasks import PlacementTask
 
@@ -77,7 +78,7 @@ class Options:
         cls,
         task: PlacementTask,
         devices_per_host: int,
-        loads: Callable[[PlacedShards], Floats],
+        loads: Callable[[Shards], Floats],
         most: int,
         *,
         caching: bool,
@@ -138,7 +139,7 @@ class Options:
         """Ranges of columns of any option."""
         return int(np.diff(self.menu.first_range).max())
 
-    def placement(self, found: Found, *, joined: bool) -> ShardedPlacement:
+    def placement(self, found: Found, *, joined: bool) -> Placement:
         """The placement; `joined` makes ranges of a table that are on one device, or host, one wider range."""
         shardings, members = [], np.bincount(self.item)
         for t, i in enumerate(self.item.tolist()):
@@ -147,28 +148,21 @@ class Options:
                 option = _whole(self.task, t)
             places = tuple(found.place[i, : len(option.columns)].tolist())
             shardings.append(self._sharding(t, option, places, joined))
-        return ShardedPlacement(tuple(shardings), self.task.num_devices, self.devices_per_host)
+        return Placement(tuple(shardings), self.task.num_devices, self.devices_per_host)
 
     def _sharding(self, table: int, option: _Option, places: tuple[int, ...], joined: bool) -> TableSharding:
-        kind, columns = option.sharding_type, option.columns
+        kind, columns, share = option.sharding_type, option.columns, option.cached_share
         if kind in ON_EVERY_DEVICE:
-            return TableSharding(sharding_type=kind, columns=columns, cached_share=option.cached_share)
-        if not joined or len(set(places)) == len(places):
-            return TableSharding(sharding_type=kind, columns=columns, where=places, cached_share=option.cached_share)
-        types = self.task.constraints.sharding_types_for(parent_name(self.task.tables.names[table]))
+            return TableSharding(kind, cached_share=share)
         together = [(place, len(list(own))) for place, own in groupby(sorted(places))]
-        whole: ShardingType = "table_wise" if kind == "column_wise" else "table_row_wise"
-        if len(together) == 1:
-            if whole not in types:
-                return TableSharding(
-                    sharding_type=kind, columns=columns, where=places, cached_share=option.cached_share
-                )
-            kind = whole
-        ends = np.cumsum([0] + [count for _, count in together])
-        wide = tuple((columns[a][0], columns[b - 1][1]) for a, b in pairwise(ends.tolist()))
-        return TableSharding(
-            sharding_type=kind, columns=wide, where=tuple(p for p, _ in together), cached_share=option.cached_share
-        )
+        whole: ShardingType = "table_wise" if kind in ON_ONE_DEVICE else "table_row_wise"
+        types = self.task.constraints.sharding_types_for(parent_name(self.task.tables.names[table]))
+        if joined and len(together) < len(places) and (len(together) > 1 or whole in types):
+            ends = np.cumsum([0] + [count for _, count in together])
+            columns = tuple((columns[a][0], columns[b - 1][1]) for a, b in pairwise(ends.tolist()))
+            places = tuple(place for place, _ in together)
+            kind = whole if len(together) == 1 else kind
+        return TableSharding(kind, columns if kind in SPLIT_BY_COLUMNS else (), places, share)
 
 
 def _whole(task: PlacementTask, table: int, cached_share: float | None = None) -> _Option:
@@ -255,21 +249,17 @@ def _menu(
     per_host: int,
     item: Ints,
     options: Sequence[Sequence[_Option]],
-    loads: Callable[[PlacedShards], Floats],
+    loads: Callable[[Shards], Floats],
     limits: PlacementLimits | None,
 ) -> Menu:
     """The arrays; options that no device has room for are left out of `options` too."""
     room = int(task.capacity_bytes.max())
     first_table = np.unique(item, return_index=True)[1].tolist()
-    entries: list[ShardEntry] = []
-    index: dict[tuple[int, ShardingType, int, int, float | None], int] = {}
+    index: dict[tuple[int, int, int, int, float], int] = {}  # numbers of distinct shards by their fields
 
     def shard(t: int, kind: ShardingType, rows: int, width: int, share: float | None) -> int:
-        key = (t, kind if kind not in ON_ONE_DEVICE else "table_wise", rows, width, share)
-        if key not in index:
-            index[key] = len(entries)
-            entries.append(ShardEntry(t, 0, kind, 0, rows, 0, width, share))
-        return index[key]
+        number = SHARDING_TYPES.index("table_wise" if kind in ON_ONE_DEVICE else kind)
+        return index.setdefault((t, number, rows, width, -1.0 if share is None else share), len(index))
 
     rows, dims = task.tables.rows.tolist(), task.tables.dim.tolist()
     ranges: list[list[list[tuple[int, int, int, int]]]] = []  # full block, last block, blocks, columns
@@ -300,13 +290,13 @@ def _menu(
     members = np.bincount(item)
     grouped = [t for t, i in enumerate(item.tolist()) if members[i] > 1]
     alone = [shard(t, "table_wise", rows[t], dims[t], None) for t in grouped]
-    shards = shards_of(task, entries, per_host)
+    shards = _distinct(task, np.array(list(index), np.float64).T, per_host)
     load, size = loads(shards), shards.device_bytes.numpy()
     extra_load: list[Floats] = []
     extra_size: list[int] = []
     for i in np.flatnonzero(members > 1).tolist():  # an item of several tables is their sum
         own_shards = [s for t, s in zip(grouped, alone, strict=True) if item[t] == i]
-        number = len(entries) + len(extra_load)
+        number = len(index) + len(extra_load)
         extra_load.append(load[own_shards].sum(axis=0))
         extra_size.append(int(size[own_shards].sum()))
         ranges[i] = [[(number, number, 1, dims[first_table[i]])]]
@@ -354,6 +344,22 @@ def _menu(
         capacity=task.capacity_bytes.numpy().copy(),
         per_host=per_host,
         price_ms=np.zeros((0, 0)),
+    )
+
+
+def _distinct(task: PlacementTask, fields: Floats, per_host: int) -> Shards:
+    """Shards by table, kind, rows, columns and cached share (below zero in device memory), `[5, S]`, all on device 0."""
+    table, kind, rows, width = fields[:4].astype(np.int64)
+    nothing, share = np.zeros_like(table), fields[4]
+    return Shards.made(
+        task,
+        table=table,
+        device=nothing,
+        sharding_type=kind,
+        rows=np.stack([nothing, rows], axis=1),
+        columns=np.stack([nothing, width], axis=1),
+        cached_share=np.where(share < 0, np.nan, share),
+        devices_per_host=per_host,
     )
 
 

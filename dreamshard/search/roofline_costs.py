@@ -18,8 +18,8 @@ from dreamshard.cost_model.compiled import (
     roofline_law,
 )
 from dreamshard.costs import DeviceCosts
-from dreamshard.placed_shards import PlacedShards, placed_shards
-from dreamshard.sharding import ShardedPlacement
+from dreamshard.placement import Placement
+from dreamshard.shards import Shards
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.collectives import host_exchange_s, ring_s
@@ -56,7 +56,7 @@ class RooflineCosts:
         per_host = min(task.devices_per_host or spec.devices_per_node, task.num_devices)
         return cls(task, spec, task.batch_size or DEFAULT_BATCH, per_host)
 
-    def loads(self, shards: PlacedShards) -> Floats:
+    def loads(self, shards: Shards) -> Floats:
         """See `SearchCosts`."""
         loads: Floats = placed_loads(self.task, shards, self.batch_size).numpy()
         return loads
@@ -82,9 +82,9 @@ class RooflineCosts:
         curves[HOSTS] = 1e3 * torch.stack(exchanges).sum(dim=0)[:, 0].numpy()
         return roofline_law(self.spec, self.batch_size, curves)
 
-    def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:
+    def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
         """See `SearchCosts`."""
-        return sharding_costs(task, placed_shards(task, placement), self.batch_size, self.spec)
+        return sharding_costs(task, Shards.of(task, placement), self.batch_size, self.spec)
 
     def _ring_s(self, num_bytes: Tensor, operation: Operation) -> Tensor:
         return ring_s(num_bytes, self.task.num_devices, self.spec, self.devices_per_host, operation)

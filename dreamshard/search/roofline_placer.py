@@ -16,7 +16,6 @@ from dreamshard.placement import Placement
 from dreamshard.search.roofline_costs import RooflineCosts
 from dreamshard.search.search_costs import SearchCosts
 from dreamshard.search.searching_placer import SearchingPlacer
-from dreamshard.sharding import ShardedPlacement
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
@@ -48,16 +47,7 @@ class RooflinePlacer(SearchingPlacer):
     @torch.no_grad()
     def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
         """`[D]` milliseconds per phase of any placement of `task`, as the roofline has them."""
-        return self.predict_sharded(task, ShardedPlacement.of(placement, task.tables, task.devices_per_host))
-
-    @torch.no_grad()
-    def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:
-        """`[D]` milliseconds per phase of any placement of `task`, as the roofline has them."""
-        return self.costs(task).predict_sharded(task, placement)
-
-    def predict_overall_ms(self, task: PlacementTask, placement: Placement) -> float:
-        """Predicted cost of the slowest device."""
-        return float(self.predict(task, placement).overall_ms())
+        return self.costs(task).predict(task, placement)
 
     def measured_on(self, task: PlacementTask) -> MeasuredOn:
         """What the predictions for a task are of."""

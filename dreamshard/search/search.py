@@ -13,13 +13,12 @@ import numpy as np
 from dreamshard.baselines import no_room, packed, rule_placements
 from dreamshard.cost_model.compiled import DeviceLaw, Floats
 from dreamshard.legality import violation
-from dreamshard.placement import Placement
+from dreamshard.placement import ON_ONE_DEVICE, Placement, ShardingType
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.annealing import ON_DEVICES, Found, Ints, Menu, alone_ms, anneal, balanced_ms, greedy, priced
 from dreamshard.search.column_packing import packed_columns
 from dreamshard.search.options import ALL, COLUMNS, WHOLE, Options
 from dreamshard.search.search_costs import SearchCosts
-from dreamshard.sharding import ON_ONE_DEVICE, ShardedPlacement, ShardingType
 from dreamshard.tasks import PlacementTask
 
 _LONG = 3  # starts that are improved by a long search
@@ -44,7 +43,7 @@ def highest_level(task: PlacementTask, *, columns: bool = True) -> int:
 
 def search(
     task: PlacementTask, costs: SearchCosts, starts: Sequence[Ints], moves: int | None = None, most: int | None = None
-) -> ShardedPlacement:
+) -> Placement:
     """The best placement found.
 
     Args:
@@ -84,7 +83,7 @@ def search(
         raise NoPlacementError(
             f"found no placement of {task.name} that respects its constraints; loosen them, or give devices more memory"
         )
-    return min(plans, key=lambda plan: float(costs.predict_sharded(task, plan).overall_ms()))
+    return min(plans, key=lambda plan: float(costs.predict(task, plan).overall_ms()))
 
 
 def _by_width(task: PlacementTask, alone: Floats) -> Ints:
@@ -187,7 +186,7 @@ def _best_starts(
     return best
 
 
-def _packed(task: PlacementTask, most: int) -> ShardedPlacement:
+def _packed(task: PlacementTask, most: int) -> Placement:
     """What an exact search finds, where no start is legal.
 
     Raises:
@@ -195,5 +194,4 @@ def _packed(task: PlacementTask, most: int) -> ShardedPlacement:
     """
     if most == ALL:
         raise no_room(task)
-    packing = Placement(packed(task), task.num_devices) if most == WHOLE else packed_columns(task)
-    return ShardedPlacement.of(packing, task.tables, task.devices_per_host)
+    return Placement.whole(packed(task), task.num_devices) if most == WHOLE else packed_columns(task)

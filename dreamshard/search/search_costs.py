@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from dreamshard.cost_model.compiled import DeviceLaw, Floats
 from dreamshard.costs import DeviceCosts
-from dreamshard.placed_shards import PlacedShards
-from dreamshard.sharding import ShardedPlacement
+from dreamshard.placement import Placement
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 
 Figures = NDArray[np.floating[Any]]
@@ -62,7 +62,7 @@ class SearchCosts(Protocol):
         """The same of other ways to shard."""
         ...
 
-    def loads(self, shards: PlacedShards) -> Floats:
+    def loads(self, shards: Shards) -> Floats:
         """`[S, L]` additive loads."""
         ...
 
@@ -70,6 +70,6 @@ class SearchCosts(Protocol):
         """What summed loads cost."""
         ...
 
-    def predict_sharded(self, task: PlacementTask, placement: ShardedPlacement) -> DeviceCosts:
+    def predict(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
         """`[D]` milliseconds per phase."""
         ...

@@ -2,27 +2,22 @@
 
 import logging
 import pkgutil
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
-from dreamshard.costs import CostSample, ShardingSample
-from dreamshard.exchange_sample import Exchange, ExchangeSample
+from dreamshard.costs import CostSample, Exchange, ExchangeSample
 from dreamshard.names import SIMULATED
 from dreamshard.placement import Placement
-from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.hardware_file import hardware
 from dreamshard.testbeds.accelerators.specs import DEFAULT_SPEC, SPECS, spec_of
 from dreamshard.testbeds.base import (
-    ExchangeTestbed,
     MeasurementError,
-    ShardingTestbed,
     Testbed,
     TestbedSetup,
     check_exchange,
     check_placement,
-    check_sharding,
 )
 from dreamshard.testbeds.cluster.launched import RankSource
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
@@ -30,12 +25,12 @@ from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.machine import device_model
 from dreamshard.testbeds.simulated import SimulatedTestbed
 
+S = TypeVar("S")
+
 logger = logging.getLogger(__name__)
 
 __all__ = [
-    "ExchangeTestbed",
     "MeasurementError",
-    "ShardingTestbed",
     "Testbed",
     "TestbedSetup",
     "open_testbed",
@@ -66,9 +61,8 @@ def open_testbed(name: str, setup: TestbedSetup, launched: RankSource | None = N
     - `auto`: `cluster` on CUDA if there is a GPU for each device, else `emulated` if there is any, else `cluster` on CPU.
     - `simulated`, `simulated:<accelerator>`: a model, by default of the paper's accelerator.
     - Instead of an accelerator's name, the last two take a file of one's own hardware (`hardware_file.py`).
-    - `package.module:factory`: calls the factory with the setup; the result needs only `measure(task, placement)`; one
-      that has `measure_exchange(exchange)` too is an `ExchangeTestbed`, one that has `measure_sharding(task, placement)`
-      a `ShardingTestbed`.
+    - `package.module:factory`: calls the factory with the setup; the result needs only `measure(task, placement)`;
+      one that has `measure_exchange(exchange)` can measure all-to-alls too.
 
     Args:
         launched: ranks that torchrun started on one host or many, for `cluster` and `auto`; None to start them here.
@@ -140,52 +134,33 @@ class _OwnTestbed:
     def __init__(self, name: str, inner: Any) -> None:
         self.name: str = getattr(inner, "name", name)
         self.hardware: str = getattr(inner, "hardware", name)
-        self.links: str = getattr(inner, "links", self.hardware)
+        can_exchange = callable(getattr(inner, "measure_exchange", None))
+        self.links: str | None = getattr(inner, "links", self.hardware) if can_exchange else None
         self.max_devices: int | None = getattr(inner, "max_devices", None)
         self.memory_bytes: int | None = getattr(inner, "memory_bytes", None)
         self._inner = inner
-        if callable(getattr(inner, "measure_sharding", None)):
-            self.measure_sharding = self._measure_sharding
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
-        """See `Testbed`."""
-        task, placement = check_placement(task, placement, self.max_devices)
-        sample = self._inner.measure(task, placement)
-        if not isinstance(sample, CostSample):
-            raise MeasurementError(
-                f"testbed {self.name!r} returned {type(sample).__name__} for {task.name}, but training needs CostSample "
-                "objects; return one from measure()"
-            )
-        return sample
+        """See `Testbed`; column shards are handed on as tables of their own."""
+        shards = check_placement(task, placement, self.max_devices)
+        if placement.is_by_columns:
+            task, placement = shards.as_task(task), Placement.whole(shards.device, shards.num_devices)
+        return self._checked(self._inner.measure(task, placement), CostSample)
 
-    def _measure_sharding(self, task: PlacementTask, placement: ShardedPlacement) -> ShardingSample:
-        """See `ShardingTestbed`."""
-        check_sharding(task, placement, self.max_devices)
-        sample = self._inner.measure_sharding(task, placement)
-        if not isinstance(sample, ShardingSample):
-            raise MeasurementError(
-                f"testbed {self.name!r} returned {type(sample).__name__} for {task.name}, but a placement of tables sharded "
-                "in any way costs a ShardingSample; return one from measure_sharding()"
-            )
-        return sample
+    def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
+        """See `Testbed`."""
+        check_exchange(exchange, self.max_devices)
+        return self._checked(self._inner.measure_exchange(exchange), ExchangeSample)
 
     def close(self) -> None:
         """See `Testbed`."""
         if hasattr(self._inner, "close"):
             self._inner.close()
 
-
-class _OwnExchangeTestbed(_OwnTestbed):
-    """A user's testbed that also measures exchanges."""
-
-    def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
-        """See `ExchangeTestbed`."""
-        check_exchange(exchange, self.max_devices)
-        sample = self._inner.measure_exchange(exchange)
-        if not isinstance(sample, ExchangeSample):
+    def _checked(self, sample: object, kind: type[S]) -> S:
+        if not isinstance(sample, kind):
             raise MeasurementError(
-                f"testbed {self.name!r} returned {type(sample).__name__} for an all-to-all, "
-                "but training needs ExchangeSample objects; return one from measure_exchange()"
+                f"testbed {self.name!r} gave a {type(sample).__name__} where training needs a {kind.__name__}; return one"
             )
         return sample
 
@@ -209,4 +184,4 @@ def _own_testbed(name: str, setup: TestbedSetup) -> Testbed:
             f"testbed {name!r} made a {type(inner).__name__} without measure(task, placement), so it cannot measure; "
             "give it that method"
         )
-    return (_OwnExchangeTestbed if isinstance(inner, ExchangeTestbed) else _OwnTestbed)(name, inner)
+    return _OwnTestbed(name, inner)

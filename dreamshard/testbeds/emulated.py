@@ -6,25 +6,22 @@ named accelerator. A shard that was measured before, in any placement, is not me
 
 import math
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.costs import PHASES, CostSample, DeviceCosts, Infeasible, ShardingSample
-from dreamshard.exchange_sample import Exchange, ExchangeSample
-from dreamshard.placed_shards import PlacedShards
+from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
 from dreamshard.placement import Placement
-from dreamshard.sharding import ShardedPlacement
+from dreamshard.shards import Shards
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.collectives import collectives_s, index_exchange_s
-from dreamshard.testbeds.accelerators.links import all_to_all_s, vector_bytes
 from dreamshard.testbeds.accelerators.roofline import link_devices_per_host
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
-from dreamshard.testbeds.base import TestbedSetup, check_placement, check_sharding, of_any_sharding, of_whole_tables
+from dreamshard.testbeds.base import TestbedSetup, check_placement
 from dreamshard.testbeds.clocks import CLOCKS, medians, slowest_spread
 from dreamshard.testbeds.cluster.sharded.device_times import device_times
 from dreamshard.testbeds.cluster.sharded.job import require_shards
@@ -34,6 +31,15 @@ from dreamshard.testbeds.machine import device_model, library_versions
 from dreamshard.testbeds.shard_cache import MemoryShardCache, ShardCache, ShardKey, ShardTiming
 from dreamshard.testbeds.shard_runner import DoesNotFitError, ShardRunner
 from dreamshard.workloads.table_statistics import dataset_version
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Forward and backward compute `[D, 2]` of devices, its spread `[D]`, and the passes behind them."""
+
+    compute_ms: Float[Tensor, "D 2"]
+    spread_ms: Float[Tensor, " D"]
+    repeats: int
 
 
 class EmulatedTestbed:
@@ -68,81 +74,47 @@ class EmulatedTestbed:
         self._lock = threading.Lock()
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
-        """See `Testbed`; raises a ValueError, too, if lookups are missing."""
-        task, placement = check_placement(task, placement, self.max_devices)
-        if task.precision_of:
-            sharded = ShardedPlacement.of(placement, task.tables, task.devices_per_host)
-            return of_whole_tables(self.measure_sharding(task, sharded), placement)
-        require_operator(task.precision, task.optimizer, self.device_type)
-        timings: dict[int, ShardTiming] = {}  # by device that holds tables
-        infeasible: Infeasible | None = None
+        """See `Testbed`: operators are measured, and collectives follow from the links of the target.
+
+        Only shards of whole tables and columns of one precision are cached.
+
+        Raises:
+            ValueError: lookups are missing, or the device cannot run such tables.
+        """
+        shards = check_placement(task, placement, self.max_devices)
+        per_host = link_devices_per_host(task, shards, self.target)
         with self._lock:
-            for d in placement.device.unique().tolist():
-                shard = task.tables.select(placement.tables_of(d))
-                try:
-                    timings[d] = self.shard(shard, task.precision, task.optimizer)
-                except DoesNotFitError as error:
-                    infeasible = Infeasible(device=d, asked_bytes=error.asked_bytes, free_bytes=error.free_bytes)
-                    timings = {}
-                    break
-        if infeasible is None:
-            costs = self._costs(task, placement, timings)
-        else:
-            costs = DeviceCosts.from_phases(torch.zeros(task.num_devices, len(PHASES)))
-        slowest = int(costs.device_ms().argmax())
+            if placement.is_by_columns and not task.precision_of:
+                timed = self._fused_times(task, shards)
+            else:
+                require_shards(replace(task, devices_per_host=None), shards, self.device_type)
+                timed = device_times(self._shard_runner(), task, shards)
+                if not isinstance(timed, Infeasible):
+                    spread_ms = torch.full((task.num_devices,), slowest_spread(timed))
+                    timed = _Times(medians(timed), spread_ms, len(timed))
+        compute_ms = torch.zeros(task.num_devices, 2) if isinstance(timed, Infeasible) else timed.compute_ms  # [D, 2]
+        comm_ms = torch.zeros_like(compute_ms) if isinstance(timed, Infeasible) else self._comm_ms(shards, per_host)
+        phases_ms = torch.stack([compute_ms[:, 0], comm_ms[:, 0], comm_ms[:, 1], compute_ms[:, 1]], dim=1)  # [D, 4]
+        costs = DeviceCosts.from_phases(phases_ms.float())
+        misfit = timed if isinstance(timed, Infeasible) else None
         return CostSample(
             task=task,
             placement=placement,
             costs=costs,
-            overall_ms=math.inf if infeasible else float(costs.overall_ms()),
-            spread_ms=timings[slowest].spread_ms if slowest in timings else 0.0,
-            repeats=min((timing.repeats for timing in timings.values()), default=0),
+            index_ms=(1e3 * index_exchange_s(shards, self.setup.batch_size, self.target, per_host)).float(),
+            overall_ms=math.inf if misfit else float(costs.overall_ms()),
+            spread_ms=0.0 if isinstance(timed, Infeasible) else float(timed.spread_ms[int(costs.device_ms().argmax())]),
+            repeats=0 if isinstance(timed, Infeasible) else timed.repeats,
             clock=CLOCKS[self.device_type].name,
             testbed=self.name,
             hardware=self.hardware,
             batch_size=self.setup.batch_size,
             versions=self._versions,
-            infeasible=infeasible,
-        )
-
-    def measure_sharding(self, task: PlacementTask, placement: ShardedPlacement) -> ShardingSample:
-        """See `ShardingTestbed`: operators are measured, and collectives follow from the links of the target.
-
-        Nothing is cached; whole tables and column shards of one precision cost what `measure` gives.
-        """
-        shards = check_sharding(task, placement, self.max_devices)
-        require_shards(replace(task, devices_per_host=None), shards, self.device_type)
-        per_host = link_devices_per_host(task, shards, self.target)
-        index_ms = (1e3 * index_exchange_s(shards, self.setup.batch_size, self.target, per_host)).float()
-        whole = placement.as_columns()
-        if whole is not None and not task.precision_of:
-            return of_any_sharding(self.measure(task, whole), placement, index_ms)
-        with self._lock:
-            timed = device_times(self._shard_runner(), task, shards)
-        infeasible = timed if isinstance(timed, Infeasible) else None
-        passes = torch.zeros(1, task.num_devices, 2) if isinstance(timed, Infeasible) else timed  # [R, D, 2]
-        compute_ms = medians(passes)  # [D, 2]
-        comm_ms = torch.zeros_like(compute_ms) if infeasible else self._comm_ms(shards, per_host)
-        phases_ms = torch.stack([compute_ms[:, 0], comm_ms[:, 0], comm_ms[:, 1], compute_ms[:, 1]], dim=1)  # [D, 4]
-        costs = DeviceCosts.from_phases(phases_ms.float())
-        return ShardingSample(
-            task=task,
-            placement=placement,
-            costs=costs,
-            index_ms=index_ms,
-            overall_ms=math.inf if infeasible else float(costs.overall_ms()),
-            spread_ms=slowest_spread(passes),
-            repeats=0 if infeasible else len(passes),
-            clock=CLOCKS[self.device_type].name,
-            testbed=self.name,
-            hardware=self.hardware,
-            batch_size=self.setup.batch_size,
-            versions=self._versions,
-            infeasible=infeasible,
+            infeasible=misfit,
         )
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
-        """See `ExchangeTestbed`: from the links of the target, so nothing is measured."""
+        """See `Testbed`: from the links of the target, so nothing is measured."""
         return exchange_by_links(
             exchange, self.target, testbed=self.name, hardware=self.hardware, versions=self._versions
         )
@@ -178,7 +150,7 @@ class EmulatedTestbed:
             self._runner = ShardRunner(self.setup, torch.device(self.device_type))
         return self._runner
 
-    def _comm_ms(self, shards: PlacedShards, per_host: int) -> Float[Tensor, "D 2"]:
+    def _comm_ms(self, shards: Shards, per_host: int) -> Float[Tensor, "D 2"]:
         """Of all collectives, forward and backward."""
         seconds = collectives_s(shards.collectives(), self.setup.batch_size, self.target, per_host)
         return 1e3 * torch.stack([seconds.forward_s, seconds.backward_s], dim=1)
@@ -193,14 +165,17 @@ class EmulatedTestbed:
             batch_size=self.setup.batch_size,
         )
 
-    def _costs(self, task: PlacementTask, placement: Placement, timings: dict[int, ShardTiming]) -> DeviceCosts:
-        sum_dims = torch.zeros(task.num_devices, dtype=torch.float64)  # [D]
-        sum_dims.scatter_add_(0, placement.device, task.tables.dim.double())
-        sent_bytes = vector_bytes(sum_dims, self.setup.batch_size)
-        comm_ms = (1e3 * all_to_all_s(sent_bytes, self.target, task.devices_per_host)).float()
-        phases_ms = torch.stack(
-            [torch.zeros_like(comm_ms), comm_ms, comm_ms, torch.zeros_like(comm_ms)], dim=1
-        )  # [D, 4]
-        for d, timing in timings.items():
-            phases_ms[d, 0], phases_ms[d, 3] = timing.forward_ms, timing.backward_ms
-        return DeviceCosts.from_phases(phases_ms)
+    def _fused_times(self, task: PlacementTask, shards: Shards) -> "_Times | Infeasible":
+        """Of each device's tables in one fused operator, from the cache if possible."""
+        require_operator(task.precision, task.optimizer, self.device_type)
+        compute_ms, spread_ms, repeats = torch.zeros(task.num_devices, 2), torch.zeros(task.num_devices), []
+        for d in shards.device.unique().tolist():
+            tables = shards.tables.select((shards.device == d).nonzero().flatten())
+            try:
+                timing = self.shard(tables, task.precision, task.optimizer)
+            except DoesNotFitError as error:
+                return Infeasible(device=d, asked_bytes=error.asked_bytes, free_bytes=error.free_bytes)
+            compute_ms[d] = torch.tensor([timing.forward_ms, timing.backward_ms])
+            spread_ms[d] = timing.spread_ms
+            repeats.append(timing.repeats)
+        return _Times(compute_ms, spread_ms, min(repeats))

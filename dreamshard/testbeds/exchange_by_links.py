@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from dreamshard.exchange_sample import Exchange, ExchangeSample
+from dreamshard.costs import Exchange, ExchangeSample
 from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
 from dreamshard.testbeds.accelerators.links import all_to_all_s
 

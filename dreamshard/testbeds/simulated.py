@@ -6,11 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dreamshard.costs import CostSample, DeviceCosts, ShardingSample
-from dreamshard.exchange_sample import Exchange, ExchangeSample
-from dreamshard.placed_shards import placed_shards
+from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample
 from dreamshard.placement import Placement
-from dreamshard.sharding import ShardedPlacement
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.collectives import index_exchange_s
@@ -18,7 +15,7 @@ from dreamshard.testbeds.accelerators.links import all_to_all_s
 from dreamshard.testbeds.accelerators.loads import shard_loads, table_loads
 from dreamshard.testbeds.accelerators.roofline import link_devices_per_host, phase_costs, sharding_costs
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
-from dreamshard.testbeds.base import TestbedSetup, check_placement, check_sharding, of_any_sharding
+from dreamshard.testbeds.base import TestbedSetup, check_placement
 
 DEFAULT_NOISE = 0.01
 
@@ -47,41 +44,22 @@ class SimulatedTestbed:
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`: the model's costs times noise, drawn from the seed and the content of task and placement."""
-        task, placement = check_placement(task, placement, self.max_devices)
-        costs = self._exact_costs(task, placement).phases_ms()  # [D, 4]
-        words = [*self._words_of(task), placement.num_devices, placement.device.tolist()]
+        shards = check_placement(task, placement, self.max_devices)
+        batch_size, per_host = self.setup.batch_size, link_devices_per_host(task, shards, self.spec)
+        exact = sharding_costs(task, shards, batch_size, self.spec).phases_ms()  # [D, 4]
+        tables = shards.tables
+        words: list[object] = [self.setup.seed, batch_size, self.spec.name, task.precision, task.optimizer]
+        words += [tables.names, tables.rows.tolist(), tables.dim.tolist()]
+        words += [sorted(task.precision_of.items())] if task.precision_of else []
+        words += [task.num_devices, shards.device.tolist()]
         words += [] if task.devices_per_host is None else [task.devices_per_host]
-        measured = DeviceCosts.from_phases(self._with_noise(costs, words))
+        costs = DeviceCosts.from_phases(self._with_noise(exact, words))
         return CostSample(
             task=task,
             placement=placement,
-            costs=measured,
-            overall_ms=float(measured.overall_ms()),
-            spread_ms=0.0,
-            repeats=1,
-            clock="model",
-            testbed=self.name,
-            hardware=self.hardware,
-            batch_size=self.setup.batch_size,
-        )
-
-    def measure_sharding(self, task: PlacementTask, placement: ShardedPlacement) -> ShardingSample:
-        """See `ShardingTestbed`; of whole tables and column shards exactly what `measure` gives."""
-        shards = check_sharding(task, placement, self.max_devices)
-        batch_size, per_host = self.setup.batch_size, link_devices_per_host(task, shards, self.spec)
-        index_ms = (1e3 * index_exchange_s(shards, batch_size, self.spec, per_host)).float()
-        whole = placement.as_columns()
-        if whole is not None:
-            return of_any_sharding(self.measure(task, whole), placement, index_ms)
-        costs = sharding_costs(task, shards, batch_size, self.spec).phases_ms()  # [D, 4]
-        words = [*self._words_of(task), task.devices_per_host, repr(placement)]
-        measured = DeviceCosts.from_phases(self._with_noise(costs, words))
-        return ShardingSample(
-            task=task,
-            placement=placement,
-            costs=measured,
-            index_ms=index_ms,
-            overall_ms=float(measured.overall_ms()),
+            costs=costs,
+            index_ms=(1e3 * index_exchange_s(shards, batch_size, self.spec, per_host)).float(),
+            overall_ms=float(costs.overall_ms()),
             spread_ms=0.0,
             repeats=1,
             clock="model",
@@ -91,7 +69,7 @@ class SimulatedTestbed:
         )
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
-        """See `ExchangeTestbed`: the model's time with noise, drawn from the seed and the exchange."""
+        """See `Testbed`: the model's time with noise, drawn from the seed and the exchange."""
         seconds = all_to_all_s(exchange.sent_bytes.double(), self.spec, exchange.devices_per_host)  # [D]
         words = [self.setup.seed, self.spec.name, exchange.sent_bytes.tolist(), exchange.devices_per_host]
         measured_ms = self._with_noise(1e3 * seconds[:, None].expand(-1, 2), words)  # [D, 2]
@@ -129,19 +107,3 @@ class SimulatedTestbed:
         generator = torch.Generator().manual_seed(seed)
         factors = 1 + self.noise * torch.randn(costs_ms.shape, generator=generator, dtype=costs_ms.dtype)
         return (costs_ms * factors.clamp(min=0)).to(torch.float32)
-
-    def _exact_costs(self, task: PlacementTask, placement: Placement) -> DeviceCosts:
-        """`[D]` costs of whole tables, without noise."""
-        if task.precision_of:
-            sharded = ShardedPlacement.of(placement, task.tables, task.devices_per_host)
-            return sharding_costs(task, placed_shards(task, sharded), self.setup.batch_size, self.spec)
-        setting = (task.precision, task.optimizer, task.devices_per_host)
-        costs = self.device_costs(task.tables, placement.device[None], task.num_devices, *setting)
-        return DeviceCosts.from_phases(costs.phases_ms()[0])
-
-    def _words_of(self, task: PlacementTask) -> list[object]:
-        """What noise is drawn from, beside the placement."""
-        tables = task.tables
-        words: list[object] = [self.setup.seed, self.setup.batch_size, self.spec.name, task.precision, task.optimizer]
-        words += [tables.names, tables.rows.tolist(), tables.dim.tolist()]
-        return words + ([sorted(task.precision_of.items())] if task.precision_of else [])

@@ -12,7 +12,7 @@ from torchrec.distributed.types import CacheParams
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.model_tables import ModelTable, shown
-from dreamshard.sharding import SHARDING_TYPES, ShardingType
+from dreamshard.placement import SHARDING_TYPES, ShardingType
 from dreamshard.tables import padded_dim
 from dreamshard.torchrec.planned_tables import ShardableTable
 from dreamshard.torchrec.sharding_plans import DEFAULT_SHARE

@@ -35,8 +35,8 @@ from torchrec.types import DataType
 
 from dreamshard.files.bounds import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS
 from dreamshard.files.foreign import brief, file_bytes, json_content, reading
+from dreamshard.placement import ON_ONE_HOST
 from dreamshard.plan.parsing import whole
-from dreamshard.sharding import ON_ONE_HOST
 from dreamshard.torchrec.planned_tables import PlannedTable, planned_tables
 
 _PROBLEM = "is not a TorchRec sharding plan"

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
@@ -28,10 +29,18 @@ from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dreamshard.formatting import gib
-from dreamshard.placed_shards import ShardEntry, shards_of
-from dreamshard.placement import ColumnShard, Placement
+from dreamshard.placement import (
+    ON_EVERY_DEVICE,
+    ON_ONE_DEVICE,
+    ON_ONE_HOST,
+    SHARDING_TYPES,
+    SPLIT_BY_COLUMNS,
+    Placement,
+    ShardingType,
+    TableSharding,
+)
 from dreamshard.placer import NoPlacementError
-from dreamshard.sharding import ON_EVERY_DEVICE, ON_ONE_HOST, ShardedPlacement, ShardingType, TableSharding
+from dreamshard.shards import Shards
 from dreamshard.tables import Tables, parent_name
 from dreamshard.tasks import PlacementTask
 from dreamshard.torchrec.sharding_plans import DEFAULT_SHARE, SAME_AS
@@ -58,73 +67,49 @@ class Bandwidths:
     host_memory: float | None = None
 
 
-def place(task: PlacementTask, bandwidths: Bandwidths, devices_per_host: int | None = None) -> Placement:
-    """Place tables by TorchRec's `EmbeddingShardingPlanner`, each whole and in device memory (fused kernel).
+def place(
+    task: PlacementTask,
+    bandwidths: Bandwidths,
+    devices_per_host: int | None = None,
+    timeout_s: int | None = None,
+    *,
+    columns: bool = False,
+) -> Placement:
+    """Place tables by TorchRec's `EmbeddingShardingPlanner`.
 
-    The devices share the batch of the task, or else that in which the tables' lookups were counted.
+    If the task allows rows to be spread or copies, it considers its default ways to shard, without grid sharding, and a cache
+    if the task allows one. Otherwise tables are whole, or with `columns` in halves, quarters or eighths: the planner
+    considers one width per table, so it plans once for each, and the plan that it rates best is taken.
+
+    The devices share the batch of the task, or else the batch in which the tables' lookups were counted.
 
     Args:
         task: to be placed.
         bandwidths: of the devices.
-        devices_per_host: where the task does not say; None for all devices on one host.
+        devices_per_host: if the task does not say; None for all devices on one host.
+        timeout_s: after which a plan of other than whole tables is the best so far; None for no limit.
+        columns: whether tables may be split by columns.
 
     Raises:
         NoPlacementError: the planner finds no plan.
     """
-    parameters, _ = _planned(task, bandwidths, devices_per_host, ["table_wise"], ["fused"])
-    return Placement(torch.tensor([(each.ranks or [0])[0] for each in parameters]), task.num_devices)
-
-
-def place_columns(
-    task: PlacementTask, bandwidths: Bandwidths, devices_per_host: int | None = None, timeout_s: int | None = None
-) -> Placement:
-    """Place tables by TorchRec's planner, each whole or in columns of equal width: halves, quarters or eighths.
-
-    The planner considers one width per table, so it plans once for each of them; the plan that it rates best is taken. After
-    `timeout_s` it ends each with the best plan so far.
-
-    Raises:
-        NoPlacementError: the planner finds no plan.
-    """
-    plans: list[tuple[list[ParameterSharding], float]] = []
-    for parts in _COLUMN_PARTS:
-        with suppress(NoPlacementError):
-            types = ["table_wise", "column_wise"]
-            plans.append(_planned(task, bandwidths, devices_per_host, types, ["fused"], timeout_s, parts))
-    if not plans:
-        raise _no_plan(task, "of whole tables and columns ")
-    parameters, _ = min(plans, key=lambda plan: plan[1])
-    shards: list[ColumnShard] = []
-    devices: list[int] = []
-    for t, (parameter, dim) in enumerate(zip(parameters, task.tables.dim.tolist(), strict=True)):
-        sharding = _sharding_of(parameter, dim, task.num_devices)
-        shards += [ColumnShard(t, start, end) for start, end in sharding.columns]
-        devices += sharding.where
-    return Placement(torch.tensor(devices), task.num_devices, tuple(shards) if len(shards) > len(parameters) else None)
-
-
-def place_sharded(
-    task: PlacementTask, bandwidths: Bandwidths, devices_per_host: int | None = None, timeout_s: int | None = None
-) -> ShardedPlacement:
-    """Place tables by TorchRec's planner, by all ways to shard that it considers by default, else as `place`.
-
-    Tables may be cached from host memory where the task allows that. TorchRec's grid sharding is only considered where it is
-    asked for table by table, so it is not. After `timeout_s` it returns the best plan so far; None for no limit.
-
-    Raises:
-        NoPlacementError: the planner finds no plan.
-    """
-    kernels = ["fused", "dense", *([CACHED] if task.constraints.caching else [])]
-    parameters, _ = _planned(task, bandwidths, devices_per_host, None, kernels, timeout_s)
+    constraints = task.constraints
+    if set(constraints.sharding_types) - set(ON_ONE_DEVICE):
+        kernels = ["fused", "dense", *([CACHED] if constraints.caching else [])]
+        parameters, _ = _planned(task, bandwidths, devices_per_host, None, kernels, timeout_s)
+    elif not columns:
+        parameters, _ = _planned(task, bandwidths, devices_per_host, ["table_wise"], ["fused"])
+    else:
+        plans: list[tuple[list[ParameterSharding], float]] = []
+        for parts in _COLUMN_PARTS:
+            with suppress(NoPlacementError):
+                types = ["table_wise", "column_wise"]
+                plans.append(_planned(task, bandwidths, devices_per_host, types, ["fused"], timeout_s, parts))
+        if not plans:
+            raise _no_plan(task, "of whole tables and columns ")
+        parameters, _ = min(plans, key=lambda plan: plan[1])
     per_host = _per_host(task, devices_per_host)
-    return ShardedPlacement(
-        tuple(
-            _sharding_of(parameter, dim, per_host)
-            for parameter, dim in zip(parameters, task.tables.dim.tolist(), strict=True)
-        ),
-        task.num_devices,
-        per_host,
-    )
+    return Placement(tuple(_sharding_of(parameter, per_host) for parameter in parameters), task.num_devices, per_host)
 
 
 def _planned(
@@ -237,12 +222,14 @@ def _per_host(task: PlacementTask, devices_per_host: int | None) -> int:
     return min(task.num_devices, task.devices_per_host or devices_per_host or task.num_devices)
 
 
-def _sharding_of(parameter: ParameterSharding, dim: int, per_host: int) -> TableSharding:
+def _sharding_of(parameter: ParameterSharding, per_host: int) -> TableSharding:
     """How a table is sharded that TorchRec shards like this."""
     sharding_type: ShardingType = SAME_AS.get(parameter.sharding_type, parameter.sharding_type)
-    columns: tuple[tuple[int, int], ...] = ((0, dim),)
+    columns: tuple[tuple[int, int], ...] = ()
     where: tuple[int, ...] = ()
-    if sharding_type not in ON_EVERY_DEVICE:
+    if sharding_type == "table_wise" and parameter.sharding_spec is None:
+        where = tuple(parameter.ranks or [0])
+    elif sharding_type not in ON_EVERY_DEVICE:
         first: dict[tuple[int, int], int] = {}
         for shard in parameter.sharding_spec.shards:
             start = int(shard.shard_offsets[1])
@@ -257,7 +244,7 @@ def _sharding_of(parameter: ParameterSharding, dim: int, per_host: int) -> Table
     if parameter.compute_kernel == CACHED:
         load_factor = parameter.cache_params.load_factor if parameter.cache_params else None
         share = DEFAULT_SHARE if load_factor is None else float(load_factor)
-    return TableSharding(sharding_type=sharding_type, columns=columns, where=where, cached_share=share)
+    return TableSharding(sharding_type, columns if sharding_type in SPLIT_BY_COLUMNS else (), where, share)
 
 
 class _Rating(NoopPerfModel):  # type: ignore[misc]  # torchrec is untyped here
@@ -286,18 +273,27 @@ class _ShardBytes(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped 
                 shard.storage = Storage(hbm=0, ddr=0)
                 if min(shard.size) > 0:  # tables of fewer rows than devices leave some without
                     shards.append((option, shard))
-        entries = []
+        entries: list[tuple[float, ...]] = []
         for option, shard in shards:
             (first_row, first_column), (rows, columns) = shard.offset, shard.size
             kind = SAME_AS.get(option.sharding_type, option.sharding_type)
-            share = None
+            share = math.nan
             if option.compute_kernel == CACHED:
                 share = min(max(option.cache_load_factor or DEFAULT_SHARE, 1e-9), 1.0)
             t = self.table[option.name]
-            entries.append(
-                ShardEntry(t, 0, kind, first_row, first_row + rows, first_column, first_column + columns, share)
-            )
-        placed = shards_of(self.task, entries, self.task.num_devices)
+            entries.append((t, SHARDING_TYPES.index(kind), first_row, rows, first_column, columns, share))
+        fields = np.array(entries, np.float64).reshape(-1, 7).T
+        table, number, *ranges = fields[:6].astype(np.int64)
+        placed = Shards.made(
+            self.task,
+            table=table,
+            device=np.zeros_like(table),
+            sharding_type=number,
+            rows=np.stack([ranges[0], ranges[0] + ranges[1]], axis=1),
+            columns=np.stack([ranges[2], ranges[2] + ranges[3]], axis=1),
+            cached_share=fields[6],
+            devices_per_host=self.task.num_devices,
+        )
         for (_, shard), device, host in zip(
             shards, placed.device_bytes.tolist(), placed.host_bytes.tolist(), strict=True
         ):

@@ -16,17 +16,17 @@ from torchrec.distributed.types import (
 )
 
 from dreamshard.files.foreign import InputError, brief, reading
-from dreamshard.plan import Plan, Shard, checked_shard
-from dreamshard.sharding import (
+from dreamshard.placement import (
     ON_EVERY_DEVICE,
     ON_ONE_DEVICE,
     ON_ONE_HOST,
     SHARDING_TYPES,
-    ShardedPlacement,
+    Placement,
     ShardingType,
     TableSharding,
     row_blocks,
 )
+from dreamshard.plan import Plan, Shard, checked_shard
 from dreamshard.tables import NUM_BINS, Tables, padded_dim
 from dreamshard.torchrec.plan_file import PlanFile, parse_plan_file
 from dreamshard.torchrec.planned_tables import PlannedTable
@@ -64,7 +64,7 @@ def sharding_plan(
             "a rank; use the plan that was made for this model"
         )
     ordered = [tables[name] for name in names]
-    placement = plan.sharded_placement(_without_lookups(names, ordered))
+    placement = plan.placement(_without_lookups(names, ordered))
     return placement_plan(
         placement,
         ordered,
@@ -75,7 +75,7 @@ def sharding_plan(
 
 
 def placement_plan(
-    placement: ShardedPlacement,
+    placement: Placement,
     tables: Sequence[PlannedTable],
     *,
     device_type: str,
@@ -112,7 +112,7 @@ def placement_plan(
 def _parameter(
     sharding: TableSharding,
     table: PlannedTable,
-    placement: ShardedPlacement,
+    placement: Placement,
     device_type: str,
     per_host: int,
     fields: Mapping[str, Any],
@@ -138,10 +138,10 @@ def _parameter(
 
 
 def _shards(
-    sharding: TableSharding, table: PlannedTable, placement: ShardedPlacement
+    sharding: TableSharding, table: PlannedTable, placement: Placement
 ) -> list[tuple[int, tuple[int, int], tuple[int, int]]]:
     """Rank, rows and columns of each shard, in TorchRec's order; blocks may be empty."""
-    columns = [(start, min(end, table.dim)) for start, end in sharding.columns]
+    columns = [(start, min(end, table.dim)) for start, end in sharding.ranges(table.dim)]
     if table.is_sequence and len({end - start for start, end in columns}) > 1:
         raise ValueError(
             f"sequence table {table.path!r} is split into columns {columns}, but TorchRec exchanges the vectors of sequences "

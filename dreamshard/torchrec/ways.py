@@ -12,7 +12,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from dreamshard.constraints import Constraints
 from dreamshard.formatting import gib
 from dreamshard.model_tables import ModelTable, ModelTables, shown
-from dreamshard.sharding import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
+from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
 from dreamshard.tables import (
     BYTES_PER_ELEMENT_STATE,
     BYTES_PER_ROW,

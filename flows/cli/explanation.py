@@ -14,7 +14,7 @@ from flows.placing.placers import choose
 
 if TYPE_CHECKING:
     from dreamshard.explain import Alternative, DeviceReason, Explanation, TableReason
-    from dreamshard.sharding import ShardedPlacement
+    from dreamshard.placement import Placement
     from dreamshard.tasks import PlacementTask
     from flows.placing.placers import Predictor
 
@@ -82,9 +82,7 @@ def explain(
         terminal.note(f"{chosen.name} predicts no cost of a step; these are predicted by {chosen.predicted_by}")
     if chosen.caveat:
         terminal.warn(chosen.caveat)
-    placement = found.sharded_placement(listed).on_hosts_of(
-        task.devices_per_host or (spec.devices_per_node if spec else None)
-    )
+    placement = found.placement(listed).on_hosts_of(task.devices_per_host or (spec.devices_per_node if spec else None))
     explanation = explained(task, placement, chosen.predictor)
     if as_json:
         terminal.print_json(asdict(explanation))
@@ -93,7 +91,7 @@ def explain(
         terminal.say(line)
 
 
-def show_explanation(task: "PlacementTask", placement: "ShardedPlacement", predictor: "Predictor") -> None:
+def show_explanation(task: "PlacementTask", placement: "Placement", predictor: "Predictor") -> None:
     """The same of a placement that was just made, on stderr."""
     from dreamshard.explain import explain as explained
 

@@ -8,8 +8,8 @@ from flows.cli.torchrec_plan import TorchRecTarget, torchrec_text
 from flows.placing.plan_page import prediction_sentence
 
 if TYPE_CHECKING:
+    from dreamshard.placement import Placement
     from dreamshard.plan import Plan
-    from dreamshard.sharding import ShardedPlacement
     from dreamshard.tasks import PlacementTask
     from flows.placing.placers import Predictor
     from flows.placing.request import CheckedRequest, Placed
@@ -23,7 +23,7 @@ def plan_text(plan: "Plan", form: str, target: TorchRecTarget | None) -> str:
 
 
 def show_prediction(
-    task: "PlacementTask", placement: "ShardedPlacement", plan: "Plan", predictor: "Predictor", *, is_for_named: bool
+    task: "PlacementTask", placement: "Placement", plan: "Plan", predictor: "Predictor", *, is_for_named: bool
 ) -> None:
     """Say what the plan costs, and what that is of."""
     terminal.note(prediction_sentence(plan, placement))

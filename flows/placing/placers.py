@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from dreamshard.measured_on import MeasuredOn
+    from dreamshard.placement import Placement
     from dreamshard.placer import Placer
     from dreamshard.search import DreamShardPlacer, RooflinePlacer
-    from dreamshard.sharding import ShardedPlacement
     from dreamshard.tasks import PlacementTask
     from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
     from storage.store import Store
@@ -43,7 +43,7 @@ class Choice:
     version: str | None = None
     caveat: str = ""
 
-    def place(self, task: "PlacementTask", budget_ms: float | None) -> "ShardedPlacement":
+    def place(self, task: "PlacementTask", budget_ms: float | None) -> "Placement":
         """A legal placement; rules of thumb place whole tables, rivals also columns.
 
         Args:
@@ -55,13 +55,8 @@ class Choice:
         """
         from dreamshard.legality import violation
         from dreamshard.placer import NoPlacementError
-        from dreamshard.search import SearchingPlacer
-        from dreamshard.sharding import ShardedPlacement
 
-        if isinstance(self.placer, SearchingPlacer):
-            placement = self.placer.place_sharded(task, budget_ms)
-        else:
-            placement = ShardedPlacement.of(self.placer.place(task), task.tables, task.devices_per_host)
+        placement = self.placer.place(task, budget_ms)
         if reason := violation(task, placement):
             raise NoPlacementError(
                 f"the placement that {self.name} found violates a constraint: {reason}; loosen it, or use another placer, "

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from flows.placing.transition import transition_lines
 
 if TYPE_CHECKING:
+    from dreamshard.placement import Placement
     from dreamshard.plan import Plan
-    from dreamshard.sharding import ShardedPlacement
     from flows.placing.request import CheckedRequest, Placed
 
 
-def prediction_sentence(plan: "Plan", placement: "ShardedPlacement") -> str:
+def prediction_sentence(plan: "Plan", placement: "Placement") -> str:
     """Who placed, what the plan costs, and how many tables are sharded in which way."""
     cost = "no cost is predicted" if plan.overall_ms is None else f"predicted {plan.overall_ms:.3f} ms"
     shards = _how_sharded(placement, len(plan.shards))
@@ -88,9 +88,9 @@ def _block(lines: Sequence[str]) -> str:
     return "\n".join(["```", *lines, "```"])
 
 
-def _how_sharded(placement: "ShardedPlacement", num_shards: int) -> str:
+def _how_sharded(placement: "Placement", num_shards: int) -> str:
     """`, split by columns into 12 shards`, or how many tables are sharded in which way; empty if all are whole."""
-    if placement.as_columns() is not None:
+    if placement.is_by_columns:
         return f", split by columns into {num_shards} shards" if num_shards > len(placement.tables) else ""
     counts = Counter(sharding.sharding_type for sharding in placement.tables)
     cached = sum(sharding.cached_share is not None for sharding in placement.tables)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dreamshard.moving import InUse
-    from dreamshard.sharding import ShardedPlacement
+    from dreamshard.placement import Placement
     from dreamshard.table_shares import TableShares
     from dreamshard.tasks import PlacementTask
     from flows.placing.placers import Predictor
@@ -117,7 +117,7 @@ def _stay_ms(
         return {}
     moved = {step.table for step in way.steps if step.kind in ("move", "cut")} & in_use.blocks.keys()
     numbers = [t for t, name in enumerate(task.tables.names) if name in moved]
-    chosen: ShardedPlacement = way.placement
+    chosen: Placement = way.placement
     summed = SummedCosts.of(predictor, task, [chosen, kept.placement])
     if summed is None or not numbers:
         return {}

@@ -11,8 +11,8 @@ from flows.placing.placers import choose, is_without_costs
 if TYPE_CHECKING:
     from dreamshard.model_tables import ModelTables
     from dreamshard.moving import InUse
+    from dreamshard.placement import Placement
     from dreamshard.plan import Plan
-    from dreamshard.sharding import ShardedPlacement
     from dreamshard.tables import Optimizer, Precision
     from dreamshard.tasks import PlacementTask
     from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
@@ -100,7 +100,7 @@ class Placed:
     """
 
     plan: "Plan"
-    placement: "ShardedPlacement"
+    placement: "Placement"
     predictor: "Predictor | None"
     predicted_by: str
     way: "Transition | None"
@@ -179,7 +179,7 @@ def place(store: "Store", checked: CheckedRequest, note: Callable[[str], None]) 
     if in_use is not None:
         way = transition(task, in_use, placement, oracle, request.steps_until_next, request.move_gb_per_s)
         placement = way.placement
-    plan = make_plan(task, placement, chosen.name, oracle.predict_sharded(task, placement) if oracle else None)
+    plan = make_plan(task, placement, chosen.name, oracle.predict(task, placement) if oracle else None)
     if oracle is not None:
         knows = isinstance(oracle, DreamShardPlacer) and oracle.cost_network.knows_topology(task)
         hardware = spec.name if spec else None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dreamshard.moving import InUse, MovePrice, Point, Step, Weighed
-    from dreamshard.sharding import ShardedPlacement
+    from dreamshard.placement import Placement
     from dreamshard.tasks import PlacementTask
     from flows.placing.placers import Predictor
 
@@ -22,7 +22,7 @@ class Transition:
         price: of moving.
     """
 
-    placement: "ShardedPlacement"
+    placement: "Placement"
     steps: "tuple[Step, ...]"
     weighed: "Weighed | None"
     price: "MovePrice"
@@ -36,7 +36,7 @@ class Transition:
 def transition(
     task: "PlacementTask",
     current: "InUse",
-    placement: "ShardedPlacement",
+    placement: "Placement",
     predictor: "Predictor | None",
     steps_until_next: float,
     move_gb_per_s: float,

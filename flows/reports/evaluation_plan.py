@@ -1,16 +1,15 @@
 """One placement of an evaluation as a page: the candidate's beside what it has to beat, as they were measured."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
-import torch
 from prefect.artifacts import create_link_artifact
 from prefect.context import FlowRunContext
 
 from dreamshard.formatting import without_passwords
 from dreamshard.measured_on import MeasuredOn
-from dreamshard.placement import ColumnShard, Placement
+from dreamshard.placement import Placement, ShardingType, TableSharding
 from dreamshard.search import DreamShardPlacer
-from dreamshard.sharding import ShardedPlacement
 from dreamshard.table_shares import table_shares
 from dreamshard.tables import columns_of
 from dreamshard.tasks import PlacementTask
@@ -103,32 +102,32 @@ def _facts(report: EvaluationReport, task: str) -> Mapping[str, str]:
 
 def _side(task: PlacementTask, row: MeasuredRow, name: str, predictor: DreamShardPlacer) -> Side | None:
     """A measured placement; None where it did not fit, or its shards are not known."""
-    placed = placement_of(task, row)
-    if placed is None or not row.fits:
+    placement = placement_of(task, row)
+    if placement is None or not row.fits:
         return None
-    placement = ShardedPlacement.of(placed, task.tables, task.devices_per_host)
+    placement = placement.on_hosts_of(task.devices_per_host)
     shares = table_shares(task, placement, predictor).scaled_to(costs_of(row.devices))
     return Side.of(name, task, placement, shares)
 
 
 def placement_of(task: PlacementTask, row: MeasuredRow) -> Placement | None:
     """Where a row put the task's tables; None where shards have no names and are not the tables themselves."""
-    device = torch.tensor(row.device)
     names = task.tables.names
     if not row.tables or row.tables == names:
-        return Placement(device, task.num_devices) if len(device) == len(names) else None
+        return Placement.whole(row.device, task.num_devices) if len(row.device) == len(names) else None
     dims = task.tables.dim.tolist()
     starts: dict[int, list[tuple[int, int]]] = {}  # first column and place in the row, of each table
     for i, name in enumerate(row.tables):
         t, start = _table_of(name, names, dims)
         starts.setdefault(t, []).append((start, i))
-    shards: list[ColumnShard | None] = [None] * len(device)
-    for t, found in starts.items():
-        found.sort()
-        ends = [start for start, _ in found[1:]] + [dims[t]]
-        for (start, i), end in zip(found, ends, strict=True):
-            shards[i] = ColumnShard(t, start, end)
-    return Placement(device, task.num_devices, tuple(shard for shard in shards if shard is not None))
+    tables = []
+    for t in range(len(names)):
+        found = sorted(starts.get(t, []))
+        where = tuple(row.device[i] for _, i in found)
+        ends = [*(start for start, _ in found), dims[t]]
+        kind: ShardingType = "column_wise" if len(found) > 1 else "table_wise"
+        tables.append(TableSharding(kind, tuple(pairwise(ends)) if len(found) > 1 else (), where))
+    return Placement(tuple(tables), task.num_devices, task.num_devices)
 
 
 def _table_of(shard: str, names: Sequence[str], dims: Sequence[int]) -> tuple[int, int]:

@@ -71,7 +71,7 @@ def _figures(
     mape, spearman = None, None
     if predictor is not None:
         predicted = [
-            replace(row, predicted_ms=predictor.predict_overall_ms(row.task, row.placement)) for row in heldout
+            replace(row, predicted_ms=float(predictor.predict(row.task, row.placement).overall_ms())) for row in heldout
         ]
         mape, spearman = map(_finite, prediction_figures(predicted))
     return PlacerFigures(

@@ -22,6 +22,7 @@ from dreamshard.files.locks import measuring as host_measuring_lock
 from dreamshard.names import SIMULATED
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig, Recipe
+from dreamshard.shards import Shards
 from dreamshard.sizing import batch_size_of
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed, testbed_names
@@ -94,7 +95,7 @@ def testbed_reference(store: Store, config: Recipe, dataset: str, seed: int) -> 
         name=config.testbed,
         kind=testbed.name,
         identity=" ".join([testbed.hardware, *_source_digest(config.testbed)]),
-        links=" ".join([getattr(testbed, "links", testbed.hardware), *_source_digest(config.testbed)]),
+        links=" ".join([testbed.links or testbed.hardware, *_source_digest(config.testbed)]),
         num_devices=setup.num_devices,
         batch_size=setup.batch_size,
         dataset=dataset,
@@ -233,8 +234,8 @@ def describe(sample: CostSample) -> str:
     """A sample in a log line: its cost, the slowest rank and its tables."""
     misfit = sample.infeasible
     rank = int(sample.costs.device_ms().argmax()) if misfit is None else misfit.device
-    task, placement = sample.task.sharded(sample.placement)
-    names = [task.tables.names[t] for t in placement.tables_of(rank)]
+    shards = Shards.of(sample.task, sample.placement)
+    names = [shards.tables.names[s] for s in (shards.device == rank).nonzero().flatten().tolist()]
     tables = f"{len(names)} tables: {_first(names)}"
     if misfit is not None:
         return f"rank {rank} asked for {misfit.asked_bytes} bytes and had {misfit.free_bytes} ({tables})"

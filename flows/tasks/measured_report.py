@@ -154,8 +154,8 @@ def _measured(
     rows: list[EvaluationRow] = []
     with step_lock(testbed), collecting(store.lake, key, EVALUATION, testbed.dataset) as keep:
         for placers, tasks, repeats in parts:
-            predict_ms = None if first is None else first.predict_overall_ms
-            rows += evaluate(placers, tasks, measured, predict_ms=predict_ms, repeats=repeats, seed=testbed.seed)
+            predict = None if first is None else first.predict
+            rows += evaluate(placers, tasks, measured, predict=predict, repeats=repeats, seed=testbed.seed)
     publish_progress("evaluate", 1, 1, f"{len(everyone)} placers on {len(heldout)} held-out tasks")
     return [_with_own_prediction(row, contestants) for row in rows], conditions[0] if conditions else None
 
@@ -170,4 +170,4 @@ def _with_own_prediction(row: EvaluationRow, contestants: Contestants) -> Evalua
     predictor = contestants.predictors.get(row.placer)
     if predictor is None:
         return row
-    return replace(row, predicted_ms=predictor.predict_overall_ms(row.task, row.placement))
+    return replace(row, predicted_ms=float(predictor.predict(row.task, row.placement).overall_ms()))

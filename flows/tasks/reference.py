@@ -108,7 +108,7 @@ def measure_reference(store: Store, version: str, used: ReferenceSet, testbed: T
             {VERSION: placer, RULE: GreedyPlacer(RULE)},
             tasks,
             _measuring(store, bench, keep),
-            predict_ms=placer.predict_overall_ms if isinstance(placer, DreamShardPlacer) else None,
+            predict=placer.predict if isinstance(placer, DreamShardPlacer) else None,
             repeats=_ROUNDS,
             seed=used.number,
         )

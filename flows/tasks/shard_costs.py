@@ -93,9 +93,9 @@ def _unknown_shards(testbed: EmulatedTestbed, proposals: Sequence[tuple[Placemen
     """Distinct shards of the placements without a known cost, in order."""
     unknown: dict[Shard, None] = {}
     for drawn, placement in proposals:
-        whole, legal = check_placement(drawn, placement, None)
-        for d in range(whole.num_devices):
-            tables = legal.tables_of(d)
-            if tables and testbed.cached(whole.tables.select(tables), whole.precision, whole.optimizer) is None:
-                unknown[tuple(whole.tables.names[t] for t in tables), whole.precision, whole.optimizer] = None
+        shards = check_placement(drawn, placement, None)
+        for d in shards.device.unique().tolist():
+            tables = shards.tables.select((shards.device == d).nonzero().flatten())
+            if testbed.cached(tables, drawn.precision, drawn.optimizer) is None:
+                unknown[tables.names, drawn.precision, drawn.optimizer] = None
     return list(unknown)

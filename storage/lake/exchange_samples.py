@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from dreamshard.exchange_sample import Exchange, ExchangeSample
+from dreamshard.costs import Exchange, ExchangeSample
 from storage.filesystem import AnyPath, list_files
 from storage.lake import schemas
 from storage.lake.parquet_files import content_id, partition, read_parquet_files, write_rows

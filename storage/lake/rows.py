@@ -13,7 +13,8 @@ import torch
 
 from dreamshard.costs import CostSample, DeviceCosts, Infeasible
 from dreamshard.evaluation import EvaluationRow
-from dreamshard.placement import Placement, device_memory_bytes
+from dreamshard.placement import Placement
+from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import dataset_version
@@ -95,6 +96,7 @@ def task_from_row(row: Row, pool: Tables) -> PlacementTask:
 
 def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_version: str) -> list[Row]:
     """One row per device; device 0 carries the placement. `sample_id` is the hash of everything measured."""
+    sample = sample.of_whole_tables()
     task, device = sample.task, sample.placement.device
     phases = sample.costs.phases_ms().to(torch.float32).tolist()  # [D, 4]
     fits = sample.infeasible is None
@@ -115,10 +117,10 @@ def sample_to_rows(sample: CostSample, *, run_key: str, iteration: int, dataset_
     identity = content_id([whole, placed, phases, *([misfit] if misfit else [])])
     whole |= {"sample_id": identity, "created_at": now(), "infeasible_device": misfit.get("device")}
     whole |= {name: misfit.get(name) for name in ("asked_bytes", "free_bytes")}
-    held_bytes = device_memory_bytes(task.table_bytes, device[None], task.num_devices)[0].tolist()
+    held_bytes = Shards.of(task, sample.placement).memory_bytes().tolist()
     rows = []
     for d in range(task.num_devices):
-        shard = sample.placement.tables_of(d)
+        shard = (device == d).nonzero().flatten().tolist()
         names = [task.tables.names[t] for t in shard]
         rows.append(
             whole
@@ -179,7 +181,7 @@ def _sample(rows: Sequence[Row], pool: Tables) -> CostSample:
     task = task_from_row(first | {"memory_bytes": first["capacity_bytes"]}, pool)
     return CostSample(
         task=task,
-        placement=Placement(torch.tensor(first["placement"]), first["num_devices"]),
+        placement=Placement.whole(first["placement"], first["num_devices"]),
         costs=DeviceCosts.from_phases(phases),
         overall_ms=first["overall_ms"] if infeasible is None else math.inf,
         spread_ms=first["spread_ms"] if infeasible is None else 0.0,

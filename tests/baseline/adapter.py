@@ -13,12 +13,12 @@ from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.exchange_design import designed_exchanges
 from dreamshard.model_files import load_placer, save_placer
 from dreamshard.moving import MovePrice, in_use, renamed, weigh
-from dreamshard.placement import Placement
+from dreamshard.placement import ON_ONE_DEVICE, Placement
 from dreamshard.plan.making import make_plan
 from dreamshard.policy.mdp import episodes_of
 from dreamshard.policy.rollout import rollout
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer, RooflinePlacer
-from dreamshard.sharding import ON_ONE_DEVICE
+from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import accelerator
@@ -44,35 +44,35 @@ def plan_costs(task: PlacementTask, dims: str) -> dict[str, float]:
     """Milliseconds that the frozen network predicts of each placer's plan, by placer."""
     ours = network_placer(dims)
     if set(task.constraints.sharding_types) - set(ON_ONE_DEVICE):
-        return {"dreamshard": float(ours.predict_sharded(task, ours.place_sharded(task)).overall_ms())}
+        return {"dreamshard": float(ours.predict(task, ours.place(task)).overall_ms())}
     placers: dict[str, Any] = {
         "dreamshard": ours,
         "whole": replace(ours, columns=False),
         "cost_greedy": GreedyCostPlacer(ours.cost_network, ours.normaliser),
     }
-    costs = {name: ours.predict_overall_ms(task, placer.place(task)) for name, placer in placers.items()}
+    costs = {name: float(ours.predict(task, placer.place(task)).overall_ms()) for name, placer in placers.items()}
     if task.constraints.places_freely and "tight" not in task.name:
         with torch.no_grad():
             network = ours.cost_network.for_task(task)
             finished = rollout(ours.policy, network, episodes_of([task], network, ours.normaliser), None)
-        costs["policy"] = ours.predict_overall_ms(task, Placement(finished.device[0], task.num_devices))
+        costs["policy"] = float(ours.predict(task, Placement.whole(finished.device[0], task.num_devices)).overall_ms())
         for rule in RULES_OF_THUMB:
             if rule != "random":
-                costs[rule] = ours.predict_overall_ms(task, baselines()[rule].place(task))
+                costs[rule] = float(ours.predict(task, baselines()[rule].place(task)).overall_ms())
     return costs
 
 
 def preset_cost(task: PlacementTask, hardware: str, *, columns: bool) -> float:
     """Milliseconds of the plan that the search by a preset finds, by every way to shard that the task allows."""
     placer = RooflinePlacer(accelerator(hardware), columns=columns)
-    return float(placer.predict_sharded(task, placer.place_sharded(task)).overall_ms())
+    return float(placer.predict(task, placer.place(task)).overall_ms())
 
 
 def cost_after_moving(task: PlacementTask, device: list[int], hardware: str) -> float:
     """Milliseconds of a step of the plan chosen with `device` in use, with its share of the price of moving."""
     placer = RooflinePlacer(accelerator(hardware))
-    held = in_use(make_plan(task, Placement(torch.tensor(device), task.num_devices), "in use"), task)
-    target = renamed(task, placer.place_sharded(task), held.blocks)
+    held = in_use(make_plan(task, Placement.whole(torch.tensor(device), task.num_devices), "in use"), task)
+    target = renamed(task, placer.place(task), held.blocks)
     price = MovePrice(steps_until_next=STEPS, bytes_per_s=BYTES_PER_S)
     chosen = weigh(task, held, target, placer, price).chosen
     return price.total_ms(chosen.overall_ms, chosen.moved_bytes) / STEPS
@@ -80,9 +80,9 @@ def cost_after_moving(task: PlacementTask, device: list[int], hardware: str) -> 
 
 def true_ms(task: PlacementTask, placement: Placement) -> float:
     """The simulated testbed's cost without noise."""
-    whole, placed = task.sharded(placement)
-    setting = (whole.precision, whole.optimizer)
-    return float(EXACT.device_costs(whole.tables, placed.device[None], task.num_devices, *setting).overall_ms()[0])
+    shards = Shards.of(task, placement)
+    setting = (task.precision, task.optimizer)
+    return float(EXACT.device_costs(shards.tables, shards.device[None], task.num_devices, *setting).overall_ms()[0])
 
 
 def trained(pool: Tables, tasks: list[PlacementTask], seed: int) -> DreamShardPlacer:
@@ -101,11 +101,11 @@ def heldout_error(placer: DreamShardPlacer, tasks: list[PlacementTask]) -> float
     errors = []
     for number, task in enumerate(tasks):
         drawn = np.random.default_rng(number).integers(task.num_devices, size=(8, len(task.tables)))
-        placements = [Placement(torch.from_numpy(device), task.num_devices) for device in drawn]
+        placements = [Placement.whole(torch.from_numpy(device), task.num_devices) for device in drawn]
         placements += [baselines()[rule].place(task) for rule in RULES_OF_THUMB if rule != "random"]
         for placement in placements:
             exact = true_ms(task, placement)
-            errors.append(abs(placer.predict_overall_ms(task, placement) - exact) / exact)
+            errors.append(abs(float(placer.predict(task, placement).overall_ms()) - exact) / exact)
     return float(np.mean(errors))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dreamshard.sharding import SHARDING_TYPES
+from dreamshard.placement import SHARDING_TYPES
 from tests.baseline import adapter
 from tests.baseline.inputs import Case, cases, pool, training_tasks
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from dreamshard.baselines import baselines
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.links import all_to_all_s, vector_bytes
 from dreamshard.testbeds.accelerators.loads import DIM, table_loads
@@ -36,8 +37,8 @@ class Annealed:
 
 def true_ms(testbed: SimulatedTestbed, task: PlacementTask, placement: Placement) -> float:
     """The model's cost of a placement, without noise."""
-    task, placement = task.sharded(placement)
-    costs = testbed.device_costs(task.tables, placement.device[None], task.num_devices, task.precision, task.optimizer)
+    shards = Shards.of(task, placement)
+    costs = testbed.device_costs(shards.tables, shards.device[None], task.num_devices, task.precision, task.optimizer)
     return float(costs.overall_ms()[0])
 
 
@@ -60,7 +61,7 @@ def anneal(
     hot, cold = HOT * float(run.cost[0]), COLD * float(run.cost[0])
     for i in range(steps):
         run.step(hot * (cold / hot) ** (i / steps))
-    winner = Placement(run.best_device[int(run.best.argmin())].clone(), task.num_devices)
+    winner = Placement.whole(run.best_device[int(run.best.argmin())].clone(), task.num_devices)
     return Annealed(winner, true_ms(testbed, task, winner))
 
 

@@ -29,6 +29,7 @@ from dreamshard.autoshard import (
 )
 from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.costs import CostSample
+from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.tables import Tables
@@ -162,7 +163,7 @@ def judged(placer: Placer, drawn: Sequence[PlacementTask]) -> Judged:
         began = time.process_time()
         placement = placer.place(task)
         seconds += time.process_time() - began
-        if not task.is_legal(placement):
+        if violation(task, placement):
             raise AssertionError(f"{placer.name} placed {task.name} illegally")
         device_ms = compute_ms(task, placement.device[None])[0]
         compute.append(float(device_ms.max()))
@@ -199,4 +200,4 @@ class TrueGreedy:
             choice = with_table.masked_fill(~fits, torch.inf).argmin()
             used[choice] += table_bytes[t]
             device = torch.cat([device, choice[None]])
-        return Placement(torch.empty_like(device).scatter_(0, order, device), num_devices)
+        return Placement.whole(torch.empty_like(device).scatter_(0, order, device), num_devices)

@@ -58,7 +58,7 @@ class GreedyOnPredictions:
             device[t] = chosen = int(predicted.argmin())
             sums[chosen] += latents[t]
             used[chosen] += task.table_bytes[t]
-        return Placement(device, task.num_devices)
+        return Placement.whole(device, task.num_devices)
 
 
 def rows(quick: bool = False) -> Iterator[Row]:

@@ -13,6 +13,7 @@ from functools import cache, partial
 import numpy as np
 
 from dreamshard.baselines import RULES_OF_THUMB, baselines
+from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
@@ -171,7 +172,7 @@ def placed(
     for placer in placers:
         placements = [placer.place(task) for task in drawn]
         for task, placement in zip(drawn, placements, strict=True):
-            if not task.is_legal(placement):
+            if violation(task, placement):
                 raise AssertionError(f"{placer.name} placed {task.name} illegally")
             is_split |= len(placement.device) > len(task.tables)
         costs.append([cost_ms(task, placement) for task, placement in zip(drawn, placements, strict=True)])

@@ -23,9 +23,9 @@ from scipy import stats
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.legality import violation
+from dreamshard.placement import Placement
 from dreamshard.rivals.torchrec_planner import TorchRecPlanner
 from dreamshard.search import RooflinePlacer
-from dreamshard.sharding import ShardedPlacement
 from dreamshard.tables import DEFAULT_BATCH, Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import A100, H100, H200, V100, AcceleratorSpec
@@ -80,8 +80,8 @@ def _task(tables: Tables, num_devices: int, name: str, memory_bytes: int = MEMOR
 class _Pair:
     """Our plan and theirs for one task, with their exact costs and CPU seconds."""
 
-    own: ShardedPlacement
-    their: ShardedPlacement
+    own: Placement
+    their: Placement
     own_ms: float
     their_ms: float
     own_s: float
@@ -90,12 +90,12 @@ class _Pair:
 
 def _pair(task: PlacementTask, spec: AcceleratorSpec) -> _Pair:
     ours, rival = RooflinePlacer(spec), replace(TorchRecPlanner.on(spec), timeout_s=TIMEOUT_S)
-    own, own_s = _timed(lambda: ours.place_sharded(task), 2)
-    their, their_s = _timed(lambda: rival.place_sharded(task), 1)
+    own, own_s = _timed(lambda: ours.place(task), 2)
+    their, their_s = _timed(lambda: rival.place(task), 1)
     for placement in (own, their):
         if problem := violation(task, placement):
             raise AssertionError(f"{task.name}: {problem}")
-    own_ms, their_ms = (float(ours.predict_sharded(task, each).overall_ms()) for each in (own, their))
+    own_ms, their_ms = (float(ours.predict(task, each).overall_ms()) for each in (own, their))
     return _Pair(own=own, their=their, own_ms=own_ms, their_ms=their_ms, own_s=own_s, their_s=their_s)
 
 
@@ -121,7 +121,7 @@ def _unseen(spec: AcceleratorSpec, num_devices: int) -> Iterator[Row]:
     yield row(f"{label}: median CPU time of placing (a tenth of TorchRec's)", own_s, "s", SHARED_TIME * their_s)
 
 
-def _timed(place: Callable[[], ShardedPlacement], repeats: int) -> tuple[ShardedPlacement, float]:
+def _timed(place: Callable[[], Placement], repeats: int) -> tuple[Placement, float]:
     """A placement, and the CPU seconds of the last of several calls."""
     for _ in range(repeats):
         began = time.process_time()
@@ -130,6 +130,6 @@ def _timed(place: Callable[[], ShardedPlacement], repeats: int) -> tuple[Sharded
     return placement, seconds
 
 
-def _kinds(placement: ShardedPlacement) -> str:
+def _kinds(placement: Placement) -> str:
     counts = Counter(sharding.sharding_type for sharding in placement.tables)
     return ", ".join(f"{count} {kind}" for kind, count in counts.most_common())

@@ -55,7 +55,7 @@ def _cluster_rows(tables: Tables, lookups: LookupFiles, num_measurements: int) -
     bed = open_testbed("cluster:cpu", TestbedSetup(num_devices=2, batch_size=BATCH, lookups=lookups))
     assert isinstance(bed, ClusterTestbed)
     task = PlacementTask(tables, num_devices=2, memory_bytes=2**34)
-    placement = Placement(torch.arange(len(tables)) % 2, 2)
+    placement = Placement.whole(torch.arange(len(tables)) % 2, 2)
     start = time.perf_counter()
     bed.measure(task, placement)
     first_s = time.perf_counter() - start

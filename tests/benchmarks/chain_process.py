@@ -141,7 +141,7 @@ def straight(recipe: str, testbed: str) -> float:
             contestants,
             test,
             lambda task, placement, _round: bench.measure(task, placement),
-            predict_ms=placer.predict_overall_ms,
+            predict=placer.predict,
             repeats=config.evaluation.repeats,
             seed=seed,
         )

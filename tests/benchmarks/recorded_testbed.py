@@ -74,7 +74,7 @@ def recorded_samples(lines: Sequence[str], tasks: Sequence[PlacementTask]) -> li
     for line in lines:
         known = json.loads(line)
         task = by_name[known["task"]]
-        samples.append(_sample(known, task, Placement(torch.tensor(known["device"]), task.num_devices)))
+        samples.append(_sample(known, task, Placement.whole(torch.tensor(known["device"]), task.num_devices)))
     return samples
 
 

@@ -45,7 +45,7 @@ def test_the_published_placer_returns_the_greedy_rollout_of_its_policy_also_from
     for each in (placer, load_placer(tmp_path / "model")):
         assert (each.name, each.inference) == ("paper", "policy")
         assert torch.equal(each.place(task).device, greedy.device[0])
-        assert each.place_sharded(task).as_columns().device.tolist() == greedy.device[0].tolist()
+        assert each.place(task).device.tolist() == greedy.device[0].tolist()
 
 
 @pytest.mark.parametrize(

@@ -25,4 +25,4 @@ def test_phases_keep_their_names_through_stacking():
 def test_a_sample_that_is_no_time_is_refused(wrong):
     task = task_of([1, 1], num_devices=2, room_rows=10)
     with pytest.raises(ValueError, match="by hand"):
-        sample_of(task, Placement(torch.tensor([0, 1]), 2), [1.0, wrong])
+        sample_of(task, Placement.whole(torch.tensor([0, 1]), 2), [1.0, wrong])

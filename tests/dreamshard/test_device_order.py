@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from dreamshard.constraints import Constraints
-from dreamshard.device_order import in_one_order_of_devices, one_order_of_devices
 from dreamshard.legality import violation
 from dreamshard.placement import Placement
+from dreamshard.placer import OrderedPlacer, device_order
 from dreamshard.search import RooflinePlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.hardware_file import hardware
@@ -33,13 +33,12 @@ RENUMBERED = task(  # 0 1 2 3 are called 2 3 0 1
 )
 
 
-class Recorder:
+class Recorder(OrderedPlacer):
     """Puts table 0 on device 0, table 1 on device 1, and so on, and keeps what it was asked."""
 
-    @in_one_order_of_devices
-    def place(self, task):
+    def found(self, task, budget_ms):
         self.asked = task
-        return Placement(torch.arange(len(task.tables)) % task.num_devices, task.num_devices)
+        return Placement.whole(torch.arange(len(task.tables)) % task.num_devices, task.num_devices)
 
 
 def test_a_placer_is_asked_the_same_whatever_the_numbers_and_answers_in_those_of_the_task():
@@ -50,14 +49,14 @@ def test_a_placer_is_asked_the_same_whatever_the_numbers_and_answers_in_those_of
 
 
 def test_devices_with_the_most_room_come_first_and_alike_ones_keep_their_order():
-    assert one_order_of_devices(task(memory_bytes_of={1: ROOM // 2})).tolist() == [0, 2, 3, 1]
-    assert one_order_of_devices(task(pinned={"t0": (2,)})).tolist() == [2, 0, 1, 3]
-    assert one_order_of_devices(task(together=(frozenset(("t0", "t1")),))).tolist() == [0, 1, 2, 3]
+    assert device_order(task(memory_bytes_of={1: ROOM // 2})).tolist() == [0, 2, 3, 1]
+    assert device_order(task(pinned={"t0": (2,)})).tolist() == [2, 0, 1, 3]
+    assert device_order(task(together=(frozenset(("t0", "t1")),))).tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("placer", [learnt_placer(), RooflinePlacer(hardware("a100"))], ids=["dreamshard", "prior"])
 def test_a_sharded_placement_of_whole_tables_and_columns_too(placer):
-    placed, renumbered = placer.place_sharded(GIVEN), placer.place_sharded(RENUMBERED)
+    placed, renumbered = placer.place(GIVEN), placer.place(RENUMBERED)
     assert violation(GIVEN, placed) == violation(RENUMBERED, renumbered) == ""
     other = tuple(replace(each, where=tuple((device + 2) % 4 for device in each.where)) for each in placed.tables)
     assert other == renumbered.tables

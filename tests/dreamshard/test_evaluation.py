@@ -32,7 +32,7 @@ class Fixed:
     device: tuple[int, ...]
 
     def place(self, task):
-        return Placement(torch.tensor(self.device), task.num_devices)
+        return Placement.whole(torch.tensor(self.device), task.num_devices)
 
 
 class NoRoom:
@@ -66,7 +66,7 @@ def row(placer, task, overall_ms, predicted_ms=1.0, device=(0, 1), place_ms=1.0,
     names = tables or (f"{task}0", f"{task}1")
     of = PlacementTask(tables_of([1, 1], names=names), 2, 2 * ROW_BYTES, name=task)
     costs = DeviceCosts.from_phases(torch.zeros(2, 4))
-    placement = Placement(torch.tensor(device), 2)
+    placement = Placement.whole(torch.tensor(device), 2)
     return EvaluationRow(placer, of, placement, overall_ms, predicted_ms, True, place_ms, costs, repeats_ms)
 
 
@@ -164,7 +164,7 @@ def test_the_same_placement_under_other_device_numbers_saves_nothing_whatever_wa
 
 def test_a_placement_is_identified_by_which_tables_share_a_device():
     task = task_of([1, 1, 1], 3, 3)
-    one, renumbered, other = (Placement(torch.tensor(device), 3) for device in ((0, 0, 1), (2, 2, 0), (0, 1, 1)))
+    one, renumbered, other = (Placement.whole(torch.tensor(device), 3) for device in ((0, 0, 1), (2, 2, 0), (0, 1, 1)))
     assert placement_identity(task, one) == placement_identity(task, renumbered) != placement_identity(task, other)
 
 
@@ -208,7 +208,7 @@ def test_prediction_error_counts_a_shared_placement_once():
 
 def test_a_placement_that_did_not_fit_loses_against_any_that_did_and_bends_no_other_figure():
     task = task_of([1, 2, 3], 2, 10)
-    together = Placement(torch.tensor([0, 0, 0]), 2)
+    together = Placement.whole(torch.tensor([0, 0, 0]), 2)
 
     def measure(task, placement, number):
         if torch.equal(placement.device, together.device):

@@ -3,13 +3,11 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.explain import explain
-from dreamshard.placement import Placement
+from dreamshard.placement import Placement, TableSharding
 from dreamshard.search import RooflinePlacer
-from dreamshard.sharding import ShardedPlacement, TableSharding
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import SPECS
 from tests.helpers.tables import tables_of
@@ -24,19 +22,19 @@ def task(**more):
 
 
 def placed(of, devices):
-    return ShardedPlacement.of(Placement(torch.tensor(devices), of.num_devices), of.tables, of.devices_per_host)
+    return Placement.whole(devices, of.num_devices, of.devices_per_host)
 
 
 def test_each_device_names_its_phases_and_the_tables_that_make_it_slow():
     of, placement = task(), placed(task(), [0, 0, 1])
     explained = explain(of, placement, A100)
-    costs = A100.predict_sharded(of, placement)
+    costs = A100.predict(of, placement)
     assert [reason.total_ms for reason in explained.devices] == pytest.approx(costs.device_ms().tolist())
     assert list(explained.devices[0].phases_ms.values()) == pytest.approx(costs.phases_ms()[0].tolist())
     assert [each.table for each in explained.devices[0].contributions] == ["t0", "t1"]
     assert [each.table for each in explained.devices[1].contributions] == ["t2"]
     without = replace(of, tables=of.tables.select([1, 2]))
-    saved = costs.device_ms()[0] - A100.predict_sharded(without, placed(without, [0, 1])).device_ms()[0]
+    saved = costs.device_ms()[0] - A100.predict(without, placed(without, [0, 1])).device_ms()[0]
     assert explained.devices[0].contributions[0].ms == pytest.approx(float(saved))
     assert explained.tables[0].table == "t0"
 
@@ -44,12 +42,10 @@ def test_each_device_names_its_phases_and_the_tables_that_make_it_slow():
 def test_the_next_best_place_costs_what_the_moved_placement_would():
     of, placement = task(), placed(task(), [0, 0, 1])
     reason = next(each for each in explain(of, placement, A100).tables if each.table == "t1")
-    moved_ms = float(A100.predict_sharded(of, placed(of, [0, 1, 1])).overall_ms())
+    moved_ms = float(A100.predict(of, placed(of, [0, 1, 1])).overall_ms())
     assert reason.next_place.where == (1,)
     assert reason.next_place.overall_ms == pytest.approx(moved_ms)
-    assert reason.next_place.extra_ms == pytest.approx(
-        moved_ms - float(A100.predict_sharded(of, placement).overall_ms())
-    )
+    assert reason.next_place.extra_ms == pytest.approx(moved_ms - float(A100.predict(of, placement).overall_ms()))
     assert reason.next_way.sharding_type == "column_wise"  # the only other way that is allowed
 
 
@@ -69,29 +65,29 @@ def test_without_room_or_by_constraint_there_is_no_other_place():
 
 def test_tables_on_all_devices_contribute_to_all_and_have_other_ways_too():
     of = task(constraints=ANY_SHARDING)
-    placement = placed(of, [0, 0, 1]).with_table(0, TableSharding(sharding_type="row_wise", columns=((0, 64),)))
+    placement = placed(of, [0, 0, 1]).with_table(0, TableSharding("row_wise"))
     explained = explain(of, placement, A100)
     assert all("t0" in [each.table for each in device.contributions] for device in explained.devices)
     reason = next(each for each in explained.tables if each.table == "t0")
     assert (reason.sharding_type, reason.where, reason.next_place) == ("row_wise", (), None)
     ways = [
-        placement.with_table(0, TableSharding(sharding_type=kind, columns=columns, where=where))
+        placement.with_table(0, TableSharding(kind, columns=columns, where=where))
         for kind, columns, where in [
-            ("table_wise", ((0, 64),), (0,)),
-            ("table_wise", ((0, 64),), (1,)),
-            ("data_parallel", ((0, 64),), ()),
+            ("table_wise", (), (0,)),
+            ("table_wise", (), (1,)),
+            ("data_parallel", (), ()),
             ("column_wise", ((0, 32), (32, 64)), (0, 1)),
         ]
     ]
-    assert reason.next_way.overall_ms >= min(float(A100.predict_sharded(of, way).overall_ms()) for way in ways) - 1e-9
-    assert reason.next_way.overall_ms <= max(float(A100.predict_sharded(of, way).overall_ms()) for way in ways) + 1e-9
+    assert reason.next_way.overall_ms >= min(float(A100.predict(of, way).overall_ms()) for way in ways) - 1e-9
+    assert reason.next_way.overall_ms <= max(float(A100.predict(of, way).overall_ms()) for way in ways) + 1e-9
 
 
 def test_a_trained_placer_explains_whole_tables():
     of = task()
     explained = explain(of, placed(of, [0, 0, 1]), learnt_placer())
     assert explained.overall_ms == pytest.approx(
-        float(learnt_placer().predict_sharded(of, placed(of, [0, 0, 1])).overall_ms()), rel=1e-4
+        float(learnt_placer().predict(of, placed(of, [0, 0, 1])).overall_ms()), rel=1e-4
     )
     assert len(explained.tables) == 3
 

@@ -28,8 +28,8 @@ def test_a_loaded_placer_places_and_predicts_the_same(folder):
     task, loaded = PlacementTask(pool_of(14), 3, 2**33), load_placer(folder)
     before = learnt_placer().place(task, UNHURRIED_MS)
     assert torch.equal(loaded.place(task, UNHURRIED_MS).device, before.device)
-    where = Placement(torch.arange(14) % 3, 3)
-    assert loaded.predict_overall_ms(task, where) == learnt_placer().predict_overall_ms(task, where)
+    where = Placement.whole(torch.arange(14) % 3, 3)
+    assert float(loaded.predict(task, where).overall_ms()) == float(learnt_placer().predict(task, where).overall_ms())
 
 
 def test_the_papers_networks_are_kept_as_such(tmp_path):

@@ -25,13 +25,13 @@ def exists(task: PlacementTask) -> bool:
     every = np.array(list(product(range(task.num_devices), repeat=len(task.tables))))  # [P, T]
     held = (np.eye(task.num_devices)[every] * task.table_bytes.numpy()[None, :, None]).sum(axis=1)  # [P, D]
     fitting = every[(held <= task.capacity_bytes.numpy()).all(axis=1)]
-    return any(not violation(task, Placement(torch.tensor(device), task.num_devices)) for device in fitting)
+    return any(not violation(task, Placement.whole(torch.tensor(device), task.num_devices)) for device in fitting)
 
 
 def is_proved(task: PlacementTask) -> bool:
     """Whether whole tables find no place, and the error says so; False where a legal placement is found."""
     try:
-        placement = Placement(packed(task), task.num_devices)
+        placement = Placement.whole(packed(task), task.num_devices)
     except NoPlacementError as error:
         if "none exists" in str(error) or "are to share a device" in str(error):
             return True
@@ -43,8 +43,8 @@ def is_proved(task: PlacementTask) -> bool:
 def test_what_no_rule_packs_is_packed():
     task = task_of([9, 8, 7, 7, 7, 4, 4, 3, 3], num_devices=2, room_rows=26)
     assert packed_by_size(task) is None, "the premise"
-    assert task.is_legal(Placement(packed(task), 2))
-    assert task.is_legal(GreedyPlacer("size_greedy").place(task))
+    assert not violation(task, Placement.whole(packed(task), 2))
+    assert not violation(task, GreedyPlacer("size_greedy").place(task))
 
 
 def test_what_cannot_be_packed_is_proved():
@@ -87,7 +87,7 @@ def test_columns_fill_devices_to_the_last_byte():
     task = PlacementTask(tables, 2, 800 * ROW_BYTES)
     assert packed_by_size(task) is None, "the premise"
     placement = packed_columns(task)
-    assert task.is_legal(placement)
+    assert not violation(task, placement)
     with pytest.raises(NoPlacementError, match=r"of whole tables or columns .* and none exists"):
         packed_columns(PlacementTask(tables, 2, 750 * ROW_BYTES))
 

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from dreamshard.placement import ColumnShard, Placement, device_memory_bytes, is_legal
+from dreamshard.legality import violation
+from dreamshard.placement import Placement, TableSharding, device_memory_bytes
+from dreamshard.tasks import PlacementTask
+from tests.helpers.tables import ROW_BYTES, tables_of
 
 BYTES = torch.tensor([5, 3, 2])
 
@@ -13,25 +16,44 @@ def test_memory_is_summed_per_device_and_what_is_not_placed_takes_none():
     assert device_memory_bytes(BYTES, device, 2).tolist() == [[7, 3], [0, 8]]
 
 
-def test_a_placement_is_legal_if_complete_and_within_every_device():
-    device = torch.tensor([[0, 1, 0], [0, 0, 1], [0, 1, -1]])
-    assert is_legal(BYTES, device, 2, 7).tolist() == [True, False, False]
-
-
-def test_a_device_filled_to_the_last_byte_is_legal():
-    assert is_legal(BYTES, torch.tensor([[0, 0, 0]]), 1, 10).tolist() == [True]
-    assert is_legal(BYTES, torch.tensor([[0, 0, 0]]), 1, 9).tolist() == [False]
+def test_a_placement_is_legal_if_it_is_made_for_the_task_and_within_every_device():
+    task = PlacementTask(tables_of([5, 3, 2], dim=4), 2, 7 * ROW_BYTES)
+    assert violation(task, Placement.whole([0, 1, 0], 2)) == ""  # filled to the last byte
+    assert "device 0 would hold" in violation(task, Placement.whole([0, 0, 1], 2))
+    assert "of 2 tables" in violation(task, Placement.whole([0, 1], 2))
+    assert "on 3 devices" in violation(task, Placement.whole([0, 1, 0], 3))
+    halves = TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1))
+    assert "8 columns of 't0', which has 4" in violation(task, Placement.whole([0, 1, 0], 2).with_table(0, halves))
 
 
 def test_a_device_that_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match=r"devices \[2\].*0\.\.1"):
-        Placement(torch.tensor([0, 2]), 2)
+    with pytest.raises(ValueError, match=r"devices \(2,\).*0\.\.1"):
+        Placement.whole([0, 2], 2)
 
 
-def test_tables_of_a_device_are_listed():
-    assert Placement(torch.tensor([1, 0, 1]), 2).tables_of(1) == [0, 2]
+def test_whole_tables_have_a_device_each_and_others_have_none():
+    placement = Placement.whole(torch.tensor([1, 0, 1]), 2)
+    assert placement.is_whole
+    assert placement.is_by_columns
+    assert placement.device.tolist() == [1, 0, 1]
+    split = placement.with_table(0, TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1)))
+    assert split.is_by_columns
+    assert not split.is_whole
+    with pytest.raises(ValueError, match="column_wise"):
+        split.device  # noqa: B018
 
 
-def test_shards_need_a_device_each():
-    with pytest.raises(ValueError, match="2 column shards but devices for 1"):
-        Placement(torch.tensor([0]), 2, (ColumnShard(0, 0, 4), ColumnShard(0, 4, 8)))
+@pytest.mark.parametrize(
+    ("sharding_type", "columns", "where"),
+    [
+        ("table_wise", (), ()),
+        ("table_wise", ((0, 4),), (0,)),
+        ("row_wise", (), (0,)),
+        ("column_wise", (), (0,)),
+        ("column_wise", ((0, 4), (8, 12)), (0, 1)),
+        ("column_wise", ((0, 4), (4, 8)), (0,)),
+    ],
+)
+def test_columns_and_places_must_be_those_of_the_way_to_shard(sharding_type, columns, where):
+    with pytest.raises(ValueError, match=r"column|place"):
+        TableSharding(sharding_type, columns, where)

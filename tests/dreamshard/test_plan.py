@@ -4,8 +4,11 @@ import pytest
 import torch
 
 from dreamshard.costs import DeviceCosts
-from dreamshard.placement import ColumnShard, Placement
+from dreamshard.fixed_model import split_by_columns
+from dreamshard.legality import violation
+from dreamshard.placement import Placement, TableSharding
 from dreamshard.plan import CurrentPlan, Plan, Shard, make_plan, parse_plan, read_plan
+from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import roomy_task, tables_of, tables_of_dims
@@ -16,7 +19,7 @@ def tables(rows=(10, 20, 30), dim=(4, 8, 4)) -> Tables:
 
 
 def plan() -> Plan:
-    return make_plan(PlacementTask(tables(), 2, 2**20), Placement(torch.tensor([1, 0, 1]), 2), "size_greedy")
+    return make_plan(PlacementTask(tables(), 2, 2**20), Placement.whole(torch.tensor([1, 0, 1]), 2), "size_greedy")
 
 
 def test_a_plan_read_back_from_its_json_is_the_same_plan():
@@ -31,7 +34,9 @@ def test_a_plan_gives_the_placement_it_was_made_of_whatever_the_order_of_the_tab
 
 def test_a_plan_with_predictions_says_the_slowest_device_and_the_phases_of_each():
     costs = DeviceCosts.from_phases(torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0]]))
-    made = make_plan(PlacementTask(tables(), 2, 2**20), Placement(torch.tensor([1, 0, 1]), 2), "dreamshard", costs)
+    made = make_plan(
+        PlacementTask(tables(), 2, 2**20), Placement.whole(torch.tensor([1, 0, 1]), 2), "dreamshard", costs
+    )
     assert made.overall_ms == 10.0
     assert made.devices[0]["backward_compute_ms"] == 4.0
     read = json.loads(made.to_json())
@@ -88,13 +93,13 @@ def test_the_plan_in_use_places_a_model_whole_and_split_by_columns():
     whole = PlacementTask(tables_of([10, 10], [8, 16], names=("a", "b")), 2, 2**20)
     current = in_use(2, ("a", 0, 0, 8), ("b", 0, 0, 12), ("b", 1, 12, 16))
     placement = current.place(whole)
-    assert placement.device.tolist() == [0, 0, 1]
-    assert placement.shards == (ColumnShard(0, 0, 8), ColumnShard(1, 0, 12), ColumnShard(1, 12, 16))
-    split, _ = whole.split(torch.tensor([1, 2]))  # b[0:8] and b[8:16], of which the second is on both devices
+    first = TableSharding("table_wise", where=(0,))
+    assert placement.tables == (first, TableSharding("column_wise", ((0, 12), (12, 16)), (0, 1)))
+    split = split_by_columns(whole, torch.tensor([1, 2]))  # b[0:8] and b[8:16], of which the second is on both devices
     placement = current.place(split)
-    assert placement.device.tolist() == [0, 0, 0, 1]
-    assert split.is_legal(placement)
-    assert split.sharded(placement)[0].tables.names == ("a", "b[0:8]", "b[8:12]", "b[12:16]")
+    assert [each.where for each in placement.tables] == [(0,), (0,), (0, 1)]
+    assert not violation(split, placement)
+    assert Shards.of(split, placement).tables.names == ("a", "b[0:8]", "b[8:12]", "b[12:16]")
 
 
 def test_a_plan_of_another_model_or_of_other_devices_is_refused():

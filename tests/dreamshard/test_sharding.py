@@ -4,21 +4,22 @@ import pytest
 import torch
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
+from dreamshard.fixed_model import split_by_columns
 from dreamshard.legality import violation
-from dreamshard.placed_shards import placed_shards
+from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding, even_columns, row_blocks
 from dreamshard.plan import make_plan, parse_plan
-from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, TableSharding, even_columns, row_blocks
+from dreamshard.shards import Shards
 from dreamshard.tables import NUM_BINS, Tables
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import tables_of
 
-FOUR_DEVICES_ON_TWO_HOSTS = ShardedPlacement(
+FOUR_DEVICES_ON_TWO_HOSTS = Placement(
     (
-        TableSharding(sharding_type="row_wise", columns=((0, 16),)),
-        TableSharding(sharding_type="data_parallel", columns=((0, 8),)),
-        TableSharding(sharding_type="grid_shard", columns=((0, 16), (16, 32)), where=(0, 1)),
-        TableSharding(sharding_type="table_wise", columns=((0, 4),), where=(2,)),
-        TableSharding(sharding_type="table_row_wise", columns=((0, 8),), where=(1,), cached_share=0.5),
+        TableSharding("row_wise"),
+        TableSharding("data_parallel"),
+        TableSharding("grid_shard", columns=((0, 16), (16, 32)), where=(0, 1)),
+        TableSharding("table_wise", where=(2,)),
+        TableSharding("table_row_wise", where=(1,), cached_share=0.5),
     ),
     4,
     2,
@@ -44,7 +45,7 @@ def task(**options) -> PlacementTask:
 
 
 def test_every_shard_has_its_rows_lookups_and_memory():
-    shards = placed_shards(task(optimizer="rowwise_adagrad"), FOUR_DEVICES_ON_TWO_HOSTS)
+    shards = Shards.of(task(optimizer="rowwise_adagrad"), FOUR_DEVICES_ON_TWO_HOSTS)
     held = list(zip(shards.tables.names, shards.device.tolist(), shards.device_bytes.tolist(), strict=True))
     assert held[0] == ("a rows 0:25", 0, 25 * (16 * 4 + 4))
     assert held[4] == ("b copy 0", 0, 10 * (8 * 4 + 4) + 10 * 8 * 4)
@@ -57,7 +58,7 @@ def test_every_shard_has_its_rows_lookups_and_memory():
 
 
 def test_collectives_carry_what_each_way_to_shard_exchanges():
-    carried = placed_shards(task(), FOUR_DEVICES_ON_TWO_HOSTS).collectives()
+    carried = Shards.of(task(), FOUR_DEVICES_ON_TWO_HOSTS).collectives()
     assert carried.all_to_all_dims.tolist() == [0, 0, 4, 0]
     assert (carried.row_wise_dims, carried.all_reduce_bytes) == (16, 10 * 8 * 4)
     assert carried.host_dims.tolist() == [16, 16 + 8]
@@ -67,7 +68,7 @@ def test_a_plan_of_every_way_to_shard_is_read_as_it_was_written():
     plan = make_plan(task(), FOUR_DEVICES_ON_TWO_HOSTS, "test")
     again = parse_plan(plan.to_json())
     assert again.shards == plan.shards
-    assert again.sharded_placement(tables()) == FOUR_DEVICES_ON_TWO_HOSTS
+    assert again.placement(tables()) == FOUR_DEVICES_ON_TWO_HOSTS
     assert plan.to_csv().splitlines()[0].endswith("sharding_type,cached_share")
     with pytest.raises(ValueError, match="other ways than whole or by columns"):
         again.placement(tables())
@@ -77,7 +78,7 @@ def test_a_plan_that_lacks_a_block_of_rows_is_refused():
     plan = make_plan(task(), FOUR_DEVICES_ON_TWO_HOSTS, "test")
     text = plan.to_json().replace('"row_end": 25', '"row_end": 24')
     with pytest.raises(ValueError, match="does not hold table 'a' as its way to shard does"):
-        parse_plan(text).sharded_placement(tables())
+        parse_plan(text).placement(tables())
 
 
 @pytest.mark.parametrize(
@@ -127,5 +128,7 @@ def test_a_table_too_narrow_for_the_columns_it_must_be_split_by_is_refused(dim, 
     ):
         PlacementTask(tables_of([10, 10], [64, dim]), 2, 2**30, constraints=constraints)
     roomy = PlacementTask(tables_of([10, 10], [64, 96]), 2, 2**30, constraints=constraints)
-    parts, _ = roomy.split(torch.tensor([1, 24] if not narrowest else [1, 2]))  # shards of it are as narrow as they are
+    parts = split_by_columns(
+        roomy, torch.tensor([1, 24] if not narrowest else [1, 2])
+    )  # shards of it are as narrow as they are
     assert len(parts.tables) > 2

@@ -94,7 +94,7 @@ class EverythingOnOne:
     name = "everything on one"
 
     def place(self, task):
-        return Placement(torch.full((len(task.tables),), 3), task.num_devices)
+        return Placement.whole(torch.full((len(task.tables),), 3), task.num_devices)
 
 
 def test_any_placer_may_place_but_not_against_constraints():

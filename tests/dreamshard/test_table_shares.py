@@ -5,10 +5,9 @@ import torch
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import DeviceCosts
-from dreamshard.placed_shards import placed_shards
-from dreamshard.placement import Placement
+from dreamshard.placement import Placement, TableSharding, even_columns
 from dreamshard.search import RooflinePlacer
-from dreamshard.sharding import ShardedPlacement, TableSharding, even_columns
+from dreamshard.shards import Shards
 from dreamshard.table_shares import table_shares
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import SPECS
@@ -28,22 +27,21 @@ def mixed(num_tables=7):
         devices_per_host=2,
         constraints=ANY_SHARDING,
     )
-    whole = ((0, 64),)
     halves = even_columns(64, 2)
     shardings = (
-        TableSharding(sharding_type="table_wise", columns=whole, where=(0,)),
-        TableSharding(sharding_type="column_wise", columns=halves, where=(1, 0)),
-        TableSharding(sharding_type="row_wise", columns=whole),
-        TableSharding(sharding_type="table_row_wise", columns=whole, where=(1,)),
-        TableSharding(sharding_type="grid_shard", columns=halves, where=(0, 1)),
-        TableSharding(sharding_type="data_parallel", columns=whole),
-        TableSharding(sharding_type="table_wise", columns=whole, where=(2,), cached_share=0.1),
+        TableSharding("table_wise", where=(0,)),
+        TableSharding("column_wise", columns=halves, where=(1, 0)),
+        TableSharding("row_wise"),
+        TableSharding("table_row_wise", where=(1,)),
+        TableSharding("grid_shard", columns=halves, where=(0, 1)),
+        TableSharding("data_parallel"),
+        TableSharding("table_wise", where=(2,), cached_share=0.1),
     )
-    return task, ShardedPlacement(shardings[:num_tables], 4, 2)
+    return task, Placement(shardings[:num_tables], 4, 2)
 
 
 def whole(task, devices):
-    return ShardedPlacement.of(Placement(torch.tensor(devices), task.num_devices), task.tables, task.devices_per_host)
+    return Placement.whole(devices, task.num_devices, task.devices_per_host)
 
 
 @pytest.mark.parametrize(
@@ -54,20 +52,20 @@ def whole(task, devices):
 def test_shares_add_up_to_what_each_device_costs_and_holds(case, predictor):
     task, placement = case
     shares = table_shares(task, placement, predictor)
-    expected = predictor.predict_sharded(task, placement).phases_ms()
+    expected = predictor.predict(task, placement).phases_ms()
     torch.testing.assert_close(shares.device_phases_ms, expected.double(), rtol=1e-4, atol=1e-6)
     assert (shares.phases_ms >= 0).all()
-    assert shares.device_bytes.tolist() == placed_shards(task, placement).memory_bytes().tolist()
+    assert shares.device_bytes.tolist() == Shards.of(task, placement).memory_bytes().tolist()
 
 
 def test_compute_is_divided_by_what_each_table_saves_and_exchange_by_columns():
     task = PlacementTask(tables_of([100_000] * 3, [64, 32, 64], [40.0, 10.0, 20.0]), 2, 2**40)
     shares = table_shares(task, whole(task, [0, 0, 1]), A100)
-    costs = A100.predict_sharded(task, whole(task, [0, 0, 1])).phases_ms()[0]
+    costs = A100.predict(task, whole(task, [0, 0, 1])).phases_ms()[0]
     saved = []
     for kept in ([1, 2], [0, 2]):
         less = PlacementTask(task.tables.select(kept), 2, 2**40)
-        saved.append(costs[0] - A100.predict_sharded(less, whole(less, [0, 1])).phases_ms()[0, 0])
+        saved.append(costs[0] - A100.predict(less, whole(less, [0, 1])).phases_ms()[0, 0])
     assert float(shares.phases_ms[0, 0] / shares.phases_ms[1, 0]) == pytest.approx(float(saved[0] / saved[1]))
     assert float(shares.phases_ms[0, 1] / shares.phases_ms[1, 1]) == pytest.approx(64 / 32)
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import ROW_BYTES, tables_of, task_of
@@ -20,8 +21,8 @@ def test_tables_larger_than_all_devices_together_are_refused():
 
 def test_a_task_that_exactly_fills_its_devices_is_a_task():
     task = task_of([10, 10], num_devices=2, room_rows=10)
-    assert task.is_legal(Placement(torch.tensor([0, 1]), 2))
-    assert not task.is_legal(Placement(torch.tensor([0, 0]), 2))
+    assert not violation(task, Placement.whole(torch.tensor([0, 1]), 2))
+    assert violation(task, Placement.whole(torch.tensor([0, 0]), 2))
 
 
 def test_a_task_without_tables_or_devices_is_refused():
@@ -38,5 +39,5 @@ def test_half_precision_halves_the_bytes_of_a_task():
 
 def test_a_placement_of_another_number_of_tables_or_devices_is_not_legal():
     task = task_of([1, 1], num_devices=2, room_rows=10)
-    assert not task.is_legal(Placement(torch.tensor([0, 1, 1]), 2))
-    assert not task.is_legal(Placement(torch.tensor([0, 1]), 3))
+    assert violation(task, Placement.whole(torch.tensor([0, 1, 1]), 2))
+    assert violation(task, Placement.whole(torch.tensor([0, 1]), 3))

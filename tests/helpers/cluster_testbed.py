@@ -37,7 +37,7 @@ def open_cluster(
 
 
 def placement(*device: int, num_devices: int = 2) -> Placement:
-    return Placement(torch.tensor(device), num_devices)
+    return Placement.whole(torch.tensor(device), num_devices)
 
 
 def have_ended(pids: list[int]) -> bool:

@@ -17,9 +17,8 @@ import psutil
 import torch
 
 from dreamshard.constraints import ANY_SHARDING
-from dreamshard.exchange_sample import Exchange
-from dreamshard.placement import Placement
-from dreamshard.sharding import ShardedPlacement, TableSharding
+from dreamshard.costs import Exchange
+from dreamshard.placement import Placement, TableSharding
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import MeasurementError, Testbed, TestbedSetup, open_testbed
 from dreamshard.testbeds.cluster.launched import HostRanks, launched_ranks, launched_start
@@ -102,7 +101,7 @@ def answer(line: str, num_devices: int, timeout_s: float, ranks: HostRanks) -> d
         task = roomy_task(tables_of_dims([8] * num_devices, rows=500, names=names), num_devices)
         if line == "shardings":
             return measured_shardings(bed, task)
-        sample = bed.measure(task, Placement(torch.arange(num_devices), num_devices))
+        sample = bed.measure(task, Placement.whole(torch.arange(num_devices), num_devices))
     except (MeasurementError, ValueError) as error:
         return {"error": str(error), "notes": getattr(error, "__notes__", [])}
     finally:
@@ -118,15 +117,15 @@ def answer(line: str, num_devices: int, timeout_s: float, ranks: HostRanks) -> d
 
 def measured_shardings(bed: Testbed, task: PlacementTask) -> dict:
     """A table by rows, one by rows on the second host, one by columns and rows on both hosts, and copies of one."""
-    columns, half = ((0, 8),), ((0, 4), (4, 8))
+    half = ((0, 4), (4, 8))
     shardings = (
-        TableSharding(sharding_type="row_wise", columns=columns),
-        TableSharding(sharding_type="table_row_wise", columns=columns, where=(1,)),
-        TableSharding(sharding_type="grid_shard", columns=half, where=(0, 1)),
-        TableSharding(sharding_type="data_parallel", columns=columns),
+        TableSharding("row_wise"),
+        TableSharding("table_row_wise", where=(1,)),
+        TableSharding("grid_shard", columns=half, where=(0, 1)),
+        TableSharding("data_parallel"),
     )
     free = replace(task, constraints=ANY_SHARDING)
-    sample = bed.measure_sharding(free, ShardedPlacement(shardings, 4, 2))
+    sample = bed.measure(free, Placement(shardings, 4, 2))
     return {
         "devices_per_host": sample.task.devices_per_host,
         "all_positive": bool((sample.costs.phases_ms() > 0).all() and (sample.index_ms > 0).all()),

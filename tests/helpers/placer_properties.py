@@ -69,8 +69,7 @@ def thread_differences(name: str, task: PlacementTask) -> str:
     finally:
         torch.set_num_threads(threads)
     one, many = placed
-    same = torch.equal(one.device, many.device) and one.shards == many.shards
-    return "" if same else f"{name} places otherwise with four threads"
+    return "" if one == many else f"{name} places otherwise with four threads"
 
 
 def _broken(name: str, placer: Any, task: PlacementTask) -> Iterator[str]:
@@ -82,8 +81,8 @@ def _broken(name: str, placer: Any, task: PlacementTask) -> Iterator[str]:
         elif "none exists" in str(error) and pack_whole(PlacementLimits.of(task)).device is not None:
             yield f"called impossible what is possible: {error}"
         return
-    if not task.is_legal(placement) or violation(task, placement):
-        yield f"is not legal: {violation(task, placement)}"
+    if broken := violation(task, placement):
+        yield f"is not legal: {broken}"
     if _held(task, placer.place(task)) != _held(task, placement):
         yield "places otherwise when asked again"
     yield from _broken_by_order(placer, task, placement)
@@ -91,7 +90,7 @@ def _broken(name: str, placer: Any, task: PlacementTask) -> Iterator[str]:
         yield from _broken_by_numbers_of_devices(placer, task, placement)
     if name in _WORSE:
         roomier = replace(task, memory_bytes=int(1.3 * task.memory_bytes))
-        before, after = (placer.predict_overall_ms(task, placer.place(each)) for each in (task, roomier))
+        before, after = (float(placer.predict(task, placer.place(each)).overall_ms()) for each in (task, roomier))
         if after > before * _WORSE[name]:
             yield f"costs {after / before:.4f} with more memory"
 
@@ -124,8 +123,8 @@ def _broken_by_numbers_of_devices(placer: Any, task: PlacementTask, placement: P
     except NoPlacementError as error:
         yield f"finds nothing when devices have other numbers: {error}"
         return
-    if not other.is_legal(renumbered) or violation(other, renumbered):
-        yield f"is not legal when devices have other numbers: {violation(other, renumbered)}"
+    if broken := violation(other, renumbered):
+        yield f"is not legal when devices have other numbers: {broken}"
     if _held_by_kind(other, renumbered) != _held_by_kind(task, placement):
         yield "places otherwise when devices have other numbers"
 
@@ -143,11 +142,12 @@ def _held_by_kind(task: PlacementTask, placement: Placement) -> Counter[tuple[ob
 
 def _held(task: PlacementTask, placement: Placement) -> dict[tuple[str, int, int], int]:
     """Device by table and columns."""
-    if placement.shards is None:
-        ranges = [(name, 0, dim) for name, dim in zip(task.tables.names, task.tables.dim.tolist(), strict=True)]
-    else:
-        ranges = [(task.tables.names[each.table], each.start, each.end) for each in placement.shards]
-    return dict(zip(ranges, placement.device.tolist(), strict=True))
+    tables = zip(task.tables.names, task.tables.dim.tolist(), placement.tables, strict=True)
+    return {
+        (name, *columns): place
+        for name, dim, sharding in tables
+        for columns, place in zip(sharding.ranges(dim), sharding.where, strict=True)
+    }
 
 
 def _task(generator: torch.Generator, seed: int) -> PlacementTask:

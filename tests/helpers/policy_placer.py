@@ -23,4 +23,4 @@ class PolicyPlacer:
     def place(self, task: PlacementTask) -> Placement:
         network = self.state.cost_network.for_task(task)
         finished = rollout(self.state.policy, network, episodes_of([task], network, self.state.normaliser), None)
-        return Placement(finished.device[0] if bool(finished.feasible[0]) else packed(task), task.num_devices)
+        return Placement.whole(finished.device[0] if bool(finished.feasible[0]) else packed(task), task.num_devices)

@@ -53,7 +53,7 @@ def make_sample(task: PlacementTask, device: list[int], testbed: str = "simulate
     """Device d takes (1, 2, 3, 4) x ms x (d + 1)."""
     return sample_of_phases(
         task,
-        Placement(torch.tensor(device), task.num_devices),
+        Placement.whole(torch.tensor(device), task.num_devices),
         torch.tensor([[(d + 1) * ms * phase for phase in (1, 2, 3, 4)] for d in range(task.num_devices)]),
         overall_ms=1 / 3,
         spread_ms=0.01,

@@ -21,7 +21,7 @@ from torchrec.distributed.types import ShardedTensor
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.types import DataType
 
-from dreamshard.sharding import ShardedPlacement, TableSharding
+from dreamshard.placement import Placement, TableSharding
 from dreamshard.sharding_planner import DreamShardPlanner
 from dreamshard.torchrec import load_plan, placement_plan, planned_tables, to_json
 
@@ -34,8 +34,8 @@ def shardings(ranks: int, per_host: int) -> dict[str, TableSharding]:
     """How each table of `Model` is sharded, by its path; together these are all ways."""
     last, hosts = ranks - 1, ranks // per_host
 
-    def sharding(sharding_type, columns=WHOLE, where=()) -> TableSharding:
-        return TableSharding(sharding_type=sharding_type, columns=columns, where=where)
+    def sharding(sharding_type, columns=(), where=()) -> TableSharding:
+        return TableSharding(sharding_type, columns=columns, where=where)
 
     return {
         "bags.whole": sharding("table_wise", where=(last,)),
@@ -141,7 +141,7 @@ class Outcome:
 def outcomes(ranks: int, per_host: int, port: int, folder: Path) -> list[Outcome]:
     """Run all ranks once; they share the import of TorchRec."""
     plan = placement_plan(
-        ShardedPlacement(tuple(shardings(ranks, per_host).values()), ranks, per_host),
+        Placement(tuple(shardings(ranks, per_host).values()), ranks, per_host),
         planned_tables(Model()),
         device_type="cpu",
     )

@@ -13,8 +13,8 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from dreamshard.constraints import Constraints
-from dreamshard.placed_shards import placed_shards
-from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement
+from dreamshard.placement import SHARDING_TYPES, Placement
+from dreamshard.shards import Shards
 from dreamshard.tables import NUM_BINS, Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
@@ -54,7 +54,7 @@ class Case:
     """
 
     name: str
-    placement: ShardedPlacement
+    placement: Placement
     rows: tuple[int, ...]
     dim: tuple[int, ...]
     batch_size: int = 8
@@ -149,7 +149,7 @@ def _rank(rank: int, cases: list[Case], folder: str) -> None:
     results = {}
     for case in cases:
         task = case.task
-        jobs = list(ShardingJob.each(range(task.num_devices), task, placed_shards(task, case.placement)))
+        jobs = list(ShardingJob.each(range(task.num_devices), task, Shards.of(task, case.placement)))
         for members in dict.fromkeys(members for job in jobs for members in job.groups):
             if members not in formed:
                 formed.add(members)
@@ -196,7 +196,7 @@ def _map_columns(case: Case, pooled: Pooled, work) -> Pooled:
         hosts=tuple(part.clone() for part in pooled.hosts),
         copies=pooled.copies.clone(),
     )
-    for d, shards in enumerate(rank_shards(case.task, placed_shards(case.task, case.placement))):
+    for d, shards in enumerate(rank_shards(case.task, Shards.of(case.task, case.placement))):
         for shard in shards:
             matrix = {
                 "device": copied.device[d],

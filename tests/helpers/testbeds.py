@@ -65,7 +65,7 @@ def with_shardings(setup: TestbedSetup) -> SimulatedTestbed:
 class ForgettingShardings(ByCount):
     """Answers with nothing for tables sharded in any way."""
 
-    def measure_sharding(self, task, placement):
+    def measure(self, task, placement):
         return None
 
 

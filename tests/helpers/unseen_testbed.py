@@ -13,6 +13,7 @@ import torch
 from dreamshard.baselines import baselines
 from dreamshard.costs import CostSample
 from dreamshard.placement import Placement, device_memory_bytes
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from tests.helpers.samples import sample_of_phases
@@ -27,7 +28,8 @@ class UnseenTestbed:
     seed: int
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
-        whole, placed = task.sharded(placement)
+        shards = Shards.of(task, placement)
+        whole, placed = shards.as_task(task), Placement.whole(shards.device, task.num_devices)
         phases = true_phases_ms(whole, placed.device[None])[0]
         drawn = torch.Generator().manual_seed(self.seed + int((placed.device * torch.arange(len(placed.device))).sum()))
         phases = phases * (1 + NOISE * torch.randn(phases.shape, generator=drawn, dtype=phases.dtype))
@@ -63,8 +65,8 @@ def true_phases_ms(task: PlacementTask, device: torch.Tensor) -> torch.Tensor:
 
 def true_ms(task: PlacementTask, placement: Placement) -> float:
     """Overall cost of a placement, without noise."""
-    whole, placed = task.sharded(placement)
-    return float(true_phases_ms(whole, placed.device[None]).sum(-1).amax())
+    shards = Shards.of(task, placement)
+    return float(true_phases_ms(shards.as_task(task), shards.device[None]).sum(-1).amax())
 
 
 def annealed_ms(task: PlacementTask, steps: int, chains: int = 24, seed: int = 0) -> float:

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.placed_shards import Collectives, PlacedShards
+from dreamshard.shards import Collectives, Shards
 from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
 from dreamshard.testbeds.accelerators.links import (
     NETWORK_SHARE,
@@ -132,7 +132,7 @@ def host_exchange_s(
 
 
 def index_exchange_s(
-    shards: PlacedShards, batch_size: int, spec: AcceleratorSpec, devices_per_host: int | None = None
+    shards: Shards, batch_size: int, spec: AcceleratorSpec, devices_per_host: int | None = None
 ) -> Float[Tensor, " D"]:
     """Seconds of the exchange of indices: every shard but data-parallel copies gets the lookups of its rows.
 

@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dreamshard.placed_shards import GRADIENT_BYTES, PlacedShards
-from dreamshard.sharding import ON_ONE_DEVICE
+from dreamshard.placement import ON_ONE_DEVICE
+from dreamshard.shards import GRADIENT_BYTES, Shards
 from dreamshard.tables import (
     BYTES_PER_ELEMENT_STATE,
     BYTES_PER_ROW,
@@ -66,7 +66,7 @@ def table_loads(tables: Tables, batch_size: int, precision: Precision, optimizer
     return _loads(tables, torch.tensor(float(batch_size), dtype=torch.float64), row_bytes, optimizer)
 
 
-def placed_loads(task: PlacementTask, shards: PlacedShards, batch_size: int) -> Float[Tensor, "S L"]:
+def placed_loads(task: PlacementTask, shards: Shards, batch_size: int) -> Float[Tensor, "S L"]:
     """Loads of each shard, in float64; the first columns are those of `table_loads`, of which the others know nothing.
 
     A block of rows looks up its share of the lookups, but writes partial sums for the whole batch. A data-parallel copy
@@ -146,7 +146,7 @@ def _state_bytes(dim: Float[Tensor, " S"], optimizer: Optimizer) -> Float[Tensor
     return _sectors(dim * BYTES_PER_ELEMENT_STATE[optimizer]) + per_row
 
 
-def _missed_rows(shards: PlacedShards, unique: Float[Tensor, " S"]) -> Float[Tensor, " S"]:
+def _missed_rows(shards: Shards, unique: Float[Tensor, " S"]) -> Float[Tensor, " S"]:
     """Distinct rows of a batch that are not in the cache; see the module's docstring."""
     share = shards.tables.bins.double()
     share = share / share.sum(dim=1, keepdim=True).clamp(min=1e-12)

@@ -19,8 +19,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.costs import DeviceCosts
-from dreamshard.placed_shards import PlacedShards
-from dreamshard.sharding import ON_ONE_HOST
+from dreamshard.placement import ON_ONE_HOST
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
 from dreamshard.testbeds.accelerators.collectives import collectives_s
@@ -44,7 +44,7 @@ def phase_costs(
     )
 
 
-def sharding_costs(task: PlacementTask, shards: PlacedShards, batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:
+def sharding_costs(task: PlacementTask, shards: Shards, batch_size: int, spec: AcceleratorSpec) -> DeviceCosts:
     """Milliseconds per phase and device of tables that are sharded in any way, in float64.
 
     All shards of a device count as one call of the fused operator. TorchRec calls it once for each way to shard, whose
@@ -66,7 +66,7 @@ def sharding_costs(task: PlacementTask, shards: PlacedShards, batch_size: int, s
     )
 
 
-def link_devices_per_host(task: PlacementTask, shards: PlacedShards, spec: AcceleratorSpec) -> int:
+def link_devices_per_host(task: PlacementTask, shards: Shards, spec: AcceleratorSpec) -> int:
     """Devices that reach each other by the node's own link: as the task says, else as many as the hardware has.
 
     Raises:

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dreamshard.exchange_sample import Exchange
-from dreamshard.placement import Placement
+from dreamshard.costs import Exchange
+from dreamshard.shards import Shards
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.cluster.sharded.job import ShardingJob
@@ -74,16 +74,17 @@ class PlacementJob:
     optimizer: Optimizer
 
     @classmethod
-    def each(cls, members: tuple[int, ...], task: PlacementTask, placement: Placement) -> "Iterator[PlacementJob]":
-        """The jobs of a placement of whole tables, in the order of `members`."""
-        columns = {name: column.numpy() for name, column in task.tables.columns(torch.arange(len(task.tables))).items()}
-        holders = placement.device.numpy()
+    def each(cls, members: tuple[int, ...], task: PlacementTask, shards: Shards) -> "Iterator[PlacementJob]":
+        """The jobs of shards of whole tables and columns, in the order of `members`."""
+        tables = shards.tables
+        columns = {name: column.numpy() for name, column in tables.columns(torch.arange(len(tables))).items()}
+        holders = shards.device.numpy()
         sum_dims = np.bincount(holders, columns["dim"], minlength=len(members)).astype(np.int64)
         order = np.argsort(holders, kind="stable")
         for own in np.split(order, np.cumsum(np.bincount(holders, minlength=len(members)))[:-1]):
             yield cls(
                 members,
-                tuple(task.tables.names[t] for t in own.tolist()),
+                tuple(tables.names[s] for s in own.tolist()),
                 {name: column[own] for name, column in columns.items()},
                 sum_dims,
                 task.precision,

@@ -10,8 +10,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.costs import PHASES, Infeasible
-from dreamshard.exchange_sample import Exchange
+from dreamshard.costs import PHASES, Exchange, Infeasible
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.cluster.jobs import PlacementJob
 from dreamshard.testbeds.shard_runner import GRADIENT, BuiltShard, DoesNotFitError, ShardRunner

@@ -15,18 +15,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.costs import PHASES, CostSample, DeviceCosts, Infeasible, ShardingSample
-from dreamshard.exchange_sample import Exchange, ExchangeSample
+from dreamshard.costs import PHASES, CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
 from dreamshard.placement import Placement
-from dreamshard.sharding import ShardedPlacement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import (
     MeasurementError,
     TestbedSetup,
     check_exchange,
     check_placement,
-    check_sharding,
-    of_whole_tables,
 )
 from dreamshard.testbeds.clocks import CLOCKS, medians, slowest_spread
 from dreamshard.testbeds.cluster.jobs import DeviceType, ExchangeJob, Job, PlacementJob
@@ -80,59 +76,35 @@ class ClusterTestbed:
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`; the sample's task has the devices per host that were measured.
 
-        After an error all ranks are ended, and the next measurement starts new ones.
+        Tables and columns of one precision run in one fused operator per rank. Otherwise each collective begins when all
+        ranks are there, and each of a rank's operators runs by itself. After an error all ranks are ended, and the next
+        measurement starts new ones.
         """
-        task, placement = check_placement(task, placement, self.max_devices)
-        if task.precision_of:
-            sharded = ShardedPlacement.of(placement, task.tables, task.devices_per_host)
-            return of_whole_tables(self.measure_sharding(task, sharded), placement)
-        require_operator(task.precision, task.optimizer, self.device_type)
+        shards = check_placement(task, placement, self.max_devices)
         members = self.layout.members(task.num_devices, task.devices_per_host)
         measured = replace(task, devices_per_host=self.layout.per_host(members))
-        jobs = list(PlacementJob.each(members, measured, placement))
+        is_fused = placement.is_by_columns and not task.precision_of
+        jobs: list[Job]
+        if is_fused:
+            require_operator(task.precision, task.optimizer, self.device_type)
+            jobs = list(PlacementJob.each(members, task, shards))
+        else:
+            require_shards(measured, shards, self.device_type)
+            jobs = list(ShardingJob.each(members, task, shards))
         with self._lock:
             answers = self._answers(members, jobs, task.name)
         infeasible = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
-        timed = torch.zeros(1, task.num_devices, 4) if infeasible else _stacked(answers)  # [R, D, 4]
-        costs = DeviceCosts.from_phases(medians(timed).to(torch.float32))  # [D, 4]
+        num_phases = len(PHASES)
+        timed = torch.zeros(1, task.num_devices, num_phases + 1) if infeasible else _stacked(answers)  # [R, D, 4 or 5]
+        median_ms = medians(timed).to(torch.float32)
+        costs = DeviceCosts.from_phases(median_ms[:, :num_phases])
         return CostSample(
             task=measured,
             placement=placement,
             costs=costs,
+            index_ms=None if is_fused else median_ms[:, num_phases],
             overall_ms=float(costs.overall_ms()) if infeasible is None else math.inf,
-            spread_ms=slowest_spread(timed),
-            repeats=len(timed) if infeasible is None else 0,
-            clock=CLOCKS[self.device_type].name,
-            testbed=self.name,
-            hardware=self.hardware,
-            batch_size=self.setup.batch_size,
-            versions=library_versions(),
-            infeasible=infeasible,
-        )
-
-    def measure_sharding(self, task: PlacementTask, placement: ShardedPlacement) -> ShardingSample:
-        """See `ShardingTestbed`; after an error as `measure`.
-
-        Each collective begins when all ranks are there, and each of a rank's operators runs by itself.
-        """
-        shards = check_sharding(task, placement, self.max_devices)
-        members = self.layout.members(task.num_devices, task.devices_per_host)
-        measured = replace(task, devices_per_host=self.layout.per_host(members))
-        require_shards(measured, shards, self.device_type)
-        jobs = list(ShardingJob.each(members, task, shards))
-        with self._lock:
-            answers = self._answers(members, jobs, task.name)
-        infeasible = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
-        timed = torch.zeros(1, task.num_devices, len(PHASES) + 1) if infeasible else _stacked(answers)  # [R, D, 5]
-        median_ms = medians(timed).to(torch.float32)  # [D, 5]
-        costs = DeviceCosts.from_phases(median_ms[:, : len(PHASES)])
-        return ShardingSample(
-            task=measured,
-            placement=placement,
-            costs=costs,
-            index_ms=median_ms[:, -1],
-            overall_ms=float(costs.overall_ms()) if infeasible is None else math.inf,
-            spread_ms=slowest_spread(timed[..., : len(PHASES)]),
+            spread_ms=slowest_spread(timed[..., :num_phases]),
             repeats=len(timed) if infeasible is None else 0,
             clock=CLOCKS[self.device_type].name,
             testbed=self.name,
@@ -143,7 +115,7 @@ class ClusterTestbed:
         )
 
     def measure_exchange(self, exchange: Exchange) -> ExchangeSample:
-        """See `ExchangeTestbed`, on as many devices as there are, also more than a task's; after an error as `measure`."""
+        """See `Testbed`, on as many devices as there are, also more than a task's; after an error as `measure`."""
         check_exchange(exchange, len(self.layout.ranks))
         members = self.layout.members(exchange.num_devices, exchange.devices_per_host)
         self.layout.hardware(members, self.device_type)  # refuses GPUs of several models

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from dreamshard.moving import Step
-from dreamshard.sharding import ON_ONE_DEVICE, ON_ONE_HOST, ShardedPlacement, TableSharding
+from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, TableSharding
 from dreamshard.table_shares import TableShares
 from dreamshard.tasks import PlacementTask
 
@@ -31,7 +31,7 @@ class Side:
     devices_per_host: int
 
     @classmethod
-    def of(cls, name: str, task: PlacementTask, placement: ShardedPlacement, shares: TableShares) -> "Side":
+    def of(cls, name: str, task: PlacementTask, placement: Placement, shares: TableShares) -> "Side":
         """A placement of a task's tables."""
         return cls(
             name=name,

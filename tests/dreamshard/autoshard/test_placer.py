@@ -28,13 +28,13 @@ def folder(tmp_path):
 def test_it_places_any_number_of_tables_on_any_number_of_devices(num_tables, num_devices):
     task, placer = roomy_task(pool_of(num_tables), num_devices), learnt_autoshard_placer()
     assert isinstance(placer, Placer)
-    assert task.is_legal(placer.place(task))
+    assert not violation(task, placer.place(task))
     assert torch.equal(placer.place(task).device, placer.place(task, budget_ms=1.0).device)
 
 
 def test_where_the_policy_runs_out_of_room_tables_are_packed():
     task = task_of([6, 5, 4, 3, 2, 2, 1, 1], 3, 8)  # exactly full
-    assert task.is_legal(learnt_autoshard_placer().place(task))
+    assert not violation(task, learnt_autoshard_placer().place(task))
 
 
 def test_constraints_are_met():
@@ -51,11 +51,11 @@ def test_constraints_are_met():
 def test_predictions_are_of_each_devices_compute_and_zero_without_tables():
     task, placer = roomy_task(pool_of(6), 3), learnt_autoshard_placer()
     device = torch.tensor([0, 0, 0, 2, 2, 2])
-    predicted = placer.predict_compute_ms(task, Placement(device, 3))
+    predicted = placer.predict_compute_ms(task, Placement.whole(device, 3))
     alone = PlacementTask(task.tables.select([3, 4, 5]), 1, task.memory_bytes)
     assert predicted[1] == 0
     assert predicted[2] == pytest.approx(
-        float(placer.predict_compute_ms(alone, Placement(torch.zeros(3, dtype=torch.int64), 1))[0])
+        float(placer.predict_compute_ms(alone, Placement.whole(torch.zeros(3, dtype=torch.int64), 1))[0])
     )
 
 

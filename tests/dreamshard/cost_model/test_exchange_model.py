@@ -35,7 +35,7 @@ def task(num_devices: int, **more) -> PlacementTask:
 
 def placements(num_devices: int, count: int = 12, noise: float = 0.0):
     draws = torch.randint(num_devices, (count, len(POOL)), generator=torch.Generator().manual_seed(0))
-    return [bed(noise).measure(task(num_devices), Placement(draw, num_devices)) for draw in draws]
+    return [bed(noise).measure(task(num_devices), Placement.whole(draw, num_devices)) for draw in draws]
 
 
 def network(*samples, learnt=()) -> StructuredCostNetwork:

@@ -24,7 +24,7 @@ def measured(pool, num_tasks, placements_each, seed):
 
 
 def two_samples(task):
-    return [sample_of(task, Placement(torch.tensor(device), 2), [3.0, 1.0]) for device in ([0, 0, 1], [0, 1, 1])]
+    return [sample_of(task, Placement.whole(torch.tensor(device), 2), [3.0, 1.0]) for device in ([0, 0, 1], [0, 1, 1])]
 
 
 def test_the_assignment_says_where_each_table_is():
@@ -36,7 +36,7 @@ def test_the_assignment_says_where_each_table_is():
 def test_a_table_that_changed_between_two_samples_is_two_tables():
     one, other = task_of([10, 20], 2, 1000), task_of([10, 40], 2, 1000)
     assert one.tables.names == other.tables.names
-    placement = Placement(torch.tensor([0, 1]), 2)
+    placement = Placement.whole(torch.tensor([0, 1]), 2)
     normaliser = Normaliser.fit(POOL)
     data = CostData.of([sample_of(task, placement, [1.0, 2.0]) for task in (one, other)], normaliser)
     assert data.assignment.tolist() == [[[1, 0, 0], [0, 1, 0]], [[1, 0, 0], [0, 0, 1]]]
@@ -45,7 +45,7 @@ def test_a_table_that_changed_between_two_samples_is_two_tables():
 
 
 def mixed_samples():
-    one = sample_of(task_of([1], 1, 10), Placement(torch.tensor([0]), 1), [1.0])
+    one = sample_of(task_of([1], 1, 10), Placement.whole(torch.tensor([0]), 1), [1.0])
     return [*two_samples(task_of([1, 2, 3], 2, 10)), one]
 
 

@@ -59,7 +59,7 @@ def test_a_table_without_lookups_has_finite_ratios():
 
 def test_a_placer_predicts_less_for_half_precision_and_for_half_the_batch():
     placer, task = make_placer(learnt()), roomy_task(pool_of(12, 3))
-    placement = Placement(torch.arange(12) % 2, 2)
+    placement = Placement.whole(torch.arange(12) % 2, 2)
     measured = placer.cost_network.measured_on
     own = float(placer.predict(task, placement).overall_ms())
     assert own == float(placer.predict(replace(task, batch_size=measured.setting.batch_size), placement).overall_ms())
@@ -78,7 +78,7 @@ def test_a_network_that_does_not_know_its_setting_predicts_the_same_for_all():
 
 
 def test_samples_of_two_settings_fit_together():
-    tables, placement = pool_of(8), Placement(torch.arange(8) % 2, 2)
+    tables, placement = pool_of(8), Placement.whole(torch.arange(8) % 2, 2)
     fp32, fp16 = roomy_task(tables), replace(roomy_task(tables), precision="fp16")
     samples = [simulated(0.0).measure(task, placement) for task in (fp32, fp16)]
     samples.append(simulated(0.0, batch_size=2048).measure(fp32, placement))
@@ -92,7 +92,7 @@ def test_samples_of_two_settings_fit_together():
 
 
 def test_the_loss_is_huber_s_of_the_predictions_of_each_setting():
-    tables, placement = pool_of(8), Placement(torch.arange(8) % 2, 2)
+    tables, placement = pool_of(8), Placement.whole(torch.arange(8) % 2, 2)
     tasks = [roomy_task(tables), replace(roomy_task(tables), precision="fp16")]
     data = CostData.of([simulated(0.0).measure(task, placement) for task in tasks], Normaliser.fit(tables), FP32)
     network = new_cost_network("structured", Normaliser.fit(tables))

@@ -3,21 +3,19 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.moving import Step, blocks_of, in_use, moved_bytes, renamed, steps
-from dreamshard.placement import ColumnShard, Placement
+from dreamshard.placement import Placement, TableSharding
 from dreamshard.plan import make_plan
 from dreamshard.search import RooflinePlacer
-from dreamshard.sharding import ShardedPlacement, TableSharding
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import SPECS
 from tests.helpers.tables import ROW_BYTES, tables_of, task_of
 
 
 def placed(task, devices, per_host=None):
-    return ShardedPlacement.of(Placement(torch.tensor(devices), task.num_devices), task.tables, per_host)
+    return Placement.whole(devices, task.num_devices, per_host)
 
 
 def between(task, before, after):
@@ -36,22 +34,21 @@ def test_moves_name_what_changed_largest_first():
 
 def test_a_split_table_moves_only_the_columns_that_change_device():
     task = PlacementTask(tables_of([5], dim=8), 2, 2**20)
-    split = Placement(torch.tensor([0, 1]), 2, (ColumnShard(0, 0, 4), ColumnShard(0, 4, 8)))
-    after = ShardedPlacement.of(split, task.tables)
-    assert between(task, placed(task, [0]), after) == [Step("move", "t0", (0, 5), (4, 8), 0, 1, 80)]
+    split = Placement((TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1)),), 2, 2)
+    assert between(task, placed(task, [0]), split) == [Step("move", "t0", (0, 5), (4, 8), 0, 1, 80)]
 
 
 def test_state_of_each_row_moves_with_every_range_of_columns():
     task = PlacementTask(tables_of([5], dim=8), 2, 2**20, optimizer="rowwise_adagrad")
-    split = Placement(torch.tensor([0, 1]), 2, (ColumnShard(0, 0, 4), ColumnShard(0, 4, 8)))
-    moved = between(task, placed(task, [0]), ShardedPlacement.of(split, task.tables))
+    split = Placement((TableSharding("column_wise", ((0, 4), (4, 8)), (0, 1)),), 2, 2)
+    moved = between(task, placed(task, [0]), split)
     assert [move.memory_bytes for move in moved] == [5 * (4 * 4 + 4)]
 
 
 def test_rows_go_to_each_device_and_copies_to_every_device_that_has_none():
     task = task_of([6], num_devices=3, room_rows=10)
-    rows = ShardedPlacement((TableSharding(sharding_type="row_wise", columns=((0, 4),)),), 3, 3)
-    copies = ShardedPlacement((TableSharding(sharding_type="data_parallel", columns=((0, 4),)),), 3, 3)
+    rows = Placement((TableSharding("row_wise"),), 3, 3)
+    copies = Placement((TableSharding("data_parallel"),), 3, 3)
     whole = placed(task, [1])
     assert [(move.rows, move.target) for move in between(task, whole, rows)] == [((0, 2), 0), ((4, 6), 2)]
     assert [(move.rows, move.target) for move in between(task, whole, copies)] == [((0, 6), 0), ((0, 6), 2)]
@@ -80,11 +77,11 @@ def test_devices_are_only_renamed_within_their_hosts_and_hosts_as_a_whole():
 def test_tables_on_hosts_move_with_their_host():
     constraints = replace(ANY_SHARDING)
     task = replace(task_of([8, 6], num_devices=4, room_rows=20), devices_per_host=2, constraints=constraints)
-    on_host = lambda host: TableSharding(sharding_type="table_row_wise", columns=((0, 4),), where=(host,))  # noqa: E731
-    whole = lambda device: TableSharding(sharding_type="table_wise", columns=((0, 4),), where=(device,))  # noqa: E731
-    before = blocks_of(task, ShardedPlacement((on_host(0), whole(1)), 4, 2))
-    after = renamed(task, ShardedPlacement((on_host(1), whole(2)), 4, 2), before)
-    assert after == ShardedPlacement((on_host(0), whole(1)), 4, 2)
+    on_host = lambda host: TableSharding("table_row_wise", where=(host,))  # noqa: E731
+    whole = lambda device: TableSharding("table_wise", where=(device,))  # noqa: E731
+    before = blocks_of(task, Placement((on_host(0), whole(1)), 4, 2))
+    after = renamed(task, Placement((on_host(1), whole(2)), 4, 2), before)
+    assert after == Placement((on_host(0), whole(1)), 4, 2)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +97,7 @@ def test_only_devices_that_are_alike_by_the_constraints_change_names(constraints
     task = replace(task_of([5, 4, 1], num_devices=3, room_rows=20), constraints=constraints)
     before = blocks_of(task, placed(task, [0, 1, 2]))
     after = renamed(task, placed(task, [1, 2, 0]), before)
-    assert after.as_columns().device.tolist() == devices
+    assert after.device.tolist() == devices
 
 
 def test_new_gone_and_resized_tables_are_told_from_those_that_stay():
@@ -127,9 +124,9 @@ def test_a_table_of_other_rows_is_loaded_anew_where_its_earlier_rows_are_known()
 
 def test_rows_that_a_plan_splits_tell_how_many_there_were():
     old = replace(task_of([6, 4], num_devices=2, room_rows=10), constraints=ANY_SHARDING)
-    rows = TableSharding(sharding_type="row_wise", columns=((0, 4),))
-    whole = TableSharding(sharding_type="table_wise", columns=((0, 4),), where=(0,))
-    plan = make_plan(old, ShardedPlacement((rows, whole), 2, 2), "old")
+    rows = TableSharding("row_wise")
+    whole = TableSharding("table_wise", where=(0,))
+    plan = make_plan(old, Placement((rows, whole), 2, 2), "old")
     assert in_use(plan, replace(old, tables=tables_of([8, 4]))).changed == ("t0",)
 
 
@@ -155,11 +152,11 @@ def test_tables_that_are_new_are_loaded_last_and_gone_ones_are_no_step():
 def test_devices_that_hold_more_or_fewer_rows_of_a_spread_table_keep_their_names():
     tables = tables_of([5, 500, 500, 500], dim=64, pooling=[100.0, 5.0, 20.0, 40.0])  # blocks of 2, 2, 1 and 0 rows
     task = PlacementTask(tables, 4, 2**30, constraints=ANY_SHARDING)
-    rows = TableSharding(sharding_type="row_wise", columns=((0, 64),))
+    rows = TableSharding("row_wise")
     placement = placed(task, [0, 3, 0, 1]).with_table(0, rows)
     before = blocks_of(task, placed(task, [0, 0, 1, 3]).with_table(0, rows))  # the same but for names
     again = renamed(task, placement, before)
     prior = RooflinePlacer(SPECS["a100"])
-    cost_ms, again_ms = (float(prior.predict_sharded(task, each).overall_ms()) for each in (placement, again))
+    cost_ms, again_ms = (float(prior.predict(task, each).overall_ms()) for each in (placement, again))
     assert again_ms == pytest.approx(cost_ms)
     assert [again.tables[t].where for t in (1, 2, 3)] == [(3,), (1,), (0,)]  # 0 and 1 hold as many rows

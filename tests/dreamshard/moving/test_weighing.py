@@ -8,11 +8,10 @@ import torch
 from dreamshard.constraints import Constraints
 from dreamshard.legality import violation
 from dreamshard.moving import InUse, MovePrice, blocks_of, in_use, moved_bytes, renamed, weigh
-from dreamshard.placed_shards import placed_shards
-from dreamshard.placement import Placement
+from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.plan import make_plan
 from dreamshard.search import RooflinePlacer
-from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, TableSharding
+from dreamshard.shards import Shards
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.roofline import sharding_costs
@@ -24,8 +23,8 @@ from tests.helpers.trained import learnt_placer
 class Preset(RooflinePlacer):
     """The preset's own costs of every way to shard."""
 
-    def predict_sharded(self, task, placement):
-        return sharding_costs(task, placed_shards(task, placement), DEFAULT_BATCH, self.spec)
+    def predict(self, task, placement):
+        return sharding_costs(task, Shards.of(task, placement), DEFAULT_BATCH, self.spec)
 
 
 A100 = Preset(SPECS["a100"])
@@ -34,7 +33,7 @@ CHEAP = MovePrice(steps_until_next=1e12, bytes_per_s=1e12)
 
 
 def placed(task, devices):
-    return ShardedPlacement.of(Placement(torch.tensor(devices), task.num_devices), task.tables, task.devices_per_host)
+    return Placement.whole(devices, task.num_devices, task.devices_per_host)
 
 
 def used(task, devices) -> InUse:
@@ -105,7 +104,7 @@ def test_the_choice_is_never_worse_than_both_ends_and_fits(seed, steps):
     for point in (*weighed.curve, weighed.chosen):
         assert violation(task, point.placement) == ""
         assert point.moved_bytes == moved_bytes(current.blocks, blocks_of(task, point.placement))
-        assert point.overall_ms == float(A100.predict_sharded(task, point.placement).overall_ms())
+        assert point.overall_ms == float(A100.predict(task, point.placement).overall_ms())
 
 
 def test_a_plan_that_breaks_a_new_constraint_cannot_be_kept_and_the_reason_is_said():
@@ -140,7 +139,7 @@ def test_ways_to_shard_change_on_the_way_too():
     anything = Constraints(sharding_types=SHARDING_TYPES)
     tables = tables_of([2_000_000, 2000, 2000, 2000], [64, 64, 64, 64], [40.0, 5.0, 5.0, 5.0])
     task = PlacementTask(tables, 4, 2**40, constraints=anything)
-    rows = TableSharding(sharding_type="row_wise", columns=((0, 64),))
+    rows = TableSharding("row_wise")
     target = placed(task, [0, 1, 2, 3]).with_table(0, rows)
     current = used(task, [0, 1, 1, 1])
     assert weigh(task, current, target, A100, DEAR).chosen.moved_bytes == 0
@@ -157,23 +156,23 @@ def test_a_price_of_nothing_is_refused():
 def test_tables_on_hosts_are_kept_on_hosts_of_the_same_size_only():
     anything = Constraints(sharding_types=SHARDING_TYPES)
     tables = tables_of([2_000_000, 2000], 64, [40.0, 5.0])
-    on_host = TableSharding(sharding_type="table_row_wise", columns=((0, 64),), where=(1,))
-    whole = TableSharding(sharding_type="table_wise", columns=((0, 64),), where=(0,))
+    on_host = TableSharding("table_row_wise", where=(1,))
+    whole = TableSharding("table_wise", where=(0,))
     old = PlacementTask(tables, 4, 2**40, devices_per_host=2, constraints=anything)
-    plan = make_plan(old, ShardedPlacement((on_host, whole), 4, 2), "old")
+    plan = make_plan(old, Placement((on_host, whole), 4, 2), "old")
     unsaid = replace(old, devices_per_host=None)  # the hardware has four per host
-    wider = ShardedPlacement((replace(on_host, where=(0,)), whole), 4, 4)
+    wider = Placement((replace(on_host, where=(0,)), whole), 4, 4)
     weighed = weigh(unsaid, in_use(plan, unsaid), wider, A100, DEAR)
     assert weighed.why_not_kept == "it spreads rows over hosts of 2 devices"
     assert weighed.chosen == weighed.moved_all
-    same = ShardedPlacement((replace(on_host, where=(0,)), whole), 4, 2)
+    same = Placement((replace(on_host, where=(0,)), whole), 4, 2)
     assert weigh(old, in_use(plan, old), same, A100, DEAR).chosen.moved_bytes == 0
 
 
 def test_a_plan_whose_cost_the_placer_does_not_know_is_left_and_the_reason_is_said():
     tables = tables_of([100_000] * 2, 64, 20.0)
     task = PlacementTask(tables, 2, 2**40, constraints=Constraints(caching=True))
-    cached = TableSharding(sharding_type="table_wise", columns=((0, 64),), where=(0,), cached_share=0.5)
+    cached = TableSharding("table_wise", where=(0,), cached_share=0.5)
     held = placed(task, [0, 1]).with_table(0, cached)
     current = in_use(make_plan(task, held, "old"), task)
     weighed = weigh(task, current, placed(task, [0, 1]), learnt_placer(), DEAR)

@@ -95,7 +95,7 @@ def test_tables_are_placed_in_descending_order_of_their_predicted_cost_with_the_
 def test_the_summed_cost_of_an_episode_is_the_prediction_recomputed_from_its_placement():
     task = PlacementTask(pool_of(20), 4, 2**30)
     _, taken, _, _ = play("lookahead", task, times=5)
-    again = [learnt_placer().predict_overall_ms(task, Placement(device, 4)) for device in taken.device]
+    again = [float(learnt_placer().predict(task, Placement.whole(device, 4)).overall_ms()) for device in taken.device]
     assert taken.overall_ms.tolist() == pytest.approx(again, rel=1e-4)
 
 

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from dreamshard.algorithms import with_algorithm
 from dreamshard.baselines import RandomPlacer
-from dreamshard.placement import ColumnShard, Placement
+from dreamshard.legality import violation
+from dreamshard.placement import Placement, TableSharding
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.rivals.neuroshard import EncodedShards, NeuroShardPlacer, PredictedCosts, grid_search
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import make_placer, start_training
 from tests.dreamshard.rivals.plain_network import plain
@@ -80,23 +82,18 @@ def test_a_table_that_is_all_the_work_is_split_by_columns_and_shared():
     task = PlacementTask(tables_of([100, 100], [64, 4], [50.0, 0.1]), 4, PLENTY)
     costs = costs_of(task.tables)
     placed = NeuroShardPlacer(costs).place(task)
-    assert placed.shards is not None
-    wide = [
-        (part.end - part.start, device)
-        for part, device in zip(placed.shards, placed.device.tolist(), strict=True)
-        if part.table == 0
-    ]
-    assert [columns for columns, _ in wide] == [16, 16, 16, 16]
-    assert sorted(device for _, device in wide) == [0, 1, 2, 3]
-    assert task.is_legal(placed)
-    assert NeuroShardPlacer(costs, columns=False).place(task).shards is None
+    wide = placed.tables[0]
+    assert [end - start for start, end in wide.columns] == [16, 16, 16, 16]
+    assert sorted(wide.where) == [0, 1, 2, 3]
+    assert not violation(task, placed)
+    assert NeuroShardPlacer(costs, columns=False).place(task).is_whole
 
 
 def test_a_table_that_no_device_can_hold_is_split_and_placed():
     task = PlacementTask(tables_of([100, 10], [16, 16]), 2, 100 * 16 * 4 * 3 // 4)
     placed = learnt_rival().place(task)
-    assert placed.shards is not None
-    assert task.is_legal(placed)
+    assert placed.tables[0].sharding_type == "column_wise"
+    assert not violation(task, placed)
     with pytest.raises(NoPlacementError):
         replace(learnt_rival(), columns=False).place(task)
 
@@ -105,12 +102,12 @@ def test_a_table_that_no_device_can_hold_is_split_and_placed():
 @given(rows=st.lists(st.integers(1, 50), min_size=1, max_size=12), num_devices=st.integers(1, 4))
 def test_placements_are_legal_where_an_even_share_and_the_largest_table_fit(rows, num_devices):
     task = task_of(rows, num_devices, -(-sum(rows) // num_devices) + max(rows))
-    assert task.is_legal(learnt_rival().place(task))
+    assert not violation(task, learnt_rival().place(task))
 
 
 def test_memory_too_tight_for_greedy_falls_back_to_packing_and_then_says_so():
     packs = task_of([3, 3, 2, 2, 2], 2, 6)  # 3 + 3 | 2 + 2 + 2 alone
-    assert packs.is_legal(learnt_rival().place(packs))
+    assert not violation(packs, learnt_rival().place(packs))
     with pytest.raises(NoPlacementError):
         learnt_rival().place(task_of([3, 3, 3], 2, 5))
 
@@ -118,7 +115,9 @@ def test_memory_too_tight_for_greedy_falls_back_to_packing_and_then_says_so():
 @pytest.mark.slow
 def test_its_placements_are_predicted_to_be_much_cheaper_than_random_ones():
     tasks = [PlacementTask(pool_of(16, seed), 4, 2**32) for seed in range(6)]
-    predict = learnt_placer().predict_overall_ms
+
+    def predict(task, placement):
+        return float(learnt_placer().predict(task, placement).overall_ms())
 
     def mean(placer):
         return sum(predict(task, placer.place(task)) for task in tasks) / len(tasks)
@@ -135,11 +134,11 @@ def test_the_same_task_gets_the_same_placement():
 def test_pieces_are_normalised_by_the_tables_of_their_task_where_the_version_is_one_of_the_paper():
     placer = make_placer(start_training(pool_of(24), with_algorithm(TINY, "paper"), seed=0))
     task = roomy_task(tables_of([100, 5000, 900], [16, 64, 8], [5.0, 20.0, 1.0]))
-    parts = ColumnShard(0, 0, 16), ColumnShard(1, 0, 32), ColumnShard(1, 32, 64), ColumnShard(2, 0, 8)
-    placement = Placement(torch.tensor([0, 0, 1, 1]), 2, parts)
+    halves = TableSharding("column_wise", ((0, 32), (32, 64)), (0, 1))
+    placement = Placement.whole([0, 0, 1], 2).with_table(1, halves)
     costs = PredictedCosts(placer.cost_network, placer.normaliser).for_task(task)
-    pieces, placed = task.sharded(placement)
-    sums = torch.nn.functional.one_hot(placed.device).float().T @ costs.encode(pieces)  # [D, L]
+    shards = Shards.of(task, placement)
+    sums = torch.nn.functional.one_hot(shards.device).float().T @ costs.encode(shards.as_task(task))  # [D, L]
     assert float(costs.overall_ms(sums[None]).detach()[0]) == pytest.approx(
-        placer.predict_overall_ms(task, placement), rel=1e-5
+        float(placer.predict(task, placement).overall_ms()), rel=1e-5
     )

@@ -49,7 +49,7 @@ def test_a_state_after_1000_changes_costs_what_it_costs_from_scratch(kind, const
         assert (state.used == fresh.used).all()
         placement = options.placement(annealing.Found(state.option, state.place, 0.0), joined=False)
         assert not violation(task, placement)
-        predicted = float(costs.predict_sharded(task, placement).overall_ms())
+        predicted = float(costs.predict(task, placement).overall_ms())
         assert annealing.overall_ms(law, state) == pytest.approx(predicted, rel=2e-3)
 
 
@@ -61,7 +61,7 @@ from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import A100
 from tests.helpers.tables import pool_of
 task = PlacementTask(pool_of(12), 4, 2**33, constraints=ANY_SHARDING)
-print(json.dumps([repr(each) for each in RooflinePlacer(A100).place_sharded(task, 1.0).tables]))
+print(json.dumps([repr(each) for each in RooflinePlacer(A100).place(task, 1.0).tables]))
 """
 
 

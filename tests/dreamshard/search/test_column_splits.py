@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from dreamshard.baselines import baselines
-from dreamshard.placement import ColumnShard, Placement
+from dreamshard.fixed_model import split_by_columns
+from dreamshard.legality import violation
+from dreamshard.placement import Placement, TableSharding, even_columns
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.column_splits import needed_parts, tight_splits
 from dreamshard.tasks import PlacementTask
@@ -30,8 +32,7 @@ def simulated(num_devices, batch_size=65_536):
 
 def test_shards_cover_every_column_once_in_multiples_of_four():
     task = PlacementTask(tables_of([10, 10], dim=[20, 8]), 2, GENEROUS)
-    finer, shards = task.split(torch.tensor([3, 1]))
-    assert shards == (ColumnShard(0, 0, 4), ColumnShard(0, 4, 12), ColumnShard(0, 12, 20), ColumnShard(1, 0, 8))
+    finer = split_by_columns(task, torch.tensor([3, 1]))
     assert finer.tables.names == ("t0[0:4]", "t0[4:12]", "t0[12:20]", "t1")
     assert finer.tables.dim.tolist() == [4, 8, 8, 8]
     assert finer.tables.lookups[:3].tolist() == [int(task.tables.lookups[0])] * 3
@@ -41,10 +42,10 @@ def test_shards_cover_every_column_once_in_multiples_of_four():
 def test_splitting_costs_something_on_a_device_that_one_table_fills():
     task = PlacementTask(tables_of([100_000], dim=64, pooling=20.0), 1, GENEROUS)
     testbed = simulated(1)
-    whole = testbed.measure(task, Placement(torch.tensor([0]), 1)).overall_ms
-    split = testbed.measure(task, Placement(torch.tensor([0, 0]), 1, task.split(torch.tensor([2]))[1]))
+    whole = testbed.measure(task, Placement.whole(torch.tensor([0]), 1)).overall_ms
+    split = testbed.measure(task, Placement((TableSharding("column_wise", even_columns(64, 2), (0, 0)),), 1, 1))
     assert split.overall_ms > whole
-    assert split.task.tables.names == ("t0[0:32]", "t0[32:64]")
+    assert split.of_whole_tables().task.tables.names == ("t0[0:32]", "t0[32:64]")
 
 
 def test_a_table_larger_than_a_device_needs_as_many_shards_as_fit():
@@ -58,9 +59,8 @@ def test_a_table_larger_than_a_device_needs_as_many_shards_as_fit():
 def test_a_table_larger_than_every_device_is_placed_by_columns_and_refused_by_rules_of_thumb():
     task = PlacementTask(tables_of([1000, 100, 100], dim=[32, 8, 8]), 4, 70_000)
     placement = learnt_placer().place(task)
-    assert task.is_legal(placement)
-    assert placement.shards is not None
-    assert len([shard for shard in placement.shards if shard.table == 0]) >= 2
+    assert not violation(task, placement)
+    assert len(placement.tables[0].columns) >= 2
     with pytest.raises(NoPlacementError, match="splits tables by columns"):
         baselines()["size_greedy"].place(task)
 
@@ -71,7 +71,7 @@ def test_a_table_larger_than_every_device_is_placed_by_columns_and_refused_by_ru
 def test_nvidia_s_models_place_on_devices_of_80_gb(name, num_devices, optimizer):
     path = Path(str(resources.files("dreamshard.workloads") / "data" / f"nvidia-synthetic-{name}.csv"))
     task = PlacementTask(read_tables(path).tables, num_devices, 80 * 2**30, "fp32", optimizer)
-    assert task.is_legal(learnt_placer().place(task))
+    assert not violation(task, learnt_placer().place(task))
 
 
 def test_one_table_that_outweighs_all_others_is_split_where_that_is_cheaper():
@@ -79,5 +79,5 @@ def test_one_table_that_outweighs_all_others_is_split_where_that_is_cheaper():
     task = PlacementTask(tables, 4, 4 * GENEROUS)
     placement, testbed = learnt_placer().place(task), simulated(4)
     whole = min(testbed.measure(task, placer.place(task)).overall_ms for placer in baselines().values())
-    assert placement.shards is not None
+    assert not placement.is_whole
     assert testbed.measure(task, placement).overall_ms < whole

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dreamshard.baselines import baselines
 from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED
+from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import GreedyCostPlacer
@@ -38,8 +39,8 @@ def test_the_result_is_never_predicted_to_be_worse_than_a_start(num_devices, bud
     placer = learnt_placer()
     for seed in range(3):
         task = PlacementTask(pool_of(14, seed), num_devices, 2**33)
-        found = placer.predict_overall_ms(task, placer.place(task, budget_ms))
-        assert found <= min(placer.predict_overall_ms(task, start) for start in starts(task)) * (1 + 1e-5)
+        found = float(placer.predict(task, placer.place(task, budget_ms)).overall_ms())
+        assert found <= min(float(placer.predict(task, start).overall_ms()) for start in starts(task)) * (1 + 1e-5)
 
 
 @settings(max_examples=15)
@@ -48,7 +49,7 @@ def test_the_result_is_never_predicted_to_be_worse_than_a_start(num_devices, bud
 def test_where_memory_is_tight_the_result_is_legal_or_an_error(rows, num_devices):
     task = task_of(rows, num_devices, max(max(rows), -(-sum(rows) // num_devices)))
     try:
-        assert task.is_legal(learnt_placer().place(task, 20.0))
+        assert not violation(task, learnt_placer().place(task, 20.0))
     except NoPlacementError:
         for placer in baselines().values():
             with pytest.raises(NoPlacementError):
@@ -58,7 +59,9 @@ def test_where_memory_is_tight_the_result_is_legal_or_an_error(rows, num_devices
 def test_local_search_finds_the_even_split_that_no_start_has():
     task = PlacementTask(pool_of(30, 4), 4, 2**33)
     placer = learnt_placer()
-    hurried, unhurried = (placer.predict_overall_ms(task, placer.place(task, ms)) for ms in (0.0, UNHURRIED_MS))
+    hurried, unhurried = (
+        float(placer.predict(task, placer.place(task, ms)).overall_ms()) for ms in (0.0, UNHURRIED_MS)
+    )
     assert unhurried < 0.999 * hurried
 
 
@@ -77,17 +80,17 @@ def test_a_busy_machine_and_more_threads_change_no_bit_of_a_placement(num_tables
         for constraints in (UNCONSTRAINED, ANY_SHARDING)
     ]
     threads, placer = torch.get_num_threads(), learnt_placer()
-    expected = [placer.place_sharded(task) for task in tasks]
+    expected = [placer.place(task) for task in tasks]
     try:
         torch.set_num_threads(4)
-        assert [placer.place_sharded(task) for task in tasks] == expected
+        assert [placer.place(task) for task in tasks] == expected
     finally:
         torch.set_num_threads(threads)
 
 
 def test_predicted_phases_add_up_to_the_predicted_cost():
     task, placer = PlacementTask(pool_of(14), 3, 2**33), learnt_placer()
-    placement = Placement(torch.arange(14) % 3, 3)
+    placement = Placement.whole(torch.arange(14) % 3, 3)
     costs = placer.predict(task, placement)
     assert costs.forward_compute_ms.shape == (3,)
-    assert float(costs.overall_ms()) == pytest.approx(placer.predict_overall_ms(task, placement), rel=1e-4)
+    assert float(costs.overall_ms()) == pytest.approx(float(placer.predict(task, placement).overall_ms()), rel=1e-4)

@@ -6,17 +6,17 @@ import pytest
 
 from dreamshard.constraints import Constraints
 from dreamshard.legality import violation
-from dreamshard.placer import NoPlacementError
-from dreamshard.search import RooflinePlacer
-from dreamshard.sharding import (
+from dreamshard.placement import (
     ON_EVERY_DEVICE,
     ON_ONE_HOST,
     SHARDING_TYPES,
     SPLIT_BY_COLUMNS,
-    ShardedPlacement,
+    Placement,
     TableSharding,
     even_columns,
 )
+from dreamshard.placer import NoPlacementError
+from dreamshard.search import RooflinePlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import H100
 from tests.helpers.tables import tables_of
@@ -84,23 +84,23 @@ ANYHOW = Constraints(sharding_types=SHARDING_TYPES)
 @pytest.mark.slow
 @pytest.mark.parametrize("placer", [PRIOR, learnt_placer()], ids=["prior", "learnt"])
 def test_the_only_way_to_shard_a_table_is_found(task, placer):
-    assert violation(task, placer.place_sharded(task, BUDGET_MS)) == ""
+    assert violation(task, placer.place(task, BUDGET_MS)) == ""
 
 
 def test_a_table_with_no_way_is_named_with_its_constraint_and_the_reason():
     no_host = Constraints(sharding_types_of=only("table_row_wise", "t1"), excluded={"t1": (0, 4)})
     with pytest.raises(NoPlacementError, match="'t1' may only be sharded table_row_wise, but it may use only devices"):
-        PRIOR.place_sharded(task_of(no_host), BUDGET_MS)
+        PRIOR.place(task_of(no_host), BUDGET_MS)
     uneven = task_of(Constraints(sharding_types_of=only("grid_shard", "t0")), num_devices=6)
     with pytest.raises(
         NoPlacementError, match="'t0' may only be sharded grid_shard, but the 6 devices do not fill hosts"
     ):
-        PRIOR.place_sharded(uneven, BUDGET_MS)
+        PRIOR.place(uneven, BUDGET_MS)
     cached = Constraints(sharding_types_of=only("data_parallel", "t0"), cached_share_of={"t0": 0.5})
     with pytest.raises(
         NoPlacementError, match="'t0' may only be sharded data_parallel, but it is to be in host memory"
     ):
-        PRIOR.place_sharded(task_of(cached), BUDGET_MS)
+        PRIOR.place(task_of(cached), BUDGET_MS)
 
 
 def test_a_placement_of_the_spread_table_that_bars_all_others_is_refused():
@@ -108,7 +108,7 @@ def test_a_placement_of_the_spread_table_that_bars_all_others_is_refused():
         sharding_types=("table_wise",), sharding_types_of=only("row_wise", "t1"), apart=(frozenset({"t0", "t1"}),)
     )
     with pytest.raises(NoPlacementError, match="found no placement"):
-        PRIOR.place_sharded(task_of(barred), BUDGET_MS)
+        PRIOR.place(task_of(barred), BUDGET_MS)
 
 
 def drawn_task(rng):
@@ -142,12 +142,12 @@ def drawn_placement(rng, task):
     per_host, shardings = task.devices_per_host, []
     for name, dim in zip(task.tables.names, task.tables.dim.tolist(), strict=True):
         way = rng.choice(task.constraints.sharding_types_for(name))
-        columns = even_columns(dim, rng.randint(2, min(4, dim // 4))) if way in SPLIT_BY_COLUMNS else ((0, dim),)
+        columns = even_columns(dim, rng.randint(2, min(4, dim // 4))) if way in SPLIT_BY_COLUMNS else ()
         places = range(task.num_devices // per_host if way in ON_ONE_HOST else task.num_devices)
-        where = () if way in ON_EVERY_DEVICE else tuple(rng.choice(places) for _ in columns)
+        where = () if way in ON_EVERY_DEVICE else tuple(rng.choice(places) for _ in columns or [0])
         share = None if way == "data_parallel" else task.constraints.cached_share_of.get(name)
-        shardings.append(TableSharding(sharding_type=way, columns=columns, where=where, cached_share=share))
-    return ShardedPlacement(tuple(shardings), task.num_devices, per_host)
+        shardings.append(TableSharding(way, columns=columns, where=where, cached_share=share))
+    return Placement(tuple(shardings), task.num_devices, per_host)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -160,7 +160,7 @@ def test_what_random_placements_can_meet_the_search_meets_too(seed):
         except ValueError:
             continue  # a contradiction, refused at once
         try:
-            assert violation(task, PRIOR.place_sharded(task, BUDGET_MS)) == "", task.constraints
+            assert violation(task, PRIOR.place(task, BUDGET_MS)) == "", task.constraints
             placed += 1
         except NoPlacementError:
             found = (placement for placement in (drawn_placement(rng, task) for _ in range(400)))

@@ -9,12 +9,11 @@ import torch
 
 from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED, Constraints
 from dreamshard.legality import violation
-from dreamshard.placement import Placement
+from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import RooflinePlacer
 from dreamshard.search.network_costs import NetworkCosts
 from dreamshard.search.search_costs import CollectiveLoad
-from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import A100, H100, H200
 from dreamshard.testbeds.base import TestbedSetup
@@ -32,20 +31,20 @@ def mlperf():
 
 
 def cost_ms(task, placement, placer=PRIOR):
-    return float(placer.predict_sharded(task, placement).overall_ms())
+    return float(placer.predict(task, placement).overall_ms())
 
 
 def test_a_table_larger_than_any_device_is_spread():
     tables = tables_of([5 * 10**9], dim=16, pooling=10.0, batch_size=65_536)
     task = PlacementTask(tables, 64, 70 * GB, constraints=ANY_SHARDING)
-    placement = PRIOR.place_sharded(task)
+    placement = PRIOR.place(task)
     assert violation(task, placement) == ""
 
 
 @pytest.mark.parametrize("types", [("table_wise", "column_wise"), SHARDING_TYPES])
 def test_tables_that_no_memory_holds_are_cached_and_no_more_than_needed(types):
     task = PlacementTask(mlperf(), 8, 8 * GB, constraints=Constraints(sharding_types=types, caching=True))
-    placement = RooflinePlacer(H100).place_sharded(task)
+    placement = RooflinePlacer(H100).place(task)
     assert violation(task, placement) == ""
     cached = [t for t, sharding in enumerate(placement.tables) if sharding.cached_share is not None]
     assert 0 < len(cached) < len(placement.tables)
@@ -57,17 +56,17 @@ def test_tables_that_no_memory_holds_are_cached_and_no_more_than_needed(types):
 def test_more_ways_to_shard_never_cost_more_and_sometimes_less(num_devices, per_host, seed):
     columns = PlacementTask(pool_of(24, seed), num_devices, 2**40, devices_per_host=per_host)
     anyhow = replace(columns, constraints=ANY_SHARDING)
-    plain = ShardedPlacement.of(PRIOR.place(columns), columns.tables, per_host)
-    placement = PRIOR.place_sharded(anyhow)
+    plain = PRIOR.place(columns)
+    placement = PRIOR.place(anyhow)
     assert violation(anyhow, placement) == ""
     assert cost_ms(anyhow, placement) <= cost_ms(anyhow, plain) * 1.05  # which had more time
 
 
 def test_it_predicts_what_the_simulated_testbed_measures():
     task = PlacementTask(mlperf(), 8, 80 * GB, constraints=ANY_SHARDING, batch_size=65_536)
-    placement = PRIOR.place_sharded(task)
+    placement = PRIOR.place(task)
     setup = TestbedSetup(num_devices=8, batch_size=65_536, lookups=lambda name: pytest.fail(name))
-    measured = SimulatedTestbed(setup, A100, noise=0.0).measure_sharding(task, placement)
+    measured = SimulatedTestbed(setup, A100, noise=0.0).measure(task, placement)
     assert cost_ms(task, placement) == pytest.approx(measured.overall_ms, rel=1e-5)
 
 
@@ -76,7 +75,7 @@ def test_tables_that_must_be_sharded_in_one_way_are(sharding_type):
     tables = replace(pool_of(6), dim=torch.full((6,), 64), rows=torch.full((6,), 10**5))
     constraints = replace(ANY_SHARDING, sharding_types_of={tables.names[2]: (sharding_type,)})
     task = PlacementTask(tables, 8, 2**40, devices_per_host=4, constraints=constraints)
-    placement = PRIOR.place_sharded(task)
+    placement = PRIOR.place(task)
     assert placement.tables[2].sharding_type == sharding_type
     assert violation(task, placement) == ""
 
@@ -93,7 +92,7 @@ def test_constraints_on_places_hold_beside_spread_tables():
         reserve_bytes=GB,
     )
     task = PlacementTask(tables, 8, 80 * GB, constraints=constraints)
-    assert violation(task, PRIOR.place_sharded(task)) == ""
+    assert violation(task, PRIOR.place(task)) == ""
 
 
 def test_what_fits_nowhere_is_refused():
@@ -101,30 +100,29 @@ def test_what_fits_nowhere_is_refused():
     only_whole = Constraints(sharding_types=("table_wise",))
     task = PlacementTask(tables, 2, 400 * 10**6, constraints=only_whole)
     with pytest.raises(NoPlacementError, match="found no placement"):
-        PRIOR.place_sharded(task)
+        PRIOR.place(task)
     assert (
-        violation(replace(task, constraints=ANY_SHARDING), PRIOR.place_sharded(replace(task, constraints=ANY_SHARDING)))
-        == ""
+        violation(replace(task, constraints=ANY_SHARDING), PRIOR.place(replace(task, constraints=ANY_SHARDING))) == ""
     )
 
 
 def test_a_trained_network_spreads_tables_too():
     task = PlacementTask(mlperf(), 8, 80 * GB, constraints=ANY_SHARDING)
     placer = learnt_placer()
-    placement = placer.place_sharded(task)
+    placement = placer.place(task)
     assert violation(task, placement) == ""
-    plain = ShardedPlacement.of(placer.place(task), task.tables)
+    plain = placer.place(task)
     assert cost_ms(task, placement, placer) <= cost_ms(task, plain, placer) * 1.05  # which had more time
     spread = PlacementTask(
         tables_of([10**6], dim=16), 4, 20 * 10**6, constraints=Constraints(sharding_types=("row_wise",))
     )
-    assert placer.place_sharded(spread).tables[0].sharding_type == "row_wise"
+    assert placer.place(spread).tables[0].sharding_type == "row_wise"
 
 
 def test_a_trained_network_predicts_an_all_reduce_as_twice_an_all_to_all_of_its_bytes():
     task = PlacementTask(tables_of([10**4] * 4, dim=100), 4, 2**40, constraints=ANY_SHARDING)
     placer = learnt_placer()
-    exchanged = placer.predict(task, Placement(torch.arange(4), 4))  # every device sends 100 dims
+    exchanged = placer.predict(task, Placement.whole(torch.arange(4), 4))  # every device sends 100 dims
     costs = NetworkCosts.of(task, placer.cost_network, placer.normaliser)
     batch_size = int(placer.cost_network.exchanges.batch_size)
     nothing, hosts = np.zeros(1), np.zeros((1, 1))
@@ -140,7 +138,7 @@ def test_a_hot_table_is_spread_where_that_pays_only_together_with_copies_of_smal
     drawn = pool.select(torch.randperm(len(pool), generator=torch.Generator().manual_seed(101))[:40])
     task = PlacementTask(drawn, 8, 120 * GB, optimizer="rowwise_adagrad", constraints=ANY_SHARDING, batch_size=65_536)
     prior = RooflinePlacer(H200)
-    found = prior.place_sharded(task)
+    found = prior.place(task)
     assert {"row_wise", "data_parallel"} <= found.sharding_types
-    plain = prior.place_sharded(replace(task, constraints=UNCONSTRAINED))
+    plain = prior.place(replace(task, constraints=UNCONSTRAINED))
     assert cost_ms(task, found, prior) < 0.9 * cost_ms(task, plain, prior)

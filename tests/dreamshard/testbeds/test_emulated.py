@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.costs import Infeasible
-from dreamshard.exchange_sample import Exchange
+from dreamshard.costs import Exchange, Infeasible
 from dreamshard.placement import Placement
 from dreamshard.testbeds.accelerators.links import NETWORK_SHARE, PEER_S
 from dreamshard.testbeds.accelerators.specs import H100, V100
@@ -33,7 +32,7 @@ def bed_of(*, target=PLAIN, **changes) -> EmulatedTestbed:
 
 
 def placement(*device: int, num_devices: int = 2) -> Placement:
-    return Placement(torch.tensor(device), num_devices)
+    return Placement.whole(torch.tensor(device), num_devices)
 
 
 @pytest.fixture

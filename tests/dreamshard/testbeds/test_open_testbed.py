@@ -8,14 +8,11 @@ import torch
 
 from dreamshard import testbeds
 from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED
-from dreamshard.exchange_sample import Exchange
-from dreamshard.placement import Placement
-from dreamshard.sharding import ShardedPlacement, TableSharding
+from dreamshard.costs import Exchange
+from dreamshard.placement import Placement, TableSharding
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import (
-    ExchangeTestbed,
     MeasurementError,
-    ShardingTestbed,
     Testbed,
     TestbedSetup,
     open_testbed,
@@ -131,7 +128,7 @@ def test_ones_own_testbed_needs_only_to_measure():
     assert isinstance(bed, Testbed)
     assert bed.name == "tests.helpers.testbeds:by_count"
     task = roomy_task(tables_of_dims([4, 4, 4]))
-    assert bed.measure(task, Placement(torch.tensor([0, 0, 1]), 2)).overall_ms == 8
+    assert bed.measure(task, Placement.whole(torch.tensor([0, 0, 1]), 2)).overall_ms == 8
     bed.close()
 
 
@@ -139,28 +136,26 @@ def test_ones_own_testbed_measures_exchanges_if_it_has_the_method():
     bed = open_testbed("tests.helpers.testbeds:with_exchanges", SETUP)
     sample = bed.measure_exchange(Exchange(sent_bytes=torch.tensor([8, 8])))
     assert len(sample.forward_ms) == 2
-    assert not isinstance(open_testbed("tests.helpers.testbeds:by_count", SETUP), ExchangeTestbed)
+    assert open_testbed("tests.helpers.testbeds:by_count", SETUP).links is None
 
 
-def sharding_task() -> tuple[PlacementTask, ShardedPlacement]:
+def sharding_task() -> tuple[PlacementTask, Placement]:
     task = replace(roomy_task(tables_of_dims([8])), constraints=ANY_SHARDING)
-    return task, ShardedPlacement((TableSharding(sharding_type="row_wise", columns=((0, 8),)),), 2, 2)
+    return task, Placement((TableSharding("row_wise"),), 2, 2)
 
 
 def test_ones_own_testbed_measures_every_way_to_shard_if_it_has_the_method():
     bed = open_testbed("tests.helpers.testbeds:with_shardings", SETUP)
-    assert isinstance(bed, ShardingTestbed)
-    assert bed.measure_sharding(*sharding_task()).overall_ms > 0
+    assert bed.measure(*sharding_task()).overall_ms > 0
     task, placement = sharding_task()
     with pytest.raises(ValueError, match="sharded row_wise, but may be table_wise"):
-        bed.measure_sharding(replace(task, constraints=UNCONSTRAINED), placement)
-    assert not isinstance(open_testbed("tests.helpers.testbeds:by_count", SETUP), ShardingTestbed)
+        bed.measure(replace(task, constraints=UNCONSTRAINED), placement)
 
 
 def test_ones_own_testbed_must_return_a_sharding_sample():
     bed = open_testbed("tests.helpers.testbeds:forgetting_shardings", SETUP)
-    with pytest.raises(MeasurementError, match=r"returned NoneType for task.*ShardingSample"):
-        bed.measure_sharding(*sharding_task())
+    with pytest.raises(MeasurementError, match=r"returned NoneType for task.*CostSample"):
+        bed.measure(*sharding_task())
 
 
 @pytest.mark.parametrize(
@@ -179,4 +174,6 @@ def test_ones_own_testbed_that_cannot_be_made_is_refused(name, message):
 def test_an_answer_that_is_no_cost_sample_is_an_error():
     task = roomy_task(tables_of_dims([4, 4, 4]))
     with pytest.raises(MeasurementError, match="returned float"):
-        open_testbed("tests.helpers.testbeds:wrong_answer", SETUP).measure(task, Placement(torch.tensor([0, 0, 1]), 2))
+        open_testbed("tests.helpers.testbeds:wrong_answer", SETUP).measure(
+            task, Placement.whole(torch.tensor([0, 0, 1]), 2)
+        )

@@ -6,13 +6,12 @@ import pytest
 import torch
 
 from dreamshard.constraints import Constraints
-from dreamshard.exchange_sample import Exchange
-from dreamshard.placed_shards import placed_shards
-from dreamshard.placement import Placement
-from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, TableSharding
+from dreamshard.costs import Exchange
+from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import H100, V100
-from dreamshard.testbeds.base import ExchangeTestbed, ShardingTestbed, TestbedSetup
+from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
@@ -26,7 +25,7 @@ def make_testbed(seed: int = 0, noise: float = 0.01, spec=V100) -> SimulatedTest
 
 
 def placement(*device: int) -> Placement:
-    return Placement(torch.tensor(device), 2)
+    return Placement.whole(torch.tensor(device), 2)
 
 
 def test_the_same_seed_and_placement_cost_the_same_in_any_order():
@@ -86,7 +85,6 @@ def test_an_exchange_costs_what_the_same_bytes_cost_in_a_placement():
     alone = bed.measure_exchange(exchange(*sent))
     torch.testing.assert_close(alone.forward_ms, costs.forward_comm_ms)
     torch.testing.assert_close(alone.backward_ms, costs.backward_comm_ms)
-    assert isinstance(bed, ExchangeTestbed)
     assert (alone.hardware, alone.clock, alone.host_devices) == ("simulated v100", "model", V100.devices_per_node)
 
 
@@ -126,18 +124,18 @@ def any_sharding_task(tables, num_devices=4, **options):
 
 
 def sharded(tables, *shardings, num_devices=4, per_host=2):
-    return ShardedPlacement(tuple(shardings), num_devices, per_host)
+    return Placement(tuple(shardings), num_devices, per_host)
 
 
 def every_way(dim: int) -> dict[str, TableSharding]:
     half = ((0, dim // 2), (dim // 2, dim))
     return {
-        "table_wise": TableSharding(sharding_type="table_wise", columns=((0, dim),), where=(3,)),
-        "column_wise": TableSharding(sharding_type="column_wise", columns=half, where=(0, 3)),
-        "row_wise": TableSharding(sharding_type="row_wise", columns=((0, dim),)),
-        "table_row_wise": TableSharding(sharding_type="table_row_wise", columns=((0, dim),), where=(1,)),
-        "grid_shard": TableSharding(sharding_type="grid_shard", columns=half, where=(0, 1)),
-        "data_parallel": TableSharding(sharding_type="data_parallel", columns=((0, dim),)),
+        "table_wise": TableSharding("table_wise", where=(3,)),
+        "column_wise": TableSharding("column_wise", columns=half, where=(0, 3)),
+        "row_wise": TableSharding("row_wise"),
+        "table_row_wise": TableSharding("table_row_wise", where=(1,)),
+        "grid_shard": TableSharding("grid_shard", columns=half, where=(0, 1)),
+        "data_parallel": TableSharding("data_parallel"),
     }
 
 
@@ -145,8 +143,7 @@ def test_whole_tables_and_columns_cost_the_same_however_they_are_named():
     tables = tables_of_dims(DIMS)
     task, where = roomy_task(tables), placement(0, 0, 0, 1, 1, 1)
     bed = make_testbed()
-    sample = bed.measure_sharding(task, ShardedPlacement.of(where, tables))
-    assert isinstance(bed, ShardingTestbed)
+    sample = bed.measure(task, where)
     assert torch.equal(sample.costs.phases_ms(), bed.measure(task, where).costs.phases_ms())
     assert (sample.index_ms > 0).all()
 
@@ -155,13 +152,11 @@ def test_whole_tables_and_columns_cost_the_same_however_they_are_named():
 def test_every_way_to_shard_has_costs_that_repeat(way):
     tables = tables_of_dims([64], rows=10_000, pooling=8.0)
     where = sharded(tables, every_way(64)[way])
-    one, again = (
-        make_testbed(noise=noise).measure_sharding(any_sharding_task(tables), where) for noise in (0.01, 0.01)
-    )
+    one, again = (make_testbed(noise=noise).measure(any_sharding_task(tables), where) for noise in (0.01, 0.01))
     assert torch.equal(one.costs.phases_ms(), again.costs.phases_ms())
     assert one.overall_ms == pytest.approx(one.costs.device_ms().max().item())
     holding = torch.zeros(4, dtype=torch.bool)
-    holding[placed_shards(any_sharding_task(tables), where).device] = True
+    holding[Shards.of(any_sharding_task(tables), where).device] = True
     assert torch.equal(one.costs.forward_compute_ms > 0, holding)
     assert (one.costs.forward_comm_ms > 0).all() == (way != "data_parallel")
     assert (one.costs.backward_comm_ms > 0).all()

@@ -13,8 +13,8 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # n
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology  # noqa: E402
 from torchrec.distributed.types import BoundsCheckMode, CacheParams, ShardingPlan  # noqa: E402
 
+from dreamshard.placement import Placement, TableSharding  # noqa: E402
 from dreamshard.plan import make_plan  # noqa: E402
-from dreamshard.sharding import ShardedPlacement, TableSharding  # noqa: E402
 from dreamshard.tables import NUM_BINS, Tables  # noqa: E402
 from dreamshard.tasks import PlacementTask  # noqa: E402
 from dreamshard.torchrec import (  # noqa: E402
@@ -59,7 +59,7 @@ def theirs(sharding_type: str, kernel: str, device_type: str = "cuda", **options
 
 
 def ours(sharding: TableSharding, device_type: str = "cuda", fields=None) -> ShardingPlan:
-    placement = ShardedPlacement((sharding,), 4, 2)
+    placement = Placement((sharding,), 4, 2)
     return placement_plan(placement, planned_tables(bags()), device_type=device_type, fields=[fields or {}])
 
 
@@ -75,14 +75,14 @@ def assert_same(ours: ShardingPlan, theirs: ShardingPlan) -> None:
 @pytest.mark.parametrize(
     ("way", "kernel", "columns", "ranks_per_place", "device_type"),
     [
-        ("table_wise", "fused", WHOLE, 1, "cuda"),
-        ("table_wise", "fused", WHOLE, 1, "cpu"),
+        ("table_wise", "fused", (), 1, "cuda"),
+        ("table_wise", "fused", (), 1, "cpu"),
         ("column_wise", "fused", HALVES, 1, "cuda"),
-        ("row_wise", "fused", WHOLE, 0, "cuda"),
-        ("table_row_wise", "fused", WHOLE, 2, "cuda"),
+        ("row_wise", "fused", (), 0, "cuda"),
+        ("table_row_wise", "fused", (), 2, "cuda"),
         ("grid_shard", "fused", HALVES, 2, "cuda"),
-        ("data_parallel", "dense", WHOLE, 0, "cuda"),
-        ("data_parallel", "dense", WHOLE, 0, "cpu"),
+        ("data_parallel", "dense", (), 0, "cuda"),
+        ("data_parallel", "dense", (), 0, "cpu"),
     ],
 )
 def test_every_way_to_shard_is_as_torchrecs_planner_makes_it(way, kernel, columns, ranks_per_place, device_type):
@@ -90,15 +90,15 @@ def test_every_way_to_shard_is_as_torchrecs_planner_makes_it(way, kernel, column
     where = ()
     if ranks_per_place:
         where = tuple(rank // ranks_per_place for rank in expected.plan[""]["user"].ranks[::ranks_per_place])
-        where = where[: len(columns)]
-    assert_same(ours(TableSharding(sharding_type=way, columns=columns, where=where), device_type), expected)
+        where = where[: max(len(columns), 1)]
+    assert_same(ours(TableSharding(way, columns=columns, where=where), device_type), expected)
 
 
 def test_a_cached_table_and_further_fields_are_as_torchrecs_planner_makes_them():
     given = {"bounds_check_mode": BoundsCheckMode.WARNING, "stochastic_rounding": False, "enforce_hbm": True}
     cache = CacheParams(load_factor=0.25, reserved_memory=1.5)
     expected = theirs("row_wise", "fused_uvm_caching", cache_params=cache, **given)
-    sharding = TableSharding(sharding_type="row_wise", columns=WHOLE, cached_share=0.25)
+    sharding = TableSharding("row_wise", cached_share=0.25)
     assert_same(ours(sharding, fields={**given, "cache_params": CacheParams(reserved_memory=1.5)}), expected)
 
 
@@ -115,36 +115,36 @@ def model_tables() -> Tables:
 
 
 EVERY_WAY = [
-    TableSharding(sharding_type="table_wise", columns=WHOLE, where=(3,)),
-    TableSharding(sharding_type="column_wise", columns=HALVES, where=(3, 0)),
-    TableSharding(sharding_type="row_wise", columns=WHOLE),
-    TableSharding(sharding_type="row_wise", columns=WHOLE, cached_share=0.5),
-    TableSharding(sharding_type="table_row_wise", columns=WHOLE, where=(1,)),
-    TableSharding(sharding_type="grid_shard", columns=HALVES, where=(1, 0)),
-    TableSharding(sharding_type="data_parallel", columns=WHOLE),
+    TableSharding("table_wise", where=(3,)),
+    TableSharding("column_wise", columns=HALVES, where=(3, 0)),
+    TableSharding("row_wise"),
+    TableSharding("row_wise", cached_share=0.5),
+    TableSharding("table_row_wise", where=(1,)),
+    TableSharding("grid_shard", columns=HALVES, where=(1, 0)),
+    TableSharding("data_parallel"),
 ]
 
 
 @pytest.mark.parametrize("sharding", EVERY_WAY, ids=lambda each: each.sharding_type)
 def test_a_plan_becomes_torchrecs_and_is_a_plan_again(sharding, tmp_path):
-    clicks = TableSharding(sharding_type="row_wise", columns=((0, 8),))
-    placement = ShardedPlacement((sharding, clicks), 4, 2)
+    clicks = TableSharding("row_wise")
+    placement = Placement((sharding, clicks), 4, 2)
     plan = make_plan(PlacementTask(model_tables(), 4, 2**30, devices_per_host=2), placement, "test")
     planned = planned_tables(Model())
     assert [table.path for table in planned] == ["sparse.ebc.user", "sequence.clicks"]
     made = sharding_plan(plan, {table.name: table for table in planned})
     text = to_json(made, planned, world_size=4, ranks_per_host=2, device_type="cuda")
     assert_same(from_json(text), made)
-    assert current_plan(text).sharded_placement(model_tables()) == placement
-    assert current_plan(made, model_tables(), devices_per_host=2).sharded_placement(model_tables()) == placement
+    assert current_plan(text).placement(model_tables()) == placement
+    assert current_plan(made, model_tables(), devices_per_host=2).placement(model_tables()) == placement
     assert current_plan(json.dumps(made._serialize()), planned).by_table().keys() == {"user", "clicks"}
     (tmp_path / "plan.json").write_text(text)
     assert_same(load_plan(tmp_path / "plan.json", Model()), made)
 
 
 def test_the_plan_has_a_tables_real_columns_where_fbgemm_rounds_them_up():
-    sharding = TableSharding(sharding_type="column_wise", columns=((0, 8), (8, 12)), where=(0, 1))
-    made = placement_plan(ShardedPlacement((sharding,), 2, 2), planned_tables(bags(dim=10)), device_type="cpu")
+    sharding = TableSharding("column_wise", columns=((0, 8), (8, 12)), where=(0, 1))
+    made = placement_plan(Placement((sharding,), 2, 2), planned_tables(bags(dim=10)), device_type="cpu")
     assert [shard.shard_sizes for shard in made.plan[""]["user"].sharding_spec.shards] == [[ROWS, 8], [ROWS, 2]]
     back = current_plan(made)
     assert [(shard.column_start, shard.column_end) for shard in back.shards] == [(0, 8), (8, 12)]
@@ -152,10 +152,8 @@ def test_the_plan_has_a_tables_real_columns_where_fbgemm_rounds_them_up():
 
 def saved(path, model=None) -> None:
     planned = planned_tables(model or Model())
-    shardings = tuple(
-        TableSharding(sharding_type="table_wise", columns=((0, table.dim),), where=(0,)) for table in planned
-    )
-    made = placement_plan(ShardedPlacement(shardings, 2, 2), planned, device_type="cpu")
+    shardings = tuple(TableSharding("table_wise", where=(0,)) for table in planned)
+    made = placement_plan(Placement(shardings, 2, 2), planned, device_type="cpu")
     path.write_text(to_json(made, planned, world_size=2, ranks_per_host=2, device_type="cpu"))
 
 
@@ -236,11 +234,11 @@ def test_text_that_is_no_sharding_plan_is_refused(text):
 
 def test_two_modules_may_have_tables_of_one_name():
     pair = [PlannedTable(module_path=path, name="t", rows=5, dim=8) for path in ("a", "b")]
-    where = tuple(TableSharding(sharding_type="table_wise", columns=((0, 8),), where=(rank,)) for rank in (0, 1))
-    made = placement_plan(ShardedPlacement(where, 2, 2), pair, device_type="cpu")
+    where = tuple(TableSharding("table_wise", where=(rank,)) for rank in (0, 1))
+    made = placement_plan(Placement(where, 2, 2), pair, device_type="cpu")
     assert [(shard.table, shard.device) for shard in current_plan(made).shards] == [("a.t", 0), ("b.t", 1)]
     with pytest.raises(ValueError, match="two tables 't'"):
-        placement_plan(ShardedPlacement(where, 2, 2), pair[:1] * 2, device_type="cpu")
+        placement_plan(Placement(where, 2, 2), pair[:1] * 2, device_type="cpu")
 
 
 def test_what_a_plan_cannot_hold_is_refused():
@@ -259,6 +257,6 @@ def test_sequence_tables_have_the_same_shards():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = planner.plan(collection, [EmbeddingCollectionSharder()])
-    sharding = TableSharding(sharding_type="row_wise", columns=((0, 8),))
-    made = placement_plan(ShardedPlacement((sharding,), 2, 2), planned_tables(collection), device_type="cpu")
+    sharding = TableSharding("row_wise")
+    made = placement_plan(Placement((sharding,), 2, 2), planned_tables(collection), device_type="cpu")
     assert_same(made, expected)

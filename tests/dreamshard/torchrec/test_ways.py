@@ -7,7 +7,7 @@ torchrec = pytest.importorskip("torchrec")
 
 from dreamshard.constraints import ANY_SHARDING, Constraints  # noqa: E402
 from dreamshard.model_tables import ModelTable  # noqa: E402
-from dreamshard.sharding import SHARDING_TYPES  # noqa: E402
+from dreamshard.placement import SHARDING_TYPES  # noqa: E402
 from dreamshard.torchrec import tables_of, with_default_ways  # noqa: E402
 
 META = torch.device("meta")

@@ -72,12 +72,12 @@ def test_a_table_to_be_split_by_columns_is_split_even_on_one_device(place):
 
 
 def test_a_placement_that_violates_a_constraint_is_not_written(place, monkeypatch):
+    from dreamshard.placement import Placement, TableSharding
     from dreamshard.search import RooflinePlacer
-    from dreamshard.sharding import ShardedPlacement, TableSharding
 
     def wrong(_self, task, _moves):
-        first = TableSharding(sharding_type="table_wise", columns=((0, 64),), where=(0,))
-        return ShardedPlacement((first,) * len(task.tables), task.num_devices, task.num_devices)
+        first = TableSharding("table_wise", where=(0,))
+        return Placement((first,) * len(task.tables), task.num_devices, task.num_devices)
 
     monkeypatch.setattr(RooflinePlacer, "_place_sharded", wrong)
     done, _, _ = place("pin: {t0: 2}", "--placer", "prior")

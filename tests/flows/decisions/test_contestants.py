@@ -169,7 +169,7 @@ def test_the_policy_of_a_version_can_be_compared_with_its_search(store, monkeypa
     assert list(placers) == ["version 1", "dreamshard_policy", "cost_greedy"]
     assert (placers["version 1"].inference, placers["dreamshard_policy"].inference) == ("search", "policy")
     assert placers["dreamshard_policy"].policy is placers["version 1"].policy
-    assert placers["dreamshard_policy"].place(tiny_tasks()[0]).shards is None
+    assert placers["dreamshard_policy"].place(tiny_tasks()[0]).is_whole
 
 
 def test_every_planner_of_torchrec_assumes_the_bandwidths_of_the_testbed(store, monkeypatch):

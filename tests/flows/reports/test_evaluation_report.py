@@ -7,7 +7,8 @@ import torch
 from dreamshard.costs import DeviceCosts
 from dreamshard.evaluation import EvaluationRow
 from dreamshard.measured_on import MeasuredOn, StepSetting
-from dreamshard.placement import ColumnShard, Placement
+from dreamshard.placement import Placement, TableSharding
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from flows.reports.evaluation_report import make_report
 from flows.reports.report_tables import comparison_table, title
@@ -19,7 +20,7 @@ FACTS = {"dataset": "d", "tasks": "t", "testbed": "simulated", "hardware": "a ma
 def row(placer: str, task: str, overall_ms: float, predicted_ms: float = 1.0, place_ms: float = 1.0) -> EvaluationRow:
     costs = DeviceCosts.from_phases(torch.zeros(2, 4))
     of = PlacementTask(four_tables(), 2, 2**30, name=task)
-    device = Placement(torch.tensor([0, 0, 1, 1]), 2)
+    device = Placement.whole(torch.tensor([0, 0, 1, 1]), 2)
     return EvaluationRow(placer, of, device, overall_ms, predicted_ms, True, place_ms, costs)
 
 
@@ -65,9 +66,9 @@ def test_the_title_of_a_table_says_what_was_measured():
 
 def test_placers_that_split_tables_by_columns_are_marked():
     task = PlacementTask(four_tables(), 2, 2**30, name="a")
-    whole = [ColumnShard(t, 0, dim) for t, dim in enumerate(task.tables.dim.tolist())]
-    halves = (*whole[:3], ColumnShard(3, 0, 16), ColumnShard(3, 16, 32))
-    split = task.sharded(Placement(torch.tensor([0, 1, 0, 1, 1]), 2, halves))
+    halves = TableSharding("column_wise", ((0, 16), (16, 32)), (1, 1))
+    shards = Shards.of(task, Placement.whole([0, 1, 0, 1], 2).with_table(3, halves))
+    split = shards.as_task(task), Placement.whole(shards.device, 2)
     rows = [
         replace(each, task=split[0], placement=split[1])
         if (each.placer, each.task.name) == ("dreamshard", "a")

@@ -63,7 +63,7 @@ def test_a_profile_is_traced_with_the_placements_of_its_iteration(tmp_path: Path
     open_store().lake.write_dataset(tables, version, "meta")
     task = PlacementTask(tables, 2, 2**40, name="train-000")
     drawn = [[0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 1]]
-    samples = [simulated().measure(task, Placement(torch.tensor(device), 2)) for device in drawn]
+    samples = [simulated().measure(task, Placement.whole(torch.tensor(device), 2)) for device in drawn]
     for iteration, chosen in ((1, samples[:2]), (2, samples[2:])):
         append_samples(open_store().lake, chosen, "training", iteration, version)
     checkpoints.folder(open_store(), "training").mkdir(parents=True)

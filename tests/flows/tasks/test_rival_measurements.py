@@ -44,7 +44,7 @@ def bench(monkeypatch, tmp_path):
 
 def test_an_interrupted_rival_measures_only_what_is_missing_and_another_budget_is_another_run(bench):
     store, testbed, task, measured = bench
-    placements = [Placement(torch.tensor([0] * t + [1] * (8 - t)), 2) for t in range(3)]
+    placements = [Placement.whole(torch.tensor([0] * t + [1] * (8 - t)), 2) for t in range(3)]
     costs = []
 
     def fail_at_the_third() -> None:

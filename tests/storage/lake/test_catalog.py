@@ -6,8 +6,7 @@ import duckdb
 import pytest
 import torch
 
-from dreamshard.costs import CostSample
-from dreamshard.exchange_sample import Exchange
+from dreamshard.costs import CostSample, Exchange
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import dataset_version
 from storage.filesystem import list_files, writing

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from dreamshard.exchange_sample import Exchange, ExchangeSample
+from dreamshard.costs import Exchange, ExchangeSample
 from dreamshard.tasks import PlacementTask
 from storage.lake import catalog, read_exchanges, write_exchanges
 from storage.lake.lake import Lake

@@ -7,14 +7,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.costs import Infeasible
-from dreamshard.placed_shards import PlacedShards
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.cluster.sharded.job import ShardingJob, sample_counts
 from dreamshard.testbeds.cluster.sharded.operators import RankOperators, asked_bytes
 from dreamshard.testbeds.shard_runner import GRADIENT, DoesNotFitError, ShardRunner
 
 
-def device_times(runner: ShardRunner, task: PlacementTask, shards: PlacedShards) -> Float[Tensor, "R D 2"] | Infeasible:
+def device_times(runner: ShardRunner, task: PlacementTask, shards: Shards) -> Float[Tensor, "R D 2"] | Infeasible:
     """Milliseconds of each timed pass, forward and backward, or the first device whose shards did not fit."""
     starts = list(accumulate(sample_counts(runner.setup.batch_size, task.num_devices), initial=0))
     num_threads = torch.get_num_threads()

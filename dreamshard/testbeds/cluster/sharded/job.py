@@ -10,8 +10,8 @@ from typing import Literal
 
 import torch
 
-from dreamshard.placed_shards import PlacedShards
-from dreamshard.sharding import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES
+from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, SHARDING_TYPES
+from dreamshard.shards import Shards
 from dreamshard.tables import Optimizer, Precision, Tables, parent_name
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.fused_op import require_operator
@@ -86,7 +86,7 @@ class ShardingJob:
         return tuple(shard.name for shard in self.shards)
 
     @classmethod
-    def each(cls, members: Sequence[int], task: PlacementTask, shards: PlacedShards) -> "Iterator[ShardingJob]":
+    def each(cls, members: Sequence[int], task: PlacementTask, shards: Shards) -> "Iterator[ShardingJob]":
         """The jobs of a placement, in the order of `members`."""
         carried, per_host = shards.collectives(), shards.devices_per_host
         on_hosts = bool((carried.host_dims > 0).any())
@@ -114,7 +114,7 @@ class ShardingJob:
         return self.members, self.host_members, self.across_members
 
 
-def rank_shards(task: PlacementTask, shards: PlacedShards) -> list[list[RankShard]]:
+def rank_shards(task: PlacementTask, shards: Shards) -> list[list[RankShard]]:
     """The shards of each device, in the order of `shards`."""
     held: list[list[RankShard]] = [[] for _ in range(shards.num_devices)]
     offsets: dict[tuple[Route, int, int, int], int] = {}  # by route, place, table and first column
@@ -184,7 +184,7 @@ def _route(kind: int) -> Route:
     return "copies" if sharding_type == "data_parallel" else "everywhere"
 
 
-def require_shards(task: PlacementTask, shards: PlacedShards, device_type: str) -> None:
+def require_shards(task: PlacementTask, shards: Shards, device_type: str) -> None:
     """Check that ranks can build and exchange the shards.
 
     Args:

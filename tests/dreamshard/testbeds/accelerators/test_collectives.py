@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.placed_shards import Collectives
+from dreamshard.shards import Collectives
 from dreamshard.testbeds.accelerators.collectives import other_collectives_s, ring_s
 from dreamshard.testbeds.accelerators.links import NETWORK_SHARE, PEER_S
 from dreamshard.testbeds.accelerators.public_measurements import collective_times

@@ -82,7 +82,7 @@ def test_it_can_be_simulated(tmp_path):
     path = written(tmp_path, "base: h100\nlink_bandwidth: 4.5 GB/s\n")
     setup = TestbedSetup(num_devices=4, batch_size=65_536, lookups=lambda name: pytest.fail(name))
     mine, preset = open_testbed(f"simulated:{path}", setup), open_testbed("simulated:h100", setup)
-    task, placement = roomy_task(pool_of(12), 4), Placement(torch.arange(12) % 4, 4)
+    task, placement = roomy_task(pool_of(12), 4), Placement.whole(torch.arange(12) % 4, 4)
     slow, fast = mine.measure(task, placement), preset.measure(task, placement)
     assert slow.hardware.startswith("simulated my_cluster-")
     assert float(slow.costs.forward_comm_ms.max()) > 10 * float(fast.costs.forward_comm_ms.max())

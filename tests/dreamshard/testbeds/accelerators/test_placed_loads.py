@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from dreamshard.constraints import Constraints
-from dreamshard.placed_shards import PlacedShards, placed_shards
-from dreamshard.placement import ColumnShard, Placement
-from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, TableSharding
+from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.loads import (
     CACHED_LOOKUPS,
@@ -32,8 +31,6 @@ from dreamshard.testbeds.accelerators.roofline import sharding_costs
 from dreamshard.testbeds.accelerators.specs import H100
 from tests.helpers.tables import BATCH, pool_of, tables_of
 
-COLUMNS = ((0, 16),)
-
 
 def task_of_one(rows=1000, num_devices=4, **options) -> PlacementTask:
     constraints = Constraints(sharding_types=SHARDING_TYPES, caching=True)
@@ -41,17 +38,15 @@ def task_of_one(rows=1000, num_devices=4, **options) -> PlacementTask:
     return PlacementTask(tables_of([rows], 16, **how), num_devices, 2**40, constraints=constraints, **options)
 
 
-def shards_of(task: PlacementTask, **sharding) -> PlacedShards:
-    table = TableSharding(columns=COLUMNS, **sharding)
-    return placed_shards(task, ShardedPlacement((table,), task.num_devices, task.num_devices))
+def shards_of(task: PlacementTask, **sharding) -> Shards:
+    table = TableSharding(**sharding)
+    return Shards.of(task, Placement((table,), task.num_devices, task.num_devices))
 
 
 def test_whole_tables_and_columns_have_the_loads_of_tables():
     pool = pool_of(20)
     task = PlacementTask(pool, 2, 2**40, "fp16", "adam")
-    columns = (ColumnShard(0, 0, int(pool.dim[0])), *(ColumnShard(t, 0, int(pool.dim[t])) for t in range(1, 20)))
-    placement = Placement(torch.arange(20) % 2, 2, columns)
-    found = placed_loads(task, placed_shards(task, ShardedPlacement.of(placement, pool)), 500)
+    found = placed_loads(task, Shards.of(task, Placement.whole(torch.arange(20) % 2, 2)), 500)
     assert torch.equal(found[:, :NUM_LOADS], table_loads(pool, 500, "fp16", "adam"))
     assert (found[:, NUM_LOADS:] == 0).all()
 

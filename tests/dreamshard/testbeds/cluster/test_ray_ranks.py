@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dreamshard.exchange_sample import Exchange
+from dreamshard.costs import Exchange
 from dreamshard.placement import Placement
 from dreamshard.testbeds import MeasurementError, TestbedSetup, open_testbed
 from tests.helpers.lookups import FaultyLookups
@@ -50,7 +50,7 @@ def setup(num_devices: int = 2, fault: str = "none", timeout_s: float = 60.0) ->
 
 def measure(bed, *names: str):
     task = roomy_task(tables_of_dims([8] * len(names), rows=500, names=names), len(names))
-    return bed.measure(task, Placement(torch.arange(len(names)), len(names)))
+    return bed.measure(task, Placement.whole(torch.arange(len(names)), len(names)))
 
 
 def test_actors_on_two_hosts_measure_again_after_one_was_killed(two_hosts):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, ShardingType, TableSharding, even_columns
+from dreamshard.placement import SHARDING_TYPES, Placement, ShardingType, TableSharding, even_columns
 from tests.helpers.sharded_ranks import Case, StepResult, run_steps
 
 pytestmark = pytest.mark.processes
@@ -17,16 +17,16 @@ def sharding(way: ShardingType, dim: int, places: int, first: int = 0) -> TableS
     parts = 2 if way in ("column_wise", "grid_shard") else 1
     where = tuple((first + part) % places for part in range(parts))
     nowhere = way in ("row_wise", "data_parallel")
-    return TableSharding(sharding_type=way, columns=even_columns(dim, parts), where=() if nowhere else where)
+    return TableSharding(way, even_columns(dim, parts) if parts > 1 else (), () if nowhere else where)
 
 
-def placed(ways: list[ShardingType], dims: list[int], hosts: tuple[int, int]) -> ShardedPlacement:
+def placed(ways: list[ShardingType], dims: list[int], hosts: tuple[int, int]) -> Placement:
     devices, per_host = hosts
     tables = tuple(
         sharding(way, dim, devices // per_host if way in ("table_row_wise", "grid_shard") else devices, t)
         for t, (way, dim) in enumerate(zip(ways, dims, strict=True))
     )
-    return ShardedPlacement(tables, devices, per_host)
+    return Placement(tables, devices, per_host)
 
 
 def of_one_way(way: ShardingType, on: str) -> Case:

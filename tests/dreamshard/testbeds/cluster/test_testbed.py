@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from dreamshard.constraints import Constraints
-from dreamshard.exchange_sample import Exchange
-from dreamshard.placement import Placement
-from dreamshard.sharding import SHARDING_TYPES, ShardedPlacement, TableSharding
+from dreamshard.costs import Exchange
+from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.base import ExchangeTestbed, MeasurementError, ShardingTestbed, Testbed, TestbedSetup
+from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from tests.helpers.cluster_testbed import BATCH, TABLES, open_cluster, placement
 from tests.helpers.lookups import EvenLookups
@@ -59,7 +58,6 @@ def test_more_work_takes_more_time(cluster):
 
 
 def test_an_exchange_is_measured_without_any_table(cluster):
-    assert isinstance(cluster, ExchangeTestbed)
     sample = cluster.measure_exchange(Exchange(sent_bytes=torch.tensor([4, 2**22])))
     assert sample.exchange.devices_per_host == 2
     assert sample.forward_ms.shape == sample.backward_ms.shape == (2,)
@@ -85,14 +83,14 @@ def test_an_exchange_that_no_rank_has_memory_for_is_refused_before_it_takes_any(
 
 def every_way(dim: int) -> tuple[TableSharding, ...]:
     """A table of each way to shard, two ranks on one host."""
-    columns, half = ((0, dim),), ((0, dim // 2), (dim // 2, dim))
+    half = ((0, dim // 2), (dim // 2, dim))
     return (
-        TableSharding(sharding_type="table_wise", columns=columns, where=(1,)),
-        TableSharding(sharding_type="column_wise", columns=half, where=(0, 1)),
-        TableSharding(sharding_type="row_wise", columns=columns),
-        TableSharding(sharding_type="table_row_wise", columns=columns, where=(0,)),
-        TableSharding(sharding_type="grid_shard", columns=half, where=(0, 0)),
-        TableSharding(sharding_type="data_parallel", columns=columns),
+        TableSharding("table_wise", where=(1,)),
+        TableSharding("column_wise", columns=half, where=(0, 1)),
+        TableSharding("row_wise"),
+        TableSharding("table_row_wise", where=(0,)),
+        TableSharding("grid_shard", columns=half, where=(0, 0)),
+        TableSharding("data_parallel"),
     )
 
 
@@ -102,8 +100,7 @@ def any_sharding_task(**options) -> PlacementTask:
 
 
 def test_every_way_to_shard_is_measured_at_once(cluster):
-    sample = cluster.measure_sharding(any_sharding_task(), ShardedPlacement(every_way(16), 2, 2))
-    assert isinstance(cluster, ShardingTestbed)
+    sample = cluster.measure(any_sharding_task(), Placement(every_way(16), 2, 2))
     assert (sample.costs.phases_ms() > 0).all()
     assert (sample.index_ms > 0).all()
     assert sample.overall_ms == pytest.approx(sample.costs.device_ms().max().item())
@@ -123,7 +120,7 @@ def test_what_ranks_on_the_cpu_cannot_shard_is_refused_by_name(cluster, task, sh
     first, *others = every_way(16)
     cached = replace(first, cached_share=sharding or None)
     with pytest.raises(ValueError, match=message):
-        cluster.measure_sharding(task, ShardedPlacement((cached, *others), 2, 2))
+        cluster.measure(task, Placement((cached, *others), 2, 2))
 
 
 def test_a_placement_that_is_not_legal_is_refused_before_it_reaches_a_rank(cluster):
@@ -155,7 +152,7 @@ def test_on_cuda_a_rank_per_gpu_measures_with_events():
     num_devices = torch.cuda.device_count()
     setup = TestbedSetup(num_devices=num_devices, batch_size=BATCH, lookups=EvenLookups(BATCH), repeats=3)
     bed = ClusterTestbed(setup, "cuda")
-    where = Placement(torch.tensor([0, 0, num_devices - 1]), num_devices)
+    where = Placement.whole(torch.tensor([0, 0, num_devices - 1]), num_devices)
     sample = bed.measure(roomy_task(TABLES, num_devices), where)
     exchange = bed.measure_exchange(Exchange(sent_bytes=torch.full((num_devices,), 2**20)))
     bed.close()

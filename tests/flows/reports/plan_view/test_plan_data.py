@@ -3,12 +3,10 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from dreamshard.moving import blocks_of, steps
 from dreamshard.placement import Placement
 from dreamshard.search import RooflinePlacer
-from dreamshard.sharding import ShardedPlacement
 from dreamshard.table_shares import table_shares
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import SPECS
@@ -25,7 +23,7 @@ def task(num_devices=2):
 
 
 def placed(of, devices):
-    return ShardedPlacement.of(Placement(torch.tensor(devices), of.num_devices), of.tables, of.devices_per_host)
+    return Placement.whole(devices, of.num_devices, of.devices_per_host)
 
 
 def side(of, devices, name="new plan", predictor=A100):
@@ -37,7 +35,7 @@ def test_parts_of_a_bar_add_up_to_its_device_and_the_largest_comes_first():
     of = task(3)
     shown = side(of, [0, 0, 0, 1])
     parts = segments(shown, {(1, 0)}, by_cost=True)
-    for d, expected in enumerate(A100.predict_sharded(of, placed(of, [0, 0, 0, 1])).phases_ms().tolist()):
+    for d, expected in enumerate(A100.predict(of, placed(of, [0, 0, 0, 1])).phases_ms().tolist()):
         assert parts.phases[parts.device == d].sum(axis=0).tolist() == pytest.approx(expected, rel=1e-4)
     assert parts.table.tolist() == [0, 2, 1, 3, REST]  # device 2 has no tables and waits
     assert parts.moved.tolist() == [False, False, True, False, False]

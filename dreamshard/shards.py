@@ -1,0 +1,251 @@
+"""A placement expanded into its shards: what each device stores and looks up, and what collectives carry."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dreamshard.placement import (
+    ON_ONE_DEVICE,
+    ON_ONE_HOST,
+    SHARDING_TYPES,
+    Placement,
+    ShardingType,
+    TableSharding,
+)
+from dreamshard.tables import Tables, shard_name
+from dreamshard.tasks import UNCACHED_ROW_BYTES, PlacementTask
+
+CACHED_ROW_BYTES = 16  # of fbgemm's cache beside a cached row: its index and its time of use, int64 each
+GRADIENT_BYTES = 4  # per weight of a data-parallel table: its gradient is dense and fp32
+
+Indices = NDArray[np.int64]
+
+_KIND = {kind: i for i, kind in enumerate(SHARDING_TYPES)}
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Shards of a task's tables, `S` of them, each as a table of its own on its device.
+
+    A block of rows has its share of the table's lookups; a data-parallel copy looks up its device's samples only.
+
+    Attributes:
+        tables: `[S]` as each device sees them; a column shard is called `name[start:end]`.
+        table: `[S]` number of the task's table.
+        device: `[S]`.
+        sharding_type: `[S]` positions in `SHARDING_TYPES`.
+        rows: `[S, 2]` first and last (exclusive) row.
+        columns: `[S, 2]` first and last (exclusive) column.
+        batch_share: `[S]` share of the batch's samples whose lookups the shard gets: 1, or `1 / D` of a data-parallel copy.
+        cached_share: `[S]` share of the rows in device memory: 1, or less for a table in host memory.
+        device_bytes: `[S]` of device memory.
+        host_bytes: `[S]` of host memory.
+        num_devices: `D`.
+        devices_per_host: as in `Placement`.
+    """
+
+    tables: Tables
+    table: Int[Tensor, " S"]
+    device: Int[Tensor, " S"]
+    sharding_type: Int[Tensor, " S"]
+    rows: Int[Tensor, "S 2"]
+    columns: Int[Tensor, "S 2"]
+    batch_share: Float[Tensor, " S"]
+    cached_share: Float[Tensor, " S"]
+    device_bytes: Int[Tensor, " S"]
+    host_bytes: Int[Tensor, " S"]
+    num_devices: int
+    devices_per_host: int
+
+    @classmethod
+    def of(cls, task: PlacementTask, placement: Placement) -> "Shards":
+        """The shards of `placement`, table by table, by columns and then by devices.
+
+        Raises:
+            ValueError: the placement is for other tables or another number of devices.
+        """
+        if problem := mismatch(task, placement):
+            raise ValueError(f"{problem}; use a placement made for {task.name}")
+        return cls.of_tables(task, enumerate(placement.tables), placement.devices_per_host)
+
+    @classmethod
+    def of_tables(
+        cls, task: PlacementTask, shardings: Iterable[tuple[int, TableSharding]], devices_per_host: int
+    ) -> "Shards":
+        """The shards of some of the task's tables, by number; a table may occur more than once."""
+        dims = task.tables.dim.tolist()
+        ranges = [
+            (t, _KIND[each.sharding_type], *columns, place, -1.0 if each.cached_share is None else each.cached_share)
+            for t, each in shardings
+            for columns, place in zip(each.ranges(dims[t]), each.where or (0,), strict=True)
+        ]
+        fields = np.array(ranges, np.float64).reshape(-1, 6)  # [R, 6]
+        table, kind, start, end, place = fields[:, :5].T.astype(np.int64)
+        on_host, copied = _is_any(kind, *ON_ONE_HOST), _is_any(kind, "data_parallel")
+        counts = np.where(_is_any(kind, *ON_ONE_DEVICE), 1, np.where(on_host, devices_per_host, task.num_devices))
+        part = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)  # [S] number within the range
+        own = np.repeat(np.arange(len(fields)), counts)  # [S] range of each shard
+        rows = task.tables.rows.numpy()[table[own]]
+        block = np.where(copied[own], rows, -(-rows // counts[own]))
+        first = np.where(copied[own], 0, np.minimum(part * block, rows))
+        last = np.minimum(first + block, rows)
+        device = place[own] * np.where(on_host, devices_per_host, 1)[own] + part
+        held = first < last  # a table of few rows leaves some devices without any
+        own, share = own[held], fields[:, 5][own[held]]
+        return cls.made(
+            task,
+            table=table[own],
+            device=device[held],
+            sharding_type=kind[own],
+            rows=np.stack([first[held], last[held]], axis=1),
+            columns=np.stack([start[own], end[own]], axis=1),
+            cached_share=np.where(share < 0, np.nan, share),
+            devices_per_host=devices_per_host,
+        )
+
+    @classmethod
+    def made(
+        cls,
+        task: PlacementTask,
+        *,
+        table: Indices,
+        device: Indices,
+        sharding_type: Indices,
+        rows: Indices,
+        columns: Indices,
+        cached_share: NDArray[np.float64],
+        devices_per_host: int,
+    ) -> "Shards":
+        """Shards from their fields as above, which need not make up a placement; `cached_share` is NaN in device memory."""
+        table, device, kind, rows, columns = map(torch.from_numpy, (table, device, sharding_type, rows, columns))
+        is_copy = kind == _KIND["data_parallel"]
+        batch_share = torch.where(is_copy, 1.0 / task.num_devices, 1.0)
+        share = torch.from_numpy(cached_share).float()
+        in_host, share = share.isfinite(), share.nan_to_num(1.0)
+        tables = _as_tables(task, table, rows, columns, device, is_copy, batch_share)
+        per_weight = task.weight_bytes[table] + task.element_state_bytes
+        stored = tables.rows * (tables.dim * per_weight + task.row_bytes[table])
+        per_row = tables.dim * task.weight_bytes[table] + CACHED_ROW_BYTES
+        in_cache = (tables.rows * share).ceil().long() * per_row + tables.rows * UNCACHED_ROW_BYTES
+        gradient = torch.where(is_copy, tables.rows * tables.dim * GRADIENT_BYTES, 0)
+        return cls(
+            tables=tables,
+            table=table,
+            device=device,
+            sharding_type=kind,
+            rows=rows,
+            columns=columns,
+            batch_share=batch_share,
+            cached_share=share,
+            device_bytes=torch.where(in_host, in_cache, stored + gradient),
+            host_bytes=torch.where(in_host, stored, 0),
+            num_devices=task.num_devices,
+            devices_per_host=devices_per_host,
+        )
+
+    def as_task(self, task: PlacementTask) -> PlacementTask:
+        """The task with these shards as its tables."""
+        return task if self.tables is task.tables else replace(task, tables=self.tables)
+
+    def is_any(self, *types: ShardingType) -> Bool[Tensor, " S"]:
+        """`[S]` whether a shard is of one of these types."""
+        return torch.isin(self.sharding_type, torch.tensor([_KIND[each] for each in types]))
+
+    def memory_bytes(self) -> Int[Tensor, " D"]:
+        """Device memory that the shards of each device take."""
+        return self.device_bytes.new_zeros(self.num_devices).index_add_(0, self.device, self.device_bytes)
+
+    def collectives(self) -> "Collectives":
+        """Loads of the collectives of a step."""
+        dims = self.tables.dim
+        hosts = -(-self.num_devices // self.devices_per_host)
+        whole, on_host = self.is_any(*ON_ONE_DEVICE), self.is_any(*ON_ONE_HOST)
+        first = on_host & (self.device % self.devices_per_host == 0)  # one block of each range stands for all
+        rows = self.is_any("row_wise") & (self.device == 0)
+        copies = self.is_any("data_parallel") & (self.device == 0)
+        return Collectives(
+            all_to_all_dims=dims.new_zeros(self.num_devices).index_add_(0, self.device[whole], dims[whole]),
+            row_wise_dims=int(dims[rows].sum()),
+            host_dims=dims.new_zeros(hosts).index_add_(0, self.device[first] // self.devices_per_host, dims[first]),
+            all_reduce_bytes=GRADIENT_BYTES * int((self.tables.rows * dims)[copies].sum()),
+            devices_per_host=self.devices_per_host,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collectives:
+    """Loads of a step's collectives; dims count one pooled fp32 vector per sample of the whole batch.
+
+    Attributes:
+        all_to_all_dims: `[D]` of table- and column-wise shards: each device sends its own to all.
+        row_wise_dims: of row-wise tables: every device has partial sums of all of them, which a reduce-scatter adds up; its
+            way back is an all-gather.
+        host_dims: `[H]` of table-row-wise and grid shards of each host: its devices have partial sums, which a
+            reduce-scatter within the host adds up, and an all-to-all between devices of equal number on all hosts delivers.
+        all_reduce_bytes: of the gradients of data-parallel tables, in the backward pass.
+    """
+
+    all_to_all_dims: Int[Tensor, " D"]
+    row_wise_dims: int
+    host_dims: Int[Tensor, " H"]
+    all_reduce_bytes: int
+    devices_per_host: int
+
+
+def mismatch(task: PlacementTask, placement: Placement) -> str:
+    """How a placement differs from the tables and devices of a task, in one sentence; empty if it is made for it."""
+    given, asked = (len(placement.tables), placement.num_devices), (len(task.tables), task.num_devices)
+    if given != asked:
+        return f"the placement is of {given[0]} tables on {given[1]} devices, not of {asked[0]} on {asked[1]}"
+    for name, sharding, dim in zip(task.tables.names, placement.tables, task.tables.dim.tolist(), strict=True):
+        if sharding.columns and sharding.columns[-1][1] != dim:
+            return f"the placement holds {sharding.columns[-1][1]} columns of {name!r}, which has {dim}"
+    return ""
+
+
+def _is_any(kind: Indices, *types: ShardingType) -> NDArray[np.bool_]:
+    return np.isin(kind, [_KIND[each] for each in types])
+
+
+def _as_tables(
+    task: PlacementTask,
+    table: Int[Tensor, " S"],
+    rows: Int[Tensor, "S 2"],
+    columns: Int[Tensor, "S 2"],
+    device: Int[Tensor, " S"],
+    is_copy: Bool[Tensor, " S"],
+    batch_share: Float[Tensor, " S"],
+) -> Tables:
+    """Each shard as a table: its rows, its columns and its share of the lookups."""
+    tables = task.tables
+    held, dim = rows[:, 1] - rows[:, 0], columns[:, 1] - columns[:, 0]
+    is_part, is_block = dim != tables.dim[table], held != tables.rows[table]
+    if torch.equal(table, torch.arange(len(tables))) and not (is_part | is_block | is_copy).any():
+        return tables
+    names = [tables.names[t] for t in table.tolist()]
+    first, last, devices = rows[:, 0].tolist(), rows[:, 1].tolist(), device.tolist()
+    for i in is_part.nonzero().flatten().tolist():
+        names[i] = shard_name(names[i], *columns[i].tolist())
+    for i in (is_block & ~is_copy).nonzero().flatten().tolist():
+        names[i] += f" rows {first[i]}:{last[i]}"
+    for i in is_copy.nonzero().flatten().tolist():
+        names[i] += f" copy {devices[i]}"
+    if len(set(names)) < len(names):
+        names = [f"{name} {i}" for i, name in enumerate(names)]
+    fields = tables.columns(table)
+    row_share = held / fields["rows"]  # [S]
+    lookups = (fields["lookups"] * row_share.double() * batch_share.double()).round().long()
+    unique = torch.minimum((fields["unique_rows"] * row_share.double()).round().long(), torch.minimum(held, lookups))
+    changed = {
+        "rows": held,
+        "dim": dim,
+        "pooling_factor": (fields["pooling_factor"] * row_share).to(fields["pooling_factor"].dtype),
+        "lookups": lookups,
+        "unique_rows": unique,
+    }
+    return Tables(tuple(names), **(fields | changed))
