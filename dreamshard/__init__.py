@@ -2,7 +2,7 @@
 
     files/                 atomic writing, digests, locks
     tables, workloads/     `Tables` and their lookups, from files, published lists or generators
-    tasks, placement       a `PlacementTask`: tables, devices, memory; a `Placement`: a device per table or column shard
+    tasks, placement       a `PlacementTask`: tables, devices, memory; a `Placement`: how each table is sharded, and where
     costs, placer, plan    `CostSample`: measured milliseconds per device; the `Placer` protocol; the plan for the trainer
     testbeds/, baselines   where costs come from: real ranks, one device, or a roofline; rules of thumb
     cost_model/            features of tables, and networks that predict a placement's cost

@@ -183,7 +183,7 @@ class TrueGreedy:
 
     name = "true_greedy"
 
-    def place(self, task: PlacementTask) -> Placement:
+    def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """Raises AssertionError where no device has room."""
         count, num_devices = len(task.tables), task.num_devices
         alone = torch.stack(

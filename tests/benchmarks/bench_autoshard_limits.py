@@ -46,7 +46,7 @@ class GreedyOnPredictions:
     name: str = "greedy_on_predictions"
 
     @torch.no_grad()
-    def place(self, task: PlacementTask) -> Placement:
+    def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """Devices without room are passed over; the tasks have room for all."""
         network, normaliser = self.placer.cost_network, self.placer.normaliser
         latents = network.encode(normaliser(task.tables))

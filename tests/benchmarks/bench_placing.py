@@ -26,7 +26,7 @@ BY_DEVICES = tuple(Size(400, devices) for devices in (8, 16, 32, 64, 128))
 
 
 class _Places(Protocol):
-    def place(self, task: PlacementTask) -> Placement: ...
+    def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement: ...
 
 
 def rows(quick: bool = False) -> Iterator[Row]:

@@ -31,14 +31,14 @@ class Fixed:
     name: str
     device: tuple[int, ...]
 
-    def place(self, task):
+    def place(self, task, budget_ms=None):
         return Placement.whole(torch.tensor(self.device), task.num_devices)
 
 
 class NoRoom:
     name = "no_room"
 
-    def place(self, task):
+    def place(self, task, budget_ms=None):
         raise NoPlacementError(f"no room for {task.name}")
 
 

@@ -20,7 +20,7 @@ class PolicyPlacer:
     name: str = "policy"
 
     @torch.no_grad()
-    def place(self, task: PlacementTask) -> Placement:
+    def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         network = self.state.cost_network.for_task(task)
         finished = rollout(self.state.policy, network, episodes_of([task], network, self.state.normaliser), None)
         return Placement.whole(finished.device[0] if bool(finished.feasible[0]) else packed(task), task.num_devices)
