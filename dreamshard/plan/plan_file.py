@@ -10,7 +10,15 @@ from typing import Any
 
 from dreamshard.files.foreign import InputError
 from dreamshard.measured_on import Difference, MeasuredOn
-from dreamshard.placement import ON_EVERY_DEVICE, ON_ONE_HOST, SHARDING_TYPES, Placement, ShardingType, TableSharding
+from dreamshard.placement import (
+    ON_EVERY_DEVICE,
+    ON_ONE_HOST,
+    SHARDING_TYPES,
+    SPLIT_BY_COLUMNS,
+    Placement,
+    ShardingType,
+    TableSharding,
+)
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
@@ -212,7 +220,8 @@ def _sharding_of(shards: list[Shard], devices_per_host: int) -> TableSharding:
         where = tuple(first[columns] // devices_per_host for columns in ranges)
     else:
         where = tuple(first[columns] for columns in ranges)
-    return TableSharding(sharding_type, columns=tuple(ranges), where=where, cached_share=shards[0].cached_share)
+    columns = tuple(ranges) if sharding_type in SPLIT_BY_COLUMNS else ()
+    return TableSharding(sharding_type, columns, where, shards[0].cached_share)
 
 
 def _missing_text(missing: list[str], num_tables: int) -> str:

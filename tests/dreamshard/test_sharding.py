@@ -70,8 +70,6 @@ def test_a_plan_of_every_way_to_shard_is_read_as_it_was_written():
     assert again.shards == plan.shards
     assert again.placement(tables()) == FOUR_DEVICES_ON_TWO_HOSTS
     assert plan.to_csv().splitlines()[0].endswith("sharding_type,cached_share")
-    with pytest.raises(ValueError, match="other ways than whole or by columns"):
-        again.placement(tables())
 
 
 def test_a_plan_that_lacks_a_block_of_rows_is_refused():
