@@ -13,86 +13,20 @@ cache: true                         # or {table: share of its rows in device mem
 """
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
-from dreamshard.contradictions import contradiction
 from dreamshard.files.bounds import MOST_COLUMNS, MOST_MEMORY_GB
-from dreamshard.files.foreign import brief, file_bytes, yaml_content
+from dreamshard.files.foreign import brief, file_bytes, first_problem, yaml_content
 from dreamshard.placement import SHARDING_TYPES, ShardingType
 
-KEYS = (
-    "pin",
-    "exclude",
-    "exclude_devices",
-    "together",
-    "apart",
-    "memory_gb",
-    "reserve_gb",
-    "sharding_types",
-    "narrowest_columns",
-    "cache",
-)
-"""Of a file of constraints."""
 _PROBLEM, _ADVICE = "is neither YAML nor JSON", "so the placement would ignore it; correct it"
 _DEFAULT = "default"  # in `sharding_types`: of tables that are not named
-
-
-def read_constraints(
-    path: str | Path, tables: Collection[str], num_devices: int, base: Constraints = UNCONSTRAINED
-) -> Constraints:
-    """The constraints of a file.
-
-    Args:
-        path: of a `.yaml`, `.yml` or `.json` file.
-        tables: names that the file may use.
-        num_devices: `D`.
-        base: constraints that hold where the file says nothing.
-
-    Raises:
-        ValueError: the file is missing or wrong, names a table or device that does not exist, or contradicts itself.
-    """
-    if not Path(path).is_file():
-        raise ValueError(f"there is no file of constraints {path}, so the placement would ignore them; check the path")
-    text = file_bytes(Path(path), _PROBLEM, _ADVICE)
-    return parse_constraints(text, tables, num_devices, base, source=str(path))
-
-
-def parse_constraints(
-    text: str | bytes,
-    tables: Collection[str],
-    num_devices: int,
-    base: Constraints = UNCONSTRAINED,
-    *,
-    source: str = "the constraints",
-) -> Constraints:
-    """The constraints of a file's text, as in `read_constraints`; `source` names it in errors.
-
-    Raises:
-        ValueError: as in `read_constraints`.
-    """
-    content = yaml_content(text, source, _PROBLEM, _ADVICE) or {}  # JSON is YAML
-    if not isinstance(content, dict):
-        raise ValueError(f"{source} holds no constraints; give one per line, for example `reserve_gb: 8`")
-    for key in content:
-        if key not in KEYS:
-            raise ValueError(
-                f"{source} has the unknown key {brief(key)}, which would be ignored{_meant(str(key), KEYS)}; the keys are "
-                f"{', '.join(KEYS)}"
-            )
-    constraints = replace(base, **_Content(source, content, num_devices).fields())
-    for name in sorted(constraints.tables_named() - base.tables_named()):
-        if name not in tables:
-            raise ValueError(
-                f"{source} names a table {brief(name)}, but there is none{_meant(name, tables)}, so its constraint would be "
-                "ignored; correct the name, or leave it out"
-            )
-    if reason := contradiction(constraints, tuple(tables), num_devices):
-        raise ValueError(f"{source} cannot be met: {reason}; change one of these constraints")
-    return constraints
 
 
 def parse_sharding(text: str) -> tuple[ShardingType, ...]:
@@ -107,116 +41,134 @@ def parse_sharding(text: str) -> tuple[ShardingType, ...]:
         "whole": ("table_wise",),
     }
     names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in short and name not in SHARDING_TYPES]
-    if unknown or not names:
+    if not names or set(names) - {*short, *SHARDING_TYPES}:
         raise ValueError(
-            f"{brief(text)} names no way to shard that exists, so none could be chosen; give {', '.join(short)}, or a list "
-            f"of {', '.join(SHARDING_TYPES)}"
+            f"{brief(text)} names no way to shard that exists; give {', '.join(short)}, or a list of "
+            f"{', '.join(SHARDING_TYPES)}"
         )
     chosen = {each for name in names for each in short.get(name, (name,))}
     return tuple(each for each in SHARDING_TYPES if each in chosen)
 
 
-class _Content:
-    """The content of a file, value by value."""
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
 
-    def __init__(self, source: str, content: Mapping[str, Any], num_devices: int) -> None:
-        self.source, self.content, self.num_devices = source, content, num_devices
 
-    def fields(self) -> dict[str, Any]:
-        """The fields of `Constraints` that the file gives."""
-        return dict(self._fields())
+_Devices = Annotated[
+    list[StrictInt], BeforeValidator(_listed), Field(min_length=1), AfterValidator(lambda v: tuple(sorted(set(v))))
+]
+_Groups = Annotated[list[Annotated[frozenset[str], Field(min_length=2)]], AfterValidator(tuple)]
+_Bytes = Annotated[float, Field(ge=0, le=MOST_MEMORY_GB), AfterValidator(lambda gib: round(gib * 2**30))]
+_Ways = Annotated[list[str], BeforeValidator(_listed), AfterValidator(lambda names: parse_sharding(",".join(names)))]
 
-    def _fields(self) -> Iterator[tuple[str, Any]]:
-        given = self.content
-        if "pin" in given:
-            yield "pinned", {str(name): self._devices("pin", each) for name, each in self._mapping("pin").items()}
-        if "exclude" in given:
-            excluded = {str(name): self._devices("exclude", each) for name, each in self._mapping("exclude").items()}
-            yield "excluded", excluded
-        if "exclude_devices" in given:
-            yield "excluded_devices", self._devices("exclude_devices", given["exclude_devices"])
-        for key in ("together", "apart"):
-            if key in given:
-                yield key, self._groups(key)
-        if "memory_gb" in given:
-            yield "memory_bytes_of", self._memory()
-        if "reserve_gb" in given:
-            yield "reserve_bytes", round(self._number("reserve_gb", given["reserve_gb"]) * 2**30)
-        if "sharding_types" in given:
-            yield from self._sharding_types()
-        if "narrowest_columns" in given:
-            columns = self._mapping("narrowest_columns")
-            yield "narrowest_columns_of", {str(name): self._count(each) for name, each in columns.items()}
-        if "cache" in given:
-            yield from self._cache()
 
-    def _mapping(self, key: str) -> Mapping[Any, Any]:
-        value = self.content[key]
-        if not isinstance(value, dict):
-            raise self._wrong(key, value, "give one value per table, for example `pin: {big: 0}`")
-        return value
+class _File(BaseModel):
+    """The content of a file; each field is checked and has the type that `Constraints` has."""
 
-    def _devices(self, key: str, value: Any) -> tuple[int, ...]:
-        devices = value if isinstance(value, list) else [value]
-        if not devices or not all(isinstance(each, int) and not isinstance(each, bool) for each in devices):
-            raise self._wrong(key, value, "give a device's number, or a list of them, for example [0, 1]")
-        return tuple(sorted(set(devices)))
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
-    def _groups(self, key: str) -> tuple[frozenset[str], ...]:
-        value = self.content[key]
-        if not isinstance(value, list) or not all(isinstance(group, list) and len(group) > 1 for group in value):
-            raise self._wrong(key, value, f"give groups of at least two tables, for example `{key}: [[a, b], [c, d]]`")
-        return tuple(frozenset(map(str, group)) for group in value)
+    pin: dict[str, _Devices] = {}
+    exclude: dict[str, _Devices] = {}
+    exclude_devices: _Devices = []
+    together: _Groups = []
+    apart: _Groups = []
+    memory_gb: Annotated[
+        dict[int, _Bytes], BeforeValidator(lambda value: dict(enumerate(value)) if isinstance(value, list) else value)
+    ] = {}
+    reserve_gb: _Bytes = 0
+    sharding_types: Annotated[
+        dict[str, _Ways], BeforeValidator(lambda value: value if isinstance(value, dict) else {_DEFAULT: value})
+    ] = {}
+    narrowest_columns: dict[str, Annotated[int, Field(ge=1, le=MOST_COLUMNS)]] = {}
+    cache: bool | dict[str, Annotated[float, Field(gt=0, le=1)]] = False
 
-    def _memory(self) -> dict[int, int]:
-        value = self.content["memory_gb"]
-        if isinstance(value, list):
-            if len(value) != self.num_devices:
-                advice = f"give one size for each of the {self.num_devices} devices, or {{device: GiB}}"
-                raise self._wrong("memory_gb", value, advice)
-            value = dict(enumerate(value))
-        if not isinstance(value, dict) or not all(isinstance(device, int) for device in value):
-            raise self._wrong("memory_gb", value, "give for example `memory_gb: {0: 60, 1: 40}`, in GiB")
-        return {device: round(self._number("memory_gb", size) * 2**30) for device, size in value.items()}
 
-    def _sharding_types(self) -> Iterator[tuple[str, Any]]:
-        value = self.content["sharding_types"]
-        by_table = value if isinstance(value, dict) else {_DEFAULT: value}
-        types = {str(name): self._types(each) for name, each in by_table.items()}
-        if _DEFAULT in types:
-            yield "sharding_types", types.pop(_DEFAULT)
-        yield "sharding_types_of", types
+_FIELDS = {
+    "pin": "pinned",
+    "exclude": "excluded",
+    "exclude_devices": "excluded_devices",
+    "together": "together",
+    "apart": "apart",
+    "memory_gb": "memory_bytes_of",
+    "reserve_gb": "reserve_bytes",
+    "narrowest_columns": "narrowest_columns_of",
+}
+"""Fields of `Constraints` by their keys."""
 
-    def _types(self, value: Any) -> tuple[ShardingType, ...]:
-        names: Sequence[Any] = value if isinstance(value, list) else [value]
-        try:
-            return parse_sharding(",".join(map(str, names)))
-        except ValueError as error:
-            raise ValueError(f"{self.source} gives sharding_types: {error}") from error
 
-    def _cache(self) -> Iterator[tuple[str, Any]]:
-        value = self.content["cache"]
-        if isinstance(value, bool):
-            yield "caching", value
-            return
-        shares = {str(name): self._number("cache", share) for name, share in self._mapping("cache").items()}
-        if not all(0 < share <= 1 for share in shares.values()):
-            raise self._wrong("cache", value, "give shares of a table's rows above 0, up to 1")
-        yield "cached_share_of", shares
+def read_constraints(
+    path: str | Path, tables: Collection[str], num_devices: int, base: Constraints = UNCONSTRAINED
+) -> Constraints:
+    """The constraints of a `.yaml`, `.yml` or `.json` file; arguments and errors as for `parse_constraints`.
 
-    def _number(self, key: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_MEMORY_GB:
-            raise self._wrong(key, value, f"give a number that is not negative, at most {MOST_MEMORY_GB:,}")
-        return float(value)
+    Raises:
+        ValueError: there is no such file.
+    """
+    if not Path(path).is_file():
+        raise ValueError(f"there is no file of constraints {path}; check the path")
+    text = file_bytes(Path(path), _PROBLEM, _ADVICE)
+    return parse_constraints(text, tables, num_devices, base, source=str(path))
 
-    def _count(self, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_COLUMNS:
-            raise self._wrong("narrowest_columns", value, "give a whole number of columns, at least 1")
-        return value
 
-    def _wrong(self, key: str, value: Any, advice: str) -> ValueError:
-        return ValueError(f"{self.source} gives {key}: {brief(value)}, which is no value for it; {advice}")
+def parse_constraints(
+    text: str | bytes,
+    tables: Collection[str],
+    num_devices: int,
+    base: Constraints = UNCONSTRAINED,
+    *,
+    source: str = "the constraints",
+) -> Constraints:
+    """The constraints of a file's text.
+
+    Args:
+        text: YAML or JSON.
+        tables: names that the file may use.
+        num_devices: `D`.
+        base: constraints that hold where the file says nothing.
+        source: names the file in errors.
+
+    Raises:
+        ValueError: the text is wrong, names a table or device that does not exist, or contradicts itself.
+    """
+    content = yaml_content(text, source, _PROBLEM, _ADVICE) or {}  # JSON is YAML
+    if not isinstance(content, dict):
+        raise ValueError(f"{source} holds no constraints; give one per line, for example `reserve_gb: 8`")
+    for key in content:
+        if key not in _File.model_fields:
+            raise ValueError(
+                f"{source} has the unknown key {brief(key)}{_meant(str(key), _File.model_fields)}; the keys are "
+                f"{', '.join(_File.model_fields)}"
+            )
+    try:
+        file = _File.model_validate(content)
+    except ValidationError as error:
+        raise ValueError(f"{source} is wrong at {first_problem(error)}") from error
+    if isinstance(content.get("memory_gb"), list) and len(file.memory_gb) != num_devices:
+        raise ValueError(
+            f"{source} gives memory_gb for {len(file.memory_gb)} devices; give one size for each of {num_devices}"
+        )
+    constraints = replace(base, **_fields(file))
+    for name in sorted(constraints.tables_named() - base.tables_named()):
+        if name not in tables:
+            raise ValueError(
+                f"{source} names a table {brief(name)}, but there is none{_meant(name, tables)}; correct the name"
+            )
+    if reason := constraints.contradiction(tuple(tables), num_devices):
+        raise ValueError(f"{source} cannot be met: {reason}; change one of these constraints")
+    return constraints
+
+
+def _fields(file: _File) -> dict[str, Any]:
+    """The fields of `Constraints` that the file gives."""
+    given = file.model_fields_set
+    found = {field: getattr(file, key) for key, field in _FIELDS.items() if key in given}
+    if "sharding_types" in given:
+        ways = dict(file.sharding_types)
+        found |= {"sharding_types": ways.pop(_DEFAULT)} if _DEFAULT in ways else {}
+        found["sharding_types_of"] = ways
+    if "cache" in given:
+        found |= {"caching": file.cache} if isinstance(file.cache, bool) else {"cached_share_of": file.cache}
+    return found
 
 
 def _meant(name: str, known: Collection[str]) -> str:

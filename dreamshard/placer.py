@@ -86,8 +86,7 @@ def device_order(task: PlacementTask) -> Int[Tensor, " D"]:
 
     Blocks of rows go by the device's number, so devices keep theirs if tables may be spread over several.
     """
-    types = {*task.constraints.sharding_types, *(t for own in task.constraints.sharding_types_of.values() for t in own)}
-    if task.constraints.places_freely or types - set(ON_ONE_DEVICE):
+    if task.constraints.places_freely or task.constraints.all_sharding_types - set(ON_ONE_DEVICE):
         return torch.arange(task.num_devices)
     forbidden = ~allowed_devices(task)[table_order(task.tables)]  # [T, D]
     keys = [*forbidden.flip(0).numpy(), -task.capacity_bytes.numpy()]  # the last counts first

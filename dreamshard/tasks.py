@@ -8,7 +8,6 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
-from dreamshard.contradictions import contradiction
 from dreamshard.files.bounds import MOST_DEVICES
 from dreamshard.formatting import gib
 from dreamshard.placement import SHARDING_TYPES, SPLIT_BY_COLUMNS, ShardingType
@@ -71,38 +70,34 @@ class PlacementTask:
 
     def __post_init__(self) -> None:
         if len(self.tables) == 0:
-            raise ValueError(f"{self.name} has no tables, so there is nothing to place; give at least one")
+            raise ValueError(f"{self.name} has no tables; give at least one")
         check_devices(self.name, self.num_devices, self.devices_per_host)
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"{self.name} has a batch of {self.batch_size} samples; a step needs at least 1")
-        if self.constraints is not UNCONSTRAINED:
+        constraints = self.constraints
+        if constraints is not UNCONSTRAINED:
+            sizes = zip(self.tables.names, self.tables.dim.tolist(), strict=True)
+            dims = {name: dim for name, dim in sizes if parent_name(name) == name}
             names = [parent_name(name) for name in self.tables.names]
-            widths = zip(self.tables.names, names, self.tables.dim.tolist(), strict=True)
-            dims = {name: dim for full_name, name, dim in widths if full_name == name}
-            if reason := contradiction(self.constraints, names, self.num_devices, dims):
-                raise ValueError(
-                    f"the constraints of {self.name} cannot be met: {reason}, so no placement is legal; change one of them"
-                )
-        largest_device = int(self.capacity_bytes.max())
+            if reason := constraints.contradiction(names, self.num_devices, dims):
+                raise ValueError(f"the constraints of {self.name} cannot be met: {reason}; change one of them")
+        capacity_bytes = self.capacity_bytes
+        room, total = int(capacity_bytes.max()), sum(capacity_bytes.tolist())
+        reserved = f" once {gib(constraints.reserve_bytes)} are reserved" if constraints.reserve_bytes else ""
         smallest = self._smallest_shard_bytes()  # [T]
         largest = int(smallest.argmax())
-        reserve = self.constraints.reserve_bytes
-        reserved = f" once {gib(reserve)} are reserved" if reserve else ""
-        if int(smallest[largest]) > largest_device:
-            name = self.tables.names[largest]
-            left = set(SHARDING_TYPES) - set(self.constraints.sharding_types_for(parent_name(name)))
-            other = "allow other ways to shard it" if left else "keep it in host memory with a cache"
+        if int(smallest[largest]) > room:
+            types = constraints.sharding_types_for(parent_name(self.tables.names[largest]))
+            other = "other ways to shard it" if set(SHARDING_TYPES) - set(types) else "a cache in front of host memory"
             raise ValueError(
-                f"table {name!r} of {self.name} needs {gib(int(smallest[largest]))} in its smallest shard "
-                f"({' or '.join(self.constraints.sharding_types_for(name))}), more than the {gib(largest_device)} of a "
-                f"device{reserved}, so no placement is legal; give devices more memory, halve the precision, or {other}"
+                f"table {self.tables.names[largest]!r} of {self.name} needs {gib(int(smallest[largest]))} in its smallest shard "
+                f"({' or '.join(types)}), more than the {gib(room)} of a device{reserved}; allow {other}, or more memory"
             )
-        total, room = int(self.table_bytes.sum()), sum(self.capacity_bytes.tolist())
-        if total > room and not self.constraints.caching and not self.constraints.cached_share_of:
+        needed = int(self.table_bytes.sum())
+        if needed > total and not constraints.caching and not constraints.cached_share_of:
             raise ValueError(
-                f"the {len(self.tables)} tables of {self.name} need {gib(total)}, more than the {gib(room)} of "
-                f"{self.num_devices} devices together{reserved}, so no placement is legal; add devices or memory, or allow "
-                "tables in host memory with a cache"
+                f"the {len(self.tables)} tables of {self.name} need {gib(needed)}, more than the {gib(total)} of "
+                f"{self.num_devices} devices together{reserved}; add devices or memory, or allow a cache"
             )
 
     @property

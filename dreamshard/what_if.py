@@ -118,9 +118,4 @@ def _estimate(tables: Tables, cluster: Cluster, budget_ms: float | None, like: M
 
 def _spreads_over_hosts(task: PlacementTask) -> bool:
     """Whether a table's rows may be spread over one host, so that hosts must be known."""
-    constraints = task.constraints
-    allowed = {
-        *constraints.sharding_types,
-        *(each for types in constraints.sharding_types_of.values() for each in types),
-    }
-    return bool(allowed & set(ON_ONE_HOST))
+    return bool(task.constraints.all_sharding_types & set(ON_ONE_HOST))

@@ -41,10 +41,9 @@ class AutoShardPlacer(OrderedPlacer):
         taken = rollout(self.policy, self.cost_network, episodes, None)
         if task.constraints.places_freely:
             return Placement.whole(taken.device[0] if float(taken.reward[0]) >= 0 else packed(task), task.num_devices)
-        limits = PlacementLimits.of(task)
         alone_ms = self.cost_network.compute_ms(self._latents(task.tables)).clamp(min=0)
-        repaired = limits.repaired(limits.per_item(taken.device)[0], limits.summed(alone_ms))
-        return Placement.whole(packed(task) if repaired is None else limits.per_table(repaired), task.num_devices)
+        repaired = PlacementLimits.of(task).repaired(taken.device[0], alone_ms)
+        return Placement.whole(packed(task) if repaired is None else repaired, task.num_devices)
 
     @torch.no_grad()
     def predict_compute_ms(self, task: PlacementTask, placement: Placement) -> Float[Tensor, " D"]:

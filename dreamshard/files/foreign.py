@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from dreamshard.files.store_errors import is_of_store
 from dreamshard.formatting import first_line
@@ -64,6 +65,13 @@ def file_bytes(path: Path, problem: str, advice: str) -> bytes:
 def brief(value: object) -> str:
     """A value of a file as a message shows it: all of it, or its beginning and end."""
     return _SHOWN.repr(value)
+
+
+def first_problem(error: ValidationError) -> str:
+    """Where content is wrong, the value there and what is wrong with it: the first of pydantic's reasons."""
+    wrong = error.errors()[0]
+    where = ".".join(str(part) for part in wrong["loc"])
+    return f"{where}: {brief(wrong['input'])}: {wrong['msg'][:1].lower()}{wrong['msg'][1:]}"
 
 
 def _refuse(constant: str) -> None:

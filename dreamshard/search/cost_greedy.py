@@ -32,10 +32,9 @@ class GreedyCostPlacer(OrderedPlacer):
         placement = Placement.whole(cost_greedy(network, episodes)[0], task.num_devices)
         if task.constraints.places_freely:
             return placement if not violation(task, placement) else Placement.whole(packed(task), task.num_devices)
-        limits = PlacementLimits.of(task)
-        load = limits.summed(episodes.single_ms[0][episodes.order[0].argsort()])
-        repaired = limits.repaired(limits.per_item(placement.device[None])[0], load)
-        return Placement.whole(packed(task) if repaired is None else limits.per_table(repaired), task.num_devices)
+        load = episodes.single_ms[0][episodes.order[0].argsort()]
+        repaired = PlacementLimits.of(task).repaired(placement.device, load)
+        return Placement.whole(packed(task) if repaired is None else repaired, task.num_devices)
 
 
 @torch.no_grad()

@@ -35,7 +35,7 @@ def default_moves(task: PlacementTask) -> int:
 def highest_level(task: PlacementTask, *, columns: bool = True) -> int:
     """The highest level that the task's constraints allow."""
     constraints = task.constraints
-    types = set(constraints.sharding_types).union(*constraints.sharding_types_of.values())
+    types = constraints.all_sharding_types
     if types - set(ON_ONE_DEVICE):
         return ALL
     return COLUMNS if columns and "column_wise" in types else WHOLE

@@ -11,7 +11,6 @@ from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface
 
 from dreamshard.constraints import Constraints
-from dreamshard.contradictions import contradiction
 from dreamshard.model_tables import ModelTable, ModelTables, feature_notes, shown
 from dreamshard.placer import NoPlacementError
 from dreamshard.tables import BYTES_PER_ELEMENT_STATE, BYTES_PER_ROW_STATE, Optimizer, Tables
@@ -68,7 +67,7 @@ class ModelToPlan:
         most = max(memory_bytes)
         unequal = {rank: room for rank, room in enumerate(memory_bytes) if room != most}
         constraints = replace(constraints, memory_bytes_of=unequal | dict(further.memory_bytes_of))
-        if reason := contradiction(constraints, names, len(memory_bytes)):
+        if reason := constraints.contradiction(names, len(memory_bytes)):
             raise NoPlacementError(
                 f"the constraints cannot be met: {reason}, so no placement is legal; change one of them"
             )
