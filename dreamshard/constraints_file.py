@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.files.bounds import MOST_COLUMNS, MOST_MEMORY_GB
-from dreamshard.files.foreign import brief, file_bytes, first_problem, yaml_content
+from dreamshard.files.foreign import brief, file_bytes, validation_problem, yaml_content
 from dreamshard.placement import SHARDING_TYPES, ShardingType
 
 _PROBLEM, _ADVICE = "is neither YAML nor JSON", "so the placement would ignore it; correct it"
@@ -142,7 +142,7 @@ def parse_constraints(
     try:
         file = _File.model_validate(content)
     except ValidationError as error:
-        raise ValueError(f"{source} is wrong at {first_problem(error)}") from error
+        raise ValueError(f"{source} is wrong at {validation_problem(error)}") from error
     if isinstance(content.get("memory_gb"), list) and len(file.memory_gb) != num_devices:
         raise ValueError(
             f"{source} gives memory_gb for {len(file.memory_gb)} devices; give one size for each of {num_devices}"

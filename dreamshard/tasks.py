@@ -90,8 +90,8 @@ class PlacementTask:
             types = constraints.sharding_types_for(parent_name(self.tables.names[largest]))
             other = "other ways to shard it" if set(SHARDING_TYPES) - set(types) else "a cache in front of host memory"
             raise ValueError(
-                f"table {self.tables.names[largest]!r} of {self.name} needs {gib(int(smallest[largest]))} in its smallest shard "
-                f"({' or '.join(types)}), more than the {gib(room)} of a device{reserved}; allow {other}, or more memory"
+                f"table {self.tables.names[largest]!r} of {self.name} needs {gib(int(smallest[largest]))} in its smallest "
+                f"shard ({' or '.join(types)}), more than the {gib(room)} of a device{reserved}; allow {other} or more memory"
             )
         needed = int(self.table_bytes.sum())
         if needed > total and not constraints.caching and not constraints.cached_share_of:

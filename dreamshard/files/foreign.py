@@ -38,6 +38,11 @@ def reading(source: object, problem: str, advice: str) -> Iterator[None]:
         yield
     except InputError:
         raise
+    except ValidationError as error:
+        own = error.errors()[-1].get("ctx", {}).get("error")
+        if isinstance(own, InputError):
+            raise own from error
+        raise InputError(f"{source} {problem} ({validation_problem(error)}), {advice}") from error
     except Exception as error:
         if is_of_store(error):
             raise
@@ -67,10 +72,12 @@ def brief(value: object) -> str:
     return _SHOWN.repr(value)
 
 
-def first_problem(error: ValidationError) -> str:
-    """Where content is wrong, the value there and what is wrong with it: the first of pydantic's reasons."""
-    wrong = error.errors()[0]
-    where = ".".join(str(part) for part in wrong["loc"])
+def validation_problem(error: ValidationError) -> str:
+    """Where content is wrong, the value there and what is wrong with it."""
+    wrong = error.errors()[-1]  # of a union's reasons the last one
+    if wrong["type"] == "value_error":
+        return str(wrong["ctx"]["error"])
+    where = ".".join(str(part) for part in wrong["loc"] if "[" not in str(part))
     return f"{where}: {brief(wrong['input'])}: {wrong['msg'][:1].lower()}{wrong['msg'][1:]}"
 
 

@@ -36,7 +36,6 @@ from torchrec.types import DataType
 from dreamshard.files.bounds import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS
 from dreamshard.files.foreign import brief, file_bytes, json_content, reading
 from dreamshard.placement import ON_ONE_HOST
-from dreamshard.plan.parsing import whole
 from dreamshard.torchrec.planned_tables import PlannedTable, planned_tables
 
 _PROBLEM = "is not a TorchRec sharding plan"
@@ -120,7 +119,9 @@ def parse_plan_file(text: str | bytes, source: str = "this") -> PlanFile:
         listed = about.get("tables")
         tables = None if listed is None else tuple(_table(table) for table in listed)
         counts = {name: about.get(name) for name in ("world_size", "ranks_per_host")}
-        ranks = {name: None if count is None else whole(count, name, MOST_DEVICES, 1) for name, count in counts.items()}
+        ranks = {
+            name: None if count is None else _whole(count, name, MOST_DEVICES, 1) for name, count in counts.items()
+        }
     return PlanFile(
         plan=plan,
         tables=tables,
@@ -135,8 +136,8 @@ def _table(content: Any) -> PlannedTable:
     for text in (table.module_path, table.name, table.data_type):
         if not isinstance(text, str):
             raise TypeError(f"a table is named or typed {brief(text)}, not by a text")
-    whole(table.rows, f"rows of {brief(table.name)}", MOST_ROWS, 1)
-    whole(table.dim, f"dim of {brief(table.name)}", MOST_COLUMNS, 1)
+    _whole(table.rows, f"rows of {brief(table.name)}", MOST_ROWS, 1)
+    _whole(table.dim, f"dim of {brief(table.name)}", MOST_COLUMNS, 1)
     return table
 
 
@@ -319,3 +320,14 @@ def _check_shards(path: str, file: PlanFile) -> None:
                 f"the table is {rows} x {dim}, so it was changed after it was written; write it again with `dreamshard place "
                 "--format torchrec`"
             )
+
+
+def _whole(value: object, field: str, most: int, least: int = 0) -> int:
+    """A whole number of a file.
+
+    Raises:
+        TypeError: it is none, or out of bounds.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise TypeError(f"{field} is {brief(value)}, not a whole number from {least} to {most}")
+    return value

@@ -14,7 +14,7 @@ from dreamshard.exchange_design import designed_exchanges
 from dreamshard.model_files import load_placer, save_placer
 from dreamshard.moving import MovePrice, in_use, renamed, weigh
 from dreamshard.placement import ON_ONE_DEVICE, Placement
-from dreamshard.plan.making import make_plan
+from dreamshard.plan import make_plan
 from dreamshard.policy.mdp import episodes_of
 from dreamshard.policy.rollout import rollout
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer, RooflinePlacer
