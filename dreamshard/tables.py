@@ -1,9 +1,10 @@
 """Embedding tables as a batch of columns: what a table is (size, width, how it is looked up) and the bytes it takes."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -22,33 +23,17 @@ DIM_MULTIPLE = 4
 """The fused operator takes tables and column shards whose numbers of columns are multiples of this."""
 
 DEFAULT_BATCH = 65_536
-"""Training samples per step of GPUs where nobody says: that of Meta's published data sets."""
+"""Training samples per step of GPUs if nobody says: the batch of Meta's published data sets."""
 
 BYTES_PER_WEIGHT: dict[Precision, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
 BYTES_PER_ROW: dict[Precision, int] = {"fp32": 0, "fp16": 0, "bf16": 0, "int8": 8}
-"""Beside the weights: scale and bias of a quantised row."""
+"""Besides the weights: scale and bias of a quantised row."""
 
-BYTES_PER_ROW_STATE: dict[Optimizer, int] = {
-    "sgd": 0,
-    "rowwise_adagrad": 4,
-    "adagrad": 0,
-    "adam": 0,
-    "lamb": 0,
-    "partial_rowwise_adam": 4,
-    "partial_rowwise_lamb": 4,
-    "lars_sgd": 0,
-}
-BYTES_PER_ELEMENT_STATE: dict[Optimizer, int] = {
-    "sgd": 0,
-    "rowwise_adagrad": 0,
-    "adagrad": 4,
-    "adam": 8,
-    "lamb": 8,
-    "partial_rowwise_adam": 4,
-    "partial_rowwise_lamb": 4,
-    "lars_sgd": 4,
-}
-"""Optimizer state as fbgemm keeps it: fp32, one or two moments per weight, of which a partial row-wise one is per row."""
+# Optimizer state as fbgemm keeps it: fp32, one or two moments per weight, of which a partial row-wise one is per row
+_ROWWISE = ("rowwise_adagrad", "partial_rowwise_adam", "partial_rowwise_lamb")
+_MOMENTS = {"adagrad": 1, "adam": 2, "lamb": 2, "partial_rowwise_adam": 1, "partial_rowwise_lamb": 1, "lars_sgd": 1}
+BYTES_PER_ROW_STATE: dict[Optimizer, int] = {each: 4 * (each in _ROWWISE) for each in get_args(Optimizer)}
+BYTES_PER_ELEMENT_STATE: dict[Optimizer, int] = {each: 4 * _MOMENTS.get(each, 0) for each in get_args(Optimizer)}
 
 
 @dataclass(frozen=True)
@@ -77,25 +62,23 @@ class Tables:
 
     def __post_init__(self) -> None:
         if len(set(self.names)) != len(self.names):
-            repeated = sorted({name for name in self.names if self.names.count(name) > 1})
+            repeated = [name for name, count in Counter(self.names).items() if count > 1]
             raise ValueError(
-                f"table names {repeated[:5]} occur more than once, but placements refer to tables by name; rename them"
+                f"table names {repeated[:5]} occur more than once, but placements refer to them; rename them"
             )
         if (self.rows < 1).any():
             bad = [self.names[t] for t in (self.rows < 1).nonzero().flatten().tolist()]
-            raise ValueError(
-                f"tables {bad[:5]} have fewer than 1 row, so nothing can be looked up in them; give the hash size in `rows`"
-            )
+            raise ValueError(f"tables {bad[:5]} have fewer than 1 row; give the hash size in `rows`")
         if (self.dim < 1).any() or (self.dim % DIM_MULTIPLE != 0).any():
-            bad_dims = self.dim[(self.dim < 1) | (self.dim % DIM_MULTIPLE != 0)].unique().tolist()
+            dims = self.dim[(self.dim < 1) | (self.dim % DIM_MULTIPLE != 0)].unique().tolist()
             raise ValueError(
-                f"embedding dims {bad_dims[:5]} are not positive multiples of {DIM_MULTIPLE}, which the fused operator "
-                f"requires; pad them to the next multiple of {DIM_MULTIPLE}"
+                f"embedding dims {dims[:5]} are not positive multiples of {DIM_MULTIPLE}, which the fused operator requires; "
+                "pad them"
             )
         if (self.pooling_factor < 0).any() or not self.pooling_factor.isfinite().all():
             raise ValueError(
-                "pooling factors must be finite and not negative, since they count lookups per sample; "
-                f"got {self.pooling_factor[~(self.pooling_factor >= 0)][:5].tolist()}"
+                "pooling factors must be finite and not negative, got "
+                f"{self.pooling_factor[~(self.pooling_factor >= 0)][:5].tolist()}"
             )
 
     def __len__(self) -> int:
@@ -118,8 +101,8 @@ class Tables:
         missing = [name for name, parent in zip(names, parents, strict=True) if parent not in position]
         if missing:
             raise ValueError(
-                f"tables {missing[:5]} are not among the {len(self)} tables of this pool, so they cannot be selected; "
-                "ingest them first, or use the dataset version that holds them"
+                f"tables {missing[:5]} are not among the {len(self)} tables of this pool; ingest them first, or use the "
+                "dataset version that holds them"
             )
         columns = self.columns(torch.tensor([position[parent] for parent in parents], dtype=torch.int64))
         for i, name in enumerate(names):

@@ -37,14 +37,17 @@ class SearchingPlacer(OrderedPlacer):
     def starts(self, task: PlacementTask) -> Sequence[Int[Tensor, " T"]]:
         """Devices of whole tables to start from, legal or not, besides greedy and the rules of thumb."""
 
+    def moves(self, task: PlacementTask, budget_ms: float | None = None) -> int:
+        """Changes that a search tries at each level; `budget_ms` overrides the placer's own."""
+        budget_ms = self.budget_ms if budget_ms is None else budget_ms
+        return default_moves(task) if budget_ms is None else round(MOVES_PER_MS * budget_ms)
+
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """The best placement found by every way to shard that the task allows; errors as for `Placer.place`.
 
         Raises:
             ValueError: tables must be in host memory, or the cost model predicts whole tables and columns only.
         """
-        budget_ms = self.budget_ms if budget_ms is None else budget_ms
-        moves = default_moves(task) if budget_ms is None else round(MOVES_PER_MS * budget_ms)
         constraints = task.constraints
         if highest_level(task) < ALL and not (constraints.caching or constraints.cached_share_of):
             least, _ = allowed_parts(task)
@@ -54,4 +57,6 @@ class SearchingPlacer(OrderedPlacer):
                     f"table {name!r} is to be split by columns, but whole tables were asked for; allow table_wise"
                 )
         starts = [device.numpy() for device in self.starts(task)]
-        return search(task, self.costs(task), starts, moves, highest_level(task, columns=self.columns))
+        return search(
+            task, self.costs(task), starts, self.moves(task, budget_ms), highest_level(task, columns=self.columns)
+        )
