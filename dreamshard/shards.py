@@ -1,12 +1,11 @@
 """A placement expanded into its shards: what each device stores and looks up, and what collectives carry."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dreamshard.placement import (
@@ -22,8 +21,6 @@ from dreamshard.tasks import UNCACHED_ROW_BYTES, PlacementTask
 
 CACHED_ROW_BYTES = 16  # of fbgemm's cache beside a cached row: its index and its time of use, int64 each
 GRADIENT_BYTES = 4  # per weight of a data-parallel table: its gradient is dense and fp32
-
-Indices = NDArray[np.int64]
 
 _KIND = {kind: i for i, kind in enumerate(SHARDING_TYPES)}
 
@@ -80,31 +77,38 @@ class Shards:
         """The shards of some of the task's tables, by number; a table may occur more than once."""
         dims = task.tables.dim.tolist()
         ranges = [
-            (t, _KIND[each.sharding_type], *columns, place, -1.0 if each.cached_share is None else each.cached_share)
+            (
+                t,
+                _KIND[each.sharding_type],
+                *columns,
+                place,
+                math.nan if each.cached_share is None else each.cached_share,
+            )
             for t, each in shardings
             for columns, place in zip(each.ranges(dims[t]), each.where or (0,), strict=True)
         ]
-        fields = np.array(ranges, np.float64).reshape(-1, 6)  # [R, 6]
-        table, kind, start, end, place = fields[:, :5].T.astype(np.int64)
+        fields = torch.tensor(ranges, dtype=torch.float64).reshape(-1, 6)  # [R, 6]
+        table, kind, start, end, place = fields[:, :5].long().T
         on_host, copied = _is_any(kind, *ON_ONE_HOST), _is_any(kind, "data_parallel")
-        counts = np.where(_is_any(kind, *ON_ONE_DEVICE), 1, np.where(on_host, devices_per_host, task.num_devices))
-        part = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)  # [S] number within the range
-        own = np.repeat(np.arange(len(fields)), counts)  # [S] range of each shard
-        rows = task.tables.rows.numpy()[table[own]]
-        block = np.where(copied[own], rows, -(-rows // counts[own]))
-        first = np.where(copied[own], 0, np.minimum(part * block, rows))
-        last = np.minimum(first + block, rows)
-        device = place[own] * np.where(on_host, devices_per_host, 1)[own] + part
+        size = torch.where(on_host, devices_per_host, task.num_devices)
+        counts = torch.where(_is_any(kind, *ON_ONE_DEVICE), 1, size)  # [R] shards of each range
+        own = torch.repeat_interleave(counts)  # [S] range of each shard
+        part = torch.arange(len(own)) - (counts.cumsum(0) - counts)[own]  # [S] number within the range
+        rows = task.tables.rows[table[own]]
+        block = torch.where(copied[own], rows, -(-rows // counts[own]))
+        first = torch.where(copied[own], 0, torch.minimum(part * block, rows))
+        last = torch.minimum(first + block, rows)
+        device = torch.where(on_host, place * devices_per_host, place)[own] + part
         held = first < last  # a table of few rows leaves some devices without any
-        own, share = own[held], fields[:, 5][own[held]]
+        own = own[held]
         return cls.made(
             task,
             table=table[own],
             device=device[held],
             sharding_type=kind[own],
-            rows=np.stack([first[held], last[held]], axis=1),
-            columns=np.stack([start[own], end[own]], axis=1),
-            cached_share=np.where(share < 0, np.nan, share),
+            rows=torch.stack([first[held], last[held]], dim=1),
+            columns=torch.stack([start[own], end[own]], dim=1),
+            cached_share=fields[own, 5],
             devices_per_host=devices_per_host,
         )
 
@@ -113,20 +117,18 @@ class Shards:
         cls,
         task: PlacementTask,
         *,
-        table: Indices,
-        device: Indices,
-        sharding_type: Indices,
-        rows: Indices,
-        columns: Indices,
-        cached_share: NDArray[np.float64],
+        table: Int[Tensor, " S"],
+        device: Int[Tensor, " S"],
+        sharding_type: Int[Tensor, " S"],
+        rows: Int[Tensor, "S 2"],
+        columns: Int[Tensor, "S 2"],
+        cached_share: Float[Tensor, " S"],
         devices_per_host: int,
     ) -> "Shards":
         """Shards from their fields as above, which need not make up a placement; `cached_share` is NaN in device memory."""
-        table, device, kind, rows, columns = map(torch.from_numpy, (table, device, sharding_type, rows, columns))
-        is_copy = kind == _KIND["data_parallel"]
+        is_copy = _is_any(sharding_type, "data_parallel")
         batch_share = torch.where(is_copy, 1.0 / task.num_devices, 1.0)
-        share = torch.from_numpy(cached_share).float()
-        in_host, share = share.isfinite(), share.nan_to_num(1.0)
+        in_host, share = cached_share.isfinite(), cached_share.float().nan_to_num(1.0)
         tables = _as_tables(task, table, rows, columns, device, is_copy, batch_share)
         per_weight = task.weight_bytes[table] + task.element_state_bytes
         stored = tables.rows * (tables.dim * per_weight + task.row_bytes[table])
@@ -137,7 +139,7 @@ class Shards:
             tables=tables,
             table=table,
             device=device,
-            sharding_type=kind,
+            sharding_type=sharding_type,
             rows=rows,
             columns=columns,
             batch_share=batch_share,
@@ -154,7 +156,7 @@ class Shards:
 
     def is_any(self, *types: ShardingType) -> Bool[Tensor, " S"]:
         """`[S]` whether a shard is of one of these types."""
-        return torch.isin(self.sharding_type, torch.tensor([_KIND[each] for each in types]))
+        return _is_any(self.sharding_type, *types)
 
     def memory_bytes(self) -> Int[Tensor, " D"]:
         """Device memory that the shards of each device take."""
@@ -208,8 +210,8 @@ def mismatch(task: PlacementTask, placement: Placement) -> str:
     return ""
 
 
-def _is_any(kind: Indices, *types: ShardingType) -> NDArray[np.bool_]:
-    return np.isin(kind, [_KIND[each] for each in types])
+def _is_any(kind: Int[Tensor, " S"], *types: ShardingType) -> Bool[Tensor, " S"]:
+    return torch.isin(kind, torch.tensor([_KIND[each] for each in types]))
 
 
 def _as_tables(

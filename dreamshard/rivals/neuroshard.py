@@ -202,16 +202,16 @@ def _encode(task: PlacementTask, lists: Sequence[ShardList], costs: PredictedCos
     """All lists' shards; each distinct shard is encoded once."""
     distinct = {part: i for i, part in enumerate(dict.fromkeys(part for parts in lists for part in parts))}
     unlimited = replace(task, memory_bytes=sys.maxsize)  # the shards overlap, so together they need not fit
-    table, start, end = np.array(list(distinct)).T
-    nowhere = np.zeros_like(table)
+    table, start, end = torch.tensor(list(distinct)).T
+    nowhere = torch.zeros_like(table)
     pieces = Shards.made(
         unlimited,
         table=table,
         device=nowhere,
         sharding_type=nowhere,
-        rows=np.stack([nowhere, task.tables.rows.numpy()[table]], axis=1),
-        columns=np.stack([start, end], axis=1),
-        cached_share=np.full(len(table), np.nan),
+        rows=torch.stack([nowhere, task.tables.rows[table]], dim=1),
+        columns=torch.stack([start, end], dim=1),
+        cached_share=torch.full((len(table),), torch.nan),
         devices_per_host=task.num_devices,
     ).as_task(unlimited)
     index = torch.tensor([[distinct[part] for part in parts] for parts in lists])  # [C, S]

@@ -6,6 +6,7 @@ from functools import cached_property
 from itertools import groupby, pairwise
 
 import numpy as np
+import torch
 
 from dreamshard.cost_model.compiled import Floats
 from dreamshard.legality import allowed_devices
@@ -349,16 +350,16 @@ def _menu(
 
 def _distinct(task: PlacementTask, fields: Floats, per_host: int) -> Shards:
     """Shards by table, kind, rows, columns and cached share (below zero in device memory), `[5, S]`, all on device 0."""
-    table, kind, rows, width = fields[:4].astype(np.int64)
-    nothing, share = np.zeros_like(table), fields[4]
+    table, kind, rows, width = torch.from_numpy(fields[:4].astype(np.int64))
+    nothing, share = torch.zeros_like(table), torch.from_numpy(fields[4])
     return Shards.made(
         task,
         table=table,
         device=nothing,
         sharding_type=kind,
-        rows=np.stack([nothing, rows], axis=1),
-        columns=np.stack([nothing, width], axis=1),
-        cached_share=np.where(share < 0, np.nan, share),
+        rows=torch.stack([nothing, rows], dim=1),
+        columns=torch.stack([nothing, width], dim=1),
+        cached_share=torch.where(share < 0, torch.nan, share),
         devices_per_host=per_host,
     )
 

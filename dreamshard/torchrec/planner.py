@@ -5,7 +5,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
@@ -282,15 +281,15 @@ class _ShardBytes(ShardEstimator):  # type: ignore[misc]  # torchrec is untyped 
                 share = min(max(option.cache_load_factor or DEFAULT_SHARE, 1e-9), 1.0)
             t = self.table[option.name]
             entries.append((t, SHARDING_TYPES.index(kind), first_row, rows, first_column, columns, share))
-        fields = np.array(entries, np.float64).reshape(-1, 7).T
-        table, number, *ranges = fields[:6].astype(np.int64)
+        fields = torch.tensor(entries, dtype=torch.float64).reshape(-1, 7).T
+        table, number, *ranges = fields[:6].long()
         placed = Shards.made(
             self.task,
             table=table,
-            device=np.zeros_like(table),
+            device=torch.zeros_like(table),
             sharding_type=number,
-            rows=np.stack([ranges[0], ranges[0] + ranges[1]], axis=1),
-            columns=np.stack([ranges[2], ranges[2] + ranges[3]], axis=1),
+            rows=torch.stack([ranges[0], ranges[0] + ranges[1]], dim=1),
+            columns=torch.stack([ranges[2], ranges[2] + ranges[3]], dim=1),
             cached_share=fields[6],
             devices_per_host=self.task.num_devices,
         )
