@@ -54,11 +54,12 @@ class OrderedPlacer(ABC):
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
         """See `Placer`."""
         order = table_order(task.tables) if self.orders_tables else torch.arange(len(task.tables))
-        ordered = replace(task, tables=task.tables.select(order))
+        ordered = task
+        if not torch.equal(order, torch.arange(len(order))):
+            ordered = replace(task, tables=task.tables.select(order))
         devices = device_order(ordered)
         placement = self.found(_with_devices(ordered, devices), budget_ms)
-        tables = [placement.tables[i] for i in order.argsort().tolist()]
-        names = devices.tolist()
+        tables, names = [placement.tables[i] for i in order.argsort().tolist()], devices.tolist()
         if names != sorted(names):
             tables = [replace(each, where=tuple(names[place] for place in each.where)) for each in tables]
         return replace(placement, tables=tuple(tables)).on_hosts_of(task.devices_per_host)

@@ -75,11 +75,11 @@ def test_a_placement_that_violates_a_constraint_is_not_written(place, monkeypatc
     from dreamshard.placement import Placement, TableSharding
     from dreamshard.search import RooflinePlacer
 
-    def wrong(_self, task, _moves):
+    def wrong(_self, task, _budget_ms):
         first = TableSharding("table_wise", where=(0,))
         return Placement((first,) * len(task.tables), task.num_devices, task.num_devices)
 
-    monkeypatch.setattr(RooflinePlacer, "_place_sharded", wrong)
+    monkeypatch.setattr(RooflinePlacer, "found", wrong)
     done, _, _ = place("pin: {t0: 2}", "--placer", "prior")
     assert done.exit_code == 1
     assert "prior found violates a constraint: table 't0' has a shard on device 0" in str(done.exception)
