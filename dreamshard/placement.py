@@ -67,6 +67,13 @@ class TableSharding:
                 f"cached share {self.cached_share} of a {self.sharding_type} table; it is in (0, 1], and copies have none"
             )
 
+    @classmethod
+    def by_columns(cls, columns: Columns, where: Sequence[int]) -> "TableSharding":
+        """Column-wise, each range on one device; table-wise if there is one range."""
+        if len(columns) == 1:
+            return cls("table_wise", where=tuple(where))
+        return cls("column_wise", columns, tuple(where))
+
     def ranges(self, dim: int) -> Columns:
         """Ranges of columns of a table of `dim` columns; one range of all if it is not split."""
         return self.columns or ((0, dim),)

@@ -339,10 +339,7 @@ class CurrentPlan:
                     f"the current plan places {ends[-1]} of the {dim} columns of table {name!r}; give the plan in use for "
                     "these tables"
                 )
-            columns = tuple(pairwise(ends))
-            is_whole = len(where) == 1
-            kind: ShardingType = "table_wise" if is_whole else "column_wise"
-            shardings.append(TableSharding(kind, () if is_whole else columns, tuple(where)))
+            shardings.append(TableSharding.by_columns(tuple(pairwise(ends)), where))
         return Placement(tuple(shardings), task.num_devices, task.devices_per_host or task.num_devices)
 
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from dreamshard.baselines import packed
 from dreamshard.cost_model import CostNetwork, Normaliser
 from dreamshard.cost_model.evaluator import Array
-from dreamshard.placement import Placement, ShardingType, TableSharding
+from dreamshard.placement import Placement, TableSharding
 from dreamshard.placer import OrderedPlacer
 from dreamshard.shards import Shards
 from dreamshard.tables import DIM_MULTIPLE
@@ -134,9 +134,7 @@ class NeuroShardPlacer(OrderedPlacer):
         tables = []
         for _, own in groupby(zip(parts, best_device.tolist(), strict=True), key=lambda each: each[0].table):
             held, where = zip(*own, strict=True)
-            kind: ShardingType = "column_wise" if len(held) > 1 else "table_wise"
-            columns = tuple((part.start, part.end) for part in held) if len(held) > 1 else ()
-            tables.append(TableSharding(kind, columns, where))
+            tables.append(TableSharding.by_columns(tuple((part.start, part.end) for part in held), where))
         return Placement(tuple(tables), task.num_devices, task.num_devices)
 
 

@@ -30,14 +30,11 @@ def packed_columns(task: PlacementTask) -> Placement:
         amounts = packing.amounts[limits.item[t]]
         held_by = np.flatnonzero(amounts)
         widths = [DIM_MULTIPLE * int(amounts[d]) for d in held_by]
-        if len(held_by) == 1 and int(least[t]) == 1:
-            shardings.append(TableSharding("table_wise", where=(int(held_by[0]),)))
-            continue
-        if len(held_by) == 1:  # it may not be whole, but both halves may be on one device
+        if len(held_by) == 1 and int(least[t]) > 1:  # it may not be whole, but both halves may be on one device
             half = dim // DIM_MULTIPLE // 2 * DIM_MULTIPLE
             held_by, widths = held_by.repeat(2), [half, dim - half]
         ends = [0, *np.cumsum(widths).tolist()]
-        shardings.append(TableSharding("column_wise", tuple(pairwise(ends)), tuple(held_by.tolist())))
+        shardings.append(TableSharding.by_columns(tuple(pairwise(ends)), held_by.tolist()))
     placement = Placement(tuple(shardings), task.num_devices, task.devices_per_host or task.num_devices)
     if violation(task, placement):  # halves on one device need its state per row twice
         raise no_room(task, columns=True)

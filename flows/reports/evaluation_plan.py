@@ -8,7 +8,7 @@ from prefect.context import FlowRunContext
 
 from dreamshard.formatting import without_passwords
 from dreamshard.measured_on import MeasuredOn
-from dreamshard.placement import Placement, ShardingType, TableSharding
+from dreamshard.placement import Placement, TableSharding
 from dreamshard.search import DreamShardPlacer
 from dreamshard.table_shares import table_shares
 from dreamshard.tables import columns_of
@@ -123,10 +123,8 @@ def placement_of(task: PlacementTask, row: MeasuredRow) -> Placement | None:
     tables = []
     for t in range(len(names)):
         found = sorted(starts.get(t, []))
-        where = tuple(row.device[i] for _, i in found)
         ends = [*(start for start, _ in found), dims[t]]
-        kind: ShardingType = "column_wise" if len(found) > 1 else "table_wise"
-        tables.append(TableSharding(kind, tuple(pairwise(ends)) if len(found) > 1 else (), where))
+        tables.append(TableSharding.by_columns(tuple(pairwise(ends)), [row.device[i] for _, i in found]))
     return Placement(tuple(tables), task.num_devices, task.num_devices)
 
 
