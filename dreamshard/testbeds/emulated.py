@@ -84,14 +84,8 @@ class EmulatedTestbed:
         shards = check_placement(task, placement, self.max_devices)
         per_host = link_devices_per_host(task, shards, self.target)
         with self._lock:
-            if placement.is_by_columns and not task.precision_of:
-                timed = self._fused_times(task, shards)
-            else:
-                require_shards(replace(task, devices_per_host=None), shards, self.device_type)
-                timed = device_times(self._shard_runner(), task, shards)
-                if not isinstance(timed, Infeasible):
-                    spread_ms = torch.full((task.num_devices,), slowest_spread(timed))
-                    timed = _Times(medians(timed), spread_ms, len(timed))
+            is_fused = placement.is_by_columns and not task.precision_of
+            timed = self._fused_times(task, shards) if is_fused else self._operator_times(task, shards)
         compute_ms = torch.zeros(task.num_devices, 2) if isinstance(timed, Infeasible) else timed.compute_ms  # [D, 2]
         comm_ms = torch.zeros_like(compute_ms) if isinstance(timed, Infeasible) else self._comm_ms(shards, per_host)
         phases_ms = torch.stack([compute_ms[:, 0], comm_ms[:, 0], comm_ms[:, 1], compute_ms[:, 1]], dim=1)  # [D, 4]
@@ -164,6 +158,14 @@ class EmulatedTestbed:
             optimizer=optimizer,
             batch_size=self.setup.batch_size,
         )
+
+    def _operator_times(self, task: PlacementTask, shards: Shards) -> "_Times | Infeasible":
+        """Of every operator of each device, one after another."""
+        require_shards(replace(task, devices_per_host=None), shards, self.device_type)
+        passes = device_times(self._shard_runner(), task, shards)
+        if isinstance(passes, Infeasible):
+            return passes
+        return _Times(medians(passes), torch.full((task.num_devices,), slowest_spread(passes)), len(passes))
 
     def _fused_times(self, task: PlacementTask, shards: Shards) -> "_Times | Infeasible":
         """Of each device's tables in one fused operator, from the cache if possible."""

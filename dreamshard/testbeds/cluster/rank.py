@@ -34,7 +34,7 @@ from dreamshard.testbeds.cluster.jobs import (
 from dreamshard.testbeds.cluster.passes import RankMeasurer, Team
 from dreamshard.testbeds.cluster.sharded.exchange import Teams
 from dreamshard.testbeds.cluster.sharded.job import ShardingJob
-from dreamshard.testbeds.cluster.sharded.passes import measure
+from dreamshard.testbeds.cluster.sharded.passes import measure_sharding
 from dreamshard.testbeds.machine import device_model
 
 HOST = "DREAMSHARD_HOST"
@@ -211,7 +211,7 @@ class Worker:
         own = self._start.number
         if isinstance(job, ShardingJob):
             teams = Teams(*(self._groups.team(work.device_type, members, own) for members in job.groups))
-            return measure(job, self._measurer.runner, teams, self._progress.enter)
+            return measure_sharding(job, self._measurer.runner, teams, self._progress.enter)
         team = self._groups.team(work.device_type, job.members, own)
         if isinstance(job, ExchangeJob):
             return self._measurer.measure_exchange(job.exchange, team)

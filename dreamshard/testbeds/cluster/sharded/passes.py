@@ -145,7 +145,7 @@ class ShardedStep:
         return torch.zeros(samples, self._width(route), device=self._runner.device)
 
 
-def measure(
+def measure_sharding(
     job: ShardingJob, runner: ShardRunner, teams: Teams, enter: Callable[[str], None]
 ) -> npt.NDArray[np.float64] | Infeasible:
     """`[R, 5]` milliseconds of each timed pass on this rank, or the first shards that did not fit."""
