@@ -55,20 +55,3 @@ def not_a_testbed(setup: TestbedSetup) -> object:
 def with_exchanges(setup: TestbedSetup) -> SimulatedTestbed:
     """A factory whose testbed measures exchanges as well."""
     return SimulatedTestbed(setup, RTX2080TI)
-
-
-def with_shardings(setup: TestbedSetup) -> SimulatedTestbed:
-    """A factory whose testbed measures tables sharded in any way as well."""
-    return SimulatedTestbed(setup, RTX2080TI)
-
-
-class ForgettingShardings(ByCount):
-    """Answers with nothing for tables sharded in any way."""
-
-    def measure(self, task, placement):
-        return None
-
-
-def forgetting_shardings(setup: TestbedSetup) -> ForgettingShardings:
-    """A testbed whose measurements of sharded tables are no samples."""
-    return ForgettingShardings(setup)

@@ -111,8 +111,8 @@ def test_a_trained_network_spreads_tables_too():
     placer = learnt_placer()
     placement = placer.place(task)
     assert violation(task, placement) == ""
-    plain = placer.place(task)
-    assert cost_ms(task, placement, placer) <= cost_ms(task, plain, placer) * 1.05  # which had more time
+    plain = placer.place(replace(task, constraints=UNCONSTRAINED))
+    assert cost_ms(task, placement, placer) <= cost_ms(task, plain, placer) * 1.01
     spread = PlacementTask(
         tables_of([10**6], dim=16), 4, 20 * 10**6, constraints=Constraints(sharding_types=("row_wise",))
     )

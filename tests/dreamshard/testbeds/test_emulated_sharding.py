@@ -54,14 +54,6 @@ def test_a_row_block_beyond_the_rows_looked_up_costs_less_than_the_first():
     assert costs.forward_compute_ms[0] > 2 * costs.forward_compute_ms[1:].max()
 
 
-def test_whole_tables_are_those_of_plain_placements():
-    bed, task = bed_of(), task_of(2)
-    placement = Placement.whole(torch.tensor([0, 3]), 4)
-    plain = bed.measure(task, placement)
-    again = bed.measure(task, placement)
-    assert torch.equal(plain.costs.phases_ms(), again.costs.phases_ms())
-
-
 def test_tables_of_several_precisions_are_measured():
     task = replace(task_of(2), precision_of={"table-1": "fp16"})
     sample = bed_of().measure(task, Placement.whole(torch.tensor([0, 0]), 4))
