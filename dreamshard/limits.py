@@ -52,9 +52,9 @@ class PlacementLimits:
         names = np.array([parent_name(name) for name in task.tables.names])
         item = np.arange(len(names))
         for group in task.constraints.together:
-            members = np.isin(names, list(group))
-            if members.any():
-                joined = np.isin(item, item[members])
+            held = np.isin(names, list(group))
+            if held.any():
+                joined = np.isin(item, item[held])
                 item[joined] = item[joined].min()
         item = np.unique(item, return_inverse=True)[1].astype(np.int64)
         members = np.bincount(item)

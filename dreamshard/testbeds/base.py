@@ -64,8 +64,12 @@ class Testbed(Protocol):
 
     name: str
     hardware: str
-    links: str | None
     max_devices: int | None
+
+    @property
+    def links(self) -> str | None:
+        """See above."""
+        ...
 
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """Measure one legal placement; the sample is `infeasible` if a shard does not fit its device.

@@ -8,7 +8,6 @@ import torch
 from dreamshard.baselines import baselines
 from dreamshard.constraints import Constraints
 from dreamshard.legality import violation
-from dreamshard.placer import NoPlacementError
 from dreamshard.search import RooflinePlacer
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import A100
@@ -59,23 +58,16 @@ def test_devices_of_unequal_memory_are_filled_as_far_as_each_has_room():
 
 
 @pytest.mark.parametrize(
-    ("constraints", "reason"),
+    "constraints",
     [
-        (Constraints(sharding_types_of={NAMES[3]: ("row_wise",)}), f"{NAMES[3]!r} may only be sharded row_wise"),
-        (Constraints(cached_share_of={NAMES[3]: 0.5}), f"{NAMES[3]!r} is to be in host memory"),
-        (
-            Constraints(
-                sharding_types_of={NAMES[3]: ("column_wise", "row_wise")}, narrowest_columns_of={NAMES[3]: 10**6}
-            ),
-            f"{NAMES[3]!r} may only be split by columns",
-        ),
+        Constraints(sharding_types_of={NAMES[3]: ("row_wise",)}),
+        Constraints(cached_share_of={NAMES[3]: 0.5}),
+        Constraints(sharding_types_of={NAMES[3]: ("column_wise", "row_wise")}, narrowest_columns_of={NAMES[3]: 10**6}),
     ],
 )
-def test_constraints_that_whole_tables_and_columns_cannot_meet_are_refused_with_the_reason(constraints, reason):
+def test_constraints_that_whole_tables_and_columns_cannot_meet_are_met_in_other_ways(constraints):
     task = replace(TASK, constraints=constraints)
-    for placer in (learnt_placer(), RooflinePlacer(A100)):
-        with pytest.raises(NoPlacementError, match=reason):
-            placer.place(task)
+    assert violation(task, RooflinePlacer(A100).place(task)) == ""
 
 
 def test_a_table_to_be_split_by_columns_is_split_and_not_finer_than_allowed():

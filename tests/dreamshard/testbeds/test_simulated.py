@@ -70,7 +70,7 @@ def test_newer_hardware_is_faster():
 def test_a_placement_that_overfills_a_device_is_refused():
     tables = tables_of_dims([128, 128], rows=1000)
     task = roomy_task(tables, memory_bytes=1000 * 128 * 4)
-    with pytest.raises(ValueError, match=r"device 0.*run out of memory"):
+    with pytest.raises(ValueError, match="device 0 would hold"):
         make_testbed().measure(task, placement(0, 0))
 
 
@@ -107,9 +107,9 @@ def test_an_exchange_across_hosts_takes_longer_than_within_one():
 
 
 def test_an_exchange_that_moves_nothing_is_refused():
-    with pytest.raises(ValueError, match="moves nothing between devices"):
+    with pytest.raises(ValueError, match="moves nothing"):
         exchange(4)
-    with pytest.raises(ValueError, match="moves nothing between devices"):
+    with pytest.raises(ValueError, match="moves nothing"):
         exchange(0, 0)
 
 
