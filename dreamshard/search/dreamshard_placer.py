@@ -102,10 +102,15 @@ class DreamShardPlacer(SearchingPlacer):
         """
         if not placement.is_by_columns:
             return NetworkCosts.of(task, self.cost_network, self.normaliser).predict(task, placement)
-        network, shards = self.cost_network.for_task(task), Shards.of(task, placement)
+        phases_ms = self.cost_network.for_task(task).phases_ms(self.sums(task, placement)[0])
+        return DeviceCosts.from_phases(phases_ms.clamp(min=0))
+
+    @torch.no_grad()
+    def sums(self, task: PlacementTask, placement: Placement) -> Float[Tensor, "1 D L"]:
+        """Latents of whole tables and column shards, summed over each device."""
+        shards = Shards.of(task, placement)
         latents = shard_latents(self.cost_network, self.normaliser, shards.as_task(task), task.tables)
-        sums = shard_sums(latents, shards.device[None], task.num_devices)  # [1, D, L]
-        return DeviceCosts.from_phases(network.phases_ms(sums[0]).clamp(min=0))
+        return shard_sums(latents, shards.device[None], task.num_devices)
 
     @torch.no_grad()
     def alone_ms(self, tables: Tables) -> Float[Tensor, "T 2"]:

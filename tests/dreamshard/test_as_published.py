@@ -39,9 +39,9 @@ def held(placement: Placement) -> list[torch.Tensor]:
 def test_the_three_heads_and_the_overall_head_agree_also_where_a_device_is_empty(seed):
     published, placement = PublishedDreamShard(random_weights(seed)), placement_with_an_empty_device(seed)
     expected = torch.stack([published.heads_ms(on) for on in held(placement)])  # [D, 3]
-    sums = placer(seed)._sums(TASK, placement)
+    sums = placer(seed).sums(TASK, placement)
     torch.testing.assert_close(placer(seed).cost_network.heads_ms(sums)[0], expected, rtol=1e-4, atol=1e-4)
-    found = float(placer(seed).predict(TASK, placement).overall_ms())
+    found = float(placer(seed).cost_network.overall_ms(sums).detach()[0])
     assert found == pytest.approx(published.overall_ms(held(placement)), rel=1e-4)
 
 

@@ -57,8 +57,13 @@ TASKS = [task_of([1, 1], 2, 1, name="one"), task_of([1, 1], 2, 1, name="two")]
 PLACERS = {"left": Fixed("left", (0, 1)), "right": Fixed("right", (1, 0))}
 
 
+def predicted(ms):
+    """Predicts the same cost of every placement."""
+    return lambda task, placement: DeviceCosts.from_phases(torch.tensor([[ms, 0.0, 0.0, 0.0]]))
+
+
 def run(measure, placers=PLACERS, repeats=3, seed=0):
-    return evaluate(placers, TASKS, measure, predict_ms=lambda task, placement: 7.0, repeats=repeats, seed=seed)
+    return evaluate(placers, TASKS, measure, predict=predicted(7.0), repeats=repeats, seed=seed)
 
 
 def row(placer, task, overall_ms, predicted_ms=1.0, device=(0, 1), place_ms=1.0, tables=None, repeats_ms=()):
@@ -112,7 +117,7 @@ def test_a_task_without_a_placement_is_an_error_before_anything_is_measured():
 
 def test_an_illegal_placement_is_an_error_before_anything_is_measured():
     measure = Recorder()
-    with pytest.raises(ValueError, match="'both_on_one' put the tables of one"):
+    with pytest.raises(ValueError, match="'both_on_one' placed one illegally"):
         run(measure, placers={**PLACERS, "both_on_one": Fixed("both_on_one", (0, 0))})
     assert measure.order == []
 
@@ -220,7 +225,7 @@ def test_a_placement_that_did_not_fit_loses_against_any_that_did_and_bends_no_ot
     placers = {name: Fixed(name, (0, 1, 1)) for name in ("random", "size_greedy")} | {
         "dreamshard": Fixed("dreamshard", (0, 0, 0))
     }
-    rows = evaluate(placers, [task], measure, predict_ms=lambda *_: 3.0, repeats=2, seed=0)
+    rows = evaluate(placers, [task], measure, predict=predicted(3.0), repeats=2, seed=0)
     assert [row.legal for row in rows] == [True, True, False]
     lost, won = paired_comparison(rows, "dreamshard", "random"), paired_comparison(rows, "random", "dreamshard")
     assert (lost.mean_gain, lost.is_positive, lost.is_beyond_doubt) == (None, False, False)
