@@ -21,8 +21,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
-from dreamshard.files.bounds import MOST_COLUMNS, MOST_MEMORY_GB
-from dreamshard.files.foreign import brief, file_bytes, validation_problem, yaml_content
+from dreamshard.files.foreign import MOST_COLUMNS, MOST_MEMORY_GB, brief, file_bytes, validation_problem, yaml_content
 from dreamshard.placement import SHARDING_TYPES, ShardingType
 
 _PROBLEM, _ADVICE = "is neither YAML nor JSON", "so the placement would ignore it; correct it"

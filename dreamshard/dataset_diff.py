@@ -4,19 +4,23 @@ Thresholds separate drift from noise, because the statistics of every new batch 
 """
 
 import math
+from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
+import pydantic
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor
 
 from dreamshard.tables import Tables
 
 Kind = Literal["added", "removed", "resized", "drifted"]
-KINDS: tuple[Kind, ...] = ("added", "removed", "resized", "drifted")
+KINDS: tuple[Kind, ...] = get_args(Kind)
+Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class DriftThresholds:
     """Least changes that count; 0 for any change.
 
@@ -29,14 +33,9 @@ class DriftThresholds:
         ValueError: a threshold is negative or not finite.
     """
 
-    pooling: float = 0.1
-    reuse: float = 0.1
-    share: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if not math.isfinite(value) or value < 0:
-                raise ValueError(f"the threshold {name} is {value}, but nothing can change by that; give 0 or more")
+    pooling: Threshold = 0.1
+    reuse: Threshold = 0.1
+    share: Threshold = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +59,26 @@ class TableChange:
     reuse: float
     weight: float
 
+    def row(self) -> dict[str, str]:
+        """The change as a row of a table for people."""
+        is_whole = self.kind in ("added", "removed")
+
+        def pair(values: tuple[float | int, float | int], form: str) -> str:
+            before, after = (format(value, form) for value in values)
+            if is_whole:
+                return after if self.kind == "added" else before
+            return before if values[0] == values[1] else f"{before} -> {after}"
+
+        return {
+            "table": self.name,
+            "change": self.kind,
+            "rows": pair(self.rows, ","),
+            "dim": pair(self.dim, ","),
+            "pooling factor": pair(self.pooling_factor, ",.4g"),
+            "reuse moved": "-" if is_whole else f"{self.reuse:.1%}",
+            "share of the dataset": f"{self.weight:.2%}",
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetDiff:
@@ -79,14 +98,14 @@ class DatasetDiff:
     @property
     def matters(self) -> bool:
         """Whether the placer should be trained again."""
-        if self.num_before == 0:
-            return True
-        return _reaches(len(self.changes) / max(self.num_before, self.num_after), self.thresholds.share)
+        share = len(self.changes) / max(self.num_before, self.num_after)
+        return self.num_before == 0 or _reaches(share, self.thresholds.share)
 
     @property
     def counts(self) -> dict[str, int]:
         """Number of changed tables by kind."""
-        return {kind: sum(change.kind == kind for change in self.changes) for kind in KINDS}
+        found = Counter(change.kind for change in self.changes)
+        return {kind: found[kind] for kind in KINDS}
 
     @property
     def sentence(self) -> str:
@@ -101,7 +120,7 @@ class DatasetDiff:
 
     def rows(self, most: int | None = None) -> list[dict[str, str]]:
         """The first `most` changes, or all, as rows of a table for people."""
-        return [_row(change) for change in self.changes[:most]]
+        return [change.row() for change in self.changes[:most]]
 
     def payload(self, most: int = 50) -> dict[str, Any]:
         """The diff in plain types for programs; `changes` has the first `most`, the counts are of all."""
@@ -128,7 +147,9 @@ def diff_datasets(before: Tables | None, after: Tables, thresholds: DriftThresho
     if before is None:
         return DatasetDiff(changes=(), num_before=0, num_after=len(after), thresholds=limits)
     old, new = ({name: tables.select([t]) for t, name in enumerate(tables.names)} for tables in (before, after))
-    changes = [_change(name, old.get(name), new.get(name), limits, before) for name in old | new]
+    work = max(float((before.pooling_factor.double() * before.dim).sum()), 1e-12)
+    memory = float((before.rows * before.dim).sum())
+    changes = [_change(name, old.get(name), new.get(name), limits, work, memory) for name in old | new]
     ordered = sorted((change for change in changes if change), key=lambda change: (-change.weight, change.name))
     return DatasetDiff(changes=tuple(ordered), num_before=len(before), num_after=len(after), thresholds=limits)
 
@@ -142,68 +163,31 @@ def reuse_distance(before: Float[Tensor, " 17"], after: Float[Tensor, " 17"]) ->
     return 0.5 * float((p - q).abs().sum() + (p.sum() - q.sum()).abs())
 
 
-def pooling_drift(before: float, after: float) -> float:
-    """Relative change of the pooling factor; infinite for a table that was unused before."""
-    if before == after:
-        return 0.0
-    return abs(after - before) / before if before > 0 else math.inf
-
-
 def _reaches(change: float, threshold: float) -> bool:
     """Whether there is a change of at least the threshold."""
     return change > 0 and change >= threshold
 
 
 def _change(
-    name: str, old: Tables | None, new: Tables | None, limits: DriftThresholds, before: Tables
+    name: str, old: Tables | None, new: Tables | None, limits: DriftThresholds, work: float, memory: float
 ) -> TableChange | None:
-    """The change of one table, or None; `before` is the whole earlier dataset."""
-    rows, dim, pooling = ((_one(old, field), _one(new, field)) for field in ("rows", "dim", "pooling_factor"))
+    """The change of one table, or None; `work` and `memory` are of the whole earlier dataset."""
+    pair = [(0, 0, 0.0) if t is None else (int(t.rows), int(t.dim), float(t.pooling_factor)) for t in (old, new)]
+    rows, dim, pooling = zip(*pair, strict=True)
     reuse = 0.0 if old is None or new is None else reuse_distance(old.bins[0], new.bins[0])
+    moved = abs(pooling[1] - pooling[0])
+    drift = moved / pooling[0] if pooling[0] > 0 else (math.inf if moved else 0.0)
     kind: Kind
     if old is None or new is None:
         kind = "added" if old is None else "removed"
     elif rows[0] != rows[1] or dim[0] != dim[1]:
         kind = "resized"
-    elif _reaches(pooling_drift(*pooling), limits.pooling) or _reaches(reuse, limits.reuse):
+    elif _reaches(drift, limits.pooling) or _reaches(reuse, limits.reuse):
         kind = "drifted"
     else:
         return None
-    work = (pooling[0] * dim[0], pooling[1] * dim[1])
-    changed_work = max(abs(work[1] - work[0]), reuse * max(work)) / max(_total(before, "pooling_factor"), 1e-12)
-    changed_memory = abs(rows[1] * dim[1] - rows[0] * dim[0]) / _total(before, "rows")
-    return TableChange(
-        name=name,
-        kind=kind,
-        rows=(int(rows[0]), int(rows[1])),
-        dim=(int(dim[0]), int(dim[1])),
-        pooling_factor=pooling,
-        reuse=reuse,
-        weight=max(changed_work, changed_memory),
-    )
-
-
-def _one(table: Tables | None, field: str) -> float:
-    return 0.0 if table is None else float(getattr(table, field)[0])
-
-
-def _total(tables: Tables, field: str) -> float:
-    return float((getattr(tables, field).double() * tables.dim).sum())
-
-
-def _row(change: TableChange) -> dict[str, str]:
-    def pair(values: tuple[float | int, float | int]) -> str:
-        texts = [f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" for value in values]
-        if change.kind in ("added", "removed"):
-            return texts[change.kind == "added"]
-        return texts[0] if values[0] == values[1] else f"{texts[0]} -> {texts[1]}"
-
-    return {
-        "table": change.name,
-        "change": change.kind,
-        "rows": pair(change.rows),
-        "dim": pair(change.dim),
-        "pooling factor": pair(change.pooling_factor),
-        "reuse moved": "-" if change.kind in ("added", "removed") else f"{change.reuse:.1%}",
-        "share of the dataset": f"{change.weight:.2%}",
-    }
+    of_table = (pooling[0] * dim[0], pooling[1] * dim[1])
+    changed_work = max(abs(of_table[1] - of_table[0]), reuse * max(of_table)) / work
+    changed_memory = abs(rows[1] * dim[1] - rows[0] * dim[0]) / memory
+    weight = max(changed_work, changed_memory)
+    return TableChange(name=name, kind=kind, rows=rows, dim=dim, pooling_factor=pooling, reuse=reuse, weight=weight)

@@ -1,11 +1,17 @@
 """The embedding tables of a model: `Tables` to plan with, and what a trainer knows of each table besides.
 
-`dreamshard.torchrec` makes them of TorchRec's modules; this module needs no TorchRec.
+`dreamshard.torchrec` makes them of TorchRec's modules; this module needs no TorchRec. A list of tables is a model too: it
+may have the fields of `EmbeddingBagConfig`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import BeforeValidator, Field
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.tables import (
@@ -18,18 +24,30 @@ from dreamshard.tables import (
     parent_name,
 )
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads.pooling_factors import LookedUp
-from dreamshard.workloads.pooling_factors import pooling_factors as resolved
-from dreamshard.workloads.table_list import ListedTable
-from dreamshard.workloads.tables_file import fill_missing_columns
+from dreamshard.workloads import ListedTable, fill_missing_columns
+from dreamshard.workloads.table_list import (
+    LISTED,
+    Name,
+    check_records,
+    lacking,
+    list_records,
+    parsed,
+    unused_fields,
+    with_ingested,
+)
 
 Pooling = Literal["sum", "mean", "none"]
 """How a sample's vectors become one; `none` keeps each, as for sequences."""
 
 _SHOWN = 5  # names in a message
+_OTHER_NAMES = {"feature_names": "features", "data_type": "precision"}
+_FIELDS = {"feature_names", "data_type", "pooling", "module_path", "is_weighted", "optimizer"}
+
+_AS_PRINTED = BeforeValidator(lambda value: value.rpartition(".")[2].lower() if isinstance(value, str) else value)
+"""TorchRec prints values as `FP16` or `DataType.FP16`."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=LISTED)
 class ModelTable:
     """One table of a model.
 
@@ -44,15 +62,17 @@ class ModelTable:
         collection: class of the module that holds it, with its package; empty where that is not known.
     """
 
-    name: str
-    rows: int
-    dim: int
-    features: tuple[str, ...]
+    name: Name
+    rows: Annotated[int, Field(ge=1)]
+    dim: Annotated[int, Field(ge=1)]
+    features: Annotated[
+        tuple[str, ...], BeforeValidator(lambda value: value.split("+") if isinstance(value, str) else value)
+    ]
     module_path: str = ""
-    precision: Precision = "fp32"
-    pooling: Pooling = "sum"
+    precision: Annotated[Precision, _AS_PRINTED] = "fp32"
+    pooling: Annotated[Pooling, _AS_PRINTED] = "sum"
     is_weighted: bool = False
-    optimizer: Optimizer | None = None
+    optimizer: Annotated[Optimizer, _AS_PRINTED] | None = None
     collection: str = ""
 
     @property
@@ -71,12 +91,14 @@ class ModelTables:
         details: `T` tables as they are in the model.
         model_notes: what of the model was not used, for people.
         lookup_notes: where lookups are from, and what was assumed of them.
+        filled_in: columns that the model or list itself does not say for all tables.
     """
 
     tables: Tables
     details: tuple[ModelTable, ...]
     model_notes: tuple[str, ...] = ()
     lookup_notes: tuple[str, ...] = ()
+    filled_in: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.details)
@@ -142,6 +164,39 @@ class ModelTables:
         )
 
 
+def read_configs(
+    path: str | Path, pooling_factors: Mapping[str, float] | None = None, defaults: Tables | None = None
+) -> ModelTables:
+    """The tables of a list, with what it says of features, types and modules.
+
+    Args:
+        path: a list as for `read_tables`, and optionally TorchRec's `feature_names`, `data_type`, `pooling`, and
+            `module_path`, `is_weighted`, `optimizer`. In CSV, `a+b` are two features.
+        pooling_factors: as for `model_tables`, instead of the file's own.
+        defaults: as for `model_tables`.
+
+    Raises:
+        ValueError: the file is missing or no list, or a line is wrong, which the message names.
+    """
+    records = list_records(path)
+    details = [_detail(where, record) for where, record in records]
+    listed = check_records(
+        [
+            (where, {**record, "name": f"{detail.module_path}.{detail.name}"})
+            for (where, record), detail in zip(records, details, strict=True)
+        ]
+    )
+    known = {(d.module_path, d.name): table for d, table in zip(details, listed, strict=True)}
+    unused = sorted(set(unused_fields(records)) - _FIELDS)
+    notes = [f"fields {shown(unused)} of {path} are not used in planning"] if unused else []
+    return model_tables(details, pooling_factors=pooling_factors, known=known, defaults=defaults, notes=notes)
+
+
+def _detail(where: str, record: Mapping[str, Any]) -> ModelTable:
+    given = {_OTHER_NAMES.get(key, key): value for key, value in record.items()}
+    return parsed(ModelTable, where, {**given, "features": given.get("features") or (str(given.get("name", "")),)})
+
+
 def model_tables(
     details: Sequence[ModelTable],
     *,
@@ -156,7 +211,7 @@ def model_tables(
         pooling_factors: mean lookups per sample by name of a table, or of a feature in all tables that it looks up; by
             default 1 per feature.
         known: what is known of the lookups of single tables, by module path and name; given pooling factors precede it.
-        defaults: pool whose mean reuse fills in bins and distinct rows; None for a Zipf law's expectation.
+        defaults: data set whose lookups fill in the others, as for `fill_missing_columns`.
         notes: what was not used so far.
 
     Raises:
@@ -166,14 +221,34 @@ def model_tables(
     if not details:
         raise ValueError("the model has no embedding tables, so there is nothing to place; give one with a collection")
     names, qualified = _unique_names(details)
-    listed = _listed(details, names, known or {})
-    looked_up = [
-        LookedUp((table.name, detail.name), detail.features, table.pooling_factor, table.lookups is not None)
-        for table, detail in zip(listed, details, strict=True)
+    blank = [ListedTable(name, detail.rows, detail.planned_dim) for name, detail in zip(names, details, strict=True)]
+    listed = [
+        replace((known or {}).get((detail.module_path, detail.name), table), name=table.name)
+        for detail, table in zip(details, blank, strict=True)
     ]
-    factors, guessed = resolved(looked_up, pooling_factors or {})
-    listed = [replace(table, pooling_factor=factor) for table, factor in zip(listed, factors, strict=True)]
-    found = [*notes]
+    given = pooling_factors or {}
+    _check_names(names, details, given)
+    factors = [_given_factor(name, detail, given) for name, detail in zip(names, details, strict=True)]
+    listed = [
+        table if factor is None else replace(table, pooling_factor=factor)
+        for table, factor in zip(listed, factors, strict=True)
+    ]
+    complete, assumed = [], []
+    for table, detail in zip(with_ingested(listed, defaults), details, strict=True):
+        is_known = table.pooling_factor is not None or table.lookups is not None
+        complete.append(table if is_known else replace(table, pooling_factor=float(len(detail.features))))
+        is_partly_given = 0 < len(set(detail.features) & set(given)) < len(set(detail.features))
+        assumed += [table.name] if is_partly_given or not is_known else []
+    rate = "one lookup per feature and sample is assumed"
+    guesses = [f"how often {shown(assumed)} are looked up is not known: {rate}"] if assumed else []
+    found = [*notes, *_notes(names, details, qualified)]
+    tables = fill_missing_columns(complete, defaults).tables
+    return ModelTables(tables, tuple(details), tuple(found), tuple(guesses), lacking(listed))
+
+
+def _notes(names: Sequence[str], details: Sequence[ModelTable], qualified: Sequence[str]) -> list[str]:
+    """What planning leaves out of a model."""
+    found = []
     if qualified:
         found.append(f"several modules have tables called {shown(qualified)}; they are planned as module.table")
     padded = [name for name, detail in zip(names, details, strict=True) if detail.dim != detail.planned_dim]
@@ -199,10 +274,35 @@ def model_tables(
         found.append(
             f"tables have different optimizers ({several}); all are planned with {most}, which has the most state"
         )
-    rate = "one lookup per feature and sample is assumed"
-    assumed = [table.names[0] for table in guessed]
-    guesses = [f"how often {shown(assumed)} are looked up is not known: {rate}"] if assumed else []
-    return ModelTables(fill_missing_columns(listed, defaults).tables, tuple(details), tuple(found), tuple(guesses))
+    return found
+
+
+def _given_factor(name: str, detail: ModelTable, given: Mapping[str, float]) -> float | None:
+    """Lookups per sample by the table's name or by features, of which those without a factor count 1; else None."""
+    for key in (name, detail.name):
+        if key in given and key not in detail.features:
+            return float(given[key])
+    if not set(detail.features) & set(given):
+        return None
+    return sum(float(given.get(feature, 1.0)) for feature in detail.features)
+
+
+def _check_names(names: Sequence[str], details: Sequence[ModelTable], given: Mapping[str, float]) -> None:
+    """Refuse names of pooling factors that are unknown, or of a table and of another table's feature."""
+    features = {feature for detail in details for feature in detail.features}
+    own = {name: detail for planned, detail in zip(names, details, strict=True) for name in (planned, detail.name)}
+    for key in given:
+        if key not in features and key not in own:
+            close = get_close_matches(key, {*features, *own}, n=3)
+            hint = f"did you mean {', '.join(close)}?" if close else f"tables are called {shown(list(own))}"
+            raise ValueError(
+                f"a pooling factor is given for {key!r}, which is no table or feature of the model; {hint}"
+            )
+        if key in features and key in own and own[key].features != (key,):
+            raise ValueError(
+                f"a pooling factor is given for {key!r}, which is a table and another table's feature, so it is unclear "
+                "which is meant; rename the table"
+            )
 
 
 def feature_notes(names: Sequence[str], details: Sequence[ModelTable]) -> list[str]:
@@ -253,14 +353,3 @@ def _unique_names(details: Sequence[ModelTable]) -> tuple[list[str], list[str]]:
     shared = {name for name in own if own.count(name) > 1}
     names = [f"{d.module_path}.{d.name}" if d.name in shared and d.module_path else d.name for d in details]
     return names, sorted(shared)
-
-
-def _listed(
-    details: Sequence[ModelTable], names: Sequence[str], known: Mapping[tuple[str, str], ListedTable]
-) -> list[ListedTable]:
-    """What is known of the tables' lookups, under their names in the plan."""
-    blank = [ListedTable(name, detail.rows, detail.planned_dim) for name, detail in zip(names, details, strict=True)]
-    return [
-        replace(known.get((detail.module_path, detail.name), table), name=table.name)
-        for detail, table in zip(details, blank, strict=True)
-    ]

@@ -17,8 +17,15 @@ import torch
 from pydantic import BeforeValidator, Field, StrictFloat, StrictInt, TypeAdapter
 
 from dreamshard.costs import PHASES, DeviceCosts
-from dreamshard.files.bounds import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS
-from dreamshard.files.foreign import InputError, file_bytes, json_content, reading
+from dreamshard.files.foreign import (
+    MOST_COLUMNS,
+    MOST_DEVICES,
+    MOST_ROWS,
+    InputError,
+    file_bytes,
+    json_content,
+    reading,
+)
 from dreamshard.measured_on import Difference, MeasuredOn, warning
 from dreamshard.placement import (
     ON_EVERY_DEVICE,

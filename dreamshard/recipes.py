@@ -13,8 +13,7 @@ from dreamshard.algorithms import TrainingConfig, with_algorithm
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.task_sampling import sample_tasks
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import META_WORKLOADS
-from dreamshard.workloads.config import WorkloadConfig
+from dreamshard.workloads import META_WORKLOADS, WorkloadConfig
 
 Mode = Literal["auto", "fixed", "pool"]
 """What is learnt: one fixed model, or models unseen so far whose tables are like a pool's. `sizing` decides `auto`."""

@@ -13,8 +13,7 @@ from dreamshard.names import SIMULATED
 from dreamshard.recipes import Recipe
 from dreamshard.tables import DEFAULT_BATCH, Tables
 from dreamshard.testbeds.capacity import TABLES_SHARE, Capacity
-from dreamshard.workloads.config import list_file
-from dreamshard.workloads.table_list import list_tables
+from dreamshard.workloads import list_file, list_tables
 
 _MOST_LOOKUPS = 2**28  # per batch: 1 GiB of indices
 _LEAST_BATCH = 512

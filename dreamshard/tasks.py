@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
-from dreamshard.files.bounds import MOST_DEVICES
+from dreamshard.files.foreign import MOST_DEVICES
 from dreamshard.formatting import gib
 from dreamshard.placement import SHARDING_TYPES, SPLIT_BY_COLUMNS, ShardingType
 from dreamshard.tables import (

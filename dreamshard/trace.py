@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dreamshard.costs import PHASES, CostSample, DeviceCosts
-from dreamshard.files import outputs
+from dreamshard.files import atomic
 from dreamshard.shards import Shards
 
 WAITING = "waiting"
@@ -114,7 +114,7 @@ def write_trace(path: Path, placements: Mapping[str, Traced]) -> None:
         ValueError: `path` cannot be written.
     """
     content = {"traceEvents": trace_events(placements), "displayTimeUnit": "ms"}
-    outputs.write(path, json.dumps(content))
+    atomic.write_output(path, json.dumps(content))
 
 
 def traced(samples: Sequence[CostSample]) -> dict[str, Traced]:

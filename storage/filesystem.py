@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 import fsspec
 from upath import UPath
 
-from dreamshard.files import atomic, store_errors
+from dreamshard.files import atomic, foreign
 
 AnyPath = Path | UPath
 """A file or folder; both kinds have `/`, `name`, `parent`, `exists`, `read_bytes` and `read_text`."""
@@ -69,8 +69,8 @@ def _connect(address: str, _process: int) -> UPath:
 
 
 def failures(*others: type[BaseException]) -> tuple[type[BaseException], ...]:
-    """Errors of an unreachable path, and `others`, for an `except`; see `dreamshard.files.store_errors`."""
-    return store_errors.failures(*others)
+    """Errors of an unreachable path, and `others`, for an `except`; see `dreamshard.files.foreign`."""
+    return foreign.store_failures(*others)
 
 
 @cache

@@ -1,1 +1,1 @@
-"""Files on this machine and in stores: atomic writing, digests, locks, readers, and errors of unreachable stores."""
+"""Files: atomic writing, locks, content identities, and content and stores of other people."""

@@ -1,7 +1,7 @@
 """Files and folders of this machine that appear whole or not at all.
 
 Everything is written under a temporary name that ends in `.tmp`, synced to disk and renamed. A killed writer leaves at most
-that temporary entry, which no reader opens. `outputs` writes what a person names, which may be a device or a pipe.
+that temporary entry, which no reader opens.
 """
 
 import os
@@ -79,6 +79,41 @@ def complete_folder(target: Path) -> Path:
     if target.exists():
         return target
     return max(target.parent.glob(f"{target.name}.*.replaced.tmp"), default=target)
+
+
+def check_output(target: Path, what: str, option: str = "--out") -> None:
+    """Check, before any work, that the file that a person names can be written.
+
+    Args:
+        target: the path.
+        what: for the message, e.g. `plan`.
+        option: where the path was given.
+
+    Raises:
+        ValueError: it is a folder, or its folder does not exist.
+    """
+    if target.is_dir():
+        raise ValueError(f"{target} is a folder, so the {what} cannot be written; give {option} the path of a file")
+    if not target.parent.is_dir():
+        raise ValueError(
+            f"the folder {target.parent} does not exist, so the {what} cannot be written; make it, or give {option} another"
+        )
+
+
+def write_output(target: Path, content: str | bytes) -> None:
+    """Write bytes, or text as UTF-8, to a path that a person names: a device or pipe gets the bytes.
+
+    Raises:
+        ValueError: it cannot be written.
+    """
+    try:
+        if str(target).startswith("/dev/") or (target.exists() and not target.is_file()):
+            with target.open("ab") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+        else:
+            write(target, content)
+    except OSError as error:
+        raise ValueError(f"{target} cannot be written ({error.strerror or error}); name another file") from error
 
 
 def sync(path: Path) -> None:

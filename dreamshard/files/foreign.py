@@ -1,22 +1,44 @@
-"""Reading files and requests of other people: whatever damaged content makes a library raise becomes one sentence."""
+"""Content that other people wrote, and stores that others run: their errors, and the largest numbers accepted from them.
+
+Whatever damaged content makes a library raise becomes one sentence. An unreachable store stays an error of its own kind.
+"""
 
 import json
 import reprlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
 from pydantic import ValidationError
 
-from dreamshard.files.store_errors import is_of_store
 from dreamshard.formatting import first_line
+
+MOST_ROWS = 2**54
+MOST_COLUMNS = 2**12
+"""Of a table; published dims are at most some hundred."""
+MOST_DEVICES = 4096
+"""Also of one host."""
+MOST_MEMORY_GB = 100_000
+"""GiB of one device."""
 
 _SHOWN = reprlib.Repr()
 _SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 100
 _SHOWN.maxlist = _SHOWN.maxdict = _SHOWN.maxtuple = 8
 _SHOWN.maxlevel = 3
+
+_STORE_ERRORS = {
+    "botocore.exceptions": ("BotoCoreError", "ClientError"),
+    "google.auth.exceptions": ("GoogleAuthError",),
+    "azure.core.exceptions": ("AzureError",),
+    "aiohttp": ("ClientError",),
+}
+_PERMANENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+_TOO_MANY_REQUESTS, _SERVER_ERROR = 429, 500
 
 
 class InputError(ValueError):
@@ -44,7 +66,7 @@ def reading(source: object, problem: str, advice: str) -> Iterator[None]:
             raise own from error
         raise InputError(f"{source} {problem} ({validation_problem(error)}), {advice}") from error
     except Exception as error:
-        if is_of_store(error):
+        if isinstance(error, _of_stores()):
             raise
         raise InputError(f"{source} {problem} ({type(error).__name__}: {first_line(error)}), {advice}") from error
 
@@ -67,6 +89,24 @@ def file_bytes(path: Path, problem: str, advice: str) -> bytes:
         return path.read_bytes()
 
 
+def parquet_columns(file: str | Path, required: Sequence[str], advice: str) -> pa.Table:
+    """All columns of a Parquet file, memory-mapped.
+
+    Args:
+        file: to read.
+        required: names of columns without which nothing is read.
+        advice: as for `reading`.
+
+    Raises:
+        ValueError: it is no Parquet file, is damaged, or lacks a column.
+    """
+    with reading(file, "cannot be read as Parquet", advice), pq.ParquetFile(str(file), memory_map=True) as opened:
+        names = opened.schema_arrow.names
+        if missing := [name for name in required if name not in names]:
+            raise InputError(f"{file} has no column {', '.join(missing)} (it has {brief(names)}), {advice}")
+        return opened.read()
+
+
 def brief(value: object) -> str:
     """A value of a file as a message shows it: all of it, or its beginning and end."""
     return _SHOWN.repr(value)
@@ -79,6 +119,33 @@ def validation_problem(error: ValidationError) -> str:
         return str(wrong["ctx"]["error"])
     where = ".".join(str(part) for part in wrong["loc"] if "[" not in str(part))
     return f"{where}: {brief(wrong['input'])}: {wrong['msg'][:1].lower()}{wrong['msg'][1:]}"
+
+
+def store_failures(*others: type[BaseException]) -> tuple[type[BaseException], ...]:
+    """Errors of a store that is unreachable or denies access, and `others`, for an `except`.
+
+    Call it in the `except` clause itself: the library that raised may only just have been loaded.
+    """
+    return (*others, OSError, *_of_stores())
+
+
+def may_pass(error: object) -> bool:
+    """Whether a disk, a network or a store raised an error that a retry may avoid."""
+    if isinstance(error, OSError):
+        return not isinstance(error, _PERMANENT)
+    if not isinstance(error, _of_stores()):
+        return False
+    response = getattr(error, "response", None)  # of botocore's `ClientError`
+    if isinstance(response, Mapping):
+        status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        return status == _TOO_MANY_REQUESTS or status >= _SERVER_ERROR
+    return "Credential" not in type(error).__name__
+
+
+def _of_stores() -> tuple[type[BaseException], ...]:
+    """Errors of the libraries behind fsspec that are loaded; none needs to be installed."""
+    loaded = [(sys.modules[module], names) for module, names in _STORE_ERRORS.items() if module in sys.modules]
+    return tuple(getattr(module, name) for module, names in loaded for name in names)
 
 
 def _refuse(constant: str) -> None:

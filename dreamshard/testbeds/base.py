@@ -9,7 +9,7 @@ from dreamshard.placement import Placement
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.shard_cache import ShardCache
-from dreamshard.workloads.lookups import LookupSource
+from dreamshard.workloads import LookupSource
 
 
 class MeasurementError(RuntimeError):

@@ -30,7 +30,7 @@ from dreamshard.testbeds.fused_op import require_fbgemm, require_operator
 from dreamshard.testbeds.machine import device_model, library_versions
 from dreamshard.testbeds.shard_cache import MemoryShardCache, ShardCache, ShardKey, ShardTiming
 from dreamshard.testbeds.shard_runner import DoesNotFitError, ShardRunner
-from dreamshard.workloads.table_statistics import dataset_version
+from dreamshard.workloads import dataset_version
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from dreamshard.tables import BYTES_PER_ROW, Optimizer, Precision, Tables
-from dreamshard.workloads.lookups import Lookups
+from dreamshard.workloads import Lookups
 
 LEARNING_RATE = 0.01
 _ALIGNMENT = 256  # bytes, as CUDA allocates

@@ -16,8 +16,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dreamshard.model_tables import ModelTable, ModelTables, shown
 from dreamshard.tables import concatenate
-from dreamshard.workloads.lookups import Lookups, WorkloadTable, check_indices, index_dtype
-from dreamshard.workloads.table_statistics import statistics
+from dreamshard.workloads import Lookups, WorkloadTable, check_indices, index_dtype, statistics
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from dreamshard.torchrec.configs import table_of
 from dreamshard.torchrec.parameter_constraints import PlanningInputs, planning_inputs, with_further
 from dreamshard.torchrec.planned_tables import PlannedTable, ShardableTable, shardable_tables
 from dreamshard.torchrec.ways import check_copies
-from dreamshard.workloads.table_list import ListedTable
-from dreamshard.workloads.tables_file import fill_missing_columns
+from dreamshard.workloads import ListedTable, fill_missing_columns
 
 _VECTOR_BYTES = 4  # per column of a pooled vector: TorchRec's outputs are fp32
 _WITH_GRADIENT = 2

@@ -14,8 +14,7 @@ from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerColle
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
-from dreamshard.model_configs import read_configs
-from dreamshard.model_tables import ModelTable, ModelTables, model_tables, shown
+from dreamshard.model_tables import ModelTable, ModelTables, model_tables, read_configs, shown
 from dreamshard.tables import Optimizer, Tables
 from dreamshard.torchrec import optimizers
 from dreamshard.torchrec.configs import table_of, unused_settings

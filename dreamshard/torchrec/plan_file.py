@@ -33,8 +33,7 @@ from torchrec.distributed.types import (
 )
 from torchrec.types import DataType
 
-from dreamshard.files.bounds import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS
-from dreamshard.files.foreign import brief, file_bytes, json_content, reading
+from dreamshard.files.foreign import MOST_COLUMNS, MOST_DEVICES, MOST_ROWS, brief, file_bytes, json_content, reading
 from dreamshard.placement import ON_ONE_HOST
 from dreamshard.torchrec.planned_tables import PlannedTable, planned_tables
 

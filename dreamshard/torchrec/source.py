@@ -8,12 +8,18 @@ from dreamshard.files.digests import digest, json_digest
 from dreamshard.model_tables import ModelTables
 from dreamshard.torchrec.batches import RecordedModel, record
 from dreamshard.torchrec.modules import tables_of
-from dreamshard.workloads.config import WorkloadConfig
-from dreamshard.workloads.functions import call, guarded
-from dreamshard.workloads.lookups import Lookups, WorkloadTable
-from dreamshard.workloads.source import Workload
-from dreamshard.workloads.synthetic import chosen_tables, zipf_fingerprint, zipf_table
-from dreamshard.workloads.table_list import ListedTable
+from dreamshard.workloads import (
+    ListedTable,
+    Lookups,
+    Workload,
+    WorkloadConfig,
+    WorkloadTable,
+    call,
+    chosen_tables,
+    guarded,
+    zipf_fingerprint,
+    zipf_table,
+)
 
 _END = object()
 

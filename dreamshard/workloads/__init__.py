@@ -1,35 +1,54 @@
 """Sources of tables and of their lookups; where these are stored is `storage/`'s business.
 
-identity         what a source is known by, however it is spelt
-sizes            sizes of tables alone, where a source lists them
-opening          picks the reader for a source: bundled workload, file, or folder
-source           what every reader returns: a `Workload`
-dlrm, criteo     readers of Meta's `.pt` and Criteo's `.tsv` files
-folder           reader of a folder or bucket: a list of tables with recorded lookups
-table_list       reads and checks lists of tables; `tables_file` fills in what they lack, `pooling_factors` by features
-synthetic, zipf  Zipf lookups for the tables of a list
-meta             Meta's data sets, generated from `meta_population` and `meta_statistics`
+workload         which tables to ingest, and the `Workload` that every reader returns
+addresses        where a source is, and the one spelling by which it is known
+opening          opens a source by its name: bundled workload, file, folder or bucket; Zipf lookups for lists
+dlrm, criteo     readers of recorded lookups: Meta's and MLPerf's files, Criteo's logs
+table_list       lists of tables: read, checked, and completed
+meta             Meta's data sets, generated to fit what Meta published
 functions        a person's own functions as sources; `dreamshard.torchrec` reads the models that they return
-lookups          lookups in memory and as Parquet
-table_statistics features of a table from one batch of lookups; a dataset's version
+lookups          lookups in memory and as Parquet, their statistics, and a data set's version
+drift            a table after its features have drifted
+zipf             the law behind generated lookups
 """
 
-from dreamshard.workloads.config import META_WORKLOADS, WorkloadConfig, bundled_lists, bundled_workloads
+from dreamshard.workloads.addresses import known_as
+from dreamshard.workloads.drift import Drift
+from dreamshard.workloads.functions import call, guarded, is_function
 from dreamshard.workloads.lookups import (
     LookupFiles,
     Lookups,
     LookupSource,
     WorkloadTable,
+    check_indices,
+    dataset_version,
+    index_dtype,
     read_lookups,
+    statistics,
     write_lookups,
 )
-from dreamshard.workloads.opening import change_token, open_workload
-from dreamshard.workloads.source import Workload
-from dreamshard.workloads.table_statistics import dataset_version, statistics
-from dreamshard.workloads.tables_file import read_tables
+from dreamshard.workloads.opening import (
+    change_token,
+    chosen_tables,
+    listed_sizes,
+    open_workload,
+    zipf_fingerprint,
+    zipf_table,
+)
+from dreamshard.workloads.table_list import ListedTable, fill_missing_columns, list_tables, read_tables
+from dreamshard.workloads.workload import (
+    META_WORKLOADS,
+    Workload,
+    WorkloadConfig,
+    bundled_lists,
+    bundled_workloads,
+    list_file,
+)
 
 __all__ = [
     "META_WORKLOADS",
+    "Drift",
+    "ListedTable",
     "LookupFiles",
     "LookupSource",
     "Lookups",
@@ -38,11 +57,24 @@ __all__ = [
     "WorkloadTable",
     "bundled_lists",
     "bundled_workloads",
+    "call",
     "change_token",
+    "check_indices",
+    "chosen_tables",
     "dataset_version",
+    "fill_missing_columns",
+    "guarded",
+    "index_dtype",
+    "is_function",
+    "known_as",
+    "list_file",
+    "list_tables",
+    "listed_sizes",
     "open_workload",
     "read_lookups",
     "read_tables",
     "statistics",
     "write_lookups",
+    "zipf_fingerprint",
+    "zipf_table",
 ]

@@ -1,13 +1,13 @@
 """Criteo's click logs: tab-separated label, 13 integer and 26 hexadecimal categorical columns, plain or gzipped.
 
-An empty value is row 0. Any other value v is row 1 + v mod (rows - 1), where rows is the column's cardinality in Criteo
-Kaggle. Unlike DLRM's dictionary per file, this needs no pass over the file and gives a value the same row in every file,
-at the price of collisions.
+An empty value is row 0. Any other value v is row 1 + v mod (rows - 1), where rows is the column's cardinality. Unlike DLRM's
+dictionary per file, this needs no pass over the file and gives a value the same row in every file, at the price of
+collisions.
 """
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +18,10 @@ import torch
 
 from dreamshard.files.digests import json_digest
 from dreamshard.files.foreign import InputError, brief, reading
-from dreamshard.workloads.config import WorkloadConfig, bundled_lists
+from dreamshard.tables import padded_dim
 from dreamshard.workloads.lookups import Lookups, WorkloadTable
-from dreamshard.workloads.source import Workload, choose_tables, table_dims
 from dreamshard.workloads.table_list import list_tables
+from dreamshard.workloads.workload import Workload, WorkloadConfig, bundled_lists, choose_tables, table_dims
 
 NUMERIC = ("label", *(f"I{i}" for i in range(1, 14)))
 CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))
@@ -29,14 +29,25 @@ HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 BLOCK_BYTES = 2**23
 
 
-def open_criteo(config: WorkloadConfig, path: Path) -> Workload:
-    """The 26 tables of a `.tsv` or `.tsv.gz`, with one lookup per sample each; only `batch_size` lines are read.
+def open_criteo(config: WorkloadConfig, path: Path, listed: Path | None) -> Workload:
+    """The 26 tables of a log, with one lookup per sample each; only `batch_size` lines are read.
+
+    Args:
+        config: which tables and samples to take.
+        path: `.tsv`, `train.txt` or `day_0`, each also with `.gz`.
+        listed: list of the 26 tables' sizes. Without it they are those of MLPerf's DLRM for a day of the terabyte set, else
+            those of Criteo Kaggle.
 
     Raises:
         ValueError: the file is empty or truncated, or a line is in another format.
     """
-    rows = np.asarray(_cardinalities(), dtype=np.int64)
-    dims = table_dims(config, len(CATEGORICAL))
+    is_day = re.match(r"day_\d+", path.name) is not None
+    source = listed or bundled_lists()["mlperf-dlrm-dcnv2" if is_day else "criteo-kaggle"]
+    sizes = list_tables(source)
+    if len(sizes) != len(CATEGORICAL):
+        raise ValueError(f"{source} lists {len(sizes)} tables; give one line for each of {path.name}'s 26 columns")
+    rows = np.asarray([table.rows for table in sizes], dtype=np.int64)
+    dims = table_dims(config, len(CATEGORICAL), [padded_dim(table.dim) for table in sizes])
     chosen = choose_tables(config, rows, dims)
     names = tuple(CATEGORICAL[t] for t in chosen)
     tables = list(zip(names, rows[chosen].tolist(), dims[chosen].tolist(), strict=True))
@@ -52,13 +63,12 @@ def open_criteo(config: WorkloadConfig, path: Path) -> Workload:
     def fingerprint(position: int) -> str:
         return json_digest([*tables[position], hashlib.sha256(values[position].data).hexdigest()])
 
-    description = f"{len(tables)} of the 26 tables of {path.name}, {len(values[0])} samples"
+    dims_of = f"dims {config.dim}" if config.dim else "dims"
+    description = (
+        f"{len(tables)} of the 26 tables of {path.name}, {len(values[0])} samples, {dims_of} and rows of {source.stem} "
+        f"({path.name.partition('.')[0]}.tables.csv beside the file may give others)"
+    )
     return Workload(description, names, table, fingerprint)
-
-
-@cache
-def _cardinalities() -> tuple[int, ...]:
-    return tuple(table.rows for table in list_tables(bundled_lists()["criteo-kaggle"]))
 
 
 def _read(path: Path, num_samples: int, columns: Sequence[str]) -> list[npt.NDArray[np.int64]]:

@@ -1,5 +1,6 @@
 """A table after its features have drifted: more or fewer rows and lookups, derived from the lookups that it has now."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 
 from dreamshard.tables import Tables
 from dreamshard.workloads.lookups import Lookups, WorkloadTable, index_dtype
-from dreamshard.workloads.source import name_seed
+from dreamshard.workloads.workload import name_seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ def drifted(table: WorkloadTable, drift: Drift) -> WorkloadTable:
 
 
 def drifts_of(tables: Tables, *, seed: int, most_lookups: int) -> tuple[Drift, ...]:
-    """A plausible drift of each table over weeks.
+    """A plausible drift of each table over weeks, in the tables' order.
 
     Hash sizes grow by up to 30 %, since ids are added. Pooling factors move both ways with a standard deviation of 15 %, so
     that many pass the 10 % at which a retraining starts; a table of one lookup per sample keeps that one.
@@ -58,28 +59,46 @@ def drifts_of(tables: Tables, *, seed: int, most_lookups: int) -> tuple[Drift, .
         most_lookups: of all drifted tables together; the tables are taken in random order until they are used up.
     """
     generator = np.random.default_rng([seed, 5])
-    found: dict[int, Drift] = {}
-    for t in generator.permutation(len(tables)).tolist():
-        rows = float(generator.uniform(1.0, 1.3))
-        pooling = float(np.exp(0.15 * np.clip(generator.standard_normal(), -2, 2)))
-        pooling = pooling if float(tables.pooling_factor[t]) > 1 else 1.0
-        if most_lookups >= int(tables.lookups[t]) * pooling:
-            most_lookups -= round(int(tables.lookups[t]) * pooling)
-            found[t] = Drift(table=tables.names[t], rows=round(rows, 2), pooling=round(pooling, 2))
+    found = _drawn(
+        tables,
+        generator,
+        len(tables),
+        most_lookups,
+        lambda: (generator.uniform(1.0, 1.3), np.exp(0.15 * np.clip(generator.standard_normal(), -2, 2))),
+    )
     return tuple(found[t] for t in sorted(found))
 
 
 def additions_to(tables: Tables, count: int, *, seed: int, most_lookups: int) -> tuple[Drift, ...]:
     """New features: each resembles a table of the model, with 30 to 90 % of its rows and up to twice its lookups."""
     generator = np.random.default_rng([seed, 6])
-    found: list[Drift] = []
+    found = _drawn(
+        tables,
+        generator,
+        count,
+        most_lookups,
+        lambda: (generator.uniform(0.3, 0.9), np.exp(generator.uniform(-0.7, 0.7))),
+    )
+    return tuple(found.values())
+
+
+def _drawn(
+    tables: Tables,
+    generator: np.random.Generator,
+    count: int,
+    most_lookups: int,
+    draw: Callable[[], tuple[float, float]],
+) -> dict[int, Drift]:
+    """At most `count` drifts, and `most_lookups` lookups, by the table's position, in random order."""
+    found: dict[int, Drift] = {}
     for t in generator.permutation(len(tables)).tolist():
-        rows, pooling = float(generator.uniform(0.3, 0.9)), float(np.exp(generator.uniform(-0.7, 0.7)))
+        rows, pooling = map(float, draw())
         pooling = pooling if float(tables.pooling_factor[t]) > 1 else 1.0
-        if len(found) < count and most_lookups >= int(tables.lookups[t]) * pooling:
-            most_lookups -= round(int(tables.lookups[t]) * pooling)
-            found.append(Drift(table=tables.names[t], rows=round(rows, 2), pooling=round(pooling, 2)))
-    return tuple(found)
+        lookups = int(tables.lookups[t]) * pooling
+        if len(found) < count and most_lookups >= lookups:
+            most_lookups -= round(lookups)
+            found[t] = Drift(table=tables.names[t], rows=round(rows, 2), pooling=round(pooling, 2))
+    return found
 
 
 def _resampled(indices: npt.NDArray[np.integer], count: int, pooling: float) -> npt.NDArray[np.integer]:

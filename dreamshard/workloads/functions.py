@@ -31,7 +31,21 @@ def call(source: str, consequence: str) -> Any:
     Raises:
         ValueError: there is no such file, module or function, or it raises an error, which the message repeats.
     """
-    return guarded(lambda: _function(source, consequence)(), f"{source} raises", consequence)
+    match = _REFERENCE.fullmatch(source)
+    if match is None:
+        raise ValueError(f"{source!r} names no function, so {consequence}; give FILE.py:FUNCTION or MODULE:FUNCTION")
+    place, name = match["place"], match["function"]
+    if place.endswith(".py") and not Path(place).is_file():
+        raise ValueError(f"there is no file {place}, so {consequence}; check the path")
+    module = guarded(lambda: _imported(place), f"{source} raises", consequence)
+    if module is None:
+        raise ValueError(f"there is no module {place}, so {consequence}; give FILE.py:FUNCTION instead")
+    function = getattr(module, name, None)
+    if not callable(function):
+        others = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        listed = f"it has {', '.join(others[:5])}" if others else "it has none"
+        raise ValueError(f"{place} has no function {name}, so {consequence}; {listed}")
+    return guarded(function, f"{source} raises", consequence)
 
 
 def guarded(run: Callable[[], Any], where: str, consequence: str) -> Any:
@@ -42,59 +56,39 @@ def guarded(run: Callable[[], Any], where: str, consequence: str) -> Any:
     """
     try:
         return run()
-    except _OwnError as error:
-        raise ValueError(str(error)) from error.__cause__
     except (Exception, SystemExit) as error:
         kind, text = type(error).__name__, first_line(error)
         detail = kind if text == kind else f"{kind}: {text}"
         raise ValueError(f"{where} {detail}, so {consequence}; correct it, --debug shows where") from error
 
 
-class _OwnError(Exception):
-    """What is wrong with a reference, rather than in the code that it refers to."""
+def _imported(place: str) -> ModuleType | None:
+    """A file or module, imported; None if there is no such module."""
+    if place.endswith(".py"):
+        return _from_file(Path(place).absolute())
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # as `python -m` does
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise  # something that the module imports
+        return None
 
 
-def _function(source: str, consequence: str) -> Callable[[], Any]:
-    match = _REFERENCE.fullmatch(source)
-    if match is None:
-        raise _OwnError(f"{source!r} names no function, so {consequence}; give FILE.py:FUNCTION or MODULE:FUNCTION")
-    place, name = match["place"], match["function"]
-    module = _from_file(Path(place), consequence) if place.endswith(".py") else _from_module(place, consequence)
-    function: Callable[[], Any] | None = getattr(module, name, None)
-    if function is None or not callable(function):
-        others = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
-        listed = f"it has {', '.join(others[:5])}" if others else "it has none"
-        raise _OwnError(f"{place} has no function {name}, so {consequence}; {listed}")
-    return function
-
-
-def _from_file(file: Path, consequence: str) -> ModuleType:
-    if not file.is_file():
-        raise _OwnError(f"there is no file {file}, so {consequence}; check the path")
-    folder, path = str(file.absolute().parent), file.absolute()
-    if folder not in sys.path:
-        sys.path.append(folder)  # last, so that nothing installed is hidden
+def _from_file(file: Path) -> ModuleType:
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))  # last, so that nothing installed is hidden
     loaded = sys.modules.get(file.stem)
-    is_free = loaded is None or getattr(loaded, "__file__", None) == str(path)
-    spec = importlib.util.spec_from_file_location(file.stem if is_free else f"{file.stem}_of_{abs(hash(path))}", path)
+    is_free = loaded is None or getattr(loaded, "__file__", None) == str(file)
+    spec = importlib.util.spec_from_file_location(file.stem if is_free else f"{file.stem}_of_{abs(hash(file))}", file)
     if spec is None or spec.loader is None:
-        raise _OwnError(f"{file} cannot be imported, so {consequence}; give a Python file")
+        raise ImportError(f"{file} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # for dataclasses and pickles of what it defines
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[spec.name]  # what was read of it must not be imported by others
+        del sys.modules[spec.name]  # others must not import a part of it
         raise
     return module
-
-
-def _from_module(name: str, consequence: str) -> ModuleType:
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # as `python -m` does
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # something that the module imports
-        raise _OwnError(f"there is no module {name}, so {consequence}; give FILE.py:FUNCTION instead") from error

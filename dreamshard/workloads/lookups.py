@@ -1,8 +1,10 @@
-"""Rows that each training sample looks up, in memory and as Parquet.
+"""Rows that each training sample looks up: in memory, as Parquet, and their statistics.
 
 An Arrow list array *is* (offsets, values), so a file reaches the fused operator without a copy.
 """
 
+import hashlib
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -19,11 +23,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.files import atomic
-from dreamshard.files.foreign import InputError, brief
-from dreamshard.files.parquet import parquet_errors
+from dreamshard.files.foreign import InputError, parquet_columns, reading
+from dreamshard.tables import NUM_BINS, Tables
 
 UNUSED_S = 30 * 86_400.0
 """Time after which a local copy of remote lookups that nothing has read is removed."""
+
+COUNTING_SHARE = 0.5
+"""Below this ratio of rows to lookups counting row by row is faster than sorting, as measured."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class LookupFiles:
 
 
 def _copied(address: str, copies: Path) -> Path:
-    """The local copy of a remote file, made if missing; concurrent ranks write the same bytes."""
+    """The local copy of a remote file, made if missing; concurrent ranks write the same bytes. Old copies go."""
     copy = copies / address.rpartition("/")[2]
     if copy.exists():
         with suppress(OSError):  # another user's, or on a disk that may only be read
@@ -119,16 +126,11 @@ def _copied(address: str, copies: Path) -> Path:
             files.get_file(path, str(temporary))
     except FileNotFoundError:
         raise ValueError(f"there is no lookups file {address}; ingest the workload again to make it") from None
-    _remove_unused(copies)
-    return copy
-
-
-def _remove_unused(copies: Path) -> None:
-    """Remove copies that nothing has read for long; as tables change, they would fill the disks of hosts that measure."""
-    for copy in copies.iterdir():
+    for other in copies.iterdir():
         with suppress(OSError):  # another rank was faster, or it is another user's
-            if time.time() - copy.stat().st_mtime > UNUSED_S:
-                copy.unlink()
+            if time.time() - other.stat().st_mtime > UNUSED_S:
+                other.unlink()
+    return copy
 
 
 def write_lookups(path: str | Path, lookups: Lookups) -> None:
@@ -172,22 +174,15 @@ def read_lookups(path: str | Path, rows: int | None = None) -> Lookups:
     """
     if not Path(path).is_file():
         raise ValueError(f"there is no lookups file {path}; ingest the workload again to make it")
-    advice = "so its table cannot be measured; it may be truncated: remove it and ingest again"
-    with parquet_errors(path, advice), pq.ParquetFile(str(path), memory_map=True) as file:
-        table = file.read()
-    kinds = (pa.int32(), pa.int64())
-    column = table.column("indices") if table.column_names == ["indices"] else None
-    if column is None or not pa.types.is_list(column.type) or column.type.value_type not in kinds:
-        raise ValueError(
-            f"{path} has columns {brief([f'{f.name}: {f.type}' for f in table.schema])}, not the one column "
-            "`indices: list<int32 or int64>` of lookups; name a file that ingest wrote"
-        )
-    with parquet_errors(path, advice):
-        samples = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        samples.validate()
-        if samples.null_count or samples.values.null_count:
+    samples = parquet_columns(path, ["indices"], "so it holds no lookups; remove it and ingest again").column("indices")
+    if not pa.types.is_list(samples.type) or samples.type.value_type not in (pa.int32(), pa.int64()):
+        raise ValueError(f"{path} has indices of type {samples.type}, not list<int32 or int64>; write them as such")
+    with reading(path, "cannot be read as lookups", "so its table cannot be measured; remove it and ingest again"):
+        array = samples.chunk(0) if samples.num_chunks == 1 else samples.combine_chunks()
+        array.validate()
+        if array.null_count or array.values.null_count:
             raise InputError(f"{path} has missing values where lookups should be; ingest the table again")
-        lookups = Lookups(_tensor(samples.values), _tensor(samples.offsets))
+        lookups = Lookups(_tensor(array.values), _tensor(array.offsets))
     check_indices(lookups.indices, rows, str(path))
     return lookups
 
@@ -201,14 +196,65 @@ def check_indices(indices: Int[Tensor, " N"], rows: int | None, name: str) -> No
         raise ValueError(f"{name} has a negative index ({low}), which names no row; indices must be 0 or more")
     if rows is not None and high >= rows:
         raise ValueError(
-            f"{name} has index {high} outside the table of {rows} rows, so the lookup would read past its end; "
-            "give the hash size the indices were made with"
+            f"{name} has index {high} outside the table of {rows} rows; give the hash size the indices were made with"
         )
 
 
 def index_dtype(rows: int) -> torch.dtype:
     """int32, or int64 for a table whose rows need it."""
     return torch.int32 if rows <= 2**31 else torch.int64
+
+
+def statistics(table: WorkloadTable) -> Tables:
+    """`Tables` of one table, from one batch of lookups; bins and pooling factor are float64.
+
+    Raises:
+        ValueError: an index is negative or outside the table, or the batch has no samples.
+    """
+    lookups = table.lookups
+    if lookups.batch_size < 1:
+        raise ValueError(
+            f"table {table.name!r} has a batch without samples, so it has no pooling factor; ingest more samples"
+        )
+    check_indices(lookups.indices, table.rows, f"table {table.name!r}")
+    counts = access_counts(lookups.indices.numpy(), table.rows)
+    num_lookups = len(lookups.indices)
+    return Tables(
+        (table.name,),
+        rows=torch.tensor([table.rows]),
+        dim=torch.tensor([table.dim]),
+        pooling_factor=torch.tensor([num_lookups / lookups.batch_size], dtype=torch.float64),
+        bins=torch.from_numpy(bin_counts(counts) / max(1, len(counts)))[None],
+        lookups=torch.tensor([num_lookups]),
+        unique_rows=torch.tensor([len(counts)]),
+    )
+
+
+def access_counts(indices: npt.NDArray[np.integer], rows: int) -> npt.NDArray[np.int64]:
+    """How often each distinct row is looked up; `[U]`, each at least 1."""
+    if rows < COUNTING_SHARE * len(indices):
+        counts = np.bincount(indices, minlength=1)
+        return counts[counts > 0].astype(np.int64, copy=False)
+    ordered = np.sort(indices)  # vectorised for 32 and 64 bits
+    ends = np.flatnonzero(ordered[1:] != ordered[:-1])  # [U-1] last position of each run but the last
+    return np.diff(ends, prepend=-1, append=len(ordered) - 1) if len(ordered) else ends
+
+
+def bin_counts(counts: npt.NDArray[np.int64], weights: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.float64]:
+    """`[17]` sum of `weights`, or number of rows, whose count lies in (0,1], (1,2], (2,4] ... (32768, inf)."""
+    bins = np.minimum(np.frexp((counts - 1).astype(np.float64))[1], NUM_BINS - 1)  # bit length of count - 1
+    return np.bincount(bins, weights=weights, minlength=NUM_BINS).astype(np.float64)
+
+
+def dataset_version(tables: Tables) -> str:
+    """Content hash of a dataset, 12 hexadecimal digits: the same for the same tables in any order."""
+    order = sorted(range(len(tables)), key=tables.names.__getitem__)
+    digest = hashlib.sha256(json.dumps([tables.names[t] for t in order]).encode())
+    for column in (tables.rows, tables.dim, tables.lookups, tables.unique_rows):
+        digest.update(column.to(torch.int64)[order].numpy().tobytes())
+    for values in (tables.pooling_factor, tables.bins):
+        digest.update(values.to(torch.float64)[order].contiguous().numpy().tobytes())
+    return digest.hexdigest()[:12]
 
 
 def _tensor(array: Any) -> Tensor:

@@ -1,19 +1,104 @@
 """`meta-dlrm-2021` and `meta-dlrm-2022`: lookups generated to fit the statistics that Meta published of its data sets.
 
-`dlrm.py` reads the data sets themselves. Here, each table of `meta_population.py` gets its number of rows per access
-count, scattered over the table, and their lookups in random order over the samples of one batch.
+`dlrm.py` reads the data sets themselves. Here, `data/<name>.parquet` gives each table's rows, and how many of them a batch
+looks up once, twice, 3-4 times and so on; `tests/benchmarks/meta_fit.py` fitted these numbers to what was published. Each
+table's rows are scattered over the table, and their lookups over the samples of one batch in random order.
 """
 
+import json
+from dataclasses import dataclass
+from functools import cache
+
 import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
 import torch
 
 from dreamshard.files.digests import json_digest
-from dreamshard.workloads.config import WorkloadConfig
+from dreamshard.tables import NUM_BINS
 from dreamshard.workloads.lookups import Lookups, WorkloadTable
-from dreamshard.workloads.meta_population import population
-from dreamshard.workloads.meta_statistics import count_laws
-from dreamshard.workloads.source import Workload, choose_tables, table_dims
+from dreamshard.workloads.table_list import ListedTable
+from dreamshard.workloads.workload import DATA, Workload, WorkloadConfig, choose_tables, table_dims
 from dreamshard.workloads.zipf import scatter
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CountLaw:
+    """Access counts of rows within one bin: the maximum-entropy law with the bin's mean.
+
+    Attributes:
+        low: exclusive lower bound of the counts.
+        cumulative: probability of a count of at most `low + 1 + i`.
+        mean: mean count.
+    """
+
+    low: int
+    cumulative: Vector
+    mean: float
+
+    def draw(self, num_rows: int, generator: np.random.Generator) -> Counts:
+        """Ascending counts of `num_rows` rows, stratified over the law so that their mean is close to its mean."""
+        levels = (np.arange(num_rows) + generator.random()) / max(1, num_rows)
+        return self.low + 1 + np.searchsorted(self.cumulative[:-1], levels, side="right")
+
+
+@dataclass(frozen=True)
+class Population:
+    """All tables of one data set; `t` is a table's position.
+
+    Attributes:
+        batch_size: `B` of the full batch.
+        rows: `[T]` hash sizes.
+        rows_by_bin: `[T, 17]` number of rows that the full batch looks up (0,1], (1,2], (2,4] ... times.
+        laws: of the access counts within each of the 17 bins.
+    """
+
+    batch_size: int
+    rows: Counts
+    rows_by_bin: Counts
+    laws: tuple[CountLaw, ...]
+
+    @property
+    def lookups_by_bin(self) -> Matrix:
+        """`[T, 17]` lookups of the rows in each bin."""
+        return np.asarray(self.rows_by_bin * np.asarray([law.mean for law in self.laws]))
+
+    @property
+    def shares(self) -> Matrix:
+        """`[T, 36]` each table's part of the published figures, scaled to mean 1 for totals.
+
+        A subset of the tables that preserves the means of these preserves the totals and both histograms.
+        """
+        kinds = self.lookups_by_bin, self.rows_by_bin
+        totals = [counts.sum(axis=1, keepdims=True) / counts.sum() for counts in kinds]
+        return np.concatenate([*totals, *(counts / counts.sum() for counts in kinds)], axis=1) * len(self.rows)
+
+
+def count_law(j: int, batch_size: int, tilt: float) -> CountLaw:
+    """The law of bin `j`: probabilities fall exponentially, by `tilt` from the lowest to the highest count."""
+    low = 0 if j == 0 else 2 ** (j - 1)
+    high = 2**j if j < NUM_BINS - 1 else max(2**j, batch_size)  # once per sample at most
+    counts = np.arange(low + 1, high + 1, dtype=np.float64)
+    if len(counts) == 1:
+        return CountLaw(low, np.ones(1), mean=float(counts[0]))
+    scaled = (counts - counts[0]) / (counts[-1] - counts[0])
+    weights = np.exp(-tilt * scaled - max(0.0, -tilt))
+    return CountLaw(low, np.cumsum(weights / weights.sum()), mean=float(weights @ counts / weights.sum()))
+
+
+@cache
+def population(name: str) -> Population:
+    """The tables of `meta-dlrm-2021` or `meta-dlrm-2022`."""
+    table = pq.read_table(DATA / f"{name}.parquet")
+    about = json.loads(table.schema.metadata[b"dreamshard"])
+    columns = {column: table[column].to_numpy().astype(np.int64) for column in table.column_names}
+    rows_by_bin = np.stack([columns[f"rows_in_bin_{j}"] for j in range(NUM_BINS)], axis=1)
+    laws = tuple(count_law(j, about["batch_size"], tilt) for j, tilt in enumerate(about["tilts"]))
+    return Population(about["batch_size"], columns["rows"], rows_by_bin, laws)
 
 
 def open_meta(config: WorkloadConfig) -> Workload:
@@ -28,24 +113,30 @@ def open_meta(config: WorkloadConfig) -> Workload:
     name, batch_size, seed = config.source, config.batch_size, config.seed
     tables = population(name)
     if batch_size > tables.batch_size:
-        raise ValueError(
-            f"{name} has one batch of {tables.batch_size} samples, fewer than the {batch_size} asked "
-            f"for; ask for at most {tables.batch_size}"
-        )
-    dims = table_dims(config, len(tables.rows))
-    chosen = choose_tables(config, tables.rows, dims, tables.shares).tolist()
+        raise ValueError(f"{name} has one batch of {tables.batch_size} samples; ask for at most that, not {batch_size}")
+    listed = listed_population(config)
 
     def table(position: int) -> WorkloadTable:
-        t = chosen[position]
-        return WorkloadTable(f"t{t:04}", int(tables.rows[t]), int(dims[t]), meta_lookups(name, t, batch_size, seed))
+        entry = listed[position]
+        return WorkloadTable(
+            entry.name, entry.rows, entry.dim, meta_lookups(name, int(entry.name[1:]), batch_size, seed)
+        )
 
     return Workload(
-        f"{len(chosen)} of the {len(tables.rows)} tables of {name}, generated to fit Meta's published statistics, "
+        f"{len(listed)} of the {len(tables.rows)} tables of {name}, generated to fit Meta's published statistics, "
         f"{batch_size} samples",
-        tuple(f"t{t:04}" for t in chosen),
+        tuple(entry.name for entry in listed),
         table,
-        lambda position: json_digest([name, chosen[position], int(dims[chosen[position]]), batch_size, seed]),
+        lambda position: json_digest([name, int(listed[position].name[1:]), listed[position].dim, batch_size, seed]),
     )
+
+
+def listed_population(config: WorkloadConfig) -> list[ListedTable]:
+    """The tables that the config asks for; `t0012` is at position 12 of the population."""
+    tables = population(config.source)
+    dims = table_dims(config, len(tables.rows))
+    chosen = choose_tables(config, tables.rows, dims, tables.shares).tolist()
+    return [ListedTable(f"t{t:04}", int(tables.rows[t]), int(dims[t])) for t in chosen]
 
 
 def meta_lookups(name: str, t: int, batch_size: int, seed: int) -> Lookups:
@@ -56,8 +147,9 @@ def meta_lookups(name: str, t: int, batch_size: int, seed: int) -> Lookups:
     tables = population(name)
     rows = int(tables.rows[t])
     generator = np.random.default_rng([seed, 4, t])
-    laws = count_laws(name)
-    counts = np.concatenate([law.draw(int(n), generator) for law, n in zip(laws, tables.rows_by_bin[t], strict=True)])
+    counts = np.concatenate(
+        [law.draw(int(n), generator) for law, n in zip(tables.laws, tables.rows_by_bin[t], strict=True)]
+    )
     row_of = scatter(np.arange(len(counts)), rows, generator).astype(np.int32)  # [U] distinct
     total = int(counts.sum())
     offsets = _offsets(total, tables.batch_size, generator)[: batch_size + 1]

@@ -1,29 +1,60 @@
-"""Opens a source of tables by its name: a bundled workload, a file, or a folder."""
+"""Opens a source of tables by its name: a bundled workload, a file, or a folder or bucket in one of two layouts.
 
-from collections.abc import Callable
+- A list: one `tables.csv`, `tables.parquet` or `tables.json`, and `<table>.parquet` beside it for each table with recorded
+  lookups: one column `indices`, a list per training sample. In file names, characters other than letters, digits and
+  `_.-~` are escaped as in a URL: `a/b` is `a%2Fb.parquet`. All these files hold the same samples; other tables get Zipf
+  lookups.
+- Data files, each a batch of the same tables. Only the newest is read: the last by name, with numbers compared as numbers.
+
+Files with other names are ignored.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
 
 from dreamshard.files.digests import json_digest
-from dreamshard.workloads import source_files
-from dreamshard.workloads.config import META_WORKLOADS, WorkloadConfig, bundled_lists, bundled_workloads
+from dreamshard.files.foreign import reading
+from dreamshard.tables import padded_dim
+from dreamshard.workloads import addresses
 from dreamshard.workloads.criteo import open_criteo
-from dreamshard.workloads.dlrm import list_beside, open_dlrm
-from dreamshard.workloads.folder import newest_data_file, open_listed_folder
-from dreamshard.workloads.meta import open_meta
-from dreamshard.workloads.source import Workload
-from dreamshard.workloads.synthetic import open_list
+from dreamshard.workloads.dlrm import open_arrays, open_dlrm
+from dreamshard.workloads.lookups import Lookups, WorkloadTable, index_dtype, read_lookups
+from dreamshard.workloads.meta import listed_population, open_meta
+from dreamshard.workloads.table_list import ListedTable, list_tables
+from dreamshard.workloads.workload import (
+    META_WORKLOADS,
+    Workload,
+    WorkloadConfig,
+    bundled_lists,
+    bundled_workloads,
+    choose_tables,
+    name_seed,
+    table_dims,
+)
+from dreamshard.workloads.zipf import ALPHA, draw_ranks, scatter
 
-READERS: dict[str, Callable[[WorkloadConfig, Path], Workload]] = {
-    ".pt": open_dlrm,
-    ".pt.gz": open_dlrm,
-    ".tsv": open_criteo,
-    ".tsv.gz": open_criteo,
-    ".csv": open_list,
-    ".parquet": open_list,
-    ".json": open_list,
+Reader = Callable[[WorkloadConfig, Path, Path | None], Workload]
+
+DATA_FILES: dict[str, Reader] = {
+    r".+\.pt(\.gz)?": open_dlrm,
+    r".+\.np[yz]": open_arrays,
+    r".+\.tsv(\.gz)?": open_criteo,
+    r"(train\.txt|day_\d+)(\.gz)?": open_criteo,
 }
-"""File name ending -> reader."""
+"""File name -> reader, which also gets the `<name>.tables.csv` beside the file, if there is one."""
+
+LISTS = ("tables.csv", "tables.parquet", "tables.json")
+_LIST_ENDINGS = (".csv", ".parquet", ".json")
+_KINDS = ".pt, .npy, .npz, .tsv, train.txt, day_0, .csv, .parquet, .json"
+_MOST_DRAWN = 2**27  # lookups of a table, each of some 40 bytes while drawn: 2,048 per sample of 65,536
 
 
 def open_workload(config: WorkloadConfig) -> Workload:
@@ -35,14 +66,14 @@ def open_workload(config: WorkloadConfig) -> Workload:
     source = config.source
     if source in META_WORKLOADS:
         return open_meta(config)
-    if source in bundled_lists():
-        return open_list(config, bundled_lists()[source])
+    listed = _listed(source)
+    if listed is not None:
+        return _open_listed(config, listed)
     file = _data_file(source)
-    if file is None:
-        return open_listed_folder(config, source)
-    reader = next(reader for ending, reader in READERS.items() if file.endswith(ending))
-    with source_files.local_copy(file, *_list_beside(file)) as path:
-        return reader(config, path)
+    beside = _list_beside(file)
+    with addresses.local_copy(file, *beside) as path:
+        listed_at = path.with_name(addresses.file_name(beside[0])) if beside else None
+        return _reader(path.name)(config, path, listed_at)
 
 
 def change_token(source: str) -> str:
@@ -53,37 +84,194 @@ def change_token(source: str) -> str:
     """
     if source in META_WORKLOADS:
         return source
-    if source in bundled_lists():
-        return source_files.change_token(str(bundled_lists()[source]))
+    source = str(bundled_lists().get(source, source))
+    if addresses.is_folder(source):
+        files = addresses.files_in(source)
+        if any(name in LISTS for name in files):
+            return json_digest([source, files])
+    elif source.endswith(_LIST_ENDINGS) and addresses.is_file(source):
+        return json_digest([[(source, addresses.file_token(source))]])
     file = _data_file(source)
-    if file is None:
-        return json_digest([source, source_files.files_in(source)])
-    files = (file, *_list_beside(file))
-    return json_digest([[(name, source_files.change_token(name)) for name in files]])
+    return json_digest([[(name, addresses.file_token(name)) for name in (file, *_list_beside(file))]])
 
 
-def _data_file(source: str) -> str | None:
-    """The one file to read, or None where `source` is a folder with a list of tables.
+def listed_sizes(config: WorkloadConfig) -> list[ListedTable] | None:
+    """The tables that the config asks for, in the source's order; None if only the data tell how large tables are.
+
+    Args:
+        config: its source is no function.
 
     Raises:
-        ValueError: there is no such file or folder, or the name has an unknown ending.
+        ValueError: there is no such file or folder, it cannot be read, or the list is wrong.
     """
-    if source_files.is_folder(source):
-        return newest_data_file(source)
-    if not source.endswith(tuple(READERS)):
-        near = get_close_matches(source, bundled_workloads(), n=1, cutoff=0.4)
-        meant = f" (is {near[0]} meant?)" if near else ""
+    if config.source in META_WORKLOADS:
+        return listed_population(config)
+    listed = _listed(config.source)
+    return None if listed is None else chosen_tables(config, listed)
+
+
+def chosen_tables(config: WorkloadConfig, listed: Sequence[ListedTable]) -> list[ListedTable]:
+    """The tables of a list that the config asks for, with the dims it asks for, or their own as multiples of 4.
+
+    A table's dim and lookups depend on its line alone, not on its place in the list.
+
+    Raises:
+        ValueError: the list has too few tables.
+    """
+    names = [table.name for table in listed]
+    dims = table_dims(config, len(listed), [padded_dim(table.dim) for table in listed], names)
+    rows = np.asarray([table.rows for table in listed], dtype=np.int64)
+    chosen = choose_tables(config, rows, dims, names=names)
+    return [replace(listed[t], dim=int(dims[t])) for t in chosen]
+
+
+def zipf_table(table: ListedTable, batch_size: int, seed: int) -> WorkloadTable:
+    """A table of a list with Zipf lookups.
+
+    Samples have `pooling_factor` lookups, rounded so that the mean holds; one if the list gives none.
+
+    Raises:
+        ValueError: these are more lookups than are drawn.
+    """
+    pooling, rows = 1.0 if table.pooling_factor is None else table.pooling_factor, table.rows
+    if pooling * batch_size > _MOST_DRAWN:
         raise ValueError(
-            f"there is no workload {source!r}{meant}, so there are no tables to ingest; name one of "
-            f"{', '.join(bundled_workloads())}, a file that ends in one of {', '.join(READERS)}, a folder or bucket "
-            "of such files, or a function that makes a TorchRec model (model.py:make_model)"
+            f"table {table.name!r} has {pooling:.4g} lookups per sample, {pooling * batch_size:.3g} in a batch of "
+            f"{batch_size:,}, more than the {_MOST_DRAWN:,} that are drawn; correct pooling_factor, or use a smaller batch"
         )
-    if not source_files.is_file(source):
+    generator = np.random.default_rng([seed, 3, name_seed(table.name)])
+    offsets = np.floor(np.arange(batch_size + 1) * pooling + 1e-9).astype(np.int64)
+    indices = torch.from_numpy(scatter(draw_ranks(rows, int(offsets[-1]), generator, ALPHA), rows, generator))
+    return WorkloadTable(table.name, rows, table.dim, Lookups(indices.to(index_dtype(rows)), torch.from_numpy(offsets)))
+
+
+def zipf_fingerprint(table: ListedTable, batch_size: int, seed: int) -> str:
+    """The fingerprint of `zipf_table` for the same arguments."""
+    return json_digest(["zipf", ALPHA, table.name, table.rows, table.dim, table.pooling_factor, batch_size, seed])
+
+
+def _listed(source: str) -> list[ListedTable] | None:
+    """The tables of a bundled list, of a file, or of a folder's list; None for other sources."""
+    file = str(bundled_lists().get(source, source))
+    if not file.endswith(_LIST_ENDINGS) or addresses.is_folder(file):
+        lists = [name for name in addresses.files_in(file) if name in LISTS] if addresses.is_folder(file) else []
+        if not lists:
+            return None
+        if len(lists) > 1:
+            raise ValueError(f"{source} holds {' and '.join(lists)}; keep the one list of tables that is meant")
+        file = addresses.inside(file, lists[0])
+    with addresses.local_copy(file) as path:
+        return list_tables(path)
+
+
+def _open_listed(config: WorkloadConfig, listed: Sequence[ListedTable]) -> Workload:
+    """Tables of a list: lookups recorded beside a folder's list, or Zipf lookups of as many samples."""
+    folder = config.source
+    files = {} if folder.endswith(_LIST_ENDINGS) or folder in bundled_lists() else addresses.files_in(folder)
+    chosen = chosen_tables(config, listed)
+    recorded = _recorded(folder, files, listed)
+    chosen_files = [recorded[table.name] for table in chosen if table.name in recorded]
+    batch_size = config.batch_size
+    if chosen_files:
+        batch_size = min(batch_size, _num_samples(addresses.inside(folder, chosen_files[0])))
+
+    def table(position: int) -> WorkloadTable:
+        entry = chosen[position]
+        if entry.name not in recorded:
+            return zipf_table(entry, batch_size, config.seed)
+        file = addresses.inside(folder, recorded[entry.name])
+        with addresses.local_copy(file) as path:
+            lookups = read_lookups(path, entry.rows)
+        if lookups.batch_size < batch_size:
+            raise ValueError(
+                f"{file} holds {lookups.batch_size} samples, fewer than the {batch_size} of the other tables; record the "
+                "same samples for every table"
+            )
+        return WorkloadTable(entry.name, entry.rows, entry.dim, lookups.first(batch_size))
+
+    def fingerprint(position: int) -> str:
+        entry = chosen[position]
+        if entry.name not in recorded:
+            return zipf_fingerprint(entry, batch_size, config.seed)
+        return json_digest(["recorded", entry.name, entry.rows, entry.dim, batch_size, files[recorded[entry.name]]])
+
+    lookups = f"{len(chosen_files)} with recorded lookups, the others Zipf" if recorded else "Zipf lookups"
+    return Workload(
+        f"{len(chosen)} of the {len(listed)} tables of {Path(folder).stem}, {lookups}, {batch_size} samples",
+        tuple(entry.name for entry in chosen),
+        table,
+        fingerprint,
+    )
+
+
+def _recorded(folder: str, files: Mapping[str, str], listed: Sequence[ListedTable]) -> dict[str, str]:
+    """Table name -> file name, for tables with recorded lookups."""
+    file_of = {table.name: f"{quote(table.name, safe='')}.parquet" for table in listed}
+    recorded = {name: file for name, file in file_of.items() if file in files and file not in LISTS}
+    others = [name for name in files if name.endswith(".parquet") and name not in LISTS]
+    if others and not recorded:
+        raise ValueError(
+            f"{folder} holds {others[0]}, but no table of its list has that name; name the files after the tables, such as "
+            f"{next(iter(file_of.values()))}"
+        )
+    return recorded
+
+
+def _num_samples(file: str) -> int:
+    """Training samples in a file of recorded lookups."""
+    with addresses.local_copy(file) as path:
+        with reading(path, "cannot be read as Parquet", "so its lookups are unknown; write it again"):
+            num_samples = int(pq.read_metadata(path).num_rows)
+        if not num_samples:
+            raise ValueError(f"{path} holds no samples, so its table has no statistics; record lookups of a batch")
+    return num_samples
+
+
+def _data_file(source: str) -> str:
+    """The data file to read: the source itself, or the newest one of a folder.
+
+    Raises:
+        ValueError: there is no such file or folder, or its name says nothing of its content.
+    """
+    if addresses.is_folder(source):
+        names = list(addresses.files_in(source))
+        data_files = [name for name in names if _is_data(name)]
+        if data_files:
+            return addresses.inside(source, max(data_files, key=_natural_order))
+        held = ", ".join(names[:5]) or "no files"
+        raise ValueError(
+            f"{source} holds neither a list of tables ({', '.join(LISTS)}) nor data files ({_KINDS}); it holds {held}"
+        )
+    is_known, is_file = _is_data(addresses.file_name(source)), addresses.is_file(source)
+    if is_known and is_file:
+        return source
+    if is_file:
+        raise ValueError(f"{source} is a file whose name says nothing of its content; name it as one of {_KINDS}")
+    if is_known or source.endswith(_LIST_ENDINGS):
         raise ValueError(f"there is no file {source}, so there are no tables to ingest; check the path")
-    return source
+    near = get_close_matches(source, bundled_workloads(), n=1, cutoff=0.4)
+    meant = f" (is {near[0]} meant?)" if near else ""
+    raise ValueError(
+        f"there is no workload {source!r}{meant}, so there are no tables to ingest; name one of "
+        f"{', '.join(bundled_workloads())}, a file ({_KINDS}), a folder or bucket of such files, or a function that makes a "
+        "TorchRec model (model.py:make_model)"
+    )
+
+
+def _is_data(name: str) -> bool:
+    return any(re.fullmatch(pattern, name) for pattern in DATA_FILES)
+
+
+def _reader(name: str) -> Reader:
+    return next(reader for pattern, reader in DATA_FILES.items() if re.fullmatch(pattern, name))
 
 
 def _list_beside(file: str) -> tuple[str, ...]:
-    """The list of the tables of a `.pt` file, if there is one beside it."""
-    listed = list_beside(file)
-    return (listed,) if file.endswith((".pt", ".pt.gz")) and source_files.is_file(listed) else ()
+    """The list of the tables of a data file, if there is one beside it: `day_0.tables.csv` of `day_0.gz`."""
+    listed = re.sub(r"(\.pt|\.np[yz]|\.tsv|\.txt)?(\.gz)?$", "", file) + ".tables.csv"
+    return (listed,) if addresses.is_file(listed) else ()
+
+
+def _natural_order(name: str) -> list[tuple[int, str]]:
+    """Sorts `day_9` before `day_10`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

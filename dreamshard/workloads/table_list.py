@@ -1,256 +1,318 @@
-"""Lists of tables as people and programs write them: CSV, Parquet, and TorchRec-style JSON; read and checked.
-
-`tables_file.py` fills in what a list leaves out.
-"""
+"""Lists of tables as people and programs write them, in CSV, Parquet and JSON: read, checked, and completed."""
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from dreamshard.files.bounds import MOST_COLUMNS, MOST_COUNT, MOST_POOLING, MOST_ROWS, MOST_WEIGHTS
-from dreamshard.files.foreign import InputError, brief, file_bytes, json_content, reading
-from dreamshard.files.parquet import read_columns
-from dreamshard.tables import DIM_MULTIPLE, NUM_BINS
+import pyarrow.parquet as pq
+import pydantic
+import torch
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-BIN_COLUMNS = tuple(f"bin_{i}" for i in range(NUM_BINS))
+from dreamshard.files.foreign import (
+    MOST_COLUMNS,
+    MOST_ROWS,
+    InputError,
+    brief,
+    file_bytes,
+    json_content,
+    reading,
+)
+from dreamshard.tables import DEFAULT_BATCH, NUM_BINS, Tables, padded_dim
+from dreamshard.workloads.zipf import expected_counts
 
+FILLABLE = ("bins", "lookups", "pooling_factor", "unique_rows")
+
+_REQUIRED = ("name", "rows", "dim")
+_BINS = tuple(f"bin_{i}" for i in range(NUM_BINS))
 _BY_FEATURE = "lookups_per_sample_by_feature"
-_COLUMNS = ("name", "rows", "dim", "pooling_factor", _BY_FEATURE, "lookups", "unique_rows", *BIN_COLUMNS)
-_MOST = {"rows": MOST_ROWS, "dim": MOST_COLUMNS, "lookups": MOST_COUNT, "unique_rows": MOST_COUNT}
-
-_JSON_NAMES = {"num_embeddings": "rows", "embedding_dim": "dim"}
-"""TorchRec's names for columns."""
+_USED = {*_REQUIRED, "pooling_factor", _BY_FEATURE, "lookups", "unique_rows", *_BINS}
+_OTHER_NAMES = {"num_embeddings": "rows", "embedding_dim": "dim", "row": "rows", "index": "name"}
+"""TorchRec's names for columns, and the names in the `table_configs.json` of the papers' authors."""
+_MOST_WEIGHTS = 2**57  # of all tables together, so that bytes of weights and optimizer state fit 64 bits
+_SAME_POOLING = 0.01  # relative: the pooling factor of an ingested table is counted in generated lookups
 
 Record = tuple[str, Mapping[str, Any]]
-"""Position of a record for messages (`tables.csv, line 3`), and its columns; None and empty strings are missing values."""
+"""Position of a record for messages (`tables.csv, line 3`), and its columns by the names of `ListedTable`."""
+
+Row = TypeVar("Row")
+
+
+def _printable(name: str) -> str:
+    if not name.isprintable():
+        raise ValueError("terminals cannot show some of its characters")
+    return name
+
+
+def _adding_up(bins: tuple[float, ...]) -> tuple[float, ...]:
+    if sum(bins) > 0 and abs(sum(bins) - 1) > 0.01:
+        raise ValueError(f"bin_0 to bin_16 are shares of the distinct rows, but add up to {sum(bins):.4g}")
+    return bins
+
+
+Name = Annotated[str, Field(min_length=1), AfterValidator(_printable)]
+"""A table's name, which plans, file names and terminals show."""
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=2**40)]
+LISTED = ConfigDict(coerce_numbers_to_str=True, str_strip_whitespace=True)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=LISTED)
+class ListedTable:
+    """One table of a list, with columns as in `Tables`; None if the list gives no value.
+
+    Raises:
+        ValidationError: a value is out of range.
+    """
+
+    name: Name
+    rows: Annotated[int, Field(ge=1, le=MOST_ROWS)]
+    dim: Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
+    pooling_factor: Annotated[Number, Field(le=1e6)] | None = None
+    lookups: Count | None = None
+    unique_rows: Count | None = None
+    bins: (
+        Annotated[tuple[Number, ...], Field(min_length=NUM_BINS, max_length=NUM_BINS), AfterValidator(_adding_up)]
+        | None
+    ) = None
+
+    def __post_init__(self) -> None:
+        if self.unique_rows is not None and self.unique_rows > min(self.rows, self.lookups or self.rows):
+            raise ValueError(f"unique_rows is {self.unique_rows}, more than the table's rows or lookups")
 
 
 @dataclass(frozen=True)
-class ListedTable:
-    """One table of a list, with columns as in `Tables`; None where the list gives no value."""
+class TablesFile:
+    """Tables of a list.
 
-    name: str
-    rows: int
-    dim: int
-    pooling_factor: float | None = None
-    lookups: int | None = None
-    unique_rows: int | None = None
-    bins: tuple[float, ...] | None = None
+    Attributes:
+        tables: one per line, in the list's order.
+        defaulted: columns of `FILLABLE` that were filled in for at least one table.
+    """
+
+    tables: Tables
+    defaulted: tuple[str, ...]
 
 
-def list_tables(path: str | Path) -> list[ListedTable]:
-    """Read a list of tables in a format of `read_tables`, with nothing filled in.
+def read_tables(path: str | Path, defaults: Tables | None = None) -> TablesFile:
+    """Read a list of tables and fill in what it lacks.
+
+    Args:
+        path: `.csv` or `.parquet` with columns `name, rows, dim, pooling_factor` (or `lookups_per_sample_by_feature`,
+            as in `1+30`) and optionally `bin_0..bin_16, lookups, unique_rows`; or `.json`: a list of objects with these
+            fields. TorchRec's names of columns are read too. Dims are rounded up to multiples of 4.
+        defaults: data set that fills in missing values, as for `fill_missing_columns`.
 
     Raises:
         ValueError: the file is missing, of an unknown kind, or has a wrong line, which the message names.
     """
+    return fill_missing_columns(list_tables(path), defaults)
+
+
+def list_tables(path: str | Path) -> list[ListedTable]:
+    """Read a list of tables in a format of `read_tables`, with nothing filled in; raises like it."""
+    return check_records(list_records(path))
+
+
+def list_records(path: str | Path) -> list[Record]:
+    """The records of a list of tables, unchecked; raises like `read_tables`."""
     file = Path(path)
     readers = {".csv": _csv_records, ".parquet": _parquet_records, ".json": _json_records}
     if file.suffix not in readers:
-        raise ValueError(
-            f"{file} is not a list of tables that can be read, judging by its name; give a .csv or .parquet with "
-            "columns name, rows, dim, pooling_factor, or a TorchRec-style .json"
-        )
+        raise ValueError(f"{file} is no list of tables, judging by its name; give a .csv, .parquet or .json file")
     if not file.is_file():
         raise ValueError(f"there is no file {file}, so there are no tables to read; check the path")
-    records = readers[file.suffix](file)
+    records: list[Record] = [(where, _renamed(record)) for where, record in readers[file.suffix](file)]
     if not records:
         raise ValueError(f"{file} lists no tables, so there is nothing to place; add one line per table")
-    return check_records(records)
+    _check_columns(records[0][1], records[0][0])
+    return records
 
 
-def unused_fields(path: Path) -> list[str]:
-    """Fields of a JSON list that say more of a table than its size and lookups; none of other lists.
-
-    Raises:
-        ValueError: the file is not a JSON list of objects.
-    """
-    used = {*_JSON_NAMES, *_COLUMNS}
-    entries = json_objects(path) if path.suffix == ".json" else []
-    return sorted({field for entry in entries for field in entry} - used)
+def unused_fields(records: Sequence[Record]) -> list[str]:
+    """Columns of a list that say more of a table than its size and lookups."""
+    return sorted({field for _, record in records for field in record} - _USED)
 
 
 def check_records(records: Sequence[Record]) -> list[ListedTable]:
     """Check records from any origin.
 
     Raises:
-        ValueError: a record is wrong or a name occurs twice, of which the message names the position; or all tables together
+        ValueError: a record is wrong or a name occurs twice, and the message names the position; or all tables together
             are too large to be counted.
     """
-    tables: list[ListedTable] = []
+    tables = [parsed(ListedTable, where, record) for where, record in records]
     first_at: dict[str, str] = {}
-    for where, record in records:
-        tables.append(_check_record(where, record))
-        name = tables[-1].name
-        if first_at.setdefault(name, where) != where:
-            raise ValueError(
-                f"{where}: table {name!r} is also at {first_at[name]}; a placement names each table, so rename one of them"
-            )
+    for table, (where, _) in zip(tables, records, strict=True):
+        if first_at.setdefault(table.name, where) != where:
+            raise InputError(f"{where}: table {table.name!r} is also at {first_at[table.name]}; rename one of them")
     weights = sum(table.rows * table.dim for table in tables)
-    if weights > MOST_WEIGHTS:
+    if weights > _MOST_WEIGHTS:
         where = records[0][0].partition(",")[0]
-        raise ValueError(
-            f"{where}: the tables have {weights:.3g} weights together, more than any cluster holds; correct rows and dims"
+        raise InputError(
+            f"{where}: the tables have {weights:.3g} weights, more than any cluster holds; correct rows and dims"
         )
     return tables
 
 
+def parsed(kind: type[Row], where: str, record: Mapping[str, Any]) -> Row:
+    """One record as a row of this pydantic kind; empty values are missing ones.
+
+    Raises:
+        ValueError: a value is wrong, which the message names.
+    """
+    given = {key: value for key, value in record.items() if value is not None and str(value).strip()}
+    bins = [given.pop(column, None) for column in _BINS]
+    if any(share is not None for share in bins):
+        given["bins"] = bins
+    with reading(where, f"has a wrong {_BY_FEATURE}", "write it as 1+30"):
+        if by_feature := given.pop(_BY_FEATURE, None):
+            given.setdefault("pooling_factor", sum(float(part) for part in str(by_feature).split("+")))
+    try:
+        return TypeAdapter(kind).validate_python(given)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in wrong["loc"])
+        value = "" if wrong["type"] == "missing" or not field else f" is {brief(wrong['input'])}"
+        problem = wrong["msg"].removeprefix("Value error, ")
+        raise InputError(
+            ": ".join(filter(None, (where, f"{field}{value}", f"{problem}; correct that value")))
+        ) from error
+
+
+def fill_missing_columns(listed: Sequence[ListedTable], defaults: Tables | None = None) -> TablesFile:
+    """Complete `Tables` from a list.
+
+    Args:
+        listed: tables; a missing pooling factor is 1, or the counted lookups per sample.
+        defaults: data set whose lookups fill in bins, lookups and distinct rows: of the same table if it has it
+            (`with_ingested`), else its mean reuse; None for a Zipf law's expectation.
+    """
+    complete = [_fill(table, defaults) for table in with_ingested(listed, defaults)]
+    columns = {name: [getattr(table, name) for table in complete] for name in ("rows", "dim", *FILLABLE)}
+    tables = Tables(
+        tuple(table.name for table in complete),
+        **{
+            name: torch.tensor(values, dtype=torch.float64 if name in ("pooling_factor", "bins") else torch.int64)
+            for name, values in columns.items()
+        },
+    )
+    return TablesFile(tables, lacking(listed))
+
+
+def lacking(listed: Sequence[ListedTable]) -> tuple[str, ...]:
+    """Columns of `FILLABLE` that some of the tables lack."""
+    return tuple(name for name in FILLABLE if any(getattr(table, name) is None for table in listed))
+
+
+def with_ingested(listed: Sequence[ListedTable], ingested: Tables | None) -> list[ListedTable]:
+    """The tables, with what their list lacks taken from the ingested table of equal name, size and pooling factor."""
+    position = {} if ingested is None else {name: t for t, name in enumerate(ingested.names)}
+    return [
+        table if ingested is None or table.name not in position else _merged(table, ingested, position[table.name])
+        for table in listed
+    ]
+
+
+def _merged(table: ListedTable, ingested: Tables, t: int) -> ListedTable:
+    pooling = float(ingested.pooling_factor[t])
+    same_size = (table.rows, padded_dim(table.dim)) == (int(ingested.rows[t]), int(ingested.dim[t]))
+    given = pooling if table.pooling_factor is None else table.pooling_factor
+    if not same_size or not math.isclose(given, pooling, rel_tol=_SAME_POOLING):
+        return table
+    return replace(
+        table,
+        pooling_factor=given,
+        lookups=int(ingested.lookups[t]) if table.lookups is None else table.lookups,
+        unique_rows=int(ingested.unique_rows[t]) if table.unique_rows is None else table.unique_rows,
+        bins=tuple(ingested.bins[t].tolist()) if table.bins is None else table.bins,
+    )
+
+
+def _check_columns(columns: Iterable[str], where: str) -> None:
+    """Refuse a list that lacks a column."""
+    if missing := [column for column in _REQUIRED if column not in columns]:
+        raise InputError(
+            f"{where} has no {', '.join(missing)} (it has {brief(list(columns))}); a list of tables needs name, rows and "
+            "dim, and pooling_factor for a sensible prediction"
+        )
+
+
+def _renamed(record: Mapping[str, Any]) -> dict[str, Any]:
+    found = {key: _OTHER_NAMES.get(key, key) for key in record}
+    return {key if found[key] in record else found[key]: value for key, value in record.items()}
+
+
 def _csv_records(file: Path) -> list[Record]:
-    records: list[Record] = []
     problem, advice = "is not a CSV text file", "so its tables are unknown; export the table list as UTF-8 CSV"
     content = file_bytes(file, problem, advice)
     with reading(file, problem, advice):
         text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
         reader = csv.DictReader(text, strict=True)
-        header = reader.fieldnames or []
-        _require_columns(header, file)
-        if repeated := [column for column in _COLUMNS if header.count(column) > 1]:
-            raise InputError(
-                f"{file} has {header.count(repeated[0])} columns {repeated[0]}, so it is unknown which one is meant; remove "
-                "or rename the others"
-            )
-        for record in reader:
-            where = f"{file}, line {reader.line_num}"
-            if None in record or None in record.values():
-                raise InputError(
-                    f"{where} does not have the {len(header)} fields of the header, so its values would be read "
-                    "as the wrong columns; correct that line"
-                )
-            records.append((where, record))
+        records: list[Record] = [(f"{file}, line {reader.line_num}", record) for record in reader]
+        header = list(_renamed(dict.fromkeys(reader.fieldnames or [])))
+        _check_columns(header, str(file))
+        if len(header) < len(reader.fieldnames or []):
+            raise InputError(f"{file} has a column twice among {brief(reader.fieldnames)}; remove or rename one")
+    for where, record in records:
+        if None in record or None in record.values():
+            raise InputError(f"{where} does not have the {len(header)} fields of the header; correct that line")
     return records
 
 
 def _parquet_records(file: Path) -> list[Record]:
-    advice = "so its tables are unknown; it may be truncated: write it again"
-    table = read_columns(file, _COLUMNS, advice)
-    _require_columns(table.column_names, file)
-    with reading(file, "cannot be read as Parquet", advice):
-        return [(f"{file}, row {i + 1}", record) for i, record in enumerate(table.to_pylist())]
+    with reading(file, "cannot be read as Parquet", "so its tables are unknown; write it again"):
+        _check_columns(_renamed(dict.fromkeys(pq.read_schema(file).names)), str(file))
+        return [(f"{file}, row {i + 1}", record) for i, record in enumerate(pq.read_table(file).to_pylist())]
 
 
-def json_objects(file: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON list, or of the list `tables` in a JSON object.
-
-    Raises:
-        ValueError: the file is not such JSON.
-    """
+def _json_records(file: Path) -> list[Record]:
     problem, advice = "is not JSON", "so no tables can be read from it; write a list of EmbeddingBagConfig fields"
     content = json_content(file_bytes(file, problem, advice), file, problem, advice)
     if isinstance(content, dict) and isinstance(content.get("tables"), list):
         content = content["tables"]
     if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
-        raise ValueError(
-            f"{file} is not a list of objects, so no tables can be read from it; give "
+        raise InputError(
+            f"{file} is not a list of objects; convert it to "
             '[{"name": ..., "num_embeddings": ..., "embedding_dim": ..., "feature_names": [...]}, ...]'
         )
-    return content
+    return [(f"{file}, table {i + 1}", entry) for i, entry in enumerate(content)]
 
 
-def _json_records(file: Path) -> list[Record]:
-    return [
-        (f"{file}, table {i + 1}", {_JSON_NAMES.get(key, key): value for key, value in entry.items()})
-        for i, entry in enumerate(json_objects(file))
-    ]
+def _fill(table: ListedTable, defaults: Tables | None) -> ListedTable:
+    batch, pooling, lookups = DEFAULT_BATCH, table.pooling_factor, table.lookups
+    if defaults is not None and float(defaults.pooling_factor.sum()):
+        batch = max(1, round(float(defaults.lookups.sum() / defaults.pooling_factor.sum())))
+    if pooling is None:
+        pooling = 1.0 if lookups is None else lookups / batch
+    if lookups is None:
+        lookups = round(pooling * batch)
+    unique, bins = table.unique_rows, table.bins
+    if unique is None or bins is None:
+        default_unique, default_bins = _reuse(table.rows, lookups, defaults)
+        unique, bins = default_unique if unique is None else unique, bins or default_bins
+    return replace(
+        table,
+        dim=padded_dim(table.dim),
+        pooling_factor=pooling,
+        lookups=lookups,
+        unique_rows=min(unique, lookups),
+        bins=bins,
+    )
 
 
-def _require_columns(columns: Sequence[str], file: Path) -> None:
-    missing = [column for column in ("name", "rows", "dim") if column not in columns]
-    if missing:
-        raise InputError(
-            f"{file} has no column {', '.join(missing)} (it has {brief(list(columns))}); a list of tables "
-            "needs name, rows and dim, and pooling_factor for a sensible prediction"
-        )
-
-
-def _check_record(where: str, record: Mapping[str, Any]) -> ListedTable:
-    name = _name(where, record.get("name"))
-    rows, dim = _integer(record, "rows", where), _integer(record, "dim", where)
-    if rows is None or dim is None:
-        raise ValueError(f"{where}: rows or dim of table {name!r} is empty, so its size is unknown; fill both in")
-    if rows < 1:
-        raise ValueError(f"{where}: rows is {rows}, so nothing can be looked up; give the hash size, at least 1")
-    if dim < 1 or dim % DIM_MULTIPLE:
-        raise ValueError(
-            f"{where}: dim is {dim}, but the fused operator takes positive multiples of {DIM_MULTIPLE}; round it up"
-        )
-    lookups, unique = _integer(record, "lookups", where), _integer(record, "unique_rows", where)
-    if unique is not None and unique > min(rows, rows if lookups is None else lookups):
-        raise ValueError(
-            f"{where}: unique_rows is {unique}, more than the table's rows or lookups; count distinct rows of a batch"
-        )
-    return ListedTable(name, rows, dim, _pooling(record, where), lookups, unique, _bins(record, where))
-
-
-def _name(where: str, value: object) -> str:
-    """The table's name, which plans, file names and terminals show."""
-    name = str(value).strip() if isinstance(value, str | int | float) else ""
-    if not name:
-        raise ValueError(f"{where}: the table has no name, so a placement cannot name it; fill in `name`")
-    if not name.isprintable():
-        raise ValueError(f"{where}: the name {brief(name)} has characters that terminals cannot show; rename the table")
-    return name
-
-
-def _pooling(record: Mapping[str, Any], where: str) -> float | None:
-    """The pooling factor, or the sum over the features that look the table up, as in `1+30`."""
-    pooling = _number(record, "pooling_factor", where)
-    if pooling is None and record.get(_BY_FEATURE) not in (None, ""):
-        parts = str(record[_BY_FEATURE]).split("+")
-        pooling = sum(_number({_BY_FEATURE: part}, _BY_FEATURE, where) or 0.0 for part in parts)
-    if pooling is not None and pooling > MOST_POOLING:
-        raise ValueError(
-            f"{where}: {pooling:.3g} lookups per sample are more than the {MOST_POOLING:,.0f} that any feature has; correct "
-            "pooling_factor"
-        )
-    return pooling
-
-
-def _bins(record: Mapping[str, Any], where: str) -> tuple[float, ...] | None:
-    values = {column: _number(record, column, where) for column in BIN_COLUMNS}
-    missing = [column for column, value in values.items() if value is None]
-    bins = tuple(value for value in values.values() if value is not None)
-    if not bins:
-        return None
-    if missing:
-        raise ValueError(f"{where}: {', '.join(missing)} missing; give all of bin_0 to bin_16 or none of them")
-    if abs(sum(bins) - 1) > 0.01 and sum(bins) > 0:
-        raise ValueError(
-            f"{where}: bin_0 to bin_16 add up to {sum(bins):.4g}, but they are shares of the distinct rows; make them "
-            "add up to 1"
-        )
-    return bins
-
-
-def _number(record: Mapping[str, Any], column: str, where: str, kind: str = "a number") -> float | None:
-    """A finite number that is not negative, or None if the value is missing."""
-    value = record.get(column)
-    if value is None or (isinstance(value, str) and not value.strip()):
-        return None
-    try:
-        number = float("nan") if isinstance(value, bool | bytes) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = float("nan")
-    if number != number:
-        raise ValueError(f"{where}: {column} is {brief(value)}, not {kind}; correct that value")
-    if not 0 <= number < float("inf"):
-        raise ValueError(f"{where}: {column} is {brief(value)}; it must be {kind}, finite and not negative")
-    return number
-
-
-def _integer(record: Mapping[str, Any], column: str, where: str) -> int | None:
-    """A whole number that is not negative, exact at any size, or None if the value is missing."""
-    number = _number(record, column, where, "a whole number")
-    if number is None:
-        return None
-    if number != int(number):
-        raise ValueError(f"{where}: {column} is {brief(record[column])}, not a whole number; correct that value")
-    digits = str(record[column]).strip()
-    exact = int(digits) if digits.isdecimal() else int(number)
-    if exact > _MOST[column]:
-        raise ValueError(
-            f"{where}: {column} is {brief(record[column])}, more than the {_MOST[column]:,} that can be placed; correct it"
-        )
-    return exact
+def _reuse(rows: int, lookups: int, defaults: Tables | None) -> tuple[int, tuple[float, ...]]:
+    """Distinct rows and bins of `lookups` lookups: the pool's mean, or a Zipf law's expectation."""
+    if not lookups:
+        return 0, (0.0,) * NUM_BINS
+    if defaults is None:
+        counts = expected_counts(rows, lookups)
+        total = sum(counts)
+        return min(rows, lookups, round(total)), tuple(count / total for count in counts)
+    share = float(defaults.unique_rows.sum() / defaults.lookups.sum().clamp(min=1))
+    unique = min(rows, lookups, max(min(1, lookups), round(lookups * share)))
+    return unique, tuple(defaults.bins.double().mean(dim=0).tolist())

@@ -12,8 +12,7 @@ from flows.forms.options import RetrainingOptions, RetrainOptions, WatchOptions
 def run(options: RetrainOptions, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Run the whole chain in this process: ingest, measure, learn, evaluate, promote. Needs no server."""
     store = enter(home)
-    from dreamshard.workloads.config import list_file
-    from dreamshard.workloads.functions import is_function
+    from dreamshard.workloads import is_function, list_file
     from flows.forms.configuration import configure
     from flows.reports import report_tables
     from flows.retrain import retrain

@@ -49,14 +49,14 @@ def explain(
     from dreamshard.explain import explain as explained
     from dreamshard.testbeds.accelerators.hardware_file import hardware as hardware_of
     from flows.placing.given_limits import constraints_of, memory_bytes_of
-    from flows.placing.model_tables import tables_from, task_of
+    from flows.placing.model_tables import read_model, task_of
     from flows.placing.plan_in_use import read_any_plan
 
     spec = hardware_of(hardware) if hardware else None
-    listed, model = tables_from(store, tables, terminal.note)
+    model = read_model(store, tables, terminal.note)
+    listed = model.tables
     found, _ = read_any_plan(plan, listed, devices_per_host)
     task = task_of(
-        listed,
         model,
         found.num_devices,
         memory_bytes_of(memory_gb, spec, terminal.note),

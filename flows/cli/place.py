@@ -65,7 +65,7 @@ def place(
     check_curve(curve, current)
     check_page(html)
     options.check_room(memory_gb, hardware)
-    from dreamshard.files import outputs
+    from dreamshard.files import atomic
     from flows.placing import request as placing
     from flows.placing.model_tables import located
 
@@ -108,7 +108,7 @@ def place(
     if out is None:
         typer.echo(text, nl=not text.endswith("\n"))
     else:
-        outputs.write(out, text)
+        atomic.write_output(out, text)
         terminal.note(f"wrote {out}")
     if html is not None:
         write_page(html, checked, placed)

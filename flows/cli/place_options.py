@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from dreamshard.files.bounds import MOST_DEVICES, MOST_MEMORY_GB
+from dreamshard.files.foreign import MOST_DEVICES, MOST_MEMORY_GB
 
 TablesArgument = Annotated[
     Path,

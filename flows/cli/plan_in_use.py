@@ -51,9 +51,9 @@ def check_curve(path: Path | None, current: Path | None) -> None:
         )
     if path.suffix not in CURVES:
         raise ValueError(f"{path} is no curve that can be written; end its name in one of {', '.join(CURVES)}")
-    from dreamshard.files import outputs
+    from dreamshard.files import atomic
 
-    outputs.check(path, "curve", "--curve")
+    atomic.check_output(path, "curve", "--curve")
 
 
 def write_curve(path: Path, way: "Transition") -> None:
@@ -62,7 +62,7 @@ def write_curve(path: Path, way: "Transition") -> None:
     Raises:
         ValueError: no costs are predicted, so there is no curve.
     """
-    from dreamshard.files import outputs
+    from dreamshard.files import atomic
 
     weighed = way.weighed
     if weighed is None:
@@ -70,10 +70,10 @@ def write_curve(path: Path, way: "Transition") -> None:
     if path.suffix == ".csv":
         first = (weighed.kept or weighed.curve[0]).overall_ms
         lines = [f"{p.moved_bytes},{p.overall_ms:.6f},{first - p.overall_ms:.6f}" for p in weighed.curve]
-        outputs.write(path, "\n".join(["moved_bytes,overall_ms,gain_ms", *lines, ""]))
+        atomic.write_output(path, "\n".join(["moved_bytes,overall_ms,gain_ms", *lines, ""]))
     else:
         from flows.reports.moving_plot import plot_curve
         from flows.reports.what_if_plot import image
 
-        outputs.write(path, image(plot_curve(weighed), path.suffix[1:]))
+        atomic.write_output(path, image(plot_curve(weighed), path.suffix[1:]))
     terminal.note(f"wrote {path}")

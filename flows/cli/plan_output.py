@@ -39,23 +39,23 @@ def check_writable(out: Path | None) -> None:
     """Check, before placing, that the plan can be written."""
     if out is None:
         return
-    from dreamshard.files import outputs
+    from dreamshard.files import atomic
 
-    outputs.check(out, "plan")
+    atomic.check_output(out, "plan")
 
 
 def check_page(html: Path | None) -> None:
     """Check, before placing, that the page can be written."""
     if html is not None:
-        from dreamshard.files import outputs
+        from dreamshard.files import atomic
 
-        outputs.check(html, "page", "--html")
+        atomic.check_output(html, "page", "--html")
 
 
 def write_page(html: Path, checked: "CheckedRequest", placed: "Placed") -> None:
     """The page of a plan."""
-    from dreamshard.files import outputs
+    from dreamshard.files import atomic
     from flows.placing.plan_view import plan_html
 
-    outputs.write(html, plan_html(checked, placed))
+    atomic.write_output(html, plan_html(checked, placed))
     terminal.note(f"wrote {html}; open it in a browser")

@@ -113,12 +113,12 @@ def _run(
     Args:
         trace: file for a time line of what the stage measured.
     """
-    from dreamshard.files import outputs
+    from dreamshard.files import atomic
     from flows.reports import trace_files
     from storage.store import open_store
 
     if trace is not None:
-        outputs.check(trace, "timeline", "--trace")
+        atomic.check_output(trace, "timeline", "--trace")
     outcome = terminal.run_flow(flow, options, quiet=as_json, numbered=False)
     if "page" in outcome:
         outcome["page"] = outcomes.browsable(open_store().settings, outcome["page"])

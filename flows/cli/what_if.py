@@ -8,7 +8,7 @@ import typer
 from flows.cli import terminal
 from flows.cli.command_options import HomeOption, JsonOption, enter
 from flows.cli.place_options import OptimizerOption, PrecisionOption, TablesArgument, check_tables
-from flows.placing.model_tables import setting_of, tables_from
+from flows.placing.model_tables import read_model, setting_of
 
 if TYPE_CHECKING:
     from dreamshard.what_if import Cluster, Estimate
@@ -43,7 +43,8 @@ def what_if(
 
     batch_size = batch_size or DEFAULT_BATCH
     clusters = parse_clusters(hardware)
-    listed, model = tables_from(store, tables, terminal.note)
+    model = read_model(store, tables, terminal.note)
+    listed = model.tables
     precision, optimizer = setting_of(model, precision, optimizer, terminal.note)
     estimates = what_if(listed, clusters, precision=precision, optimizer=optimizer, batch_size=batch_size)
     setting = f"{precision}, {optimizer}, batch {batch_size:,}"
@@ -140,13 +141,13 @@ def _check(out: Path | None) -> None:
         return
     if out.suffix not in PICTURES:
         raise ValueError(f"{out} is no picture that can be written; end its name in one of {', '.join(PICTURES)}")
-    from dreamshard.files import outputs
+    from dreamshard.files import atomic
 
-    outputs.check(out, "picture")
+    atomic.check_output(out, "picture")
 
 
 def _draw(estimates: "list[Estimate]", title: str, out: Path) -> None:
-    from dreamshard.files import outputs
+    from dreamshard.files import atomic
     from dreamshard.formatting import markdown_table
     from flows.reports.html import html_page
     from flows.reports.what_if_plot import image, image_link, plot_clusters
@@ -154,10 +155,10 @@ def _draw(estimates: "list[Estimate]", title: str, out: Path) -> None:
     names = [_name(estimate.cluster) for estimate in estimates]
     figure = plot_clusters(estimates, names, title)
     if out.suffix != ".html":
-        outputs.write(out, image(figure, out.suffix.removeprefix(".")))
+        atomic.write_output(out, image(figure, out.suffix.removeprefix(".")))
         return
     notes = [
         f"- {name} does not fit: {one.infeasible}" for name, one in zip(names, estimates, strict=True) if one.infeasible
     ]
     page = "\n\n".join([f"# {title}", image_link(figure), markdown_table(_rows(estimates)), "\n".join(notes)])
-    outputs.write(out, html_page(page, title))
+    atomic.write_output(out, html_page(page, title))

@@ -11,7 +11,7 @@ from typing import Any
 from dreamshard.recipes import Recipe, recipe
 from dreamshard.testbeds.naming import is_testbed
 from dreamshard.version_references import number_of
-from dreamshard.workloads.identity import known_as
+from dreamshard.workloads import known_as
 from flows.decisions.warm_start import tables_setting
 from flows.forms.options import RetrainingOptions
 from storage.run_records import lineage

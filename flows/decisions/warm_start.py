@@ -14,7 +14,7 @@ from dreamshard.recipes import Recipe, TasksConfig
 from dreamshard.task_sampling import split_tables
 from dreamshard.trained import networks_of
 from dreamshard.training import TrainingConfig
-from dreamshard.workloads.identity import known_as
+from dreamshard.workloads import known_as
 from flows.runtime.retries import passing
 from flows.runtime.testbed_pool import TestbedReference
 from storage.lake.table_splits import has_table_split, read_table_split

@@ -5,7 +5,7 @@ from typing import Any
 
 from dreamshard.algorithms import with_algorithm
 from dreamshard.recipes import Recipe, recipe, with_overrides
-from dreamshard.workloads.identity import known_as
+from dreamshard.workloads import known_as
 from flows.forms.options import RecipeOptions
 
 _MOST_DEVICES = 4096

@@ -1,11 +1,10 @@
-"""Tables of a TorchRec model, or of a JSON file of its configs, to be placed."""
+"""Tables of a list or of a TorchRec model, to be placed."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from flows.placing.listed_tables import DATASETS, read_listed
 
 if TYPE_CHECKING:
     from dreamshard.constraints import Constraints
@@ -14,44 +13,103 @@ if TYPE_CHECKING:
     from dreamshard.tasks import PlacementTask
     from storage.store import Store
 
+DATASETS = 20
+"""Newest data sets that are searched for tables."""
 
-def read_model(store: "Store", source: Path, note: Callable[[str], None]) -> "ModelTables | None":
-    """The model that `model.py:make_model` makes, or whose configs a JSON file holds; None for other lists of tables.
 
-    Lookups are those of the newest data set that has all tables of the model. Notes say what was not used or was assumed.
+def read_model(store: "Store", source: Path, note: Callable[[str], None]) -> "ModelTables":
+    """The tables of a file, of a bundled list by its name, or of the model that `model.py:make_model` makes.
+
+    Lookups that the source does not say are as ingested for the same tables, by the newest data set that has all of them, or
+    else by the newest one; other tables get its mean reuse. `note` gets sentences on what was assumed or not used.
 
     Raises:
-        ValueError: the function or the file is wrong, or the model has no tables that can be planned.
+        ValueError: the function or the file is wrong, or there are no tables that can be planned.
     """
-    from dreamshard.model_configs import read_configs
-    from dreamshard.workloads.functions import call, is_function
+    from dreamshard.model_tables import read_configs
+    from dreamshard.workloads import bundled_lists, call, is_function
 
-    if not is_function(str(source)) and source.suffix != ".json":
-        return None
-    versions = store.lake.dataset_versions()
-    defaults = store.lake.read_dataset(versions[-1]) if versions else None
+    versions = store.lake.dataset_versions()[-DATASETS:]
+    version = versions[-1] if versions else None
+    newest = store.lake.read_dataset(versions[-1]) if versions else None
     if is_function(str(source)):
         from flows.runtime.sources import torchrec_bridge
 
-        bridge = torchrec_bridge()
-        model: ModelTables = bridge.tables_of(call(str(source), "there is no model"), defaults=defaults)
+        made, tables_of = call(str(source), "there is no model"), torchrec_bridge().tables_of
+
+        def read(defaults: "Tables | None") -> "ModelTables":
+            found: ModelTables = tables_of(made, defaults=defaults)
+            return found
     else:
-        model = read_configs(source, defaults=defaults)
-    model = _with_ingested_lookups(store, versions, model) or _with_origin(model, defaults)
-    for sentence in model.notes:
+        _check_name(source)
+        path = bundled_lists().get(str(source), source)
+
+        def read(defaults: "Tables | None") -> "ModelTables":
+            return read_configs(path, defaults=defaults)
+
+    model = read(newest)
+    for each in reversed(versions if model.filled_in else []):
+        tables = store.lake.read_dataset(each)
+        if set(_sizes(model.tables)) <= set(_sizes(tables)):
+            version, model = each, model if each == version else read(tables)
+            break
+    for sentence in (*model.notes, *_origin(store, version, model)):
         note(sentence)
     return model
 
 
-def tables_from(store: "Store", source: Path, note: Callable[[str], None]) -> "tuple[Tables, ModelTables | None]":
-    """The tables of a list or a model, and the model if it is one."""
-    model = read_model(store, source, note)
-    return (read_listed(store, source, note), None) if model is None else (model.tables, model)
+def _check_name(path: Path) -> None:
+    """Refuse a name that is neither a bundled list's nor a file's.
+
+    Raises:
+        ValueError: the name is; the message lists the bundled ones.
+    """
+    from dreamshard.workloads import bundled_lists
+
+    if path.suffix or path.is_file() or str(path) in bundled_lists():
+        return
+    near = get_close_matches(str(path), bundled_lists(), n=1)
+    meant = f"did you mean {near[0]!r}? Or " if near else ""
+    raise ValueError(
+        f"there is no bundled list {str(path)!r}, so there are no tables to place; {meant}give a file that ends in "
+        f".csv, .parquet or .json, model.py:make_model, or one of {', '.join(bundled_lists())}"
+    )
+
+
+def _sizes(tables: "Tables") -> list[tuple[str, int, int]]:
+    return list(zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True))
+
+
+def _origin(store: "Store", version: str | None, model: "ModelTables") -> list[str]:
+    """A sentence on where the columns that the source lacks are from, if it lacks any."""
+    if not model.filled_in:
+        return []
+    what = f"{', '.join(model.filled_in)} are not given"
+    if version is None:
+        return [
+            f"{what} and no tables are ingested in this home, so they are filled in by a Zipf law; `dreamshard ingest` "
+            "with --batches counts a model's"
+        ]
+    known = set(_sizes(ingested := store.lake.read_dataset(version)))
+    unique = dict(zip(ingested.names, ingested.unique_rows.tolist(), strict=True))
+    same = [
+        name
+        for (name, rows, dim), own in zip(_sizes(model.tables), model.tables.unique_rows.tolist(), strict=True)
+        if (name, rows, dim) in known and own == unique[name]
+    ]
+    data_set = f"data set {version} ({store.lake.dataset_source(version)})"
+    if len(same) == len(model):
+        return [f"{what}: taken from the same tables in {data_set}"]
+    if same:
+        return [
+            f"{what}: taken from the same tables in {data_set} where it has them ({len(same)} of {len(model)}), else from "
+            "its mean reuse"
+        ]
+    return [f"{what}: filled in by the mean reuse of the tables ingested last, {data_set}"]
 
 
 def task_of(
-    tables: "Tables",
-    model: "ModelTables | None",
+    model: "ModelTables",
     num_devices: int,
     memory_bytes: int,
     precision: "Precision | None",
@@ -69,93 +127,53 @@ def task_of(
     Args:
         constraints: of the placement.
         note: gets sentences on what was narrowed.
-        ranks: `cuda` or `cpu` where the plan is for TorchRec; None where it is not, or not yet.
+        ranks: `cuda` or `cpu` if the plan is for TorchRec; None if it is not, or not yet.
         options: other fields of `PlacementTask`.
 
     Raises:
         ValueError: no placement is legal.
     """
-    from dreamshard.tasks import PlacementTask
+    if ranks is not None or any(detail.collection for detail in model.details):
+        from dreamshard.torchrec import with_default_ways
 
-    narrowed, notes = _as_torchrec_shards(tables, model, constraints, ranks)
-    for sentence in notes:
-        note(sentence)
-    if model is not None and ranks is not None:
+        constraints, notes = with_default_ways(
+            constraints, model.by_name, device_type=ranks or "cuda", widen=ranks is None
+        )
+        for sentence in notes:
+            note(sentence)
+    if ranks is not None:
         from dreamshard.torchrec import check_copies
 
         room = memory_bytes - constraints.reserve_bytes
-        check_copies(model, narrowed, optimizer or model.optimizer, room, precision)
-    options = {**options, "constraints": narrowed}
-    if model is not None:
-        return model.task(num_devices, memory_bytes, precision=precision, optimizer=optimizer, **options)
-    return PlacementTask(
-        tables, num_devices, memory_bytes, precision=precision or "fp32", optimizer=optimizer or "sgd", **options
+        check_copies(model, constraints, optimizer or model.optimizer, room, precision)
+    return model.task(
+        num_devices, memory_bytes, precision=precision, optimizer=optimizer, constraints=constraints, **options
     )
 
 
-def _as_torchrec_shards(
-    tables: "Tables", model: "ModelTables | None", constraints: "Constraints", ranks: str | None
-) -> "tuple[Constraints, list[str]]":
-    """The constraints, narrowed to what TorchRec runs, and notes: for its plans, and for models whose modules are known."""
-    if ranks is None and (model is None or not any(detail.collection for detail in model.details)):
-        return constraints, []
-    from dreamshard.model_tables import ModelTable
-    from dreamshard.torchrec import with_default_ways
-
-    if model is None:
-        sizes = zip(tables.names, tables.rows.tolist(), tables.dim.tolist(), strict=True)
-        listed = {name: ModelTable(name=name, rows=rows, dim=dim, features=(name,)) for name, rows, dim in sizes}
-    else:
-        listed = model.by_name
-    return with_default_ways(constraints, listed, device_type=ranks or "cuda", widen=ranks is None)
-
-
 def setting_of(
-    model: "ModelTables | None",
+    model: "ModelTables",
     precision: "Precision | None",
     optimizer: "Optimizer | None",
     note: Callable[[str], None],
 ) -> "tuple[Precision, Optimizer]":
     """One type of weights and one optimizer for all tables: as given, else as the model has them."""
-    if model is None:
-        return precision or "fp32", optimizer or "sgd"
     others = [name for name, detail in model.by_name.items() if detail.precision != model.precision]
     if others and precision is None:
         note(f"types of weights differ; {', '.join(others[:5])} count as {model.precision} too, as most tables are")
     return precision or model.precision, optimizer or model.optimizer
 
 
-def located(
-    model: "ModelTables | None", source: Path, module_path: str | None
-) -> "tuple[ModelTables | None, str | None]":
+def located(model: "ModelTables", source: Path, module_path: str | None) -> "tuple[ModelTables | None, str | None]":
     """The model if it is known where its tables are, and the module path that is left to say where a list's are.
 
-    A JSON file need not say in which module its tables are.
+    A list need not say in which module its tables are.
     """
-    if model is None or source.suffix != ".json":
+    from dreamshard.workloads import is_function
+
+    if is_function(str(source)):
         return model, module_path
     if module_path is None:
         return (model if any(detail.module_path for detail in model.details) else None), None
     details = tuple(replace(detail, module_path=detail.module_path or module_path) for detail in model.details)
     return replace(model, details=details), None
-
-
-def _with_ingested_lookups(store: "Store", versions: list[str], model: "ModelTables") -> "ModelTables | None":
-    """The model with the lookups of the newest data set that has all of its tables; None if there is none."""
-    wanted = model.tables
-    for version in reversed(versions[-DATASETS:]):
-        tables = store.lake.read_dataset(version)
-        if not set(wanted.names) <= set(tables.names):
-            continue
-        found = tables.named(wanted.names)
-        if bool((found.rows == wanted.rows).all()) and bool((found.dim == wanted.dim).all()):
-            note = f"lookups are those of data set {version} ({store.lake.dataset_source(version)})"
-            return replace(model, tables=found, lookup_notes=(note,))
-    return None
-
-
-def _with_origin(model: "ModelTables", defaults: "Tables | None") -> "ModelTables":
-    """The model with a note on where its lookups are from."""
-    source = "a Zipf law" if defaults is None else "the mean of the tables ingested last"
-    note = f"how often rows are looked up again is filled in by {source}; `dreamshard ingest` with --batches counts it"
-    return replace(model, lookup_notes=(*model.lookup_notes, note))

@@ -76,14 +76,14 @@ class CheckedRequest:
         request: as given.
         spec: the hardware; None where it is not said.
         task: to be placed.
-        model: that the tables are of; None where they are from a list.
+        model: the tables, and all that their list or model says of them.
         in_use: what the plan in use holds; None without one.
     """
 
     request: PlaceRequest
     spec: "AcceleratorSpec | None"
     task: "PlacementTask"
-    model: "ModelTables | None"
+    model: "ModelTables"
     in_use: "InUse | None"
 
 
@@ -118,14 +118,13 @@ def check(store: "Store", request: PlaceRequest, note: Callable[[str], None]) ->
         ValueError: something does not exist, or no placement can be legal; the message says what.
     """
     from dreamshard.testbeds.accelerators.hardware_file import hardware as hardware_of
-    from flows.placing.model_tables import tables_from, task_of
+    from flows.placing.model_tables import read_model, task_of
     from flows.placing.plan_in_use import read_in_use
 
     spec = hardware_of(request.hardware) if request.hardware else None
-    listed, model = tables_from(store, request.tables, note)
+    model = read_model(store, request.tables, note)
     default = "columns" if is_without_costs(request.placer) else "auto"
     task = task_of(
-        listed,
         model,
         request.num_devices,
         memory_bytes_of(request.memory_gb, spec, note),
@@ -136,7 +135,7 @@ def check(store: "Store", request: PlaceRequest, note: Callable[[str], None]) ->
         batch_size=request.batch_size,
         constraints=constraints_of(
             request.constraints,
-            listed.names,
+            model.tables.names,
             request.num_devices,
             sharding=request.sharding or default,
             reserve_gb=request.reserve_gb,
@@ -147,7 +146,7 @@ def check(store: "Store", request: PlaceRequest, note: Callable[[str], None]) ->
     )
     rows_before = None
     if request.current_tables is not None:
-        earlier, _ = tables_from(store, request.current_tables, note)
+        earlier = read_model(store, request.current_tables, note).tables
         rows_before = dict(zip(earlier.names, earlier.rows.tolist(), strict=True))
     in_use = read_in_use(request.current, task, rows_before, note) if request.current else None
     return CheckedRequest(request=request, spec=spec, task=task, model=model, in_use=in_use)

@@ -6,7 +6,7 @@ import httpx
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.tasks import Task
 
-from dreamshard.files import store_errors
+from dreamshard.files import foreign
 from dreamshard.testbeds.base import MeasurementError
 from storage.mlflow_store import runs  # noqa: F401 - first: it turns MLflow's telemetry off
 
@@ -32,6 +32,6 @@ def passing(error: object) -> bool:
     if isinstance(error, MlflowException):
         is_passing = error.error_code in _PASSING
     else:
-        is_passing = isinstance(error, httpx.TransportError) or store_errors.may_pass(error)
+        is_passing = isinstance(error, httpx.TransportError) or foreign.may_pass(error)
     cause = getattr(error, "__cause__", None)
     return is_passing or (cause is not None and passing(cause))

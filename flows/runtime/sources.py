@@ -6,18 +6,15 @@ from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from dreamshard.workloads import Workload, WorkloadConfig, change_token, open_workload
-from dreamshard.workloads.config import list_file
-from dreamshard.workloads.functions import is_function
-from dreamshard.workloads.identity import known_as
-from dreamshard.workloads.table_list import unused_fields
+from dreamshard.workloads import Workload, WorkloadConfig, change_token, is_function, known_as, list_file, open_workload
+from dreamshard.workloads.table_list import list_records, unused_fields
 
 if TYPE_CHECKING:
     from dreamshard.torchrec import ModelSource
 
 
 def with_absolute_paths(workload: WorkloadConfig) -> WorkloadConfig:
-    """The same workload wherever it is opened: its source as `dreamshard.workloads.identity` knows it.
+    """The same workload wherever it is opened: its source as `dreamshard.workloads.known_as` knows it.
 
     Raises:
         ValueError: it has batches, but its source is no model.
@@ -48,7 +45,7 @@ def notes_on(workload: WorkloadConfig) -> tuple[str, ...]:
     if is_function(workload.source):
         return _model(workload).notes
     listed = list_file(workload.source)
-    unused = [] if listed is None else unused_fields(listed)
+    unused = [] if listed is None else unused_fields(list_records(listed))
     if not unused:
         return ()
     return (f"{', '.join(unused)} of {workload.source} are not used: a data set keeps sizes and lookups of tables",)

@@ -29,7 +29,7 @@ from dreamshard.testbeds import open_testbed, testbed_names
 from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.capacity import Capacity, capacity_of
-from dreamshard.workloads.lookups import Lookups, LookupSource
+from dreamshard.workloads import Lookups, LookupSource
 from flows.runtime import launched_ranks, run_locks
 from storage.lake.shard_cost_cache import LakeShardCache
 from storage.store import Store

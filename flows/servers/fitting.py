@@ -13,11 +13,8 @@ from dreamshard.sizing import sized, with_batch_size
 from dreamshard.tables import Tables
 from dreamshard.task_sampling import split_tables
 from dreamshard.testbeds.capacity import Capacity
-from dreamshard.workloads.functions import is_function
-from dreamshard.workloads.opening import change_token
-from dreamshard.workloads.sizes import listed_sizes
-from dreamshard.workloads.source_files import is_file, is_folder
-from dreamshard.workloads.tables_file import fill_missing_columns
+from dreamshard.workloads import change_token, fill_missing_columns, is_function, listed_sizes
+from dreamshard.workloads.addresses import is_file, is_folder
 from flows.forms.configuration import configure
 from flows.forms.options import RetrainingOptions
 from flows.runtime import testbed_pool
@@ -129,7 +126,7 @@ def _tables(config: Recipe, *, must_be_here: bool) -> tuple[Tables | None, list[
 
 
 def _made(source: str) -> object:
-    from dreamshard.workloads.functions import call
+    from dreamshard.workloads import call
 
     return call(source, "its tables are unknown")
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import TypeAdapter, ValidationError
 from typer.models import OptionInfo
 
-from dreamshard.workloads.identity import known_as
+from dreamshard.workloads import known_as
 from flows.forms.flat import option_parameters
 from flows.forms.options import RetrainingOptions
 from storage.schedule import Schedule, read_schedule, write_schedule

@@ -36,9 +36,8 @@ from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
 from dreamshard.trained import load_placer
-from dreamshard.workloads import read_tables
+from dreamshard.workloads import fill_missing_columns, read_tables
 from dreamshard.workloads.table_list import check_records
-from dreamshard.workloads.tables_file import fill_missing_columns
 
 _MAX_ERRORS = 5  # errors that one answer lists
 _LONGEST_SHOWN = 60  # characters of a name or value
@@ -125,9 +124,7 @@ class PlacerModel(PythonModel):
             raise MlflowException.invalid_parameter_value(str(error)) from error
 
     def _task(self, request: PlacementRequest, where: str) -> PlacementTask:
-        bins = [{f"bin_{j}": share for j, share in enumerate(table.bins or [])} for table in request.tables]
-        rows = [table.model_dump() | shares for table, shares in zip(request.tables, bins, strict=True)]
-        records = [(f"{where}.tables[{t}]", row) for t, row in enumerate(rows)]
+        records = [(f"{where}.tables[{t}]", table.model_dump()) for t, table in enumerate(request.tables)]
         tables = fill_missing_columns(check_records(records), self.pool).tables
         memory_bytes = round(request.memory_gb * 2**30)
         return PlacementTask(

@@ -10,10 +10,9 @@ import torch
 from dreamshard.tables import Tables, concatenate
 from dreamshard.task_sampling import split_tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads.config import WorkloadConfig
-from dreamshard.workloads.meta_population import population
-from dreamshard.workloads.meta_statistics import count_laws
-from dreamshard.workloads.source import table_dims
+from dreamshard.workloads import WorkloadConfig
+from dreamshard.workloads.meta import population
+from dreamshard.workloads.workload import table_dims
 
 Dims = Literal["dim16", "mixed"]
 Memory = Literal["generous", "tight"]
@@ -45,7 +44,7 @@ def meta_tables(source: str, dims: Dims) -> Tables:
     tables = population(source)
     config = WorkloadConfig(source=source, dim=16 if dims == "dim16" else "mixed")
     unique = tables.rows_by_bin.sum(axis=1)
-    means = np.asarray([law.mean for law in count_laws(source)])
+    means = np.asarray([law.mean for law in tables.laws])
     lookups = np.maximum(np.rint(tables.rows_by_bin @ means).astype(np.int64), unique)
     return Tables(
         tuple(f"{source}/t{t:04}" for t in range(len(unique))),

@@ -1,8 +1,9 @@
+import json
 from dataclasses import replace
 
 import pytest
 
-from dreamshard.model_tables import ModelTable, model_tables
+from dreamshard.model_tables import ModelTable, model_tables, read_configs
 from dreamshard.tasks import PlacementTask
 
 USER = ModelTable(name="user", rows=100, dim=16, features=("user_id",), module_path="ebc")
@@ -73,3 +74,66 @@ def test_tables_with_different_optimizers_are_planned_with_the_one_of_most_state
     assert any("adam of user; partial_rowwise_adam of item; sgd of third" in note for note in found.notes)
     assert any("all are planned with adam, which has the most state" in note for note in found.notes)
     assert found.task(1, 2**20, optimizer="sgd").optimizer == "sgd"
+
+
+USER_CONFIG = {"name": "user", "num_embeddings": 100, "embedding_dim": 16, "feature_names": ["user_id"]}
+ITEM_CONFIG = {"name": "item", "num_embeddings": 50, "embedding_dim": 6, "feature_names": ["clicked", "bought"]}
+
+
+def written(path, *configs):
+    path.write_text(json.dumps(list(configs)))
+    return path
+
+
+def test_a_list_of_configs_is_read_with_types_and_features(tmp_path):
+    more = {
+        "data_type": "DataType.FP16",
+        "pooling": "MEAN",
+        "optimizer": "adam",
+        "module_path": "ebc",
+        "is_weighted": True,
+    }
+    found = read_configs(written(tmp_path / "t.json", USER_CONFIG, ITEM_CONFIG | more), {"bought": 3.0})
+    assert found.tables.dim.tolist() == [16, 8]
+    assert found.tables.pooling_factor.tolist() == [1.0, 4.0]
+    item = found.by_name["item"]
+    assert (item.dim, item.precision, item.pooling, item.optimizer) == (6, "fp16", "mean", "adam")
+    assert (item.module_path, item.is_weighted, item.features) == ("ebc", True, ("clicked", "bought"))
+
+
+def test_statistics_in_the_file_are_kept(tmp_path):
+    bins = {f"bin_{i}": float(i == 3) for i in range(17)}
+    given = USER_CONFIG | {"pooling_factor": 2.5, "lookups": 250, "unique_rows": 30} | bins
+    tables = read_configs(written(tmp_path / "t.json", given)).tables
+    assert (float(tables.pooling_factor), int(tables.lookups), int(tables.unique_rows)) == (2.5, 250, 30)
+    assert tables.bins[0].nonzero().flatten().tolist() == [3]
+
+
+def test_a_given_pooling_factor_precedes_the_files(tmp_path):
+    file = written(tmp_path / "t.json", USER_CONFIG | {"pooling_factor": 2.5})
+    assert read_configs(file, {"user": 4.0}).tables.pooling_factor.tolist() == [4.0]
+
+
+def test_a_csv_says_of_a_model_what_json_says(tmp_path):
+    (tmp_path / "t.csv").write_text(
+        "name,num_embeddings,embedding_dim,feature_names,data_type\nitem,50,6,clicked+bought,FP16\n"
+    )
+    (item,) = read_configs(tmp_path / "t.csv").details
+    assert (item.dim, item.features, item.precision) == (6, ("clicked", "bought"), "fp16")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data_type": "INT4"}, "table 1: precision is 'int4'.*fp32.*int8"),
+        ({"pooling": "MAX"}, "pooling is 'max'"),
+        ({"optimizer": "adamw"}, "optimizer is 'adamw'"),
+        ({"embedding_dim": 0}, "dim is 0"),
+        ({"num_embeddings": 0}, "rows is 0"),
+        ({"feature_names": 7}, "features is 7"),
+        ({"name": ""}, "table 1: name"),
+    ],
+)
+def test_a_wrong_config_names_the_value(tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        read_configs(written(tmp_path / "t.json", USER_CONFIG | change))

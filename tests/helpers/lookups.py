@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dreamshard.workloads.lookups import Lookups
+from dreamshard.workloads import Lookups
 
 
 @dataclass(frozen=True)

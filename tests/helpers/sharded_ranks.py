@@ -24,7 +24,7 @@ from dreamshard.testbeds.cluster.sharded.job import ShardingJob, rank_shards
 from dreamshard.testbeds.cluster.sharded.passes import ShardedStep
 from dreamshard.testbeds.fused_op import LEARNING_RATE
 from dreamshard.testbeds.shard_runner import ShardRunner
-from dreamshard.workloads.lookups import Lookups
+from dreamshard.workloads import Lookups
 
 NUM_RANKS = 4
 EPSILON = 1e-8

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,7 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path):
 def test_a_killed_writer_leaves_only_a_temporary_file(tmp_path: Path):
     code = """
 import sys
+import threading
 from pathlib import Path
 from dreamshard.files import atomic
 with atomic.writing(Path(sys.argv[1])) as file:
@@ -97,3 +99,35 @@ def test_the_old_folder_is_read_where_a_writer_was_killed_before_the_new_one_had
     assert atomic.complete_folder(target) == moved
     target.mkdir()
     assert atomic.complete_folder(target) == target
+
+
+def test_a_file_is_replaced_as_a_whole_and_keeps_its_permissions(tmp_path: Path):
+    plan = tmp_path / "plan.json"
+    atomic.write_output(plan, "old")
+    plan.chmod(0o640)
+    before = plan.stat().st_ino
+    atomic.write_output(plan, b"new")
+    assert (plan.read_text(), plan.stat().st_mode & 0o777) == ("new", 0o640)
+    assert plan.stat().st_ino != before
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_a_pipe_gets_the_bytes_and_stays_a_pipe(tmp_path: Path):
+    pipe, received = tmp_path / "pipe", list[str]()
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: received.append(pipe.read_text()))
+    reader.start()
+    atomic.write_output(pipe, "plan")
+    reader.join()
+    assert received == ["plan"]
+    assert pipe.is_fifo()
+
+
+def test_a_folder_is_refused_before_any_work(tmp_path: Path):
+    with pytest.raises(ValueError, match="is a folder, so the plan cannot be written"):
+        atomic.check_output(tmp_path, "plan")
+    with pytest.raises(ValueError, match=r"missing does not exist.*--html"):
+        atomic.check_output(tmp_path / "missing" / "page.html", "page", "--html")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="a cannot be written"):
+        atomic.write_output(tmp_path / "file" / "a", "plan")

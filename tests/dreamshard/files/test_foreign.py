@@ -4,12 +4,21 @@ import json
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError, ReadTimeoutError
 
 from dreamshard.constraints_file import parse_constraints
-from dreamshard.files.foreign import InputError, brief, json_content, reading, yaml_content
+from dreamshard.files.foreign import (
+    InputError,
+    brief,
+    json_content,
+    may_pass,
+    reading,
+    store_failures,
+    yaml_content,
+)
 from dreamshard.plan import parse_plan
 from dreamshard.tasks import PlacementTask
-from dreamshard.workloads import WorkloadConfig, open_workload, read_tables
+from dreamshard.workloads import WorkloadConfig, open_workload
 from tests.helpers.tables import tables_of
 
 ADVICE = "so it cannot be used; write it again"
@@ -84,26 +93,6 @@ def test_devices_beyond_any_cluster_are_refused_before_anything_is_made():
         PlacementTask(tables_of([10]), 2, 2**30, devices_per_host=100_000_000)
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("t,10,4,1e300", "lookups per sample are more than"),
-        ("t," + "9" * 400 + ",4,1", "rows is '9+.*, finite and not negative"),
-        ("t," + "9" * 30 + ",4,1", "rows is '9+', more than"),
-        ("t,10,4096000,1", "dim is '4096000', more than the 4,096"),
-        ("t,²,4,1", "rows is '²', not a whole number"),
-        ("t\x1b[2J,10,4,1", "terminals cannot show"),
-        ("t,18014398509481984,4096,1", "weights together, more than any cluster holds"),
-    ],
-)
-def test_a_number_or_name_beyond_use_is_refused(tmp_path: Path, line: str, said: str):
-    file = tmp_path / "t.csv"
-    file.write_text(f"name,rows,dim,pooling_factor\n{line}\n")
-    with pytest.raises(ValueError, match=said) as raised:
-        read_tables(file)
-    assert len(str(raised.value)) < 600
-
-
 def test_lookups_that_no_memory_holds_are_not_drawn(tmp_path: Path):
     file = tmp_path / "t.csv"
     file.write_text("name,rows,dim,pooling_factor\nt,1000,4,900000\n")
@@ -115,3 +104,36 @@ def test_constraints_beyond_use_are_refused():
     for text in ("memory_gb: {0: 1.0e+300}", "reserve_gb: .inf", "memory_gb: {0: 99999999999999999999}"):
         with pytest.raises(ValueError, match="the constraints "):
             parse_constraints(text, ["t"], 4)
+
+
+ADDRESS = "http://127.0.0.1:1/team"
+
+
+def answered(status: int) -> ClientError:
+    return ClientError({"Error": {"Code": "x"}, "ResponseMetadata": {"HTTPStatusCode": status}}, "GetObject")
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (EndpointConnectionError(endpoint_url=ADDRESS), True),
+        (ReadTimeoutError(endpoint_url=ADDRESS), True),
+        (answered(503), True),
+        (answered(429), True),
+        (answered(404), False),
+        (answered(403), False),
+        (NoCredentialsError(), False),
+        (ConnectionResetError("by peer"), True),
+        (FileNotFoundError("a table"), False),
+        (ValueError("a table"), False),
+    ],
+)
+def test_a_store_that_is_away_may_be_back_and_one_that_refuses_will_go_on_refusing(error: Exception, passes: bool):
+    assert may_pass(error) is passes
+
+
+def test_all_that_a_store_raises_is_its_failure_and_wrong_input_is_not():
+    assert issubclass(EndpointConnectionError, store_failures())
+    assert issubclass(ClientError, store_failures())
+    assert issubclass(PermissionError, store_failures())
+    assert not issubclass(ValueError, store_failures())

@@ -1,9 +1,9 @@
 """A lock on a file, seen from other processes."""
 
-import os
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -37,7 +37,7 @@ def test_another_process_waits_while_one_measures_and_goes_on_afterwards(tmp_pat
 def test_without_a_setting_the_lock_is_one_for_the_whole_host_whatever_home_and_temporary_folder(monkeypatch, tmp_path):
     seen = []
     monkeypatch.delenv(locks.MEASURING_LOCK, raising=False)
-    monkeypatch.setattr(locks, "_acquire", lambda path, *_: seen.append(path) or os.open(path.parent, os.O_RDONLY))
+    monkeypatch.setattr(locks, "locked", lambda path, _: seen.append(path) or nullcontext())
     for home in ("a", "b"):
         monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path / home))
         monkeypatch.setenv("TMPDIR", str(tmp_path / home))
@@ -79,9 +79,7 @@ def test_a_lock_whose_file_was_cleaned_away_meanwhile_is_taken_on_the_new_file(t
 
 
 def test_a_lock_that_cannot_be_made_says_which_setting_to_change(tmp_path, monkeypatch):
-    monkeypatch.setenv(locks.MEASURING_LOCK, str(tmp_path / "none" / "lock"))
-    with (
-        pytest.raises(ValueError, match=r"none/lock cannot be made \(No such file.*DREAMSHARD_MEASURING_LOCK"),
-        locks.measuring(),
-    ):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(locks.MEASURING_LOCK, str(tmp_path / "file" / "lock"))
+    with pytest.raises(ValueError, match=r"file/lock cannot be made .*DREAMSHARD_MEASURING_LOCK"), locks.measuring():
         pass

@@ -10,7 +10,7 @@ from dreamshard.testbeds.fused_op import (
     build_operator,
     shard_lookups,
 )
-from dreamshard.workloads.lookups import Lookups
+from dreamshard.workloads import Lookups
 from tests.helpers.tables import tables_of_dims
 
 CPU = torch.device("cpu")

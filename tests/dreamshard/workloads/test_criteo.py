@@ -62,3 +62,19 @@ def test_a_file_that_only_calls_itself_gzipped_is_refused(tmp_path):
     (tmp_path / "d.tsv.gz").write_text(line())
     with pytest.raises(ValueError, match="is not a Criteo log or is truncated"):
         read(tmp_path / "d.tsv.gz")
+
+
+@pytest.mark.parametrize("name", ["train.txt", "day_0", "day_0.gz"])
+def test_logs_are_read_under_the_names_they_are_published_by(tmp_path, name):
+    content = line().encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    first = read(tmp_path / name)[0]
+    assert (first.rows, first.dim) == ((1460, 16) if name == "train.txt" else (40_000_000, 128))
+
+
+def test_sizes_are_said_and_may_be_given_beside_the_log(tmp_path):
+    (tmp_path / "day_1.tsv").write_text(line())
+    assert "mlperf-dlrm-dcnv2" in open_workload(WorkloadConfig(source=str(tmp_path / "day_1.tsv"))).description
+    rows = "\n".join(f"C{i},{100 + i},8" for i in range(1, 27))
+    (tmp_path / "day_1.tables.csv").write_text(f"name,rows,dim\n{rows}\n")
+    assert [(table.rows, table.dim) for table in read(tmp_path / "day_1.tsv")][:2] == [(101, 8), (102, 8)]

@@ -2,6 +2,7 @@ import gzip
 import os
 import zipfile
 
+import numpy as np
 import pytest
 import torch
 
@@ -140,7 +141,7 @@ def test_a_file_of_other_things_is_refused(tmp_path, content):
         ({"indices": torch.tensor([4, 4, 1, 0, -9])}, r"table 1 of d.pt has a negative index \(-9\)"),
         ({"lengths": LENGTHS.float()}, "lengths of type torch.float32"),
         ({"indices": INDICES.double()}, "indices of type torch.float64"),
-        ({"lengths": LENGTHS.flatten()}, r"lengths of shape \[6\]"),
+        ({"lengths": LENGTHS.flatten()}, r"lengths of .* shape \[6\]"),
         ({"lengths": LENGTHS[:1]}, "7 offsets for lengths of shape"),
         ({"lengths": torch.tensor([[2, -1, 2], [0, 1, 1]])}, "length -1 at table 0, sample 1"),
         ({"lengths": torch.tensor([[2, 0, 1], [1, 0, 1]])}, "length 1 at table 1, sample 0, but the offsets"),
@@ -165,3 +166,27 @@ def test_tensors_that_share_a_storage_or_are_transposed_are_read(tmp_path):
 def test_both_protocols_of_plain_tensors_are_read(tmp_path, protocol):
     torch.save([INDICES.int(), OFFSETS, LENGTHS.int()], tmp_path / "d.pt", pickle_protocol=protocol)
     assert [table.rows for table in read(tmp_path / "d.pt")] == [5, 10]
+
+
+def test_an_array_of_rows_is_a_lookup_per_sample_and_table(tmp_path):
+    np.save(tmp_path / "day_0_sparse.npy", np.asarray([[4, 0], [1, 9], [4, 3]], dtype=np.int32))
+    first, second = read(tmp_path / "day_0_sparse.npy", batch_size=2)
+    assert (first.rows, second.rows) == (5, 10), "of the whole file"
+    assert (first.lookups.indices.tolist(), second.lookups.indices.tolist()) == ([4, 1], [0, 9])
+    assert first.lookups.offsets.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("names", [("X_cat",), ("0", "1")])
+def test_archives_of_arrays_are_read(tmp_path, names):
+    arrays = [np.asarray([[4, 0], [1, 9]])] if len(names) == 1 else [np.asarray([[4, 1], [0, 9]])] * 2
+    np.savez(tmp_path / "d.npz", **dict(zip(names, arrays, strict=True)))
+    first, second = read(tmp_path / "d.npz")
+    assert first.lookups.batch_size == second.lookups.batch_size == 2
+    assert first.lookups.offsets.tolist() == ([0, 1, 2] if len(names) == 1 else [0, 2, 4])
+
+
+@pytest.mark.parametrize("array", [np.zeros((2, 3)), np.zeros(3, dtype=int), np.asarray([{}], dtype=object)])
+def test_an_array_of_something_else_is_refused(tmp_path, array):
+    np.save(tmp_path / "d.npy", array, allow_pickle=True)
+    with pytest.raises(ValueError, match=r"d\.npy holds .*so no lookups can be read"):
+        read(tmp_path / "d.npy")

@@ -6,10 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamshard.workloads import Lookups, WorkloadTable, statistics
+from dreamshard.workloads import ListedTable, Lookups, WorkloadTable, statistics, zipf_table
 from dreamshard.workloads.drift import Drift, additions_to, drifted, drifts_of
-from dreamshard.workloads.synthetic import zipf_table
-from dreamshard.workloads.table_list import ListedTable
 from tests.helpers.tables import pool_of
 
 TABLE = zipf_table(ListedTable("clicks", 5000, 16, 6.0), 512, 0)

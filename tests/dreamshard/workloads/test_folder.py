@@ -168,7 +168,7 @@ def test_fingerprints_of_meta_are_known_without_drawing_and_differ_by_seed():
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"tables.csv": LIST, "tables.json": "[]"}, "holds tables.csv and tables.json, so it is unclear"),
+        ({"tables.csv": LIST, "tables.json": "[]"}, "holds tables.csv and tables.json"),
         ({"notes.txt": "x"}, "holds neither a list of tables .* it holds notes.txt"),
         ({"tables.csv": LIST, "users.parquet": "x"}, "users.parquet, but no table of its list has that name"),
         ({"tables.csv": LIST, "user.parquet": "x"}, "user.parquet cannot be read as Parquet"),

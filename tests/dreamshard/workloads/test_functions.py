@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from dreamshard.workloads.functions import call, is_function
+from dreamshard.workloads import call, is_function
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,10 @@ import pytest
 import torch
 
 from dreamshard.tables import NUM_BINS, concatenate
-from dreamshard.workloads import WorkloadConfig, open_workload, statistics
-from dreamshard.workloads.config import META_WORKLOADS
-from dreamshard.workloads.meta import meta_lookups
-from dreamshard.workloads.meta_population import population
-from dreamshard.workloads.meta_statistics import count_laws, published_statistics
-from dreamshard.workloads.table_statistics import access_counts, bin_counts
+from dreamshard.workloads import META_WORKLOADS, WorkloadConfig, open_workload, statistics
+from dreamshard.workloads.lookups import access_counts, bin_counts
+from dreamshard.workloads.meta import meta_lookups, population
+from tests.benchmarks.meta_fit import published_statistics
 
 
 def test_the_published_statistics_are_read_from_the_first_block():
@@ -24,7 +22,7 @@ def test_the_published_statistics_are_read_from_the_first_block():
 
 
 def test_counts_of_a_bin_lie_in_the_bin_and_have_its_mean():
-    for j, law in enumerate(count_laws("meta-dlrm-2021")):
+    for j, law in enumerate(population("meta-dlrm-2021").laws):
         counts = law.draw(2000, np.random.default_rng(0))
         assert bin_counts(counts)[j] == 2000
         assert counts.mean() == pytest.approx(law.mean, rel=0.01)
@@ -34,7 +32,7 @@ def test_counts_of_a_bin_lie_in_the_bin_and_have_its_mean():
 def test_planned_tables_have_the_published_totals_and_histograms(name):
     stats, tables = published_statistics(name), population(name)
     rows = tables.rows_by_bin.sum(axis=0)  # [17]
-    lookups = rows * [law.mean for law in count_laws(name)]
+    lookups = rows * [law.mean for law in tables.laws]
     assert lookups.sum() == pytest.approx(stats.lookups, rel=0.01)
     assert rows.sum() == pytest.approx(stats.unique_rows, rel=0.01)
     assert rows / rows.sum() == pytest.approx(stats.unique_share, abs=0.01)
@@ -43,7 +41,7 @@ def test_planned_tables_have_the_published_totals_and_histograms(name):
 
 def test_sizes_have_the_extremes_and_means_that_autoshard_gives():
     tables = population("meta-dlrm-2021")
-    pooling = tables.rows_by_bin @ [law.mean for law in count_laws("meta-dlrm-2021")] / 65_536
+    pooling = tables.rows_by_bin @ [law.mean for law in population("meta-dlrm-2021").laws] / 65_536
     assert (tables.rows.min(), tables.rows.max()) == (1, 12_543_670)
     assert tables.rows.mean() == pytest.approx(4_107_458, rel=0.01)
     assert (pooling.min(), pooling.max()) == (0, pytest.approx(193, rel=0.01))
@@ -60,7 +58,7 @@ def test_no_table_is_looked_up_in_more_rows_than_it_has(name):
 def test_tables_differ_widely_in_reuse():
     tables = population("meta-dlrm-2021")
     unique = tables.rows_by_bin.sum(axis=1).clip(min=1)
-    reuse = tables.rows_by_bin @ [law.mean for law in count_laws("meta-dlrm-2021")] / unique
+    reuse = tables.rows_by_bin @ [law.mean for law in population("meta-dlrm-2021").laws] / unique
     assert np.quantile(reuse, 0.1) < 4 < 60 < np.quantile(reuse, 0.9)
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dreamshard.workloads.table_statistics import access_counts, bin_counts
+from dreamshard.workloads.lookups import access_counts, bin_counts
 from dreamshard.workloads.zipf import ALPHA, draw_ranks, expected_counts, scatter
 
 

@@ -1,6 +1,7 @@
 """`dreamshard place model.py:make_model`: a plan of the model as it is, which loads in it."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -9,9 +10,9 @@ torchrec = pytest.importorskip("torchrec")
 from typer.testing import CliRunner  # noqa: E402
 
 from dreamshard.torchrec import load_plan  # noqa: E402
-from dreamshard.workloads import dataset_version  # noqa: E402
-from dreamshard.workloads.functions import call  # noqa: E402
+from dreamshard.workloads import call, dataset_version  # noqa: E402
 from flows.cli.app import app  # noqa: E402
+from flows.placing.model_tables import read_model  # noqa: E402
 from storage.settings import Settings  # noqa: E402
 from storage.store import open_store  # noqa: E402
 from tests.helpers.tables import tables_of  # noqa: E402
@@ -107,7 +108,7 @@ def test_lookups_of_a_model_are_those_of_the_data_set_that_has_its_tables(place,
     other = tables_of([999, 100], [8, 16], [5.0, 3.0], names=("word", "user"))
     lake.write_dataset(other, dataset_version(other), "another model")
     done = place("placed_model.py:make_model")
-    assert f"lookups are those of data set {dataset_version(ingested)} (data of today)" in done.stderr
+    assert f"taken from the same tables in data set {dataset_version(ingested)} (data of today)" in done.stderr
 
 
 def test_what_a_list_lacks_is_as_ingested_for_the_same_tables(place, tmp_path):
@@ -120,4 +121,17 @@ def test_what_a_list_lacks_is_as_ingested_for_the_same_tables(place, tmp_path):
     assert f"taken from the same tables in data set {version} (listed)" in place("listed.csv").stderr
     (tmp_path / "listed.csv").write_text("name,rows,dim,pooling_factor\nword,7,8,5\nuser,100,16,99\n")
     some = place("listed.csv").stderr
-    assert f"data set {dataset_version(other)} (another model) where it has them (1 of 2), else from its mean" in some
+    assert (
+        f"data set {dataset_version(other)} (another model) where it has them (1 of 2), else from its mean reuse"
+        in some
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("mlperf-dlrm", "did you mean 'mlperf-dlrm-dcnv2'?"), ("x", "criteo-kaggle")]
+)
+def test_a_name_that_is_no_list_is_refused_with_those_that_are(name, said, tmp_path, monkeypatch):
+    monkeypatch.setenv("DREAMSHARD_HOME", str(tmp_path))
+    with pytest.raises(ValueError, match=f"no bundled list '{name}'") as refused:
+        read_model(open_store(), Path(name), lambda _: None)
+    assert said in str(refused.value)

@@ -74,7 +74,7 @@ USERS = TABLES[0]
         ),
         ({"tables": [{"name": "users", "dim": 64, "pooling_factor": 1.0}]}, "inputs[0].tables[0].rows: Field required"),
         ({"tables": [USERS | {"dim": 63}]}, "inputs[0].tables[0].dim: Input should be a multiple of 4, got 63"),
-        ({"tables": [USERS | {"bins": [0.5] * 17}]}, "inputs[0].tables[0]: bin_0 to bin_16 add up to 8.5"),
+        ({"tables": [USERS | {"bins": [0.5] * 17}]}, "but add up to 8.5"),
         ({"tables": [USERS, USERS]}, "inputs[0].tables[1]: table 'users' is also at inputs[0].tables[0]"),
     ],
 )

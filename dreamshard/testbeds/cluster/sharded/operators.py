@@ -24,7 +24,7 @@ from dreamshard.testbeds.fused_op import (
     shard_lookups,
 )
 from dreamshard.testbeds.shard_runner import INT32_LIMIT, BuiltShard, ShardRunner
-from dreamshard.workloads.lookups import Lookups
+from dreamshard.workloads import Lookups
 
 EPSILON = 1e-8  # of the Adagrads
 

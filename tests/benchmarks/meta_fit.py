@@ -1,30 +1,32 @@
-"""The tables of Meta's data sets, reconstructed: sizes, pooling factors, and numbers of rows per access count.
+"""Fits the tables of Meta's data sets to what Meta published of them, and writes them as `workloads/data/<name>.parquet`.
 
-Rows and pooling follow AutoShard's extremes and means, spread over the tables by a low-discrepancy sequence, as is each
-table's share of hot rows. Lookups per table and bin are fitted to the published totals and histograms by iterative
+    python -m tests.benchmarks.meta_fit
+
+Sources: `*_locality_stats.txt` of github.com/facebookresearch/dlrm_datasets; rows and pooling factors of the 2021 set from
+AutoShard (Zha et al., KDD 2022, arXiv 2208.06399). The 2022 set's rows are not published and are assumed to be distributed
+as in 2021. Rows and pooling follow AutoShard's extremes and means, spread over the tables by a low-discrepancy sequence, as
+is each table's share of hot rows. Lookups per table and bin are fitted to the published totals and histograms by iterative
 proportional fitting (Deming and Stephan, 1940).
 """
 
+import json
+import re
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dreamshard.tables import NUM_BINS
-from dreamshard.workloads.meta_statistics import (
-    MAX_POOLING,
-    MAX_ROWS,
-    MEAN_ROWS,
-    PublishedStatistics,
-    Vector,
-    count_laws,
-    published_statistics,
-)
+from dreamshard.workloads.meta import Counts, Matrix, Population, Vector, count_law
+from dreamshard.workloads.workload import DATA, META_WORKLOADS
 
-Matrix = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
+MAX_ROWS, MEAN_ROWS = 12_543_670, 4_107_458
+MAX_POOLING = 193.0
 
 HEAT_SPREAD = 0.35
 """Standard deviation over tables of the tilt of lookups towards hot bins, in log odds per bin."""
@@ -38,38 +40,78 @@ FIT_ROUNDS = 60
 
 
 @dataclass(frozen=True)
-class Population:
-    """Metadata of all tables of one data set; `t` is a table's position.
+class PublishedStatistics:
+    """Totals and histograms of one batch over all tables.
 
     Attributes:
-        batch_size: `B` of the full batch.
-        rows: `[T]` hash sizes.
-        rows_by_bin: `[T, 17]` number of rows that the full batch looks up (0,1], (1,2], (2,4] ... times.
-        shares: `[T, 36]` each table's part of the published figures, scaled to mean 1 for totals. A subset of the tables
-            that preserves the means of these preserves the totals and both histograms.
+        lookups: total over all tables.
+        unique_rows: distinct rows looked up, total over all tables.
+        unique_share: `[17]` share of the distinct rows per access-count bin.
+        lookup_share: `[17]` share of the lookups per access-count bin.
     """
 
+    num_tables: int
     batch_size: int
-    rows: Counts
-    rows_by_bin: Counts
-    shares: Matrix
+    lookups: int
+    unique_rows: int
+    unique_share: Vector
+    lookup_share: Vector
 
 
 @cache
-def population(name: str) -> Population:
-    """The tables of `meta-dlrm-2021` or `meta-dlrm-2022`; deterministic."""
-    stats = published_statistics(name)
-    means = np.asarray([law.mean for law in count_laws(name)])  # [17]
-    rows, lookups = _sizes(stats)
-    fitted = _fit(stats, rows, lookups, means)  # [T, 17]
-    rows_by_bin = _whole_rows(fitted, means)
-    rows = np.maximum(rows, rows_by_bin.sum(axis=1))
-    by_bin = rows_by_bin * means  # [T, 17] lookups
-    shares = by_bin / by_bin.sum(), rows_by_bin / rows_by_bin.sum()
-    totals = [counts.sum(axis=1, keepdims=True) / counts.sum() for counts in (by_bin, rows_by_bin)]
-    return Population(
-        stats.batch_size, rows, rows_by_bin, np.concatenate([*totals, *shares], axis=1) * stats.num_tables
+def published_statistics(name: str) -> PublishedStatistics:
+    """Statistics of the first published batch of `meta-dlrm-2021` or `meta-dlrm-2022`."""
+    first = (Path(__file__).parent / "data" / f"{name}-locality_stats.txt").read_text().strip().split("\n\n")[0]
+    tables, batch = re.findall(r"_t(\d+)_bs(\d+)", first)[0]
+    shares = [float(share) for share in re.findall(r"^\(.*: (\d\.\d+)$", first, flags=re.MULTILINE)]
+    return PublishedStatistics(
+        num_tables=int(tables),
+        batch_size=int(batch),
+        lookups=int(re.findall(r"# of indices: (\d+)", first)[0]),
+        unique_rows=int(re.findall(r"# of unique cols: (\d+)", first)[0]),
+        unique_share=np.asarray(shares[:NUM_BINS]),
+        lookup_share=np.asarray(shares[NUM_BINS:]),
     )
+
+
+def fitted_population(name: str) -> tuple[Population, list[float]]:
+    """The tables of a data set, and the tilts of their laws of access counts; deterministic."""
+    stats = published_statistics(name)
+    tilts = [_tilt(stats, j) for j in range(NUM_BINS)]
+    laws = tuple(count_law(j, stats.batch_size, tilt) for j, tilt in enumerate(tilts))
+    means = np.asarray([law.mean for law in laws])  # [17]
+    rows, lookups = _sizes(stats)
+    rows_by_bin = _whole_rows(_fit(stats, rows, lookups, means), means)
+    return Population(stats.batch_size, np.maximum(rows, rows_by_bin.sum(axis=1)), rows_by_bin, laws), tilts
+
+
+def write(name: str) -> None:
+    """Write `workloads/data/<name>.parquet`."""
+    tables, tilts = fitted_population(name)
+    columns = {"rows": tables.rows} | {f"rows_in_bin_{j}": tables.rows_by_bin[:, j] for j in range(NUM_BINS)}
+    about = json.dumps({"batch_size": tables.batch_size, "tilts": tilts})
+    table = pa.table({column: pa.array(values.astype(np.int32)) for column, values in columns.items()})
+    pq.write_table(table.replace_schema_metadata({"dreamshard": about}), DATA / f"{name}.parquet", compression="zstd")
+
+
+def _tilt(stats: PublishedStatistics, j: int) -> float:
+    """The tilt of a bin's law of access counts.
+
+    A bin's mean count is the ratio of the two histograms if the three published digits suffice, else the mean of a density
+    proportional to count ** -2, which has equal shares of lookups per bin.
+    """
+    low = 0 if j == 0 else 2 ** (j - 1)
+    high = 2**j if j < NUM_BINS - 1 else max(2**j, stats.batch_size)
+    counts = np.arange(low + 1, high + 1, dtype=np.float64)
+    mean = float((1 / counts).sum() / (1 / counts**2).sum())
+    if stats.unique_share[j] >= 0.01:
+        ratio = stats.lookups * stats.lookup_share[j] / (stats.unique_rows * stats.unique_share[j])
+        mean = float(np.clip(ratio, counts[0], counts[-1]))
+    left, right = -60.0, 60.0
+    for _ in range(60):  # bisection: a larger tilt lowers the mean
+        tilt = (left + right) / 2
+        left, right = (tilt, right) if count_law(j, stats.batch_size, tilt).mean > mean else (left, tilt)
+    return tilt
 
 
 def _sizes(stats: PublishedStatistics) -> tuple[Counts, Vector]:
@@ -153,3 +195,8 @@ def _whole_rows(fitted: Matrix, means: Vector) -> Counts:
         carry = np.where(fitted.sum(axis=1) > 0, wanted - rows_by_bin[:, j] * means[j], 0.0)
     rows_by_bin[fitted.sum(axis=1) == 0] = 0
     return rows_by_bin
+
+
+if __name__ == "__main__":
+    for each in META_WORKLOADS:
+        write(each)

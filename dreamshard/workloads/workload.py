@@ -1,20 +1,84 @@
-"""What every reader returns: the names of a source's tables at once, each table's lookups on demand."""
+"""Which tables to ingest, as a recipe names them, and the `Workload` that every reader of a source returns."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from dreamshard.workloads.config import WorkloadConfig
+from dreamshard.tables import DIM_MULTIPLE
 from dreamshard.workloads.lookups import WorkloadTable
+
+DATA = Path(__file__).parent / "data"
+META_WORKLOADS = ("meta-dlrm-2021", "meta-dlrm-2022")
 
 MIXED_DIMS = (4, 8, 16, 32, 64, 128)
 MIXED_WEIGHTS = (0.15, 0.20, 0.25, 0.20, 0.12, 0.08)
 """Narrow dims are common, wide ones rare, as in NVIDIA's and MLPerf's lists."""
 
 _SWAPS = 400  # of tables, to make a draw more like the pool
+
+
+@cache
+def bundled_lists() -> Mapping[str, Path]:
+    """The bundled lists of tables by name; `data/SOURCES.md` gives their sources."""
+    return MappingProxyType({file.stem: file for file in sorted(DATA.glob("*.csv"))})
+
+
+def bundled_workloads() -> list[str]:
+    """Names of all bundled workloads: the lists, and Meta's two data sets, which are generated."""
+    return sorted([*META_WORKLOADS, *bundled_lists()])
+
+
+def list_file(source: str) -> Path | None:
+    """The local file of a list of tables, bundled or the user's own; None for other sources."""
+    path = bundled_lists().get(source, Path(source))
+    return path if path.suffix in (".csv", ".parquet", ".json") and path.is_file() else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadConfig:
+    """Which tables to ingest.
+
+    Attributes:
+        source: a bundled workload's name; a path or URI (`s3://bucket/tables/`) of a file or folder, as `opening.py` reads
+            them; or a function that returns a TorchRec model: `model.py:make_model`.
+        batches: function that returns sample batches of the model's features, `data.py:make_batches`; None for Zipf lookups.
+        num_batches: of these to read, all of whose samples count; None for as many as `batch_size` takes.
+        num_tables: number of tables to take, or None for all.
+        max_table_bytes: size limit of a table as fp32 weights, or None.
+        batch_size: training samples per batch of lookups: the source's first ones, fewer if a file has fewer.
+        dim: one dimension for every table; `mixed` to draw dims from 4 to 128 per table; None for the source's own.
+        unknown_dim: used if `dim` is None and the source knows no dims: a dimension, or `mixed`.
+        seed: of the draws of tables, dims and lookups.
+
+    Raises:
+        ValueError: a count is not positive, or a dimension is neither a multiple of 4, `mixed` nor None.
+    """
+
+    source: str = "meta-dlrm-2021"
+    batches: str | None = None
+    num_batches: int | None = None
+    num_tables: int | None = None
+    max_table_bytes: int | None = None
+    batch_size: int = 65_536
+    dim: int | str | None = "mixed"
+    unknown_dim: int | str = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("num_tables", "max_table_bytes", "batch_size", "num_batches"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}, so no table or no sample would be left; give at least 1")
+        for dim in (self.dim, self.unknown_dim):
+            is_wrong = dim != "mixed" if isinstance(dim, str) else dim is not None and (dim < 4 or dim % DIM_MULTIPLE)
+            if is_wrong:
+                raise ValueError(f"dim is {dim!r}; give a multiple of {DIM_MULTIPLE}, or 'mixed'")
 
 
 @dataclass(frozen=True)
@@ -92,7 +156,7 @@ def choose_tables(
         size = "" if limit is None else f" of at most {limit / 2**20:.4g} MiB as fp32"
         raise ValueError(
             f"{config.source} has {len(eligible)} tables{size}, fewer than the {max(1, wanted)} asked for; "
-            "ask for fewer tables, allow larger ones, or choose another workload"
+            "ask for fewer tables, or allow larger ones"
         )
     if wanted == len(eligible):
         return eligible

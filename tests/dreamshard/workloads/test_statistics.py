@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from dreamshard.tables import concatenate
-from dreamshard.workloads.lookups import Lookups, WorkloadTable
-from dreamshard.workloads.table_statistics import access_counts, bin_counts, dataset_version, statistics
+from dreamshard.workloads import Lookups, WorkloadTable, dataset_version, statistics
+from dreamshard.workloads.lookups import access_counts, bin_counts
 
 
 def table(indices, offsets, rows=100, name="t", dim=4):

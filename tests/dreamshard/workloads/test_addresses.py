@@ -1,8 +1,12 @@
-"""A source is known by what it is, however it is spelt."""
+"""Where sources are: a source is known by what it is, however it is spelt; stores may not answer."""
+
+import socket
+from collections.abc import Iterator
 
 import pytest
+from s3fs import S3FileSystem
 
-from dreamshard.workloads.identity import known_as
+from dreamshard.workloads import change_token, known_as
 
 
 @pytest.fixture
@@ -44,12 +48,33 @@ def test_a_function_is_known_by_its_file_or_its_module(folder):
 def test_a_link_is_known_by_its_own_path_so_that_it_may_be_pointed_elsewhere(folder):
     (folder / "latest.csv").symlink_to(folder / "tables.csv")
     assert known_as("latest.csv") == f"{folder}/latest.csv"
-    (folder / "deep" / "er").mkdir(parents=True)
-    (folder / "deep" / "in.csv").touch()
-    (folder / "link").symlink_to(folder / "deep" / "er")
-    assert known_as("link/../in.csv") == f"{folder}/deep/in.csv", "as the file system reads it"
 
 
 def test_what_is_known_stays_as_it_is(folder):
     for source in ("tables.csv", "tables/", "s3://bucket/a/", "model.py:make", "package.m:make", "mlperf-dlrm-dcnv2"):
         assert known_as(known_as(source)) == known_as(source)
+
+
+@pytest.fixture
+def endpoint_that_is_down(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An S3 endpoint at a port of this machine where nobody listens; tried once."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))  # taken, but not listening
+        address = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        given = {"ENDPOINT_URL_S3": address, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "MAX_ATTEMPTS": "1"}
+        for name, value in given.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        monkeypatch.setattr(S3FileSystem, "retries", 1)
+        S3FileSystem.clear_instance_cache()
+        yield address
+        S3FileSystem.clear_instance_cache()
+
+
+@pytest.mark.parametrize("source", ["s3://tables/", "s3://tables/list.csv"])
+def test_a_bucket_that_cannot_be_reached_is_one_sentence(endpoint_that_is_down: str, source: str):
+    with pytest.raises(
+        ValueError, match=f"^{source} cannot be read .*{endpoint_that_is_down}.*check the address"
+    ) as found:
+        change_token(source)
+    assert "no tables to ingest" in str(found.value)
+    assert "\n" not in str(found.value)

@@ -1,20 +1,51 @@
-"""Files and folders of a source, at a path or any fsspec URI: what exists, change tokens, and local copies for readers."""
+"""Where a source is: the one spelling by which it is known, and its files at a path or any fsspec address."""
 
+import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from dreamshard.files.store_errors import failures
+from dreamshard.files.foreign import store_failures
+from dreamshard.workloads.functions import is_function
+from dreamshard.workloads.workload import bundled_workloads
 
-CHECKSUMS = ("ETag", "etag", "md5Hash", "content_md5", "checksum")
-"""Names of a file's checksum in the listings of different stores."""
+_ADDRESS = re.compile(r"[A-Za-z][\w+.-]*://")
+_CHECKSUMS = ("ETag", "etag", "md5Hash", "content_md5", "checksum")  # names in the listings of different stores
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
-TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
+
+def known_as(source: str) -> str:
+    """The one spelling of a source by which dreamshard knows it, compares it and writes it down.
+
+    - A bundled workload's name stays, even if a file has that name: `./criteo` is the file.
+    - A path becomes absolute, without `.`, `..` and trailing slashes. A symbolic link keeps its own path, since it may
+      point elsewhere tomorrow.
+    - A `file://` address becomes its path; other addresses (`s3://bucket/tables/`) lose trailing slashes.
+    - A function in a file has the file's absolute path; one in a module stays.
+    - Anything else stays, such as a misspelt name of a bundled workload, which opening it reports.
+    """
+    source = source.strip()
+    if source in bundled_workloads():
+        return source
+    if source.lower().startswith("file://"):
+        return _absolute(unquote(urlsplit(source).path))
+    if _ADDRESS.match(source):
+        scheme, _, rest = source.partition("://")
+        return f"{scheme.lower()}://{rest.rstrip('/')}"
+    if is_function(source):
+        place, _, name = source.rpartition(":")
+        return f"{_absolute(place)}:{name}" if place.endswith(".py") else source
+    if "::" in source:  # fsspec's chains of file systems
+        return source
+    is_path = "/" in source or "." in source or Path(source).exists()
+    return _absolute(source) if is_path else source
 
 
 def is_folder(source: str) -> bool:
@@ -38,10 +69,10 @@ def files_in(folder: str) -> dict[str, str]:
     with _store(folder) as (system, path):
         entries = [entry for entry in system.ls(path, detail=True) if entry["type"] == "file"]
     files = ((entry["name"].rstrip("/"), entry) for entry in entries)
-    return dict(sorted((_name(file), _token(entry)) for file, entry in files if file != path.rstrip("/")))
+    return dict(sorted((file_name(file), _token(entry)) for file, entry in files if file != path.rstrip("/")))
 
 
-def change_token(source: str) -> str:
+def file_token(source: str) -> str:
     """A file's checksum if the store lists one, else its size and modification time."""
     with _store(source) as (system, path):
         return _token(system.info(path))
@@ -50,6 +81,11 @@ def change_token(source: str) -> str:
 def inside(folder: str, name: str) -> str:
     """The file `name` in `folder`."""
     return f"{folder.rstrip('/')}/{name}"
+
+
+def file_name(path: str) -> str:
+    """The last part of a path or address."""
+    return path.rstrip("/").rpartition("/")[2]
 
 
 @contextmanager
@@ -66,17 +102,14 @@ def local_copy(source: str, *companions: str) -> Iterator[Path]:
         yield Path(path if "://" in source else source)
         return
     with TemporaryDirectory() as folder:
-        copies = {file: Path(folder) / _name(file) for file in (source, *companions)}
+        copies = {file: Path(folder) / file_name(file) for file in (source, *companions)}
         for file, copy in copies.items():
             with _store(file) as (system, path):
                 system.get_file(path, str(copy))
         try:
             yield copies[source]
         except ValueError as error:
-            text = str(error)
-            for file, copy in copies.items():
-                text = text.replace(str(copy), file)
-            raise ValueError(text) from error
+            raise ValueError(str(error).replace(folder, source.rpartition("/")[0])) from error
 
 
 @contextmanager
@@ -91,21 +124,19 @@ def _store(source: str) -> Iterator[tuple[Any, str]]:
         system.invalidate_cache()  # fsspec caches listings, but the source may have changed
         yield system, path
     except ImportError as error:
-        raise ValueError(
-            f"{source} cannot be read without one more package ({error}), so there are no tables to ingest; install it"
-        ) from error
-    except failures(ValueError) as error:
+        raise ValueError(f"{source} cannot be read without one more package ({error}); install it") from error
+    except store_failures(ValueError) as error:
         raise ValueError(
             f"{source} cannot be read ({type(error).__name__}: {str(error)[:200]}), so there are no tables to ingest; "
             "check the address, that you may read it, and that its store is up"
         ) from error
 
 
-def _name(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[2]
-
-
 def _token(entry: Mapping[str, Any]) -> str:
-    checksum = next((str(entry[key]) for key in CHECKSUMS if entry.get(key)), None)
-    changed = next((str(entry[key]) for key in TIMES if entry.get(key)), "")
+    checksum = next((str(entry[key]) for key in _CHECKSUMS if entry.get(key)), None)
+    changed = next((str(entry[key]) for key in _TIMES if entry.get(key)), "")
     return checksum or f"{entry.get('size')} {changed} {entry.get('ino', '')}"
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(Path(path).expanduser())  # noqa: PTH100 - `resolve` would follow links

@@ -1,9 +1,17 @@
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dreamshard.workloads import WorkloadConfig, bundled_workloads, open_workload, statistics
-from dreamshard.workloads.config import DATA, bundled_lists
-from dreamshard.workloads.table_list import list_tables
+from dreamshard.workloads import (
+    WorkloadConfig,
+    bundled_lists,
+    bundled_workloads,
+    list_tables,
+    open_workload,
+    statistics,
+)
+from dreamshard.workloads.workload import DATA
 
 TINY = WorkloadConfig(source="nvidia-synthetic-tiny", batch_size=64, dim=None)
 
@@ -79,7 +87,7 @@ def test_no_table_within_the_size_limit_is_one_clear_sentence():
 
 
 def test_an_unknown_workload_lists_those_there_are_and_the_kinds_of_files():
-    with pytest.raises(ValueError, match=r"no workload 'nonsense'.*meta-dlrm-2021.*\.pt\.gz.*\.csv"):
+    with pytest.raises(ValueError, match=r"no workload 'nonsense'.*meta-dlrm-2021.*\.pt.*\.csv"):
         open_workload(WorkloadConfig(source="nonsense"))
 
 
@@ -89,3 +97,21 @@ def test_an_unknown_workload_lists_those_there_are_and_the_kinds_of_files():
 def test_a_config_that_asks_for_nothing_or_nonsense_is_refused(wrong):
     with pytest.raises(ValueError, match=r"give|round"):
         WorkloadConfig(**wrong)
+
+
+def test_a_file_whose_name_says_nothing_is_not_taken_for_a_name(tmp_path):
+    (tmp_path / "clicks.log").write_text("x")
+    with pytest.raises(ValueError, match=r"clicks\.log is a file whose name says nothing of its content"):
+        open_workload(WorkloadConfig(source=str(tmp_path / "clicks.log")))
+
+
+def test_a_parquet_of_a_data_set_is_refused_with_its_columns(tmp_path):
+    pq.write_table(pa.table({"label": [0], "C1": [3]}), tmp_path / "train.parquet")
+    with pytest.raises(ValueError, match=r"train\.parquet has no name, rows, dim \(it has \['label', 'C1'\]\)"):
+        open_workload(WorkloadConfig(source=str(tmp_path / "train.parquet")))
+
+
+def test_dims_of_a_list_are_ingested_as_multiples_of_four(tmp_path):
+    (tmp_path / "t.csv").write_text("name,rows,dim\nuser,100,6\n")
+    (table,) = open_workload(WorkloadConfig(source=str(tmp_path / "t.csv"), batch_size=4, dim=None)).tables()
+    assert table.dim == 8
