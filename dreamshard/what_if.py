@@ -1,6 +1,6 @@
 """What a training step would cost on other clusters: the same tables placed by each one's figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
@@ -86,27 +86,35 @@ def what_if(
         budget_ms: work of the search for each cluster; see `SearchingPlacer`.
         constraints: such as the ways to shard that tables may take.
     """
-    like = {"precision": precision, "optimizer": optimizer, "batch_size": batch_size, "constraints": constraints}
-    return [_estimate(tables, cluster, budget_ms, like) for cluster in clusters]
+    estimates = []
+    for cluster in clusters:
+        try:
+            task = PlacementTask(
+                tables,
+                cluster.num_devices,
+                cluster.table_bytes,
+                precision,
+                optimizer,
+                "the model",
+                batch_size=batch_size,
+                constraints=constraints,
+            )
+            estimates.append(_estimate(task, cluster, budget_ms))
+        except ValueError as error:
+            estimates.append(Estimate(cluster=cluster, infeasible=str(error)))
+    return estimates
 
 
-def _estimate(tables: Tables, cluster: Cluster, budget_ms: float | None, like: Mapping[str, object]) -> Estimate:
-    estimate = Estimate(cluster=cluster)
-    try:
-        task = PlacementTask(tables, cluster.num_devices, cluster.table_bytes, name="the model", **like)  # type: ignore[arg-type]
-        if _spreads_over_hosts(task):
-            task = replace(task, devices_per_host=min(cluster.spec.devices_per_node, cluster.num_devices))
-        placer = RooflinePlacer(cluster.spec)
-        placement = placer.place(task, budget_ms)
-    except ValueError as error:
-        return replace(estimate, infeasible=str(error))
-    costs = placer.predict(task, placement)
+def _estimate(task: PlacementTask, cluster: Cluster, budget_ms: float | None) -> Estimate:
+    if task.constraints.all_sharding_types & set(ON_ONE_HOST):  # so hosts must be known
+        task = replace(task, devices_per_host=min(cluster.spec.devices_per_node, cluster.num_devices))
+    placer = RooflinePlacer(cluster.spec)
+    placement = placer.place(task, budget_ms)
+    costs, shards = placer.predict(task, placement), Shards.of(task, placement)
     device_ms = costs.device_ms()  # [D]
-    shards = Shards.of(task, placement)
-    batch_size = placer.measured_on(task).setting.batch_size
-    index_s = index_exchange_s(shards, batch_size, cluster.spec, task.devices_per_host)
-    return replace(
-        estimate,
+    index_s = index_exchange_s(shards, task.batch_size or DEFAULT_BATCH, cluster.spec, task.devices_per_host)
+    return Estimate(
+        cluster=cluster,
         overall_ms=float(device_ms.max()),
         phases_ms=tuple(costs.phases_ms()[int(device_ms.argmax())].tolist()),
         balance=float(device_ms.mean() / device_ms.max()),
@@ -114,8 +122,3 @@ def _estimate(tables: Tables, cluster: Cluster, budget_ms: float | None, like: M
         largest_bytes=int(shards.memory_bytes().max()),
         num_shards=len(shards.device),
     )
-
-
-def _spreads_over_hosts(task: PlacementTask) -> bool:
-    """Whether a table's rows may be spread over one host, so that hosts must be known."""
-    return bool(task.constraints.all_sharding_types & set(ON_ONE_HOST))

@@ -65,7 +65,7 @@ class DeviceLaw(NamedTuple):
         hidden_bias: `[P H]`.
         output_weight: `[P, H]`.
         scale_ms: `[P]`.
-        launch_ms: of a device with tables.
+        launch_ms: `[2]` of a device with tables, forward and backward.
         figures: of the accelerator; empty for the network.
     """
 
@@ -80,7 +80,7 @@ class DeviceLaw(NamedTuple):
     hidden_bias: Floats
     output_weight: Floats
     scale_ms: Floats
-    launch_ms: float
+    launch_ms: Floats
     figures: Floats
 
 
@@ -116,7 +116,7 @@ def network_law(weights: formula.StructuredWeights, num_devices: int, curves: Fl
         hidden_bias=array(weights.hidden_bias).reshape(-1),
         output_weight=array(weights.output_weight) / formula.BOUND,
         scale_ms=scale,
-        launch_ms=float((launch * scale).sum()),
+        launch_ms=(launch * scale).reshape(-1, 2).sum(axis=0),
         figures=np.zeros(0),
     )
 
@@ -146,7 +146,7 @@ def roofline_law(spec: AcceleratorSpec, batch_size: int, curves: Floats) -> Devi
         none[0],
         none,
         none[0],
-        0.0,
+        np.zeros(2),
         np.array(figures, np.float64),
     )
 
@@ -167,13 +167,29 @@ def curve_ms(curves: Floats, kind: int, value: float) -> float:
 
 
 @jit
-def compute_ms(law: DeviceLaw, load: Floats) -> float:
+def compute_phases_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
     """Forward and backward compute of a device; 0 if it is empty."""
     if load[law.tables] < 0.5:
-        return 0.0
+        return 0.0, 0.0
     if law.law == NETWORK:
         return _network_ms(law, load)
-    return 1e3 * (_forward_s(law.figures, load) + _backward_s(law.figures, load))
+    return 1e3 * _forward_s(law.figures, load), 1e3 * _backward_s(law.figures, load)
+
+
+@jit
+def compute_ms(law: DeviceLaw, load: Floats) -> float:
+    """Both of `compute_phases_ms`."""
+    forward, backward = compute_phases_ms(law, load)
+    return forward + backward
+
+
+@jit
+def computes_ms(law: DeviceLaw, loads: Floats) -> Floats:
+    """`[N, 2]` `compute_phases_ms` of loads `[N, L]`."""
+    found = np.empty((len(loads), 2))
+    for n in range(len(loads)):
+        found[n, 0], found[n, 1] = compute_phases_ms(law, loads[n])
+    return found
 
 
 @jit
@@ -183,8 +199,8 @@ def device_ms(law: DeviceLaw, load: Floats) -> float:
 
 
 @jit
-def _network_ms(law: DeviceLaw, load: Floats) -> float:
-    """The mean of the members; pairs of a member and a phase are the rows of every weight."""
+def _network_ms(law: DeviceLaw, load: Floats) -> tuple[float, float]:
+    """Forward and backward, means of the members; pairs of a member and a phase are the rows of every weight."""
     pairs, hidden = law.output_weight.shape
     size, units = len(load), law.hidden_bias.copy()
     shared = np.empty(6)
@@ -196,7 +212,7 @@ def _network_ms(law: DeviceLaw, load: Floats) -> float:
     for x in range(6):  # over all pairs at once, so that the loop becomes vector instructions
         for unit in range(pairs * hidden):
             units[unit] += shared[x] * law.hidden_weight[2 + x, unit]
-    total = law.launch_ms
+    forward, backward = law.launch_ms[0], law.launch_ms[1]
     for p in range(pairs):
         work, square = max(load[p], 0.0), max(load[pairs + p], 0.0)
         log_work = 0.5 * math.log(work + formula.LEAST_WORK)
@@ -206,8 +222,11 @@ def _network_ms(law: DeviceLaw, load: Floats) -> float:
             unit = p * hidden + h
             value = units[unit] + log_work * law.hidden_weight[0, unit] + concentration * law.hidden_weight[1, unit]
             output += max(value, 0.0) * law.output_weight[p, h]
-        total += work * _correction(output) * law.scale_ms[p]
-    return total
+        if p % 2:
+            backward += work * _correction(output) * law.scale_ms[p]
+        else:
+            forward += work * _correction(output) * law.scale_ms[p]
+    return forward, backward
 
 
 _REACH, _POINTS = 8.0, 16_384

@@ -215,6 +215,15 @@ def put(menu: Menu, law: DeviceLaw, state: State, table: int, option: int, place
 
 
 @jit
+def take(menu: Menu, law: DeviceLaw, state: State, table: int) -> None:
+    """Take a table from where it is; the costs of devices are left to `settle`."""
+    option = state.option[table]
+    for r in range(menu.first_range[option + 1] - menu.first_range[option]):
+        _add_range(menu, law, state, table, r, option, state.place[table, r], -1)
+    _add_option(menu, state, table, option, -1)
+
+
+@jit
 def settle(law: DeviceLaw, state: State) -> None:
     """Compute what every device costs on its own."""
     for d in range(len(state.own_ms)):

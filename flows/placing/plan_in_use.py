@@ -26,7 +26,7 @@ def read_in_use(
     Raises:
         ValueError: the file is missing, no plan, or one of other tables.
     """
-    from dreamshard.moving import in_use
+    from dreamshard.moving import InUse
 
     plan, rows = read_any_plan(path, task.tables, task.devices_per_host, task.num_devices)
     if not (plan.rows or rows or rows_before):
@@ -34,7 +34,7 @@ def read_in_use(
             f"warning: {path} does not say how many rows its tables have, so a table whose rows have changed counts as the "
             "same; give the list as it was with --current-tables"
         )
-    return in_use(plan, task, rows_before or rows)
+    return InUse.of(plan, task, rows_before or rows)
 
 
 def read_any_plan(

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dreamshard.moving import InUse
-    from dreamshard.placement import Placement
-    from dreamshard.table_shares import TableShares
     from dreamshard.tasks import PlacementTask
     from flows.placing.placers import Predictor
     from flows.placing.request import CheckedRequest, Placed
@@ -23,7 +21,7 @@ def plan_html(checked: "CheckedRequest", placed: "Placed") -> str:
 
 def view_of(checked: "CheckedRequest", placed: "Placed") -> "PlanView":
     """What the page shows."""
-    from dreamshard.table_shares import table_shares
+    from dreamshard.explain import table_shares
     from flows.reports.plan_view.data import PlanView, Side, move_lines
 
     task, way, in_use = checked.task, placed.way, checked.in_use
@@ -82,47 +80,31 @@ def _notes(checked: "CheckedRequest", placed: "Placed") -> Iterator[str]:
 
 def _side_in_use(task: "PlacementTask", way: "Transition", in_use: "InUse", predictor: "Predictor | None") -> "Side":
     """The plan in use: with today's tables where it can be kept, else as it is."""
-    from dreamshard.table_shares import table_shares
+    from dataclasses import replace
+
+    from dreamshard.explain import table_shares
     from flows.reports.plan_view.data import Side
 
     kept = None if way.weighed is None else way.weighed.kept
     if kept is not None:
         return Side.of("plan in use", task, kept.placement, table_shares(task, kept.placement, predictor))
-    try:
-        shares = table_shares(in_use.task, in_use.placement, predictor)
-    except ValueError:  # no costs of tables in host memory by a network, which the answer's lines say
-        shares = table_shares(in_use.task, in_use.placement, None)
-    return Side.of("plan in use", in_use.task, in_use.placement, _renumbered(task, in_use, shares))
-
-
-def _renumbered(task: "PlacementTask", in_use: "InUse", shares: "TableShares") -> "TableShares":
-    """With the numbers that the tables have in the new task."""
-    from dataclasses import replace
-
-    import torch
-
-    number = {name: t for t, name in enumerate(task.tables.names)}
-    numbers = torch.tensor([number[name] for name in in_use.task.tables.names])
-    return replace(shares, table=numbers[shares.table])
+    shares = table_shares(in_use.task, in_use.placement, predictor)
+    return Side.of("plan in use", in_use.task, in_use.placement, replace(shares, table=in_use.number[shares.table]))
 
 
 def _stay_ms(
     task: "PlacementTask", way: "Transition", in_use: "InUse", predictor: "Predictor | None"
 ) -> dict[str, float]:
     """How much longer a step would take if each table that moves stayed as it was, and all others moved."""
-    from dreamshard.summed_costs import Change, SummedCosts
+    from dreamshard.search.changes import Changes, known_costs
 
     kept = None if way.weighed is None else way.weighed.kept
-    if kept is None or predictor is None:
+    costs = None if kept is None or predictor is None else known_costs(predictor, task, way.placement)
+    if kept is None or costs is None:
         return {}
-    moved = {step.table for step in way.steps if step.kind in ("move", "cut")} & in_use.blocks.keys()
+    moved = {step.table for step in way.steps if step.kind in ("move", "cut")} & {*in_use.task.tables.names}
     numbers = [t for t, name in enumerate(task.tables.names) if name in moved]
-    chosen: Placement = way.placement
-    summed = SummedCosts.of(predictor, task, [chosen, kept.placement])
-    if summed is None or not numbers:
-        return {}
-    sums = summed.sums(chosen)
-    changes = [[Change(t, chosen.tables[t], kept.placement.tables[t])] for t in numbers]
-    after_ms = summed.costs_after(sums, changes)[0].overall_ms()
-    now_ms = float(summed.costs_of(sums).overall_ms())
-    return {task.tables.names[t]: float(ms) - now_ms for t, ms in zip(numbers, after_ms, strict=True)}
+    changes = Changes.of(task, costs, way.placement, [[each] for each in kept.placement.tables])
+    after_ms = changes.after([(t, kept.placement.tables[t]) for t in numbers]).device_ms.max(axis=1)
+    extra_ms = (after_ms - changes.device_ms().max()).tolist()
+    return {task.tables.names[t]: ms for t, ms in zip(numbers, extra_ms, strict=True)}

@@ -42,14 +42,15 @@ def transition(
     move_gb_per_s: float,
 ) -> Transition:
     """What to move; without predicted costs all of the way, with names of devices that keep most."""
-    from dreamshard.moving import MovePrice, blocks_of, renamed, steps, weigh
+    from dreamshard.moving import MovePrice, rename_devices, steps, weigh
 
     price = MovePrice(steps_until_next=steps_until_next, bytes_per_s=1e9 * move_gb_per_s)
-    placement, weighed = renamed(task, placement, current.blocks), None
+    before = current.shards
+    placement, weighed = rename_devices(task, placement, before), None
     if predictor is not None:
         weighed = weigh(task, current, placement, predictor, price)
         placement = weighed.chosen.placement
-    return Transition(placement, steps(current.blocks, blocks_of(task, placement)), weighed, price)
+    return Transition(placement, steps(task, before, placement), weighed, price)
 
 
 def transition_lines(task: "PlacementTask", current: "InUse", way: Transition, options: str = "") -> Iterator[str]:
@@ -113,7 +114,7 @@ def _move_lines(task: "PlacementTask", current: "InUse", way: Transition) -> Ite
         named.insert(0, f"{len(cut)} re-split where they are, which moves nothing")
     more = f"; {'; '.join(named)}" if named else ""
     total = gib(way.moved_bytes)
-    yield f"{len(tables)} of {len(current.blocks)} tables move{parts}, {total} in all{more}{':' if steps else ''}"
+    yield f"{len(tables)} of {len(current.task.tables)} tables move{parts}, {total} in all{more}{':' if steps else ''}"
     for step in steps:
         yield f"  {_step(task, step)}"
 

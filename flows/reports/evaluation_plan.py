@@ -6,11 +6,11 @@ from itertools import pairwise
 from prefect.artifacts import create_link_artifact
 from prefect.context import FlowRunContext
 
+from dreamshard.explain import table_shares
 from dreamshard.formatting import without_passwords
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.search import DreamShardPlacer
-from dreamshard.table_shares import table_shares
 from dreamshard.tables import columns_of
 from dreamshard.tasks import PlacementTask
 from flows.reports import report_tables

@@ -12,7 +12,7 @@ import torch
 from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.exchange_design import designed_exchanges
 from dreamshard.model_files import load_placer, save_placer
-from dreamshard.moving import MovePrice, in_use, renamed, weigh
+from dreamshard.moving import InUse, MovePrice, rename_devices, weigh
 from dreamshard.placement import ON_ONE_DEVICE, Placement
 from dreamshard.plan import make_plan
 from dreamshard.policy.mdp import episodes_of
@@ -71,8 +71,8 @@ def preset_cost(task: PlacementTask, hardware: str, *, columns: bool) -> float:
 def cost_after_moving(task: PlacementTask, device: list[int], hardware: str) -> float:
     """Milliseconds of a step of the plan chosen with `device` in use, with its share of the price of moving."""
     placer = RooflinePlacer(accelerator(hardware))
-    held = in_use(make_plan(task, Placement.whole(torch.tensor(device), task.num_devices), "in use"), task)
-    target = renamed(task, placer.place(task), held.blocks)
+    held = InUse.of(make_plan(task, Placement.whole(torch.tensor(device), task.num_devices), "in use"), task)
+    target = rename_devices(task, placer.place(task), held.shards)
     price = MovePrice(steps_until_next=STEPS, bytes_per_s=BYTES_PER_S)
     chosen = weigh(task, held, target, placer, price).chosen
     return price.total_ms(chosen.overall_ms, chosen.moved_bytes) / STEPS

@@ -35,7 +35,7 @@ def test_each_device_names_its_phases_and_the_tables_that_make_it_slow():
     assert [each.table for each in explained.devices[1].contributions] == ["t2"]
     without = replace(of, tables=of.tables.select([1, 2]))
     saved = costs.device_ms()[0] - A100.predict(without, placed(without, [0, 1])).device_ms()[0]
-    assert explained.devices[0].contributions[0].ms == pytest.approx(float(saved))
+    assert explained.devices[0].contributions[0].ms == pytest.approx(float(saved), rel=1e-3)
     assert explained.tables[0].table == "t0"
 
 
@@ -44,8 +44,9 @@ def test_the_next_best_place_costs_what_the_moved_placement_would():
     reason = next(each for each in explain(of, placement, A100).tables if each.table == "t1")
     moved_ms = float(A100.predict(of, placed(of, [0, 1, 1])).overall_ms())
     assert reason.next_place.where == (1,)
-    assert reason.next_place.overall_ms == pytest.approx(moved_ms)
-    assert reason.next_place.extra_ms == pytest.approx(moved_ms - float(A100.predict(of, placement).overall_ms()))
+    assert reason.next_place.overall_ms == pytest.approx(moved_ms, rel=1e-3)
+    now_ms = float(A100.predict(of, placement).overall_ms())
+    assert reason.next_place.extra_ms == pytest.approx(moved_ms - now_ms, rel=1e-3)
     assert reason.next_way.sharding_type == "column_wise"  # the only other way that is allowed
 
 

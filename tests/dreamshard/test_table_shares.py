@@ -5,10 +5,10 @@ import torch
 
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import DeviceCosts
+from dreamshard.explain import table_shares
 from dreamshard.placement import Placement, TableSharding, even_columns
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards
-from dreamshard.table_shares import table_shares
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import SPECS
 from tests.helpers.tables import tables_of

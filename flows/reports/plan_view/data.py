@@ -6,9 +6,9 @@ from typing import Literal
 
 import torch
 
+from dreamshard.explain import TableShares
 from dreamshard.moving import Step
 from dreamshard.placement import ON_ONE_DEVICE, ON_ONE_HOST, Placement, TableSharding
-from dreamshard.table_shares import TableShares
 from dreamshard.tasks import PlacementTask
 
 _FEW = 8  # devices that are listed one by one

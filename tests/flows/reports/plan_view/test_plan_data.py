@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from dreamshard.moving import blocks_of, steps
+from dreamshard.explain import table_shares
+from dreamshard.moving import steps
 from dreamshard.placement import Placement
 from dreamshard.search import RooflinePlacer
-from dreamshard.table_shares import table_shares
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import SPECS
 from flows.reports.plan_view import segments as parts_of
@@ -68,8 +69,7 @@ def test_the_list_has_every_table_the_dearest_first_and_where_it_was():
 
 def test_moves_have_the_steps_bytes_and_ends():
     of = task()
-    before, after = (blocks_of(of, placed(of, devices)) for devices in ([0, 1, 0, 1], [0, 1, 1, 1]))
-    (step,) = steps(before, after)
+    (step,) = steps(of, Shards.of(of, placed(of, [0, 1, 0, 1])), placed(of, [0, 1, 1, 1]))
     (line,), moved_to, moved_from = move_lines(of, [step], {"t2": 0.25})
     assert (line.table, line.source, line.target, line.stay_ms) == ("t2", "0", "1", 0.25)
     assert line.memory_bytes == step.memory_bytes

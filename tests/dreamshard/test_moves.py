@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
-from dreamshard.moving import Step, blocks_of, in_use, moved_bytes, renamed, steps
+from dreamshard.moving import InUse, Step, moved_bytes, rename_devices, steps
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.plan import make_plan
 from dreamshard.search import RooflinePlacer
+from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.accelerators.specs import SPECS
 from tests.helpers.tables import ROW_BYTES, tables_of, task_of
@@ -19,7 +20,7 @@ def placed(task, devices, per_host=None):
 
 
 def between(task, before, after):
-    found = steps(blocks_of(task, before), blocks_of(task, after))
+    found = steps(task, Shards.of(task, before), after)
     return [step for step in found if step.kind == "move"]
 
 
@@ -59,19 +60,19 @@ def test_rows_go_to_each_device_and_copies_to_every_device_that_has_none():
 
 def test_a_rotation_of_the_devices_names_moves_nothing():
     task = task_of([5, 4, 3, 2], num_devices=4, room_rows=10)
-    before = blocks_of(task, placed(task, [0, 1, 2, 3]))
+    before = Shards.of(task, placed(task, [0, 1, 2, 3]))
     rotated = placed(task, [1, 2, 3, 0])
-    assert moved_bytes(before, blocks_of(task, rotated)) == 14 * ROW_BYTES
-    assert moved_bytes(before, blocks_of(task, renamed(task, rotated, before))) == 0
+    assert moved_bytes(task, before, rotated) == 14 * ROW_BYTES
+    assert moved_bytes(task, before, rename_devices(task, rotated, before)) == 0
 
 
-def test_devices_are_only_renamed_within_their_hosts_and_hosts_as_a_whole():
+def test_devices_change_names_only_within_their_hosts_and_hosts_as_a_whole():
     task = replace(task_of([9, 8, 7, 6], num_devices=4, room_rows=20), devices_per_host=2)
-    before = blocks_of(task, placed(task, [0, 1, 2, 3], per_host=2))
+    before = Shards.of(task, placed(task, [0, 1, 2, 3], per_host=2))
     swapped_hosts = placed(task, [3, 2, 1, 0], per_host=2)
-    assert moved_bytes(before, blocks_of(task, renamed(task, swapped_hosts, before))) == 0
+    assert moved_bytes(task, before, rename_devices(task, swapped_hosts, before)) == 0
     mixed = placed(task, [0, 2, 1, 3], per_host=2)  # t0 and t2 share a host now: one pair has to move
-    assert moved_bytes(before, blocks_of(task, renamed(task, mixed, before))) == (8 + 7) * ROW_BYTES
+    assert moved_bytes(task, before, rename_devices(task, mixed, before)) == (8 + 7) * ROW_BYTES
 
 
 def test_tables_on_hosts_move_with_their_host():
@@ -79,8 +80,8 @@ def test_tables_on_hosts_move_with_their_host():
     task = replace(task_of([8, 6], num_devices=4, room_rows=20), devices_per_host=2, constraints=constraints)
     on_host = lambda host: TableSharding("table_row_wise", where=(host,))  # noqa: E731
     whole = lambda device: TableSharding("table_wise", where=(device,))  # noqa: E731
-    before = blocks_of(task, Placement((on_host(0), whole(1)), 4, 2))
-    after = renamed(task, Placement((on_host(1), whole(2)), 4, 2), before)
+    before = Shards.of(task, Placement((on_host(0), whole(1)), 4, 2))
+    after = rename_devices(task, Placement((on_host(1), whole(2)), 4, 2), before)
     assert after == Placement((on_host(0), whole(1)), 4, 2)
 
 
@@ -95,8 +96,8 @@ def test_tables_on_hosts_move_with_their_host():
 )
 def test_only_devices_that_are_alike_by_the_constraints_change_names(constraints, devices):
     task = replace(task_of([5, 4, 1], num_devices=3, room_rows=20), constraints=constraints)
-    before = blocks_of(task, placed(task, [0, 1, 2]))
-    after = renamed(task, placed(task, [1, 2, 0]), before)
+    before = Shards.of(task, placed(task, [0, 1, 2]))
+    after = rename_devices(task, placed(task, [1, 2, 0]), before)
     assert after.device.tolist() == devices
 
 
@@ -105,10 +106,10 @@ def test_new_gone_and_resized_tables_are_told_from_those_that_stay():
     plan = make_plan(old, placed(old, [0, 1, 1]), "old")
     today = tables_of([5, 3, 2], [4, 8, 4], names=["same", "wider", "new"])
     task = PlacementTask(today, 2, 2**20)
-    current = in_use(plan, task)
+    current = InUse.of(plan, task)
     assert (current.new, current.changed, current.removed) == (("new",), ("wider",), ("gone",))
-    assert [list(current.blocks), current.placement.tables[0].where] == [["same"], (0,)]
-    first, *_ = steps(current.blocks, blocks_of(task, placed(task, [1, 1, 0])))
+    assert (current.task.tables.names, current.placement.tables[0].where) == (("same",), (0,))
+    first, *_ = steps(task, current.shards, placed(task, [1, 1, 0]))
     assert first == Step("move", "same", (0, 5), (0, 4), 0, 1, 5 * ROW_BYTES)
 
 
@@ -116,10 +117,10 @@ def test_a_table_of_other_rows_is_loaded_anew_where_its_earlier_rows_are_known()
     old = PlacementTask(tables_of([5, 4]), 2, 2**20)
     plan = make_plan(old, placed(old, [0, 1]), "old")
     grown = PlacementTask(tables_of([5, 8]), 2, 2**20)
-    assert in_use(plan, grown).changed == ("t1",)
+    assert InUse.of(plan, grown).changed == ("t1",)
     without_rows = replace(plan, rows={})
-    assert in_use(without_rows, grown).changed == ()
-    assert in_use(without_rows, grown, rows_before={"t0": 5, "t1": 4}).changed == ("t1",)
+    assert InUse.of(without_rows, grown).changed == ()
+    assert InUse.of(without_rows, grown, rows_before={"t0": 5, "t1": 4}).changed == ("t1",)
 
 
 def test_rows_that_a_plan_splits_tell_how_many_there_were():
@@ -127,22 +128,23 @@ def test_rows_that_a_plan_splits_tell_how_many_there_were():
     rows = TableSharding("row_wise")
     whole = TableSharding("table_wise", where=(0,))
     plan = make_plan(old, Placement((rows, whole), 2, 2), "old")
-    assert in_use(plan, replace(old, tables=tables_of([8, 4]))).changed == ("t0",)
+    assert InUse.of(plan, replace(old, tables=tables_of([8, 4]))).changed == ("t0",)
 
 
 def test_a_plan_of_other_tables_or_of_other_sizes_of_all_is_refused():
     old = task_of([5], num_devices=2, room_rows=10)
     plan = make_plan(old, placed(old, [0]), "old")
     with pytest.raises(ValueError, match="places none of these tables"):
-        in_use(plan, PlacementTask(tables_of([5], prefix="other"), 2, 2**20))
+        InUse.of(plan, PlacementTask(tables_of([5], prefix="other"), 2, 2**20))
     with pytest.raises(ValueError, match=r"other sizes of all tables.*t0"):
-        in_use(plan, PlacementTask(tables_of([5], dim=8), 2, 2**20))
+        InUse.of(plan, PlacementTask(tables_of([5], dim=8), 2, 2**20))
 
 
 def test_tables_that_are_new_are_loaded_last_and_gone_ones_are_no_step():
     task = task_of([6, 6], num_devices=2, room_rows=7)
-    before = {"t0": blocks_of(task, placed(task, [0, 1]))["t0"], "gone": blocks_of(task, placed(task, [0, 1]))["t1"]}
-    found = steps(before, blocks_of(task, placed(task, [1, 0])))
+    old = replace(task, tables=tables_of([6, 6], names=["t0", "gone"]))
+    current = InUse.of(make_plan(old, placed(old, [0, 1]), "old"), task)
+    found = steps(task, current.shards, placed(task, [1, 0]))
     assert [(step.kind, step.table, step.source, step.target) for step in found] == [
         ("move", "t0", 0, 1),
         ("load", "t1", None, 0),
@@ -154,8 +156,8 @@ def test_devices_that_hold_more_or_fewer_rows_of_a_spread_table_keep_their_names
     task = PlacementTask(tables, 4, 2**30, constraints=ANY_SHARDING)
     rows = TableSharding("row_wise")
     placement = placed(task, [0, 3, 0, 1]).with_table(0, rows)
-    before = blocks_of(task, placed(task, [0, 0, 1, 3]).with_table(0, rows))  # the same but for names
-    again = renamed(task, placement, before)
+    before = Shards.of(task, placed(task, [0, 0, 1, 3]).with_table(0, rows))  # the same but for names
+    again = rename_devices(task, placement, before)
     prior = RooflinePlacer(SPECS["a100"])
     cost_ms, again_ms = (float(prior.predict(task, each).overall_ms()) for each in (placement, again))
     assert again_ms == pytest.approx(cost_ms)

@@ -7,7 +7,7 @@ import torch
 
 from dreamshard.constraints import Constraints
 from dreamshard.legality import violation
-from dreamshard.moving import InUse, MovePrice, blocks_of, in_use, moved_bytes, renamed, weigh
+from dreamshard.moving import InUse, MovePrice, moved_bytes, rename_devices, weigh
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.plan import make_plan
 from dreamshard.search import RooflinePlacer
@@ -37,7 +37,7 @@ def placed(task, devices):
 
 
 def used(task, devices) -> InUse:
-    return in_use(make_plan(task, placed(task, devices), "old"), task)
+    return InUse.of(make_plan(task, placed(task, devices), "old"), task)
 
 
 def two_devices(num_tables=4, **more):
@@ -96,14 +96,14 @@ def test_the_choice_is_never_worse_than_both_ends_and_fits(seed, steps):
     )
     task = replace(loose, memory_bytes=int(room), constraints=Constraints(apart=()))
     current = used(task, first)
-    target = renamed(task, placed(task, second), current.blocks)
+    target = rename_devices(task, placed(task, second), current.shards)
     price = MovePrice(steps_until_next=steps, bytes_per_s=1e9)
     weighed = weigh(task, current, target, A100, price)
     totals = [price.total_ms(point.overall_ms, point.moved_bytes) for point in (weighed.kept, weighed.moved_all)]
     assert price.total_ms(weighed.chosen.overall_ms, weighed.chosen.moved_bytes) <= min(totals)
     for point in (*weighed.curve, weighed.chosen):
         assert violation(task, point.placement) == ""
-        assert point.moved_bytes == moved_bytes(current.blocks, blocks_of(task, point.placement))
+        assert point.moved_bytes == moved_bytes(task, current.shards, point.placement)
         assert point.overall_ms == float(A100.predict(task, point.placement).overall_ms())
 
 
@@ -117,7 +117,7 @@ def test_a_plan_that_breaks_a_new_constraint_cannot_be_kept_and_the_reason_is_sa
 
 def test_new_tables_cost_no_moves_wherever_they_go():
     old = PlacementTask(tables_of([100_000] * 3, 64, 20.0), 2, 2**40)
-    current = in_use(make_plan(old, placed(old, [0, 0, 1]), "old"), two_devices())
+    current = InUse.of(make_plan(old, placed(old, [0, 0, 1]), "old"), two_devices())
     task = two_devices()
     weighed = weigh(task, current, placed(task, [0, 0, 1, 1]), A100, DEAR)
     assert weighed.chosen.moved_bytes == 0
@@ -128,7 +128,7 @@ def test_a_plan_for_other_devices_moves_all_of_the_way():
     old = two_devices()
     task = replace(old, num_devices=3)
     weighed = weigh(
-        task, in_use(make_plan(old, placed(old, [0, 0, 1, 1]), "old"), task), placed(task, [0, 0, 1, 2]), A100, DEAR
+        task, InUse.of(make_plan(old, placed(old, [0, 0, 1, 1]), "old"), task), placed(task, [0, 0, 1, 2]), A100, DEAR
     )
     assert weighed.kept is None
     assert weighed.why_not_kept == "it is for 2 devices"
@@ -162,11 +162,11 @@ def test_tables_on_hosts_are_kept_on_hosts_of_the_same_size_only():
     plan = make_plan(old, Placement((on_host, whole), 4, 2), "old")
     unsaid = replace(old, devices_per_host=None)  # the hardware has four per host
     wider = Placement((replace(on_host, where=(0,)), whole), 4, 4)
-    weighed = weigh(unsaid, in_use(plan, unsaid), wider, A100, DEAR)
+    weighed = weigh(unsaid, InUse.of(plan, unsaid), wider, A100, DEAR)
     assert weighed.why_not_kept == "it spreads rows over hosts of 2 devices"
     assert weighed.chosen == weighed.moved_all
     same = Placement((replace(on_host, where=(0,)), whole), 4, 2)
-    assert weigh(old, in_use(plan, old), same, A100, DEAR).chosen.moved_bytes == 0
+    assert weigh(old, InUse.of(plan, old), same, A100, DEAR).chosen.moved_bytes == 0
 
 
 def test_a_plan_whose_cost_the_placer_does_not_know_is_left_and_the_reason_is_said():
@@ -174,7 +174,7 @@ def test_a_plan_whose_cost_the_placer_does_not_know_is_left_and_the_reason_is_sa
     task = PlacementTask(tables, 2, 2**40, constraints=Constraints(caching=True))
     cached = TableSharding("table_wise", where=(0,), cached_share=0.5)
     held = placed(task, [0, 1]).with_table(0, cached)
-    current = in_use(make_plan(task, held, "old"), task)
+    current = InUse.of(make_plan(task, held, "old"), task)
     weighed = weigh(task, current, placed(task, [0, 1]), learnt_placer(), DEAR)
     assert weighed.kept is None
     assert "its cost is not known" in weighed.why_not_kept
