@@ -1,6 +1,6 @@
 """dreamshard: learn what embedding tables cost, and place them on devices. Each room uses only the rooms above it.
 
-    files/                 atomic writing, digests, locks
+    files/                 atomic writing, locks, content of other people
     tables, workloads/     `Tables` and their lookups, from files, published lists or generators
     tasks, placement       a `PlacementTask`: tables, devices, memory; a `Placement`: how each table is sharded, and where
     costs, placer, plan    `CostSample`: measured milliseconds per device; the `Placer` protocol; the plan for the trainer
@@ -17,10 +17,28 @@ M members of an ensemble, N lookups or shards, P distinct tables of a data set, 
 milliseconds (`_ms`), memory in bytes (`_bytes`).
 """
 
+from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.costs import CostSample, DeviceCosts
-from dreamshard.placement import Placement
+from dreamshard.placement import Placement, TableSharding
+from dreamshard.placer import NoPlacementError, Placer
+from dreamshard.plan import Plan, make_plan, read_plan
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import read_tables
 
-__all__ = ["CostSample", "DeviceCosts", "Placement", "PlacementTask", "Tables", "read_tables"]
+__all__ = [
+    "ANY_SHARDING",
+    "Constraints",
+    "CostSample",
+    "DeviceCosts",
+    "NoPlacementError",
+    "Placement",
+    "PlacementTask",
+    "Placer",
+    "Plan",
+    "TableSharding",
+    "Tables",
+    "make_plan",
+    "read_plan",
+    "read_tables",
+]

@@ -43,6 +43,7 @@ _REQUIREMENTS = (
     "pydantic",
     "torch",
     "jaxtyping",
+    "numba",
     "safetensors",
     "scipy",
     "psutil",
