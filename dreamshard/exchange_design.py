@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from dreamshard.costs import Exchange
+from dreamshard.hardware.links import VECTOR_BYTES
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.links import VECTOR_BYTES
 
 _LEAST_BYTES = 2**14  # a device sends: below, latency alone counts
 _STEP = 4  # from one size to the next

@@ -4,10 +4,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from dreamshard import trained
+from dreamshard.hardware.accelerator import PRESETS, hardware, is_hardware_file
 from dreamshard.placer import Placer
 from dreamshard.search import RooflinePlacer
-from dreamshard.testbeds.accelerators.hardware_file import hardware, is_hardware_file
-from dreamshard.testbeds.accelerators.specs import SPECS
 from dreamshard.trained import TrainedPlacer
 from dreamshard.version_references import WRITTEN, VersionReference
 
@@ -26,7 +25,7 @@ def named_placer(name: str | Path) -> Placer:
         ValueError: there is no such placer.
     """
     text = str(name)
-    if text in SPECS or is_hardware_file(text):
+    if text in PRESETS or is_hardware_file(text):
         return RooflinePlacer(hardware(text))
     if Path(text).is_dir():
         return trained.load_placer(Path(text))
@@ -40,14 +39,14 @@ def _registered(version: str) -> TrainedPlacer:
     loader = next(iter(entry_points(group=GROUP)), None)
     if loader is None or not VersionReference.of(version).is_valid:
         raise ValueError(
-            f"{version!r} is neither a preset ({', '.join(sorted(SPECS))}), a hardware file nor a folder, nor a version of "
+            f"{version!r} is neither a preset ({', '.join(sorted(PRESETS))}), a hardware file nor a folder, nor a version of "
             f"the registry ({WRITTEN}); name one of these"
         )
     try:
         load = loader.load()
     except ImportError as error:
         raise ValueError(
-            f"{version!r} is neither a preset ({', '.join(sorted(SPECS))}), a hardware file nor a folder, and the registry "
+            f"{version!r} is neither a preset ({', '.join(sorted(PRESETS))}), a hardware file nor a folder, and the registry "
             f"of versions cannot be imported ({error}); install dreamshard with its storage package, or name another"
         ) from error
     placer: TrainedPlacer = load(version)

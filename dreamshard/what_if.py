@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
 from dreamshard.costs import PHASES
+from dreamshard.hardware.accelerator import AcceleratorSpec
+from dreamshard.hardware.links import index_exchange_s
 from dreamshard.placement import ON_ONE_HOST
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards
 from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.collectives import index_exchange_s
-from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.testbeds.capacity import TABLES_SHARE
 
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dreamshard.cost_model import structured_formula as formula
-from dreamshard.testbeds.accelerators import kernels, loads, placed_kernels
-from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
+from dreamshard.hardware import kernels, loads
+from dreamshard.hardware.accelerator import AcceleratorSpec
 
 Floats = NDArray[np.float64]
 Compiled = TypeVar("Compiled", bound=Callable[..., Any])
@@ -130,7 +130,7 @@ def roofline_law(spec: AcceleratorSpec, batch_size: int, curves: Floats) -> Devi
         spec.num_sms * spec.clock_hz,
         spec.resident_warps,
         spec.launch_s,
-        placed_kernels.HOST_LINK_SHARE * spec.host_bytes_per_s if spec.host_bytes_per_s else math.nan,
+        kernels.HOST_LINK_SHARE * spec.host_bytes_per_s if spec.host_bytes_per_s else math.nan,
         batch_size,
     ]
     none = np.zeros((1, 1))
@@ -264,7 +264,7 @@ def _forward_s(figures: Floats, load: Floats) -> float:
         seconds += (
             moved
             + sorted_bytes / (kernels.BANDWIDTH_SHARE * figures[_MEMORY])
-            + placed_kernels.PREFETCH_KERNELS * figures[_LAUNCH]
+            + kernels.PREFETCH_KERNELS * figures[_LAUNCH]
         )
     return seconds
 
@@ -291,8 +291,8 @@ def _backward_s(figures: Floats, load: Floats) -> float:
     if len(load) > loads.DENSE_BYTES:
         if load[loads.DENSE_BYTES] > 0:
             seconds += (
-                load[loads.DENSE_BYTES] / (placed_kernels.STREAM_SHARE * figures[_MEMORY])
-                + placed_kernels.DENSE_KERNELS * figures[_LAUNCH]
+                load[loads.DENSE_BYTES] / (kernels.STREAM_SHARE * figures[_MEMORY])
+                + kernels.DENSE_KERNELS * figures[_LAUNCH]
             )
         if load[loads.HOST_STATE_BYTES] > 0:
             seconds += load[loads.HOST_STATE_BYTES] / figures[_HOST_RATE]

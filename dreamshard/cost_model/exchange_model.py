@@ -27,7 +27,7 @@ from dreamshard.cost_model.exchange_law import (
     tangent,
 )
 from dreamshard.costs import ExchangeSample
-from dreamshard.testbeds.accelerators.links import VECTOR_BYTES
+from dreamshard.hardware.links import VECTOR_BYTES
 
 # Columns of `points`: topology, bytes, milliseconds
 _TOPOLOGY = slice(0, 2)  # devices, devices per host

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dreamshard.hardware.links import VECTOR_BYTES
+from dreamshard.hardware.loads import OFFSET_BYTES, SECTOR_BYTES
 from dreamshard.measured_on import StepSetting
 from dreamshard.tables import BYTES_PER_ROW_STATE, BYTES_PER_WEIGHT, Tables
-from dreamshard.testbeds.accelerators.links import VECTOR_BYTES
-from dreamshard.testbeds.accelerators.loads import OFFSET_BYTES, SECTOR_BYTES
 
 # What a lookup takes besides its row's bytes (index, address, issue; in the backward pass also the sort), as bytes that
 # take as long. Fitted to the presets' kernels on V100, A100, H100, H200 and B200, dim 16 and mixed dims.

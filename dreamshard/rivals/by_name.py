@@ -2,11 +2,11 @@
 
 from importlib.util import find_spec
 
+from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placer import Placer
 from dreamshard.rivals.neuroshard import NeuroShardPlacer, PredictedCosts
 from dreamshard.rivals.torchrec_planner import COLUMNS, WHOLE, TorchRecPlanner
 from dreamshard.search import DreamShardPlacer
-from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 
 MEASURING = "rnn"
 """The rival that measures placements in order to learn; `train_rnn` builds it."""

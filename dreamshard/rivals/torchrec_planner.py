@@ -13,9 +13,9 @@ eighths of each table allowed beside the whole one, and takes the plan that Torc
 from dataclasses import dataclass
 from typing import Any
 
+from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 
 WHOLE, COLUMNS = "torchrec_planner", "torchrec_planner_columns"
 """Names of the placer that keeps tables whole, and of the one that may split them by columns."""

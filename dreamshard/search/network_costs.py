@@ -28,12 +28,12 @@ from dreamshard.cost_model.compiled import COPIES, HOSTS, ROWS, DeviceLaw, Float
 from dreamshard.cost_model.exchange_law import Topology
 from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.costs import DeviceCosts
+from dreamshard.hardware.links import VECTOR_BYTES
 from dreamshard.placement import ON_ONE_DEVICE, Placement
 from dreamshard.search.search_costs import CollectiveLoad, Figures
 from dreamshard.shards import Shards
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.links import VECTOR_BYTES
 
 _FORWARD, _BACKWARD = 0, 1
 _POINTS = 24  # of a curve of all-to-alls

@@ -18,16 +18,14 @@ from dreamshard.cost_model.compiled import (
     roofline_law,
 )
 from dreamshard.costs import DeviceCosts
+from dreamshard.hardware.accelerator import AcceleratorSpec
+from dreamshard.hardware.links import Operation, all_to_all_s, host_exchange_s, ring_s, vector_bytes
+from dreamshard.hardware.loads import placed_loads
+from dreamshard.hardware.roofline import sharding_costs
 from dreamshard.placement import Placement
 from dreamshard.shards import Shards
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.collectives import host_exchange_s, ring_s
-from dreamshard.testbeds.accelerators.links import all_to_all_s, vector_bytes
-from dreamshard.testbeds.accelerators.loads import placed_loads
-from dreamshard.testbeds.accelerators.public_measurements import Operation
-from dreamshard.testbeds.accelerators.roofline import sharding_costs
-from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 
 _ROWS_OPERATIONS: tuple[Operation, ...] = ("reduce_scatter", "all_gather")  # there and back
 

@@ -11,6 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dreamshard.costs import DeviceCosts
+from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.placement import Placement
 from dreamshard.search.roofline_costs import RooflineCosts
@@ -18,7 +19,6 @@ from dreamshard.search.search_costs import SearchCosts
 from dreamshard.search.searching_placer import SearchingPlacer
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 
 
 @dataclass(frozen=True)

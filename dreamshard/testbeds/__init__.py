@@ -7,11 +7,10 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from dreamshard.costs import CostSample, Exchange, ExchangeSample
+from dreamshard.hardware.accelerator import DEFAULT_PRESET, PRESETS, hardware, preset_of
 from dreamshard.names import SIMULATED
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.hardware_file import hardware
-from dreamshard.testbeds.accelerators.specs import DEFAULT_SPEC, SPECS, spec_of
 from dreamshard.testbeds.base import (
     MeasurementError,
     Testbed,
@@ -40,7 +39,7 @@ __all__ = [
 
 def testbed_names() -> list[str]:
     """Every name that `open_testbed` takes."""
-    presets = [f"{kind}:{name}" for kind in (SIMULATED, "emulated") for name in SPECS]
+    presets = [f"{kind}:{name}" for kind in (SIMULATED, "emulated") for name in PRESETS]
     ray = ["cluster:ray", "cluster:ray:cpu", "cluster:ray:cuda"]
     fixed = ["auto", "cluster", "cluster:cpu", "cluster:cuda", *ray, "emulated", SIMULATED]
     files = [f"{kind}:FILE.yaml" for kind in (SIMULATED, "emulated")]
@@ -60,7 +59,7 @@ def open_testbed(name: str, setup: TestbedSetup, launched: RankSource | None = N
       accelerator, by default the GPU's own.
     - `auto`: `cluster` on CUDA if there is a GPU for each device, else `emulated` if there is any, else `cluster` on CPU.
     - `simulated`, `simulated:<accelerator>`: a model, by default of the paper's accelerator.
-    - Instead of an accelerator's name, the last two take a file of one's own hardware (`hardware_file.py`).
+    - Instead of an accelerator's name, the last two take a file of one's own hardware (docs/hardware.md).
     - `package.module:factory`: calls the factory with the setup; the result needs only `measure(task, placement)`;
       one that has `measure_exchange(exchange)` can measure all-to-alls too.
 
@@ -84,7 +83,7 @@ def open_testbed(name: str, setup: TestbedSetup, launched: RankSource | None = N
 
         return _on_ranks(name, setup, ray_ranks(setup.most_devices, detail.removeprefix("ray").removeprefix(":")))
     if kind == "simulated":
-        return SimulatedTestbed(setup, hardware(detail or DEFAULT_SPEC))
+        return SimulatedTestbed(setup, hardware(detail or DEFAULT_PRESET))
     if kind == "emulated":
         return _emulated(setup, detail)
     if detail and kind not in ("auto", "cluster"):
@@ -121,7 +120,7 @@ def _on_ranks(name: str, setup: TestbedSetup, source: RankSource) -> ClusterTest
 def _emulated(setup: TestbedSetup, target: str) -> EmulatedTestbed:
     """One device for all, with the links of `target`, else of the GPU's own preset, else of the default one."""
     device_type: Literal["cpu", "cuda"] = "cuda" if torch.cuda.device_count() else "cpu"
-    spec = hardware(target) if target else spec_of(device_model(device_type))
+    spec = hardware(target) if target else preset_of(device_model(device_type)) or PRESETS[DEFAULT_PRESET]
     testbed = EmulatedTestbed(setup, device_type, spec)
     if device_type == "cpu":
         logger.warning("this machine has no GPU, so shards are measured on its CPU; their costs are no guide to GPUs")

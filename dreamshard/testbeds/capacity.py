@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from dreamshard.testbeds.accelerators.specs import AcceleratorSpec, spec_named_in
+from dreamshard.hardware.accelerator import AcceleratorSpec, preset_of
 from dreamshard.testbeds.base import Testbed
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.emulated import EmulatedTestbed
@@ -42,14 +42,14 @@ def capacity_of(testbed: Testbed, num_devices: int) -> Capacity:
     if isinstance(testbed, ClusterTestbed):
         gpu = testbed.layout.ranks[0].gpu
         if testbed.device_type == "cuda" and gpu is not None:  # this host may have none
-            return Capacity(kind="gpu", memory_bytes=gpu.memory_bytes, spec=spec_named_in(gpu.model))
+            return Capacity(kind="gpu", memory_bytes=gpu.memory_bytes, spec=preset_of(gpu.model))
         per_host = min(num_devices, testbed.layout.devices_per_host)
         return Capacity(kind="cpu", memory_bytes=machine_memory_bytes() // per_host)
     if isinstance(testbed, EmulatedTestbed):
         if testbed.device_type == "cpu":
             return Capacity(kind="cpu", memory_bytes=machine_memory_bytes())
         properties = torch.cuda.get_device_properties(0)
-        return Capacity(kind="gpu", memory_bytes=int(properties.total_memory), spec=spec_named_in(properties.name))
+        return Capacity(kind="gpu", memory_bytes=int(properties.total_memory), spec=preset_of(properties.name))
     return Capacity(kind="unknown", memory_bytes=getattr(testbed, "memory_bytes", None))
 
 

@@ -14,13 +14,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample, Infeasible
+from dreamshard.hardware.accelerator import AcceleratorSpec
+from dreamshard.hardware.links import collectives_s, index_exchange_s
+from dreamshard.hardware.roofline import link_devices_per_host
 from dreamshard.placement import Placement
 from dreamshard.shards import Shards
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.collectives import collectives_s, index_exchange_s
-from dreamshard.testbeds.accelerators.roofline import link_devices_per_host
-from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.testbeds.base import TestbedSetup, check_placement
 from dreamshard.testbeds.clocks import CLOCKS, medians, slowest_spread
 from dreamshard.testbeds.cluster.sharded.device_times import device_times

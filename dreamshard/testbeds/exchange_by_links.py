@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from dreamshard.costs import Exchange, ExchangeSample
-from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
-from dreamshard.testbeds.accelerators.links import all_to_all_s
+from dreamshard.hardware.accelerator import AcceleratorSpec
+from dreamshard.hardware.links import all_to_all_s
 
 
 def exchange_by_links(

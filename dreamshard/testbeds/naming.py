@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
+from dreamshard.hardware.accelerator import DEFAULT_PRESET, PRESETS, is_hardware_file, read_hardware
 from dreamshard.names import SIMULATED
-from dreamshard.testbeds.accelerators.hardware_file import is_hardware_file, read_hardware
-from dreamshard.testbeds.accelerators.specs import DEFAULT_SPEC, SPECS
 
 
 def is_testbed(name: str, kind: str, hardware: str) -> bool:
@@ -16,9 +15,9 @@ def is_testbed(name: str, kind: str, hardware: str) -> bool:
     if named_kind not in ("cluster", "emulated", SIMULATED):
         return True
     if named_kind == SIMULATED:
-        preset = preset or DEFAULT_SPEC
+        preset = preset or DEFAULT_PRESET
     if is_hardware_file(preset) and Path(preset).is_file():
         preset = read_hardware(Path(preset)).name  # with a digest of its figures
-    elif preset not in SPECS:
+    elif preset not in PRESETS:
         return kind == named_kind
     return kind == named_kind and hardware.endswith(f" {preset}")

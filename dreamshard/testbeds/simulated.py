@@ -7,14 +7,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dreamshard.costs import CostSample, DeviceCosts, Exchange, ExchangeSample
+from dreamshard.hardware.accelerator import AcceleratorSpec
+from dreamshard.hardware.links import all_to_all_s, index_exchange_s
+from dreamshard.hardware.loads import shard_loads, table_loads
+from dreamshard.hardware.roofline import link_devices_per_host, phase_costs, sharding_costs
 from dreamshard.placement import Placement
 from dreamshard.tables import Optimizer, Precision, Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.collectives import index_exchange_s
-from dreamshard.testbeds.accelerators.links import all_to_all_s
-from dreamshard.testbeds.accelerators.loads import shard_loads, table_loads
-from dreamshard.testbeds.accelerators.roofline import link_devices_per_host, phase_costs, sharding_costs
-from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.testbeds.base import TestbedSetup, check_placement
 
 DEFAULT_NOISE = 0.01

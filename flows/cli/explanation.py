@@ -47,7 +47,7 @@ def explain(
     store = enter(home, reads_only=True)
     options.check_room(memory_gb, hardware)
     from dreamshard.explain import explain as explained
-    from dreamshard.testbeds.accelerators.hardware_file import hardware as hardware_of
+    from dreamshard.hardware.accelerator import hardware as hardware_of
     from flows.placing.given_limits import constraints_of, memory_bytes_of
     from flows.placing.model_tables import read_model, task_of
     from flows.placing.plan_in_use import read_any_plan

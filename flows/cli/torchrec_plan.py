@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from dreamshard.hardware.accelerator import AcceleratorSpec
     from dreamshard.model_tables import ModelTables
     from dreamshard.plan import Plan
     from dreamshard.tasks import PlacementTask
-    from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
     from dreamshard.torchrec import PlannedTable
 
 DeviceType = Literal["cuda", "cpu"]

@@ -67,7 +67,7 @@ def parse_clusters(text: str) -> "list[Cluster]":
     Raises:
         ValueError: an entry has no number of devices, or names no hardware.
     """
-    from dreamshard.testbeds.accelerators.hardware_file import hardware
+    from dreamshard.hardware.accelerator import hardware
     from dreamshard.what_if import Cluster
 
     clusters = []

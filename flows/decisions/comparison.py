@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from dreamshard.formatting import gib
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.names import SIMULATED
 from dreamshard.recipes import RECIPES
-from dreamshard.testbeds.accelerators.specs import SPECS
 from dreamshard.version_references import VersionReference, number_of
 from flows.decisions.heldout import split_by_training
 from flows.decisions.warm_start import learns_fixed_model
@@ -133,7 +133,7 @@ def _testbed(store: Store, compared: _Compared) -> str:
     if kind == "cluster":
         return kind
     preset = hardware.rpartition(" ")[2]
-    if kind in (SIMULATED, "emulated") and preset in SPECS:
+    if kind in (SIMULATED, "emulated") and preset in PRESETS:
         return f"{kind}:{preset}"
     parameters = runs.client(store.settings).get_run(compared.run).data.params
     name = str(parameters.get("testbed", ""))

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placer import Placer
 from dreamshard.rivals import OF_TORCHREC, installed_rivals, rival
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from flows.decisions.contestants import Contestants, without_room
 
 MOST_IN_COLUMNS = 150

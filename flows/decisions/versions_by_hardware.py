@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.measured_on import MeasuredOn, is_named
 from dreamshard.names import is_simulated
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.version_references import number_of
 from storage.mlflow_store import registry
 from storage.mlflow_store.standings import TRYOUT, champions_among, provisional_note

@@ -18,9 +18,9 @@ def _recipes() -> list[str]:
 
 
 def _testbeds() -> str:
-    from dreamshard.testbeds.accelerators.specs import SPECS
+    from dreamshard.hardware.accelerator import PRESETS
 
-    preset = rf"(:({'|'.join(SPECS)}|[^:]+\.(yaml|yml|json)))?"
+    preset = rf"(:({'|'.join(PRESETS)}|[^:]+\.(yaml|yml|json)))?"
     custom = r"(?!auto:|cluster:|emulated:|simulated:)[\w.]+:\w+"
     return rf"^(|auto|cluster(:ray)?(:cpu|:cuda)?|(emulated|simulated){preset}|{custom})$"
 

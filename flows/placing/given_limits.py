@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dreamshard.constraints import Constraints
-    from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
+    from dreamshard.hardware.accelerator import AcceleratorSpec
 
 _FILES = (".yaml", ".yml", ".json")
 

@@ -6,12 +6,12 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from dreamshard.hardware.accelerator import AcceleratorSpec
     from dreamshard.measured_on import MeasuredOn
     from dreamshard.placement import Placement
     from dreamshard.placer import Placer
     from dreamshard.search import DreamShardPlacer, RooflinePlacer
     from dreamshard.tasks import PlacementTask
-    from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
     from storage.store import Store
 
     Predictor: TypeAlias = DreamShardPlacer | RooflinePlacer
@@ -210,11 +210,11 @@ def _with_champion(store: "Store", name: str, note: Callable[[str], None]) -> Ch
     if champion is None:
         rival = _rule_or_rival(name, None, note, None)
         return Choice(rival, name, None, None, predicted_by="dreamshard champion")
-    from dreamshard.testbeds.accelerators.specs import spec_named_in
+    from dreamshard.hardware.accelerator import preset_of
     from storage.mlflow_store import registry
 
     origin, version = _origin(store, champion, "champion"), registry.champion(store.settings)
-    spec = spec_named_in(origin.hardware) if origin else None
+    spec = preset_of(origin.hardware) if origin else None
     rival = _rule_or_rival(name, champion, note, spec)
     by = "dreamshard champion"
     return Choice(

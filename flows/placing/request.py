@@ -9,13 +9,13 @@ from flows.placing.given_limits import constraints_of, memory_bytes_of
 from flows.placing.placers import choose, is_without_costs
 
 if TYPE_CHECKING:
+    from dreamshard.hardware.accelerator import AcceleratorSpec
     from dreamshard.model_tables import ModelTables
     from dreamshard.moving import InUse
     from dreamshard.placement import Placement
     from dreamshard.plan import Plan
     from dreamshard.tables import Optimizer, Precision
     from dreamshard.tasks import PlacementTask
-    from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
     from flows.placing.placers import Predictor
     from flows.placing.transition import Transition
     from storage.store import Store
@@ -117,7 +117,7 @@ def check(store: "Store", request: PlaceRequest, note: Callable[[str], None]) ->
     Raises:
         ValueError: something does not exist, or no placement can be legal; the message says what.
     """
-    from dreamshard.testbeds.accelerators.hardware_file import hardware as hardware_of
+    from dreamshard.hardware.accelerator import hardware as hardware_of
     from flows.placing.model_tables import read_model, task_of
     from flows.placing.plan_in_use import read_in_use
 

@@ -19,6 +19,7 @@ from prefect.utilities.timeout import timeout
 from dreamshard.costs import CostSample
 from dreamshard.files.digests import digest
 from dreamshard.files.locks import measuring as host_measuring_lock
+from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.names import SIMULATED
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig, Recipe
@@ -26,7 +27,6 @@ from dreamshard.shards import Shards
 from dreamshard.sizing import batch_size_of
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed, testbed_names
-from dreamshard.testbeds.accelerators.specs import AcceleratorSpec
 from dreamshard.testbeds.base import MeasurementError, Testbed, TestbedSetup
 from dreamshard.testbeds.capacity import Capacity, capacity_of
 from dreamshard.workloads import Lookups, LookupSource

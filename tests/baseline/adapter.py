@@ -11,6 +11,7 @@ import torch
 
 from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.exchange_design import designed_exchanges
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.model_files import load_placer, save_placer
 from dreamshard.moving import InUse, MovePrice, rename_devices, weigh
 from dreamshard.placement import ON_ONE_DEVICE, Placement
@@ -21,7 +22,6 @@ from dreamshard.search import DreamShardPlacer, GreedyCostPlacer, RooflinePlacer
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import accelerator
 from dreamshard.training import TrainingConfig, fit_costs, improve_policy, make_placer, propose, start_training
 from storage.lake import catalog
 from storage.settings import Settings
@@ -64,13 +64,13 @@ def plan_costs(task: PlacementTask, dims: str) -> dict[str, float]:
 
 def preset_cost(task: PlacementTask, hardware: str, *, columns: bool) -> float:
     """Milliseconds of the plan that the search by a preset finds, by every way to shard that the task allows."""
-    placer = RooflinePlacer(accelerator(hardware), columns=columns)
+    placer = RooflinePlacer(PRESETS[hardware], columns=columns)
     return float(placer.predict(task, placer.place(task)).overall_ms())
 
 
 def cost_after_moving(task: PlacementTask, device: list[int], hardware: str) -> float:
     """Milliseconds of a step of the plan chosen with `device` in use, with its share of the price of moving."""
-    placer = RooflinePlacer(accelerator(hardware))
+    placer = RooflinePlacer(PRESETS[hardware])
     held = InUse.of(make_plan(task, Placement.whole(torch.tensor(device), task.num_devices), "in use"), task)
     target = rename_devices(task, placer.place(task), held.shards)
     price = MovePrice(steps_until_next=STEPS, bytes_per_s=BYTES_PER_S)

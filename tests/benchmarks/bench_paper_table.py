@@ -33,6 +33,7 @@ from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.costs import CostSample
 from dreamshard.exchange_design import exchanges_for
 from dreamshard.formatting import markdown_table
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.legality import violation
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.rivals import OF_TORCHREC, ON_NETWORK, installed_rivals, rival, train_rnn
@@ -40,7 +41,6 @@ from dreamshard.search import GreedyCostPlacer
 from dreamshard.tables import Tables, concatenate
 from dreamshard.task_sampling import split_tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import RTX2080TI
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.trained import fit_costs, improve_policy, make_placer, propose, start_training
@@ -49,6 +49,8 @@ from tests.benchmarks.gains import Costs, Gain, gain_over
 from tests.benchmarks.measuring import Row
 from tests.benchmarks.paper_table_plots import draw
 from tests.benchmarks.pools import ALL_DIMS, BATCH, Dims, Size, meta_tables, repeated
+
+RTX2080TI = PRESETS["rtx2080ti"]
 
 DATA, PICTURES = Path(__file__).parent / "data", Path(__file__).parents[2] / "docs" / "pictures"
 QUICK = Path(__file__).parents[2] / ".benchmarks"

@@ -18,13 +18,11 @@ import scipy
 import torch
 from torch import Tensor
 
+from dreamshard.hardware import kernels, loads
+from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
+from dreamshard.hardware.kernels import host_bytes_per_s
+from dreamshard.hardware.links import Operation, collective_times, fit_link_curve
 from dreamshard.tables import BYTES_PER_WEIGHT, NUM_BINS, Tables
-from dreamshard.testbeds.accelerators import kernels, loads
-from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
-from dreamshard.testbeds.accelerators.link_curves import fit_link_curve
-from dreamshard.testbeds.accelerators.placed_kernels import host_bytes_per_s
-from dreamshard.testbeds.accelerators.public_measurements import Operation, collective_times
-from dreamshard.testbeds.accelerators.specs import SPECS
 from tests.benchmarks.measuring import Row, row
 
 TIMES = Path(__file__).parent / "data" / "tbe.csv"
@@ -55,7 +53,7 @@ def kernel_ratios() -> dict[tuple[str, str], list[float]]:
         for given in csv.DictReader(file):
             kind = kind_of(given)
             if kind is not None:
-                predicted_us = 1e6 * float(predicted_s(given, SPECS[TAKEN_FOR.get(given["gpu"], given["gpu"])]))
+                predicted_us = 1e6 * float(predicted_s(given, PRESETS[TAKEN_FOR.get(given["gpu"], given["gpu"])]))
                 ratios.setdefault((given["gpu"], kind), []).append(predicted_us / float(given["time_us"]))
     return ratios
 

@@ -22,15 +22,20 @@ import torch
 from scipy import stats
 
 from dreamshard.constraints import ANY_SHARDING
+from dreamshard.hardware.accelerator import PRESETS, AcceleratorSpec
 from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.rivals.torchrec_planner import TorchRecPlanner
 from dreamshard.search import RooflinePlacer
 from dreamshard.tables import DEFAULT_BATCH, Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import A100, H100, H200, V100, AcceleratorSpec
 from dreamshard.workloads import read_tables
 from tests.benchmarks.measuring import Row, row
+
+A100 = PRESETS["a100"]
+H100 = PRESETS["h100"]
+H200 = PRESETS["h200"]
+V100 = PRESETS["v100"]
 
 MEMORY_BYTES = 80 * 2**30
 TIMEOUT_S = 300

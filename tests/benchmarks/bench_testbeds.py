@@ -15,13 +15,13 @@ from typing import Any
 import psutil
 import torch
 
+from dreamshard.hardware.accelerator import PRESETS, hardware
+from dreamshard.hardware.loads import table_loads
+from dreamshard.hardware.roofline import phase_costs
 from dreamshard.placement import Placement
 from dreamshard.tables import Tables, concatenate
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import TestbedSetup, open_testbed
-from dreamshard.testbeds.accelerators.loads import table_loads
-from dreamshard.testbeds.accelerators.roofline import phase_costs
-from dreamshard.testbeds.accelerators.specs import SPECS, accelerator
 from dreamshard.testbeds.cluster.testbed import ClusterTestbed
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.workloads import LookupFiles, WorkloadConfig, open_workload, statistics, write_lookups
@@ -80,15 +80,15 @@ def _cluster_rows(tables: Tables, lookups: LookupFiles, num_measurements: int) -
 
 def _simulated_rows(tables: Tables) -> list[dict[str, Any]]:
     found = []
-    for name in SPECS:
+    for name in PRESETS:
         setup = TestbedSetup(num_devices=1, batch_size=65_536, lookups=LookupFiles({}))
-        spec, loads = accelerator(name), table_loads(tables, setup.batch_size, "fp16", "sgd")
+        spec, loads = hardware(name), table_loads(tables, setup.batch_size, "fp16", "sgd")
         single_ms = sum(float(phase_costs(row[None], setup.batch_size, spec).device_ms()) for row in loads)
         fused_ms = float(phase_costs(loads.sum(dim=0, keepdim=True), setup.batch_size, spec).device_ms())
         found.append(_row(f"simulated {name}: {NUM_TABLES} tables fused / alone", fused_ms / single_ms, "ratio"))
     many = concatenate([_renamed(tables, suffix) for suffix in "abc"]).select(range(50))
     device = torch.randint(0, 4, (5000, 50), generator=torch.Generator().manual_seed(0))
-    bed = SimulatedTestbed(setup, accelerator("rtx2080ti"))
+    bed = SimulatedTestbed(setup, hardware("rtx2080ti"))
     bed.device_costs(many, device[:100], 4, "fp16")
     start = time.perf_counter()
     bed.device_costs(many, device, 4, "fp16")

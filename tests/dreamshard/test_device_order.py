@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from dreamshard.constraints import Constraints
+from dreamshard.hardware.accelerator import hardware
 from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import OrderedPlacer, device_order
 from dreamshard.search import RooflinePlacer
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.hardware_file import hardware
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import learnt_placer
 

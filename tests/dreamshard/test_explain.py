@@ -6,14 +6,14 @@ import pytest
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
 from dreamshard.explain import explain
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.search import RooflinePlacer
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import SPECS
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import learnt_placer
 
-A100 = RooflinePlacer(SPECS["a100"])
+A100 = RooflinePlacer(PRESETS["a100"])
 
 
 def task(**more):

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.moving import InUse, Step, moved_bytes, rename_devices, steps
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.plan import make_plan
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import SPECS
 from tests.helpers.tables import ROW_BYTES, tables_of, task_of
 
 
@@ -158,7 +158,7 @@ def test_devices_that_hold_more_or_fewer_rows_of_a_spread_table_keep_their_names
     placement = placed(task, [0, 3, 0, 1]).with_table(0, rows)
     before = Shards.of(task, placed(task, [0, 0, 1, 3]).with_table(0, rows))  # the same but for names
     again = rename_devices(task, placement, before)
-    prior = RooflinePlacer(SPECS["a100"])
+    prior = RooflinePlacer(PRESETS["a100"])
     cost_ms, again_ms = (float(prior.predict(task, each).overall_ms()) for each in (placement, again))
     assert again_ms == pytest.approx(cost_ms)
     assert [again.tables[t].where for t in (1, 2, 3)] == [(3,), (1,), (0,)]  # 0 and 1 hold as many rows

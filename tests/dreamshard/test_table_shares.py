@@ -6,15 +6,15 @@ import torch
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.costs import DeviceCosts
 from dreamshard.explain import table_shares
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import Placement, TableSharding, even_columns
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import SPECS
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import learnt_placer
 
-A100 = RooflinePlacer(SPECS["a100"])
+A100 = RooflinePlacer(PRESETS["a100"])
 POOLING = [40.0, 10.0, 20.0, 5.0, 8.0, 1.0, 3.0]
 
 

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from dreamshard.constraints import Constraints
+from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.hardware.roofline import sharding_costs
 from dreamshard.legality import violation
 from dreamshard.moving import InUse, MovePrice, moved_bytes, rename_devices, weigh
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
@@ -14,8 +16,6 @@ from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.roofline import sharding_costs
-from dreamshard.testbeds.accelerators.specs import SPECS
 from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.trained import learnt_placer
 
@@ -27,7 +27,7 @@ class Preset(RooflinePlacer):
         return sharding_costs(task, Shards.of(task, placement), DEFAULT_BATCH, self.spec)
 
 
-A100 = Preset(SPECS["a100"])
+A100 = Preset(PRESETS["a100"])
 DEAR = MovePrice(steps_until_next=1, bytes_per_s=1)
 CHEAP = MovePrice(steps_until_next=1e12, bytes_per_s=1e12)
 

@@ -1,9 +1,11 @@
 """The same tables on other clusters, sharded as constraints allow."""
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
-from dreamshard.testbeds.accelerators.specs import H100
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.what_if import Cluster, what_if
 from tests.helpers.tables import pool_of, tables_of
+
+H100 = PRESETS["h100"]
 
 EIGHT = Cluster(called="h100", spec=H100, num_devices=8)
 

@@ -9,6 +9,7 @@ import torch
 
 from dreamshard.baselines import baselines
 from dreamshard.constraints import Constraints
+from dreamshard.hardware.accelerator import hardware
 from dreamshard.legality import allowed_devices, violation
 from dreamshard.limits import PlacementLimits
 from dreamshard.packing import pack_whole
@@ -18,7 +19,6 @@ from dreamshard.rivals.neuroshard import NeuroShardPlacer, PredictedCosts
 from dreamshard.search import GreedyCostPlacer, RooflinePlacer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.hardware_file import hardware
 from tests.helpers.autoshard import learnt_autoshard_placer
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import learnt, learnt_placer

@@ -2,10 +2,12 @@
 
 import torch
 
-from dreamshard.testbeds.accelerators.specs import RTX2080TI
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.samples import sample_of_phases
+
+RTX2080TI = PRESETS["rtx2080ti"]
 
 
 def simulated(noise: float = 0.01, batch_size: int = 65_536) -> SimulatedTestbed:

@@ -8,13 +8,15 @@ from dreamshard.cost_model.exchange_law import Topology
 from dreamshard.cost_model.exchange_model import ExchangeModel
 from dreamshard.cost_model.structured import StructuredCostNetwork
 from dreamshard.exchange_design import designed_exchanges, device_counts
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import V100
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import pool_of
+
+V100 = PRESETS["v100"]
 
 BATCH = 65_536
 POOL = pool_of(24)

@@ -10,13 +10,15 @@ import pytest
 import torch
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.legality import violation
 from dreamshard.search import RooflinePlacer, annealing
 from dreamshard.search.options import ALL, Options
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import A100
 from tests.helpers.tables import pool_of
 from tests.helpers.trained import learnt_placer
+
+A100 = PRESETS["a100"]
 
 PLACERS = {"network": learnt_placer, "roofline": lambda: RooflinePlacer(A100)}
 NAMES = pool_of(24).names
@@ -58,7 +60,7 @@ import json
 from dreamshard.constraints import ANY_SHARDING
 from dreamshard.search import RooflinePlacer
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import A100
+from dreamshard.hardware.accelerator import PRESETS
 from tests.helpers.tables import pool_of
 task = PlacementTask(pool_of(12), 4, 2**33, constraints=ANY_SHARDING)
 print(json.dumps([repr(each) for each in RooflinePlacer(A100).place(task, 1.0).tables]))

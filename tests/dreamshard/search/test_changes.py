@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from dreamshard.constraints import Constraints
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.search import RooflinePlacer
 from dreamshard.search.changes import Changes
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import SPECS
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import learnt_placer
 
@@ -22,7 +22,7 @@ EVERY_WAY = (
     TableSharding("table_wise", where=(2,)),
     TableSharding("table_wise", where=(2,), cached_share=0.5),
 )
-PLACERS = {"preset": (RooflinePlacer(SPECS["a100"]), EVERY_WAY), "network": (learnt_placer(), EVERY_WAY[:-1])}
+PLACERS = {"preset": (RooflinePlacer(PRESETS["a100"]), EVERY_WAY), "network": (learnt_placer(), EVERY_WAY[:-1])}
 
 
 @pytest.fixture(params=PLACERS)
@@ -65,6 +65,6 @@ def test_without_a_table_costs_are_those_of_the_other_tables(case):
 def test_a_change_that_has_no_room_does_not_fit():
     task = PlacementTask(tables_of([100] * 4), 2, 2 * 100 * 16)
     placement = Placement.whole([0, 0, 1, 1], 2)
-    costs = RooflinePlacer(SPECS["a100"]).costs(task)
+    costs = RooflinePlacer(PRESETS["a100"]).costs(task)
     found = Changes.of(task, costs, placement).after([(0, placement.tables[0]), (0, placement.tables[2])])
     assert found.fits.tolist() == [True, False]

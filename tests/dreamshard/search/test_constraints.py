@@ -7,12 +7,14 @@ import torch
 
 from dreamshard.baselines import baselines
 from dreamshard.constraints import Constraints
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.legality import violation
 from dreamshard.search import RooflinePlacer
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import A100
 from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.trained import learnt_placer
+
+A100 = PRESETS["a100"]
 
 TASK = PlacementTask(pool_of(20), 4, 2**40)
 NAMES = TASK.tables.names

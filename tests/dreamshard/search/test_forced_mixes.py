@@ -5,6 +5,7 @@ import random
 import pytest
 
 from dreamshard.constraints import Constraints
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.legality import violation
 from dreamshard.placement import (
     ON_EVERY_DEVICE,
@@ -18,9 +19,10 @@ from dreamshard.placement import (
 from dreamshard.placer import NoPlacementError
 from dreamshard.search import RooflinePlacer
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import H100
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import learnt_placer
+
+H100 = PRESETS["h100"]
 
 PRIOR = RooflinePlacer(H100)
 BUDGET_MS = 10.0

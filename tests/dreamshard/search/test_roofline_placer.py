@@ -6,14 +6,16 @@ import pytest
 import torch
 
 from dreamshard.baselines import baselines
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.legality import violation
 from dreamshard.placer import Placer
 from dreamshard.search import RooflinePlacer
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import A100
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.tables import pool_of
+
+A100 = PRESETS["a100"]
 
 PRIOR = RooflinePlacer(A100)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dreamshard.constraints import ANY_SHARDING, UNCONSTRAINED, Constraints
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.legality import violation
 from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError
@@ -15,12 +16,15 @@ from dreamshard.search import RooflinePlacer
 from dreamshard.search.network_costs import NetworkCosts
 from dreamshard.search.search_costs import CollectiveLoad
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import A100, H100, H200
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from dreamshard.workloads import read_tables
 from tests.helpers.tables import pool_of, tables_of
 from tests.helpers.trained import learnt_placer
+
+A100 = PRESETS["a100"]
+H100 = PRESETS["h100"]
+H200 = PRESETS["h200"]
 
 PRIOR = RooflinePlacer(A100)
 GB = 10**9

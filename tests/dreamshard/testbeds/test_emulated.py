@@ -7,15 +7,18 @@ import pytest
 import torch
 
 from dreamshard.costs import Exchange, Infeasible
+from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.hardware.links import NETWORK_SHARE, PEER_S
 from dreamshard.placement import Placement
-from dreamshard.testbeds.accelerators.links import NETWORK_SHARE, PEER_S
-from dreamshard.testbeds.accelerators.specs import H100, V100
 from dreamshard.testbeds.base import Testbed, TestbedSetup
 from dreamshard.testbeds.emulated import EmulatedTestbed
 from dreamshard.testbeds.shard_cache import MemoryShardCache
 from dreamshard.testbeds.shard_runner import ShardRunner, asked_bytes
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
+
+H100 = PRESETS["h100"]
+V100 = PRESETS["v100"]
 
 BATCH = 64
 TABLES = tables_of_dims([4, 8, 128], rows=500)

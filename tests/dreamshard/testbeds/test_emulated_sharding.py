@@ -6,13 +6,15 @@ import pytest
 import torch
 
 from dreamshard.constraints import Constraints
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import H100
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.emulated import EmulatedTestbed
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
+
+H100 = PRESETS["h100"]
 
 BATCH = 64
 COLUMNS = ((0, 16),)

@@ -7,14 +7,17 @@ import torch
 
 from dreamshard.constraints import Constraints
 from dreamshard.costs import Exchange
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding, even_columns
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import H100, V100
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
 from tests.helpers.lookups import EvenLookups
 from tests.helpers.tables import roomy_task, tables_of_dims
+
+H100 = PRESETS["h100"]
+V100 = PRESETS["v100"]
 
 DIMS = [4, 8, 16, 32, 64, 128]
 

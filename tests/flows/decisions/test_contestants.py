@@ -9,10 +9,10 @@ from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 
 from dreamshard.algorithms import with_algorithm
 from dreamshard.baselines import GreedyPlacer
+from dreamshard.hardware.accelerator import hardware
 from dreamshard.rivals import OF_TORCHREC, rival
 from dreamshard.search import PARTS
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import accelerator
 from dreamshard.trained import make_placer, start_training
 from flows.decisions import contestants as field_of
 from flows.decisions.contestants import Contestants, champion_placer
@@ -64,7 +64,7 @@ def test_torchrecs_planner_meets_every_candidate_before_the_candidate_is_measure
         versions={},
     )
     tasks = [roomy_task(tables_of_dims([8, 16, 32]), 2)]
-    spec = accelerator("a100")
+    spec = hardware("a100")
     contestants = with_torchrec_planner(field, tasks, spec)
     assert list(contestants.placers) == ["dim_greedy", "torchrec_planner", CANDIDATE]
     planner = contestants.placers["torchrec_planner"]
@@ -175,7 +175,7 @@ def test_the_policy_of_a_version_can_be_compared_with_its_search(store, monkeypa
 def test_every_planner_of_torchrec_assumes_the_bandwidths_of_the_testbed(store, monkeypatch):
     pytest.importorskip("torchrec")
     contestants = compared(store, monkeypatch, RivalInputs(), "torchrec_planner", "torchrec_planner_columns")
-    spec = accelerator("a100")
+    spec = hardware("a100")
     known = with_torchrec_planner(contestants, tiny_tasks(), spec)
     assert {placer.link_bytes_per_s for name, placer in known.placers.items() if name != "version 1"} == {
         spec.link_bytes_per_s

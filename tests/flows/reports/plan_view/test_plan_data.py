@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 
 from dreamshard.explain import table_shares
+from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.moving import steps
 from dreamshard.placement import Placement
 from dreamshard.search import RooflinePlacer
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.specs import SPECS
 from flows.reports.plan_view import segments as parts_of
 from flows.reports.plan_view.data import PlanView, Side, move_lines, table_columns
 from flows.reports.plan_view.segments import OTHERS, REST, segments
 from tests.helpers.tables import tables_of
 
-A100 = RooflinePlacer(SPECS["a100"])
+A100 = RooflinePlacer(PRESETS["a100"])
 
 
 def task(num_devices=2):

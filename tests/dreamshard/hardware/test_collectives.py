@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.hardware.links import NETWORK_SHARE, PEER_S, collective_times, other_collectives_s, ring_s
 from dreamshard.shards import Collectives
-from dreamshard.testbeds.accelerators.collectives import other_collectives_s, ring_s
-from dreamshard.testbeds.accelerators.links import NETWORK_SHARE, PEER_S
-from dreamshard.testbeds.accelerators.public_measurements import collective_times
-from dreamshard.testbeds.accelerators.specs import A100, RTX2080TI, V100
+
+A100 = PRESETS["a100"]
+RTX2080TI = PRESETS["rtx2080ti"]
+V100 = PRESETS["v100"]
 
 PLAIN = replace(A100, link_curve=None)
 BATCH = 4096

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from dreamshard.constraints import Constraints
-from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
-from dreamshard.shards import Shards
-from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.loads import (
+from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.hardware.kernels import HOST_LINK_SHARE, placed_backward_s, placed_forward_s
+from dreamshard.hardware.loads import (
     CACHED_LOOKUPS,
     DENSE_BYTES,
     DIM,
@@ -26,10 +25,13 @@ from dreamshard.testbeds.accelerators.loads import (
     placed_loads,
     table_loads,
 )
-from dreamshard.testbeds.accelerators.placed_kernels import HOST_LINK_SHARE, placed_backward_s, placed_forward_s
-from dreamshard.testbeds.accelerators.roofline import sharding_costs
-from dreamshard.testbeds.accelerators.specs import H100
+from dreamshard.hardware.roofline import sharding_costs
+from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding
+from dreamshard.shards import Shards
+from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import BATCH, pool_of, tables_of
+
+H100 = PRESETS["h100"]
 
 
 def task_of_one(rows=1000, num_devices=4, **options) -> PlacementTask:

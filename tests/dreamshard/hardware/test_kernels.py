@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 import torch
 
+from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.hardware.kernels import backward_call_s, forward_kernel_s, sort_kernels_s, update_kernels_s
+from dreamshard.hardware.loads import table_loads
 from dreamshard.tables import Tables
-from dreamshard.testbeds.accelerators.kernels import backward_call_s, forward_kernel_s, sort_kernels_s, update_kernels_s
-from dreamshard.testbeds.accelerators.loads import table_loads
-from dreamshard.testbeds.accelerators.specs import A100, V100
 from tests.benchmarks.bench_presets import kernel_ratios
 from tests.helpers.tables import tables_of
+
+A100 = PRESETS["a100"]
+V100 = PRESETS["v100"]
 
 BATCH = 65_536
 

@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dreamshard.hardware.accelerator import EXAMPLES, PRESETS, hardware, read_hardware
 from dreamshard.placement import Placement
 from dreamshard.testbeds import TestbedSetup, open_testbed
-from dreamshard.testbeds.accelerators.hardware_file import FIGURES, hardware, read_hardware
-from dreamshard.testbeds.accelerators.specs import H100
 from tests.helpers.tables import pool_of, roomy_task
 
-COMPLETE = {key: figure.example for key, figure in FIGURES.items()}
+H100 = PRESETS["h100"]
+
+COMPLETE = EXAMPLES
 
 
 def written(folder, text, name="my_cluster.yaml"):
@@ -47,20 +48,20 @@ def test_a_file_may_give_every_figure_itself(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("base: h100\nmemroy: 80 GB\n", r"unknown keys \['memroy'\].*memory_bandwidth"),
-        ("base: h100\nmemory: 80\n", r"memory without a unit.*GiB.*`memory: 80 GB`"),
-        ("base: h100\nmemory: 80 GHz\n", r"unknown unit 'GHz'"),
-        ("base: h100\nlink_bandwidth: 0 GB/s\n", "above zero"),
+        ("base: h100\nmemroy: 80 GB\n", r"unknown key 'memroy'.*memory_bandwidth"),
+        ("base: h100\nmemory: 80\n", r"memory is '80'.*GiB.*`memory: 80 GB`"),
+        ("base: h100\nmemory: 80 GHz\n", r"memory is '80 GHz'"),
+        ("base: h100\nlink_bandwidth: 0 GB/s\n", "link_bandwidth is '0 GB/s'"),
         ("base: h100\nlink_bandwidth: -3 GB/s\n", "above zero"),
-        ("base: h100\nlink_bandwidth: fast\n", "no number with a unit"),
-        ("base: h100\nmemory: 1.2.3 GB\n", "no number with a unit"),
-        (f"base: h100\nmemory: '{'9' * 5000} 40 GiB'\n", "no number with a unit"),  # took minutes
-        ("base: h100\ndevices_per_host: 8 GB\n", "count without a unit"),
-        ("base: h100\ndevices_per_host: 2.5\n", "whole number"),
-        ("base: h100\nlink: carrier pigeon\n", r"unknown link 'carrier pigeon'.*nvlink"),
+        ("base: h100\nlink_bandwidth: fast\n", "no number above zero with one of the units"),
+        ("base: h100\nmemory: 1.2.3 GB\n", "no number above zero with one of the units"),
+        (f"base: h100\nmemory: '{'9' * 5000} 40 GiB'\n", "memory is"),
+        ("base: h100\ndevices_per_host: 8 GB\n", "devices_per_host is '8 GB'"),
+        ("base: h100\ndevices_per_host: 2.5\n", "devices_per_host is '2.5'"),
+        ("base: h100\nlink: carrier pigeon\n", r"link is 'carrier pigeon'.*nvlink"),
         ("base: h100\nlink_latency: 16 us\n", r"as measured on h100.*add `link: nvlink`"),
-        ("base: tpu\n", "`base: tpu`, but there is no accelerator"),
-        ("memory: 80 GB\n", "lacks memory_bandwidth, cache"),
+        ("base: tpu\n", "no preset 'tpu'"),
+        ("memory: 80 GB\n", "memory_bandwidth is missing"),
         ("- 80 GB\n", "holds no figures"),
         ("base: [h100\n", "neither YAML nor JSON"),
     ],
@@ -74,7 +75,7 @@ def test_a_wrong_file_is_one_sentence_that_names_it(tmp_path, text, message):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"no hardware file .*gone\.yaml"):
+    with pytest.raises(ValueError, match=r"gone\.yaml is no hardware file"):
         hardware(str(tmp_path / "gone.yaml"))
 
 

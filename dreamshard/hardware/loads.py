@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dreamshard.hardware.links import VECTOR_BYTES
 from dreamshard.placement import ON_ONE_DEVICE
 from dreamshard.shards import GRADIENT_BYTES, Shards
 from dreamshard.tables import (
@@ -31,7 +32,6 @@ from dreamshard.tables import (
     Tables,
 )
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.links import VECTOR_BYTES
 
 SECTOR_BYTES = 32  # the least that L2 fetches from memory (CUDA C++ best practices guide, "Coalesced access")
 INDEX_BYTES = 4  # int32 indices

@@ -19,15 +19,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dreamshard.costs import DeviceCosts
+from dreamshard.hardware.accelerator import AcceleratorSpec
+from dreamshard.hardware.kernels import backward_call_s, forward_call_s, placed_backward_s, placed_forward_s
+from dreamshard.hardware.links import all_to_all_s, collectives_s, vector_bytes
+from dreamshard.hardware.loads import COUNT, DIM, placed_loads, shard_loads
 from dreamshard.placement import ON_ONE_HOST
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
-from dreamshard.testbeds.accelerators.accelerator_spec import AcceleratorSpec
-from dreamshard.testbeds.accelerators.collectives import collectives_s
-from dreamshard.testbeds.accelerators.kernels import backward_call_s, forward_call_s
-from dreamshard.testbeds.accelerators.links import all_to_all_s, vector_bytes
-from dreamshard.testbeds.accelerators.loads import COUNT, DIM, placed_loads, shard_loads
-from dreamshard.testbeds.accelerators.placed_kernels import placed_backward_s, placed_forward_s
 
 
 def phase_costs(

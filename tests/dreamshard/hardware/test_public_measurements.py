@@ -1,9 +1,9 @@
 """What is read of the public measurements."""
 
-from dreamshard.testbeds.accelerators.public_measurements import MEASUREMENTS, collective_times
+from dreamshard.hardware.links import MEASUREMENTS, collective_times
 
 
-def test_the_newest_nccl_of_each_gpu_is_taken():
+def test_every_gpu_has_times_of_each_size_and_number():
     times = collective_times()
     assert times["h100"][8][2**29] == 1480.45  # by 2.27.3; 2.23 took 1468.6
     assert times["h200"][4][2**29] == 1202.4  # by 2.26.2; 2.23 took 1286.1

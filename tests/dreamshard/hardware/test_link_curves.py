@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dreamshard.testbeds.accelerators.link_curves import fit_link_curve, link_curve
+from dreamshard.hardware.links import fit_link_curve
 
 TIMES_US = {2: {1024: 10.0, 2**20: 100.0}, 8: {1024: 20.0, 2**20: 400.0}}
 
@@ -30,10 +30,3 @@ def test_beyond_the_measured_numbers_latency_grows_by_doubling_and_the_rest_with
 def test_times_that_fall_are_averaged():
     curve = fit_link_curve({2: {1: 8.0, 2: 2.0, 4: 16.0}}, 2)
     assert seconds(curve, 1) == seconds(curve, 2) == pytest.approx(4e-6)
-
-
-def test_a_gpu_without_measurements_or_company_is_refused():
-    with pytest.raises(ValueError, match="no all-to-all of 'v100' was measured"):
-        link_curve("v100", 4)
-    with pytest.raises(ValueError, match="at least 2"):
-        link_curve("a100", 1)

@@ -6,18 +6,21 @@ import pytest
 import torch
 
 from dreamshard.costs import DeviceCosts
-from dreamshard.tables import Tables
-from dreamshard.testbeds.accelerators.kernels import (
+from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.hardware.kernels import (
     BACKWARD_KERNELS,
     BANDWIDTH_SHARE,
     FORWARD_KERNELS,
     HOST_BACKWARD_LAUNCHES,
     HOST_FORWARD_LAUNCHES,
 )
-from dreamshard.testbeds.accelerators.loads import AGAIN_BYTES, HOT_BYTES, READ_BYTES, shard_loads, table_loads
-from dreamshard.testbeds.accelerators.roofline import phase_costs
-from dreamshard.testbeds.accelerators.specs import A100, RTX2080TI, SPECS
+from dreamshard.hardware.loads import AGAIN_BYTES, HOT_BYTES, READ_BYTES, shard_loads, table_loads
+from dreamshard.hardware.roofline import phase_costs
+from dreamshard.tables import Tables
 from tests.helpers.tables import tables_of_dims
+
+A100 = PRESETS["a100"]
+RTX2080TI = PRESETS["rtx2080ti"]
 
 BATCH = 4096
 
@@ -56,7 +59,7 @@ def test_a_larger_largest_sum_of_dims_makes_the_exchange_longer_for_all():
     assert (uneven.forward_comm_ms > even.forward_comm_ms).all()
 
 
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
+@pytest.mark.parametrize("spec", PRESETS.values(), ids=PRESETS.keys())
 def test_fusing_two_tables_costs_less_than_both_alone(spec):
     fused = float(costs(tables_of([32, 32]), [0, 0], 1, spec).device_ms()[0, 0])
     assert fused < 2 * alone_ms(32, spec)

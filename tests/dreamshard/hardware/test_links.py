@@ -5,15 +5,20 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.testbeds.accelerators.links import (
+from dreamshard.hardware.accelerator import PRESETS
+from dreamshard.hardware.links import (
     NETWORK_SHARE,
     PEER_S,
     all_to_all_s,
-    index_all_to_all_s,
+    collective_times,
     vector_bytes,
 )
-from dreamshard.testbeds.accelerators.public_measurements import collective_times
-from dreamshard.testbeds.accelerators.specs import A100, H100, L40S, RTX2080TI, SPECS, V100
+
+A100 = PRESETS["a100"]
+H100 = PRESETS["h100"]
+L40S = PRESETS["l40s"]
+RTX2080TI = PRESETS["rtx2080ti"]
+V100 = PRESETS["v100"]
 
 PLAIN = replace(A100, link_curve=None)
 
@@ -34,10 +39,10 @@ def test_own_figures_take_the_largest_senders_bytes_over_the_link():
 def test_a_measured_link_takes_what_was_measured_at_the_largest_size(gpu):
     for num_gpus, by_bytes in collective_times()[gpu].items():
         largest = max(by_bytes)
-        assert seconds(largest, num_gpus, SPECS[gpu]) == pytest.approx(1e-6 * by_bytes[largest])
+        assert seconds(largest, num_gpus, PRESETS[gpu]) == pytest.approx(1e-6 * by_bytes[largest])
 
 
-@pytest.mark.parametrize("spec", [*SPECS.values(), PLAIN], ids=[*SPECS, "plain"])
+@pytest.mark.parametrize("spec", [*PRESETS.values(), PLAIN], ids=[*PRESETS, "plain"])
 @pytest.mark.parametrize("num_devices", [2, 3, 8, 12, 72, 1024])
 def test_more_bytes_of_the_largest_sender_never_take_less(spec, num_devices):
     sizes = torch.logspace(0, 10, 200, dtype=torch.float64)  # [B]
@@ -75,12 +80,3 @@ def test_what_leaves_the_node_takes_a_share_of_the_network_and_a_message_for_eac
 def test_two_nodes_of_a100_with_four_adapters_each_take_the_time_of_nccl_issue_1138():
     four_adapters = replace(A100, network_bytes_per_s=4 * 25e9 / 8)  # 200 Gb/s each
     assert seconds(4 * 2**30, 16, four_adapters) == pytest.approx(0.203, rel=0.15)
-
-
-def test_devices_receive_the_indices_and_lengths_of_their_tables():
-    lookups = torch.tensor([[1000.0, 10.0]], dtype=torch.float64)
-    tables = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
-    received = 8 * (1000 + 64 * 1)
-    found = index_all_to_all_s(lookups, tables, 64, PLAIN)
-    expected = received / 2 / PLAIN.link_bytes_per_s + PLAIN.link_latency_s
-    torch.testing.assert_close(found, torch.full((1, 2), expected, dtype=torch.float64))

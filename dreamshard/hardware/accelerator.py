@@ -1,0 +1,220 @@
+"""Accelerators: the figures that costs are computed from, as presets and as files of one's own.
+
+    base: h100                     # a preset whose figures hold where the file gives none
+    memory: 94 GB
+    devices_per_host: 4
+    network_bandwidth: 200 Gbit/s  # of each device, one direction
+
+Presets are such files, too (`presets/`). The name of one's own hardware is the file's, or `name`, with a digest of all
+figures: other figures are other hardware.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from dreamshard.files.digests import digest
+from dreamshard.files.foreign import InputError, brief, reading, yaml_content
+from dreamshard.measured_on import is_named
+
+SUFFIXES = (".yaml", ".yml", ".json")
+"""Endings of hardware files."""
+DEFAULT_PRESET = "rtx2080ti"
+"""The paper's device."""
+MEASURED_LINKS: dict[str, tuple[str, ...]] = {
+    "nvlink": ("a100", "h100", "h200", "b200", "b300", "gb200", "gb300"),
+    "pcie": ("l40s", "rtx_pro_6000"),
+}
+"""GPUs with measured collectives by the kind of their link."""
+LINKS = (*MEASURED_LINKS, *(gpu for gpus in MEASURED_LINKS.values() for gpu in gpus))
+"""Values of `link`: a kind of link, or a GPU whose measured links are meant."""
+
+_PREFIXES = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12}
+_BYTES = {
+    prefix + unit: Decimal(size).scaleb(power)
+    for unit, size in (("B", "1"), ("bit", "0.125"), ("b", "0.125"))
+    for prefix, power in _PREFIXES.items()
+} | {f"{prefix}iB": Decimal(2 ** (10 * power)) for power, prefix in enumerate("KMGT", start=1)}
+_PER_SECOND = {f"{unit}/s": size for unit, size in _BYTES.items()}
+_SECONDS = {"ns": Decimal("1e-9"), "us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
+_HERTZ = {"MHz": Decimal("1e6"), "GHz": Decimal("1e9")}
+_QUANTITY = re.compile(r"(?P<number>[\d.]+(?:[eE][-+]?\d{1,3})?)\s*(?P<unit>[A-Za-z/]+)")
+_LARGEST = 2.0**53  # of a figure in its own unit, such as bytes per second
+
+
+def _in_units(units: Mapping[str, Decimal], *, whole: bool = False) -> BeforeValidator:
+    """Read `80 GB` as the file gives it; a number is in the field's own unit already."""
+
+    def parse(value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        match = _QUANTITY.fullmatch(value.strip())
+        if match is None or match["unit"] not in units or match["number"].count(".") > 1:
+            raise ValueError(f"it is no number above zero with one of the units {', '.join(units)}")
+        size = float(Decimal(match["number"]) * units[match["unit"]])
+        return round(size) if whole else size
+
+    return BeforeValidator(parse)
+
+
+def _figure(key: str, example: str) -> Any:
+    return Field(gt=0, le=_LARGEST, validation_alias=key, examples=[example])
+
+
+_HOST_KEY = Field(validation_alias="host_bandwidth", examples=["63 GB/s"])
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True))
+class AcceleratorSpec:
+    """One kind of accelerator in its usual node.
+
+    Attributes:
+        memory_bytes_per_s: peak bandwidth of the device memory.
+        l2_bytes: last-level cache, shared by the whole device.
+        l2_bytes_per_s: read bandwidth of that cache, measured by microbenchmarks if there are any.
+        num_sms: streaming multiprocessors.
+        warps_per_sm: resident warps of one multiprocessor.
+        clock_hz: boost clock.
+        launch_s: from the end of one kernel to the first instruction of the next.
+        link_bytes_per_s: to the other devices of the node, one direction.
+        link_latency_s: of one all-to-all within a node.
+        devices_per_node: devices that reach each other by that link.
+        network_bytes_per_s: each device's share of the node's network, one direction.
+        network_latency_s: of one all-to-all across nodes.
+        link_curve: how the link is modelled, one of `LINKS`. The name of a GPU: as measured on it, and a link of another
+            bandwidth takes as long for proportionally more bytes. A kind of link: `link_latency_s`, and the share of the
+            bandwidth that measured links of this kind reach. None: latency, and the whole bandwidth.
+        host_bytes_per_s: to the host's memory, one direction; None if unknown, so that tables in host memory have no cost.
+
+    Raises:
+        ValueError: a figure is not above zero.
+    """
+
+    name: str
+    memory_bytes: Annotated[int, _in_units(_BYTES, whole=True), _figure("memory", "80 GB")]
+    memory_bytes_per_s: Annotated[float, _in_units(_PER_SECOND), _figure("memory_bandwidth", "3.35 TB/s")]
+    l2_bytes: Annotated[int, _in_units(_BYTES, whole=True), _figure("cache", "50 MiB")]
+    l2_bytes_per_s: Annotated[float, _in_units(_PER_SECOND), _figure("cache_bandwidth", "5.6 TB/s")]
+    num_sms: Annotated[int, _figure("multiprocessors", "132")]
+    warps_per_sm: Annotated[int, _figure("warps_per_multiprocessor", "64")]
+    clock_hz: Annotated[float, _in_units(_HERTZ), _figure("clock", "1.83 GHz")]
+    launch_s: Annotated[float, _in_units(_SECONDS), _figure("launch_latency", "3.5 us")]
+    devices_per_node: Annotated[int, _figure("devices_per_host", "8")]
+    link_bytes_per_s: Annotated[float, _in_units(_PER_SECOND), _figure("link_bandwidth", "450 GB/s")]
+    link_latency_s: Annotated[float, _in_units(_SECONDS), _figure("link_latency", "16 us")]
+    network_bytes_per_s: Annotated[float, _in_units(_PER_SECOND), _figure("network_bandwidth", "400 Gbit/s")]
+    network_latency_s: Annotated[float, _in_units(_SECONDS), _figure("network_latency", "35 us")]
+    host_bytes_per_s: Annotated[Annotated[float, Field(gt=0)] | None, _in_units(_PER_SECOND), _HOST_KEY] = None
+    link_curve: Annotated[str | None, Field(validation_alias="link", pattern=f"^({'|'.join(LINKS)})$")] = None
+
+    @property
+    def resident_warps(self) -> int:
+        """Resident warps of the whole device."""
+        return self.num_sms * self.warps_per_sm
+
+
+_PARSER = TypeAdapter(AcceleratorSpec)
+EXAMPLES: dict[str, str] = {
+    key: figure["examples"][0]
+    for key, figure in _PARSER.json_schema(by_alias=True)["properties"].items()
+    if "examples" in figure
+}
+"""Keys of a hardware file besides `name`, `base` and `link`, each with an example."""
+
+
+def read_hardware(path: Path) -> AcceleratorSpec:
+    """Read a hardware file.
+
+    Raises:
+        ValueError: the file is missing, or a key, unit or figure in it is wrong.
+    """
+    with reading(path, "is no hardware file", "so its costs are unknown; see docs/hardware.md"):
+        given = _content(path)
+        base = given.get("base")
+        if base is not None and base not in PRESETS:
+            raise InputError(f"{path}: there is no preset {brief(base)} to start from; use one of {', '.join(PRESETS)}")
+        spec = _parsed({**(_preset_content(str(base)) if base else {}), **given}, path)
+        if "link_latency" in given and spec.link_curve not in (None, *MEASURED_LINKS):
+            raise InputError(
+                f"{path}: link_latency is ignored, as links are as measured on {spec.link_curve}; leave it out, or add "
+                f"`link: {link_kind(str(spec.link_curve))}`"
+            )
+    figures = {name: value for name, value in asdict(spec).items() if name != "name"}
+    return replace(spec, name=f"{spec.name}-{digest(repr(figures), 6)}")
+
+
+def hardware(name: str) -> AcceleratorSpec:
+    """The preset called `name`, or the hardware described by the file at `name`.
+
+    Raises:
+        ValueError: there is no such preset or file, or a key, unit or figure in it is wrong.
+    """
+    if is_hardware_file(name):
+        return read_hardware(Path(name))
+    if name not in PRESETS:
+        raise ValueError(
+            f"there is no hardware {name!r}; give one of {', '.join(PRESETS)}, or a file of your own that ends in .yaml or "
+            ".json (docs/hardware.md)"
+        )
+    return PRESETS[name]
+
+
+def is_hardware_file(name: str) -> bool:
+    """Whether the name of some hardware is a file's rather than a preset's."""
+    return name.endswith(SUFFIXES)
+
+
+def preset_of(device: str) -> AcceleratorSpec | None:
+    """The preset of the model that a device's driver reports; None if there is none."""
+    return next((spec for name, spec in PRESETS.items() if is_named(name, device)), None)
+
+
+def link_kind(gpu: str) -> str:
+    """The kind of a measured GPU's link."""
+    return next(kind for kind, gpus in MEASURED_LINKS.items() if gpu in gpus)
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """Keys and values of a file; counts and quantities as text."""
+    content = yaml_content(path.read_bytes(), path, "is neither YAML nor JSON", "so its costs are unknown; correct it")
+    if not isinstance(content, dict) or not content:
+        raise InputError(f"{path} holds no figures; give one per line, for example `memory: 80 GB`")
+    return {str(key): str(value) for key, value in content.items()}
+
+
+def _preset_content(name: str) -> dict[str, Any]:
+    """A preset's file with the figures of its base, without its name."""
+    content = _content(_PRESETS / f"{name}.yaml")
+    base = content.pop("base", None)
+    return {**(_preset_content(base) if base else {}), **content}
+
+
+def _parsed(content: Mapping[str, Any], path: Path) -> AcceleratorSpec:
+    figures = {key: value for key, value in content.items() if key != "base"}
+    try:
+        return _PARSER.validate_python({"name": path.stem, **figures}, by_name=False, by_alias=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key, problem = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
+        if first["type"] == "unexpected_keyword_argument":
+            raise InputError(
+                f"{path}: unknown key {brief(key)}; use name, base, link, {', '.join(EXAMPLES)}"
+            ) from error
+        if first["type"] == "missing":
+            raise InputError(f"{path}: {key} is missing; give it, or start from a preset with `base: h100`") from error
+        raise InputError(
+            f"{path}: {key} is {brief(first['input'])}: {problem}; write for example `{key}: {EXAMPLES.get(key, LINKS[0])}`"
+        ) from error
+
+
+_PRESETS = Path(__file__).parent / "presets"
+PRESETS: dict[str, AcceleratorSpec] = {
+    path.stem: _parsed(_preset_content(path.stem), path) for path in sorted(_PRESETS.glob("*.yaml"))
+}
+"""Presets by name."""
