@@ -11,11 +11,11 @@ import scipy
 import torch
 
 from dreamshard.baselines import RULES_OF_THUMB
+from dreamshard.cost_model.prediction_metrics import mean_relative_error, rank_correlations
 from dreamshard.costs import CostSample, DeviceCosts
 from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import Placer
-from dreamshard.prediction_metrics import mean_relative_error, rank_correlations
 from dreamshard.shards import Shards
 from dreamshard.tasks import PlacementTask
 
@@ -23,7 +23,7 @@ Measure = Callable[[PlacementTask, Placement, int], CostSample]
 """Measures a placement in a round, counted from 0: a testbed that draws its noise must draw anew in each."""
 
 Over = Literal["tasks", "variants", "repeats"]
-"""What an interval is over: held-out tasks, drifted variants of one model, or repeated measurements of one task."""
+"""An interval is over held-out tasks, drifted variants of one model, or repeated measurements of one task."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class EvaluationRow:
     """One placer on one task.
 
     Attributes:
-        task: in whole tables; where the placer split some by columns, their shards are tables here.
-        overall_ms: slowest device's sum, mean over the repeats; infinite where a shard did not fit.
+        task: in whole tables; if the placer split some by columns, their shards are tables here.
+        overall_ms: slowest device's sum, mean over the repeats; infinite if a shard did not fit.
         repeats_ms: of each repeat; repeat `r` of all placers was measured in the same round.
-        predicted_ms: by the candidate's cost network; NaN where nothing predicts what steps cost.
+        predicted_ms: by the candidate's cost network; NaN if nothing predicts it.
         legal: whether the placement fit the devices when it was measured.
         place_ms: time to find the placement.
         costs: `[D]` of the first repeat.
@@ -69,10 +69,10 @@ class PairedComparison:
     """
 
     fits: bool
-    mean_gain: float | None
-    low: float | None
-    high: float | None
     num_tasks: int
+    mean_gain: float | None = None
+    low: float | None = None
+    high: float | None = None
     over: Over = "tasks"
     num_repeats: int | None = None
     is_same_placement: bool = False
@@ -96,7 +96,6 @@ def evaluate(
     predict: Callable[[PlacementTask, Placement], DeviceCosts] | None,
     repeats: int,
     seed: int,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> list[EvaluationRow]:
     """Place every task with every placer, then measure all placements, interleaved, `repeats` times.
 
@@ -110,7 +109,6 @@ def evaluate(
         predict: costs of a placement; None if nothing predicts them.
         repeats: measurements of each placement.
         seed: of the order of measuring.
-        clock: seconds, for the time to place.
 
     Raises:
         NoPlacementError: a placer finds no room for a task; before anything is measured.
@@ -119,35 +117,31 @@ def evaluate(
     placed: dict[tuple[str, int], tuple[Placement, float]] = {}
     for i, task in enumerate(tasks):
         for name, placer in placers.items():
-            began = clock()
+            began = time.perf_counter()
             placement = placer.place(task)
-            placed[name, i] = (placement, 1000 * (clock() - began))
+            placed[name, i] = (placement, 1000 * (time.perf_counter() - began))
             if broken := violation(task, placement):
-                raise ValueError(
-                    f"placer {name!r} placed {task.name} illegally: {broken}; fix the placer or leave it out"
-                )
+                raise ValueError(f"placer {name!r} placed {task.name} illegally: {broken}; leave it out")
     samples: dict[tuple[str, int], list[CostSample]] = {key: [] for key in placed}
-    generator = torch.Generator().manual_seed(seed)
-    keys = list(placed)
+    generator, keys = torch.Generator().manual_seed(seed), list(placed)
     for round_number in range(repeats):
         for k in torch.randperm(len(keys), generator=generator).tolist():
             name, i = keys[k]
             samples[name, i].append(measure(tasks[i], placed[name, i][0], round_number))
     rows = []
     for (name, i), (placement, place_ms) in placed.items():
-        shards = Shards.of(tasks[i], placement)
-        measured_ms = tuple(sample.overall_ms for sample in samples[name, i])
+        shards, own = Shards.of(tasks[i], placement), samples[name, i]
         rows.append(
             EvaluationRow(
                 placer=name,
                 task=shards.as_task(tasks[i]),
                 placement=Placement.whole(shards.device, shards.num_devices),
-                overall_ms=sum(measured_ms) / repeats,
+                overall_ms=sum(sample.overall_ms for sample in own) / repeats,
                 predicted_ms=float(predict(tasks[i], placement).overall_ms()) if predict else math.nan,
-                legal=all(sample.infeasible is None for sample in samples[name, i]),
+                legal=all(sample.infeasible is None for sample in own),
                 place_ms=place_ms,
-                costs=samples[name, i][0].costs,
-                repeats_ms=measured_ms,
+                costs=own[0].costs,
+                repeats_ms=tuple(sample.overall_ms for sample in own),
             )
         )
     return rows
@@ -161,44 +155,36 @@ def paired_comparison(
     Tasks of the same tables are one task, whose gain is the mean of theirs.
 
     Args:
+        rows: of an evaluation.
+        placer: compared with `reference`.
+        reference: its name.
         over: tasks or variants to pair by task; repeats to pair by round, which takes rows of one task.
 
     Raises:
         ValueError: they have no task in common, or repeats of several tasks were to be paired.
     """
     own, other = ({row.task.name: row for row in rows if row.placer == name} for name in (placer, reference))
-    shared = [task for task in own if task in other]
-    if not shared:
-        raise ValueError(
-            f"{placer!r} and {reference!r} have no task in common, so there is nothing to compare; "
-            "evaluate both on the same tasks"
-        )
-    distinct = {task: own[task].task.whole_tables for task in shared}
-    fits, other_fits = (all(math.isfinite(by_task[task].overall_ms) for task in shared) for by_task in (own, other))
-    comparison = PairedComparison(
-        fits=fits, mean_gain=None, low=None, high=None, num_tasks=len(set(distinct.values())), over=over
-    )
+    pairs = [(row, other[task]) for task, row in own.items() if task in other]
+    if not pairs:
+        raise ValueError(f"{placer!r} and {reference!r} have no task in common; evaluate both on the same tasks")
+    if over == "repeats" and len(pairs) > 1:
+        raise ValueError(f"repeats of {len(pairs)} tasks cannot be paired by round; compare one task at a time")
+    fits, other_fits = (all(math.isfinite(pair[side].overall_ms) for pair in pairs) for side in (0, 1))
+    gains: dict[frozenset[str], list[float]] = {}
+    for row, beside in pairs:
+        gains.setdefault(row.task.whole_tables, []).append(1 - row.overall_ms / beside.overall_ms if fits else 0.0)
+    comparison = PairedComparison(fits=fits, num_tasks=len(gains), over=over)
     if over == "repeats":
-        if len(shared) > 1:
-            raise ValueError(f"repeats of {len(shared)} tasks cannot be paired by round; compare one task at a time")
-        comparison = replace(comparison, num_repeats=len(own[shared[0]].repeats_ms))
+        comparison = replace(comparison, num_repeats=len(pairs[0][0].repeats_ms))
     if not fits or not other_fits:
         return comparison
-    if over == "repeats":
-        return _by_round(comparison, own[shared[0]], other[shared[0]])
-    gains: dict[frozenset[str], list[float]] = {}
-    for task in shared:
-        gains.setdefault(distinct[task], []).append(1 - own[task].overall_ms / other[task].overall_ms)
-    return _with_gains(comparison, [sum(same) / len(same) for same in gains.values()])
-
-
-def _by_round(comparison: PairedComparison, own: EvaluationRow, other: EvaluationRow) -> PairedComparison:
-    identities = {placement_identity(row.task, row.placement) for row in (own, other)}
-    if len(identities) == 1:
+    if over != "repeats":
+        return _with_gains(comparison, [sum(same) / len(same) for same in gains.values()])
+    if len({placement_identity(row.task, row.placement) for row in pairs[0]}) == 1:
         return replace(comparison, mean_gain=0.0, is_same_placement=True)
-    gains = [1 - a / b for a, b in zip(own.repeats_ms, other.repeats_ms, strict=True)]
-    is_repeatable = all(len(set(row.repeats_ms)) == 1 for row in (own, other))  # nothing was learnt by repeating
-    return _with_gains(comparison, gains[:1] if is_repeatable else gains)
+    by_round = [1 - a / b for a, b in zip(*(row.repeats_ms for row in pairs[0]), strict=True)]
+    is_repeatable = all(len(set(row.repeats_ms)) == 1 for row in pairs[0])  # repeating showed nothing
+    return _with_gains(comparison, by_round[:1] if is_repeatable else by_round)
 
 
 def _with_gains(comparison: PairedComparison, gains: Sequence[float]) -> PairedComparison:
@@ -238,7 +224,8 @@ def prediction_figures(rows: Sequence[EvaluationRow]) -> tuple[float, float]:
         Both are NaN where nothing counts.
     """
     measurable = [row for row in rows if math.isfinite(row.overall_ms)]
-    distinct = list({(row.task.name, tuple(row.placement.device.tolist())): row for row in measurable}.values())
+    by_placement = {(row.task.name, row.task.tables.names, *row.placement.device.tolist()): row for row in measurable}
+    distinct = list(by_placement.values())
     predicted = np.array([row.predicted_ms for row in distinct])
     measured = np.array([row.overall_ms for row in distinct])
     ranks = rank_correlations(predicted, measured, [row.task.name for row in distinct])

@@ -3,11 +3,10 @@
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from dreamshard import trained
 from dreamshard.hardware.accelerator import PRESETS, hardware, is_hardware_file
 from dreamshard.placer import Placer
 from dreamshard.search import RooflinePlacer
-from dreamshard.trained import TrainedPlacer
+from dreamshard.training import load_placer
 from dreamshard.version_references import WRITTEN, VersionReference
 
 GROUP = "dreamshard.placers"
@@ -19,7 +18,7 @@ def named_placer(name: str | Path) -> Placer:
 
     Args:
         name: a preset (`a100`) or a hardware file (`cluster.yaml`), whose figures it places by; a folder that
-            `trained.save_placer` wrote; or a version in the registry (`version_references`): `champion`, `3`, `paper:3`.
+            `training.save_placer` wrote; or a version in the registry (`version_references`): `champion`, `3`, `paper:3`.
 
     Raises:
         ValueError: there is no such placer.
@@ -28,26 +27,17 @@ def named_placer(name: str | Path) -> Placer:
     if text in PRESETS or is_hardware_file(text):
         return RooflinePlacer(hardware(text))
     if Path(text).is_dir():
-        return trained.load_placer(Path(text))
+        return load_placer(Path(text))
     if len(Path(text).parts) > 1:
         raise ValueError(f"there is no folder {text}, so no placer can be loaded from it; check the path")
-    return _registered(text)
-
-
-def _registered(version: str) -> TrainedPlacer:
-    """A version of the registry."""
-    loader = next(iter(entry_points(group=GROUP)), None)
-    if loader is None or not VersionReference.of(version).is_valid:
-        raise ValueError(
-            f"{version!r} is neither a preset ({', '.join(sorted(PRESETS))}), a hardware file nor a folder, nor a version of "
-            f"the registry ({WRITTEN}); name one of these"
-        )
-    try:
-        load = loader.load()
-    except ImportError as error:
-        raise ValueError(
-            f"{version!r} is neither a preset ({', '.join(sorted(PRESETS))}), a hardware file nor a folder, and the registry "
-            f"of versions cannot be imported ({error}); install dreamshard with its storage package, or name another"
-        ) from error
-    placer: TrainedPlacer = load(version)
-    return placer
+    entry = next(iter(entry_points(group=GROUP)), None)
+    why = "" if entry else "; no registry is installed"
+    if entry and VersionReference.of(text).is_valid:
+        try:
+            placer: Placer = entry.load()(text)
+            return placer
+        except ImportError as error:
+            why = f"; the registry cannot be imported: {error}"
+    raise ValueError(
+        f"{text!r} is no preset ({', '.join(sorted(PRESETS))}), hardware file, folder or version ({WRITTEN}){why}"
+    )

@@ -1,25 +1,21 @@
-"""Recipes: named functions that return a complete configuration of the chain.
+"""Recipes: complete configurations of the chain, by name; the docstring of each part's config explains its fields."""
 
-Recipes alone choose sizes and counts; the docstring of each part's config explains them.
-"""
-
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 
-from dreamshard.algorithms import TrainingConfig, with_algorithm
 from dreamshard.tables import Optimizer, Precision, Tables
-from dreamshard.task_sampling import sample_tasks
+from dreamshard.task_sets.sampling import sample_tasks
 from dreamshard.tasks import PlacementTask
+from dreamshard.training.config import TrainingConfig, with_algorithm
 from dreamshard.workloads import META_WORKLOADS, WorkloadConfig
 
 Mode = Literal["auto", "fixed", "pool"]
-"""What is learnt: one fixed model, or models unseen so far whose tables are like a pool's. `sizing` decides `auto`."""
+"""Training is on one fixed model, or for unseen models whose tables are like a pool's. `sizing` decides `auto`."""
 
 SIZES = ("tables_per_task", "memory_bytes", "batch_size")
-"""What `sizing` derives from the tables and the testbed where a recipe has no value for them."""
+"""Sizes that `sizing` derives from the tables and the testbed if a recipe has no value for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +111,6 @@ class Recipe:
 
     Attributes:
         sized_by_source: those of `SIZES` that are derived for another source of tables than the recipe's own.
-        has_reference: whether versions are also measured on the reference set of their hardware (`reference_tasks`).
         derived: those of `SIZES` that `sizing` has yet to derive; their values here are starting points.
     """
 
@@ -126,56 +121,42 @@ class Recipe:
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    has_reference: bool = True
     sized_by_source: tuple[str, ...] = SIZES
     derived: tuple[str, ...] = ()
 
 
-def default() -> Recipe:
-    """Meta's 2021 tables that fit a small machine, 20 per task on two devices; minutes on two cores."""
-    return Recipe(
+_PAPER_TASKS = TasksConfig(
+    tables_per_task=50, num_devices=4, memory_bytes=16 * 2**30, num_test=50, precision="fp16"
+)  # of Meta's 2021 data set
+_PAPER_WORKLOAD = WorkloadConfig(dim=16, max_table_bytes=2**30, batch_size=65_536)
+
+RECIPES: dict[str, Recipe] = {
+    # Meta's 2021 tables that fit a small machine; minutes on two cores
+    "default": Recipe(
         name="default",
         workload=WorkloadConfig(num_tables=160, max_table_bytes=64 * 2**20, batch_size=2048),
-        tasks=TasksConfig(tables_per_task=20, num_devices=2, memory_bytes=2**30),
-    )
-
-
-def smoke() -> Recipe:
-    """Runs the whole chain on a tiny configuration; the result is too noisy to judge quality."""
-    return Recipe(
+        tasks=TasksConfig(memory_bytes=2**30),
+    ),
+    # the whole chain on a tiny configuration; the result is too noisy to judge quality
+    "smoke": Recipe(
         name="smoke",
         workload=WorkloadConfig(num_tables=48, max_table_bytes=16 * 2**20, batch_size=512),
-        tasks=TasksConfig(tables_per_task=8, num_devices=2, memory_bytes=2**29, num_train=8, num_test=4),
+        tasks=TasksConfig(tables_per_task=8, memory_bytes=2**29, num_train=8, num_test=4),
         measure=MeasureConfig(repeats=5),
         training=TrainingConfig(iterations=2, placements_per_iteration=5, cost_steps=100, policy_updates=5),
         evaluation=EvaluationConfig(repeats=1, model_repeats=4),
         sized_by_source=("tables_per_task", "memory_bytes"),
-    )
-
-
-def dlrm_50x4() -> Recipe:
-    """The paper's setting on the simulated testbed: 50 tables of Meta's 2021 data set on four devices."""
-    return Recipe(
-        name="dlrm_50x4",
-        workload=WorkloadConfig(dim=16, max_table_bytes=2**30, batch_size=65_536),
-        tasks=TasksConfig(tables_per_task=50, num_devices=4, memory_bytes=16 * 2**30, num_test=50, precision="fp16"),
-        testbed="simulated",
-    )
-
-
-def paper_50x4() -> Recipe:
-    """DreamShard as published on the paper's setting: 5 GiB per device, the paper's networks, the policy alone."""
-    published = dlrm_50x4()
-    return replace(
-        published,
+    ),
+    # the paper's setting on the simulated testbed
+    "dlrm_50x4": Recipe(name="dlrm_50x4", workload=_PAPER_WORKLOAD, tasks=_PAPER_TASKS, testbed="simulated"),
+    # DreamShard as published on the paper's setting: 5 GiB per device, the paper's networks, the policy alone
+    "paper_50x4": Recipe(
         name="paper_50x4",
-        tasks=replace(published.tasks, memory_bytes=5 * 2**30),
+        workload=_PAPER_WORKLOAD,
+        tasks=replace(_PAPER_TASKS, memory_bytes=5 * 2**30),
+        testbed="simulated",
         training=with_algorithm(TrainingConfig(), "paper"),
-    )
-
-
-RECIPES: dict[str, Callable[[], Recipe]] = {
-    function.__name__: function for function in (default, smoke, dlrm_50x4, paper_50x4)
+    ),
 }
 
 
@@ -186,8 +167,8 @@ def recipe(name: str) -> Recipe:
         ValueError: there is no such recipe; the message lists all recipes.
     """
     if name not in RECIPES:
-        raise ValueError(f"there is no recipe {name!r}, so there is nothing to run; choose one of {sorted(RECIPES)}")
-    return RECIPES[name]()
+        raise ValueError(f"there is no recipe {name!r}; choose one of {sorted(RECIPES)}")
+    return RECIPES[name]
 
 
 def with_overrides(base: Recipe, *, testbed: str | None = None, source: str | None = None) -> Recipe:

@@ -3,27 +3,27 @@
 Many episodes run at once, all of the same number of tables and devices. No hardware is touched.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dreamshard.autoshard.cost_network import ComputeCostNetwork
-from dreamshard.autoshard.policy_network import DEVICE_INPUTS, AutoShardPolicy
+from dreamshard.autoshard.networks import DEVICE_INPUTS, AutoShardPolicy, ComputeCostNetwork
 from dreamshard.cost_model import Normaliser
-from dreamshard.legality import allowed_devices
-from dreamshard.policy.rollout import masked_log_softmax
+from dreamshard.placement import Placement
+from dreamshard.policy.mdp import Episode, legal_devices, masked_log_softmax
 from dreamshard.tasks import PlacementTask
 
 _LEAST_REFERENCE = 0.01
-"""Of `ComputeCostNetwork.unit_ms`: an untrained network predicts next to nothing, which must not blow up relative costs."""
+"""Of `ComputeCostNetwork.unit_ms`: an untrained network predicts almost 0, which must not blow up relative costs."""
 
 
 @dataclass(frozen=True)
 class Episodes:
-    """`B` episodes before their first step; tables in the order in which they are placed.
+    """`B` episodes before their first step; tables in the order of placing.
 
     Attributes:
         order: index of each table in its task: descending predicted compute alone.
@@ -44,6 +44,16 @@ class Episodes:
     capacity_bytes: Int[Tensor, "B D"]
     allowed: Bool[Tensor, "B T D"]
 
+    @classmethod
+    @torch.no_grad()
+    def of(cls, tasks: Sequence[PlacementTask], network: ComputeCostNetwork, normaliser: Normaliser) -> "Episodes":
+        """One episode per task; all tasks have the same numbers of tables and devices."""
+        each = [Episode.of(task, network, normaliser) for task in tasks]
+        names = ("order", "features", "latents", "table_bytes", "capacity_bytes", "allowed")
+        stacked = {name: torch.stack([getattr(episode, name) for episode in each]) for name in names}
+        mean_ms = network.compute_ms(stacked["latents"]).sum(dim=1) / tasks[0].num_devices
+        return cls(reference_ms=mean_ms.clamp(min=_LEAST_REFERENCE * float(network.unit_ms)), **stacked)
+
     def __getitem__(self, chosen: slice | Int[Tensor, " N"]) -> "Episodes":
         return Episodes(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
@@ -57,7 +67,7 @@ class Rollout:
         actions: devices in the order of placing.
         log_prob: of each action under the policy that took it.
         legal: devices open to each step.
-        known: inputs of the policy at each step (`policy_network.DEVICE_INPUTS`).
+        known: inputs of the policy at each step (`networks.DEVICE_INPUTS`).
         reward: of each episode: the least over the largest predicted compute of a device, or minus the share by which the
             fullest device exceeds its memory.
     """
@@ -74,40 +84,8 @@ class Rollout:
 
 
 def shape_of(task: PlacementTask) -> tuple[int, int]:
-    """What the tasks of one batch of episodes have in common: the numbers of tables and of devices."""
+    """Numbers of tables and of devices, which the tasks of one batch of episodes share."""
     return len(task.tables), task.num_devices
-
-
-@torch.no_grad()
-def episodes_of(tasks: Sequence[PlacementTask], network: ComputeCostNetwork, normaliser: Normaliser) -> Episodes:
-    """One episode per task.
-
-    Raises:
-        ValueError: the tasks differ in their number of tables or devices.
-    """
-    shapes = {shape_of(task) for task in tasks}
-    if len(shapes) != 1:
-        raise ValueError(
-            f"tasks of different shape {sorted(shapes)} (tables, devices) cannot share one batch of episodes; roll them out "
-            "shape by shape"
-        )
-    features = torch.stack([normaliser(task.tables) for task in tasks])  # [B, T, F]
-    latents = network.encode(features)
-    single_ms = network.compute_ms(latents).clamp(min=0)  # [B, T]
-    order = torch.argsort(single_ms, dim=1, descending=True, stable=True)
-    allowed = torch.stack([allowed_devices(task) for task in tasks])
-    features, latents, allowed = (
-        values.gather(1, order[:, :, None].expand_as(values)) for values in (features, latents, allowed)
-    )
-    return Episodes(
-        order,
-        features,
-        latents,
-        torch.stack([task.table_bytes for task in tasks]).gather(1, order),
-        (single_ms.sum(dim=1) / tasks[0].num_devices).clamp(min=_LEAST_REFERENCE * float(network.unit_ms)),
-        torch.stack([task.capacity_bytes for task in tasks]),
-        allowed,
-    )
 
 
 @torch.no_grad()
@@ -130,23 +108,20 @@ def rollout(
     for t in range(num_tables):
         known[:, t, :, 0] = compute_ms / episodes.reference_ms[:, None]
         known[:, t, :, 1] = used_bytes / episodes.capacity_bytes.clamp(min=1)
-        legal[:, t] = _legal(used_bytes, episodes, t)
+        legal[:, t] = legal_devices(
+            used_bytes, episodes.table_bytes[:, t], episodes.capacity_bytes, episodes.allowed[:, t]
+        )
         log_p = masked_log_softmax(policy.logits(states[:, t], sums, known[:, t]), legal[:, t])  # [B, D]
-        action = _choice(log_p, generator)
+        drawn = None if generator is None else torch.multinomial(log_p.exp(), 1, generator=generator)[:, 0]
+        action = log_p.argmax(dim=-1) if drawn is None else drawn
         sums[row, action] += encoded[:, t]
         loads[row, action] += episodes.latents[:, t]
-        compute_ms[row, action] = network.compute_ms(loads[row, action]).clamp(min=0)
+        compute_ms[row, action] = network.compute_ms(loads[row, action])
         used_bytes[row, action] += episodes.table_bytes[:, t]
         actions[:, t] = action
         log_prob[:, t] = log_p[row, action]
     device = torch.empty_like(actions).scatter_(1, episodes.order, actions)
     return Rollout(device, actions, log_prob, legal, known, _reward(compute_ms, used_bytes, episodes.capacity_bytes))
-
-
-def _choice(log_p: Float[Tensor, "B D"], generator: torch.Generator | None) -> Int[Tensor, " B"]:
-    if generator is None:
-        return log_p.argmax(dim=-1)
-    return torch.multinomial(log_p.exp(), 1, generator=generator)[:, 0]
 
 
 def _reward(
@@ -157,13 +132,30 @@ def _reward(
     return torch.where(excess > 0, -excess, balance)
 
 
-def _legal(used_bytes: Int[Tensor, "B D"], episodes: Episodes, t: int) -> Bool[Tensor, "B D"]:
-    """Devices that may hold table `t` and have room; where none has, those that may with the most room."""
-    room = episodes.capacity_bytes - used_bytes - episodes.table_bytes[:, t, None]
-    allowed = episodes.allowed[:, t]
-    legal = allowed & (room >= 0)
-    stuck = ~legal.any(dim=1, keepdim=True)
-    if not stuck.any():
-        return legal
-    most = room.masked_fill(~allowed, torch.iinfo(room.dtype).min)
-    return legal | (stuck & (most == most.amax(dim=1, keepdim=True)))
+def random_sets(task: PlacementTask, name: str, generator: torch.Generator) -> tuple[PlacementTask, Placement]:
+    """Devices that hold random sets of the task's tables, as a task of those tables alone, and a placement of it.
+
+    Every device is a measured multi-table cost. Sizes of sets are log-uniform between a single table and all tables that
+    are left. A set ends before the first table that no longer fits its device.
+
+    Args:
+        task: whose tables are drawn.
+        name: of the new task.
+        generator: draws.
+    """
+    order = torch.randperm(len(task.tables), generator=generator).tolist()
+    table_bytes = task.table_bytes.tolist()
+    chosen: list[int] = []
+    device: list[int] = []
+    sizes = torch.rand(task.num_devices, generator=generator).tolist()
+    for d, (share, capacity) in enumerate(zip(sizes, task.capacity_bytes.tolist(), strict=True)):
+        left = len(order) - len(chosen)
+        size, used = math.floor((left + 1) ** share) if left else 0, 0
+        for t in order[len(chosen) : len(chosen) + size]:
+            used += table_bytes[t]
+            if used > capacity:
+                break
+            chosen.append(t)
+            device.append(d)
+    part = replace(task, tables=task.tables.select(chosen), name=name)
+    return part, Placement.whole(device, task.num_devices)

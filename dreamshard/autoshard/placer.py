@@ -6,16 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.autoshard.cost_network import ComputeCostNetwork
-from dreamshard.autoshard.episodes import episodes_of, rollout
-from dreamshard.autoshard.policy_network import AutoShardPolicy
+from dreamshard.autoshard.episodes import Episodes, rollout
+from dreamshard.autoshard.networks import AutoShardPolicy, ComputeCostNetwork
 from dreamshard.baselines import packed
-from dreamshard.cost_model import Normaliser
+from dreamshard.cost_model import Normaliser, shard_sums
 from dreamshard.limits import PlacementLimits
 from dreamshard.placement import Placement
 from dreamshard.placer import OrderedPlacer
 from dreamshard.shards import Shards
-from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 
 
@@ -31,25 +29,24 @@ class AutoShardPlacer(OrderedPlacer):
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """The policy's placement of whole tables.
 
-        Where the policy runs out of room, tables are packed (`baselines.packed`). Constraints that it does not know
-        (tables to be together or apart) are met by moving as few tables as are in the way.
+        If the policy runs out of room, tables are packed (`baselines.packed`). Constraints that it does not know (tables to
+        be together or apart) are met by moving as few tables as are in the way.
 
         Raises:
             NoPlacementError: nothing fits the devices' memory, or the task's constraints cannot be met.
         """
-        episodes = episodes_of([task], self.cost_network, self.normaliser)
-        taken = rollout(self.policy, self.cost_network, episodes, None)
-        if task.constraints.places_freely:
-            return Placement.whole(taken.device[0] if float(taken.reward[0]) >= 0 else packed(task), task.num_devices)
-        alone_ms = self.cost_network.compute_ms(self._latents(task.tables)).clamp(min=0)
-        repaired = PlacementLimits.of(task).repaired(taken.device[0], alone_ms)
-        return Placement.whole(packed(task) if repaired is None else repaired, task.num_devices)
+        taken = rollout(self.policy, self.cost_network, Episodes.of([task], self.cost_network, self.normaliser), None)
+        device: Tensor | None = taken.device[0]
+        if not task.constraints.places_freely:
+            alone_ms = self.cost_network.compute_ms(self.cost_network.encode(self.normaliser(task.tables)))
+            device = PlacementLimits.of(task).repaired(taken.device[0], alone_ms)
+        elif float(taken.reward[0]) < 0:
+            device = None
+        return Placement.whole(packed(task) if device is None else device, task.num_devices)
 
     @torch.no_grad()
     def predict_compute_ms(self, task: PlacementTask, placement: Placement) -> Float[Tensor, " D"]:
         """Predicted forward and backward compute of each device; AutoShard predicts no communication."""
         shards = Shards.of(task, placement)
-        return self.cost_network.device_ms(self._latents(shards.tables), shards.device[None], task.num_devices)[0]
-
-    def _latents(self, tables: Tables) -> Float[Tensor, "T L"]:
-        return self.cost_network.encode(self.normaliser(tables))
+        latents = self.cost_network.encode(self.normaliser(shards.tables))
+        return self.cost_network.compute_ms(shard_sums(latents, shards.device[None], task.num_devices)[0])

@@ -1,4 +1,4 @@
-"""V-trace: what to learn from episodes of a policy that has changed since (Espeholt et al. 2018, arXiv 1802.01561)."""
+"""V-trace: targets from episodes of a policy that has changed since (Espeholt et al. 2018, arXiv 1802.01561)."""
 
 from typing import NamedTuple
 
@@ -25,15 +25,16 @@ def vtrace(
     target_log_prob: Float[Tensor, "B T"],
     rewards: Float[Tensor, "B T"],
     values: Float[Tensor, "B T"],
-    discount: float,
+    discount: float = 1.0,
 ) -> VTrace:
-    """Targets for whole episodes, with importance weights truncated at 1; nothing is to come after the last step.
+    """Targets for whole episodes, with importance weights truncated at 1; no reward comes after the last step.
 
     Args:
         behaviour_log_prob: of each action under the policy that took it.
         target_log_prob: under the policy that learns.
         rewards: after each action.
         values: estimated before each action by the network that learns.
+        discount: of rewards, per step; the authors' is 1.
     """
     weight = (target_log_prob - behaviour_log_prob).exp().clamp(max=1)  # [B, T]
     after = torch.zeros_like(values)

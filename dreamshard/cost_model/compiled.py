@@ -1,4 +1,4 @@
-"""The cost of a device as a compiled function of its summed loads: by the structured network, or by the roofline.
+"""The cost of a device as a compiled function of its summed loads: by a network, or by the roofline.
 
 Every cost model that searches is one of two laws with arrays of its own, so that one compiled search serves both:
 
@@ -33,7 +33,7 @@ def jit(function: Compiled) -> Compiled:
     return compiled
 
 
-NETWORK, ROOFLINE = 0, 1
+NETWORK, ROOFLINE, PAPER = 0, 1, 2
 ALL_TO_ALL, ROWS, COPIES, HOSTS = range(4)
 """Curves: by width, dims of row-wise tables, bytes of copies' gradients, dims on the busiest host."""
 CURVE_POINTS = 1024
@@ -54,7 +54,7 @@ class DeviceLaw(NamedTuple):
     """Everything that the cost of a task's devices depends on.
 
     Attributes:
-        law: `NETWORK` or `ROOFLINE`.
+        law: `NETWORK`, `ROOFLINE`, or `PAPER`, which tells the phases of a device only (`phases_ms`).
         width: column of a load that the all-to-all carries.
         tables: column of a load that counts tables.
         own_ms: per unit of a device's own width.
@@ -64,9 +64,9 @@ class DeviceLaw(NamedTuple):
         hidden_weight: `[X, P H]` of the network, as the arrays below; unused by the roofline.
         hidden_bias: `[P H]`.
         output_weight: `[P, H]`.
-        scale_ms: `[P]`.
+        scale_ms: `[P]`; of the paper's network, biases of its outputs.
         launch_ms: `[2]` of a device with tables, forward and backward.
-        figures: of the accelerator; empty for the network.
+        figures: of the accelerator; of the paper's network, the latent of an empty device.
     """
 
     law: int
@@ -196,6 +196,43 @@ def computes_ms(law: DeviceLaw, loads: Floats) -> Floats:
 def device_ms(law: DeviceLaw, load: Floats) -> float:
     """What a device adds on its own: compute, and its own share of the all-to-all."""
     return compute_ms(law, load) + law.own_ms * load[law.width]
+
+
+@jit
+def phases_ms(law: DeviceLaw, load: Floats, found: Floats) -> None:
+    """Write forward compute, backward compute and one all-to-all of a device, as if it were the widest, to `found` `[3]`."""
+    if law.law == PAPER:
+        _paper_heads_ms(law, load, found)
+        return
+    found[0], found[1] = compute_phases_ms(law, load)
+    width = load[law.width]
+    found[2] = 0.5 * (law.fixed_ms + law.own_ms * width + curve_ms(law.curves, ALL_TO_ALL, width))
+
+
+@jit
+def first_ms(law: DeviceLaw, loads: Floats) -> Floats:
+    """`[T]` cost of each table on the first of empty devices: all phases, or the three heads of the paper's network."""
+    found, costs = np.empty(3), np.empty(len(loads))
+    for t in range(len(loads)):
+        phases_ms(law, loads[t], found)
+        exchanges = 1.0 if law.law == PAPER else 2.0
+        costs[t] = found[0] + found[1] + exchanges * found[2] + law.total_ms * loads[t, law.width]
+    return costs
+
+
+@jit
+def _paper_heads_ms(law: DeviceLaw, load: Floats, found: Floats) -> None:
+    """The heads of the paper's network; the last column of a load counts its tables."""
+    heads, hidden = law.output_weight.shape
+    latent = load if load[law.tables] >= 0.5 else law.figures
+    units = law.hidden_bias.copy()
+    for x in range(len(law.figures)):
+        for unit in range(heads * hidden):
+            units[unit] += latent[x] * law.hidden_weight[x, unit]
+    for head in range(heads):
+        found[head] = law.scale_ms[head]
+        for h in range(hidden):
+            found[head] += max(units[head * hidden + h], 0.0) * law.output_weight[head, h]
 
 
 @jit

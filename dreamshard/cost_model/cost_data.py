@@ -19,21 +19,18 @@ from dreamshard.measured_on import MeasuredOn, StepSetting
 Layout = tuple[int, int | None]
 """Devices of a task, and devices per host; None for as many as the hardware has."""
 
-Encode = Callable[[Tensor, Tensor | None], Tensor]
-"""From normalised features `[P, F]` and `work_ratios` `[P, 4]` to latents `[P, L]`: `CostNetwork.encode`."""
-
 
 @dataclass(frozen=True)
 class CostData:
-    """Measured placements; those of fewer than `D` devices end in devices without tables, of cost 0.
+    """Measured placements; on fewer than `D` devices they end in devices without tables, of cost 0.
 
     Attributes:
         features: `[P, F]` normalised, of the `P` distinct tables that occur.
-        assignment: `[S, D, P]` 1 where sample `s` has table `p` on device `d`.
+        assignment: `[S, D, P]` 1 if sample `s` has table `p` on device `d`.
         phases_ms: `[S, D, 4]` measured.
         task_names: `S` names; placements of one task are compared with each other.
-        ratios: `[P, 4]` `work_ratios` of the tables; None where all samples have the network's setting.
-        layouts: devices and devices per host of each sample, as in its task; empty where all have `D` on one host.
+        ratios: `[P, 4]` `work_ratios` of the tables; None if all samples have the network's setting.
+        layouts: of the samples' tasks; empty if all have `D` devices on one host.
         batch_size: training samples per pass, of the network's setting.
     """
 
@@ -57,11 +54,10 @@ class CostData:
 
     def by_layout(self) -> dict[Layout, Int[Tensor, " N"]]:
         """Samples of each layout, the layout with the most samples first."""
-        count = Counter(self.layouts or [(self.assignment.shape[1], None)] * len(self.task_names))
-        layouts = self.layouts or tuple(count) * len(self.task_names)
+        layouts = self.layouts or ((self.assignment.shape[1], None),) * len(self.task_names)
         return {
             layout: torch.tensor([s for s, own in enumerate(layouts) if own == layout])
-            for layout, _ in count.most_common()
+            for layout, _ in Counter(layouts).most_common()
         }
 
     @classmethod
@@ -71,7 +67,7 @@ class CostData:
         Args:
             samples: placements on any devices.
             normaliser: of the features.
-            fitted: setting of the network's steps; samples of another one get `work_ratios`. None for that of the samples.
+            fitted: setting of the network's steps; samples of another one get `work_ratios`. None for the samples' own.
 
         Raises:
             ValueError: there are none.
@@ -94,20 +90,19 @@ class CostData:
             assignment[s, sample.placement.device, columns[s]] = 1.0
             phases_ms[s, : sample.task.num_devices] = sample.costs.phases_ms()
         rows = torch.from_numpy(np.stack([row for _, row in tables.values()]))
-        num_features = len(normaliser.mean)
-        ratios = rows[:, num_features:]
+        features, ratios = (part.contiguous() for part in rows.split([len(normaliser.mean), 4], dim=1))
         return cls(
-            rows[:, :num_features].contiguous(),
+            features,
             assignment,
             phases_ms,
             tuple(sample.task.name for sample in samples),
-            None if bool((ratios == 1).all()) else ratios.contiguous(),
+            None if bool((ratios == 1).all()) else ratios,
             tuple((sample.task.num_devices, sample.task.devices_per_host) for sample in samples),
             fitted.batch_size if fitted else samples[0].batch_size,
         )
 
-    def sums(self, encode: Encode) -> Float[Tensor, "S D L"]:
-        """Latent sums per device."""
+    def sums(self, encode: Callable[[Tensor, Tensor | None], Tensor]) -> Float[Tensor, "S D L"]:
+        """Latent sums per device, by `CostNetwork.encode`."""
         return self.assignment @ encode(self.features, self.ratios)
 
 

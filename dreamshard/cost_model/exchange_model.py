@@ -76,6 +76,7 @@ class ExchangeModel(nn.Module):
         self.register_buffer("host_devices", torch.zeros((), dtype=torch.int64))
         self.register_buffer("batch_size", torch.zeros((), dtype=torch.int64))
         self._known_curves: dict[Topology, tuple[Time, ...]] = {}
+        self.register_load_state_dict_pre_hook(_take_rows)  # type: ignore[no-untyped-call]
 
     def topology(self, num_devices: int, devices_per_host: int | None) -> Topology:
         """The topology of a task on this hardware."""
@@ -220,13 +221,6 @@ class ExchangeModel(nn.Module):
     def _unit_bytes(batch_size: int) -> float:
         return float(_HUNDRED * VECTOR_BYTES * batch_size)
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
-        """Take over buffers of any number of rows."""
-        for name, buffer in self.named_buffers():
-            setattr(self, name, torch.empty_like(state_dict.get(prefix + name, buffer)))
-        super()._load_from_state_dict(state_dict, prefix, *others)
-        self._known_curves = {}
-
     @staticmethod
     def _points_of(sample: ExchangeSample) -> Float[Tensor, "N 7"]:
         """A sample's mean; where devices send unequally, the largest sender and the mean of the others."""
@@ -243,6 +237,14 @@ class ExchangeModel(nn.Module):
             means = torch.stack([measured[largest].mean(dim=0), measured[~largest].mean(dim=0)])
         topology = torch.tensor([[shape.num_devices, shape.devices_per_host]], dtype=torch.float64)
         return torch.cat([topology.expand(len(means), -1), means], dim=1)
+
+
+def _take_rows(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, *_: Any) -> None:
+    """Give buffers as many rows as the state has that is about to be loaded."""
+    assert isinstance(module, ExchangeModel)
+    for name, buffer in module.named_buffers():
+        setattr(module, name, torch.empty_like(state_dict.get(prefix + name, buffer)))
+    module._known_curves = {}
 
 
 def _is_of(rows: Float[Tensor, "N C"], shape: Topology) -> Bool[Tensor, " N"]:

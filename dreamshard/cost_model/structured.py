@@ -5,17 +5,18 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 
+import numpy as np
+import scipy
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from dreamshard.cost_model import structured_formula as formula
-from dreamshard.cost_model.communication_fit import fitted_communication
+from dreamshard.cost_model.compiled import CURVE_POINTS, DeviceLaw, network_law
 from dreamshard.cost_model.cost_data import CostData
-from dreamshard.cost_model.cost_network import Architecture, CostNetwork, descend
+from dreamshard.cost_model.cost_network import CostNetwork
 from dreamshard.cost_model.exchange_model import ExchangeModel
 from dreamshard.cost_model.features import FEATURES, PHYSICAL_FEATURES, Normaliser
-from dreamshard.cost_model.structured_evaluator import StructuredEvaluator
 from dreamshard.cost_model.structured_formula import LatentLayout, StructuredWeights
 from dreamshard.cost_model.work_ratios import BACKWARD, BATCH, DISTINCT, FORWARD
 from dreamshard.costs import ExchangeSample
@@ -25,6 +26,8 @@ _COLUMNS = [FEATURES.index(name) for name in PHYSICAL_FEATURES]  # that it sees
 _COMPUTE = [0, 3]  # of PHASES: forward_compute, backward_compute
 _HUBER = 0.05  # relative error above which the loss grows linearly
 _LOSS_SCALE = 10.0
+_COMM = [1, 2]  # of PHASES: forward_comm, backward_comm
+_OUTLIER = 2.5  # medians of the absolute error, above which a sample counts less
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,6 @@ class StructuredCostNetwork(CostNetwork):
     weights `comm_ms` of the placements that it was fitted to; `for_task` has those of any task's devices and hosts.
     """
 
-    architecture: Architecture = "structured"
     mean: Tensor
     std: Tensor
     scale_ms: Tensor
@@ -81,12 +83,14 @@ class StructuredCostNetwork(CostNetwork):
         self.register_buffer("comm_ms", torch.zeros(2, 4))
         self.register_buffer("scale_ms", torch.ones(2))
         self.exchanges = ExchangeModel()
+        self.task_comm_ms: Tensor | None = None  # instead of `comm_ms`, in a copy for one task
 
     def weights(self) -> StructuredWeights:
         """The weights by pair, as views of the parameters."""
         parameters = (self.launch, self.hidden_weight, self.hidden_bias, self.output_weight)
         launch, weight, bias, output = (parameter.flatten(0, 1) for parameter in parameters)
-        return StructuredWeights(self.layout, launch, weight, bias, output, self.scale_ms, self.comm_ms)
+        comm_ms = self.comm_ms if self.task_comm_ms is None else self.task_comm_ms
+        return StructuredWeights(self.layout, launch, weight, bias, output, self.scale_ms, comm_ms)
 
     def work_inputs(self, normalised: Float[Tensor, "*B F"]) -> tuple[Float[Tensor, "*B Z"], Float[Tensor, "*B"]]:
         """Inputs that the exponent of a table's work is linear in, and its work before it (hundreds of pooled weights)."""
@@ -143,7 +147,7 @@ class StructuredCostNetwork(CostNetwork):
         compute = self._compute(work, square, shared) * (flat[:, layout.count] > formula.ONE_TABLE)  # [2M, N]
         compute = compute.T.reshape(*batch, self.members, 2) * self.scale_ms  # [*B, D, M, 2]
         if comm_ms is None:
-            comm_ms = formula.comm_inputs(sums[..., layout.dims]) @ self.comm_ms.T  # [*B, D, 2]
+            comm_ms = formula.comm_inputs(sums[..., layout.dims]) @ self.weights().comm_ms.T  # [*B, D, 2]
         comm = comm_ms.unsqueeze(-2).expand(*batch, self.members, 2)
         return torch.cat([compute[..., :1], comm, compute[..., 1:]], dim=-1)
 
@@ -151,11 +155,8 @@ class StructuredCostNetwork(CostNetwork):
         """The mean over the members."""
         return self.member_phases_ms(sums).mean(dim=-2)
 
-    def loss(self, data: CostData, chosen: Int[Tensor, " B"]) -> Float[Tensor, ""]:
+    def loss(self, data: _FitData, chosen: Int[Tensor, " B"]) -> Float[Tensor, ""]:
         """Huber's loss of the relative errors of compute by phase, and of the whole cost, over all members."""
-        return self._loss(self._fit_data(data), chosen)
-
-    def _loss(self, data: _FitData, chosen: Int[Tensor, " B"]) -> Float[Tensor, ""]:
         samples = data.samples.index_select(0, chosen).flatten(0, 1)  # [N, _]
         assignment, shared, per_unit, idle_error, comm_error = samples.split([len(data.inputs), 6, 2, 2, 1], dim=1)
         work = self._work(data.inputs, data.raw_work)  # [P, 2M]
@@ -164,11 +165,9 @@ class StructuredCostNetwork(CostNetwork):
         error = torch.addcmul(idle_error.T, compute, per_unit.T)
         return _LOSS_SCALE * (_huber(error) / 2 + _huber(error.sum(dim=1) + comm_error.T))
 
-    def evaluator(self) -> StructuredEvaluator:
-        return StructuredEvaluator(self.weights())
-
-    def arguments(self) -> dict[str, int]:
-        return {"members": self.members, "hidden": self.hidden}
+    @torch.no_grad()
+    def law(self, num_devices: int) -> DeviceLaw:
+        return network_law(self.weights(), num_devices, np.zeros((4, CURVE_POINTS)))
 
     def learn_exchanges(self, samples: Sequence[ExchangeSample]) -> None:
         self.exchanges.learn_exchanges(samples)
@@ -186,14 +185,14 @@ class StructuredCostNetwork(CostNetwork):
         if weights is None:
             return self
         network = copy(self)
-        network._buffers = {**self._buffers, "comm_ms": weights}
+        network.task_comm_ms = weights
         return network
 
     @torch.no_grad()
-    def predicted_overall_ms(self, data: CostData) -> Float[Tensor, " S"]:
+    def predicted(self, data: CostData) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"], tuple[str, ...]]:
         sums = data.sums(self.encode)
         phases_ms = self.member_phases_ms(sums, self._data_comm_ms(data, sums[..., self.layout.dims])).mean(dim=-2)
-        return phases_ms.sum(dim=-1).max(dim=-1).values
+        return phases_ms.sum(dim=-1).max(dim=-1).values, data.overall_ms, data.task_names
 
     def prepare(self, data: CostData, *, first: bool) -> None:
         """Calibrate compute before the first fit, and fit communication before each."""
@@ -238,7 +237,7 @@ class StructuredCostNetwork(CostNetwork):
         return comm_ms
 
     @torch.no_grad()
-    def _fit_data(self, data: CostData) -> _FitData:
+    def fitted_data(self, data: CostData) -> _FitData:
         inputs, raw_work = self.work_inputs(data.features)
         sums, phases_ms = data.assignment @ self.encode(data.features, data.ratios), data.phases_ms
         device_ms = phases_ms.sum(-1)
@@ -254,12 +253,27 @@ class StructuredCostNetwork(CostNetwork):
         ]
         return _FitData(inputs, self._by_pair(raw_work, data.ratios), torch.cat(samples, dim=-1))
 
-    def fit_steps(
-        self, optimizer: torch.optim.Optimizer, data: CostData, batches: Sequence[Int[Tensor, " B"]]
-    ) -> float:
-        constant = self._fit_data(data)
-        return descend(optimizer, (self._loss(constant, chosen) for chosen in batches))
-
 
 def _huber(error: Float[Tensor, "*B"]) -> Float[Tensor, ""]:
     return nn.functional.smooth_l1_loss(error, torch.zeros_like(error), beta=_HUBER)
+
+
+def fitted_communication(dims: Float[Tensor, "S D"], phases_ms: Float[Tensor, "S D 4"]) -> Float[Tensor, "2 4"]:
+    """Weights of `comm_inputs`: non-negative least squares of the error relative to the sample's overall cost.
+
+    Three reweighted passes give outliers less weight (Huber's), since communication on a shared machine is measured with
+    long tails.
+    """
+    inputs = formula.comm_inputs(dims).flatten(0, 1).double().numpy()  # [N, 4]
+    overall = phases_ms.sum(-1).amax(dim=1, keepdim=True).expand(phases_ms.shape[:2])
+    weight = 1 / overall.flatten().double().numpy()
+    fitted = torch.zeros(2, 4)
+    for row, phase in enumerate(_COMM):
+        measured = phases_ms[..., phase].flatten().double().numpy()
+        trust = np.ones_like(weight)
+        for _ in range(3):
+            solution = scipy.optimize.nnls(inputs * (weight * trust)[:, None], measured * weight * trust)[0]
+            error = np.abs(inputs @ solution - measured) * weight
+            trust = np.sqrt(np.minimum(1, _OUTLIER * (np.median(error) + 1e-9) / (error + 1e-12)))
+        fitted[row] = torch.from_numpy(solution).float()
+    return fitted

@@ -1,197 +1,278 @@
-"""The estimated MDP: place one table after another; the cost network predicts the cost.
+"""The estimated MDP: place one table after another; the cost network predicts what each device costs. No hardware is touched.
 
-State per device: the sum of its tables' latents, its predicted costs, and the memory used. Sums are incremental: a step
-adds one latent to one device and evaluates that device. No hardware is touched. All functions take `B` episodes of the
-same number of tables and devices.
+A rollout is one compiled loop. A step changes one device, so only that device is evaluated again. `log_probs` recomputes
+all steps of recorded rollouts in one batch, with gradients.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from dreamshard.cost_model import CostNetwork, Normaliser
-from dreamshard.cost_model.evaluator import Array, Indices, Loads, ShardEvaluator
-from dreamshard.cost_model.paper import PaperEvaluator
+from dreamshard.cost_model.compiled import DeviceLaw, Floats, jit, phases_ms
 from dreamshard.legality import allowed_devices
+from dreamshard.policy.policy_network import COST_COLUMNS, PolicyNetwork
 from dreamshard.tasks import PlacementTask
 
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
 _NO_ROOM = np.iinfo(np.int64).min
-_LEAST_REFERENCE_MS = 1e-3  # a microsecond: less than any operator takes
-OWN_SHARE = np.float32(0.1)
-"""Weight of a device's own cost beside the overall cost, in `cost_if_placed_ms`."""
 
 
 @dataclass(frozen=True)
-class Episodes:
-    """`B` episodes before their first step; tables in the order in which they are placed.
+class Episode:
+    """A task before its first table is placed; tables in the order of placing.
 
     Attributes:
-        order: `[B, T]` index of each table in its task: descending predicted cost on the first of empty devices.
-        features: `[B, T, F]` normalised.
-        latents: `[B, T, L]` of the cost network.
-        table_bytes: `[B, T]`.
-        single_ms: `[B, T]` predicted cost of each table alone on one device.
-        reference_ms: `[B]` sum of the magnitudes of `single_ms` over the number of devices, above 0. The policy
-            `lookahead` sees costs relative to it, so that they mean the same in a small task and in a large one.
-        num_devices: `D`.
-        capacity_bytes: `[D]` room for tables on each device; 0 where none may be.
-        allowed: `[B, T, D]` devices that may hold each table.
+        order: `[T]` index of each table in the task: descending predicted cost on the first of empty devices.
+        features: `[T, F]` normalised.
+        latents: `[T, L]` of the cost network.
+        table_bytes: `[T]`.
+        capacity_bytes: `[D]` room for tables on each device; 0 if none may be there.
+        allowed: `[T, D]` devices that may hold each table.
+        network: with the communication of the task's devices.
     """
 
-    order: Int[Tensor, "B T"]
-    features: Float[Tensor, "B T F"]
-    latents: Float[Tensor, "B T L"]
-    table_bytes: Int[Tensor, "B T"]
-    single_ms: Float[Tensor, "B T"]
-    reference_ms: Float[Tensor, " B"]
-    num_devices: int
-    capacity_bytes: Indices
-    allowed: Bool[Tensor, "B T D"]
+    order: Int[Tensor, " T"]
+    features: Float[Tensor, "T F"]
+    latents: Float[Tensor, "T L"]
+    table_bytes: Int[Tensor, " T"]
+    capacity_bytes: Int[Tensor, " D"]
+    allowed: Bool[Tensor, "T D"]
+    network: CostNetwork
 
     @classmethod
-    def without_policy(
-        cls, task: PlacementTask, latents: Float[Tensor, "T L"], single_ms: Float[Tensor, " T"]
-    ) -> "Episodes":
-        """One episode in descending single cost; there is no policy, so the latents stand for its features."""
-        order = torch.argsort(single_ms, descending=True, stable=True)
-        ordered = latents[order][None]
-        return cls(
-            order[None],
-            ordered,
-            ordered,
-            task.table_bytes[order][None],
-            single_ms[order][None],
-            _reference_ms(single_ms[None], task.num_devices),
-            task.num_devices,
-            task.capacity_bytes.numpy(),
-            allowed_devices(task)[order][None],
-        )
-
-    def repeat(self, times: int) -> "Episodes":
-        """Each episode `times` times, side by side."""
-        names = ("order", "features", "latents", "table_bytes", "single_ms", "reference_ms", "allowed")
-        return replace(self, **{name: getattr(self, name).repeat_interleave(times, dim=0) for name in names})
+    @torch.no_grad()
+    def of(cls, task: PlacementTask, network: CostNetwork, normaliser: Normaliser) -> "Episode":
+        """The episode of a task."""
+        network, features = network.for_task(task), normaliser(task.tables)
+        ratios = network.ratios(task)
+        latents = network.encode(features, ratios)  # [T, L]
+        order = torch.argsort(network.first_ms(latents, task.num_devices), descending=True, stable=True)
+        table_bytes, allowed = task.table_bytes[order], allowed_devices(task)[order]
+        return cls(order, features[order], latents[order], table_bytes, task.capacity_bytes, allowed, network)
 
 
-@dataclass
-class State:
-    """Episodes between two steps; `step` changes it in place, since a copy would cost more than the step.
+@dataclass(frozen=True)
+class Rollout:
+    """`B` finished episodes of one task.
 
     Attributes:
-        loads: `[B, D]` devices.
-        used_bytes: `[B, D]`.
-        slowest_ms: `[B, 1]` compute of the slowest device.
-        widest_ms: `[B, 1]` communication of the widest one.
-        episode: `[B]` 0..B-1.
+        device: `[B, T]` of each table, in the task's own order.
+        overall_ms: `[B]` predicted cost of the finished placements.
+        feasible: `[B]` whether no device is over capacity.
+        actions: `[B, T]` devices in the order of placing.
+        costs: `[B, T, D, 3]` of the devices before each step, as the policy saw them; empty unless recorded.
+        legal: `[B, T, D]` devices open to each step; empty unless recorded.
     """
 
-    loads: Loads
-    used_bytes: Indices
-    slowest_ms: Array
-    widest_ms: Array
-    episode: Indices
+    device: Int[Tensor, "B T"]
+    overall_ms: Float[Tensor, " B"]
+    feasible: Bool[Tensor, " B"]
+    actions: Int[Tensor, "B T"]
+    costs: Float[Tensor, "R T D 3"]
+    legal: Bool[Tensor, "R T D"]
 
 
 @torch.no_grad()
-def episodes_of(tasks: Sequence[PlacementTask], network: CostNetwork, normaliser: Normaliser) -> Episodes:
-    """One episode per task.
+def rollout(
+    policy: PolicyNetwork,
+    episode: Episode,
+    count: int = 1,
+    generator: torch.Generator | None = None,
+    *,
+    record: bool = False,
+) -> Rollout:
+    """Place every table.
 
-    Raises:
-        ValueError: the tasks differ in their number of tables, of devices, or in memory.
+    Args:
+        policy: scores the devices.
+        episode: to be completed `count` times.
+        generator: to sample with; None for the greedy choices.
+        record: keep for `log_probs` what the policy saw.
     """
-    shapes = {(len(task.tables), tuple(task.capacity_bytes.tolist())) for task in tasks}
-    if len(shapes) != 1:
-        raise ValueError(
-            f"tasks of different shape {sorted(shapes)} (tables, bytes per device) cannot share one batch of episodes; "
-            "roll them out shape by shape"
-        )
-    normalised = torch.stack([normaliser(task.tables) for task in tasks])  # [B, T, F]
-    latents = network.encode(normalised, network.ratios(tasks))  # [B, T, L]
-    single_ms = network.single_ms(latents)  # [B, T]
-    num_devices, capacity_bytes = tasks[0].num_devices, tasks[0].capacity_bytes.numpy()
-    order = torch.argsort(network.first_ms(latents, num_devices), dim=1, descending=True, stable=True)  # [B, T]
-    table_bytes = torch.stack([task.table_bytes for task in tasks])
-    reference_ms = _reference_ms(single_ms, num_devices)
-    normalised, latents = (values.gather(1, order[:, :, None].expand_as(values)) for values in (normalised, latents))
-    table_bytes, single_ms = (values.gather(1, order) for values in (table_bytes, single_ms))
-    allowed = torch.stack([allowed_devices(task)[by_cost] for task, by_cost in zip(tasks, order, strict=True)])
-    return Episodes(
-        order, normalised, latents, table_bytes, single_ms, reference_ms, num_devices, capacity_bytes, allowed
-    )
-
-
-def _reference_ms(single_ms: Float[Tensor, "B T"], num_devices: int) -> Float[Tensor, " B"]:
-    """See `Episodes`; an untrained network may predict negative costs, whose sum could be nearly 0."""
-    return (single_ms.abs().sum(dim=1) / num_devices).clamp(min=_LEAST_REFERENCE_MS)
-
-
-def start(evaluator: ShardEvaluator, batch: int, num_devices: int) -> State:
-    """All devices empty."""
-    loads = evaluator.empty(batch, num_devices)
-    return State(
+    num_tables, num_devices = episode.allowed.shape
+    noise = np.zeros((0, num_tables, num_devices))
+    if generator is not None:  # Gumbel's, which turns the largest score into a sample of the softmax
+        uniform = torch.rand((count, num_tables, num_devices), generator=generator).clamp(min=1e-20)
+        noise = (-(-uniform.log()).log()).double().numpy()
+    recorded = count if record else 0
+    actions = np.empty((count, num_tables), np.int64)
+    loads = np.zeros((count, num_devices, episode.latents.shape[1]))
+    used_bytes = np.zeros((count, num_devices), np.int64)
+    costs = np.empty((recorded, num_tables, num_devices, COST_COLUMNS), np.float32)
+    legal = np.empty((recorded, num_tables, num_devices), np.bool_)
+    _place(
+        episode.network.law(num_devices),
+        _scorer(policy, episode),
+        episode.latents.double().numpy(),
+        episode.table_bytes.numpy(),
+        episode.capacity_bytes.numpy(),
+        episode.allowed.numpy(),
+        noise,
+        actions,
         loads,
-        np.zeros((batch, num_devices), np.int64),
-        loads.compute_ms.max(axis=1, keepdims=True),
-        loads.comm_ms.max(axis=1, keepdims=True),
-        np.arange(batch),
+        used_bytes,
+        costs,
+        legal,
     )
+    taken = torch.from_numpy(actions)
+    device = torch.empty_like(taken)
+    device[:, episode.order] = taken
+    return Rollout(
+        device,
+        episode.network.overall_ms(torch.from_numpy(loads).float()),
+        (torch.from_numpy(used_bytes) <= episode.capacity_bytes).all(dim=1),
+        taken,
+        torch.from_numpy(costs),
+        torch.from_numpy(legal),
+    )
+
+
+def log_probs(
+    policy: PolicyNetwork, episode: Episode, taken: Rollout
+) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+    """Log-probability of each action of recorded rollouts, and entropy of each step in nats, with gradients."""
+    placed = torch.nn.functional.one_hot(taken.actions, len(episode.capacity_bytes))  # [B, T, D]
+    held = placed.cumsum(dim=1) - placed  # tables of each device before the step
+    added = placed * policy.table_scores(episode.features)[:, None]
+    tables = torch.where(held > 0, added.cumsum(dim=1) - added, policy.empty_score())
+    log_p = masked_log_softmax(tables + policy.cost_scores(taken.costs), taken.legal)
+    return log_p.gather(-1, taken.actions[..., None]).squeeze(-1), masked_entropy(log_p, taken.legal)
+
+
+def masked_log_softmax(logits: Float[Tensor, "*B D"], legal: Bool[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+    """Log-probabilities over the legal devices, minus infinity elsewhere."""
+    return torch.log_softmax(logits.masked_fill(~legal, -torch.inf), dim=-1)
+
+
+def masked_entropy(log_p: Float[Tensor, "*B D"], legal: Bool[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
+    """Entropy in nats of the log-probabilities of `masked_log_softmax`."""
+    return -(log_p.exp() * log_p.masked_fill(~legal, 0.0)).sum(-1)
 
 
 def legal_devices(
-    used_bytes: Indices, table_bytes: Indices, capacity_bytes: Indices, allowed: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """`[B, D]` devices, of `[D]` bytes, with room for tables of `[B]` bytes: the mask of sampling, loss and greedy choice.
+    used_bytes: Int[Tensor, "B D"],
+    table_bytes: Int[Tensor, " B"],
+    capacity_bytes: Int[Tensor, "B D"],
+    allowed: Bool[Tensor, "B D"],
+) -> Bool[Tensor, "B D"]:
+    """Devices that may hold a table of each of `B` episodes and have room for it.
 
-    `allowed` `[B, D]` may hold them. If none of these has room, the one with the most is legal, so that a softmax over legal
-    devices stays defined; such an episode ends over capacity, and `Rollout.feasible` is false.
+    If none has, those with the most room are legal, so that a softmax stays defined; the episode ends over capacity.
     """
-    room = np.where(allowed, capacity_bytes - used_bytes, _NO_ROOM)  # [B, D]
-    fits = room >= table_bytes[:, None]
-    if fits.all():
-        return fits
-    stuck = ~fits.any(axis=1, keepdims=True)  # [B, 1]
-    result: NDArray[np.bool_] = fits | (stuck & (room == room.max(axis=1, keepdims=True)))
-    return result
+    legal = np.empty(used_bytes.shape, np.bool_)
+    _mask_each(used_bytes.numpy(), table_bytes.numpy(), capacity_bytes.numpy(), allowed.numpy(), legal)
+    return torch.from_numpy(legal)
 
 
-def step(
-    evaluator: ShardEvaluator, state: State, latent: Array, table_bytes: Indices, device: Indices
-) -> tuple[Array, Array]:
-    """Put one table per episode, of `latent` `[B, L]` and `table_bytes` `[B]`, on `device` `[B]`.
+class _Scorer(NamedTuple):
+    """A policy network as arrays: `table_scores` `[T]`, and the layers of its costs."""
 
-    Returns:
-        Forward and backward compute of these devices, `[B]` each.
-    """
-    changed, loads = (state.episode, device), state.loads
-    loads.sums[changed] += latent
-    state.used_bytes[changed] += table_bytes
-    sums = loads.sums[changed]
-    forward, backward, loads.rates[changed] = evaluator.compute(sums)
-    loads.compute_ms[changed] = compute_ms = forward + backward
-    loads.comm_ms[changed] = comm_ms = evaluator.widest_comm_ms(sums, loads)
-    np.maximum(state.slowest_ms, compute_ms[:, None], out=state.slowest_ms)
-    np.maximum(state.widest_ms, comm_ms[:, None], out=state.widest_ms)
-    return forward, backward
+    table_scores: Floats
+    empty_score: float
+    first_weight: Floats
+    first_bias: Floats
+    second_weight: Floats
+    second_bias: Floats
+    score: Floats
+    bias: float
 
 
-def cost_if_placed_ms(evaluator: ShardEvaluator, state: State, latent: Array) -> Array:
-    """`[B, D]` predicted cost of placing the table of `latent` `[B, L]` on each device.
+def _scorer(policy: PolicyNetwork, episode: Episode) -> _Scorer:
+    def array(value: Tensor) -> Floats:
+        return np.ascontiguousarray(value.detach().double().numpy())
 
-    The overall cost with the table, plus a tenth of the device's own cost as if it were the widest. The overall cost alone
-    does not distinguish devices that are critical neither for compute nor for the all-to-all. The own cost alone lets the
-    most compute and the most dims end on different devices, and everyone waits for the sum of both.
-    """
-    compute, comm = evaluator.with_table(state.loads, latent)  # [B, D] each
-    if isinstance(evaluator, PaperEvaluator):
-        cost = evaluator.overall_with_table(state.loads.sums, latent)
-    else:
-        cost = np.maximum(compute, state.slowest_ms) + np.maximum(comm, state.widest_ms)
-    compute += comm
-    compute *= OWN_SHARE
-    cost += compute
-    return cost
+    first, second = (layer for layer in policy.cost if isinstance(layer, nn.Linear))
+    return _Scorer(
+        array(policy.table_scores(episode.features)),
+        float(policy.empty_score()),
+        array(first.weight.T),
+        array(first.bias),
+        array(second.weight.T),
+        array(second.bias),
+        array(policy.score.weight[0, -len(second.bias) :]),
+        float(policy.score.bias),
+    )
+
+
+@jit
+def _cost_score(scorer: _Scorer, costs: Floats) -> float:
+    """`PolicyNetwork.cost_scores` of one device."""
+    first, second = scorer.first_bias.copy(), scorer.second_bias.copy()
+    for x in range(len(costs)):
+        for h in range(len(first)):
+            first[h] += costs[x] * scorer.first_weight[x, h]
+    for h in range(len(first)):
+        if first[h] > 0:
+            for k in range(len(second)):
+                second[k] += first[h] * scorer.second_weight[h, k]
+    total = scorer.bias
+    for k in range(len(second)):
+        total += max(second[k], 0.0) * scorer.score[k]
+    return total
+
+
+@jit
+def _mask_each(used: Ints, size: Ints, capacity: Ints, allowed: Mask, legal: Mask) -> None:
+    for b in range(len(used)):
+        _mask(used[b], size[b], capacity[b], allowed[b], legal[b])
+
+
+@jit
+def _mask(used: Ints, size: int, capacity: Ints, allowed: Mask, legal: Mask) -> None:
+    """`legal_devices` of one episode, written to `legal` `[D]`."""
+    most, fits = _NO_ROOM, False
+    for d in range(len(capacity)):
+        room = capacity[d] - used[d] if allowed[d] else _NO_ROOM
+        most, fits = max(most, room), fits or room >= size
+    least = size if fits else most
+    for d in range(len(capacity)):
+        legal[d] = (capacity[d] - used[d] if allowed[d] else _NO_ROOM) >= least
+
+
+@jit
+def _place(
+    law: DeviceLaw,
+    scorer: _Scorer,
+    latents: Floats,
+    table_bytes: Ints,
+    capacity: Ints,
+    allowed: Mask,
+    noise: Floats,
+    actions: Ints,
+    loads: Floats,
+    used: Ints,
+    seen_costs: NDArray[np.float32],
+    seen_legal: Mask,
+) -> None:
+    """Complete each row of `actions`; no rows of `noise` mean greedy choices, no rows of `seen_costs` no record."""
+    num_devices, size = loads.shape[1:]
+    legal, empty_costs = np.empty(num_devices, np.bool_), np.empty(COST_COLUMNS)
+    costs, tables, scores = np.empty((num_devices, COST_COLUMNS)), np.empty(num_devices), np.empty(num_devices)
+    phases_ms(law, np.zeros(size), empty_costs)
+    empty_score = scorer.empty_score + _cost_score(scorer, empty_costs)
+    for b in range(len(actions)):
+        costs[:], tables[:], scores[:] = empty_costs, 0.0, empty_score
+        for t in range(len(table_bytes)):
+            _mask(used[b], table_bytes[t], capacity, allowed[t], legal)
+            if len(seen_costs):
+                seen_costs[b, t], seen_legal[b, t] = costs, legal
+            device, highest = -1, -np.inf
+            for d in range(num_devices):
+                score = scores[d] + noise[b, t, d] if len(noise) else scores[d]
+                if legal[d] and (device < 0 or score > highest):
+                    device, highest = d, score
+            actions[b, t] = device
+            used[b, device] += table_bytes[t]
+            for x in range(size):
+                loads[b, device, x] += latents[t, x]
+            tables[device] += scorer.table_scores[t]
+            phases_ms(law, loads[b, device], costs[device])
+            scores[device] = tables[device] + _cost_score(scorer, costs[device])

@@ -1,95 +1,44 @@
-"""Networks that score devices for the next table; softmax over the legal ones is the policy.
+"""DreamShard's policy network (arXiv 2210.02023; `models.py` of the authors' program): a score for each device.
 
-A logit is `device code . table code - cost weight x cost of placing the table there` (`mdp.cost_if_placed_ms`). Device
-codes depend on what a device holds, so a step changes one of them; table codes are constant. That makes a rollout cheap.
-
-- `paper`: DreamShard's own (`models.py` of the authors' program): a table MLP summed per device, the device's predicted
-  milliseconds through 3-64-32, ReLU after both, one linear layer. It does not see the table being placed: its table code is
-  1 and its cost weight 0.
-- `lookahead` sees the table and the cost of placing it on each device. It starts as a soft greedy rule. It applies to any
-  number of tables and devices, since costs are relative and sums are divided by the mean number of tables per device.
+A device's latent is the sum of its tables' latents, which a table MLP computes. Its predicted milliseconds go through
+3-64-32 with ReLU after both layers. One linear layer turns both into the device's score; softmax over the legal devices is
+the policy. The table that is being placed has no influence on the scores.
 """
 
-from dataclasses import dataclass
-from typing import Literal
-
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dreamshard.cost_model import FEATURES, TableNetwork, mlp
+from dreamshard.cost_model import TableNetwork, mlp
 
-PolicyKind = Literal["lookahead", "paper"]
+COST_COLUMNS = 3
+"""Predicted milliseconds of a device that the policy sees: forward compute, backward compute, one all-to-all."""
 
 _LATENT = 32
-COST_COLUMNS = 3
-"""Predicted costs of a device that a policy sees: forward compute, backward compute, communication."""
-
-
-@dataclass(frozen=True)
-class DeviceView:
-    """What a policy sees of each device before a step.
-
-    Costs are relative to `Episodes.reference_ms`; those of the policy `paper` are milliseconds.
-
-    Attributes:
-        costs: `[..., D, 3]` predicted forward compute, backward compute and communication: both all-to-alls, or one for the
-            policy `paper`.
-        cost_if_placed: `[..., D]` of the table being placed (`mdp.cost_if_placed_ms`).
-        memory: `[..., D]` share of the capacity used.
-    """
-
-    costs: Float[Tensor, "*B D 3"]
-    cost_if_placed: Float[Tensor, "*B D"]
-    memory: Float[Tensor, "*B D"]
 
 
 class PolicyNetwork(nn.Module):
-    """Scores devices; its inputs depend on `kind`."""
+    """Scores devices by their tables and their predicted costs.
 
-    def __init__(self, kind: PolicyKind = "lookahead") -> None:
+    The score is a sum of a part for the tables and a part for the costs, and the former is a sum over tables, so a step of
+    the MDP changes one device's score by one number for its table and one for its new costs.
+    """
+
+    def __init__(self) -> None:
         super().__init__()
-        self.kind: PolicyKind = kind
-        if kind == "paper":
-            self.table: TableNetwork | nn.Sequential = TableNetwork()
-            self.cost = nn.Sequential(*mlp((COST_COLUMNS, 64, _LATENT)), nn.ReLU())
-            self.score = nn.Linear(2 * _LATENT, 1)
-        else:
-            self.table = mlp((len(FEATURES), 128, _LATENT))
-            self.device = mlp((_LATENT + COST_COLUMNS + 1, 64, _LATENT))
-            self.wish = mlp((len(FEATURES), 64, _LATENT))
-            self.greed = nn.Parameter(torch.tensor(4.5))
-            last = self.wish[-1]
-            assert isinstance(last, nn.Linear)
-            nn.init.normal_(last.weight, std=1e-2)
-            nn.init.zeros_(last.bias)
+        self.table = TableNetwork()
+        self.cost = nn.Sequential(*mlp((COST_COLUMNS, 64, _LATENT)), nn.ReLU())
+        self.score = nn.Linear(2 * _LATENT, 1)
 
-    def encode(self, features: Float[Tensor, "*B F"]) -> Float[Tensor, "*B L"]:
-        """Latent of each table, to be summed over a device's tables."""
-        latent: Tensor = self.table(features if self.kind == "paper" else features.clamp(-10, 10))
-        return latent
+    def table_scores(self, features: Float[Tensor, "*B F"]) -> Float[Tensor, "*B"]:
+        """Each table's part of the score of the device that holds it."""
+        scores: Tensor = self.table(features)[..., :-1] @ self.score.weight[0, :_LATENT]
+        return scores
 
-    def table_codes(self, features: Float[Tensor, "*B F"]) -> Float[Tensor, "*B K"]:
-        """One factor of the logits: a code per table."""
-        if self.kind == "paper":
-            return torch.ones_like(features[..., :1])
-        code: Tensor = self.wish(features.clamp(-10, 10))
-        return code
+    def empty_score(self) -> Float[Tensor, ""]:
+        """The tables' part of the score of a device without tables."""
+        return self.table.empty() @ self.score.weight[0, :_LATENT]
 
-    def device_codes(
-        self,
-        sums: Float[Tensor, "*B L"],
-        costs: Float[Tensor, "*B 3"],
-        memory: Float[Tensor, "*B"],
-        tables_per_device: float,
-    ) -> Float[Tensor, "*B K"]:
-        """The other factor: a code per device; `tables_per_device` is the task's `T / D`."""
-        if isinstance(self.table, TableNetwork):
-            code: Tensor = self.score(torch.cat([self.table.of_devices(sums), self.cost(costs)], dim=-1))
-        else:
-            code = self.device(torch.cat([sums / tables_per_device, costs, memory[..., None]], dim=-1))
-        return code
-
-    def cost_weight(self) -> Float[Tensor, ""]:
-        """Weight of the predicted cost of placing the table."""
-        return torch.zeros(()) if self.kind == "paper" else self.greed.exp()
+    def cost_scores(self, costs: Float[Tensor, "*B 3"]) -> Float[Tensor, "*B"]:
+        """The part of a device's score for its costs, and the bias."""
+        scores: Tensor = self.cost(costs) @ self.score.weight[0, _LATENT:] + self.score.bias
+        return scores

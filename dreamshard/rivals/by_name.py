@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 from dreamshard.hardware.accelerator import AcceleratorSpec
 from dreamshard.placer import Placer
-from dreamshard.rivals.neuroshard import NeuroShardPlacer, PredictedCosts
+from dreamshard.rivals.neuroshard import NeuroShardPlacer
 from dreamshard.rivals.torchrec_planner import COLUMNS, WHOLE, TorchRecPlanner
 from dreamshard.search import DreamShardPlacer
 
@@ -46,7 +46,7 @@ def rival(name: str, placer: DreamShardPlacer | None, *, spec: AcceleratorSpec |
             "torchrec_planner, which needs none"
         )
     columns = name == ON_NETWORK[1]
-    return NeuroShardPlacer(PredictedCosts(placer.cost_network, placer.normaliser), columns, name)
+    return NeuroShardPlacer(placer.cost_network, placer.normaliser, columns, name)
 
 
 def installed_rivals() -> list[str]:

@@ -25,9 +25,8 @@ from dreamshard.costs import CostSample
 from dreamshard.legality import allowed_devices
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError, OrderedPlacer
-from dreamshard.policy.mdp import legal_devices
+from dreamshard.policy.mdp import legal_devices, masked_entropy, masked_log_softmax
 from dreamshard.policy.reinforce import gradient_step, policy_gradient_loss
-from dreamshard.policy.rollout import masked_entropy, masked_log_softmax
 from dreamshard.tasks import PlacementTask
 
 Measure = Callable[[PlacementTask, Placement], CostSample]
@@ -160,9 +159,8 @@ def _rollout(
 ) -> Sampled:
     order = torch.argsort(task.table_bytes, descending=True, stable=True)  # [T]
     features = normaliser(task.tables)[order][None].expand(batch, -1, -1)  # [B, T, F]
-    table_bytes = task.table_bytes[order, None].expand(-1, batch).numpy()  # [T, B]
+    table_bytes, allowed, room = task.table_bytes[order], allowed_devices(task)[order], task.capacity_bytes
     used_bytes = torch.zeros(batch, task.num_devices, dtype=torch.int64)
-    allowed, capacity_bytes = allowed_devices(task), task.capacity_bytes
     encoded, (hidden, cell) = policy.encoder(features.clamp(-10, 10))  # [B, T, H]
     keys, state = policy.attention(encoded), (hidden[0], cell[0])  # [B, T, H], twice [B, H]
     last = policy.device.weight[-1].expand(batch, -1)  # [B, H]
@@ -171,18 +169,19 @@ def _rollout(
         state = policy.decoder(torch.cat([encoded[:, t], last], dim=-1), state)
         weight = torch.softmax((keys @ state[0][:, :, None])[..., 0] / math.sqrt(_HIDDEN), dim=-1)  # [B, T]
         context = (weight[:, None, :] @ encoded)[:, 0]  # [B, H]
-        may = allowed[order[t]].expand(batch, -1).numpy()
-        legal = torch.from_numpy(legal_devices(used_bytes.numpy(), table_bytes[t], capacity_bytes.numpy(), may))
+        legal = legal_devices(
+            used_bytes, table_bytes[t].expand(batch), room.expand(batch, -1), allowed[t].expand(batch, -1)
+        )
         log_p = masked_log_softmax(policy.score(torch.cat([state[0], context], dim=-1)), legal)
         device = torch.multinomial(log_p.detach().exp(), 1, generator=generator)[:, 0]
-        used_bytes[torch.arange(batch), device] += int(table_bytes[t, 0])
+        used_bytes[torch.arange(batch), device] += int(table_bytes[t])
         last = policy.device(device)
         devices.append(device)
         log_probs.append(log_p.gather(-1, device[:, None])[:, 0])
         entropies.append(masked_entropy(log_p, legal))
     placed = torch.empty(batch, len(order), dtype=torch.int64)
     placed[:, order] = torch.stack(devices, dim=1)  # in the task's own order
-    fits = (used_bytes <= capacity_bytes).all(dim=1)
+    fits = (used_bytes <= room).all(dim=1)
     return Sampled(placed, torch.stack(log_probs, dim=1), torch.stack(entropies, dim=1), fits)
 
 

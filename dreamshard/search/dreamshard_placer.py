@@ -17,9 +17,8 @@ from dreamshard.costs import PHASES, DeviceCosts
 from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.policy.mdp import episodes_of
+from dreamshard.policy.mdp import Episode, rollout
 from dreamshard.policy.policy_network import PolicyNetwork
-from dreamshard.policy.rollout import rollout
 from dreamshard.search.network_costs import NetworkCosts
 from dreamshard.search.search_costs import SearchCosts
 from dreamshard.search.searching_placer import SearchingPlacer
@@ -69,22 +68,20 @@ class DreamShardPlacer(SearchingPlacer):
 
     def starts(self, task: PlacementTask) -> Sequence[Int[Tensor, " T"]]:
         """See `SearchingPlacer`: the policy's greedy rollout, and sampled ones as far as their number is limited."""
-        network = self.cost_network.for_task(task)
-        episodes = episodes_of([task], network, self.normaliser.of_task(task.tables))
-        devices = [rollout(self.policy, network, episodes, None).device]
-        sampled = min(self.rollouts, _SAMPLED_CELLS // (episodes.order.shape[1] * episodes.num_devices))
+        episode = Episode.of(task, self.cost_network, self.normaliser)
+        devices = [rollout(self.policy, episode).device]
+        sampled = min(self.rollouts, _SAMPLED_CELLS // episode.allowed.numel())
         if sampled:
             generator = torch.Generator().manual_seed(0)  # the same task gets the same placement
-            devices.append(rollout(self.policy, network, episodes.repeat(sampled), generator).device)
+            devices.append(rollout(self.policy, episode, sampled, generator).device)
         return list(torch.cat(devices))
 
     def found(self, task: PlacementTask, budget_ms: float | None) -> Placement:
         """See `SearchingPlacer`; or the policy's own placement."""
         if self.inference == "search":
             return super().found(task, budget_ms)
-        network = self.cost_network.for_task(task)
-        episodes = episodes_of([task], network, self.normaliser)
-        placement = Placement.whole(rollout(self.policy, network, episodes, None).device[0], task.num_devices)
+        episode = Episode.of(task, self.cost_network, self.normaliser)
+        placement = Placement.whole(rollout(self.policy, episode).device[0], task.num_devices)
         if broken := violation(task, placement):
             raise NoPlacementError(
                 f"the policy alone found no legal placement of {task.name or 'the tables'}: {broken}; the published method "

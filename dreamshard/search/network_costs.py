@@ -68,8 +68,8 @@ class NetworkCosts:
         """
         if not isinstance(network, StructuredCostNetwork):
             raise ValueError(
-                f"a cost network of the architecture {network.architecture!r} predicts whole tables and columns only, since "
-                "it does not tell an all-to-all from compute; train one of the architecture 'structured', or use a preset"
+                "the paper's cost network predicts whole tables and columns only, since it does not tell an all-to-all from "
+                "compute; train the algorithm dreamshard, or use a preset"
             )
         network = network.for_task(task)
         shape = network.exchanges.topology(task.num_devices, task.devices_per_host)
@@ -90,8 +90,7 @@ class NetworkCosts:
         tables = shards.tables
         own = replace(tables, pooling_factor=tables.pooling_factor * shards.batch_share.to(tables.pooling_factor.dtype))
         alone = replace(self.task, tables=own, memory_bytes=2**62, constraints=UNCONSTRAINED)
-        ratios = self.network.ratios([alone])
-        latents = self.network.encode(self.normaliser(own), None if ratios is None else ratios[0]).clone()
+        latents = self.network.encode(self.normaliser(own), self.network.ratios(alone)).clone()
         latents[:, self.network.layout.dims] *= shards.is_any(*ON_ONE_DEVICE)
         return latents
 
@@ -156,7 +155,7 @@ class NetworkCosts:
         times = np.zeros((_POINTS, 2))
         for i, dims in enumerate(grid):
             weights = self.network.exchanges.weights_ms(shape, float(dims) * shape.num_devices)
-            weights = self.network.comm_ms if weights is None else weights  # [2, 4]: constant, own, largest, received
+            weights = self.network.weights().comm_ms if weights is None else weights  # [2, 4]: constant, own, largest, received
             times[i] = (weights[:, 0] + weights[:, 1:].sum(dim=1) * (share * dims / _HUNDRED)).clamp(min=0).numpy()
         if shape.num_devices == 1:
             times[:] = 0.0

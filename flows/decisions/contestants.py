@@ -10,7 +10,7 @@ from dreamshard.plan import CurrentPlan, Plan
 from dreamshard.rivals import MEASURING, OF_TORCHREC, RIVALS, installed_rivals
 from dreamshard.search import PARTS, DreamShardPlacer, part_of
 from dreamshard.tasks import PlacementTask
-from dreamshard.trained import TrainedPlacer
+from dreamshard.training import TrainedPlacer
 from dreamshard.version_references import WRITTEN, VersionReference
 from flows.decisions.rivals import RivalInputs
 from flows.runtime.retries import passing

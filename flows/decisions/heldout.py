@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
-from dreamshard.fixed_model import is_fixed_model
 from dreamshard.tables import Tables
-from dreamshard.task_sampling import split_tables
+from dreamshard.task_sets.fixed_model import is_fixed_model
+from dreamshard.task_sets.sampling import split_tables
 from dreamshard.tasks import PlacementTask
 from storage.lake.table_splits import has_table_split, read_table_split
 from storage.mlflow_store import registry

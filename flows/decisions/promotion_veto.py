@@ -76,4 +76,4 @@ def find_veto(store: Store, version: str, in_use: str | None, prediction_error: 
 
 def _is_named(origin: Origin) -> bool:
     """Whether a person named the tables to train on, rather than taking the recipe's own."""
-    return origin.recipe not in RECIPES or origin.source != RECIPES[origin.recipe]().workload.source
+    return origin.recipe not in RECIPES or origin.source != RECIPES[origin.recipe].workload.source

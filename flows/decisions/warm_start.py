@@ -11,8 +11,7 @@ from typing import Literal
 import torch
 
 from dreamshard.recipes import Recipe, TasksConfig
-from dreamshard.task_sampling import split_tables
-from dreamshard.trained import networks_of
+from dreamshard.task_sets.sampling import split_tables
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads import known_as
 from flows.runtime.retries import passing
@@ -31,10 +30,10 @@ class StartReason:
     Attributes:
         code: rule that decided.
         version: version that the rule looked at; empty for `first` and `full`.
-        detail: kinds of networks of that version and of the recipe for `other_networks`; the error for `unreadable`.
+        detail: algorithms of that version and of the recipe for `other_algorithm`; the error for `unreadable`.
     """
 
-    code: Literal["first", "full", "other_networks", "same_tables", "other_tables", "unreadable", "split_gone"]
+    code: Literal["first", "full", "other_algorithm", "same_tables", "other_tables", "unreadable", "split_gone"]
     version: str = ""
     detail: str = ""
 
@@ -44,7 +43,7 @@ class StartReason:
         return {
             "first": "from nothing: no version was trained on this testbed, hardware and shape of tasks yet",
             "full": "from nothing, because a full training was requested",
-            "other_networks": f"from nothing: the networks of version {self.version} are {self.detail}",
+            "other_algorithm": f"from nothing: version {self.version} is of {self.detail}",
             "same_tables": f"as version {self.version} did, which was trained on the same tables",
             "other_tables": f"from version {self.version}",
             "unreadable": f"from nothing: {self.detail}",
@@ -84,7 +83,6 @@ class WarmStart:
             dataset=dataset,
             tasks=tasks,
             setting=self.setting,
-            networks=networks_of(self.config),
             warm=self.warm,
             memory_bytes=self.memory_bytes,
             algorithm=self.config.algorithm,
@@ -167,10 +165,9 @@ def _warm(
         return None, StartReason(code="first")
     if full:
         return None, StartReason(code="full")
-    wanted = networks_of(config.training)
-    if base.origin.networks != wanted:
-        detail = f"{' and '.join(base.origin.networks)}, not {' and '.join(wanted)}"
-        return None, StartReason(code="other_networks", version=base.version, detail=detail)
+    if base.origin.algorithm != config.training.algorithm:
+        detail = f"{base.origin.algorithm}, not {config.training.algorithm}"
+        return None, StartReason(code="other_algorithm", version=base.version, detail=detail)
     if base.origin.dataset == dataset:
         warm, reason = base.origin.warm, StartReason(code="same_tables", version=base.version)
     else:

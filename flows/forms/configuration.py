@@ -3,8 +3,8 @@
 from dataclasses import asdict, replace
 from typing import Any
 
-from dreamshard.algorithms import with_algorithm
 from dreamshard.recipes import Recipe, recipe, with_overrides
+from dreamshard.training import with_algorithm
 from dreamshard.workloads import known_as
 from flows.forms.options import RecipeOptions
 

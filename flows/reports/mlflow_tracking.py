@@ -14,7 +14,7 @@ from dreamshard.formatting import markdown_table
 from dreamshard.names import DEFAULT_ALGORITHM
 from dreamshard.recipes import Recipe
 from dreamshard.sizing import Sizes
-from dreamshard.trained import save_placer
+from dreamshard.training import save_placer
 from flows.reports import evaluation_plan, plots, report_pages, report_tables, version_facts
 from flows.reports.html import html_page
 from flows.runtime.source_revision import source_revision

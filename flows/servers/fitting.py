@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 import torch
 
-from dreamshard.fixed_model import MODEL, split_to_fit
 from dreamshard.formatting import gib
 from dreamshard.names import DEFAULT_ALGORITHM, SIMULATED
 from dreamshard.placer import NoPlacementError
 from dreamshard.recipes import Recipe, TasksConfig
 from dreamshard.sizing import sized, with_batch_size
 from dreamshard.tables import Tables
-from dreamshard.task_sampling import split_tables
+from dreamshard.task_sets.fixed_model import MODEL, split_to_fit
+from dreamshard.task_sets.sampling import split_tables
 from dreamshard.testbeds.capacity import Capacity
 from dreamshard.workloads import change_token, fill_missing_columns, is_function, listed_sizes
 from dreamshard.workloads.addresses import is_file, is_folder

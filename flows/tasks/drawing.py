@@ -6,7 +6,7 @@ import torch
 
 from dreamshard.recipes import TasksConfig
 from dreamshard.tables import Tables
-from dreamshard.task_sampling import EMPTY_SPLIT, split_tables
+from dreamshard.task_sets.sampling import EMPTY_SPLIT, split_tables
 from flows.decisions.heldout import split_by_training
 from flows.runtime.content_keys import content_key
 from flows.runtime.prefect_tasks import retried_task

@@ -4,10 +4,10 @@ from itertools import zip_longest
 
 import torch
 
-from dreamshard.fixed_model import MODEL, DriftedTables, draw_drift, fixed_tasks, split_tasks
 from dreamshard.recipes import TasksConfig
 from dreamshard.tables import Tables, concatenate
-from dreamshard.task_sampling import EMPTY_SPLIT
+from dreamshard.task_sets.fixed_model import MODEL, DriftedTables, draw_drift, fixed_tasks, split_tasks
+from dreamshard.task_sets.sampling import EMPTY_SPLIT
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import WorkloadTable, statistics
 from dreamshard.workloads.drift import drifted

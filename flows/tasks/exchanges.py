@@ -7,7 +7,7 @@ from dreamshard.cost_model.exchange_law import Topology
 from dreamshard.costs import Exchange, ExchangeSample
 from dreamshard.exchange_design import exchanges_for
 from dreamshard.testbeds.machine import library_versions
-from dreamshard.trained import networks_of
+from dreamshard.training import TRAINING_ALGORITHMS
 from flows.decisions.warm_start import WarmStart
 from flows.runtime.prefect_tasks import measuring_task
 from flows.runtime.progress import report_progress
@@ -28,7 +28,7 @@ def measure_exchanges(store: Store, dataset: str, tasks: str, start: WarmStart, 
         MeasurementError: a rank died or hung, twice; what was measured before is in the lake.
         ValueError: the testbed has fewer devices than the exchanges asked for.
     """
-    if networks_of(start.config)[0] in ("paper", "autoshard"):
+    if not TRAINING_ALGORITHMS[start.config.algorithm].uses_exchanges:
         return 0
     with shared_testbed(store, testbed) as opened:
         if opened.links is None:

@@ -8,11 +8,11 @@ from prefect import get_run_logger
 
 from dreamshard.costs import CostSample
 from dreamshard.evaluation import EvaluationRow, best_baseline, evaluate, placement_identity
-from dreamshard.fixed_model import is_fixed_model
 from dreamshard.measured_on import MeasuredOn
 from dreamshard.placement import Placement
 from dreamshard.plan import Plan
 from dreamshard.recipes import EvaluationConfig
+from dreamshard.task_sets.fixed_model import is_fixed_model
 from dreamshard.tasks import PlacementTask
 from flows.decisions.contestants import Contestants, of_fixed_model
 from flows.decisions.torchrec_planners import with_torchrec_planner

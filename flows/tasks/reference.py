@@ -1,6 +1,6 @@
 """Measures every version on the fixed reference tasks of its topology, so that costs of versions are comparable.
 
-The tasks are drawn once per topology, on the first training (`dreamshard.reference_tasks`), and kept for ever. Each version
+The tasks are drawn once per topology, on the first training (`dreamshard.task_sets.reference`). Each version
 costs two placements per task and round: its own and a rule of thumb's, interleaved, in one run of the testbed.
 """
 
@@ -16,8 +16,8 @@ from dreamshard.costs import CostSample
 from dreamshard.evaluation import EvaluationRow, evaluate, mean_overall_ms, prediction_figures
 from dreamshard.placement import Placement
 from dreamshard.recipes import MeasureConfig, Recipe
-from dreamshard.reference_tasks import RULE, reference_tasks, reference_workload
 from dreamshard.search import DreamShardPlacer
+from dreamshard.task_sets.reference import RULE, reference_tasks, reference_workload
 from dreamshard.tasks import PlacementTask
 from flows.decisions.warm_start import setting_of
 from flows.runtime import testbed_pool
@@ -59,8 +59,6 @@ def score_version(
     Returns:
         Why the version was not measured; empty if it was, or need not be.
     """
-    if not config.has_reference:
-        return ""
     try:
         _score(store, run, version, config, testbed, anew=anew)
     except CancelledRun:

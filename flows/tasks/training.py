@@ -9,9 +9,9 @@ from statistics import fmean
 
 from prefect import get_run_logger
 
-from dreamshard import trained as algorithm
 from dreamshard.costs import CostSample
 from dreamshard.recipes import Recipe
+from dreamshard.training import TRAINING_ALGORITHMS
 from flows.decisions.warm_start import WarmStart, find_warm_start
 from flows.runtime.content_keys import content_key
 from flows.runtime.prefect_tasks import measuring_task, retried_task
@@ -47,13 +47,13 @@ def start_training(store: Store, dataset: str, tasks: str, start: WarmStart, tes
     key = training_key(dataset, tasks, start, testbed)
     last = checkpoints.last_iteration(store, key)
     if last is None:
-        exchanges = known_exchanges(store, testbed)
+        exchanges, algorithm = known_exchanges(store, testbed), TRAINING_ALGORITHMS[start.config.algorithm]
         if start.warm is None:
             pool, _ = read_table_split(store.lake, tasks).divide(store.lake.read_dataset(dataset))
-            state = algorithm.start_training(pool, start.config, testbed.seed, exchanges)
+            state = algorithm.start(pool, start.config, testbed.seed, exchanges)
         else:
             base = registry.load_placer(start.warm.version, store.settings)
-            state = algorithm.continue_from(base, start.config, testbed.seed, exchanges)
+            state = algorithm.start_from(base, start.config, testbed.seed, exchanges)
         training_effort.begin(store, key, start.origin(dataset, tasks))
         checkpoints.save(store, key, iteration_name(0), state, {})
     get_run_logger().info("training %s starts %s; its last iteration is %d", key, start.reason.sentence, last or 0)
@@ -73,7 +73,9 @@ def measure_placements(
         ValueError: no placement fits the devices.
     """
     state = checkpoints.load(store, training, iteration_name(iteration - 1))
-    proposals = algorithm.propose(state, store.lake.read_tasks(dataset, "train", tasks))
+    proposals = TRAINING_ALGORITHMS[state.config.algorithm].propose(
+        state, store.lake.read_tasks(dataset, "train", tasks)
+    )
     costs: list[float] = []
     with (
         step_lock(testbed),
@@ -118,7 +120,9 @@ def fit_cost_network(store: Store, training: str, iteration: int) -> Metrics:
     drawn = [each for i in range(1, iteration + 1) for each in checkpoints.proposals(store, training, i)]
     earlier = training_effort.earlier_samples(store, training)
     with training_effort.timed(store, training):
-        fit = algorithm.fit_costs(state, [*earlier, *(known[_identity(*each)] for each in drawn)])
+        fit = TRAINING_ALGORITHMS[state.config.algorithm].fit(
+            state, [*earlier, *(known[_identity(*each)] for each in drawn)]
+        )
     values = {
         "cost_loss": fit.loss,
         "cost_heldout_mape": fit.heldout_mape,
@@ -145,7 +149,9 @@ def improve_policy(store: Store, training: str, iteration: int, dataset: str, ta
     """
     state = checkpoints.load(store, training, "fitted")
     with training_effort.timed(store, training):
-        update = algorithm.improve_policy(state, store.lake.read_tasks(dataset, "train", tasks))
+        update = TRAINING_ALGORITHMS[state.config.algorithm].improve(
+            state, store.lake.read_tasks(dataset, "train", tasks)
+        )
     own = {"policy_loss": update.loss, "policy_reward": update.reward, "policy_entropy": update.entropy}
     figures = checkpoints.figures(store, training, "fitted") | own
     checkpoints.save(store, training, iteration_name(iteration), state, figures)

@@ -5,7 +5,7 @@ These small files are never removed: a later training must know every table that
 
 import pyarrow as pa
 
-from dreamshard.task_sampling import TableSplit
+from dreamshard.task_sets.sampling import TableSplit
 from storage.filesystem import AnyPath
 from storage.lake.lake import Lake
 from storage.lake.parquet_files import read_parquet, write_rows

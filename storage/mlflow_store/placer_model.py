@@ -35,7 +35,7 @@ from dreamshard.plan import make_plan, with_origin
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Optimizer, Precision
 from dreamshard.tasks import PlacementTask
-from dreamshard.trained import load_placer
+from dreamshard.training import load_placer
 from dreamshard.workloads import fill_missing_columns, read_tables
 from dreamshard.workloads.table_list import check_records
 

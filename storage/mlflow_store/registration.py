@@ -16,7 +16,7 @@ from mlflow.entities import LoggedModelStatus, Metric
 from mlflow.models import Model
 
 import dreamshard
-from dreamshard import trained
+from dreamshard import training
 from dreamshard.tables import Tables
 from storage.lake.rows import description_columns
 from storage.mlflow_store.registry import ensure_model, reference_to
@@ -65,7 +65,7 @@ def register_placer(
     """Make a saved placer the next version of the algorithm of the settings.
 
     Args:
-        placer_folder: folder written by `dreamshard.trained.save_placer`.
+        placer_folder: folder written by `dreamshard.training.save_placer`.
         run: MLflow run of the training; MLflow's comparison of versions shows its metrics and parameters.
         metrics: of this version; see `log_model_metrics`.
         step: iteration of the metrics.
@@ -78,7 +78,7 @@ def register_placer(
     Raises:
         ValueError: the folder holds no placer.
     """
-    trained.load_placer(placer_folder)  # a damaged placer must not become a version
+    training.load_placer(placer_folder)  # a damaged placer must not become a version
     registry, name = client(settings), settings.registered_model
     experiment = registry.get_run(run).info.experiment_id
     model = registry.create_logged_model(experiment, name, source_run_id=run)

@@ -17,10 +17,10 @@ import mlflow.artifacts
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from dreamshard import trained
+from dreamshard import training
 from dreamshard.names import DEFAULT_ALGORITHM, Algorithm
 from dreamshard.search import DreamShardPlacer
-from dreamshard.trained import TrainedPlacer
+from dreamshard.training import TrainedPlacer
 from dreamshard.version_references import ALIASES as ALIASES
 from dreamshard.version_references import VersionReference
 from storage.filesystem import failures
@@ -206,7 +206,7 @@ def load_placer(name: str = "champion", settings: Settings | None = None) -> Tra
     home = settings or Settings.from_environment()
     version = find(home, name)
     with _download(home, version, "artifacts/placer") as folder:
-        placer = trained.load_placer(folder)
+        placer = training.load_placer(folder)
     if settings is None and (note := provisional_note(version.tags)):
         logger.warning("version %s is %s", reference_to(version), note)
     return placer

@@ -1,7 +1,7 @@
 """Checkpoints of training runs: `<store>/checkpoints/<key>/iteration_NN.zip`, each complete or absent.
 
 The key identifies everything that shapes the training, so a run with the same key resumes after the last iteration of an
-earlier one. A checkpoint is one file (the zipped folder of `trained.save_state`), so it appears completely or not at
+earlier one. A checkpoint is one file (the zipped folder of `TrainingAlgorithm.save`), so it appears completely or not at
 all, on a disk as on an object store.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dreamshard.search import DreamShardPlacer
-from dreamshard.trained import State, TrainedPlacer, load_state, make_placer, save_state
+from dreamshard.training import TRAINING_ALGORITHMS, TrainedPlacer, TrainingState, load_state
 from storage.filesystem import AnyPath, list_files, read_json, remove, write_json, writing
 from storage.store import Store
 
@@ -35,18 +35,18 @@ def last_iteration(store: Store, key: str) -> int | None:
     return max((int(match[1]) for match in names if match), default=None)
 
 
-def save(store: Store, key: str, name: str, state: State, metrics: Metrics) -> None:
+def save(store: Store, key: str, name: str, state: TrainingState, metrics: Metrics) -> None:
     """Save the state as `name`, after its metrics: every checkpoint has them."""
     write_json(folder(store, key) / f"{name}.json", metrics)
     with TemporaryDirectory() as scratch, writing(_file(store, key, name)) as file:
         own = Path(scratch, name)
-        save_state(state, own)
+        TRAINING_ALGORITHMS[state.config.algorithm].save(state, own)
         with zipfile.ZipFile(file, "w") as archive:
             for part in own.iterdir():
                 archive.write(part, part.name)
 
 
-def load(store: Store, key: str, name: str) -> State:
+def load(store: Store, key: str, name: str) -> TrainingState:
     """The state saved as `name`.
 
     Raises:
@@ -84,7 +84,8 @@ def require_trained(key: str, iteration: int) -> None:
 
 def placer(store: Store, key: str, iteration: int, budget_ms: float | None) -> TrainedPlacer:
     """The placer at the end of the iteration, with `budget_ms` for its search if it searches."""
-    found = make_placer(load(store, key, iteration_name(iteration)))
+    state = load(store, key, iteration_name(iteration))
+    found = TRAINING_ALGORITHMS[state.config.algorithm].placer(state)
     return replace(found, budget_ms=budget_ms) if isinstance(found, DreamShardPlacer) else found
 
 

@@ -59,7 +59,6 @@ class Origin:
         dataset: version of its tables.
         tasks: key of its task sets and of their table split.
         setting: see `Setting`.
-        networks: kinds of the cost network and of the policy.
         warm: what it started from; None if it started from nothing.
         measurement_s: median seconds of one of its measurements; None before the first.
         memory_bytes: room on each device in its tasks.
@@ -71,7 +70,6 @@ class Origin:
     dataset: str
     tasks: str
     setting: Setting
-    networks: tuple[str, ...]
     warm: Warm | None = None
     measurement_s: float | None = None
     memory_bytes: int | None = None

@@ -12,20 +12,19 @@ import torch
 from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.exchange_design import designed_exchanges
 from dreamshard.hardware.accelerator import PRESETS
-from dreamshard.model_files import load_placer, save_placer
 from dreamshard.moving import InUse, MovePrice, rename_devices, weigh
 from dreamshard.placement import ON_ONE_DEVICE, Placement
 from dreamshard.plan import make_plan
-from dreamshard.policy.mdp import episodes_of
-from dreamshard.policy.rollout import rollout
+from dreamshard.policy.mdp import Episode, rollout
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer, RooflinePlacer
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import TrainingConfig, fit_costs, improve_policy, make_placer, propose, start_training
+from dreamshard.training import TrainingConfig, load_placer, save_placer
 from storage.lake import catalog
 from storage.settings import Settings
 from tests.helpers.testbeds import simulated
+from tests.helpers.trained import fit_costs, improve_policy, make_placer, propose, start_training
 
 HERE = Path(__file__).parent
 DIMS = ("dim16", "mixed")
@@ -52,9 +51,7 @@ def plan_costs(task: PlacementTask, dims: str) -> dict[str, float]:
     }
     costs = {name: float(ours.predict(task, placer.place(task)).overall_ms()) for name, placer in placers.items()}
     if task.constraints.places_freely and "tight" not in task.name:
-        with torch.no_grad():
-            network = ours.cost_network.for_task(task)
-            finished = rollout(ours.policy, network, episodes_of([task], network, ours.normaliser), None)
+        finished = rollout(ours.policy, Episode.of(task, ours.cost_network, ours.normaliser))
         costs["policy"] = float(ours.predict(task, Placement.whole(finished.device[0], task.num_devices)).overall_ms())
         for rule in RULES_OF_THUMB:
             if rule != "random":

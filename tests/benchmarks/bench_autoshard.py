@@ -18,15 +18,7 @@ from multiprocessing import get_context
 import numpy as np
 import torch
 
-from dreamshard.autoshard import (
-    AutoShardConfig,
-    AutoShardPlacer,
-    fit_costs,
-    improve_policy,
-    make_placer,
-    propose,
-    start_training,
-)
+from dreamshard.autoshard import AutoShardPlacer
 from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.costs import CostSample
 from dreamshard.legality import violation
@@ -34,10 +26,12 @@ from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.training import TrainingConfig, with_algorithm
 from tests.benchmarks.gains import gain_over
 from tests.benchmarks.measuring import Row, row, spread
 from tests.benchmarks.pools import TRAINED, Size, pools, tasks
 from tests.helpers.testbeds import simulated
+from tests.helpers.trained import fit_costs, improve_policy, make_placer, propose, start_training
 
 EXACT = simulated(noise=0.0)
 SEEDS, COUNT, QUICK_COUNT = (0, 1, 2), 40, 3
@@ -125,11 +119,11 @@ def _seed(job: tuple[Setting, int, int]) -> tuple[dict[str, Judged], float]:
     return {str(size): judged(placer, heldout(setting, size, count)) for size in sizes}, seconds
 
 
-def trained(setting: Setting, seed: int, config: AutoShardConfig | None = None) -> AutoShardPlacer:
+def trained(setting: Setting, seed: int, config: TrainingConfig | None = None) -> AutoShardPlacer:
     """Trained from placements measured with noise, 100 by default."""
     pool, testbed = _pools(setting)[0], simulated()
     drawn = tasks(pool, setting.size, 50, seed=5)
-    state = start_training(pool, config or AutoShardConfig(), seed)
+    state = start_training(pool, config or with_algorithm(TrainingConfig(), "autoshard"), seed)
     samples: list[CostSample] = []
     for _ in range(state.config.iterations):
         samples += [testbed.measure(task, placement) for task, placement in propose(state, drawn)]

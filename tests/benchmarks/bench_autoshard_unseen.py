@@ -15,7 +15,7 @@ import torch
 
 from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.tables import Tables, concatenate
-from dreamshard.task_sampling import split_tables
+from dreamshard.task_sets.sampling import split_tables
 from dreamshard.tasks import PlacementTask
 from tests.benchmarks.bench_autoshard import OWN, Judged, TrueGreedy, judged, saved_over, trained
 from tests.benchmarks.measuring import Row, row, spread

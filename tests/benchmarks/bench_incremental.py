@@ -16,21 +16,13 @@ import torch
 
 from dreamshard.costs import CostSample
 from dreamshard.tables import NUM_BINS, Tables, concatenate
-from dreamshard.task_sampling import EMPTY_SPLIT, split_tables
-from dreamshard.training import (
-    TrainingConfig,
-    TrainingState,
-    continue_from,
-    fit_costs,
-    improve_policy,
-    make_placer,
-    propose,
-    start_training,
-)
+from dreamshard.task_sets.sampling import EMPTY_SPLIT, split_tables
+from dreamshard.training import TrainingConfig, TrainingState
 from tests.benchmarks.annealing import true_ms
 from tests.benchmarks.measuring import Row, row, spread
 from tests.benchmarks.pools import ALL_DIMS, TRAINED, Dims, meta_tables, tasks
 from tests.helpers.testbeds import simulated
+from tests.helpers.trained import continue_from, fit_costs, improve_policy, make_placer, propose, start_training
 
 CHANGED = 0.05
 HELD_OUT = 20

@@ -35,10 +35,9 @@ from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.search import GreedyCostPlacer
 from dreamshard.tables import Tables, concatenate
-from dreamshard.task_sampling import sample_tasks, split_tables
+from dreamshard.task_sets.sampling import sample_tasks, split_tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import TestbedSetup, open_testbed
-from dreamshard.training import make_placer
 from dreamshard.workloads import (
     LookupFiles,
     WorkloadConfig,
@@ -52,6 +51,7 @@ from tests.benchmarks.gains import gain_over
 from tests.benchmarks.held_out import Trained, Vector, by_network, error_rows, rank, train
 from tests.benchmarks.measuring import Row, row, spread
 from tests.benchmarks.recorded_testbed import RecordedTestbed
+from tests.helpers.trained import make_placer
 
 NUM_TABLES, MOST_BYTES, BATCH = 200, 64 * 2**20, 2048
 PER_TASK, DEVICES, MEMORY = 20, 2, 2**31

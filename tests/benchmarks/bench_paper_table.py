@@ -28,27 +28,28 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from dreamshard.algorithms import Algorithm, TrainingConfig, with_algorithm
 from dreamshard.baselines import RULES_OF_THUMB, baselines
 from dreamshard.costs import CostSample
 from dreamshard.exchange_design import exchanges_for
 from dreamshard.formatting import markdown_table
 from dreamshard.hardware.accelerator import PRESETS
 from dreamshard.legality import violation
+from dreamshard.names import Algorithm
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.rivals import OF_TORCHREC, ON_NETWORK, installed_rivals, rival, train_rnn
 from dreamshard.search import GreedyCostPlacer
 from dreamshard.tables import Tables, concatenate
-from dreamshard.task_sampling import split_tables
+from dreamshard.task_sets.sampling import split_tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import TestbedSetup
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.trained import fit_costs, improve_policy, make_placer, propose, start_training
+from dreamshard.training import TrainingConfig, with_algorithm
 from flows.runtime.source_revision import source_revision
 from tests.benchmarks.gains import Costs, Gain, gain_over
 from tests.benchmarks.measuring import Row
 from tests.benchmarks.paper_table_plots import draw
 from tests.benchmarks.pools import ALL_DIMS, BATCH, Dims, Size, meta_tables, repeated
+from tests.helpers.trained import fit_costs, improve_policy, make_placer, propose, start_training
 
 RTX2080TI = PRESETS["rtx2080ti"]
 

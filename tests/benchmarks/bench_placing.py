@@ -13,10 +13,10 @@ import numpy as np
 from dreamshard.legality import violation
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import make_placer
 from tests.benchmarks.measuring import Row, cpu_seconds, peak_bytes, row, trained
 from tests.benchmarks.pools import Size, large_task
 from tests.helpers.policy_placer import PolicyPlacer
+from tests.helpers.trained import make_placer
 
 POLICY = ((Size(50, 4), 3.0, 26.0), (Size(800, 4), None, 720.0), (Size(800, 128), 60.0, 1120.0))
 SEARCH = ((Size(50, 4), 50.0), (Size(800, 128), 1000.0), (Size(2000, 128), 5000.0))

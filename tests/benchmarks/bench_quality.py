@@ -18,7 +18,7 @@ from dreamshard.placement import Placement
 from dreamshard.placer import Placer
 from dreamshard.search import DreamShardPlacer, GreedyCostPlacer
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import TrainingState, make_placer
+from dreamshard.training import TrainingState
 from tests.benchmarks.annealing import anneal, true_ms
 from tests.benchmarks.gains import Costs, gain_over
 from tests.benchmarks.measuring import Row, row, split_note, trained, trained_unseen
@@ -26,6 +26,7 @@ from tests.benchmarks.pools import ALL_DIMS, SIZES, TRAINED, Dims, Memory, Size,
 from tests.helpers import unseen_testbed
 from tests.helpers.policy_placer import PolicyPlacer
 from tests.helpers.testbeds import simulated
+from tests.helpers.trained import make_placer
 
 BAR = 1.02
 COUNTS = {"20x4": 10, "50x4": 10, "100x8": 6, "200x8": 5, "800x128": 3}

@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator
 
 from dreamshard.costs import CostSample
-from dreamshard.training import TrainingConfig, fit_costs, improve_policy, propose, start_training
+from dreamshard.training import TrainingConfig
 from tests.benchmarks.measuring import Row, row, spread
 from tests.benchmarks.pools import Size, pools, tasks
 from tests.helpers.testbeds import simulated
+from tests.helpers.trained import fit_costs, improve_policy, propose, start_training
 
 CASES = ((Size(50, 4), 0.5, 5.5), (Size(200, 8), 2.5, 28.7))
 STEPS = ("propose", "fit_costs", "improve_policy")

@@ -92,18 +92,18 @@ def chain(recipe: str, testbed: str) -> float:
 
 def straight(recipe: str, testbed: str) -> float:
     """Do the same by library calls alone; only the lookups are stored, because ranks read them from files."""
-    from dreamshard import training
     from dreamshard.baselines import baselines
     from dreamshard.evaluation import evaluate
     from dreamshard.recipes import RECIPES
     from dreamshard.search import GreedyCostPlacer
     from dreamshard.tables import concatenate
-    from dreamshard.task_sampling import split_tables
+    from dreamshard.task_sets.sampling import split_tables
     from dreamshard.testbeds import open_testbed
     from dreamshard.testbeds.base import TestbedSetup
+    from dreamshard.training import TRAINING_ALGORITHMS
     from dreamshard.workloads import LookupFiles, open_workload, statistics, write_lookups
 
-    config, seed = RECIPES[recipe](), 0
+    config, seed = RECIPES[recipe], 0
     with TemporaryDirectory() as folder:
         described, files = [], {}
         for table in open_workload(config.workload).tables():
@@ -126,12 +126,13 @@ def straight(recipe: str, testbed: str) -> float:
             timeout_s=config.measure.timeout_s,
         )
         bench = open_testbed(testbed, setup)
-        state, samples = training.start_training(sides[0], config.training, seed), []
+        algorithm = TRAINING_ALGORITHMS[config.training.algorithm]
+        state, samples = algorithm.start(sides[0], config.training, seed), []
         for _ in range(config.training.iterations):
-            samples += [bench.measure(task, placement) for task, placement in training.propose(state, train)]
-            training.fit_costs(state, samples)
-            training.improve_policy(state, train)
-        placer = training.make_placer(state)
+            samples += [bench.measure(task, placement) for task, placement in algorithm.propose(state, train)]
+            algorithm.fit(state, samples)
+            algorithm.improve(state, train)
+        placer = algorithm.placer(state)
         contestants = {
             **baselines(seed),
             "cost_greedy": GreedyCostPlacer(placer.cost_network, placer.normaliser),

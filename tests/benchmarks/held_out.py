@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dreamshard.algorithms import TrainingConfig, with_algorithm
 from dreamshard.cost_model import CostData
+from dreamshard.cost_model.prediction_metrics import mean_relative_error, rank_correlations
 from dreamshard.costs import CostSample
-from dreamshard.prediction_metrics import mean_relative_error, rank_correlations
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.base import Testbed
-from dreamshard.training import TrainingState, fit_costs, improve_policy, make_placer, propose, start_training
+from dreamshard.training import TrainingConfig, TrainingState, with_algorithm
 from tests.benchmarks.measuring import Row, row, spread
+from tests.helpers.trained import fit_costs, improve_policy, make_placer, propose, start_training
 
 MAPE_BAR, SPEARMAN_BAR = 5.0, 0.95
 COMPUTE = [0, 3]  # of the phases
@@ -92,7 +92,7 @@ def by_network(state: TrainingState, samples: Sequence[CostSample]) -> Predicted
     network = state.cost_network
     data = CostData.of(samples, state.normaliser, network.measured_on.setting if network.measured_on else None)
     phases_ms = network.phases_ms(data.sums(network.encode))  # [S, D, 4]
-    return Predicted(network.predicted_overall_ms(data).numpy(), phases_ms[..., COMPUTE].sum(dim=-1).numpy())
+    return Predicted(network.predicted(data)[0].numpy(), phases_ms[..., COMPUTE].sum(dim=-1).numpy())
 
 
 def _by_line(fitted: Sequence[CostSample], test: Sequence[CostSample]) -> Predicted:

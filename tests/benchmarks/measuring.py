@@ -7,20 +7,14 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from dreamshard.algorithms import Algorithm, with_algorithm
 from dreamshard.costs import CostSample
 from dreamshard.exchange_design import designed_exchanges
+from dreamshard.names import Algorithm
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.training import (
-    TrainingConfig,
-    TrainingState,
-    fit_costs,
-    improve_policy,
-    propose,
-    start_training,
-)
+from dreamshard.training import TrainingConfig, TrainingState, with_algorithm
 from tests.benchmarks.pools import TRAINED, Dims, pools, tasks
 from tests.helpers.testbeds import simulated
+from tests.helpers.trained import fit_costs, improve_policy, propose, start_training
 from tests.helpers.unseen_testbed import UnseenTestbed
 
 Row = dict[str, Any]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from dreamshard.tables import Tables, concatenate
-from dreamshard.task_sampling import split_tables
+from dreamshard.task_sets.sampling import split_tables
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import WorkloadConfig
 from dreamshard.workloads.meta import population

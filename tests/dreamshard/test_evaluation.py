@@ -211,6 +211,14 @@ def test_prediction_error_counts_a_shared_placement_once():
     assert rank == pytest.approx(0.5)  # ranks 2, 1, 3 against 1, 2, 3
 
 
+def test_column_splits_on_equal_devices_are_two_placements():
+    rows = [
+        row("x", "a", 10.0, predicted_ms=11.0, tables=("t[0:8]", "t[8:16]")),
+        row("y", "a", 20.0, predicted_ms=10.0, tables=("t[0:4]", "t[4:16]")),
+    ]
+    assert prediction_figures(rows)[0] == pytest.approx((0.1 + 0.5) / 2)
+
+
 def test_a_placement_that_did_not_fit_loses_against_any_that_did_and_bends_no_other_figure():
     task = task_of([1, 2, 3], 2, 10)
     together = Placement.whole(torch.tensor([0, 0, 0]), 2)

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from dreamshard.costs import DeviceCosts
-from dreamshard.fixed_model import split_by_columns
 from dreamshard.legality import violation
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.plan import CurrentPlan, Plan, Shard, make_plan, parse_plan, read_plan
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
+from dreamshard.task_sets.fixed_model import split_by_columns
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import roomy_task, tables_of, tables_of_dims
 

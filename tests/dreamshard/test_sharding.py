@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from dreamshard.constraints import ANY_SHARDING, Constraints
-from dreamshard.fixed_model import split_by_columns
 from dreamshard.legality import violation
 from dreamshard.placement import SHARDING_TYPES, Placement, TableSharding, even_columns, row_blocks
 from dreamshard.plan import make_plan, parse_plan
 from dreamshard.shards import Shards
 from dreamshard.tables import NUM_BINS, Tables
+from dreamshard.task_sets.fixed_model import split_by_columns
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import tables_of
 

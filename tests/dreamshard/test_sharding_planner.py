@@ -17,7 +17,7 @@ from torchrec.distributed.planner.storage_reservations import FixedPercentageSto
 from torchrec.distributed.planner.types import PlannerError  # noqa: E402
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward  # noqa: E402
 
-from dreamshard import model_files  # noqa: E402
+from dreamshard import training  # noqa: E402
 from dreamshard.constraints import Constraints  # noqa: E402
 from dreamshard.named_placers import named_placer  # noqa: E402
 from dreamshard.sharding_planner import DreamShardPlanner  # noqa: E402
@@ -143,7 +143,7 @@ def test_arguments_of_torchrecs_planner_that_do_not_apply_are_refused_by_name():
 
 
 def test_a_saved_placer_plans_with_every_constraint_of_a_gpu(tmp_path):
-    model_files.save_placer(learnt_placer(), tmp_path / "placer")
+    training.save_placer(learnt_placer(), tmp_path / "placer")
     only = {"a": ParameterConstraints(sharding_types=["row_wise"])}
     plan = planner(costs=tmp_path / "placer", constraints=only).plan(Model(), SHARDERS)
     assert plan.plan["ebc"]["a"].sharding_type == "row_wise"

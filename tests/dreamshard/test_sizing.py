@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dreamshard.recipes import default, dlrm_50x4, smoke, with_overrides
+from dreamshard.recipes import recipe as named
+from dreamshard.recipes import with_overrides
 from dreamshard.sizing import sized, with_batch_size
 from dreamshard.tables import DEFAULT_BATCH
 from dreamshard.testbeds.capacity import Capacity
@@ -16,14 +17,14 @@ A100 = Capacity(kind="simulated", memory_bytes=80 * 2**30)
 
 @pytest.mark.parametrize(("count", "mode", "per_task"), [(5, "fixed", 5), (39, "fixed", 39), (40, "pool", 20)])
 def test_fewer_tables_than_two_tasks_worth_are_one_fixed_model(count, mode, per_task):
-    recipe, sizes = sized(with_overrides(default(), source="mine.csv"), pool_of(count), CPU)
+    recipe, sizes = sized(with_overrides(named("default"), source="mine.csv"), pool_of(count), CPU)
     assert (recipe.tasks.mode, recipe.tasks.tables_per_task) == (mode, per_task)
     assert f"{count} tables are {'fewer than ' if mode == 'fixed' else ''}two tasks' worth" in sizes.sentence
     assert sizes.parameters["tasks"]["mode"] == mode
 
 
 def test_a_fixed_model_has_all_tables_even_if_fewer_were_given_for_a_task():
-    recipe, sizes = sized(replace(with_overrides(default(), source="mine.csv"), derived=()), pool_of(26), CPU)
+    recipe, sizes = sized(replace(with_overrides(named("default"), source="mine.csv"), derived=()), pool_of(26), CPU)
     assert recipe.tasks.tables_per_task == 26
     assert "26 tables (all of them)" in sizes.sentence
 
@@ -31,13 +32,13 @@ def test_a_fixed_model_has_all_tables_even_if_fewer_were_given_for_a_task():
 def test_ranks_on_the_cpu_take_the_recipes_batch_even_beside_a_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
     for testbed in ("cluster:cpu", "cluster:ray:cpu"):
-        assert with_batch_size(with_overrides(default(), testbed=testbed, source="criteo-kaggle")) == with_overrides(
-            default(), testbed=testbed, source="criteo-kaggle"
-        )
+        assert with_batch_size(
+            with_overrides(named("default"), testbed=testbed, source="criteo-kaggle")
+        ) == with_overrides(named("default"), testbed=testbed, source="criteo-kaggle")
 
 
 def test_memory_is_the_devices_less_a_reserve_unless_it_was_given():
-    asked = with_overrides(default(), source="mine.csv")
+    asked = with_overrides(named("default"), source="mine.csv")
     assert sized(asked, pool_of(5), A100)[0].tasks.memory_bytes == 70 * 2**30
     assert sized(asked, pool_of(5), CPU)[0].tasks.memory_bytes == 5 * 2**30
     recipe, sizes = sized(asked, pool_of(5), Capacity(kind="unknown"))
@@ -50,7 +51,7 @@ def test_memory_is_the_devices_less_a_reserve_unless_it_was_given():
 
 
 def test_what_is_to_be_kept_free_is_taken_off_the_memory_once():
-    asked = with_overrides(default(), source="mine.csv")
+    asked = with_overrides(named("default"), source="mine.csv")
     reserved = replace(asked, tasks=replace(asked.tasks, reserve_bytes=6 * 2**30))
     recipe, sizes = sized(reserved, pool_of(5), A100)
     assert recipe.tasks.memory_bytes == 64 * 2**30
@@ -62,7 +63,7 @@ def test_what_is_to_be_kept_free_is_taken_off_the_memory_once():
 
 
 def test_a_recipe_keeps_its_sizes_for_its_own_tables():
-    for base in (default(), dlrm_50x4()):
+    for base in (named("default"), named("dlrm_50x4")):
         recipe, _ = sized(base, pool_of(200), A100)
         assert recipe.tasks.mode == "pool"
         assert recipe.tasks.tables_per_task == base.tasks.tables_per_task
@@ -72,9 +73,11 @@ def test_a_recipe_keeps_its_sizes_for_its_own_tables():
 
 def test_the_batch_size_is_that_of_gpus_where_one_is_measured_or_modelled():
     def batch(testbed: str, base=None, source: str = "criteo-kaggle") -> int:
-        return with_batch_size(with_overrides(base or default(), testbed=testbed, source=source)).workload.batch_size
+        return with_batch_size(
+            with_overrides(base or named("default"), testbed=testbed, source=source)
+        ).workload.batch_size
 
     assert batch("simulated:a100") == batch("emulated") == DEFAULT_BATCH
     assert batch("cluster:cuda") == batch("cluster:ray:cuda") == DEFAULT_BATCH
-    assert batch("cluster:cpu") == default().workload.batch_size
-    assert batch("simulated", smoke()) == smoke().workload.batch_size, "a tiny configuration stays one"
+    assert batch("cluster:cpu") == named("default").workload.batch_size
+    assert batch("simulated", named("smoke")) == named("smoke").workload.batch_size, "a tiny configuration stays one"

@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from dreamshard.legality import violation
-from dreamshard.model_files import save_placer
 from dreamshard.placement import Placement
 from dreamshard.rivals import installed_rivals
 from dreamshard.tables import Tables
-from dreamshard.task_sampling import split_tables
+from dreamshard.task_sets.sampling import split_tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import TrainingConfig, make_placer, start_training
+from dreamshard.training import TrainingConfig, save_placer
 from dreamshard.workloads import dataset_version
 from flows.decisions import contestants, heldout
 from flows.decisions.rivals import RivalInputs
@@ -24,6 +23,7 @@ from storage.settings import Settings
 from storage.store import open_store
 from tests.flows.commands import Dreamshard, failed_with
 from tests.helpers.tables import tables_of
+from tests.helpers.trained import make_placer, start_training
 
 SMALL = ("--recipe", "smoke", "--testbed", "simulated", "--tables-per-task", "6")
 

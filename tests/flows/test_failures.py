@@ -15,8 +15,8 @@ HUNG = "gave no answer within 0.4 s"
 def test_a_testbed_that_hangs_is_one_sentence_in_time(dreamshard: Dreamshard, tmp_path: Path, monkeypatch):
     from dataclasses import replace
 
-    impatient = replace(recipes.smoke(), measure=recipes.MeasureConfig(timeout_s=0.2))
-    monkeypatch.setitem(recipes.RECIPES, "smoke", lambda: impatient)
+    impatient = replace(recipes.RECIPES["smoke"], measure=recipes.MeasureConfig(timeout_s=0.2))
+    monkeypatch.setitem(recipes.RECIPES, "smoke", impatient)
     done = dreamshard("run", "--recipe", "smoke", "--testbed", "tests.flows.faulty_testbeds:hanging", home=tmp_path)
     failed_with(done, "measuring train-", "8 tables on 2 devices", HUNG, "earlier samples are kept")
     assert (tmp_path / "closed").read_text() == "xx", "a testbed that hung is ended, before the retry and after it"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from prefect.logging import disable_run_logger
 
-from dreamshard.algorithms import with_algorithm
 from dreamshard.names import Algorithm
 from dreamshard.recipes import Recipe
 from dreamshard.tables import concatenate
+from dreamshard.training import with_algorithm
 from dreamshard.version_references import VersionReference
 from dreamshard.workloads import dataset_version, open_workload, statistics
 from flows.decisions import warm_start
@@ -141,11 +141,9 @@ def test_the_second_training_goes_on_from_the_first(home: Home):
         assert value.equal(warm.cost_network.state_dict()[name]), name
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "networks"), [("paper", "paper and paper"), ("autoshard", "autoshard and autoshard")]
-)
+@pytest.mark.parametrize("algorithm", ["paper", "autoshard"])
 def test_a_published_algorithm_goes_on_from_its_own_champion_and_no_other_from_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: Algorithm, networks: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: Algorithm
 ):
     own = Home(tmp_path, monkeypatch, algorithm)
     own.iterations = 1
@@ -160,7 +158,7 @@ def test_a_published_algorithm_goes_on_from_its_own_champion_and_no_other_from_t
         assert all(value.equal(kept[name]) for name, value in getattr(champion, kind).state_dict().items())
     start = own.start(own.origin(two).dataset, algorithm="dreamshard")
     assert start.warm is None
-    assert f"the networks of version {one} are {networks}, not structured and lookahead" in start.reason.sentence
+    assert f"version {one} is of {algorithm}, not dreamshard" in start.reason.sentence
 
 
 def test_no_table_that_was_trained_on_is_ever_held_out_and_tables_stay_on_their_side_of_the_split(home: Home):
@@ -223,15 +221,13 @@ def version(number: str) -> lineage.Version:
 
 @pytest.mark.parametrize("number", ["1", "2"])
 @pytest.mark.parametrize("dataset", ["another dataset", "the same"])
-def test_other_networks_begin_with_nothing_and_say_so(home: Home, number: str, dataset: str):
+def test_another_algorithm_begins_with_nothing_and_says_so(home: Home, number: str, dataset: str):
     config = replace(home.config(), training=with_algorithm(home.config().training, "paper"))
     tables = home.origin(number).dataset if dataset == "the same" else dataset
     warm, reason = warm_start._warm(open_store(), version(number), config, tables, full=False)
     assert warm is None
-    assert reason.code == "other_networks"
-    assert reason.sentence.endswith(
-        f"the networks of version {number} are structured and lookahead, not paper and paper"
-    )
+    assert reason.code == "other_algorithm"
+    assert reason.sentence.endswith(f"version {number} is of dreamshard, not paper")
 
 
 @pytest.fixture(params=["another dataset", "the same"])

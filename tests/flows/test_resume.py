@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dreamshard import training
 from dreamshard.cost_model import TrainingDivergedError
+from dreamshard.training import TrainingAlgorithm
 from storage.lake.parquet_files import read_parquet
 from storage.run_records import checkpoints
 from storage.settings import Settings
@@ -114,7 +114,7 @@ def test_a_nan_in_training_is_one_sentence_and_the_last_checkpoint_stays(ingeste
     def diverge(*_):
         raise TrainingDivergedError("the loss is nan in step 3; lower the learning rate")
 
-    monkeypatch.setattr(training, "fit_costs", diverge)
+    monkeypatch.setattr(TrainingAlgorithm, "fit", diverge)
     trainings = {*(ingested / "checkpoints").glob("*")}
     done = shared_dreamshard("train", *RUN[1:3], "--testbed", "simulated", home=ingested)
     assert (done.returncode, done.sentence) == (1, "the loss is nan in step 3; lower the learning rate")

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import httpx
 
-from dreamshard.model_files import save_placer
-from dreamshard.training import TrainingConfig, make_placer, start_training
+from dreamshard.training import TrainingConfig, save_placer
 from storage.mlflow_store import alias_changes, registration, runs
 from storage.settings import Settings
 from storage.store import open_store
 from tests.helpers.ports import free_port
 from tests.helpers.tables import pool_of
+from tests.helpers.trained import make_placer, start_training
 
 DOCS = Path(__file__).parents[2] / "docs" / "serving.md"
 TABLES = [

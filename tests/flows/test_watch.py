@@ -112,7 +112,6 @@ def version(number: int, dataset: str, source: str = "tables.csv", recipe: str =
         dataset=dataset,
         tasks="of it",
         setting={name: other.pop(name.replace(" ", "_"), value) for name, value in setting.items()},
-        networks=(),
         memory_bytes=other.pop("memory_bytes", None),
     )
     is_tryout = other.pop("is_tryout", False)

@@ -15,11 +15,10 @@ from dreamshard.limits import PlacementLimits
 from dreamshard.packing import pack_whole
 from dreamshard.placement import Placement
 from dreamshard.placer import NoPlacementError
-from dreamshard.rivals.neuroshard import NeuroShardPlacer, PredictedCosts
+from dreamshard.rivals.neuroshard import NeuroShardPlacer
 from dreamshard.search import GreedyCostPlacer, RooflinePlacer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from tests.helpers.autoshard import learnt_autoshard_placer
 from tests.helpers.tables import tables_of
 from tests.helpers.trained import learnt, learnt_placer
 
@@ -36,8 +35,8 @@ PLACERS: dict[str, Callable[[], Any]] = {
     "dreamshard": lambda: replace(learnt_placer(), columns=False),
     "dreamshard_columns": learnt_placer,
     "prior": lambda: RooflinePlacer(hardware("a100")),
-    "neuroshard": lambda: NeuroShardPlacer(PredictedCosts(learnt().cost_network, learnt().normaliser), columns=False),
-    "autoshard": learnt_autoshard_placer,
+    "neuroshard": lambda: NeuroShardPlacer(learnt().cost_network, learnt().normaliser, columns=False),
+    "autoshard": lambda: learnt_placer("autoshard"),
 }
 """Makes a placer by name."""
 

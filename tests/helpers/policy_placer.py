@@ -6,8 +6,7 @@ import torch
 
 from dreamshard.baselines import packed
 from dreamshard.placement import Placement
-from dreamshard.policy.mdp import episodes_of
-from dreamshard.policy.rollout import rollout
+from dreamshard.policy.mdp import Episode, rollout
 from dreamshard.tasks import PlacementTask
 from dreamshard.training import TrainingState
 
@@ -21,6 +20,5 @@ class PolicyPlacer:
 
     @torch.no_grad()
     def place(self, task: PlacementTask, budget_ms: float | None = None) -> Placement:
-        network = self.state.cost_network.for_task(task)
-        finished = rollout(self.state.policy, network, episodes_of([task], network, self.state.normaliser), None)
+        finished = rollout(self.state.policy, Episode.of(task, self.state.cost_network, self.state.normaliser))
         return Placement.whole(finished.device[0] if bool(finished.feasible[0]) else packed(task), task.num_devices)

@@ -42,7 +42,7 @@ def random_weights(seed: int) -> dict[str, Tensor]:
 
 def ours(weights: dict[str, Tensor]) -> tuple[PaperCostNetwork, PolicyNetwork]:
     """Our networks with the weights of such a checkpoint."""
-    network, policy = PaperCostNetwork(), PolicyNetwork("paper")
+    network, policy = PaperCostNetwork(), PolicyNetwork()
     heads = [network.heads[0], network.heads[1], network.heads[2], network.overall]
     pairs = [(network.table.layers, "table_fc"), (policy.table.layers, "rl_table_fc"), (policy.cost, "cost_fc")]
     pairs += list(zip(heads, ("forward_fc", "communication_fc", "backward_fc", "overall_fc"), strict=True))

@@ -1,25 +1,70 @@
-"""Training on a tiny configuration, of any algorithm: tasks, rounds, a state's bits, and one that has learnt a little."""
+"""Training on a tiny configuration, of any algorithm: its steps, tasks, rounds, and a state that has learned a little."""
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TypeVar
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from dreamshard.costs import CostSample
-from dreamshard.task_sampling import sample_tasks
+from dreamshard.names import Algorithm
+from dreamshard.task_sets.sampling import sample_tasks
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds.simulated import SimulatedTestbed
-from dreamshard.trained import State, fit_costs, improve_policy, propose
-from dreamshard.training import TrainingConfig, TrainingState, make_placer, start_training
+from dreamshard.training import (
+    TRAINING_ALGORITHMS,
+    CostFit,
+    TrainingAlgorithm,
+    TrainingConfig,
+    TrainingState,
+    with_algorithm,
+)
 from tests.helpers.tables import pool_of
 from tests.helpers.testbeds import simulated
-
-S = TypeVar("S", bound=State)
 
 TINY = TrainingConfig(
     iterations=3, placements_per_iteration=4, cost_steps=20, cost_batch=8, policy_updates=2, episodes=4
 )
+
+
+def _of(config: TrainingConfig) -> TrainingAlgorithm:
+    return TRAINING_ALGORITHMS[config.algorithm]
+
+
+def start_training(pool, config: TrainingConfig, seed: int, exchanges=()) -> TrainingState:
+    """The state before the first round."""
+    return _of(config).start(pool, config, seed, exchanges)
+
+
+def continue_from(placer, config: TrainingConfig, seed: int) -> TrainingState:
+    """The same from an earlier placer."""
+    return _of(config).start_from(placer, config, seed)
+
+
+def propose(state: TrainingState, tasks: Sequence[PlacementTask]):
+    """A round's placements."""
+    return _of(state.config).propose(state, tasks)
+
+
+def fit_costs(state: TrainingState, samples: Sequence[CostSample]) -> CostFit:
+    """Fit the cost network."""
+    return _of(state.config).fit(state, samples)
+
+
+def improve_policy(state: TrainingState, tasks: Sequence[PlacementTask]):
+    """Improve the policy."""
+    return _of(state.config).improve(state, tasks)
+
+
+def make_placer(state: TrainingState) -> Any:
+    """The placer of a state."""
+    return _of(state.config).placer(state)
+
+
+def save_state(state: TrainingState, folder: Path) -> None:
+    """Write a state."""
+    _of(state.config).save(state, folder)
 
 
 def tiny_tasks(num_devices: int = 2, seed: int = 1) -> list[PlacementTask]:
@@ -29,7 +74,10 @@ def tiny_tasks(num_devices: int = 2, seed: int = 1) -> list[PlacementTask]:
 
 
 def run_round(
-    state: State, tasks: Sequence[PlacementTask], samples: list[CostSample], testbed: SimulatedTestbed | None = None
+    state: TrainingState,
+    tasks: Sequence[PlacementTask],
+    samples: list[CostSample],
+    testbed: SimulatedTestbed | None = None,
 ) -> list[CostSample]:
     """One round on the simulated testbed; returns all samples so far."""
     testbed = testbed or simulated()
@@ -39,7 +87,9 @@ def run_round(
     return grown
 
 
-def rounds(state: S, count: int, samples: Sequence[CostSample] = ()) -> tuple[S, list[CostSample]]:
+def rounds(
+    state: TrainingState, count: int, samples: Sequence[CostSample] = ()
+) -> tuple[TrainingState, list[CostSample]]:
     """The state after `count` more rounds on `tiny_tasks`, and all samples so far."""
     grown = list(samples)
     for _ in range(count):
@@ -47,25 +97,25 @@ def rounds(state: S, count: int, samples: Sequence[CostSample] = ()) -> tuple[S,
     return state, grown
 
 
-def bits(state: State) -> dict[str, torch.Tensor]:
-    """Everything that a state has learnt, and its generator's state."""
+def bits(state: TrainingState) -> dict[str, torch.Tensor]:
+    """All weights of a state, and its generator's state."""
     named = {f"cost.{name}": value for name, value in state.cost_network.state_dict().items()}
     named |= {f"policy.{name}": value for name, value in state.policy.state_dict().items()}
     return named | {"generator": state.generator.get_state()}
 
 
-def same(one: State, other: State) -> bool:
+def same(one: TrainingState, other: TrainingState) -> bool:
     """Whether two states agree to the bit."""
     return all(torch.equal(value, bits(other)[name]) for name, value in bits(one).items())
 
 
 @cache
 @torch.enable_grad()
-def learnt() -> TrainingState:
+def learnt(algorithm: Algorithm = "dreamshard") -> TrainingState:
     """A state after two rounds of a short run; read-only."""
-    return rounds(start_training(pool_of(24), TINY, seed=0), 2)[0]
+    return rounds(start_training(pool_of(24), with_algorithm(TINY, algorithm), seed=0), 2)[0]
 
 
-def learnt_placer():
+def learnt_placer(algorithm: Algorithm = "dreamshard") -> Any:
     """The placer of `learnt()`."""
-    return make_placer(learnt())
+    return make_placer(learnt(algorithm))

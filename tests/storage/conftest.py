@@ -72,8 +72,8 @@ def mlflow_settings(settings: Settings, empty_database: Path) -> Settings:
 @pytest.fixture(scope="session")
 def placer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved placer, untrained."""
-    from dreamshard.model_files import save_placer
-    from dreamshard.training import TrainingConfig, make_placer, start_training
+    from dreamshard.training import TrainingConfig, save_placer
+    from tests.helpers.trained import make_placer, start_training
 
     folder = tmp_path_factory.mktemp("placer") / "any name"
     save_placer(make_placer(start_training(four_tables(), TrainingConfig(), seed=0)), folder)

@@ -31,7 +31,7 @@ MONTHS_S = 200 * 24 * 3600.0
 ITERATIONS = 3
 
 
-ORIGIN = {"recipe": "smoke", "source": "a list", "dataset": "d", "tasks": "t", "setting": {}, "networks": ("a", "b")}
+ORIGIN = {"recipe": "smoke", "source": "a list", "dataset": "d", "tasks": "t", "setting": {}}
 
 
 def key(name: str) -> str:

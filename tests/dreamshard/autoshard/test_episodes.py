@@ -5,25 +5,22 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.autoshard.cost_network import ComputeCostNetwork
-from dreamshard.autoshard.episodes import episodes_of, rollout
-from dreamshard.autoshard.learning import actor_critic_loss, updates
-from dreamshard.autoshard.policy_network import AutoShardPolicy
+from dreamshard.autoshard.episodes import Episodes, random_sets, rollout
+from dreamshard.autoshard.learning import actor_critic_loss, actor_critic_updates
+from dreamshard.autoshard.networks import AutoShardPolicy, ComputeCostNetwork
 from dreamshard.constraints import Constraints
 from dreamshard.cost_model import Normaliser
+from dreamshard.legality import violation
 from dreamshard.tasks import PlacementTask
-from tests.helpers.autoshard import TINY_AUTOSHARD, learnt_autoshard
 from tests.helpers.tables import pool_of, roomy_task, tables_of, task_of
+from tests.helpers.trained import learnt
 
 
 class ByCount(ComputeCostNetwork):
     """A millisecond per table."""
 
-    def encode(self, normalised):
-        return torch.ones(*normalised.shape[:-1], 32)
-
     def compute_ms(self, sums):
-        return sums[..., 0]
+        return sums[..., -1]
 
 
 def seeded(seed=0):
@@ -31,9 +28,9 @@ def seeded(seed=0):
 
 
 def rolled(task, network=None, count=1, generator=None):
-    state = learnt_autoshard()
+    state = learnt("autoshard")
     network = network or state.cost_network
-    return rollout(state.policy, network, episodes_of([task] * count, network, state.normaliser), generator)
+    return rollout(state.policy, network, Episodes.of([task] * count, network, state.normaliser), generator)
 
 
 def test_the_reward_is_the_least_over_the_largest_cost_of_a_device():
@@ -67,13 +64,12 @@ def test_the_loss_finds_the_probabilities_that_actions_were_taken_with():
     """Without a change of the policy every weight is 1, so value targets are the rewards and nothing else."""
     torch.manual_seed(0)
     policy, network, tasks = AutoShardPolicy(), ByCount(), [roomy_task(pool_of(7), 3)] * 8
-    episodes = episodes_of(tasks, network, Normaliser.fit(pool_of(24)))
+    episodes = Episodes.of(tasks, network, Normaliser.fit(pool_of(24)))
     taken = rollout(policy, network, episodes, seeded())
-    config = replace(TINY_AUTOSHARD, entropy_weight=0.0, value_weight=2.0)
-    loss, _ = actor_critic_loss(policy, episodes, taken, config)
+    loss, _ = actor_critic_loss(policy, episodes, taken, entropy_weight=0.0)
     values = policy.values(policy.states(policy.encode(episodes.features)))
     advantages = taken.reward[:, None] - values
-    expected = -(advantages * taken.log_prob).sum() + advantages.square().sum()
+    expected = -(advantages.detach() * taken.log_prob).sum() + 0.25 * advantages.square().sum()
     assert torch.allclose(loss, expected, rtol=1e-4)
 
 
@@ -83,10 +79,21 @@ def test_learning_makes_placements_balanced():
     torch.manual_seed(0)
     policy, network = AutoShardPolicy(), ByCount()
     optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
-    episodes = episodes_of([roomy_task(pool_of(8), 2)] * 64, network, Normaliser.fit(pool_of(24)))
-    config, generator = replace(TINY_AUTOSHARD, episodes=16), seeded()
-    before = rollout(policy, network, episodes, seeded(1)).reward.mean()
+    episodes = Episodes.of([roomy_task(pool_of(8), 2)] * 64, network, Normaliser.fit(pool_of(24)))
+    before, generator = rollout(policy, network, episodes, seeded(1)).reward.mean(), seeded()
     for _ in range(8):
-        figures = updates(policy, optimizer, network, episodes, config, generator)
+        figures = actor_critic_updates(policy, optimizer, network, episodes, 16, 0.001, generator)
     assert len(figures) == 4
     assert rollout(policy, network, episodes, seeded(1)).reward.mean() > before + 0.1
+
+
+def test_random_sets_have_all_sizes_from_a_single_table_to_nearly_all():
+    task, generator = task_of(range(1, 41), 4, 10_000), seeded()
+    sizes = []
+    for _ in range(60):
+        part, placement = random_sets(task, "part", generator)
+        assert not violation(part, placement)
+        assert set(part.tables.names) <= set(task.tables.names)
+        sizes += torch.bincount(placement.device, minlength=4).tolist()
+    assert {1, 2, 3, 5} <= set(sizes)
+    assert max(sizes) > 30

@@ -6,11 +6,12 @@ import torch
 from dreamshard.baselines import RandomPlacer
 from dreamshard.cost_model import CostData, Normaliser, PaperCostNetwork, TrainingDivergedError, fit, prediction_error
 from dreamshard.placement import Placement
-from dreamshard.task_sampling import sample_tasks, split_tables
-from dreamshard.training import TrainingConfig, fit_costs, start_training
+from dreamshard.task_sets.sampling import sample_tasks, split_tables
+from dreamshard.training import TrainingConfig
 from tests.helpers.samples import sample_of
 from tests.helpers.tables import pool_of, task_of
 from tests.helpers.testbeds import simulated
+from tests.helpers.trained import fit_costs, start_training
 
 POOL = pool_of(80)
 TRAIN, TEST = split_tables(POOL, torch.Generator().manual_seed(0))
@@ -51,7 +52,7 @@ def mixed_samples():
 
 def test_the_papers_network_takes_samples_of_one_number_of_devices():
     data = CostData.of(mixed_samples(), Normaliser.fit(POOL))
-    with pytest.raises(ValueError, match=r"several layouts .*\(1, None\), \(2, None\).*use the network 'structured'"):
+    with pytest.raises(ValueError, match=r"several layouts .*\(1, None\), \(2, None\).*train the algorithm dreamshard"):
         PaperCostNetwork().prepare(data, first=True)
     with pytest.raises(ValueError, match="pass at least one"):
         CostData.of([], Normaliser.fit(POOL))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from dreamshard.cost_model import CostData, Normaliser, new_cost_network
+from dreamshard.cost_model import CostData, Normaliser, StructuredCostNetwork
 from dreamshard.cost_model.work_ratios import (
     BACKWARD,
     BACKWARD_LOOKUP_BYTES,
@@ -19,10 +19,9 @@ from dreamshard.cost_model.work_ratios import (
 from dreamshard.measured_on import MeasuredOn, StepSetting
 from dreamshard.placement import Placement
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import make_placer
 from tests.helpers.tables import pool_of, roomy_task, tables_of
 from tests.helpers.testbeds import simulated
-from tests.helpers.trained import learnt
+from tests.helpers.trained import learnt, make_placer
 
 FP32 = StepSetting(precision="fp32", optimizer="sgd", batch_size=1000)
 
@@ -72,9 +71,9 @@ def test_a_placer_predicts_less_for_half_precision_and_for_half_the_batch():
 
 
 def test_a_network_that_does_not_know_its_setting_predicts_the_same_for_all():
-    network, tables = new_cost_network("structured", Normaliser.fit(pool_of(9))), pool_of(9)
+    network, tables = StructuredCostNetwork(Normaliser.fit(pool_of(9))), pool_of(9)
     assert network.measured_on is None
-    assert network.ratios([PlacementTask(tables, 2, 2**40, precision="fp16")]) is None
+    assert network.ratios(PlacementTask(tables, 2, 2**40, precision="fp16")) is None
 
 
 def test_samples_of_two_settings_fit_together():
@@ -95,7 +94,7 @@ def test_the_loss_is_huber_s_of_the_predictions_of_each_setting():
     tables, placement = pool_of(8), Placement.whole(torch.arange(8) % 2, 2)
     tasks = [roomy_task(tables), replace(roomy_task(tables), precision="fp16")]
     data = CostData.of([simulated(0.0).measure(task, placement) for task in tasks], Normaliser.fit(tables), FP32)
-    network = new_cost_network("structured", Normaliser.fit(tables))
+    network = StructuredCostNetwork(Normaliser.fit(tables))
     network.prepare(data, first=True)
     measured = data.phases_ms
     predicted = network.member_phases_ms(data.sums(network.encode))  # [S, D, M, 4]
@@ -105,4 +104,4 @@ def test_the_loss_is_huber_s_of_the_predictions_of_each_setting():
     terms = error[..., [0, 3]], error.sum(-1)
     phases, whole = (functional.smooth_l1_loss(each, torch.zeros_like(each), beta=0.05) for each in terms)
     expected = 10 * (phases / 2 + whole)
-    assert torch.allclose(network.loss(data, torch.tensor([0, 1])), expected, rtol=1e-4)
+    assert torch.allclose(network.loss(network.fitted_data(data), torch.tensor([0, 1])), expected, rtol=1e-4)

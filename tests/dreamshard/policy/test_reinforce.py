@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from dreamshard.cost_model import TrainingDivergedError
-from dreamshard.policy.mdp import episodes_of
+from dreamshard.policy.mdp import Episode, rollout
 from dreamshard.policy.policy_network import PolicyNetwork
 from dreamshard.policy.reinforce import policy_gradient_loss, update
-from dreamshard.policy.rollout import rollout
 from dreamshard.tasks import PlacementTask
 from tests.helpers.tables import pool_of
 from tests.helpers.trained import learnt
@@ -29,9 +28,10 @@ def gradient(cost, feasible=FEASIBLE, entropy_weight=0.0, logits=(0.0, 0.0)):
 
 def test_the_gradient_moves_towards_the_cheaper_device():
     towards_first, towards_second = gradient([1.0, 3.0]), gradient([3.0, 1.0])
-    # advantages are +1 and -1, probabilities 0.5 each: d(loss)/d(logits) = -mean(advantage x (taken - 0.5)) = -0.5, 0.5
-    assert towards_first.tolist() == pytest.approx([-0.5, 0.5])
-    assert towards_second.tolist() == pytest.approx([0.5, -0.5])
+    # with Bessel's correction, advantages are +-sqrt(0.5); d(loss)/d(logits) = -mean(advantage x (taken - 0.5))
+    step = 0.5 * math.sqrt(0.5)
+    assert towards_first.tolist() == pytest.approx([-step, step])
+    assert towards_second.tolist() == pytest.approx([step, -step])
 
 
 def test_costs_count_in_units_of_their_spread():
@@ -45,55 +45,39 @@ def test_episodes_that_all_cost_the_same_teach_nothing():
 @pytest.mark.slow
 def test_the_policy_learns_to_place_cheaper():
     task = PlacementTask(pool_of(16), 4, 2**33)
-    start = episodes_of([task], learnt().cost_network, learnt().normaliser)
+    start = Episode.of(task, learnt().cost_network, learnt().normaliser)
     torch.manual_seed(0)
-    policy = PolicyNetwork("paper")  # starts without a notion of greed
+    policy = PolicyNetwork()
     optimizer = torch.optim.Adam(policy.parameters(), lr=2e-3)
     generator = torch.Generator().manual_seed(0)
 
     def mean_cost():
-        drawn = rollout(policy, learnt().cost_network, start.repeat(64), torch.Generator().manual_seed(1))
+        drawn = rollout(policy, start, 64, torch.Generator().manual_seed(1))
         return float(drawn.overall_ms.mean())
 
     before = mean_cost()
     for _ in range(40):
-        figures = update(
-            policy, optimizer, learnt().cost_network, start.repeat(10), entropy_weight=0.001, generator=generator
-        )
+        figures = update(policy, optimizer, start, 10, 0.001, generator)
     assert mean_cost() < 0.8 * before
     assert 0 <= figures.entropy <= math.log(4)
 
 
-def test_the_reward_is_minus_the_cost_in_even_shares():
+def test_the_reward_is_minus_the_predicted_cost():
     task = PlacementTask(pool_of(16), 4, 2**33)
-    start = episodes_of([task], learnt().cost_network, learnt().normaliser).repeat(8)
+    start = Episode.of(task, learnt().cost_network, learnt().normaliser)
     torch.manual_seed(0)
-    policy = PolicyNetwork("paper")
-    drawn = rollout(policy, learnt().cost_network, start, torch.Generator().manual_seed(5))
+    policy = PolicyNetwork()
+    drawn = rollout(policy, start, 8, torch.Generator().manual_seed(5))
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.0)
-    figures = update(
-        policy,
-        optimizer,
-        learnt().cost_network,
-        start,
-        entropy_weight=0.0,
-        generator=torch.Generator().manual_seed(5),
-    )
-    assert figures.reward == pytest.approx(-float((drawn.overall_ms / start.reference_ms).mean()), rel=1e-4)
+    figures = update(policy, optimizer, start, 8, 0.0, torch.Generator().manual_seed(5))
+    assert figures.reward == pytest.approx(-float(drawn.overall_ms.mean()), rel=1e-4)
 
 
 def test_a_policy_that_is_no_number_ends_training_before_it_is_stepped():
     task = PlacementTask(pool_of(8), 2, 2**33)
-    start = episodes_of([task], learnt().cost_network, learnt().normaliser).repeat(4)
-    policy = PolicyNetwork("paper")
+    start = Episode.of(task, learnt().cost_network, learnt().normaliser)
+    policy = PolicyNetwork()
     with torch.no_grad():
         policy.score.weight.fill_(float("nan"))
     with pytest.raises(TrainingDivergedError, match="last checkpoint is intact"):
-        update(
-            policy,
-            torch.optim.Adam(policy.parameters()),
-            learnt().cost_network,
-            start,
-            entropy_weight=0.001,
-            generator=torch.Generator().manual_seed(0),
-        )
+        update(policy, torch.optim.Adam(policy.parameters()), start, 4, 0.001, torch.Generator().manual_seed(0))

@@ -7,29 +7,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dreamshard.algorithms import with_algorithm
 from dreamshard.baselines import RandomPlacer
 from dreamshard.legality import violation
-from dreamshard.placement import Placement, TableSharding
 from dreamshard.placer import NoPlacementError, Placer
-from dreamshard.rivals.neuroshard import EncodedShards, NeuroShardPlacer, PredictedCosts, grid_search
-from dreamshard.shards import Shards
+from dreamshard.rivals.neuroshard import EncodedShards, NeuroShardPlacer, Part, grid_search
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import make_placer, start_training
+from dreamshard.training import with_algorithm
 from tests.dreamshard.rivals.plain_network import plain
 from tests.helpers.tables import pool_of, roomy_task, tables_of, task_of
-from tests.helpers.trained import TINY, learnt, learnt_placer
+from tests.helpers.trained import TINY, learnt, learnt_placer, make_placer, start_training
 
 PLENTY = 2**30
 
 
 def learnt_rival():
-    return NeuroShardPlacer(PredictedCosts(learnt().cost_network, learnt().normaliser))
-
-
-def costs_of(tables, ms_per_widest_hundred_dims=0.0):
-    """The plain network, as the search asks for it."""
-    return PredictedCosts(*plain(tables, ms_per_widest_hundred_dims))
+    return NeuroShardPlacer(learnt().cost_network, learnt().normaliser)
 
 
 def narrow_and_two_wide():
@@ -39,54 +31,54 @@ def narrow_and_two_wide():
 
 def alternatives(tables, shard_bytes):
     """The plain network, and the same tables once for each list of sizes."""
-    costs = costs_of(tables)
-    times = len(shard_bytes)
-    latents = costs.encode(PlacementTask(tables, 1, PLENTY)).detach().expand(times, -1, -1)
-    return costs, EncodedShards(latents, tables.dim.expand(times, -1), torch.tensor(shard_bytes))
+    network, normaliser = plain(tables)
+    whole = tuple(Part(t, 0, dim) for t, dim in enumerate(tables.dim.tolist()))
+    with torch.no_grad():
+        shards = EncodedShards.of(PlacementTask(tables, 1, PLENTY), [whole] * len(shard_bytes), network, normaliser)
+    return network, replace(shards, shard_bytes=torch.tensor(shard_bytes))
 
 
 def test_compute_alone_is_balanced_where_communication_is_free():
     task = PlacementTask(narrow_and_two_wide(), 2, PLENTY)
-    narrow, wide, other = NeuroShardPlacer(costs_of(task.tables), columns=False).place(task).device.tolist()
+    narrow, wide, other = NeuroShardPlacer(*plain(task.tables), columns=False).place(task).device.tolist()
     assert wide == other != narrow  # 128 | 64 + 64, dims 4 | 128
 
 
 def test_a_limit_on_dims_separates_wide_tables_where_communication_is_expensive():
     task = PlacementTask(narrow_and_two_wide(), 2, PLENTY)
-    placed = NeuroShardPlacer(costs_of(task.tables, 20.0), columns=False).place(task)
+    placed = NeuroShardPlacer(*plain(task.tables, 20.0), columns=False).place(task)
     _, wide, other = placed.device.tolist()
     assert wide != other  # 128 + 64 | 64 at dims 68 | 64, within 1.5 times the mean of 66
 
 
 def test_the_cost_found_is_the_predicted_cost_of_the_placement():
-    costs, shards = alternatives(narrow_and_two_wide(), [[1, 1, 1]])
-    _, cost_ms = grid_search(costs, shards, 2, 3)
+    network, shards = alternatives(narrow_and_two_wide(), [[1, 1, 1]])
+    _, cost_ms = grid_search(network, shards, 2, 3)
     assert float(cost_ms) == pytest.approx(2 * 1.28, rel=1e-3)  # forward and backward of pooling x dim = 128
 
 
 def test_a_table_wider_than_the_widest_limit_is_placed_all_the_same():
     tables = tables_of([100, 100, 100], [64, 4, 4], 1.0)  # mean sum of dims on 3 devices: 24
-    placed = NeuroShardPlacer(costs_of(tables), columns=False).place(PlacementTask(tables, 3, PLENTY))
+    placed = NeuroShardPlacer(*plain(tables), columns=False).place(PlacementTask(tables, 3, PLENTY))
     assert sorted(placed.device.tolist()) == [0, 1, 2]
 
 
 def test_alternatives_are_searched_side_by_side_and_those_that_do_not_fit_cost_infinitely_much():
-    costs, shards = alternatives(tables_of([100, 100, 100]), [[1, 1, 1], [2, 2, 2], [2, 1, 1]])
-    device, cost_ms = grid_search(costs, shards, 2, 3)  # room for one of two bytes on each of two devices
+    network, shards = alternatives(tables_of([100, 100, 100]), [[1, 1, 1], [2, 2, 2], [2, 1, 1]])
+    device, cost_ms = grid_search(network, shards, 2, 3)  # room for one of two bytes on each of two devices
     assert cost_ms.isfinite().tolist() == [True, False, True]
-    alone, _ = grid_search(costs, alternatives(tables_of([100, 100, 100]), [[2, 1, 1]])[1], 2, 3)
+    alone, _ = grid_search(network, alternatives(tables_of([100, 100, 100]), [[2, 1, 1]])[1], 2, 3)
     assert torch.equal(alone[0], device[2])
 
 
 def test_a_table_that_is_all_the_work_is_split_by_columns_and_shared():
     task = PlacementTask(tables_of([100, 100], [64, 4], [50.0, 0.1]), 4, PLENTY)
-    costs = costs_of(task.tables)
-    placed = NeuroShardPlacer(costs).place(task)
+    placed = NeuroShardPlacer(*plain(task.tables)).place(task)
     wide = placed.tables[0]
     assert [end - start for start, end in wide.columns] == [16, 16, 16, 16]
     assert sorted(wide.where) == [0, 1, 2, 3]
     assert not violation(task, placed)
-    assert NeuroShardPlacer(costs, columns=False).place(task).is_whole
+    assert NeuroShardPlacer(*plain(task.tables), columns=False).place(task).is_whole
 
 
 def test_a_table_that_no_device_can_hold_is_split_and_placed():
@@ -131,12 +123,7 @@ def test_the_same_task_gets_the_same_placement():
     assert learnt_rival().place(task) == learnt_rival().place(task)
 
 
-def test_pieces_are_normalised_by_the_tables_of_their_task_where_the_version_is_one_of_the_paper():
+def test_it_searches_on_the_papers_network_too():
     placer = make_placer(start_training(pool_of(24), with_algorithm(TINY, "paper"), seed=0))
     task = roomy_task(tables_of([100, 5000, 900], [16, 64, 8], [5.0, 20.0, 1.0]))
-    halves = TableSharding("column_wise", ((0, 32), (32, 64)), (0, 1))
-    placement = Placement.whole([0, 0, 1], 2).with_table(1, halves)
-    costs = PredictedCosts(placer.cost_network, placer.normaliser).for_task(task)
-    shards = Shards.of(task, placement)
-    sums = torch.nn.functional.one_hot(shards.device).float().T @ costs.encode(shards.as_task(task))  # [D, L]
-    torch.testing.assert_close(sums[None], placer.sums(task, placement))
+    assert not violation(task, NeuroShardPlacer(placer.cost_network, placer.normaliser).place(task))

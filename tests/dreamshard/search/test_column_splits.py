@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from dreamshard.baselines import baselines
-from dreamshard.fixed_model import split_by_columns
 from dreamshard.legality import violation
 from dreamshard.placement import Placement, TableSharding, even_columns
 from dreamshard.placer import NoPlacementError
 from dreamshard.search.column_splits import needed_parts, tight_splits
+from dreamshard.task_sets.fixed_model import split_by_columns
 from dreamshard.tasks import PlacementTask
 from dreamshard.testbeds import open_testbed
 from dreamshard.testbeds.base import TestbedSetup

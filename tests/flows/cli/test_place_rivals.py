@@ -76,9 +76,10 @@ def test_a_damaged_champion_is_said_by_a_rule_of_thumb_which_places_all_the_same
     ["neuroshard", "neuroshard_columns", "cost_greedy", "dreamshard_policy"],
 )
 def test_with_a_champion_rivals_place_by_its_predicted_costs(place, rival, monkeypatch, tmp_path):
-    from dreamshard.training import TrainingConfig, make_placer, start_training
+    from dreamshard.training import TrainingConfig
     from dreamshard.workloads import read_tables
     from storage.mlflow_store import registry
+    from tests.helpers.trained import make_placer, start_training
 
     (tmp_path / "tables.csv").write_text(TABLES)
     champion = make_placer(start_training(read_tables(tmp_path / "tables.csv").tables, TrainingConfig(), seed=0))

@@ -24,7 +24,6 @@ def origin(setting: lineage.Setting, dataset: str = "aaaaaaaaaaaa", memory_bytes
         dataset=dataset,
         tasks="t",
         setting=setting,
-        networks=("a", "b"),
         memory_bytes=memory_bytes,
     )
     return {lineage.TAG: made.to_json()}

@@ -7,13 +7,12 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 
-from dreamshard.algorithms import with_algorithm
 from dreamshard.baselines import GreedyPlacer
 from dreamshard.hardware.accelerator import hardware
 from dreamshard.rivals import OF_TORCHREC, rival
 from dreamshard.search import PARTS
 from dreamshard.tasks import PlacementTask
-from dreamshard.trained import make_placer, start_training
+from dreamshard.training import with_algorithm
 from flows.decisions import contestants as field_of
 from flows.decisions.contestants import Contestants, champion_placer
 from flows.decisions.rivals import RivalInputs
@@ -23,7 +22,7 @@ from storage.run_records.report_store import CANDIDATE
 from storage.store import open_store
 from tests.helpers.tables import pool_of, roomy_task, tables_of_dims
 from tests.helpers.testbeds import simulated
-from tests.helpers.trained import TINY, learnt_placer, tiny_tasks
+from tests.helpers.trained import TINY, learnt_placer, make_placer, start_training, tiny_tasks
 
 GONE = MlflowException("no such model", error_code=RESOURCE_DOES_NOT_EXIST)
 

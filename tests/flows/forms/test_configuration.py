@@ -1,7 +1,7 @@
 import pytest
 
 from dreamshard.names import ALGORITHMS
-from dreamshard.recipes import smoke
+from dreamshard.recipes import RECIPES
 from flows.forms.configuration import configure
 from flows.forms.options import RecipeOptions, RetrainOptions
 
@@ -12,21 +12,21 @@ def test_an_unknown_recipe_is_refused_with_those_there_are():
 
 
 def test_options_that_are_filled_in_override_the_recipe_and_empty_ones_do_not():
-    assert configure(RecipeOptions(recipe="smoke")) == configure(RetrainOptions(recipe="smoke")) == smoke()
+    assert configure(RecipeOptions(recipe="smoke")) == configure(RetrainOptions(recipe="smoke")) == RECIPES["smoke"]
     options = RetrainOptions(recipe="smoke", testbed="simulated", num_devices=4, memory_gb=1.5, iterations=3)
     chosen = configure(options)
     assert chosen.testbed == "simulated"
     assert chosen.tasks.num_devices == 4
     assert chosen.tasks.memory_bytes == 3 * 2**29
     assert chosen.training.iterations == chosen.training.warm_iterations == 3
-    assert chosen.tasks.tables_per_task == smoke().tasks.tables_per_task
+    assert chosen.tasks.tables_per_task == RECIPES["smoke"].tasks.tables_per_task
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_an_algorithm_replaces_the_recipes_and_keeps_its_numbers(algorithm: str):
     chosen = configure(RetrainOptions(recipe="smoke", algorithm=algorithm, iterations=3)).training
     assert (chosen.algorithm, chosen.iterations) == (algorithm, 3)
-    assert chosen.placements_per_iteration == smoke().training.placements_per_iteration
+    assert chosen.placements_per_iteration == RECIPES["smoke"].training.placements_per_iteration
     assert configure(RetrainOptions(recipe="paper_50x4")).training.algorithm == "paper"
 
 
@@ -39,7 +39,7 @@ def test_hosts_and_further_exchanges_come_from_the_options():
     chosen = configure(RetrainOptions(recipe="smoke", devices_per_host=8, exchange_devices=" 128,64,64 "))
     assert chosen.tasks.devices_per_host == 8
     assert chosen.measure.exchange_devices == (64, 128)
-    assert configure(RetrainOptions(recipe="smoke")).measure == smoke().measure
+    assert configure(RetrainOptions(recipe="smoke")).measure == RECIPES["smoke"].measure
 
 
 @pytest.mark.parametrize("text", ["many", "1", "64;128", "4097", "-2"])

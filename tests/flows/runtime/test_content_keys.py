@@ -3,9 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from dreamshard.recipes import smoke
+from dreamshard.recipes import RECIPES
 from flows.runtime import content_keys
 from flows.runtime.content_keys import content_key, library_hash
+
+SMOKE = RECIPES["smoke"]
 
 
 @pytest.fixture
@@ -16,9 +18,9 @@ def fresh_hash():
 
 
 def test_equal_inputs_have_one_key_and_any_other_input_has_another():
-    assert content_key("dataset", smoke(), 0) == content_key("dataset", smoke(), 0)
-    assert content_key("dataset", smoke(), 0) != content_key("dataset", smoke(), 1)
-    assert content_key("dataset", smoke(), 0) != content_key("dataset", replace(smoke(), testbed="simulated"), 0)
+    assert content_key("dataset", SMOKE, 0) == content_key("dataset", SMOKE, 0)
+    assert content_key("dataset", SMOKE, 0) != content_key("dataset", SMOKE, 1)
+    assert content_key("dataset", SMOKE, 0) != content_key("dataset", replace(SMOKE, testbed="simulated"), 0)
 
 
 def test_a_changed_library_file_changes_every_key(tmp_path, monkeypatch, fresh_hash):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from prefect.logging import disable_run_logger
 
-from dreamshard.recipes import MeasureConfig, smoke
-from dreamshard.task_sampling import EMPTY_SPLIT, sample_tasks
+from dreamshard.recipes import RECIPES, MeasureConfig
+from dreamshard.task_sets.sampling import EMPTY_SPLIT, sample_tasks
 from dreamshard.training import TrainingConfig
 from dreamshard.workloads import dataset_version
 from flows.decisions.warm_start import StartReason, WarmStart, setting_of
@@ -49,7 +49,7 @@ def bench(
 
 
 def start_of(testbed: TestbedReference, **config) -> WarmStart:
-    recipe = smoke()
+    recipe = RECIPES["smoke"]
     return WarmStart(
         recipe="smoke",
         source="by hand",
@@ -125,7 +125,7 @@ def test_other_exchanges_asked_for_are_another_training(store):
 
 
 def test_devices_per_host_are_part_of_a_setting_where_they_are_chosen():
-    recipe = smoke()
+    recipe = RECIPES["smoke"]
     chosen = replace(recipe, tasks=replace(recipe.tasks, devices_per_host=2))
     assert setting_of(chosen, bench())["devices per host"] == 2
     assert "devices per host" not in setting_of(recipe, bench())

@@ -10,11 +10,10 @@ from prefect.logging import disable_run_logger
 
 from dreamshard.costs import DeviceCosts
 from dreamshard.evaluation import EvaluationRow
-from dreamshard.model_files import save_placer
 from dreamshard.placement import Placement
 from dreamshard.recipes import RECIPES
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import TrainingConfig, make_placer, start_training
+from dreamshard.training import TrainingConfig, save_placer
 from flows.decisions.contestants import champion_name
 from flows.decisions.version_in_use import version_in_use
 from flows.placing.placers import choose
@@ -27,6 +26,7 @@ from storage.run_records.report_store import CANDIDATE, IN_USE
 from storage.settings import Settings
 from storage.store import open_store
 from tests.helpers.tables import tables_of
+from tests.helpers.trained import make_placer, start_training
 
 OWN, NAMED = "meta-dlrm-2021", "s3://bucket/tables/"
 STEP = {"precision": "fp32", "optimizer": "sgd", "batch": 512}
@@ -45,9 +45,7 @@ class Team:
 
     def version(self, source: str = OWN, setting: lineage.Setting = RANKS) -> str:
         number = str(len(self.runs) + 1)
-        origin = lineage.Origin(
-            recipe="smoke", source=source, dataset="d", tasks="t", setting=setting, networks=("a", "b")
-        )
+        origin = lineage.Origin(recipe="smoke", source=source, dataset="d", tasks="t", setting=setting)
         training_effort.begin(open_store(), f"training-{number}", origin)
         with runs.chain(self.settings, "retrain") as run:
             self.runs[number] = run
@@ -257,7 +255,7 @@ def test_a_first_champion_without_evidence_is_provisional_in_words_that_everyone
     assert caplog.text == "", "commands say it themselves"
     registry.load_placer("champion")
     assert f"version 1 is {note}" in caplog.text
-    config = RECIPES["smoke"]()
+    config = RECIPES["smoke"]
     assert note in version_in_use(open_store(), replace(config, testbed="cluster")).sentence()
 
     still = fresh.promote(fresh.version(NAMED), candidate_ms=(1.5, 2.4, 1.4))

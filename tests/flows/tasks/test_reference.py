@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from prefect.logging import disable_run_logger
 
-from dreamshard.model_files import save_placer
 from dreamshard.testbeds.base import MeasurementError
+from dreamshard.training import save_placer
 from flows.tasks import promotion, reference
 from storage.mlflow_store import reference_series, registration, registry, runs, versions
 from storage.mlflow_store.reference_series import ReferencePoint
@@ -26,7 +26,7 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Store:
 def version(store: Store, tmp_path) -> str:
     """The only registered version."""
     save_placer(learnt_placer(), tmp_path / "placer")
-    origin = lineage.Origin(recipe="smoke", source="t.csv", dataset="d", tasks="t", setting=MODEL, networks=("a", "b"))
+    origin = lineage.Origin(recipe="smoke", source="t.csv", dataset="d", tasks="t", setting=MODEL)
     with runs.chain(store.settings, "retrain") as run:
         tags = {"training": "t", "iteration": 1, **lineage.tags(origin)}
         return registration.register_placer(store.settings, tmp_path / "placer", run, tags=tags)
@@ -37,7 +37,7 @@ def test_a_version_that_cannot_be_measured_says_so_until_it_can(store: Store, ve
         raise MeasurementError("rank 3 hung")
 
     monkeypatch.setattr(reference, "_score", hangs)
-    run, config = registry.run_of(store.settings, version), SimpleNamespace(has_reference=True)
+    run, config = registry.run_of(store.settings, version), SimpleNamespace()
     with disable_run_logger():
         sentence = reference.score_version(store, run, version, config, None)
     assert sentence.startswith(f"version {version} was not measured on reference tasks (rank 3 hung), so it has no ")

@@ -14,7 +14,7 @@ import pytest
 
 from dreamshard.costs import CostSample
 from dreamshard.files import atomic
-from dreamshard.task_sampling import TableSplit
+from dreamshard.task_sets.sampling import TableSplit
 from dreamshard.tasks import PlacementTask
 from storage.lake import LakeShardCache, write_table_split
 from storage.lake.lake import Lake

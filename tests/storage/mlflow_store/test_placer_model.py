@@ -5,13 +5,11 @@ from types import SimpleNamespace
 import pytest
 from mlflow.exceptions import MlflowException
 
-from dreamshard import trained
-from dreamshard.algorithms import with_algorithm
-from dreamshard.model_files import save_placer
-from dreamshard.trained import make_placer, start_training
+from dreamshard import training
+from dreamshard.training import save_placer, with_algorithm
 from storage.mlflow_store.placer_model import PlacerModel
 from tests.helpers.tables import pool_of
-from tests.helpers.trained import TINY, learnt, learnt_placer
+from tests.helpers.trained import TINY, learnt, learnt_placer, make_placer, start_training
 
 TABLES = [{"name": name, "rows": 1000, "dim": 64, "pooling_factor": 5.0} for name in ("users", "items", "words")]
 
@@ -46,7 +44,7 @@ def test_an_answer_warns_of_other_hardware_and_of_another_setting(model):
 
 def test_a_version_of_autoshard_is_answered_by_its_name_and_predicts_no_cost_of_a_step(tmp_path):
     placer = make_placer(start_training(pool_of(24), with_algorithm(TINY, "autoshard"), seed=0))
-    trained.save_placer(placer, tmp_path / "placer")
+    training.save_placer(placer, tmp_path / "placer")
     served = PlacerModel()
     served.load_context(SimpleNamespace(artifacts={"placer": str(tmp_path / "placer")}))
     plan = answer(served)

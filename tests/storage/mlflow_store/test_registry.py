@@ -6,9 +6,9 @@ import pytest
 import torch
 from mlflow.exceptions import MlflowException
 
-from dreamshard.model_files import load_placer
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
+from dreamshard.training import load_placer
 from storage.mlflow_store import registration, registry, runs, versions
 from storage.mlflow_store.alias_changes import ChampionChange, make_champion, set_alias
 from storage.mlflow_store.alias_history import history

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dreamshard.training import TrainingConfig, TrainingState, start_training
+from dreamshard.training import TrainingConfig, TrainingState
 from dreamshard.workloads import read_tables
 from storage.run_records import checkpoints
+from tests.helpers.trained import start_training
 
 
 @pytest.fixture

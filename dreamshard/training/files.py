@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from dreamshard.cost_model import FEATURES
 from dreamshard.files import atomic
 from dreamshard.files.foreign import InputError, file_bytes, json_content, reading
 
-_FORMAT = 2
+_FORMAT = 3
 _WEIGHTS = "weights.safetensors"
 _CONFIG = "config.json"
 _UNREADABLE = (
@@ -29,10 +29,10 @@ _UNREADABLE = (
 def write_model(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
     """Write a model as `folder`, replacing any earlier one."""
     weights = save({name: value.detach().contiguous() for name, value in tensors.items()})
-    about = json.dumps({"format": _FORMAT, "features": list(FEATURES), **config}, indent=1)
+    content = json.dumps({"format": _FORMAT, "features": list(FEATURES), **config}, indent=1)
     with atomic.replacing_folder(folder) as temporary:
         (temporary / _WEIGHTS).write_bytes(weights)
-        (temporary / _CONFIG).write_text(about)
+        (temporary / _CONFIG).write_text(content)
 
 
 def read_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -61,7 +61,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def complete_model(folder: Path) -> Iterator[None]:
-    """Raise ValueError for a folder whose files can be read but are not those of the expected model."""
+    """Raise ValueError for a folder whose files can be read but hold another model than expected."""
     with reading(
         folder,
         "does not hold the complete model that is expected there",
@@ -76,6 +76,11 @@ def section(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
 
 
+def sections(**modules: nn.Module) -> dict[str, Tensor]:
+    """Weights of modules, in a section each."""
+    return {f"{prefix}.{name}": value for prefix, own in modules.items() for name, value in own.state_dict().items()}
+
+
 def optimizer_tensors(optimizer: torch.optim.Optimizer, prefix: str) -> dict[str, Tensor]:
     """An optimizer's moments by `prefix`, number of the parameter, and name."""
     return {
@@ -86,7 +91,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, prefix: str) -> dict[str
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], prefix: str) -> None:
-    """Give an optimizer the moments of `optimizer_tensors`."""
+    """Give an optimizer the moments of `optimizer_tensors`; learning rates are no part of them."""
     moments: dict[int, dict[str, Tensor]] = {}
     for name, value in section(tensors, prefix).items():
         index, moment = name.split(".")

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from dreamshard.baselines import packed_by_size
-from dreamshard.fixed_model import MODEL, draw_drift, fixed_tasks, is_fixed_model, split_tasks, split_to_fit
 from dreamshard.placer import NoPlacementError
 from dreamshard.tables import Tables, concatenate, parent_name
+from dreamshard.task_sets.fixed_model import MODEL, draw_drift, fixed_tasks, is_fixed_model, split_tasks, split_to_fit
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads.drift import Drift
 from tests.helpers.tables import ROW_BYTES, pool_of, tables_of, task_of

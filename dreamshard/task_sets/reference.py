@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from dreamshard.tables import DEFAULT_BATCH, Optimizer, Precision, Tables
-from dreamshard.task_sampling import sample_tasks
+from dreamshard.task_sets.sampling import sample_tasks
 from dreamshard.tasks import PlacementTask
 from dreamshard.workloads import WorkloadConfig, open_workload
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamshard.task_sampling import EMPTY_SPLIT, sample_tasks, split_tables
+from dreamshard.task_sets.sampling import EMPTY_SPLIT, sample_tasks, split_tables
 from tests.helpers.tables import pool_of, tables_of
 
 

@@ -6,23 +6,25 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.algorithms import with_algorithm
 from dreamshard.costs import DeviceCosts, Infeasible
 from dreamshard.legality import violation
 from dreamshard.placer import NoPlacementError
-from dreamshard.task_sampling import sample_tasks
+from dreamshard.task_sets.sampling import sample_tasks
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import (
-    TrainingConfig,
-    continue_from,
-    fit_costs,
-    make_placer,
-    propose,
-    start_training,
-)
+from dreamshard.training import TrainingConfig
 from tests.helpers.tables import pool_of
 from tests.helpers.testbeds import simulated
-from tests.helpers.trained import TINY, learnt, rounds, tiny_tasks
+from tests.helpers.trained import (
+    TINY,
+    continue_from,
+    fit_costs,
+    learnt,
+    make_placer,
+    propose,
+    rounds,
+    start_training,
+    tiny_tasks,
+)
 
 
 def begin(seed=0, config=TINY):
@@ -90,11 +92,6 @@ def test_the_error_of_a_placer_to_go_on_from_is_known_before_its_first_round_fit
     cold = begin()
     fresh = [simulated().measure(task, placement) for task, placement in propose(cold, tiny_tasks())]
     assert fit_costs(cold, fresh).heldout_mape is None
-
-
-def test_a_placer_with_other_networks_is_no_start():
-    with pytest.raises(ValueError, match="'structured' and 'lookahead', but the training needs 'paper' and 'paper'"):
-        continue_from(make_placer(begin()), with_algorithm(TINY, "paper"), seed=0)
 
 
 def test_what_remains_for_a_warm_training_is_less_but_never_more_than_all():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dreamshard.reference_tasks import reference_tasks, reference_workload
+from dreamshard.task_sets.reference import reference_tasks, reference_workload
 from dreamshard.workloads import open_workload
 from tests.helpers.tables import tables_of
 

@@ -5,17 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dreamshard.algorithms import with_algorithm
 from dreamshard.constraints import Constraints
+from dreamshard.cost_model import PaperCostNetwork
 from dreamshard.legality import violation
-from dreamshard.model_files import load_placer, save_placer
 from dreamshard.placer import NoPlacementError
-from dreamshard.policy.mdp import episodes_of
-from dreamshard.policy.rollout import rollout
+from dreamshard.policy.mdp import Episode, rollout
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import make_placer, start_training
+from dreamshard.training import load_placer, save_placer, with_algorithm
 from tests.helpers.tables import pool_of
-from tests.helpers.trained import TINY
+from tests.helpers.trained import TINY, make_placer, start_training
 
 PAPER = with_algorithm(TINY, "paper")
 
@@ -25,7 +23,8 @@ def published():
 
 
 def test_the_published_algorithm_has_the_papers_networks_and_rates_and_keeps_the_numbers_of_rounds_and_steps():
-    assert (PAPER.cost_network, PAPER.policy, PAPER.exploration) == ("paper", "paper", 0)
+    assert PAPER.exploration == 0
+    assert isinstance(published().cost_network, PaperCostNetwork)
     assert (PAPER.cost_learning_rate, PAPER.policy_learning_rate, PAPER.entropy_weight) == (5e-4, 5e-4, 0.001)
     assert (PAPER.iterations, PAPER.cost_steps) == (TINY.iterations, TINY.cost_steps)
 
@@ -39,9 +38,7 @@ def test_the_published_placer_returns_the_greedy_rollout_of_its_policy_also_from
     placer = published()
     save_placer(placer, tmp_path / "model")
     task = PlacementTask(pool_of(14), 3, 2**33)
-    greedy = rollout(
-        placer.policy, placer.cost_network, episodes_of([task], placer.cost_network, placer.normaliser), None
-    )
+    greedy = rollout(placer.policy, Episode.of(task, placer.cost_network, placer.normaliser))
     for each in (placer, load_placer(tmp_path / "model")):
         assert (each.name, each.inference) == ("paper", "policy")
         assert torch.equal(each.place(task).device, greedy.device[0])

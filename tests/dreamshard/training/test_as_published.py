@@ -3,18 +3,25 @@
 import pytest
 import torch
 
-from dreamshard.algorithms import with_algorithm
-from dreamshard.cost_model import CostData, Normaliser
+from dreamshard.cost_model import CostData, Normaliser, shard_latents, shard_sums
 from dreamshard.placement import Placement
-from dreamshard.policy.mdp import episodes_of
-from dreamshard.policy.rollout import log_probs, rollout
+from dreamshard.policy.mdp import Episode, log_probs, rollout
 from dreamshard.search import DreamShardPlacer
 from dreamshard.tasks import PlacementTask
-from dreamshard.training import continue_from, fit_costs, improve_policy, make_placer, propose, start_training
+from dreamshard.training import with_algorithm
 from tests.helpers.published_dreamshard import PublishedDreamShard, ours, published_features, random_weights
 from tests.helpers.samples import sample_of_phases
 from tests.helpers.tables import pool_of
-from tests.helpers.trained import TINY, learnt_placer
+from tests.helpers.trained import (
+    TINY,
+    continue_from,
+    fit_costs,
+    improve_policy,
+    learnt_placer,
+    make_placer,
+    propose,
+    start_training,
+)
 
 DEVICES = 4
 TASK = PlacementTask(pool_of(18), DEVICES, 2**33)
@@ -39,29 +46,29 @@ def held(placement: Placement) -> list[torch.Tensor]:
 def test_the_three_heads_and_the_overall_head_agree_also_where_a_device_is_empty(seed):
     published, placement = PublishedDreamShard(random_weights(seed)), placement_with_an_empty_device(seed)
     expected = torch.stack([published.heads_ms(on) for on in held(placement)])  # [D, 3]
-    sums = placer(seed).sums(TASK, placement)
-    torch.testing.assert_close(placer(seed).cost_network.heads_ms(sums)[0], expected, rtol=1e-4, atol=1e-4)
-    found = float(placer(seed).cost_network.overall_ms(sums).detach()[0])
-    assert found == pytest.approx(published.overall_ms(held(placement)), rel=1e-4)
+    network, normaliser = placer(seed).cost_network, Normaliser.per_task()
+    sums = shard_sums(shard_latents(network, normaliser, TASK, TASK.tables), placement.device[None], DEVICES)
+    torch.testing.assert_close(network.heads_ms(sums)[0], expected, rtol=1e-4, atol=1e-4)
+    assert float(network.overall_ms(sums).detach()[0]) == pytest.approx(published.overall_ms(held(placement)), rel=1e-4)
 
 
 @SEEDS
 def test_tables_are_placed_in_the_published_order(seed):
     network, _ = ours(random_weights(seed))
-    order = episodes_of([TASK], network, Normaliser.per_task()).order[0].tolist()
+    order = Episode.of(TASK, network, Normaliser.per_task()).order.tolist()
     assert order == PublishedDreamShard(random_weights(seed)).order(published_features(TASK.tables))
 
 
 @SEEDS
 def test_each_steps_probabilities_are_those_of_the_published_logits(seed):
     network, policy = ours(random_weights(seed))
-    episodes = episodes_of([TASK], network, Normaliser.per_task())
-    taken = rollout(policy, network, episodes, torch.Generator().manual_seed(seed), record=True)
+    episode = Episode.of(TASK, network, Normaliser.per_task())
+    taken = rollout(policy, episode, 1, torch.Generator().manual_seed(seed), record=True)
     with torch.no_grad():
-        found, _ = log_probs(policy, episodes, taken)  # [1, T]
+        found, _ = log_probs(policy, episode, taken)  # [1, T]
     published, features = PublishedDreamShard(random_weights(seed)), published_features(TASK.tables)
     on: list[list[int]] = [[] for _ in range(DEVICES)]
-    for step, (table, device) in enumerate(zip(episodes.order[0].tolist(), taken.actions[0].tolist(), strict=True)):
+    for step, (table, device) in enumerate(zip(episode.order.tolist(), taken.actions[0].tolist(), strict=True)):
         logits = torch.tensor([published.logit(features[tables]) for tables in on])
         assert float(found[0, step]) == pytest.approx(float(logits.log_softmax(0)[device]), rel=1e-3, abs=1e-3)
         on[device].append(table)

@@ -1,0 +1,88 @@
+"""Settings of a training, and those that an algorithm decides."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from dreamshard.names import Algorithm
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """Settings of Algorithm 1 (appendix B.5 of the paper), and those that this implementation adds.
+
+    Attributes:
+        iterations: rounds, each of measuring `placements_per_iteration` placements and learning.
+        cost_steps: optimizer steps of the cost network per round, each on `cost_batch` samples.
+        policy_updates: optimizer steps of the policy per round, each on `episodes` rollouts; AutoShard takes three times
+            as many.
+        entropy_weight: of the entropy bonus.
+        exploration: share of the placements that are random instead of drawn from the policy, rounded to one in a whole
+            number of placements. The paper has 0.
+        cost_learning_rate: initial; falls linearly over the run, as `policy_learning_rate` does.
+        warm_iterations: rounds of a training that starts from an earlier placer.
+        warm_rate: initial learning rates of such a training, as a share of those above.
+        algorithm: that these settings belong to; `with_algorithm` changes it together with the settings that it decides.
+    """
+
+    iterations: int = 10
+    placements_per_iteration: int = 10
+    cost_steps: int = 300
+    cost_batch: int = 64
+    policy_updates: int = 10
+    episodes: int = 10
+    entropy_weight: float = 0.001
+    exploration: float = 0.5
+    cost_learning_rate: float = 1e-2
+    policy_learning_rate: float = 1e-3
+    warm_iterations: int = 3
+    warm_rate: float = 0.3
+    algorithm: Algorithm = "dreamshard"
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            zero_allowed = name in ("entropy_weight", "exploration")
+            if not isinstance(value, str) and not (0 < value < math.inf or (value == 0 and zero_allowed)):
+                raise ValueError(f"{name} is {value}, but training needs a number above 0; correct it")
+        if self.exploration > 1 or (self.algorithm == "paper" and self.exploration):
+            raise ValueError(
+                f"exploration is {self.exploration:g}; give a share of the placements from 0 to 1, and 0 for the algorithm "
+                "'paper', which draws all from its policy"
+            )
+
+    @property
+    def measurements(self) -> int:
+        """Placements measured in all rounds together."""
+        return self.iterations * self.placements_per_iteration
+
+    def warm(self) -> "TrainingConfig":
+        """The settings of a training that starts from an earlier placer: fewer rounds, lower learning rates."""
+        return replace(
+            self,
+            iterations=min(self.warm_iterations, self.iterations),
+            cost_learning_rate=self.warm_rate * self.cost_learning_rate,
+            policy_learning_rate=self.warm_rate * self.policy_learning_rate,
+        )
+
+
+_DECIDED: Mapping[Algorithm, Mapping[str, Any]] = {
+    "dreamshard": {},
+    # appendix B.5; `train.py` and `training.py` of the authors' program
+    "paper": {"exploration": 0.0, "cost_learning_rate": 5e-4, "policy_learning_rate": 5e-4},
+    # `run_autoshard.py` of the authors' program
+    "autoshard": {"cost_batch": 128, "episodes": 24, "cost_learning_rate": 1e-3, "policy_learning_rate": 2e-3},
+}
+"""Settings of each algorithm that differ from the defaults."""
+
+
+def with_algorithm(config: TrainingConfig, algorithm: Algorithm) -> TrainingConfig:
+    """The settings of `algorithm`, with the numbers of rounds, placements and steps of `config`.
+
+    A config of the same algorithm stays as it is, so that a changed setting is kept.
+    """
+    if algorithm == config.algorithm:
+        return config
+    defaults = asdict(TrainingConfig())
+    settings: dict[str, Any] = {name: defaults[name] for decided in _DECIDED.values() for name in decided}
+    return replace(config, algorithm=algorithm, **settings | dict(_DECIDED[algorithm]))
