@@ -155,7 +155,7 @@ class NetworkCosts:
         times = np.zeros((_POINTS, 2))
         for i, dims in enumerate(grid):
             weights = self.network.exchanges.weights_ms(shape, float(dims) * shape.num_devices)
-            weights = self.network.weights().comm_ms if weights is None else weights  # [2, 4]: constant, own, largest, received
+            weights = self.network.weights().comm_ms if weights is None else weights  # [2, 4]
             times[i] = (weights[:, 0] + weights[:, 1:].sum(dim=1) * (share * dims / _HUNDRED)).clamp(min=0).numpy()
         if shape.num_devices == 1:
             times[:] = 0.0

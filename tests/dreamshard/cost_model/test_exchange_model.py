@@ -98,7 +98,9 @@ def test_shards_and_exchanges_predict_placements():
 def test_hosts_of_a_task_decide_how_much_crosses_the_network():
     learnt = [*exchanges(2, 4, 8), *exchanges(16, devices_per_host=8), *exchanges(16, devices_per_host=2)]
     found = network(*placements(4), learnt=learnt)
-    wide, narrow, default = (found.for_task(task(16, devices_per_host=hosts)).weights().comm_ms for hosts in (8, 2, None))
+    wide, narrow, default = (
+        found.for_task(task(16, devices_per_host=hosts)).weights().comm_ms for hosts in (8, 2, None)
+    )
     assert (narrow[:, 2] > 1.3 * wide[:, 2]).all()
     assert torch.equal(default, wide)  # the hardware's own
 
