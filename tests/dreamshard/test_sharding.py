@@ -110,6 +110,13 @@ def test_a_table_too_large_for_columns_is_placed_where_rows_may_be_split():
     assert len(PlacementTask(one, 64, 10 * 2**30, constraints=ANY_SHARDING).tables) == 1
 
 
+def test_a_column_shard_too_large_is_told_the_ways_of_its_table():
+    shard = tables_of([1_000_000], 16, names=("huge[0:16]",))
+    constraints = Constraints(sharding_types_of={"huge": ("row_wise",)})
+    with pytest.raises(ValueError, match=r"'huge\[0:16\]' .* in its smallest shard \(row_wise\)"):
+        PlacementTask(shard, 2, 2**20, constraints=constraints)
+
+
 @pytest.mark.parametrize("parts", [1, 2, 3])
 def test_columns_and_rows_are_covered_once(parts):
     assert [end - start for start, end in even_columns(24, parts)] == [24 // parts] * parts
