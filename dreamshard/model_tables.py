@@ -76,6 +76,11 @@ class ModelTable:
     collection: str = ""
 
     @property
+    def path(self) -> str:
+        """Module path and name."""
+        return f"{self.module_path}.{self.name}" if self.module_path else self.name
+
+    @property
     def planned_dim(self) -> int:
         """Columns rounded up to the multiple of 4 that is planned with."""
         return padded_dim(self.dim)

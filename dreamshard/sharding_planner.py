@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.comm import get_local_size, get_topology_domain_multiple
@@ -22,19 +23,23 @@ from torchrec.distributed.types import ModuleSharder, ShardingPlan, ShardingPlan
 from torchrec.distributed.utils import get_device_type
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
-from dreamshard.files.foreign import InputError
 from dreamshard.formatting import gib
 from dreamshard.legality import violation
+from dreamshard.model_tables import ModelTables, model_tables, shown
 from dreamshard.named_placers import named_placer
-from dreamshard.placement import Placement
+from dreamshard.placement import SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.torchrec.model_to_plan import ModelToPlan, model_to_plan
-from dreamshard.torchrec.sharding_plans import placement_plan
+from dreamshard.torchrec.discovery import discover
+from dreamshard.torchrec.sharding_plans import sharding_plan
+from dreamshard.torchrec.ways import check_given, narrowed, plan_fields, pooling_factor
+from dreamshard.workloads import ListedTable
 
 logger = logging.getLogger(__name__)
+_VECTOR_BYTES = 4  # per column of a pooled vector: TorchRec's outputs are fp32
+_WITH_GRADIENT = 2
 _PERCENTAGE = 0.15  # of device memory that TorchRec's planner reserves where nobody says
 
 
@@ -91,40 +96,130 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             ValueError: a constraint cannot be honoured.
         """
         start = time.perf_counter()
-        model = model_to_plan(
-            module,
-            sharders,
-            constraints=self.constraints,
-            compute_device=self.topology.compute_device,
-            batch_size=self.batch_size,
-            measured=self.tables,
-        )
+        model = self.model(module, sharders)
         if model is None:
             return ShardingPlan({})
         try:
-            task = self._task(module, sharders, model)
+            task = self.task(model, module, sharders)
             placement = _named_as_allowed(task, self.placer.place(task, self.budget_ms))
         except NoPlacementError as error:
             raise PlannerError(str(error), PlannerErrorType.STRICT_CONSTRAINTS) from error
         self._check(task, placement)
-        for note in model.notes:
-            logger.info("dreamshard: %s", note)
         ways = Counter(sharding.sharding_type for sharding in placement.tables)
         logger.info(
             "dreamshard: %d tables on %d ranks by %s in %.0f ms: %s",
-            len(model.planned),
+            len(model),
             task.num_devices,
             self.placer.name,
             1000 * (time.perf_counter() - start),
             ", ".join(f"{count} {way}" for way, count in sorted(ways.items())),
         )
-        return placement_plan(
+        return sharding_plan(
             placement,
-            model.planned,
+            model.details,
             device_type=self.topology.compute_device,
             ranks_per_host=self.topology.local_world_size,
-            fields=model.inputs.fields,
+            fields=[plan_fields(self.constraints.get(table.name)) for table in model.details],
         )
+
+    def model(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]]) -> ModelTables | None:
+        """The tables of `module` that `sharders` shard, with what is known of their lookups; None if there are none.
+
+        Raises:
+            ValueError: a table, a constraint or the statistics of lookups cannot be planned with.
+        """
+        details, notes = discover(module, sharders)
+        if not details:
+            return None
+        check_given(self.constraints, details, self.topology.compute_device, self.batch_size)
+        known = {}
+        for table in details:
+            own = self.constraints.get(table.name)
+            factor = None if own is None else pooling_factor(own, table)
+            known[table.module_path, table.name] = ListedTable(table.name, table.rows, table.planned_dim, factor)
+        model = model_tables(details, known=known, notes=notes)
+        if self.tables is not None:
+            model = _with_lookups(model, self.tables)
+        for note in model.notes:
+            logger.info("dreamshard: %s", note)
+        return model
+
+    def task(
+        self, model: ModelTables, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]]
+    ) -> PlacementTask:
+        """The task of placing the tables, with the memory that is for them on each device.
+
+        Raises:
+            PlannerError: no memory is left, or too little for any placement; or constraints contradict one another.
+            ValueError: constraints name tables that do not exist, or leave a table no way to be sharded.
+        """
+        own = self.placement_constraints
+        if unknown := sorted(own.tables_named() - set(model.tables.names)):
+            raise ValueError(
+                f"placement_constraints name {shown(unknown)}, which are no tables of this model; correct the names (a table "
+                "whose name occurs in several modules is called module.table)"
+            )
+        if own.sharding_types == UNCONSTRAINED.sharding_types:
+            own = replace(own, sharding_types=SHARDING_TYPES)
+        own, notes = narrowed(
+            replace(own, caching=True),
+            model.by_name,
+            device_type=self.topology.compute_device,
+            sharders=sharders,
+            given=self.constraints,
+        )
+        for note in notes:
+            logger.info("dreamshard: %s", note)
+        room = self._room(model, module, sharders)
+        most = max(room)
+        unequal = {rank: own_room for rank, own_room in enumerate(room) if own_room != most}
+        own = replace(own, memory_bytes_of=unequal | dict(own.memory_bytes_of))
+        if reason := own.contradiction(model.tables.names, len(room)):
+            raise NoPlacementError(f"the constraints cannot be met: {reason}; change one of them")
+        try:
+            return model.task(
+                len(room),
+                most,
+                batch_size=self.batch_size * self.topology.world_size,
+                devices_per_host=self.topology.intra_group_size,
+                constraints=own,
+            )
+        except ValueError as error:
+            raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
+
+    def _room(self, model: ModelTables, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]]) -> list[int]:
+        """Bytes for tables on each device: without the reservation, and each rank's pooled vectors and their gradients."""
+        reserved = self.storage_reservation.reserve(
+            topology=self.topology,
+            batch_size=self.batch_size,
+            module=module,
+            sharders=list(sharders),
+            constraints=self.constraints,
+        )
+        per_sample = sum(
+            detail.dim * (factor if detail.pooling == "none" else len(detail.features))
+            for detail, factor in zip(model.details, model.tables.pooling_factor.tolist(), strict=True)
+        )
+        vectors = round(self.batch_size * per_sample) * _VECTOR_BYTES * _WITH_GRADIENT
+        kind = "ddr" if self.topology.compute_device == "cpu" else "hbm"
+        whole = [getattr(device.storage, kind) for device in self.topology.devices]
+        room = [getattr(device.storage, kind) - vectors for device in reserved.devices]
+        logger.info(
+            "dreamshard: %s of the %s of a device are for tables; reserved are %s by %s and %s for pooled vectors and their "
+            "gradients",
+            gib(max(0, min(room))),
+            gib(min(whole)),
+            gib(whole[0] - room[0] - vectors),
+            type(self.storage_reservation).__name__,
+            gib(vectors),
+        )
+        if min(room) <= 0:
+            raise PlannerError(
+                f"nothing of the {gib(min(whole))} of a device is left for tables after what is reserved; give devices more "
+                "memory, lower batch_size, or give another storage_reservation",
+                PlannerErrorType.INSUFFICIENT_STORAGE,
+            )
+        return room
 
     def collective_plan(
         self,
@@ -147,22 +242,30 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 "there is no process group, so ranks cannot agree on a plan; call torch.distributed.init_process_group() "
                 "first, or plan() for a single process"
             )
-        outcome: list[ShardingPlan | Exception | None] = [None]
+        outcome: list[bytes | None] = [None]
         if dist.get_rank(pg) == 0:
-            try:
-                self._check_ranks(dist.get_world_size(pg))
-                plan = self.plan(module, list(sharders or get_default_sharders()))
-                if dist.get_world_size(pg) > 1:
-                    _check_sendable(plan)
-                outcome = [plan]
-            except Exception as error:  # noqa: BLE001  # raised below, on all ranks, which would wait for ever otherwise
-                outcome = [_sendable(error)]
+            outcome = [self._outcome(module, list(sharders or get_default_sharders()), dist.get_world_size(pg))]
         if dist.get_world_size(pg) > 1:
             dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
-        (result,) = outcome
+        result = pickle.loads(outcome[0] or b"")  # of this process group's first rank
         if isinstance(result, Exception):
             raise result
         return result
+
+    def _outcome(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]], num_ranks: int) -> bytes:
+        """The pickled plan, or the error to be raised on all ranks, which would wait for ever otherwise."""
+        try:
+            self._check_ranks(num_ranks)
+            plan = self.plan(module, sharders)
+        except (PlannerError, ValueError) as error:
+            return pickle.dumps(error)
+        except Exception as error:  # noqa: BLE001  # of whatever a model or a placer raises
+            return pickle.dumps(RuntimeError(f"planning failed on the first rank: {type(error).__name__}: {error}"))
+        try:
+            return pickle.dumps(plan)
+        except Exception as error:  # noqa: BLE001  # pickle raises whatever objects do
+            text = f"the plan cannot be sent to the other ranks ({error}); give constraints plain values"
+            return pickle.dumps(ValueError(text))
 
     def _check_ranks(self, num_ranks: int) -> None:
         """Refuse a topology of another number of ranks than the process group has."""
@@ -171,53 +274,6 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 f"the topology has {self.topology.world_size} ranks, but the process group {num_ranks}, so some shards would "
                 "have no rank or some ranks no shard; give the topology of this process group, or none"
             )
-
-    def _task(
-        self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]], model: ModelToPlan
-    ) -> PlacementTask:
-        """The tables, with the memory that is for them on each device.
-
-        Raises:
-            PlannerError: no memory is left, or too little for any placement.
-            NoPlacementError: constraints contradict one another.
-            ValueError: constraints name what does not exist.
-        """
-        reserved = self.storage_reservation.reserve(
-            topology=self.topology,
-            batch_size=self.batch_size,
-            module=module,
-            sharders=list(sharders),
-            constraints=self.constraints,
-        )
-        on_gpu = self.topology.compute_device != "cpu"
-        vectors = model.vector_bytes(self.batch_size)
-        room = [(device.storage.hbm if on_gpu else device.storage.ddr) - vectors for device in reserved.devices]
-        whole = [device.storage.hbm if on_gpu else device.storage.ddr for device in self.topology.devices]
-        logger.info(
-            "dreamshard: %s of the %s of a device are for tables; reserved are %s by %s and %s for pooled vectors and their "
-            "gradients",
-            gib(max(0, min(room))),
-            gib(min(whole)),
-            gib(whole[0] - room[0] - vectors),
-            type(self.storage_reservation).__name__,
-            gib(vectors),
-        )
-        if min(room) <= 0:
-            raise PlannerError(
-                f"nothing of the {gib(min(whole))} of a device is left for tables after what is reserved; give devices more "
-                "memory, lower batch_size, or give another storage_reservation",
-                PlannerErrorType.INSUFFICIENT_STORAGE,
-            )
-        model.constraints(room, self.placement_constraints)  # a contradiction is no shortage of memory
-        try:
-            return model.task(
-                room,
-                batch_size=self.batch_size * self.topology.world_size,
-                devices_per_host=self.topology.intra_group_size,
-                further=self.placement_constraints,
-            )
-        except ValueError as error:
-            raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
 
     def _check(self, task: PlacementTask, placement: Placement) -> None:
         """Refuse a placement that violates constraints, or whose cached tables exceed the memory of hosts."""
@@ -238,24 +294,24 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
                 )
 
 
-def _check_sendable(plan: ShardingPlan) -> None:
-    """Refuse a plan that cannot be sent to other ranks."""
-    try:
-        pickle.dumps(plan)
-    except Exception as error:
-        raise ValueError(
-            f"the plan cannot be sent to the other ranks ({type(error).__name__}: {error}), since a field of constraints "
-            "that it takes over cannot be pickled; give plain values there, such as a DataType for output_dtype"
-        ) from error
-
-
-def _sendable(error: Exception) -> Exception:
-    """The error, or one of its text where its class might not exist or not be rebuilt on other ranks."""
-    if type(error) in (PlannerError, ValueError, InputError):
-        return error
-    return RuntimeError(f"planning failed on the first rank: {type(error).__name__}: {error}").with_traceback(
-        error.__traceback__
-    )
+def _with_lookups(model: ModelTables, measured: Tables) -> ModelTables:
+    """The model with measured lookups, which go before pooling factors of constraints."""
+    number = {name: t for t, name in enumerate(model.tables.names)}
+    if unknown := sorted(set(measured.names) - set(number)):
+        raise ValueError(f"the statistics of lookups (tables) are of {shown(unknown)}, which this model does not have")
+    columns = model.tables.columns(torch.arange(len(model)))
+    for m, name in enumerate(measured.names):
+        t = number[name]
+        if int(model.tables.rows[t]) != int(measured.rows[m]):
+            raise ValueError(
+                f"table {name!r} has {int(model.tables.rows[t])} rows in the model and {int(measured.rows[m])} in the "
+                "statistics of lookups; measure them again"
+            )
+        for column in ("pooling_factor", "bins", "lookups", "unique_rows"):
+            columns[column][t] = getattr(measured, column)[m].to(columns[column].dtype)
+    missing = [name for name in number if name not in measured.names]
+    notes = (f"the statistics of lookups lack {shown(missing)}: a Zipf law is assumed",) if missing else ()
+    return replace(model, tables=Tables(model.tables.names, **columns), lookup_notes=notes)
 
 
 def _named_as_allowed(task: PlacementTask, placement: Placement) -> Placement:

@@ -28,22 +28,12 @@ from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dreamshard.formatting import gib
-from dreamshard.placement import (
-    ON_EVERY_DEVICE,
-    ON_ONE_DEVICE,
-    ON_ONE_HOST,
-    SHARDING_TYPES,
-    SPLIT_BY_COLUMNS,
-    Placement,
-    ShardingType,
-    TableSharding,
-)
+from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, Placement
 from dreamshard.placer import NoPlacementError
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables, parent_name
 from dreamshard.tasks import PlacementTask
-from dreamshard.torchrec.sharding_plans import DEFAULT_SHARE, SAME_AS
-from dreamshard.torchrec.ways import CACHED
+from dreamshard.torchrec.sharding_plans import CACHED, DEFAULT_SHARE, SAME_AS, table_sharding
 
 _COLUMN_PARTS = (2, 4, 8)
 _DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16, "bf16": DataType.BF16, "int8": DataType.INT8}
@@ -108,7 +98,11 @@ def place(
             raise _no_plan(task, "of whole tables and columns ")
         parameters, _ = min(plans, key=lambda plan: plan[1])
     per_host = _per_host(task, devices_per_host)
-    return Placement(tuple(_sharding_of(parameter, per_host) for parameter in parameters), task.num_devices, per_host)
+    tables = (
+        table_sharding(parameter, dim, per_host, name)
+        for parameter, dim, name in zip(parameters, task.tables.dim.tolist(), task.tables.names, strict=True)
+    )
+    return Placement(tuple(tables), task.num_devices, per_host)
 
 
 def _planned(
@@ -219,31 +213,6 @@ def _no_plan(task: PlacementTask, what: str) -> NoPlacementError:
 
 def _per_host(task: PlacementTask, devices_per_host: int | None) -> int:
     return min(task.num_devices, task.devices_per_host or devices_per_host or task.num_devices)
-
-
-def _sharding_of(parameter: ParameterSharding, per_host: int) -> TableSharding:
-    """How a table is sharded that TorchRec shards like this."""
-    sharding_type: ShardingType = SAME_AS.get(parameter.sharding_type, parameter.sharding_type)
-    columns: tuple[tuple[int, int], ...] = ()
-    where: tuple[int, ...] = ()
-    if sharding_type == "table_wise" and parameter.sharding_spec is None:
-        where = tuple(parameter.ranks or [0])
-    elif sharding_type not in ON_EVERY_DEVICE:
-        first: dict[tuple[int, int], int] = {}
-        for shard in parameter.sharding_spec.shards:
-            start = int(shard.shard_offsets[1])
-            columns_of_it = (start, start + int(shard.shard_sizes[1]))
-            rank = int(shard.placement.rank())
-            first[columns_of_it] = min(first.get(columns_of_it, rank), rank)
-        columns = tuple(sorted(first))
-        where = tuple(first[each] // (per_host if sharding_type in ON_ONE_HOST else 1) for each in columns)
-    if sharding_type == "column_wise" and len(columns) == 1:
-        sharding_type = "table_wise"
-    share = None
-    if parameter.compute_kernel == CACHED:
-        load_factor = parameter.cache_params.load_factor if parameter.cache_params else None
-        share = DEFAULT_SHARE if load_factor is None else float(load_factor)
-    return TableSharding(sharding_type, columns if sharding_type in SPLIT_BY_COLUMNS else (), where, share)
 
 
 class _Rating(NoopPerfModel):  # type: ignore[misc]  # torchrec is untyped here

@@ -2,81 +2,43 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
-import torch
 from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 from torchrec.distributed.sharding_plan import placement as device_of
-from torchrec.distributed.types import (
-    CacheParams,
-    EmbeddingModuleShardingPlan,
-    ParameterSharding,
-    ShardingPlan,
-)
+from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
 
-from dreamshard.files.foreign import InputError, brief, reading
+from dreamshard.files.foreign import InputError, reading
+from dreamshard.model_tables import ModelTable
 from dreamshard.placement import (
     ON_EVERY_DEVICE,
     ON_ONE_DEVICE,
     ON_ONE_HOST,
     SHARDING_TYPES,
+    SPLIT_BY_COLUMNS,
     Placement,
     ShardingType,
     TableSharding,
     row_blocks,
 )
-from dreamshard.plan import Plan, Shard, checked_shard
-from dreamshard.tables import NUM_BINS, Tables, padded_dim
+from dreamshard.plan import Plan, checked_shard
+from dreamshard.tables import Tables, padded_dim
 from dreamshard.torchrec.plan_file import PlanFile, parse_plan_file
-from dreamshard.torchrec.planned_tables import PlannedTable
-from dreamshard.torchrec.ways import CACHED
 
 SAME_AS: Mapping[str, ShardingType] = {"table_column_wise": "column_wise"}  # which also keeps the columns on one host
+CACHED = "fused_uvm_caching"
 DEFAULT_SHARE = 0.2
-"""TorchRec's load factor of a cache where none is given."""
+"""TorchRec's load factor of a cache if none is given."""
+
+Block = tuple[int, tuple[int, int], tuple[int, int]]
+"""Rank, first and last (exclusive) row, first and last column."""
 
 
 def sharding_plan(
-    plan: Plan,
-    tables: Mapping[str, PlannedTable],
-    *,
-    device_type: str = "cuda",
-    ranks_per_host: int | None = None,
-    fields: Mapping[str, Mapping[str, Any]] | None = None,
-) -> ShardingPlan:
-    """`plan` as TorchRec's own, however its tables are sharded.
-
-    Args:
-        plan: device `d` is rank `d`.
-        tables: where the model has each of the plan's tables, by the plan's name.
-        device_type: `cuda` or `cpu`.
-        ranks_per_host: rank `r` uses GPU `r % ranks_per_host` of its host; the plan's devices per host if None.
-        fields: further fields of TorchRec's `ParameterSharding`, by the plan's name of a table.
-
-    Raises:
-        ValueError: a table of the plan is not in `tables` or the other way round, or its columns or rows do not match.
-    """
-    names = list(plan.by_table())
-    if unknown := sorted(set(names) ^ set(tables)):
-        raise ValueError(
-            f"the plan and the model differ in tables {unknown[:5]} ({len(unknown)} in all), so not every table would have "
-            "a rank; use the plan that was made for this model"
-        )
-    ordered = [tables[name] for name in names]
-    placement = plan.placement(_without_lookups(names, ordered))
-    return placement_plan(
-        placement,
-        ordered,
-        device_type=device_type,
-        ranks_per_host=ranks_per_host,
-        fields=[(fields or {}).get(name, {}) for name in names],
-    )
-
-
-def placement_plan(
     placement: Placement,
-    tables: Sequence[PlannedTable],
+    tables: Sequence[ModelTable],
     *,
     device_type: str,
     ranks_per_host: int | None = None,
@@ -84,11 +46,11 @@ def placement_plan(
 ) -> ShardingPlan:
     """`placement` as TorchRec's plan; `tables` and `fields` are in its order.
 
-    The plan has a table's real columns where the placement has them rounded up to what fbgemm needs.
+    The plan has a table's real columns if the placement has them rounded up to a multiple of 4.
 
     Args:
         placement: device `d` is rank `d`.
-        tables: where the model has each table.
+        tables: as the model has them.
         device_type: `cuda` or `cpu`.
         ranks_per_host: rank `r` uses GPU `r % ranks_per_host` of its host; the placement's devices per host if None.
         fields: further fields of `ParameterSharding` of each table; `cache_params` get the placement's load factor.
@@ -98,86 +60,89 @@ def placement_plan(
     """
     per_host = ranks_per_host or placement.devices_per_host
     modules: dict[str, EmbeddingModuleShardingPlan] = {}
-    for sharding, table, given in zip(placement.tables, tables, fields or [{}] * len(tables), strict=True):
+    for sharding, table, further in zip(placement.tables, tables, fields or [{}] * len(tables), strict=True):
         parameters = modules.setdefault(table.module_path, EmbeddingModuleShardingPlan())
         if table.name in parameters:
+            raise ValueError(f"module {table.module_path!r} has two tables {table.name!r}; rename one of them")
+        given = {name: value for name, value in further.items() if name != "cache_params"}
+        ranges = [(start, min(end, table.dim)) for start, end in sharding.ranges(table.dim)]
+        if table.pooling == "none" and len({end - start for start, end in ranges}) > 1:
             raise ValueError(
-                f"the model has two tables {table.name!r} in module {table.module_path!r}, so a plan could shard only one; "
-                "rename one of them"
+                f"sequence table {table.path!r} is split into columns {ranges}, but TorchRec runs sequences in equally wide "
+                "shards only; split it evenly"
             )
-        parameters[table.name] = _parameter(sharding, table, placement, device_type, per_host, given)
+        if sharding.sharding_type == "data_parallel":
+            ranks = list(range(placement.num_devices))
+            parameters[table.name] = ParameterSharding("data_parallel", "dense", ranks, **given)
+            continue
+        if sharding.cached_share is not None:
+            cache = vars(further.get("cache_params") or CacheParams())
+            given["cache_params"] = CacheParams(**{**cache, "load_factor": sharding.cached_share})
+        blocks = _blocks(sharding, table.rows, ranges, placement.num_devices, placement.devices_per_host)
+        parameters[table.name] = ParameterSharding(
+            sharding_type=sharding.sharding_type,
+            compute_kernel="fused" if sharding.cached_share is None else CACHED,
+            ranks=[rank for rank, _, _ in blocks],
+            sharding_spec=EnumerableShardingSpec(
+                [
+                    ShardMetadata([first, start], [last - first, end - start], device_of(device_type, rank, per_host))
+                    for rank, (first, last), (start, end) in blocks
+                ]
+            ),
+            **given,
+        )
     return ShardingPlan(modules)
 
 
-def _parameter(
-    sharding: TableSharding,
-    table: PlannedTable,
-    placement: Placement,
-    device_type: str,
-    per_host: int,
-    fields: Mapping[str, Any],
-) -> ParameterSharding:
-    given = dict(fields)
-    if sharding.sharding_type == "data_parallel":
-        ranks = list(range(placement.num_devices))
-        return ParameterSharding(sharding_type="data_parallel", compute_kernel="dense", ranks=ranks, **given)
-    shards = [
-        (rank, ShardMetadata([first, start], [last - first, end - start], device_of(device_type, rank, per_host)))
-        for rank, (first, last), (start, end) in _shards(sharding, table, placement)
-    ]
-    if sharding.cached_share is not None:
-        cache = given.get("cache_params") or CacheParams()
-        given["cache_params"] = CacheParams(**{**vars(cache), "load_factor": sharding.cached_share})
-    return ParameterSharding(
-        sharding_type=sharding.sharding_type,
-        compute_kernel="fused" if sharding.cached_share is None else CACHED,
-        ranks=[rank for rank, _ in shards],
-        sharding_spec=EnumerableShardingSpec([metadata for _, metadata in shards]),
-        **given,
-    )
+def table_sharding(parameter: ParameterSharding, dim: int | None, devices_per_host: int, name: str) -> TableSharding:
+    """How TorchRec shards a table; the last range of columns ends at the next multiple of 4.
 
+    Args:
+        dim: columns of the table; None if only the plan says.
+        devices_per_host: ranks of a host.
+        name: of the plan and its table in errors.
 
-def _shards(
-    sharding: TableSharding, table: PlannedTable, placement: Placement
-) -> list[tuple[int, tuple[int, int], tuple[int, int]]]:
-    """Rank, rows and columns of each shard, in TorchRec's order; blocks may be empty."""
-    columns = [(start, min(end, table.dim)) for start, end in sharding.ranges(table.dim)]
-    if table.is_sequence and len({end - start for start, end in columns}) > 1:
-        raise ValueError(
-            f"sequence table {table.path!r} is split into columns {columns}, but TorchRec exchanges the vectors of sequences "
-            "in equally wide shards only; split it evenly, or allow other ways to shard it"
+    Raises:
+        InputError: in a way or with a kernel that is not planned, or the plan does not say which columns are where.
+    """
+    way = SAME_AS.get(parameter.sharding_type, parameter.sharding_type)
+    if way not in SHARDING_TYPES or parameter.compute_kernel not in ("fused", "dense", CACHED):
+        raise InputError(
+            f"{name} is sharded by {way} with kernel {parameter.compute_kernel}, whose cost is unknown; known are "
+            f"{', '.join(SHARDING_TYPES)} with kernels fused, dense and {CACHED}"
         )
-    if sharding.sharding_type in ON_EVERY_DEVICE:
-        firsts, count = [0], placement.num_devices
-    elif sharding.sharding_type in ON_ONE_HOST:
-        firsts, count = [host * placement.devices_per_host for host in sharding.where], placement.devices_per_host
-    else:
-        firsts, count = list(sharding.where), 1
-    blocks = row_blocks(table.rows, count)
-    return [
-        (first + part, block, ends)
-        for first, ends in zip(firsts, columns, strict=True)
-        for part, block in enumerate(blocks)
-    ]
-
-
-def _without_lookups(names: Sequence[str], tables: Sequence[PlannedTable]) -> Tables:
-    """The tables' sizes; nothing of their lookups."""
-    none = torch.zeros(len(names), dtype=torch.int64)
-    return Tables(
-        tuple(names),
-        rows=torch.tensor([table.rows for table in tables]),
-        dim=torch.tensor([padded_dim(table.dim) for table in tables]),
-        pooling_factor=torch.zeros(len(names)),
-        bins=torch.zeros(len(names), NUM_BINS),
-        lookups=none,
-        unique_rows=none,
-    )
+    share = None
+    if parameter.compute_kernel == CACHED:
+        load_factor = parameter.cache_params.load_factor if parameter.cache_params else None
+        share = DEFAULT_SHARE if load_factor is None else float(load_factor)
+    size = devices_per_host if way in ON_ONE_HOST else 1
+    first: dict[tuple[int, int], int] = {}
+    if isinstance(parameter.sharding_spec, EnumerableShardingSpec):
+        for shard in parameter.sharding_spec.shards:
+            start, width = int(shard.shard_offsets[1]), int(shard.shard_sizes[1])
+            rank = int(shard.placement.rank())
+            first[start, start + width] = min(first.get((start, start + width), rank), rank)
+    elif way not in ON_EVERY_DEVICE:  # types, kernels and ranks only: shards of equal width, as TorchRec cuts them
+        starts = (parameter.ranks or [])[::size]
+        if not starts or (dim is None and way in SPLIT_BY_COLUMNS):
+            raise InputError(
+                f"{name} lists no shards, so its columns are unknown; give the model's tables, or the full plan"
+            )
+        ends = [(dim or 0) * part // len(starts) for part in range(len(starts) + 1)]
+        first = dict(zip(pairwise(ends), starts, strict=True))
+    ranges = sorted(first)
+    where = () if way in ON_EVERY_DEVICE else tuple(first[each] // size for each in ranges)
+    if way == "column_wise" and len(ranges) == 1:
+        way = "table_wise"
+    if way not in SPLIT_BY_COLUMNS:
+        return TableSharding(way, where=where, cached_share=share)
+    columns = (*ranges[:-1], (ranges[-1][0], padded_dim(ranges[-1][1])))
+    return TableSharding(way, columns, where, share)
 
 
 def current_plan(
     source: ShardingPlan | str | bytes,
-    tables: Tables | Sequence[PlannedTable] | None = None,
+    tables: Tables | Sequence[ModelTable] | None = None,
     *,
     num_devices: int | None = None,
     devices_per_host: int | None = None,
@@ -185,98 +150,114 @@ def current_plan(
 ) -> Plan:
     """TorchRec's plan as a `Plan`: rank `r` is device `r`.
 
-    A table is called as in TorchRec, with its module path in front where two modules have tables of that name.
+    A table is called as in TorchRec, with its module path in front if two modules have tables of that name.
 
     Args:
         source: TorchRec's own object, or JSON that `dreamshard place --format torchrec` or `ShardingPlan._serialize` gave.
-        tables: of the model; gives the columns of data-parallel tables where the file does not.
+        tables: of the model; give rows and columns if the plan lists no shards, as of data-parallel tables.
         num_devices: ranks; by default as the file says, else one more than the highest rank of the plan.
-        devices_per_host: ranks of a host; by default as the file says.
+        devices_per_host: ranks of a host; by default as the file says, else as GPUs are numbered.
         name: of the plan in errors.
 
     Raises:
-        ValueError: the text is no plan of TorchRec, or a table is sharded in a way or kept in storage that a `Plan` does
-            not know.
+        ValueError: the text is no plan of TorchRec, or a table is sharded in a way or kept in storage that is not planned.
     """
-    file = PlanFile(plan=source) if isinstance(source, ShardingPlan) else parse_plan_file(source, name)
+    file = PlanFile.of(source) if isinstance(source, ShardingPlan) else parse_plan_file(source, name)
     entries = [
-        (path, table, parameter)
-        for path, parameters in file.plan.plan.items()
-        for table, parameter in parameters.items()
+        (path, each, own) for path, own_plan in file.sharding_plan().plan.items() for each, own in own_plan.items()
     ]
     counts = Counter(table for _, table, _ in entries)
-    dims = _dims(file, tables)
-    shards: list[Shard] = []
+    ranks = [rank for _, _, parameter in entries for rank in parameter.ranks or ()]
+    world_size = num_devices or file.world_size or max(ranks, default=0) + 1
+    per_host = devices_per_host or file.ranks_per_host or _ranks_per_host(own for _, _, own in entries)
+    sizes = _sizes(file, tables)
+    shards, is_plain = [], True
     with reading(name, "is not a TorchRec sharding plan", "so nothing can be compared with it; give the plan in use"):
         for path, table, parameter in entries:
             full = f"{path}.{table}" if path else table
             called = full if counts[table] > 1 else table
-            shards += _plan_shards(called, parameter, dims.get(full, dims.get(table)), name)
-    highest = max((shard.device for shard in shards), default=0)
-    otherwise = any(shard.sharding_type or shard.cached_share for shard in shards)
-    per_host = devices_per_host or file.ranks_per_host
+            rows, dim = sizes.get(full, sizes.get(table, (None, None)))
+            spec = parameter.sharding_spec
+            if isinstance(spec, EnumerableShardingSpec):
+                rows, dim = (max(s.shard_offsets[i] + s.shard_sizes[i] for s in spec.shards) for i in (0, 1))
+            sharding = table_sharding(parameter, dim, per_host or world_size, f"table {called!r} of {name}")
+            if rows is None or dim is None:
+                raise InputError(
+                    f"{name} does not say how many rows and columns table {called!r} has; give the model's tables beside it"
+                )
+            own = len(parameter.ranks or ()) if sharding.sharding_type in ON_EVERY_DEVICE else world_size
+            blocks = _blocks(sharding, rows, sharding.ranges(padded_dim(dim)), own, per_host or world_size)
+            if isinstance(spec, EnumerableShardingSpec) and _cut(blocks, dim) != _listed(parameter):
+                raise InputError(f"{name} cuts table {called!r} into other shards than {sharding.sharding_type} ones")
+            is_plain &= sharding.sharding_type in ON_ONE_DEVICE and sharding.cached_share is None
+            shards += [
+                checked_shard(
+                    {
+                        "table": called,
+                        "device": rank,
+                        "column_start": start,
+                        "column_end": end,
+                        "row_start": first,
+                        "row_end": None if last - first == rows else last,
+                        "sharding_type": None if sharding.sharding_type in ON_ONE_DEVICE else sharding.sharding_type,
+                        "cached_share": sharding.cached_share,
+                    }
+                )
+                for rank, (first, last), (start, end) in blocks
+                if first < last
+            ]
     return Plan(
-        num_devices=num_devices or file.world_size or highest + 1,
+        num_devices=world_size,
         placer="torchrec",
         shards=tuple(shards),
-        devices_per_host=per_host if otherwise else None,
+        devices_per_host=None if is_plain else per_host,
     )
 
 
-def _dims(file: PlanFile, tables: Tables | Sequence[PlannedTable] | None) -> dict[str, int]:
-    """Columns of each table, by its name and by its path."""
+def _blocks(
+    sharding: TableSharding, rows: int, ranges: Sequence[tuple[int, int]], num_devices: int, devices_per_host: int
+) -> list[Block]:
+    """The shards of a table in TorchRec's order; blocks of rows may be empty."""
+    firsts, count = list(sharding.where), 1
+    if sharding.sharding_type in ON_EVERY_DEVICE:
+        firsts, count = [0], num_devices
+    elif sharding.sharding_type in ON_ONE_HOST:
+        firsts, count = [host * devices_per_host for host in sharding.where], devices_per_host
+    blocks = [(0, rows)] * count if sharding.sharding_type == "data_parallel" else row_blocks(rows, count)
+    return [
+        (first + part, block, columns)
+        for first, columns in zip(firsts, ranges, strict=True)
+        for part, block in enumerate(blocks)
+    ]
+
+
+def _cut(blocks: Sequence[Block], dim: int) -> set[Block]:
+    """The blocks that hold rows, with the table's real columns."""
+    return {(rank, rows, (start, min(end, dim))) for rank, rows, (start, end) in blocks if rows[0] < rows[1]}
+
+
+def _listed(parameter: ParameterSharding) -> set[Block]:
+    """The blocks of TorchRec's plan that hold rows."""
+    found = set()
+    for rank, shard in zip(parameter.ranks or (), parameter.sharding_spec.shards, strict=True):
+        (row, column), (rows, columns) = shard.shard_offsets, shard.shard_sizes
+        found |= {(rank, (row, row + rows), (column, column + columns))} if rows else set()
+    return found
+
+
+def _ranks_per_host(parameters: Any) -> int | None:
+    """Ranks of a host as GPUs are numbered; None if every rank has a GPU of its own number, or none has one."""
+    specs = [each.sharding_spec for each in parameters if isinstance(each.sharding_spec, EnumerableShardingSpec)]
+    places = [shard.placement for spec in specs for shard in spec.shards if shard.placement.device().index is not None]
+    if not any(place.rank() != place.device().index for place in places):
+        return None
+    return 1 + max(place.device().index for place in places)
+
+
+def _sizes(file: PlanFile, tables: Tables | Sequence[ModelTable] | None) -> dict[str, tuple[int, int]]:
+    """Rows and columns of each table, by its name and by its path."""
     if isinstance(tables, Tables):
-        return dict(zip(tables.names, tables.dim.tolist(), strict=True))
+        sizes = zip(tables.rows.tolist(), tables.dim.tolist(), strict=True)
+        return dict(zip(tables.names, sizes, strict=True))
     listed = [*(file.tables or ()), *(tables or ())]
-    return {key: table.dim for table in listed for key in (table.name, table.path)}
-
-
-def _plan_shards(table: str, parameter: ParameterSharding, dim: int | None, name: str) -> list[Shard]:
-    sharding_type = SAME_AS.get(parameter.sharding_type, parameter.sharding_type)
-    if sharding_type not in SHARDING_TYPES or parameter.compute_kernel not in ("fused", "dense", CACHED):
-        way, kernel = (str(each) for each in (parameter.sharding_type, parameter.compute_kernel))
-        raise InputError(
-            f"{name} shards table {table!r} by {way} with kernel {kernel}, "
-            f"whose cost is unknown here; known are {', '.join(SHARDING_TYPES)} with kernels fused, dense and {CACHED}"
-        )
-    cached = None
-    if parameter.compute_kernel == CACHED:
-        given = parameter.cache_params.load_factor if parameter.cache_params else None
-        cached = DEFAULT_SHARE if given is None else given
-    spec = parameter.sharding_spec
-    if sharding_type == "data_parallel":
-        if dim is None:
-            raise InputError(
-                f"{name} does not say how many columns the data-parallel table {brief(table)} has: it cannot be compared; "
-                "give the model's tables beside it"
-            )
-        columns = padded_dim(dim)
-        return [
-            checked_shard(_shard_fields(table, rank, 0, columns) | {"sharding_type": "data_parallel"})
-            for rank in parameter.ranks or ()
-        ]
-    if not isinstance(spec, EnumerableShardingSpec):
-        raise InputError(
-            f"{name} does not list the shards of table {table!r}, so it cannot be compared; give its full plan"
-        )
-    rows = max(shard.shard_offsets[0] + shard.shard_sizes[0] for shard in spec.shards)
-    last = max(shard.shard_offsets[1] + shard.shard_sizes[1] for shard in spec.shards)
-    shards = []
-    for rank, shard in zip(parameter.ranks or (), spec.shards, strict=True):
-        (row, column), (num_rows, num_columns) = shard.shard_offsets, shard.shard_sizes
-        if not num_rows:
-            continue
-        end = column + num_columns
-        last_column = padded_dim(end) if end == last else end
-        placed = _shard_fields(table, rank, column, last_column) | {
-            "row_start": row,
-            "row_end": None if num_rows == rows else row + num_rows,
-            "sharding_type": None if sharding_type in ON_ONE_DEVICE else sharding_type,
-            "cached_share": cached,
-        }
-        shards.append(checked_shard(placed))
-    return shards
-
-
-def _shard_fields(table: str, rank: int, column_start: int, column_end: int) -> dict[str, Any]:
-    return {"table": table, "device": rank, "column_start": column_start, "column_end": column_end}
+    return {key: (table.rows, table.dim) for table in listed for key in (table.name, table.path)}

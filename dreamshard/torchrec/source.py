@@ -7,7 +7,7 @@ from typing import Any
 from dreamshard.files.digests import digest, json_digest
 from dreamshard.model_tables import ModelTables
 from dreamshard.torchrec.batches import RecordedModel, record
-from dreamshard.torchrec.modules import tables_of
+from dreamshard.torchrec.discovery import tables_of
 from dreamshard.workloads import (
     ListedTable,
     Lookups,

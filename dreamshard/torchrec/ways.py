@@ -1,238 +1,216 @@
-"""The ways to shard that TorchRec's sharders can run a table in, and room for tables that must be copied to every rank."""
+"""The ways to shard a table that its sharder offers and TorchRec's and dreamshard's constraints allow."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
-from torchrec.distributed.sharding_plan import get_module_to_default_sharders
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
 from dreamshard.constraints import Constraints
-from dreamshard.formatting import gib
-from dreamshard.model_tables import ModelTable, ModelTables, shown
+from dreamshard.model_tables import ModelTable, shown
 from dreamshard.placement import ON_ONE_DEVICE, SHARDING_TYPES, ShardingType
-from dreamshard.tables import (
-    BYTES_PER_ELEMENT_STATE,
-    BYTES_PER_ROW,
-    BYTES_PER_ROW_STATE,
-    BYTES_PER_WEIGHT,
-    DIM_MULTIPLE,
-    Optimizer,
-    Precision,
-    padded_dim,
-)
-from dreamshard.torchrec.planned_tables import PlannedTable
+from dreamshard.tables import DIM_MULTIPLE, padded_dim
+from dreamshard.torchrec.discovery import Sharders, class_name
+from dreamshard.torchrec.sharding_plans import CACHED, DEFAULT_SHARE
 
-CACHED = "fused_uvm_caching"
 _FUSED, _DENSE = "fused", "dense"
-_GENERAL = (SHARDING_TYPES, ON_ONE_DEVICE)  # choices among which nobody named single ways
-_ONLY_IF_NAMED_FOR_SEQUENCES = ("column_wise",)  # which TorchRec runs in equally wide shards only
-_ONLY_IF_NAMED_FOR_FEATURE_PROCESSORS = ("row_wise", "table_row_wise", "grid_shard")
-
-COPIED = (
-    "it is copied to every rank, since fbgemm's fused operator refuses its {dim} columns; widen it to {wider} to have it "
-    "sharded"
-)
-"""A note on a table whose columns are no multiple of 4."""
+_GENERAL = (SHARDING_TYPES, ON_ONE_DEVICE)  # choices that name no single ways
+_PLAIN_TORCH = ("torch.nn.", "fbgemm_gpu.")  # packages of modules that no sharder of TorchRec's own shards
+_PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype", "cache_params")
 
 
-@dataclass(frozen=True)
-class Ways:
-    """How a table may be sharded.
-
-    Attributes:
-        sharding_types: at least one.
-        may_cache: whether it may be in host memory with a cache on the device.
-        must_cache: whether it may only be there.
-        is_copied: whether it is data-parallel since fbgemm's fused operators refuse its columns.
-    """
-
-    sharding_types: tuple[ShardingType, ...]
-    may_cache: bool
-    must_cache: bool = False
-    is_copied: bool = False
-
-
-def ways(
-    table: PlannedTable,
-    sharder: ModuleSharder[nn.Module],
-    compute_device: str,
+def narrowed(
+    constraints: Constraints,
+    tables: Mapping[str, ModelTable],
     *,
-    named: Sequence[str],
-    kernels: Sequence[str] | None = None,
-) -> Ways:
-    """The ways to shard a table that its sharder offers, out of those that are named.
-
-    Args:
-        table: of the model.
-        sharder: of its collection.
-        compute_device: of the ranks: `cuda` or `cpu`.
-        named: ways to choose from.
-        kernels: TorchRec's compute kernels to choose from; None for all.
-
-    Raises:
-        ValueError: there is none.
-    """
-    offered = sharder.sharding_types(compute_device)
-    in_device: list[ShardingType] = []
-    in_host: list[ShardingType] = []
-    for sharding_type in SHARDING_TYPES:
-        if sharding_type not in offered or sharding_type not in named:
-            continue
-        if sharding_type == "data_parallel" and table.is_sequence and compute_device == "cpu":
-            continue  # fbgemm's dense operator pools sequences on the CPU
-        usable = set(sharder.compute_kernels(sharding_type, compute_device)) & set(kernels or (_FUSED, _DENSE, CACHED))
-        if (_DENSE if sharding_type == "data_parallel" else _FUSED) in usable:
-            in_device.append(sharding_type)
-        if CACHED in usable and sharding_type != "data_parallel":
-            in_host.append(sharding_type)
-    if not in_device and not in_host:
-        raise ValueError(
-            f"table {table.path!r} cannot be sharded: its constraints allow sharding_types {list(named)} with "
-            f"compute_kernels {kernels or 'all'}, its sharder {type(sharder).__name__} offers {offered} on {compute_device}, "
-            f"and planned are {', '.join(SHARDING_TYPES)} with kernels {_FUSED}, {_DENSE} for data_parallel and {CACHED}; "
-            "allow one of these"
-        )
-    if table.dim % DIM_MULTIPLE == 0:
-        return Ways(tuple(in_device or in_host), bool(in_host), not in_device)
-    if "data_parallel" not in in_device:
-        raise ValueError(
-            f"table {table.path!r} has {table.dim} columns, which fbgemm's fused operator refuses, and may not be copied to "
-            f"every rank (data_parallel) either, so TorchRec cannot run it in any way; widen it to {padded_dim(table.dim)} "
-            "columns, or allow data_parallel"
-        )
-    return Ways(("data_parallel",), may_cache=False, is_copied=True)
-
-
-def unguarded(is_sequence: bool, has_feature_processor: bool) -> list[ShardingType]:
-    """The ways in which a table may be sharded that nobody named, most as TorchRec's planner has it."""
-    guarded: tuple[str, ...] = _ONLY_IF_NAMED_FOR_FEATURE_PROCESSORS if has_feature_processor else ()
-    if is_sequence:
-        guarded = (*guarded, *_ONLY_IF_NAMED_FOR_SEQUENCES)
-    return [each for each in SHARDING_TYPES if each not in guarded]
-
-
-def is_processed(collection: str) -> bool:
-    """Whether a collection of this class has feature processors."""
-    return "FeatureProcessed" in collection
-
-
-def class_name(kind: type[nn.Module]) -> str:
-    """Name of a class with its package, as in `ModelTable.collection`."""
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def planned_table(table: ModelTable) -> PlannedTable:
-    """The table as TorchRec's plans name it."""
-    return PlannedTable(
-        module_path=table.module_path,
-        name=table.name,
-        rows=table.rows,
-        dim=table.dim,
-        data_type=table.precision.upper(),
-        is_sequence=table.pooling == "none",
-    )
-
-
-def with_default_ways(
-    constraints: Constraints, tables: Mapping[str, ModelTable], *, device_type: str, widen: bool = False
+    device_type: str,
+    sharders: Sharders | None = None,
+    given: Mapping[str, ParameterConstraints] | None = None,
+    widen: bool = False,
 ) -> tuple[Constraints, list[str]]:
-    """The constraints, narrowed to ways to shard that TorchRec's default sharders can run, and notes on that.
+    """The constraints, narrowed to ways to shard that TorchRec runs, and notes on that.
 
-    Columns of sequences are split only where that is named, since TorchRec runs them in equally wide shards only.
+    TorchRec runs columns of sequences in equally wide shards only, and feature processors with rows apart only in part, so
+    these are used only if a constraint names them. So is a grid if `given` is, as by TorchRec's planner.
 
     Args:
-        constraints: of the placement.
-        tables: of the model, by their names in the task. One of a collection without a default sharder counts as one of an
-            `EmbeddingBagCollection` or `EmbeddingCollection`.
+        constraints: dreamshard's own.
+        tables: of the model, by their names in the task.
         device_type: of the ranks: `cuda` or `cpu`.
+        sharders: of the model's collections; TorchRec's own if None. A table of a collection without a sharder counts as one
+            of an `EmbeddingBagCollection` or `EmbeddingCollection`.
+        given: TorchRec's own constraints, by TorchRec's name of a table.
         widen: whether tables are planned as if they had the next multiple of 4 columns, which fbgemm's operators need.
 
     Raises:
         ValueError: no way to shard is left for a table, or it is to be cached and cannot be.
     """
-    sharders: dict[str, ModuleSharder[Any]] = {
-        class_name(kind): sharder for kind, sharder in get_module_to_default_sharders().items()
-    }
-    types_of: dict[str, tuple[ShardingType, ...]] = {}
-    uncached, copied = set(constraints.never_cached), []
+    offers = {class_name(sharder.module_type): sharder for sharder in sharders or get_default_sharders()}
+    types_of: dict[str, tuple[ShardingType, ...]] = dict(constraints.sharding_types_of)
+    shares, narrowest = dict(constraints.cached_share_of), dict(constraints.narrowest_columns_of)
+    never_cached, narrower, copied = set(constraints.never_cached), [], []
     for name, table in tables.items():
-        is_sequence = table.pooling == "none"
-        plain = class_name(EmbeddingCollection if is_sequence else EmbeddingBagCollection)
-        named = constraints.sharding_types_for(name)
-        if name not in constraints.sharding_types_of and named in _GENERAL:
-            free = unguarded(is_sequence, is_processed(table.collection))
-            named = tuple(each for each in named if each in free)
-        planned = planned_table(table)
-        if widen:
-            planned = replace(planned, dim=padded_dim(table.dim))
-        found = ways(planned, sharders.get(table.collection, sharders[plain]), device_type, named=named)
-        if set(found.sharding_types) < set(constraints.sharding_types_for(name)):
-            types_of[name] = found.sharding_types
-        if found.is_copied:
-            copied.append(name)
-        if not found.may_cache:
-            uncached.add(name)
-    if both := sorted(uncached & set(constraints.cached_share_of)):
+        own = (given or {}).get(table.name, ParameterConstraints())
+        kind = EmbeddingCollection if table.pooling == "none" else EmbeddingBagCollection
+        sharder = offers.get(table.collection) or offers[class_name(kind)]
+        allowed = constraints.sharding_types_for(name)
+        if own.sharding_types:
+            types = [each for each in allowed if each in own.sharding_types]
+        elif name in constraints.sharding_types_of or allowed not in _GENERAL:
+            types = list(allowed)
+        else:
+            types = [each for each in allowed if each not in _unless_named(table, is_planner=given is not None)]
+        found = _offered(table, sharder, device_type, types, own.compute_kernels, widen=widen)
+        if not found.in_device and not found.in_host:
+            raise ValueError(
+                f"table {table.path!r} cannot be sharded: constraints allow sharding_types {own.sharding_types or types} "
+                f"with kernels {own.compute_kernels or 'all'}, and {type(sharder).__name__} offers "
+                f"{sharder.sharding_types(device_type)} on {device_type}; allow a way that is planned: "
+                f"{', '.join(SHARDING_TYPES)}"
+            )
+        types_of[name] = tuple(found.in_device or found.in_host)
+        narrower += [name] if set(types_of[name]) < set(allowed) and not found.is_copied else []
+        copied += [name] if found.is_copied else []
+        load_factor = own.cache_params.load_factor if own.cache_params else None
+        if not found.in_device:
+            shares[name] = DEFAULT_SHARE if load_factor is None else load_factor
+        elif not found.in_host:
+            never_cached.add(name)
+        elif load_factor is not None:
+            raise ValueError(
+                f"the constraints of table {name!r} give a load factor of {load_factor} and also allow device memory; give "
+                f"compute_kernels=['{CACHED}'] to cache it, or leave the load factor out"
+            )
+        if own.min_partition is not None:
+            narrowest[name] = max(own.min_partition, narrowest.get(name, 0))
+    if both := sorted(never_cached & set(shares)):
         raise ValueError(
-            f"tables {shown(both)} are to be cached, but TorchRec cannot cache them on {device_type} ranks as they are "
-            "sharded; leave their cached share out"
+            f"tables {shown(both)} are to be cached, but their kernels on {device_type} ranks or other constraints keep them "
+            "in device memory; leave their cached share out"
         )
     notes = []
-    if narrowed := [name for name in types_of if name not in copied]:
-        notes.append(f"{shown(narrowed)} are sharded only in ways that TorchRec's default sharders run them in")
+    if narrower and given is None:
+        notes.append(f"{shown(narrower)} are sharded only in ways that TorchRec's default sharders run them in")
     if copied:
         notes.append(
             f"{shown(copied)} are copied to every rank, since fbgemm's fused operators take multiples of 4 columns only; "
             "widen them in the model to have them sharded"
         )
-    caching = constraints.caching and not uncached >= set(tables)
+    caching = constraints.caching and not never_cached >= set(tables)
     return replace(
         constraints,
-        sharding_types_of={**constraints.sharding_types_of, **types_of},
+        sharding_types_of=types_of,
         caching=caching,
-        never_cached=frozenset(uncached) if caching else constraints.never_cached,
+        cached_share_of=shares,
+        never_cached=frozenset(never_cached) if caching else constraints.never_cached,
+        narrowest_columns_of=narrowest,
     ), notes
 
 
-def check_copies(
-    model: ModelTables,
-    constraints: Constraints,
-    optimizer: Optimizer,
-    room_bytes: int,
-    precision: Precision | None = None,
-) -> None:
-    """Refuse tables whose columns are no multiple of 4 where copies of them exceed a device.
+def refuse_plain(tables: Sequence[ModelTable]) -> None:
+    """Raise a ValueError for tables of modules that TorchRec does not shard."""
+    if plain := [each.path for each in tables if each.collection.startswith(_PLAIN_TORCH)]:
+        raise ValueError(
+            f"{shown(plain)} are in no collection of TorchRec, so it cannot shard them; put them in an "
+            "EmbeddingBagCollection, or use --format json"
+        )
 
-    Args:
-        model: whose tables are to be placed.
-        constraints: as narrowed to what TorchRec runs.
-        optimizer: whose state a copy has, too.
-        room_bytes: for tables on a device.
-        precision: of all weights; None for each table's own.
+
+def check_given(
+    given: Mapping[str, ParameterConstraints], tables: Sequence[ModelTable], device: str, batch: int
+) -> None:
+    """Refuse TorchRec's constraints that no plan can honour; `batch` is samples per rank.
 
     Raises:
-        ValueError: there is too little room.
+        ValueError: a constraint is for no table of the model, or cannot be honoured.
     """
-    copies = {
-        name: _copy_bytes(table, precision or table.precision, optimizer)
-        for name, table in model.by_name.items()
-        if table.dim != table.planned_dim and constraints.sharding_types_for(name) == ("data_parallel",)
-    }
-    if sum(copies.values()) <= room_bytes:
-        return
-    name = max(copies, key=lambda each: copies[each])
-    table = model.by_name[name]
-    others = f", with {len(copies) - 1} more such tables {gib(sum(copies.values()))}" if len(copies) > 1 else ""
-    raise ValueError(
-        f"table {name!r} has {table.dim} columns, which fbgemm's fused operator refuses, so it could only be copied to every "
-        f"rank, but a copy needs {gib(copies[name])}{others}, more than the {gib(room_bytes)} of a device; widen it to "
-        f"{table.planned_dim} columns to have it sharded"
-    )
+    if unknown := sorted(set(given) - {table.name for table in tables}):
+        raise ValueError(
+            f"constraints are given for {unknown[:5]}, which are no tables of this model; correct the names"
+        )
+    for table in tables:
+        own = given.get(table.name, ParameterConstraints())
+        refused = {
+            "num_poolings": any(count != 1 for count in own.num_poolings or ()),
+            "batch_sizes": any(size != batch for size in own.batch_sizes or ()),
+            "feature_names": own.feature_names is not None and sorted(own.feature_names) != sorted(table.features),
+            "device_group": own.device_group not in (None, device),
+            "key_value_params": own.key_value_params is not None,
+            "use_virtual_table": own.use_virtual_table,
+            "pooling_factors": len(own.pooling_factors) not in (1, len(table.features))
+            or not all(0 <= factor < float("inf") for factor in own.pooling_factors),
+        }
+        for field in (name for name, is_refused in refused.items() if is_refused):
+            raise ValueError(
+                f"table {table.path!r} has the constraint {field}={getattr(own, field)}, which a plan for its features "
+                f"{list(table.features)} on {device} ranks with {batch} samples cannot honour; correct it or leave it out"
+            )
 
 
-def _copy_bytes(table: ModelTable, precision: Precision, optimizer: Optimizer) -> int:
-    per_row = table.planned_dim * (BYTES_PER_WEIGHT[precision] + BYTES_PER_ELEMENT_STATE[optimizer])
-    return table.rows * (per_row + BYTES_PER_ROW[precision] + BYTES_PER_ROW_STATE[optimizer])
+def pooling_factor(own: ParameterConstraints, table: ModelTable) -> float:
+    """Lookups per sample of all features of a table; one factor holds for each of its features."""
+    factors = own.pooling_factors
+    return float(factors[0] * len(table.features) if len(factors) == 1 else sum(factors))
+
+
+def plan_fields(own: ParameterConstraints | None) -> dict[str, Any]:
+    """Fields that a table's `ParameterSharding` takes over from its constraints."""
+    return {field: getattr(own, field) for field in _PASSED_ON if getattr(own, field, None) is not None}
+
+
+@dataclass(frozen=True)
+class _Offered:
+    """Ways to shard a table in device memory, and in host memory with a cache."""
+
+    in_device: list[ShardingType]
+    in_host: list[ShardingType]
+    is_copied: bool = False
+
+
+def _offered(
+    table: ModelTable,
+    sharder: ModuleSharder[nn.Module],
+    device_type: str,
+    types: Sequence[ShardingType],
+    kernels: Sequence[str] | None,
+    *,
+    widen: bool,
+) -> _Offered:
+    """The ways of `types` that the sharder offers.
+
+    Raises:
+        ValueError: the table has columns that only a copy on every rank can have, and may not be copied.
+    """
+    found = _Offered([], [])
+    for sharding_type in types:
+        if sharding_type not in sharder.sharding_types(device_type):
+            continue
+        if sharding_type == "data_parallel" and table.pooling == "none" and device_type == "cpu":
+            continue  # fbgemm's dense operator pools sequences on the CPU
+        usable = set(sharder.compute_kernels(sharding_type, device_type)) & set(kernels or (_FUSED, _DENSE, CACHED))
+        if (_DENSE if sharding_type == "data_parallel" else _FUSED) in usable:
+            found.in_device.append(sharding_type)
+        if CACHED in usable and sharding_type != "data_parallel":
+            found.in_host.append(sharding_type)
+    if widen or table.dim % DIM_MULTIPLE == 0 or not (found.in_device or found.in_host):
+        return found
+    if "data_parallel" not in found.in_device:
+        raise ValueError(
+            f"table {table.path!r} has {table.dim} columns, which fbgemm's fused operator refuses, and may not be copied to "
+            f"every rank; widen it to {padded_dim(table.dim)} columns, or allow data_parallel"
+        )
+    return _Offered(["data_parallel"], [], is_copied=True)
+
+
+def _unless_named(table: ModelTable, *, is_planner: bool) -> set[ShardingType]:
+    """Ways to shard that a table takes only if a constraint names them."""
+    ways: set[ShardingType] = {"grid_shard"} if is_planner else set()
+    if table.pooling == "none":
+        ways.add("column_wise")
+    if "FeatureProcessed" in table.collection:
+        ways |= {"row_wise", "table_row_wise", "grid_shard"}
+    return ways

@@ -1,0 +1,267 @@
+"""The embedding tables of a model: what the sharders shard, else plain PyTorch's and FBGEMM's tables."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torchrec.distributed.sharding_plan import get_default_sharders
+from torchrec.distributed.types import ModuleSharder, ShardedModule
+from torchrec.distributed.utils import optimizer_type_to_emb_opt_type
+from torchrec.modules.embedding_configs import BaseEmbeddingConfig, DataType
+from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface, EmbeddingCollectionInterface
+from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
+
+
+from dreamshard.model_tables import ModelTable, ModelTables, model_tables, read_configs
+from dreamshard.tables import Optimizer, Precision, Tables
+
+Sharders = Sequence[ModuleSharder[nn.Module]]
+
+_PRECISIONS: dict[DataType, Precision] = {
+    DataType.FP32: "fp32",
+    DataType.FP16: "fp16",
+    DataType.BF16: "bf16",
+    DataType.INT8: "int8",
+}
+_PRECISION_OF: dict[torch.dtype, Precision] = {
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+}
+_OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": "sgd",
+    "exact_sgd": "sgd",
+    "row_wise_adagrad": "rowwise_adagrad",
+    "exact_row_wise_adagrad": "rowwise_adagrad",
+    "exact_adagrad": "adagrad",
+    "adam": "adam",
+    "lamb": "lamb",
+    "partial_row_wise_adam": "partial_rowwise_adam",
+    "partial_row_wise_lamb": "partial_rowwise_lamb",
+    "lars_sgd": "lars_sgd",
+}
+"""By the value of fbgemm's `EmbOptimType`."""
+_REFUSED = ("ITEPEmbeddingBagCollection", "ITEPEmbeddingCollection", "PECEmbeddingCollection")
+"""Prune rows or exchange them by a scheme of their own; importing their modules would take seconds."""
+
+
+def tables_of(
+    source: object,
+    pooling_factors: Mapping[str, float] | None = None,
+    *,
+    sharders: Sharders | None = None,
+    defaults: Tables | None = None,
+) -> ModelTables:
+    """The tables of a model, and notes on what planning does not use.
+
+    Args:
+        source: a model, which takes no memory on the `meta` device; or a list of `EmbeddingBagConfig` and `EmbeddingConfig`;
+            or a file of them.
+        pooling_factors: mean lookups per sample, by name of a table or of a feature; by default 1 per feature.
+        sharders: as for `discover`.
+        defaults: data set whose lookups fill in how often rows are looked up again; None for a Zipf law's expectation.
+
+    Raises:
+        ValueError: the model has no tables, or some that cannot be planned, which the message names.
+    """
+    if isinstance(source, str | Path):
+        return read_configs(source, pooling_factors, defaults)
+    if isinstance(source, nn.Module):
+        details, notes = discover(source, sharders)
+    else:
+        details, notes = [_table(config) for config in _configs(source)], []
+    if not details:
+        raise ValueError(
+            f"{type(source).__name__} has no EmbeddingBagCollection, EmbeddingCollection, nn.EmbeddingBag or table-batched "
+            "embeddings, so there are no tables to place; give the model that holds them"
+        )
+    return model_tables(details, pooling_factors=pooling_factors, defaults=defaults, notes=notes)
+
+
+def discover(model: nn.Module, sharders: Sharders | None = None) -> tuple[list[ModelTable], list[str]]:
+    """The tables of a model that sharders shard, in the order of its modules, and notes on the rest.
+
+    Args:
+        model: perhaps on the `meta` device.
+        sharders: None for TorchRec's own. These stand for derived classes too, and a model without any collection is read
+            as if its `nn.EmbeddingBag`, `nn.Embedding` and FBGEMM table-batched embeddings were collections.
+
+    Raises:
+        ValueError: a collection or a table cannot be planned.
+    """
+    by_type = {sharder.module_type: sharder for sharder in sharders or get_default_sharders()}
+    details: list[ModelTable] = []
+    notes: list[str] = []
+    placed: set[int] = set()
+    for path, module, sharder in _sharded("", model, by_type, is_derived_too=sharders is None):
+        if placed & set(map(id, module.parameters())):
+            notes.append(f"{path} shares weights with another collection, so its tables are placed once")
+            continue
+        placed |= set(map(id, module.parameters()))
+        details += _tables_in(path, module, sharder)
+        if type(module) not in by_type:
+            notes.append(
+                f"TorchRec's default sharders do not shard {type(module).__name__} {path}; give the trainer one that does"
+            )
+        if isinstance(module, FeatureProcessedEmbeddingBagCollection):
+            notes.append(f"the feature processors of {path} are not planned; they are on every device")
+        if isinstance(module, BaseManagedCollisionEmbeddingCollection):
+            notes.append(f"{path} remaps ids before lookups; batches are counted as they are, without that")
+    if not details and sharders is None:
+        details = list(_plain_tables(model))
+        if details:
+            return details, ["the tables are in no collection of TorchRec, so only plans as JSON or CSV are for them"]
+    others = [p for p in model.parameters() if id(p) not in placed and not nn.parameter.is_lazy(p)]
+    if others:
+        size = f"{sum(p.numel() * p.element_size() for p in others) / 2**20:.4g} MiB"
+        notes.append(f"{len(others)} other parameters ({size}) are on every device and not placed; keep room for them")
+    return details, notes
+
+
+def class_name(kind: type[nn.Module]) -> str:
+    """Name of a class with its package, as in `ModelTable.collection`."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _sharded(
+    path: str, module: nn.Module, by_type: Mapping[type, ModuleSharder[nn.Module]], *, is_derived_too: bool
+) -> Iterator[tuple[str, nn.Module, ModuleSharder[nn.Module]]]:
+    """Path, module and sharder of each module that a sharder shards."""
+    kind, package = type(module).__name__, type(module).__module__
+    reason = None
+    if isinstance(module, ShardedModule):
+        reason = "is sharded already; give the model from before DistributedModelParallel"
+    elif package.startswith("torchrec.quant") and "Embedding" in kind:
+        reason = "is quantised for inference; give the model that is trained"
+    elif kind in _REFUSED and package.startswith("torchrec."):
+        reason = "prunes or exchanges rows in its own way, so its costs are unknown; use an EmbeddingBagCollection"
+    if reason is not None:
+        raise ValueError(f"{path or 'the model'} is of class {kind}, which {reason}")
+    classes = type(module).__mro__ if is_derived_too else (type(module),)
+    sharder = next((by_type[each] for each in classes if each in by_type), None)
+    if sharder is not None:
+        yield path, module, sharder
+        return
+    for name, child in module.named_children():
+        yield from _sharded(f"{path}.{name}" if path else name, child, by_type, is_derived_too=is_derived_too)
+
+
+def _tables_in(path: str, module: nn.Module, sharder: ModuleSharder[nn.Module]) -> Iterator[ModelTable]:
+    """The tables of a collection that its sharder shards."""
+    kinds = EmbeddingBagCollectionInterface | EmbeddingCollectionInterface
+    inner: Any = next((each for each in module.modules() if isinstance(each, kinds)), None)  # a collection may wrap one
+    is_pooled = isinstance(inner, EmbeddingBagCollectionInterface)
+    listed = [] if inner is None else inner.embedding_bag_configs() if is_pooled else inner.embedding_configs()
+    configs = {config.name: config for config in listed}
+    usual = (getattr(sharder, "fused_params", None) or {}).get("optimizer")
+    if hasattr(inner, "optimizer_type"):  # of a fused collection
+        usual = inner.optimizer_type()
+    for name, parameter in sharder.shardable_parameters(module).items():
+        if name not in configs:
+            raise ValueError(
+                f"table {name!r} of {path} is in a {type(module).__name__}, which gives no configs of its tables; leave its "
+                "sharder out, or shard it by TorchRec's own planner"
+            )
+        yield _table(
+            configs[name],
+            module_path=path,
+            is_weighted=is_pooled and bool(inner.is_weighted()),
+            optimizer=_optimizer(parameter, usual, name),
+            collection=class_name(type(module)),
+        )
+
+
+def _table(config: BaseEmbeddingConfig, **fields: Any) -> ModelTable:
+    """The table of an `EmbeddingBagConfig` or `EmbeddingConfig`; `fields` are other fields of `ModelTable`."""
+    if not config.name:
+        raise ValueError(f"a {type(config).__name__} has no name, so a plan cannot name its table; give it one")
+    if config.num_embeddings < 1 or config.embedding_dim < 1:
+        raise ValueError(
+            f"table {config.name!r} has {config.num_embeddings} rows and {config.embedding_dim} columns; give it some of each"
+        )
+    if config.data_type not in _PRECISIONS:
+        raise ValueError(
+            f"table {config.name!r} has weights of {config.data_type}, whose costs are unknown; use one of "
+            f"{', '.join(map(str, _PRECISIONS))}"
+        )
+    if config.use_virtual_table:
+        raise ValueError(
+            f"table {config.name!r} is a virtual table, whose size is unknown before training; leave it out"
+        )
+    return ModelTable(
+        name=config.name,
+        rows=config.num_embeddings,
+        dim=config.embedding_dim,
+        features=tuple(config.feature_names or [config.name]),
+        precision=_PRECISIONS[config.data_type],
+        pooling=config.pooling.value.lower() if hasattr(config, "pooling") else "none",
+        **fields,
+    )
+
+
+def _configs(source: object) -> list[BaseEmbeddingConfig]:
+    configs = list(source) if isinstance(source, Sequence) else [source]
+    for config in configs:
+        if not isinstance(config, BaseEmbeddingConfig):
+            raise ValueError(
+                f"an object of type {type(config).__name__} is neither a torch.nn.Module nor an EmbeddingBagConfig or "
+                "EmbeddingConfig; give a model, or a list of configs"
+            )
+    return configs
+
+
+def _plain_tables(model: nn.Module) -> Iterator[ModelTable]:
+    """The tables of `nn.EmbeddingBag`, `nn.Embedding` and FBGEMM's table-batched embeddings, named by their paths."""
+    for path, module in model.named_modules():
+        name, collection = path or "table", class_name(type(module))
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            yield ModelTable(
+                name=name,
+                rows=module.num_embeddings,
+                dim=module.embedding_dim,
+                features=(name,),
+                precision=_PRECISION_OF.get(module.weight.dtype, "fp32"),
+                pooling="mean"
+                if getattr(module, "mode", "") == "mean"
+                else "sum"
+                if hasattr(module, "mode")
+                else "none",
+                optimizer=_optimizer(module.weight, None, name),
+                collection=collection,
+            )
+        elif hasattr(module, "embedding_specs") and hasattr(
+            module, "feature_table_map"
+        ):  # of FBGEMM, of several classes
+            batched: Any = module
+            for t, (rows, dim, *_) in enumerate(batched.embedding_specs):
+                yield ModelTable(
+                    name=f"{name}.{t}",
+                    rows=rows,
+                    dim=dim,
+                    features=tuple(f"{name}.feature_{f}" for f, of in enumerate(batched.feature_table_map) if of == t),
+                    precision=batched.weights_precision.value,
+                    pooling=batched.pooling_mode.name.lower(),
+                    optimizer=_optimizer(None, getattr(batched, "optimizer", None), name),
+                    collection=collection,
+                )
+
+
+def _optimizer(parameter: Any, usual: Any, table: str) -> Optimizer | None:
+    """The optimizer fused into a table's backward pass: of its weights, else `usual`; None for none."""
+    classes = getattr(parameter, "_optimizer_classes", ())  # where TorchRec itself looks
+    settings = getattr(parameter, "_optimizer_kwargs", ({},))
+    if len(classes) > 1:
+        raise ValueError(f"table {table!r} has {len(classes)} optimizers in its backward pass; apply one of them")
+    chosen = (settings[0].get("optimizer") or classes[0]) if classes else usual
+    try:
+        fused = optimizer_type_to_emb_opt_type(chosen) if isinstance(chosen, type) else chosen
+        value = str(getattr(fused, "value", fused))
+        return None if fused is None else _OPTIMIZERS[value]
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"the optimizer {getattr(chosen, '__name__', chosen)} of {table!r} has a state of unknown size here; use one of "
+            f"{', '.join(dict.fromkeys(_OPTIMIZERS.values()))}"
+        ) from None
