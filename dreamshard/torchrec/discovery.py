@@ -14,7 +14,6 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface, 
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
-
 from dreamshard.model_tables import ModelTable, ModelTables, model_tables, read_configs
 from dreamshard.tables import Optimizer, Precision, Tables
 
@@ -252,7 +251,7 @@ def _plain_tables(model: nn.Module) -> Iterator[ModelTable]:
 def _optimizer(parameter: Any, usual: Any, table: str) -> Optimizer | None:
     """The optimizer fused into a table's backward pass: of its weights, else `usual`; None for none."""
     classes = getattr(parameter, "_optimizer_classes", ())  # where TorchRec itself looks
-    settings = getattr(parameter, "_optimizer_kwargs", ({},))
+    settings: Any = getattr(parameter, "_optimizer_kwargs", ({},))
     if len(classes) > 1:
         raise ValueError(f"table {table!r} has {len(classes)} optimizers in its backward pass; apply one of them")
     chosen = (settings[0].get("optimizer") or classes[0]) if classes else usual

@@ -118,7 +118,8 @@ def table_sharding(parameter: ParameterSharding, dim: int | None, devices_per_ho
     size = devices_per_host if way in ON_ONE_HOST else 1
     first: dict[tuple[int, int], int] = {}
     if isinstance(parameter.sharding_spec, EnumerableShardingSpec):
-        for shard in parameter.sharding_spec.shards:
+        shards: list[Any] = parameter.sharding_spec.shards
+        for shard in shards:
             start, width = int(shard.shard_offsets[1]), int(shard.shard_sizes[1])
             rank = int(shard.placement.rank())
             first[start, start + width] = min(first.get((start, start + width), rank), rank)
@@ -169,7 +170,7 @@ def current_plan(
     counts = Counter(table for _, table, _ in entries)
     ranks = [rank for _, _, parameter in entries for rank in parameter.ranks or ()]
     world_size = num_devices or file.world_size or max(ranks, default=0) + 1
-    per_host = devices_per_host or file.ranks_per_host or _ranks_per_host(own for _, _, own in entries)
+    per_host = devices_per_host or file.ranks_per_host or _ranks_per_host([own for _, _, own in entries])
     sizes = _sizes(file, tables)
     shards, is_plain = [], True
     with reading(name, "is not a TorchRec sharding plan", "so nothing can be compared with it; give the plan in use"):
@@ -245,13 +246,15 @@ def _listed(parameter: ParameterSharding) -> set[Block]:
     return found
 
 
-def _ranks_per_host(parameters: Any) -> int | None:
-    """Ranks of a host as GPUs are numbered; None if every rank has a GPU of its own number, or none has one."""
+def _ranks_per_host(parameters: Sequence[ParameterSharding]) -> int | None:
+    """Ranks of a host as table-row-wise tables and the numbers of GPUs say; None if they do not say."""
+    for each in parameters:
+        if each.sharding_type == "table_row_wise" and each.ranks:
+            return len(each.ranks)
     specs = [each.sharding_spec for each in parameters if isinstance(each.sharding_spec, EnumerableShardingSpec)]
-    places = [shard.placement for spec in specs for shard in spec.shards if shard.placement.device().index is not None]
-    if not any(place.rank() != place.device().index for place in places):
-        return None
-    return 1 + max(place.device().index for place in places)
+    places: list[Any] = [shard.placement for spec in specs for shard in spec.shards]
+    gpus = [(place.rank(), place.device().index) for place in places if place.device().index is not None]
+    return 1 + max(gpu for _, gpu in gpus) if any(rank != gpu for rank, gpu in gpus) else None
 
 
 def _sizes(file: PlanFile, tables: Tables | Sequence[ModelTable] | None) -> dict[str, tuple[int, int]]:

@@ -104,7 +104,7 @@ def place(
         show_transition(task, checked.in_use, placed.way)
         if curve is not None:
             write_curve(curve, placed.way)
-    text = plan_text(plan, form, target)
+    text = plan_text(plan, placed.placement, form, target)
     if out is None:
         typer.echo(text, nl=not text.endswith("\n"))
     else:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from flows.placing.request import CheckedRequest, Placed
 
 
-def plan_text(plan: "Plan", form: str, target: TorchRecTarget | None) -> str:
-    """The plan in the given format; as TorchRec's where there is a target."""
+def plan_text(plan: "Plan", placement: "Placement", form: str, target: TorchRecTarget | None) -> str:
+    """The plan in the given format; as TorchRec's if there is a target."""
     if target is not None:
-        return torchrec_text(plan, target)
+        return torchrec_text(placement, target)
     return plan.to_csv() if form == "csv" else plan.to_json()
 
 

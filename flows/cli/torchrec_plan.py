@@ -1,17 +1,15 @@
 """What `dreamshard place --format torchrec` needs to know beside the plan, and the file that it writes."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 if TYPE_CHECKING:
     from dreamshard.hardware.accelerator import AcceleratorSpec
-    from dreamshard.model_tables import ModelTables
-    from dreamshard.plan import Plan
+    from dreamshard.model_tables import ModelTable, ModelTables
+    from dreamshard.placement import Placement
     from dreamshard.tasks import PlacementTask
-    from dreamshard.torchrec import PlannedTable
 
 DeviceType = Literal["cuda", "cpu"]
 
@@ -33,11 +31,11 @@ class TorchRecTarget:
     """What a plan for TorchRec is for.
 
     Attributes:
-        tables: where the model has each table, by its name in the task.
+        tables: as the model has them, in the task's order.
         ranks_per_host: None on CPU ranks where that is not said, which need no number of their device.
     """
 
-    tables: Mapping[str, "PlannedTable"]
+    tables: "tuple[ModelTable, ...]"
     device_type: DeviceType
     ranks_per_host: int | None
 
@@ -67,61 +65,51 @@ def torchrec_target(
 
     Args:
         task: whose tables are to be placed.
-        model: that the tables are of; None where they are from a list.
-        module_path: of the tables of a list.
+        model: that the tables are of; None if a list does not say where they are.
+        module_path: given although the model says it.
         device_type: of the ranks.
         spec: hardware that the plan is for, if named.
 
     Raises:
-        ValueError: torchrec is not installed.
+        ValueError: torchrec is not installed, or does not shard the model's modules.
         BadParameter: the tables' module is not known.
     """
     try:
-        from dreamshard.torchrec import PlannedTable, planned_table
+        from dreamshard.torchrec import refuse_plain
     except ImportError as error:
         raise ValueError(
             f"torchrec cannot be imported ({error}), so there is no ShardingPlan to write; install it with "
             "`pip install --no-deps torchrec==1.8.0`, or use --format json"
         ) from error
-    if model is not None and module_path is not None:
+    if module_path is not None:
         raise typer.BadParameter("the model says where its tables are; leave it out", param_hint="--module-path")
-    if model is None and module_path is None:
+    if model is None:
         raise typer.BadParameter(
             "a list of tables does not say where the model has them, so its plan would not load; give the path of their "
             "collection within the model, e.g. --module-path sparse_arch.ebc ('' where it is the model itself), or place "
             "model.py:make_model",
             param_hint="--module-path",
         )
+    refuse_plain(model.details)
+    tables = tuple(  # a list's types of weights are those of the task
+        table if table.collection else replace(table, precision=task.precision_of.get(name, task.precision))
+        for name, table in model.by_name.items()
+    )
     per_host = task.devices_per_host or (spec.devices_per_node if spec else None)
-    if model is not None:
-        tables = {name: planned_table(table) for name, table in model.by_name.items()}
-    else:
-        sizes = zip(task.tables.names, task.tables.rows.tolist(), task.tables.dim.tolist(), strict=True)
-        tables = {
-            name: PlannedTable(
-                module_path=module_path or "",
-                name=name,
-                rows=rows,
-                dim=dim,
-                data_type=task.precision_of.get(name, task.precision).upper(),
-            )
-            for name, rows, dim in sizes
-        }
     return TorchRecTarget(
         tables=tables, device_type=device_type, ranks_per_host=per_host and min(per_host, task.num_devices)
     )
 
 
-def torchrec_text(plan: "Plan", target: TorchRecTarget) -> str:
+def torchrec_text(placement: "Placement", target: TorchRecTarget) -> str:
     """The plan file that `dreamshard.torchrec.load_plan` reads."""
     from dreamshard.torchrec import sharding_plan, to_json
 
-    per_host = target.ranks_per_host or plan.devices_per_host or plan.num_devices
-    sharding = sharding_plan(plan, target.tables, device_type=target.device_type, ranks_per_host=per_host)
+    per_host = target.ranks_per_host or placement.devices_per_host
     return to_json(
-        sharding,
-        list(target.tables.values()),
-        world_size=plan.num_devices,
+        sharding_plan(placement, target.tables, device_type=target.device_type, ranks_per_host=per_host),
+        target.tables,
+        world_size=placement.num_devices,
         ranks_per_host=per_host,
         device_type=target.device_type,
     )

@@ -134,18 +134,11 @@ def task_of(
         ValueError: no placement is legal.
     """
     if ranks is not None or any(detail.collection for detail in model.details):
-        from dreamshard.torchrec import with_default_ways
+        from dreamshard.torchrec import narrowed
 
-        constraints, notes = with_default_ways(
-            constraints, model.by_name, device_type=ranks or "cuda", widen=ranks is None
-        )
+        constraints, notes = narrowed(constraints, model.by_name, device_type=ranks or "cuda", widen=ranks is None)
         for sentence in notes:
             note(sentence)
-    if ranks is not None:
-        from dreamshard.torchrec import check_copies
-
-        room = memory_bytes - constraints.reserve_bytes
-        check_copies(model, constraints, optimizer or model.optimizer, room, precision)
     return model.task(
         num_devices, memory_bytes, precision=precision, optimizer=optimizer, constraints=constraints, **options
     )

@@ -1,6 +1,7 @@
 """`DreamShardPlanner` where TorchRec's planner was: memory, ranks, names of costs, and what goes wrong."""
 
 import logging
+import pickle
 
 import pytest
 import torch
@@ -18,11 +19,9 @@ from torchrec.distributed.planner.types import PlannerError  # noqa: E402
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward  # noqa: E402
 
 from dreamshard import training  # noqa: E402
-from dreamshard.constraints import Constraints  # noqa: E402
 from dreamshard.named_placers import named_placer  # noqa: E402
 from dreamshard.sharding_planner import DreamShardPlanner  # noqa: E402
-from dreamshard.torchrec.model_to_plan import model_to_plan  # noqa: E402
-from tests.helpers.planned_model import GIB, SHARDERS, Model, inputs, planner, topology  # noqa: E402
+from tests.helpers.planned_model import GIB, SHARDERS, Model, constrained, planner, topology  # noqa: E402
 from tests.helpers.trained import learnt_placer  # noqa: E402
 
 
@@ -55,35 +54,33 @@ def test_tables_are_kept_out_of_the_memory_that_is_reserved(caplog):
 def test_the_optimizers_state_takes_memory():
     model = Model()
     apply_optimizer_in_backward(torch.optim.Adam, model.ebc.parameters(), {"lr": 0.1})
-    found = model_to_plan(model, SHARDERS, constraints={}, compute_device="cuda", batch_size=8)
-    task = found.task([GIB] * 4, batch_size=32, devices_per_host=2, further=Constraints())
-    assert task.optimizer == "adam"
-    assert "adam, sgd" in found.notes[-1]
+    found = planner().model(model, SHARDERS)
+    assert planner().task(found, model, SHARDERS).optimizer == "adam"
+    assert any("adam" in note for note in found.model_notes)
     fused = [EmbeddingBagCollectionSharder(fused_params={"optimizer": "exact_row_wise_adagrad"}), SHARDERS[1]]
-    found = model_to_plan(Model(), fused, constraints={}, compute_device="cuda", batch_size=8)
-    assert found.model.details[0].optimizer == "rowwise_adagrad"
+    assert planner().model(Model(), fused).details[0].optimizer == "rowwise_adagrad"
 
 
 def test_measured_lookups_replace_what_is_assumed():
-    found = model_to_plan(Model(), SHARDERS, constraints={}, compute_device="cuda", batch_size=8)
-    measured = found.model.tables.select([0])
+    measured = planner().model(Model(), SHARDERS).tables.select([0])
     columns = measured.columns(torch.tensor([0])) | {"pooling_factor": torch.tensor([9.0], dtype=torch.float64)}
     measured = type(measured)(("a",), **columns)
-    again = model_to_plan(Model(), SHARDERS, constraints={}, compute_device="cuda", batch_size=8, measured=measured)
-    assert again.model.tables.pooling_factor.tolist() == [9.0, 1.0, 2.0, 1.0, 1.0]
-    assert "lack b, c, d, s" in again.notes[0]
+    again = planner(tables=measured).model(Model(), SHARDERS)
+    assert again.tables.pooling_factor.tolist() == [9.0, 1.0, 2.0, 1.0, 1.0]
+    assert "lack b, c, d, s" in again.lookup_notes[0]
     with pytest.raises(ValueError, match="1000000 in the statistics"):
-        model_to_plan(Model(rows=7), SHARDERS, constraints={}, compute_device="cuda", batch_size=8, measured=measured)
+        planner(tables=measured).model(Model(rows=7), SHARDERS)
 
 
-def test_dims_that_the_fused_operator_refuses_are_copied_everywhere():
-    found = inputs(ParameterConstraints(), model=Model(rows=100, dim=10)).constraints.sharding_types_of
+def test_dims_that_the_fused_operator_refuses_are_copied_everywhere(caplog):
+    caplog.set_level(logging.INFO)
+    found = constrained(ParameterConstraints(), model=Model(rows=100, dim=10)).sharding_types_of
     assert found["a"] == ("data_parallel",)
     assert len(found["s"]) > 1
-    assert "a: it is copied to every rank" in inputs(ParameterConstraints(), model=Model(rows=100, dim=10)).notes[0]
+    assert "a, b, c, d are copied to every rank" in caplog.text
     for named in ({"sharding_types": ["table_wise"]}, {"compute_kernels": ["fused"]}):
         with pytest.raises(ValueError, match=r"has 10 columns, which fbgemm's fused operator refuses.*widen it to 12"):
-            inputs(ParameterConstraints(**named), model=Model(rows=100, dim=10))
+            constrained(ParameterConstraints(**named), model=Model(rows=100, dim=10))
 
 
 @pytest.fixture
@@ -103,13 +100,12 @@ def test_a_topology_of_other_ranks_than_the_process_group_is_refused():
 @pytest.mark.usefixtures("one_rank")
 def test_a_plan_that_cannot_be_sent_is_an_error_on_all_ranks(monkeypatch):
     odd = {"a": ParameterConstraints(output_dtype=lambda: None)}
-    assert planner(topology=topology(1, per_host=1), constraints=odd).collective_plan(Model(), SHARDERS).plan
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: 2)
     sent = []
     monkeypatch.setattr(torch.distributed, "broadcast_object_list", lambda outcome, **_: sent.extend(outcome))
     with pytest.raises(ValueError, match="cannot be sent to the other ranks"):
         planner(topology=topology(2), constraints=odd).collective_plan(Model(), SHARDERS)
-    assert isinstance(sent[0], ValueError)
+    assert isinstance(pickle.loads(sent[0]), ValueError)
 
 
 def test_costs_are_named_as_hardware_or_a_folder(tmp_path):

@@ -11,31 +11,30 @@ from torchrec.distributed.types import CacheParams, KeyValueParams  # noqa: E402
 
 from dreamshard.constraints import Constraints  # noqa: E402
 from dreamshard.placement import Placement  # noqa: E402
-from dreamshard.torchrec.model_to_plan import model_to_plan  # noqa: E402
-from tests.helpers.planned_model import GIB, SHARDERS, Model, inputs, planner, topology  # noqa: E402
+from tests.helpers.planned_model import GIB, SHARDERS, Model, constrained, planner, topology  # noqa: E402
 
 
 @pytest.mark.parametrize("way", ["table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel"])
 def test_sharding_types_are_honoured(way):
-    assert inputs(ParameterConstraints(sharding_types=[way])).constraints.sharding_types_of["a"] == (way,)
+    assert constrained(ParameterConstraints(sharding_types=[way])).sharding_types_of["a"] == (way,)
 
 
 def test_a_grid_is_planned_only_where_it_is_named_as_by_torchrecs_planner():
-    found = inputs(ParameterConstraints()).constraints.sharding_types_of
+    found = constrained(ParameterConstraints()).sharding_types_of
     assert "grid_shard" not in found["a"]
-    named = inputs(ParameterConstraints(sharding_types=["grid_shard"])).constraints.sharding_types_of
+    named = constrained(ParameterConstraints(sharding_types=["grid_shard"])).sharding_types_of
     assert named["a"] == ("grid_shard",)
 
 
 def test_what_a_sharder_does_not_offer_is_not_planned():
-    on_cuda = inputs(ParameterConstraints(), "s").constraints.sharding_types_of["s"]
+    on_cuda = constrained(ParameterConstraints(), "s").sharding_types_of["s"]
     assert set(on_cuda) == {"table_wise", "row_wise", "data_parallel"}
-    on_cpu = inputs(ParameterConstraints(), device="cpu")
-    assert "data_parallel" not in on_cpu.constraints.sharding_types_of["s"], "fbgemm would pool it"
-    assert "row_wise" not in on_cpu.constraints.sharding_types_of["a"]
-    assert not on_cpu.constraints.caching
+    on_cpu = constrained(ParameterConstraints(), device="cpu")
+    assert "data_parallel" not in on_cpu.sharding_types_of["s"], "fbgemm would pool it"
+    assert "row_wise" not in on_cpu.sharding_types_of["a"]
+    assert not on_cpu.caching
     with pytest.raises(ValueError, match=r"'ec.s' cannot be sharded: .* \['table_row_wise'\]"):
-        inputs(ParameterConstraints(sharding_types=["table_row_wise"]), "s")
+        constrained(ParameterConstraints(sharding_types=["table_row_wise"]), "s")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,7 @@ def test_what_a_sharder_does_not_offer_is_not_planned():
     ],
 )
 def test_compute_kernels_are_honoured(kernels, types, cached):
-    found = inputs(ParameterConstraints(compute_kernels=kernels)).constraints
+    found = constrained(ParameterConstraints(compute_kernels=kernels))
     assert found.sharding_types_of["a"] == types
     assert found.may_be_cached("a") == (cached != "never")
     assert found.cached_share_of == ({"a": 0.2} if cached == "must" else {})
@@ -57,15 +56,8 @@ def test_compute_kernels_are_honoured(kernels, types, cached):
 
 @pytest.mark.parametrize(("factors", "total"), [([3.0], 6.0), ([3.0, 4.0], 7.0)])
 def test_pooling_factors_count_each_feature(factors, total):
-    found = model_to_plan(
-        Model(),
-        SHARDERS,
-        constraints={"c": ParameterConstraints(pooling_factors=factors)},
-        compute_device="cuda",
-        batch_size=1024,
-    )
-    assert found.inputs.pooling_factors == (1.0, 1.0, total, 1.0, 1.0)
-    assert found.model.tables.pooling_factor.tolist() == [1.0, 1.0, total, 1.0, 1.0]
+    found = planner(constraints={"c": ParameterConstraints(pooling_factors=factors)}).model(Model(), SHARDERS)
+    assert found.tables.pooling_factor.tolist() == [1.0, 1.0, total, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +66,7 @@ def test_pooling_factors_count_each_feature(factors, total):
         ({"num_poolings": [2.0]}, "num_poolings"),
         ({"batch_sizes": [512]}, "batch_sizes"),
         ({"pooling_factors": [1.0, 2.0]}, "pooling_factors"),
-        ({"pooling_factors": [-1.0]}, "not negative"),
+        ({"pooling_factors": [-1.0]}, "pooling_factors"),
         ({"feature_names": ["other"]}, "feature_names"),
         ({"device_group": "cpu"}, "device_group"),
         ({"key_value_params": KeyValueParams()}, "key_value_params"),
@@ -106,13 +98,6 @@ def test_any_placer_may_place_but_not_against_constraints():
 
 
 def test_all_of_the_further_constraints_narrow_torchrecs():
-    found = model_to_plan(
-        Model(),
-        SHARDERS,
-        constraints={"b": ParameterConstraints(min_partition=16)},
-        compute_device="cuda",
-        batch_size=8,
-    )
     further = Constraints(
         sharding_types_of={"a": ("row_wise", "grid_shard")},
         cached_share_of={"c": 0.5},
@@ -120,8 +105,8 @@ def test_all_of_the_further_constraints_narrow_torchrecs():
         narrowest_columns_of={"b": 8, "c": 32},
         reserve_bytes=7,
     )
-    both = found.task([GIB] * 4, batch_size=32, devices_per_host=2, further=further).constraints
-    assert both.sharding_types_of["a"] == ("row_wise",), "a grid is only for who names it to TorchRec"
+    both = constrained(ParameterConstraints(min_partition=16), "b", own=further)
+    assert both.sharding_types_of["a"] == ("row_wise", "grid_shard"), "a grid is for who names it"
     assert "column_wise" in both.sharding_types_of["b"]
     assert [both.may_be_cached(name) for name in "abcd"] == [True, True, True, False]
     assert both.cached_share_of == {"c": 0.5}
@@ -135,9 +120,9 @@ def test_all_of_the_further_constraints_narrow_torchrecs():
         (Constraints(pinned={"nope": (0,)}), "name nope, which are no tables of this model"),
         (
             Constraints(sharding_types_of={"s": ("table_row_wise",)}),
-            "only table_row_wise, but .* no way to shard it is left",
+            "'ec.s' cannot be sharded",
         ),
-        (Constraints(cached_share_of={"s": 0.5}), "cache s, but"),
+        (Constraints(cached_share_of={"s": 0.5}), "s are to be cached, but"),
     ],
 )
 def test_further_constraints_that_would_be_ignored_are_refused(further, text):
@@ -156,29 +141,9 @@ def test_a_contradiction_is_no_shortage_of_memory():
     assert raised.value.error_type == PlannerErrorType.INSUFFICIENT_STORAGE
 
 
-def test_lookups_are_given_in_one_place_only():
+def test_measured_lookups_go_before_pooling_factors():
     model = Model()
-    measured = model_to_plan(model, SHARDERS, constraints={}, compute_device="cuda", batch_size=8).model.tables
-    twice = {"a": ParameterConstraints(pooling_factors=[5.0])}
-    with pytest.raises(ValueError, match=r"both the statistics .* pooling factors of a"):
-        planner(constraints=twice, tables=measured).plan(model, SHARDERS)
-    apart = planner(constraints=twice, tables=measured.select([1])).plan(model, SHARDERS)
-    assert "a" in apart.plan["ebc"]
-    columns = measured.columns(torch.tensor([0]))
-    with pytest.raises(ValueError, match="also of other, which are no tables"):
-        planner(tables=type(measured)(("other",), **columns)).plan(model, SHARDERS)
-
-
-def test_tables_are_cached_where_device_memory_is_short():
-    tight = topology(memory=GIB)
-    model = Model(rows=16 * 2**20)  # 4 GiB each, 16 GiB on 4 GiB
-    plan = planner(topology=tight).plan(model, SHARDERS)
-    cached = [each for each in plan.plan["ebc"].values() if each.compute_kernel == "fused_uvm_caching"]
-    assert cached
-    assert all(0 < each.cache_params.load_factor < 1 for each in cached)
-    never = {name: ParameterConstraints(compute_kernels=["fused"]) for name in "abcd"}
-    with pytest.raises(PlannerError):
-        planner(topology=tight, constraints=never).plan(model, SHARDERS)
-    poor = topology(memory=GIB, ddr=GIB // 4)
-    with pytest.raises(PlannerError, match="more ddr_cap"):
-        planner(topology=poor).plan(model, SHARDERS)
+    measured = planner().model(model, SHARDERS).tables
+    given = {"a": ParameterConstraints(pooling_factors=[5.0]), "b": ParameterConstraints(pooling_factors=[3.0])}
+    found = planner(constraints=given, tables=measured.select([0])).model(model, SHARDERS)
+    assert found.tables.pooling_factor.tolist()[:2] == [1.0, 3.0]

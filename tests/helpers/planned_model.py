@@ -7,8 +7,8 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import ParameterConstraints, Topology
 from torchrec.types import DataType
 
+from dreamshard.constraints import Constraints
 from dreamshard.sharding_planner import DreamShardPlanner
-from dreamshard.torchrec.model_to_plan import model_to_plan
 
 SHARDERS = [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()]
 GIB = 2**30
@@ -44,8 +44,10 @@ def planner(costs="a100", **options) -> DreamShardPlanner:
     return DreamShardPlanner(costs=costs, **options)
 
 
-def inputs(constraint: ParameterConstraints, table: str = "a", model=None, device: str = "cuda"):
-    """What a constraint means for planning."""
-    return model_to_plan(
-        model or Model(), SHARDERS, constraints={table: constraint}, compute_device=device, batch_size=1024
-    ).inputs
+def constrained(constraint: ParameterConstraints, table: str = "a", model=None, device: str = "cuda", own=None):
+    """What a constraint, and dreamshard's own, mean for planning."""
+    model = model or Model()
+    found = planner(
+        topology=topology(device=device), constraints={table: constraint}, placement_constraints=own or Constraints()
+    )
+    return found.task(found.model(model, SHARDERS), model, SHARDERS).constraints

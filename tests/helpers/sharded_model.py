@@ -23,7 +23,7 @@ from torchrec.types import DataType
 
 from dreamshard.placement import Placement, TableSharding
 from dreamshard.sharding_planner import DreamShardPlanner
-from dreamshard.torchrec import load_plan, placement_plan, planned_tables, to_json
+from dreamshard.torchrec import load_plan, sharding_plan, tables_of, to_json
 
 RATE, BATCH, ROWS, DIM = 0.5, 5, 37, 16
 WHOLE = ((0, DIM),)
@@ -140,12 +140,12 @@ class Outcome:
 
 def outcomes(ranks: int, per_host: int, port: int, folder: Path) -> list[Outcome]:
     """Run all ranks once; they share the import of TorchRec."""
-    plan = placement_plan(
+    plan = sharding_plan(
         Placement(tuple(shardings(ranks, per_host).values()), ranks, per_host),
-        planned_tables(Model()),
+        tables_of(Model()).details,
         device_type="cpu",
     )
-    text = to_json(plan, planned_tables(Model()), world_size=ranks, ranks_per_host=per_host, device_type="cpu")
+    text = to_json(plan, tables_of(Model()).details, world_size=ranks, ranks_per_host=per_host, device_type="cpu")
     (folder / "plan.json").write_text(text)
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])

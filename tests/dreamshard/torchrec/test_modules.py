@@ -5,6 +5,8 @@ from torch.distributed.optim import _apply_optimizer_in_backward as apply_in_bac
 
 torchrec = pytest.importorskip("torchrec")
 
+from torchrec.distributed.embedding import EmbeddingCollectionSharder  # noqa: E402
+from torchrec.distributed.sharding_plan import get_default_sharders  # noqa: E402
 from torchrec.modules.embedding_configs import DataType, PoolingType  # noqa: E402
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection  # noqa: E402
 from torchrec.modules.itep_embedding_modules import ITEPEmbeddingBagCollection  # noqa: E402
@@ -16,7 +18,7 @@ from torchrec.modules.mc_modules import (  # noqa: E402
 )
 from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantCollection  # noqa: E402
 
-from dreamshard.torchrec import planned_tables, tables_of  # noqa: E402
+from dreamshard.torchrec import discover, refuse_plain, tables_of  # noqa: E402
 
 META = torch.device("meta")
 
@@ -64,9 +66,9 @@ def test_tables_are_where_torchrecs_sharders_find_them():
     model = Model()
     inner = bags(bag("click", dim=6, features=["f"]), is_weighted=True)
     model.processed = FeatureProcessedEmbeddingBagCollection(inner, {"f": nn.Module()})
-    found = [(d.module_path, d.name, d.rows, d.dim, d.precision.upper()) for d in tables_of(model).details]
-    assert found == [(t.module_path, t.name, t.rows, t.dim, t.data_type) for t in planned_tables(model)]
-    assert len(found) == 5
+    assert discover(model, get_default_sharders())[0] == list(tables_of(model).details)
+    assert [table.path for table in discover(model, [EmbeddingCollectionSharder()])[0]] == ["history.word"]
+    assert "processed.click" in [table.path for table in tables_of(model).details]
 
 
 def test_configs_are_read_as_a_model_with_them_is():
@@ -98,7 +100,6 @@ def test_the_optimizer_in_the_backward_pass_is_known(optimizer, name):
     found = tables_of(model)
     assert {d.optimizer for d in found.details} == {name}
     assert found.task(2, 2**30).optimizer == name
-    assert "settings of optimizers and operators are not used: lr" in found.notes
 
 
 def test_an_optimizer_that_torchrec_does_not_fuse_is_refused_by_name():
@@ -127,7 +128,7 @@ def test_a_collection_within_a_module_that_torchrec_shards_as_a_whole_has_that_m
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (nn.Linear(2, 2), "Linear has no EmbeddingBagCollection or EmbeddingCollection"),
+        (nn.Linear(2, 2), "Linear has no EmbeddingBagCollection, EmbeddingCollection, nn.EmbeddingBag"),
         ([], "list has no EmbeddingBagCollection"),
         ([1], "an object of type int is neither a torch.nn.Module nor"),
         ([bag("")], "has no name"),
@@ -144,8 +145,48 @@ def test_what_has_no_tables_to_plan_is_refused_by_name(source, message):
 
 def test_collections_that_are_not_trained_plainly_are_refused_by_name():
     pruned = ITEPEmbeddingBagCollection(bags(bag("user")), nn.Module())
-    with pytest.raises(ValueError, match="ITEPEmbeddingBagCollection, which prunes rows"):
+    with pytest.raises(ValueError, match="ITEPEmbeddingBagCollection, which prunes"):
         tables_of(pruned)
     quantised = QuantCollection([bag("user", data_type=DataType.INT8)], is_weighted=False, device=torch.device("cpu"))
     with pytest.raises(ValueError, match="quantised for inference"):
         tables_of(quantised)
+
+
+def test_a_model_without_collections_is_read_by_its_plain_embeddings():
+    model = nn.Module()
+    model.bags = nn.ModuleList(
+        [nn.EmbeddingBag(100, 16, mode="mean", device=META), nn.EmbeddingBag(7, 10, device=META)]
+    )
+    model.words = nn.Embedding(50, 8, device=META, dtype=torch.float16)
+    found = tables_of(model)
+    assert found.tables.names == ("bags.0", "bags.1", "words")
+    assert found.tables.dim.tolist() == [16, 12, 8]
+    assert [(d.rows, d.pooling, d.precision) for d in found.details] == [
+        (100, "mean", "fp32"),
+        (7, "mean", "fp32"),
+        (50, "none", "fp16"),
+    ]
+    with pytest.raises(ValueError, match=r"bags\.0, bags\.1, words are in no collection of TorchRec"):
+        refuse_plain(found.details)
+    model.ebc = bags(bag("user"))
+    assert tables_of(model).tables.names == ("user",), "TorchRec shards collections only"
+
+
+def test_fbgemms_batched_embeddings_are_read_as_tables():
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+        ComputeDevice,
+        SplitTableBatchedEmbeddingBagsCodegen,
+    )
+
+    specs = [(rows, 16, EmbeddingLocation.HOST, ComputeDevice.CPU) for rows in (10, 20)]
+    model = nn.Module()
+    model.tbe = SplitTableBatchedEmbeddingBagsCodegen(
+        specs, feature_table_map=[0, 1, 1], optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD
+    )
+    found = tables_of(model)
+    assert found.tables.names == ("tbe.0", "tbe.1")
+    assert found.tables.rows.tolist() == [10, 20]
+    assert [len(d.features) for d in found.details] == [1, 2]
+    assert {d.optimizer for d in found.details} == {"rowwise_adagrad"}

@@ -13,18 +13,15 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # n
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology  # noqa: E402
 from torchrec.distributed.types import BoundsCheckMode, CacheParams, ShardingPlan  # noqa: E402
 
+from dreamshard.model_tables import ModelTable  # noqa: E402
 from dreamshard.placement import Placement, TableSharding  # noqa: E402
-from dreamshard.plan import make_plan  # noqa: E402
 from dreamshard.tables import NUM_BINS, Tables  # noqa: E402
-from dreamshard.tasks import PlacementTask  # noqa: E402
 from dreamshard.torchrec import (  # noqa: E402
-    PlannedTable,
     current_plan,
     from_json,
     load_plan,
-    placement_plan,
-    planned_tables,
     sharding_plan,
+    tables_of,
     to_json,
 )
 
@@ -60,7 +57,7 @@ def theirs(sharding_type: str, kernel: str, device_type: str = "cuda", **options
 
 def ours(sharding: TableSharding, device_type: str = "cuda", fields=None) -> ShardingPlan:
     placement = Placement((sharding,), 4, 2)
-    return placement_plan(placement, planned_tables(bags()), device_type=device_type, fields=[fields or {}])
+    return sharding_plan(placement, tables_of(bags()).details, device_type=device_type, fields=[fields or {}])
 
 
 def assert_same(ours: ShardingPlan, theirs: ShardingPlan) -> None:
@@ -129,10 +126,9 @@ EVERY_WAY = [
 def test_a_plan_becomes_torchrecs_and_is_a_plan_again(sharding, tmp_path):
     clicks = TableSharding("row_wise")
     placement = Placement((sharding, clicks), 4, 2)
-    plan = make_plan(PlacementTask(model_tables(), 4, 2**30, devices_per_host=2), placement, "test")
-    planned = planned_tables(Model())
+    planned = tables_of(Model()).details
     assert [table.path for table in planned] == ["sparse.ebc.user", "sequence.clicks"]
-    made = sharding_plan(plan, {table.name: table for table in planned})
+    made = sharding_plan(placement, planned, device_type="cuda")
     text = to_json(made, planned, world_size=4, ranks_per_host=2, device_type="cuda")
     assert_same(from_json(text), made)
     assert current_plan(text).placement(model_tables()) == placement
@@ -144,16 +140,35 @@ def test_a_plan_becomes_torchrecs_and_is_a_plan_again(sharding, tmp_path):
 
 def test_the_plan_has_a_tables_real_columns_where_fbgemm_rounds_them_up():
     sharding = TableSharding("column_wise", columns=((0, 8), (8, 12)), where=(0, 1))
-    made = placement_plan(Placement((sharding,), 2, 2), planned_tables(bags(dim=10)), device_type="cpu")
+    made = sharding_plan(Placement((sharding,), 2, 2), tables_of(bags(dim=10)).details, device_type="cpu")
     assert [shard.shard_sizes for shard in made.plan[""]["user"].sharding_spec.shards] == [[ROWS, 8], [ROWS, 2]]
     back = current_plan(made)
     assert [(shard.column_start, shard.column_end) for shard in back.shards] == [(0, 8), (8, 12)]
 
 
+def test_a_plan_of_ways_kernels_and_ranks_only_is_read_with_the_models_tables():
+    own = {
+        "user": {"sharding_type": "column_wise", "compute_kernel": "fused", "ranks": [3, 1]},
+        "clicks": {"sharding_type": "row_wise", "compute_kernel": "fused", "ranks": [0, 1, 2, 3]},
+    }
+    text = json.dumps({"ebc": own})
+    found = current_plan(text, model_tables()).placement(model_tables())
+    assert found.tables == (TableSharding("column_wise", HALVES, (3, 1)), TableSharding("row_wise"))
+    with pytest.raises(ValueError, match="table 'user' of the plan lists no shards"):
+        current_plan(text)
+    with pytest.raises(ValueError, match="has no sharding_spec"):
+        from_json(text)
+
+
+def test_a_plan_of_torchrecs_planner_is_read_with_its_hosts():
+    for way in ("table_row_wise", "row_wise"):
+        assert current_plan(theirs(way, "fused")).devices_per_host == 2
+
+
 def saved(path, model=None) -> None:
-    planned = planned_tables(model or Model())
+    planned = tables_of(model or Model()).details
     shardings = tuple(TableSharding("table_wise", where=(0,)) for table in planned)
-    made = placement_plan(Placement(shardings, 2, 2), planned, device_type="cpu")
+    made = sharding_plan(Placement(shardings, 2, 2), planned, device_type="cpu")
     path.write_text(to_json(made, planned, world_size=2, ranks_per_host=2, device_type="cpu"))
 
 
@@ -233,19 +248,19 @@ def test_text_that_is_no_sharding_plan_is_refused(text):
 
 
 def test_two_modules_may_have_tables_of_one_name():
-    pair = [PlannedTable(module_path=path, name="t", rows=5, dim=8) for path in ("a", "b")]
+    pair = [ModelTable(module_path=path, name="t", rows=5, dim=8, features=("f",)) for path in ("a", "b")]
     where = tuple(TableSharding("table_wise", where=(rank,)) for rank in (0, 1))
-    made = placement_plan(Placement(where, 2, 2), pair, device_type="cpu")
+    made = sharding_plan(Placement(where, 2, 2), pair, device_type="cpu")
     assert [(shard.table, shard.device) for shard in current_plan(made).shards] == [("a.t", 0), ("b.t", 1)]
     with pytest.raises(ValueError, match="two tables 't'"):
-        placement_plan(Placement(where, 2, 2), pair[:1] * 2, device_type="cpu")
+        sharding_plan(Placement(where, 2, 2), pair[:1] * 2, device_type="cpu")
 
 
 def test_what_a_plan_cannot_hold_is_refused():
     kernel = theirs("table_wise", "fused_uvm")
-    with pytest.raises(ValueError, match="table 'user' by table_wise with kernel fused_uvm"):
+    with pytest.raises(ValueError, match="table 'user' of the plan is sharded by table_wise with kernel fused_uvm"):
         current_plan(kernel)
-    with pytest.raises(ValueError, match="how many columns the data-parallel table 'user' has"):
+    with pytest.raises(ValueError, match="how many rows and columns table 'user' has"):
         current_plan(theirs("data_parallel", "dense"))
 
 
@@ -258,5 +273,5 @@ def test_sequence_tables_have_the_same_shards():
         warnings.simplefilter("ignore")
         expected = planner.plan(collection, [EmbeddingCollectionSharder()])
     sharding = TableSharding("row_wise")
-    made = placement_plan(Placement((sharding,), 2, 2), planned_tables(collection), device_type="cpu")
+    made = sharding_plan(Placement((sharding,), 2, 2), tables_of(collection).details, device_type="cpu")
     assert_same(made, expected)

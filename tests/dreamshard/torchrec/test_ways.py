@@ -8,7 +8,7 @@ torchrec = pytest.importorskip("torchrec")
 from dreamshard.constraints import ANY_SHARDING, Constraints  # noqa: E402
 from dreamshard.model_tables import ModelTable  # noqa: E402
 from dreamshard.placement import SHARDING_TYPES  # noqa: E402
-from dreamshard.torchrec import tables_of, with_default_ways  # noqa: E402
+from dreamshard.torchrec import narrowed, tables_of  # noqa: E402
 
 META = torch.device("meta")
 
@@ -32,8 +32,8 @@ class Model(torch.nn.Module):
 
 def types_of(constraints: Constraints = ANY_SHARDING, device: str = "cuda", **options) -> dict[str, set[str]]:
     tables = tables_of(Model()).by_name
-    narrowed, _ = with_default_ways(constraints, tables, device_type=device, **options)
-    return {name: set(narrowed.sharding_types_for(name)) for name in tables}
+    found, _ = narrowed(constraints, tables, device_type=device, **options)
+    return {name: set(found.sharding_types_for(name)) for name in tables}
 
 
 def test_sequences_and_odd_columns_are_narrowed_to_what_torchrec_runs():
@@ -55,14 +55,12 @@ def test_what_torchrec_cannot_run_in_any_way_is_refused():
 def test_what_torchrec_cannot_cache_is_not_cached():
     tables = tables_of(Model()).by_name
     may = Constraints(sharding_types=SHARDING_TYPES, caching=True)
-    narrowed, _ = with_default_ways(may, tables, device_type="cuda")
-    assert [name for name in tables if narrowed.may_be_cached(name)] == ["pooled", "words"]
-    on_cpu, _ = with_default_ways(may, tables, device_type="cpu")
+    found, _ = narrowed(may, tables, device_type="cuda")
+    assert [name for name in tables if found.may_be_cached(name)] == ["pooled", "words"]
+    on_cpu, _ = narrowed(may, tables, device_type="cpu")
     assert not on_cpu.caching
-    with pytest.raises(ValueError, match="odd are to be cached, but TorchRec cannot"):
-        with_default_ways(
-            Constraints(cached_share_of={"odd": 0.5}, sharding_types=SHARDING_TYPES), tables, device_type="cuda"
-        )
+    with pytest.raises(ValueError, match="odd are to be cached, but their kernels"):
+        narrowed(Constraints(cached_share_of={"odd": 0.5}, sharding_types=SHARDING_TYPES), tables, device_type="cuda")
 
 
 def test_managed_collision_collections_are_row_wise_only():
@@ -73,6 +71,6 @@ def test_managed_collision_collections_are_row_wise_only():
         features=("f",),
         collection="torchrec.modules.mc_embedding_modules.ManagedCollisionEmbeddingBagCollection",
     )
-    narrowed, notes = with_default_ways(ANY_SHARDING, {"t": table}, device_type="cuda")
-    assert narrowed.sharding_types_of["t"] == ("row_wise",)
+    found, notes = narrowed(ANY_SHARDING, {"t": table}, device_type="cuda")
+    assert found.sharding_types_of["t"] == ("row_wise",)
     assert "t are sharded only in ways" in notes[0]
