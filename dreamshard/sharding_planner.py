@@ -5,7 +5,7 @@ import pickle
 import time
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from torchrec.distributed.planner.constants import BATCH_SIZE
 from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, StorageReservation
 from torchrec.distributed.sharding_plan import get_default_sharders
-from torchrec.distributed.types import ModuleSharder, ShardingPlan, ShardingPlanner
+from torchrec.distributed.types import ShardingPlan, ShardingPlanner
 from torchrec.distributed.utils import get_device_type
 
 from dreamshard.constraints import UNCONSTRAINED, Constraints
@@ -32,7 +32,7 @@ from dreamshard.placer import NoPlacementError, Placer
 from dreamshard.shards import Shards
 from dreamshard.tables import Tables
 from dreamshard.tasks import PlacementTask
-from dreamshard.torchrec.discovery import discover
+from dreamshard.torchrec.discovery import Sharders, discover
 from dreamshard.torchrec.sharding_plans import sharding_plan
 from dreamshard.torchrec.ways import check_given, narrowed, plan_fields, pooling_factor
 from dreamshard.workloads import ListedTable
@@ -88,7 +88,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         """Loaded where it is first used: on the first rank only."""
         return named_placer(self.costs) if isinstance(self.costs, str | Path) else self.costs
 
-    def plan(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]]) -> ShardingPlan:
+    def plan(self, module: nn.Module, sharders: Sharders) -> ShardingPlan:
         """TorchRec's plan for all tables of `module` that `sharders` shard; the same input gives the same plan.
 
         Raises:
@@ -122,7 +122,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             fields=[plan_fields(self.constraints.get(table.name)) for table in model.details],
         )
 
-    def model(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]]) -> ModelTables | None:
+    def model(self, module: nn.Module, sharders: Sharders) -> ModelTables | None:
         """The tables of `module` that `sharders` shard, with what is known of their lookups; None if there are none.
 
         Raises:
@@ -144,9 +144,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             logger.info("dreamshard: %s", note)
         return model
 
-    def task(
-        self, model: ModelTables, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]]
-    ) -> PlacementTask:
+    def task(self, model: ModelTables, module: nn.Module, sharders: Sharders) -> PlacementTask:
         """The task of placing the tables, with the memory that is for them on each device.
 
         Raises:
@@ -187,7 +185,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         except ValueError as error:
             raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from error
 
-    def _room(self, model: ModelTables, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]]) -> list[int]:
+    def _room(self, model: ModelTables, module: nn.Module, sharders: Sharders) -> list[int]:
         """Bytes for tables on each device: without the reservation, and each rank's pooled vectors and their gradients."""
         reserved = self.storage_reservation.reserve(
             topology=self.topology,
@@ -224,7 +222,7 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
     def collective_plan(
         self,
         module: nn.Module,
-        sharders: Sequence[ModuleSharder[nn.Module]] | None = None,
+        sharders: Sharders | None = None,
         pg: dist.ProcessGroup | None = None,
     ) -> ShardingPlan:
         """`plan` on the first rank of `pg`, for all its ranks; an error is raised on all of them.
@@ -252,10 +250,14 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
             raise result
         return result
 
-    def _outcome(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]], num_ranks: int) -> bytes:
+    def _outcome(self, module: nn.Module, sharders: Sharders, num_ranks: int) -> bytes:
         """The pickled plan, or the error to be raised on all ranks, which would wait for ever otherwise."""
         try:
-            self._check_ranks(num_ranks)
+            if self.topology.world_size != num_ranks:
+                raise ValueError(
+                    f"the topology has {self.topology.world_size} ranks, but the process group {num_ranks}; give the "
+                    "topology of this process group, or none"
+                )
             plan = self.plan(module, sharders)
         except (PlannerError, ValueError) as error:
             return pickle.dumps(error)
@@ -266,14 +268,6 @@ class DreamShardPlanner(ShardingPlanner):  # type: ignore[misc]  # torchrec is u
         except Exception as error:  # noqa: BLE001  # pickle raises whatever objects do
             text = f"the plan cannot be sent to the other ranks ({error}); give constraints plain values"
             return pickle.dumps(ValueError(text))
-
-    def _check_ranks(self, num_ranks: int) -> None:
-        """Refuse a topology of another number of ranks than the process group has."""
-        if self.topology.world_size != num_ranks:
-            raise ValueError(
-                f"the topology has {self.topology.world_size} ranks, but the process group {num_ranks}, so some shards would "
-                "have no rank or some ranks no shard; give the topology of this process group, or none"
-            )
 
     def _check(self, task: PlacementTask, placement: Placement) -> None:
         """Refuse a placement that violates constraints, or whose cached tables exceed the memory of hosts."""

@@ -5,7 +5,7 @@ of lookups are left out, since they do not change which rows are read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -32,16 +32,8 @@ class RecordedModel:
     lookups: Mapping[str, Lookups]
 
 
-@dataclass
-class _Recording:
-    """Lookups of one table, batch by batch."""
-
-    indices: list[Tensor] = field(default_factory=list)
-    lengths: list[Tensor] = field(default_factory=list)
-
-    def joined(self) -> Lookups:
-        lengths = torch.cat(self.lengths)
-        return Lookups(torch.cat(self.indices), torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+Parts = list[tuple[Int[Tensor, " N"], Int[Tensor, " B"]]]
+"""Rows that one table looks up, and how many per sample, batch by batch."""
 
 
 def record(
@@ -57,7 +49,7 @@ def record(
     Raises:
         ValueError: there are no samples, a batch lacks a feature that a table looks up, or an id is no row of its table.
     """
-    recordings = {name: _Recording() for name in model.tables.names}
+    recordings: dict[str, Parts] = {name: [] for name in model.tables.names}
     unused: dict[str, None] = {}
     samples = count = 0
     for batch in islice(batches, num_batches):
@@ -73,7 +65,7 @@ def record(
             f"the batches hold no samples ({count} batches were read), so nothing is known of the lookups; yield at least one"
         )
     kept = samples if num_samples is None else min(samples, num_samples)
-    lookups = {name: recording.joined().first(kept) for name, recording in recordings.items()}
+    lookups = {name: _joined(parts).first(kept) for name, parts in recordings.items()}
     return RecordedModel(_counted(model, lookups, kept, count, list(unused)), lookups)
 
 
@@ -90,7 +82,7 @@ def _counted(
 
 
 def _add(
-    recordings: Mapping[str, _Recording], tables: Mapping[str, ModelTable], features: Mapping[str, Any], where: str
+    recordings: Mapping[str, Parts], tables: Mapping[str, ModelTable], features: Mapping[str, Any], where: str
 ) -> int:
     """Add the lookups of one batch to each table's; returns the number of samples."""
     sizes: dict[int, str] = {}
@@ -115,9 +107,14 @@ def _add(
             check_indices(indices, table.rows, f"{where}, {shown(table.features)} of table {name!r},")
         except ValueError as error:
             raise ValueError(f"{error}{remaps}") from error
-        recordings[name].indices.append(indices.to(index_dtype(table.rows)))
-        recordings[name].lengths.append(lengths)
+        recordings[name].append((indices.to(index_dtype(table.rows)), lengths))
     return next(iter(sizes))
+
+
+def _joined(parts: Parts) -> Lookups:
+    """The lookups of one table in all batches, one batch after the other."""
+    lengths = torch.cat([each for _, each in parts])
+    return Lookups(torch.cat([each for each, _ in parts]), torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
 
 
 def _part(feature: Any) -> tuple[Int[Tensor, " N"], Int[Tensor, " B"]]:
