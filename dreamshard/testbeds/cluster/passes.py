@@ -10,10 +10,9 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from dreamshard.costs import PHASES, Exchange, Infeasible
+from dreamshard.costs import Exchange, Infeasible
 from dreamshard.testbeds.base import TestbedSetup
-from dreamshard.testbeds.cluster.jobs import PlacementJob
-from dreamshard.testbeds.shard_runner import GRADIENT, BuiltShard, DoesNotFitError, ShardRunner
+from dreamshard.testbeds.shard_runner import GRADIENT, DoesNotFitError, ShardRunner
 
 FLOAT_BYTES = 4
 
@@ -114,23 +113,6 @@ class RankMeasurer:
         self._enter = enter
         self.runner = ShardRunner(setup, device, enter)
 
-    def measure(self, job: PlacementJob, team: Team) -> npt.NDArray[np.float64] | Infeasible:
-        """`[R, 4]` milliseconds of each timed pass and phase on this rank, or the first shard that did not fit."""
-        all_to_all = AllToAll.of_placement(job.sum_dims.tolist(), self.setup.batch_size, team, self.device)
-        shard, misfit = None, None
-        try:
-            if job.names:
-                shard = self.runner.build(job.shard, job.precision, job.optimizer)
-            self.runner.within_memory(all_to_all.rehearse, all_to_all.num_bytes)
-        except DoesNotFitError as error:
-            misfit = error
-        self._enter("exchanging with the other ranks")
-        if infeasible := agree(misfit, team, self.device):
-            return infeasible
-        all_to_all.barrier()
-        passes = [self._pass(shard, all_to_all) for _ in range(self.setup.warmups + self.setup.repeats)]
-        return np.array(passes[self.setup.warmups :]).reshape(-1, len(PHASES))
-
     def measure_exchange(self, exchange: Exchange, team: Team) -> npt.NDArray[np.float64]:
         """`[R, 2]` milliseconds of each timed all-to-all and of its way back, on this rank.
 
@@ -149,21 +131,6 @@ class RankMeasurer:
             _, backward_ms = self.runner.clock.communicate(lambda: all_to_all.backward(gradient))
             passes.append((forward_ms, backward_ms))
         return np.array(passes[self.setup.warmups :])
-
-    def _pass(self, shard: BuiltShard | None, all_to_all: AllToAll) -> tuple[float, float, float, float]:
-        """The four phases of one training step, in the order of `PHASES`."""
-        pooled, forward_ms = torch.empty(self.setup.batch_size, 0, device=self.device), 0.0
-        if shard is not None:
-            pooled, forward_ms = self.runner.forward(shard)
-        gradient = all_to_all.gradient()
-        all_to_all.barrier()
-        _, forward_comm_ms = self.runner.clock.communicate(lambda: all_to_all.forward(pooled.detach()))
-        all_to_all.barrier()
-        own_gradient, backward_comm_ms = self.runner.clock.communicate(lambda: all_to_all.backward(gradient))
-        backward_ms = 0.0
-        if shard is not None:
-            backward_ms = self.runner.backward(pooled, own_gradient.reshape(pooled.shape))
-        return forward_ms, forward_comm_ms, backward_comm_ms, backward_ms
 
 
 def agree(misfit: DoesNotFitError | None, team: Team, device: torch.device) -> Infeasible | None:

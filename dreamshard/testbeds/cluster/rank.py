@@ -25,7 +25,6 @@ from dreamshard.testbeds.cluster.jobs import (
     PREPARING,
     STARTING,
     DeviceType,
-    ExchangeJob,
     Gpu,
     Job,
     Rank,
@@ -213,9 +212,7 @@ class Worker:
             teams = Teams(*(self._groups.team(work.device_type, members, own) for members in job.groups))
             return measure_sharding(job, self._measurer.runner, teams, self._progress.enter)
         team = self._groups.team(work.device_type, job.members, own)
-        if isinstance(job, ExchangeJob):
-            return self._measurer.measure_exchange(job.exchange, team)
-        return self._measurer.measure(job, team)
+        return self._measurer.measure_exchange(job.exchange, team)
 
     def _device(self, device_type: DeviceType) -> torch.device:
         if device_type == "cpu":

@@ -25,12 +25,12 @@ from dreamshard.testbeds.base import (
     check_placement,
 )
 from dreamshard.testbeds.clocks import CLOCKS, medians, slowest_spread
-from dreamshard.testbeds.cluster.jobs import DeviceType, ExchangeJob, Job, PlacementJob
+from dreamshard.testbeds.cluster.jobs import DeviceType, ExchangeJob, Job
 from dreamshard.testbeds.cluster.launched import LocalRanks, RankSource
 from dreamshard.testbeds.cluster.layout import Layout
 from dreamshard.testbeds.cluster.rank_group import RankFailure
 from dreamshard.testbeds.cluster.sharded.job import ShardingJob, require_shards
-from dreamshard.testbeds.fused_op import require_fbgemm, require_operator
+from dreamshard.testbeds.fused_op import require_fbgemm
 from dreamshard.testbeds.machine import library_versions
 
 
@@ -76,21 +76,16 @@ class ClusterTestbed:
     def measure(self, task: PlacementTask, placement: Placement) -> CostSample:
         """See `Testbed`; the sample's task has the devices per host that were measured.
 
-        Tables and columns of one precision run in one fused operator per rank. Otherwise each collective begins when all
-        ranks are there, and each of a rank's operators runs by itself. After an error all ranks are ended, and the next
-        measurement starts new ones.
+        Each collective begins when all ranks are there, and each of a rank's operators runs by itself: one for all tables
+        and columns of one precision. The exchange of indices is measured only if tables are sharded in another way. After
+        an error all ranks are ended, and the next measurement starts new ones.
         """
         shards = check_placement(task, placement, self.max_devices)
         members = self.layout.members(task.num_devices, task.devices_per_host)
         measured = replace(task, devices_per_host=self.layout.per_host(members))
         is_fused = placement.is_by_columns and not task.precision_of
-        jobs: list[Job]
-        if is_fused:
-            require_operator(task.precision, task.optimizer, self.device_type)
-            jobs = list(PlacementJob.each(members, task, shards))
-        else:
-            require_shards(measured, shards, self.device_type)
-            jobs = list(ShardingJob.each(members, task, shards))
+        require_shards(measured, shards, self.device_type)
+        jobs = list(ShardingJob.each(members, task, shards, with_indices=not is_fused))
         with self._lock:
             answers = self._answers(members, jobs, task.name)
         infeasible = next((answer for answer in answers if isinstance(answer, Infeasible)), None)
@@ -165,7 +160,7 @@ class ClusterTestbed:
         hosts = len(self.layout.pattern)
         on_host = f" on host {self.layout.host_of(failure.rank)}" if hosts > 1 else ""
         with_tables = ""
-        if isinstance(job, PlacementJob | ShardingJob):
+        if isinstance(job, ShardingJob):
             first = ", ".join(job.names[:5]) + (", ..." if len(job.names) > 5 else "") if job.names else "no tables"
             with_tables = f", with {len(job.names)} tables on it ({first})"
         error = MeasurementError(

@@ -67,6 +67,7 @@ class ShardingJob:
         host_dims: `H` columns of tables on each host.
         copies_dims: columns of data-parallel tables.
         device_bytes: of the rank's shards.
+        with_indices: whether the exchange of indices is measured; otherwise it is 0 ms.
     """
 
     members: tuple[int, ...]
@@ -79,6 +80,7 @@ class ShardingJob:
     copies_dims: int
     optimizer: Optimizer
     device_bytes: int
+    with_indices: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,7 +88,9 @@ class ShardingJob:
         return tuple(shard.name for shard in self.shards)
 
     @classmethod
-    def each(cls, members: Sequence[int], task: PlacementTask, shards: Shards) -> "Iterator[ShardingJob]":
+    def each(
+        cls, members: Sequence[int], task: PlacementTask, shards: Shards, *, with_indices: bool = True
+    ) -> "Iterator[ShardingJob]":
         """The jobs of a placement, in the order of `members`."""
         carried, per_host = shards.collectives(), shards.devices_per_host
         on_hosts = bool((carried.host_dims > 0).any())
@@ -106,6 +110,7 @@ class ShardingJob:
                 copies_dims=int(shards.tables.dim[copies].sum()),
                 optimizer=task.optimizer,
                 device_bytes=device_bytes[d],
+                with_indices=with_indices,
             )
 
     @property

@@ -52,10 +52,14 @@ class RankOperator:
             return gradient.contiguous()
         return torch.cat([gradient[:, shard.offset : shard.offset + shard.dim] for shard in self.shards], dim=1)
 
-    def put(self, pooled: Float[Tensor, "B S"], matrix: Float[Tensor, "B W"]) -> Float[Tensor, "B W"]:
-        """The matrix of its route with its own columns."""
-        if self._fills(matrix.shape[1]):
+    def put(
+        self, pooled: Float[Tensor, "B S"], matrix: Float[Tensor, "B W"] | None, width: int
+    ) -> Float[Tensor, "B W"]:
+        """The matrix of its route, of so many columns, with its own columns."""
+        if self._fills(width):
             return pooled
+        if matrix is None:
+            matrix = pooled.new_zeros(len(pooled), width)
         for shard, part in zip(self.shards, pooled.split([shard.dim for shard in self.shards], dim=1), strict=True):
             matrix[:, shard.offset : shard.offset + shard.dim] = part
         return matrix

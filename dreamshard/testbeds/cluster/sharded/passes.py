@@ -60,10 +60,9 @@ class ShardedStep:
             pooled, spent_ms = self._runner.forward(operator.run)
             compute_ms += spent_ms
             self._pooled.append(pooled)
-            matrix = matrices.get(operator.route)
-            if matrix is None:
-                matrix = pooled.new_zeros(len(pooled), self._width(operator.route))
-            matrices[operator.route] = operator.put(pooled.detach(), matrix)
+            matrices[operator.route] = operator.put(
+                pooled.detach(), matrices.get(operator.route), self._width(operator.route)
+            )
         self._comm_ms = 0.0
         routes: tuple[Route, ...] = ("device", "everywhere", "host", "copies")
         device, everywhere, host, copies = (matrices.get(route, self._empty(route)) for route in routes)
@@ -94,7 +93,8 @@ class ShardedStep:
     def exchange_indices(self) -> float:
         """Milliseconds of an exchange of as many indices and lengths as the shards get."""
         everyone = self._teams.everyone
-        if not sum(self._job.device_dims) + self._job.everywhere_dims + sum(self._job.host_dims):
+        exchanged = sum(self._job.device_dims) + self._job.everywhere_dims + sum(self._job.host_dims)
+        if not exchanged or not self._job.with_indices:
             return 0.0
         if self._index_sizes is None:
             wanted = self.operators.indices_by_sample_rank(self._exchange.counts)
