@@ -179,7 +179,8 @@ def test_no_table_that_was_trained_on_is_ever_held_out_and_tables_stay_on_their_
 
 def test_what_was_measured_before_is_fitted_as_well_with_the_tables_as_they_were(home: Home):
     samples = training_effort.earlier_samples(open_store(), home.tags["2"]["training"])
-    assert len(samples) == 15
+    measured = open_store().lake.read_cost_samples(run_key=home.tags["1"]["training"])
+    assert len(samples) == len(measured) >= 13, "fifteen draws, of which a few may be of one placement"
     rows = {name: int(n) for s in samples for name, n in zip(s.task.tables.names, s.task.tables.rows, strict=True)}
     assert set(rows) <= home.table_split("1").train
     assert all(rows[name] == BEFORE[name][0] for name in rows)
